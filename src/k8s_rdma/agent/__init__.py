@@ -1,0 +1,1 @@
+"""The node's only writer: owns ledger and kernel, serves the CNI verbs."""

@@ -1,0 +1,1 @@
+"""The command `k8s-rdma`."""

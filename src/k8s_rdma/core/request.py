@@ -1,0 +1,49 @@
+"""What a pod wants: interfaces, each with a reservation and a cap."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MAX_RATE_MBPS = 2**32 - 1
+"""The kernel's rates are unsigned 32 bit Mb/s (`struct ifla_vf_rate`, include/uapi/linux/if_link.h, 6.1)."""
+
+MAX_INTERFACES = 1024
+"""More than any node has: 8 PFs of 128 VFs (the most that today's drivers create on a PF)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InterfaceRequest:
+    """One interface.
+
+    min_tx_rate_mbps: reserved bandwidth, Mb/s (10^6 bit/s); 0 reserves nothing.
+    max_tx_rate_mbps: cap, Mb/s; 0 is no cap.
+    """
+
+    min_tx_rate_mbps: int = 0
+    max_tx_rate_mbps: int = 0
+
+    def __post_init__(self) -> None:
+        """Hold the invariants that the wire layer has already reported in its own words."""
+        for rate in (self.min_tx_rate_mbps, self.max_tx_rate_mbps):
+            if not 0 <= rate <= MAX_RATE_MBPS:
+                msg = f"rate outside 0..{MAX_RATE_MBPS} Mb/s: {rate}"
+                raise ValueError(msg)
+        if 0 < self.max_tx_rate_mbps < self.min_tx_rate_mbps:
+            msg = f"reservation {self.min_tx_rate_mbps} above cap {self.max_tx_rate_mbps} Mb/s"
+            raise ValueError(msg)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The interfaces of a pod, in the order of its annotation; none means that it needs none."""
+
+    interfaces: tuple[InterfaceRequest, ...] = ()
+
+    def __bool__(self) -> bool:
+        """Whether the pod needs any interface."""
+        return bool(self.interfaces)
+
+    @property
+    def reserved_mbps(self) -> int:
+        """The sum of the reservations, Mb/s."""
+        return sum(interface.min_tx_rate_mbps for interface in self.interfaces)

@@ -1,0 +1,40 @@
+"""What is used on a node: one rule, the same before and after a restart of anyone.
+
+Used is what the node's agent reports allocated, and what every bound, unfinished pod was promised
+whose UID the report does not hold, and the binds made here that the pod watch has not shown yet.
+A promise ends only when the pod is finished or gone *and* the node does not report it; so a sandbox
+that dies and is made again never finds its bandwidth sold.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from k8s_rdma.core.inventory import Used, total
+from k8s_rdma.core.placement import usage_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from k8s_rdma.core.ids import PciAddress, PodUid
+    from k8s_rdma.core.placement import PlacedInterface
+
+
+def used_on_node(
+    *,
+    reported: Mapping[PodUid, tuple[PlacedInterface, ...]],
+    foreign: Mapping[PciAddress, Used],
+    promised: Mapping[PodUid, tuple[PlacedInterface, ...]],
+    excluding: PodUid | None = None,
+) -> dict[PciAddress, Used]:
+    """The rule above.
+
+    reported: allocations by pod in the agent's last report.
+    foreign: VFs that someone else holds or rated, from the same report.
+    promised: placements of bound, unfinished pods and of binds in flight on this node.
+    excluding: a pod whose own claim does not count against it.
+    """
+    claims = {**promised, **reported}
+    if excluding is not None:
+        claims.pop(excluding, None)
+    return total(foreign, *(usage_of(interfaces) for interfaces in claims.values()))

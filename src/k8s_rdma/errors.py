@@ -1,0 +1,118 @@
+"""Why something is refused or fails, and what each protocol calls it.
+
+A refusal is a value that carries a `Reason`; a failure is a `K8sRdmaError` that carries one.
+`STATUS` maps every reason to the words of the three protocols spoken here, so that one cause has
+one name everywhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum, unique
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@unique
+class Reason(StrEnum):
+    """The cause of a refusal or failure; the values are stable and appear in logs and metrics."""
+
+    MALFORMED_ANNOTATION = "malformed_annotation"
+    MALFORMED_REQUEST = "malformed_request"
+    INVALID_ENVIRONMENT = "invalid_environment"
+    INVALID_NETCONF = "invalid_netconf"
+    INCOMPATIBLE_CNI_VERSION = "incompatible_cni_version"
+    UNREADABLE_NODE = "unreadable_node"
+    NO_RDMA = "no_rdma"
+    INSUFFICIENT = "insufficient"
+    EXCEEDS_CAPACITY = "exceeds_capacity"
+    UNDECIDED = "undecided"
+    STALE_PLACEMENT = "stale_placement"
+    ALREADY_ATTACHED = "already_attached"
+    HELD_BY_OLDER_SANDBOX = "held_by_older_sandbox"
+    UNKNOWN_CONTAINER = "unknown_container"
+    AGENT_UNREACHABLE = "agent_unreachable"
+    KERNEL_FAILURE = "kernel_failure"
+    IPAM_FAILURE = "ipam_failure"
+    LEDGER_FAILURE = "ledger_failure"
+    API_FAILURE = "api_failure"
+    CONFLICT = "conflict"
+    INTERNAL = "internal"
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """One reason in each protocol's words.
+
+    http: HTTP status code (RFC 9110).
+    cni: CNI error code (CNI specification 1.1.0, section 5 "Error"; 1-99 reserved, ours from 100).
+    """
+
+    http: int
+    cni: int
+
+
+TRY_AGAIN_LATER = 11
+"""CNI error code: the runtime should retry the operation (CNI specification 1.1.0, section 5)."""
+
+STATUS: Mapping[Reason, Status] = {
+    Reason.MALFORMED_ANNOTATION: Status(422, 100),
+    Reason.MALFORMED_REQUEST: Status(400, 6),
+    Reason.INVALID_ENVIRONMENT: Status(400, 4),
+    Reason.INVALID_NETCONF: Status(400, 7),
+    Reason.INCOMPATIBLE_CNI_VERSION: Status(400, 1),
+    Reason.UNREADABLE_NODE: Status(503, TRY_AGAIN_LATER),
+    Reason.NO_RDMA: Status(409, 101),
+    Reason.INSUFFICIENT: Status(409, 102),
+    Reason.EXCEEDS_CAPACITY: Status(409, 103),
+    Reason.UNDECIDED: Status(409, 104),
+    Reason.STALE_PLACEMENT: Status(409, 105),
+    Reason.ALREADY_ATTACHED: Status(409, 106),
+    Reason.HELD_BY_OLDER_SANDBOX: Status(409, TRY_AGAIN_LATER),
+    Reason.UNKNOWN_CONTAINER: Status(404, 3),
+    Reason.AGENT_UNREACHABLE: Status(503, TRY_AGAIN_LATER),
+    Reason.KERNEL_FAILURE: Status(500, 110),
+    Reason.IPAM_FAILURE: Status(500, 111),
+    Reason.LEDGER_FAILURE: Status(500, 112),
+    Reason.API_FAILURE: Status(502, TRY_AGAIN_LATER),
+    Reason.CONFLICT: Status(409, TRY_AGAIN_LATER),
+    Reason.INTERNAL: Status(500, 199),
+}
+
+
+class K8sRdmaError(Exception):
+    """The root of every failure raised by this package.
+
+    message: one line an operator can act on: what, on which object, found against wanted, what to do.
+    reason: the cause, for `STATUS`.
+    details: more, for logs and the `details` of a CNI error; may be empty.
+    """
+
+    reason: Reason = Reason.INTERNAL
+
+    def __init__(self, message: str, *, reason: Reason | None = None, details: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.details = details
+        if reason is not None:
+            self.reason = reason
+
+
+class MalformedError(K8sRdmaError):
+    """Input that does not say what its specification demands; the message names the field."""
+
+    reason = Reason.MALFORMED_REQUEST
+
+
+class KernelError(K8sRdmaError):
+    """The kernel refused a change, or a change did not take; nothing else was attempted after it."""
+
+    reason = Reason.KERNEL_FAILURE
+
+
+class LedgerError(K8sRdmaError):
+    """The record of what is allocated cannot be read or written, or would contradict itself."""
+
+    reason = Reason.LEDGER_FAILURE

@@ -1,0 +1,1 @@
+"""The door to the API server."""

@@ -1,0 +1,1 @@
+"""The kernel's door: network namespaces, netlink, the receipts on disk."""

@@ -1,0 +1,1 @@
+"""Bytes to core values and back, one module per specification."""

@@ -1,0 +1,102 @@
+"""`GET /v1/node`: what a node has and what is allocated there.
+
+The same document is the snapshot that the agent sends on `state.sock` (with `vfs`, which `/v1/node`
+leaves out) and that the extender reads.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from k8s_rdma.wire.json import decode
+
+
+class Pod(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod by name and UID."""
+
+    namespace: str
+    name: str
+    uid: str
+
+
+class Interface(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
+    """An interface given to a pod; rates in Mb/s, 0 as in the annotation."""
+
+    pf: str
+    vf: int
+    ifname: str
+    mac: str
+    min_tx_rate: int
+    max_tx_rate: int
+
+
+class Allocation(msgspec.Struct, frozen=True, kw_only=True):
+    """What one sandbox of a pod holds; `phase` as in `core.ledger.Phase`."""
+
+    pod: Pod
+    container_id: str
+    phase: str
+    interfaces: tuple[Interface, ...]
+
+
+class VfReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
+    """A VF in the words of `/getpfs`; rates in Mb/s."""
+
+    vf: int
+    mac: str
+    vlan: int
+    qos: int
+    vlan_proto: str
+    spoof_check: str
+    trust: str
+    link_state: str
+    min_tx_rate: int
+    max_tx_rate: int
+    vgt_plus: str
+    rate_group: int
+    allocated: bool
+
+
+class PfReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A PF. link_mbps: null when unknown. foreign_*: held or rated by someone else than this system."""
+
+    name: str
+    pci: str
+    driver: str
+    capacity_vfs: int
+    link_mbps: int | None
+    foreign_vfs: int = 0
+    foreign_mbps: int = 0
+    vfs: tuple[VfReport, ...] = ()
+
+
+class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A node's state at one generation (`epoch.counter`).
+
+    ledger: `unavailable` when the agent is down: then `allocations` is not known and the PFs' foreign
+        figures hold everything that is in use.
+    unreadable: what the scan could not see, one sentence each.
+    """
+
+    node: str
+    generation: str
+    ledger: Literal["ok", "unavailable"]
+    pfs: tuple[PfReport, ...]
+    allocations: tuple[Allocation, ...] = ()
+    unreadable: tuple[str, ...] = ()
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(NodeReport)
+
+
+def encode_report(report: NodeReport) -> bytes:
+    """The document's bytes."""
+    return _encoder.encode(report)
+
+
+def decode_report(data: bytes) -> NodeReport:
+    """Parse the document; unknown fields are tolerated (a newer agent), wrong ones are MalformedError."""
+    return decode(data, _decoder, "node report")
