@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from k8s_rdma.core.ids import NodeName, PciAddress
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from k8s_rdma.core.ids import NodeName, PciAddress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

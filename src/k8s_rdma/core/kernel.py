@@ -9,12 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.inventory import Inventory, Pf
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from k8s_rdma.core.ids import NodeName, PciAddress
+    from k8s_rdma.core.ids import NodeName
     from k8s_rdma.core.step import NetnsRef, Step
 
 

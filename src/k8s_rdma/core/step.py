@@ -8,10 +8,8 @@ applying the inverse of one that failed half way brings back what was. Only an i
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from k8s_rdma.core.ids import PciAddress
+from k8s_rdma.core.ids import PciAddress
 
 
 @dataclass(frozen=True, slots=True)

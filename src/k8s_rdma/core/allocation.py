@@ -1,0 +1,101 @@
+"""Which VFs a pod gets on the PFs of its placement."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from k8s_rdma.core.inventory import Used
+from k8s_rdma.core.ledger import AllocatedInterface
+from k8s_rdma.core.placement import Placement, Rejection, place, usage_of
+from k8s_rdma.core.reservation import used_on_node
+from k8s_rdma.core.step import VfHome, VfRef
+from k8s_rdma.errors import Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from k8s_rdma.core.ids import NodeName, PciAddress, PodUid
+    from k8s_rdma.core.kernel import Hardware, PfState, Vf
+    from k8s_rdma.core.ledger import Ledger
+    from k8s_rdma.core.request import Request
+
+
+def is_free(vf: Vf) -> bool:
+    """Whether an unallocated VF is nobody's: its netdev is at home and no rates are set on it."""
+    return vf.netdev is not None and not vf.min_tx_rate_mbps and not vf.max_tx_rate_mbps
+
+
+def foreign_usage(hardware: Hardware, ledger: Ledger) -> dict[PciAddress, Used]:
+    """VFs that the ledger does not know but that someone moved away or rated, with the rates they have."""
+    holders = ledger.holders()
+    result: dict[PciAddress, Used] = {}
+    for pf in hardware.pfs:
+        for vf in pf.vfs:
+            if VfRef(pf.pci, vf.index) not in holders and not is_free(vf):
+                result[pf.pci] = result.get(pf.pci, Used()) + Used(1, vf.min_tx_rate_mbps)
+    return result
+
+
+def used_here(
+    hardware: Hardware, ledger: Ledger, *, excluding: PodUid | None = None
+) -> Mapping[PciAddress, Used]:
+    """What is used by the node's own knowledge."""
+    return used_on_node(
+        reported=ledger.allocations(),
+        foreign=foreign_usage(hardware, ledger),
+        promised={},
+        excluding=excluding,
+    )
+
+
+def decide(
+    *, node: NodeName, request: Request, promised: Placement | None, hardware: Hardware, ledger: Ledger
+) -> Placement | Rejection:
+    """The placement an ADD follows: the promised one where it still fits, else a new one on this node."""
+    used = used_here(hardware, ledger)
+    inventory = hardware.inventory(node)
+    if promised is not None and _fits(promised, hardware, used):
+        return promised
+    return place(request, inventory, used)
+
+
+def _fits(placement: Placement, hardware: Hardware, used: Mapping[PciAddress, Used]) -> bool:
+    pfs = {pf.pci: pf for pf in hardware.pfs}
+    for pci, more in usage_of(placement.interfaces).items():
+        pf = pfs.get(pci)
+        if pf is None:
+            return False
+        after = used.get(pci, Used()) + more
+        if after.vfs > len(pf.vfs) or (more.mbps and after.mbps > (pf.link_mbps or 0)):
+            return False
+    return True
+
+
+def choose_vfs(
+    placement: Placement, hardware: Hardware, ledger: Ledger, ifnames: Sequence[str]
+) -> tuple[AllocatedInterface, ...] | Rejection:
+    """The free VFs of lowest index on each PF, in the placement's order."""
+    free = {pf.pci: _free_vfs(pf, ledger) for pf in hardware.pfs}
+    chosen = []
+    for placed, ifname in zip(placement.interfaces, ifnames, strict=True):
+        candidates = free.get(placed.pf)
+        if not candidates:
+            message = f"no free VF left on PF {placed.pf} for interface {ifname}"
+            return Rejection(node=placement.node, reason=Reason.STALE_PLACEMENT, message=message)
+        vf = candidates.pop(0)
+        chosen.append(
+            AllocatedInterface(
+                vf=VfRef(placed.pf, vf.index),
+                pci=vf.pci,
+                ifname=ifname,
+                min_tx_rate_mbps=placed.min_tx_rate_mbps,
+                max_tx_rate_mbps=placed.max_tx_rate_mbps,
+                home=VfHome(name=vf.netdev or "", mac=vf.mac, mtu=vf.mtu),
+            )
+        )
+    return tuple(chosen)
+
+
+def _free_vfs(pf: PfState, ledger: Ledger) -> list[Vf]:
+    holders = ledger.holders()
+    return [vf for vf in pf.vfs if VfRef(pf.pci, vf.index) not in holders and is_free(vf)]

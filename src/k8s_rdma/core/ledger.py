@@ -1,0 +1,140 @@
+"""What is allocated on a node: receipts, and the questions asked of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum, unique
+
+from k8s_rdma.core.ids import ContainerId, PodUid
+from k8s_rdma.core.placement import PlacedInterface
+from k8s_rdma.core.step import NetnsRef, VfHome, VfRef
+from k8s_rdma.errors import LedgerError
+
+
+@unique
+class Phase(StrEnum):
+    """How far an attachment got.
+
+    PREPARED: the receipt is on disk, the kernel may have been changed in part; undone at the next start.
+    ATTACHED: everything holds.
+    RELEASING: being taken back; completed at the next start.
+    """
+
+    PREPARED = "prepared"
+    ATTACHED = "attached"
+    RELEASING = "releasing"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Attachment:
+    """What a CNI ADD makes and a DEL ends (CNI specification 1.1.0, section 2)."""
+
+    container: ContainerId
+    ifname: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pod:
+    """A pod by name and UID."""
+
+    namespace: str
+    name: str
+    uid: PodUid
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocatedInterface:
+    """A VF given to a pod, and what it was before; rates in Mb/s, 0 as in `InterfaceRequest`."""
+
+    vf: VfRef
+    pci: str
+    ifname: str
+    min_tx_rate_mbps: int
+    max_tx_rate_mbps: int
+    home: VfHome
+
+    def placed(self) -> PlacedInterface:
+        """What it takes of its PF."""
+        return PlacedInterface(
+            pf=self.vf.pf, min_tx_rate_mbps=self.min_tx_rate_mbps, max_tx_rate_mbps=self.max_tx_rate_mbps
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ipam:
+    """How addresses were asked for, so that they can be given back with the configuration of then.
+
+    netconf: what the IPAM plugin reads on stdin. plugin: its name. cni_path: where plugins are looked
+    for. cni_args: `CNI_ARGS` as the runtime gave them.
+    """
+
+    plugin: str
+    netconf: bytes
+    cni_path: str
+    cni_args: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """The record of one attachment, written before the first change.
+
+    boot_id: `/proc/sys/kernel/random/boot_id` of then: of another boot, nothing in the kernel is left.
+    """
+
+    attachment: Attachment
+    network: str
+    pod: Pod
+    netns: NetnsRef
+    boot_id: str
+    phase: Phase
+    interfaces: tuple[AllocatedInterface, ...]
+    ipam: Ipam | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """All receipts of a node. Immutable: a change is a new ledger."""
+
+    receipts: Mapping[Attachment, Receipt] = field(default_factory=dict)
+
+    def with_receipt(self, receipt: Receipt) -> Ledger:
+        """With this receipt added or replaced. LedgerError when another attachment holds one of its VFs."""
+        holders = self.holders()
+        for interface in receipt.interfaces:
+            holder = holders.get(interface.vf, receipt.attachment)
+            if holder != receipt.attachment:
+                msg = (
+                    f"VF {interface.vf.index} of PF {interface.vf.pf} is held by container "
+                    f"{holder.container}, cannot go to container {receipt.attachment.container}"
+                )
+                raise LedgerError(msg)
+        return Ledger({**self.receipts, receipt.attachment: receipt})
+
+    def without(self, attachment: Attachment) -> Ledger:
+        """Without that attachment's receipt, if there is one."""
+        return Ledger({key: receipt for key, receipt in self.receipts.items() if key != attachment})
+
+    def holders(self) -> dict[VfRef, Attachment]:
+        """Who holds each allocated VF."""
+        return {
+            interface.vf: receipt.attachment
+            for receipt in self.receipts.values()
+            for interface in receipt.interfaces
+        }
+
+    def of_container(self, container: ContainerId) -> tuple[Receipt, ...]:
+        """The receipts of one sandbox."""
+        return tuple(receipt for key, receipt in self.receipts.items() if key.container == container)
+
+    def of_pod(self, uid: PodUid) -> tuple[Receipt, ...]:
+        """The receipts of one pod, of all its sandboxes."""
+        return tuple(receipt for receipt in self.receipts.values() if receipt.pod.uid == uid)
+
+    def allocations(self) -> dict[PodUid, tuple[PlacedInterface, ...]]:
+        """What each pod holds."""
+        result: dict[PodUid, tuple[PlacedInterface, ...]] = {}
+        for receipt in self.receipts.values():
+            placed = tuple(interface.placed() for interface in receipt.interfaces)
+            result[receipt.pod.uid] = result.get(receipt.pod.uid, ()) + placed
+        return result

@@ -1,0 +1,60 @@
+"""Kernel steps that give an attachment its interfaces, and those that take them back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from k8s_rdma.core.step import ConfigureInterface, GiveVf, Route, SetRates, VfRate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from k8s_rdma.core.ids import PciAddress
+    from k8s_rdma.core.ledger import AllocatedInterface, Receipt
+    from k8s_rdma.core.step import Step
+
+Addressing = tuple[tuple[str, ...], tuple[Route, ...]]
+"""The addresses (CIDR form) and routes of one interface."""
+
+
+def plan(receipt: Receipt, addressing: Mapping[str, Addressing]) -> tuple[Step, ...]:
+    """Rates first, then the moves, then addresses: nothing is in a pod before its rates hold.
+
+    addressing: by interface name; an interface that is not in it comes up without addresses.
+    """
+    return (
+        *_rates(receipt.interfaces),
+        *(
+            GiveVf(vf=interface.vf, home=interface.home, netns=receipt.netns, ifname=interface.ifname)
+            for interface in receipt.interfaces
+        ),
+        *(_configure(receipt, interface, addressing) for interface in receipt.interfaces),
+    )
+
+
+def undo(steps: Iterable[Step]) -> tuple[Step, ...]:
+    """The inverses in reverse order.
+
+    Of the whole plan, this is also how an attachment ends and how a crash is cleaned up: every inverse
+    holds at once where its step never happened.
+    """
+    return tuple(step.inverse for step in reversed(tuple(steps)))
+
+
+def _rates(interfaces: Iterable[AllocatedInterface]) -> Iterable[Step]:
+    by_pf: dict[PciAddress, list[VfRate]] = {}
+    for interface in interfaces:
+        rate = VfRate(interface.vf.index, interface.min_tx_rate_mbps, interface.max_tx_rate_mbps)
+        by_pf.setdefault(interface.vf.pf, []).append(rate)
+    for pf, rates in by_pf.items():
+        # Only a VF without rates is free, so none is what it had before.
+        yield SetRates(pf=pf, rates=tuple(rates), previous=tuple(VfRate(rate.index) for rate in rates))
+
+
+def _configure(
+    receipt: Receipt, interface: AllocatedInterface, addressing: Mapping[str, Addressing]
+) -> ConfigureInterface:
+    addresses, routes = addressing.get(interface.ifname, ((), ()))
+    return ConfigureInterface(
+        netns=receipt.netns, ifname=interface.ifname, addresses=addresses, routes=routes
+    )
