@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from k8s_rdma.core.inventory import Used
 from k8s_rdma.core.ledger import AllocatedInterface
@@ -12,7 +13,7 @@ from k8s_rdma.core.step import VfHome, VfRef
 from k8s_rdma.errors import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from k8s_rdma.core.ids import NodeName, PciAddress, PodUid
     from k8s_rdma.core.kernel import Hardware, PfState, Vf
@@ -99,3 +100,33 @@ def choose_vfs(
 def _free_vfs(pf: PfState, ledger: Ledger) -> list[Vf]:
     holders = ledger.holders()
     return [vf for vf in pf.vfs if VfRef(pf.pci, vf.index) not in holders and is_free(vf)]
+
+
+def given(hardware: Hardware, interfaces: Iterable[AllocatedInterface]) -> Hardware:
+    """The hardware after these VFs went into a pod: what an observation would find."""
+    changed = {
+        interface.vf: {
+            "netdev": None,
+            "min_tx_rate_mbps": interface.min_tx_rate_mbps,
+            "max_tx_rate_mbps": interface.max_tx_rate_mbps,
+        }
+        for interface in interfaces
+    }
+    return _with_vfs(hardware, changed)
+
+
+def returned(hardware: Hardware, interfaces: Iterable[AllocatedInterface]) -> Hardware:
+    """The hardware after these VFs came home."""
+    changed = {
+        interface.vf: {"netdev": interface.home.name, "min_tx_rate_mbps": 0, "max_tx_rate_mbps": 0}
+        for interface in interfaces
+    }
+    return _with_vfs(hardware, changed)
+
+
+def _with_vfs(hardware: Hardware, changed: Mapping[VfRef, Mapping[str, Any]]) -> Hardware:
+    pfs = tuple(
+        replace(pf, vfs=tuple(replace(vf, **changed.get(VfRef(pf.pci, vf.index), {})) for vf in pf.vfs))
+        for pf in hardware.pfs
+    )
+    return replace(hardware, pfs=pfs)

@@ -1,0 +1,45 @@
+"""A file per container that ever got something of ours: `<runDir>/attachments/<container id>`.
+
+The CNI executable looks here before it asks the agent: with the directory there and no file in it, a
+DEL has nothing to do, even while the agent is dead. So a marker comes before the first change and goes
+after the last, and a directory that is missing says nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from k8s_rdma.core.ids import ContainerId
+
+
+class Markers:
+    """The marker directory."""
+
+    def __init__(self, directory: Path) -> None:
+        """`directory` is made by `replace_all`, when it can tell the truth."""
+        self._directory = directory
+
+    def replace_all(self, containers: Iterable[ContainerId]) -> None:
+        """Make the directory hold exactly these markers (after a reboot it is empty, the ledger is not)."""
+        wanted = set(containers)
+        staging = self._directory if self._directory.is_dir() else self._directory.with_suffix(".new")
+        staging.mkdir(parents=True, exist_ok=True)
+        for container in wanted:
+            (staging / container).touch()
+        for marker in staging.iterdir():
+            if marker.name not in wanted:
+                marker.unlink()
+        if staging != self._directory:
+            staging.rename(self._directory)
+
+    def add(self, container: ContainerId) -> None:
+        """Mark a container; before anything is changed for it."""
+        (self._directory / container).touch()
+
+    def discard(self, container: ContainerId) -> None:
+        """Unmark a container; after everything of it is undone."""
+        (self._directory / container).unlink(missing_ok=True)
