@@ -7,13 +7,11 @@ reader can never be out of step, and a node's report is some tens of kilobytes a
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import struct
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
+    import socket
 
 SEND_TIMEOUT_S = 10.0
 """A reader that takes longer for one report is cut off; it will connect again."""
@@ -35,35 +33,27 @@ class StatePublisher:
             self._published += 1
             self._change.notify_all()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        gone = asyncio.ensure_future(reader.read())  # the reader never writes: ends when it hangs up
-        sending = asyncio.ensure_future(self._send_all(writer))
+    async def talk(self, connection: socket.socket) -> None:
+        """Serve one reader until it hangs up (it never writes)."""
+        loop = asyncio.get_running_loop()
+        sending = asyncio.ensure_future(self._send_all(connection))
+        hang_up = asyncio.ensure_future(loop.sock_recv(connection, 1))
         try:
-            await asyncio.wait((gone, sending), return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait((sending, hang_up), return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
         finally:
-            for task in (gone, sending):
+            for task in (sending, hang_up):
                 task.cancel()
-            await asyncio.gather(gone, sending, return_exceptions=True)
-            writer.close()
+            await asyncio.gather(sending, hang_up, return_exceptions=True)
 
-    async def _send_all(self, writer: asyncio.StreamWriter) -> None:
+    async def _send_all(self, connection: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
         sent = -1
         while True:
             async with self._change:
-                await self._change.wait_for(lambda: self._published != sent)
+                while self._published == sent:
+                    await self._change.wait()
                 sent, report = self._published, self._report
-            writer.write(struct.pack("<I", len(report)) + report)
             async with asyncio.timeout(SEND_TIMEOUT_S):
-                await writer.drain()
-
-    @contextlib.asynccontextmanager
-    async def listening(self, path: Path) -> AsyncIterator[None]:
-        """Serve on a Unix socket at `path`, readable by everyone: it tells nothing that `/v1/node` does not."""
-        path.unlink(missing_ok=True)
-        server = await asyncio.start_unix_server(self._serve, path)
-        path.chmod(0o666)
-        try:
-            yield
-        finally:
-            server.close()
-            path.unlink(missing_ok=True)
+                await loop.sock_sendall(connection, struct.pack("<I", len(report)) + report)
