@@ -2,19 +2,56 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from k8s_rdma.errors import MalformedError
+from k8s_rdma.errors import MalformedError, Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 T = TypeVar("T")
 
+_SHOWN = 60
+"""Characters of a foreign key that a message shows; the rest is whoever wrote it, at any length."""
 
-def decode(data: bytes | str, decoder: msgspec.json.Decoder[T], what: str) -> T:
-    """Decode a document; MalformedError `<what>: <reason, with the field's path>` when it does not fit."""
+
+def decode(
+    data: bytes | str | msgspec.Raw,
+    decoder: msgspec.json.Decoder[T],
+    what: str,
+    reason: Reason = Reason.MALFORMED_REQUEST,
+) -> T:
+    """Decode a document; MalformedError `<what>: <cause, with the field's path>` when it does not fit.
+
+    Text that is no Unicode (lone surrogates) and nesting beyond the interpreter's stack are such errors too.
+    """
     try:
         return decoder.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         msg = f"{what}: {error}"
-        raise MalformedError(msg) from error
+        raise MalformedError(msg, reason=reason) from error
+
+
+def describe_unknown(key: str, known: Iterable[str]) -> str:
+    """`unknown key; did you mean <the nearest known one>?`, or the known ones when none is near.
+
+    Letter case and the choice between `-` and `_` do not count as a difference.
+    """
+    by_folded = {_folded(name): name for name in known}
+    nearest = get_close_matches(_folded(key[:_SHOWN]), by_folded, n=1)
+    if nearest:
+        return f"unknown key; did you mean {by_folded[nearest[0]]}?"
+    return f"unknown key; known are {', '.join(by_folded.values())}"
+
+
+def shown(key: str) -> str:
+    """A foreign key as a message may hold it: escaped where it is not printable, and of bounded length."""
+    clipped = key if len(key) <= _SHOWN else key[:_SHOWN] + "..."
+    return clipped if clipped.isprintable() and clipped.isascii() and clipped else ascii(clipped)
+
+
+def _folded(key: str) -> str:
+    return key.casefold().replace("-", "_")

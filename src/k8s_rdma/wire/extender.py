@@ -1,0 +1,235 @@
+"""The scheduler extender's documents (`k8s.io/kube-scheduler/extender/v1`).
+
+The Go types carry no JSON tags, so that keys are the Go names and absent values are explicit nulls.
+Node objects are the bulk of a request (10 KB each); they stay the request's own bytes, are looked into
+only for name and addresses, and go back as they came.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from k8s_rdma.errors import MalformedError
+from k8s_rdma.wire.json import decode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+# The sentences that `kubectl describe pod` shows and that existing runbooks search for, word by word.
+UNREADABLE_NODE = (
+    "RDMA Scheduler Extension: Unable to collect information on available RDMA resources for node."
+)
+NOT_ENOUGH_FREE = "RDMA Scheduler Extension: Node did not have enough free RDMA resources."
+MALFORMED_ANNOTATION = (
+    "RDMA Scheduler Extension: 'rdma_interfaces_required' field in pod YAML file is malformatted."
+)
+
+MAX_SCORE = 10
+"""`MaxExtenderPriority`: scores are integers 0..10; one that is not makes the scheduler drop the reply."""
+
+_NO_ANNOTATIONS: Mapping[str, str] = MappingProxyType({})
+
+
+class Resources(msgspec.Struct, frozen=True, kw_only=True):
+    """A container's resources; quantities as written (`"1"`, `"500m"`)."""
+
+    limits: dict[str, str] | None = None
+
+
+class Container(msgspec.Struct, frozen=True, kw_only=True):
+    """A container of the pod."""
+
+    resources: Resources | None = None
+
+
+class PodMetadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Of the pod's metadata what this system reads."""
+
+    name: str
+    namespace: str
+    uid: str
+    resource_version: str = ""
+    annotations: dict[str, str] | None = None
+
+
+class PodSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Of the pod's specification what this system reads."""
+
+    priority: int | None = None
+    containers: list[Container] | None = None
+    init_containers: list[Container] | None = None
+
+
+class Pod(msgspec.Struct, frozen=True, kw_only=True):
+    """The pod to be scheduled; everything else of the object is tolerated and dropped."""
+
+    metadata: PodMetadata
+    spec: PodSpec = PodSpec()
+
+    @property
+    def annotations(self) -> Mapping[str, str]:
+        """The pod's annotations."""
+        return self.metadata.annotations or _NO_ANNOTATIONS
+
+    @property
+    def priority(self) -> int:
+        """The pod's priority; 0 where admission set none."""
+        return self.spec.priority or 0
+
+    @property
+    def limits(self) -> tuple[Mapping[str, str], ...]:
+        """The resource limits of each container, init containers first."""
+        containers = (self.spec.init_containers or []) + (self.spec.containers or [])
+        return tuple((c.resources.limits if c.resources else None) or {} for c in containers)
+
+
+class NodeList(msgspec.Struct, frozen=True, kw_only=True):
+    """A `v1.NodeList`, its items undecoded."""
+
+    metadata: msgspec.Raw = msgspec.Raw(b"{}")
+    items: list[msgspec.Raw] | None = None
+
+
+class ExtenderArgs(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):
+    """The body of filter and prioritize: `Nodes`, or `NodeNames` when registered `nodeCacheCapable`."""
+
+    pod: Pod
+    nodes: NodeList | None = None
+    node_names: list[str] | None = None
+
+    def candidates(self) -> list[Candidate]:
+        """The nodes to choose from, in the request's order; decodes the node objects.
+
+        MalformedError for a node without a name.
+        """
+        if self.nodes is None:
+            return [Candidate(name) for name in self.node_names or ()]
+        return [_candidate(raw, index) for index, raw in enumerate(self.nodes.items or ())]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A node to choose from.
+
+    addresses: `InternalIP` and `InternalDNS`, in the object's order; empty when only names were sent.
+    raw: the node object as it came; None when only names were sent.
+    """
+
+    name: str
+    addresses: tuple[str, ...] = ()
+    raw: msgspec.Raw | None = None
+
+
+class ExtenderFilterResult(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):
+    """The reply to filter.
+
+    failed_nodes: refusals that evicting pods might cure; failed_and_unresolvable_nodes: those it cannot.
+    error: fails the pod's whole scheduling attempt and is shown as it is.
+    """
+
+    nodes: NodeList | None = None
+    node_names: list[str] | None = None
+    failed_nodes: Mapping[str, str] = {}
+    failed_and_unresolvable_nodes: Mapping[str, str] = {}
+    error: str = ""
+
+
+class HostPriority(msgspec.Struct, frozen=True, rename="pascal"):
+    """A node's score, 0..`MAX_SCORE`."""
+
+    host: str
+    score: int
+
+
+class ExtenderBindingArgs(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):
+    """The body of bind."""
+
+    pod_name: str
+    pod_namespace: str
+    pod_uid: str = msgspec.field(name="PodUID")
+    node: str
+
+
+class ExtenderBindingResult(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):
+    """The reply to bind; an empty error is success."""
+
+    error: str = ""
+
+
+Reply = ExtenderFilterResult | list[HostPriority] | ExtenderBindingResult
+
+
+class _NodeMetadata(msgspec.Struct, frozen=True, gc=False):
+    name: str
+
+
+class _Address(msgspec.Struct, frozen=True, gc=False):
+    type: str
+    address: str
+
+
+class _NodeStatus(msgspec.Struct, frozen=True):
+    addresses: list[_Address] | None = None
+
+
+class _Node(msgspec.Struct, frozen=True):
+    metadata: _NodeMetadata
+    status: _NodeStatus = _NodeStatus()
+
+
+_args_decoder = msgspec.json.Decoder(ExtenderArgs)
+_binding_decoder = msgspec.json.Decoder(ExtenderBindingArgs)
+_node_decoder = msgspec.json.Decoder(_Node)
+_encoder = msgspec.json.Encoder()
+
+
+def decode_args(body: bytes) -> ExtenderArgs:
+    """Parse the body of filter or prioritize; MalformedError names the field."""
+    args = decode(body, _args_decoder, "extender arguments")
+    if args.nodes is None and args.node_names is None:
+        msg = "extender arguments: neither Nodes nor NodeNames holds a list"
+        raise MalformedError(msg)
+    return args
+
+
+def decode_binding(body: bytes) -> ExtenderBindingArgs:
+    """Parse the body of bind; MalformedError names the field."""
+    return decode(body, _binding_decoder, "binding arguments")
+
+
+def filter_result(
+    args: ExtenderArgs,
+    fitting: Iterable[Candidate],
+    *,
+    failed: Mapping[str, str],
+    unresolvable: Mapping[str, str],
+) -> ExtenderFilterResult:
+    """The reply in the request's own form: node objects as they came, or names."""
+    nodes, names = None, None
+    if args.nodes is None:
+        names = [candidate.name for candidate in fitting]
+    else:
+        items = [candidate.raw for candidate in fitting if candidate.raw is not None]
+        nodes = NodeList(metadata=args.nodes.metadata, items=items)
+    return ExtenderFilterResult(
+        nodes=nodes, node_names=names, failed_nodes=failed, failed_and_unresolvable_nodes=unresolvable
+    )
+
+
+def encode_reply(reply: Reply) -> bytes:
+    """The reply's bytes."""
+    return _encoder.encode(reply)
+
+
+def _candidate(raw: msgspec.Raw, index: int) -> Candidate:
+    node = decode(raw, _node_decoder, f"Nodes.items[{index}]")
+    addresses = tuple(
+        address.address
+        for address in node.status.addresses or ()
+        if address.type in ("InternalIP", "InternalDNS")
+    )
+    return Candidate(node.metadata.name, addresses, raw)

@@ -1,0 +1,49 @@
+"""JSON errors and suggestions."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from k8s_rdma.errors import MalformedError, Reason
+from k8s_rdma.wire.json import decode, describe_unknown, shown
+
+NUMBERS = msgspec.json.Decoder(list[int])
+
+
+def test_decode_returns_the_value_when_it_fits() -> None:
+    assert decode(b"[1,2]", NUMBERS, "numbers") == [1, 2]
+
+
+@pytest.mark.parametrize("data", [b"", b"[1", b'["a"]', b"\xff", '"\ud800"', "\ud800", b"[" * 100_000])
+def test_decode_raises_malformed_when_it_does_not_fit(data: bytes | str) -> None:
+    with pytest.raises(MalformedError, match=r"^numbers: ") as refused:
+        decode(data, NUMBERS, "numbers", Reason.INVALID_NETCONF)
+    assert refused.value.reason is Reason.INVALID_NETCONF
+    assert refused.value.message.encode()
+
+
+@pytest.mark.parametrize("key", ["max-tx-rate", "MAX_TX_RATE", "max_tx_rat", "maxtxrate"])
+def test_unknown_key_is_described_by_the_nearest_known_one(key: str) -> None:
+    description = describe_unknown(key, ["min_tx_rate", "max_tx_rate"])
+    assert description == "unknown key; did you mean max_tx_rate?"
+
+
+@pytest.mark.parametrize("key", ["", "colour", "x" * 100_000])
+def test_unknown_key_is_described_by_all_known_ones_when_none_is_near(key: str) -> None:
+    assert describe_unknown(key, ["aa_aa", "bb_bb"]) == "unknown key; known are aa_aa, bb_bb"
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("vlan", "vlan"),
+        ("", "''"),
+        ("a\nb", r"'a\nb'"),
+        ("\ud800", r"'\ud800'"),
+        ("é", r"'\xe9'"),
+        ("k" * 61, "k" * 60 + "..."),
+    ],
+)
+def test_shown_key_is_printable_and_bounded(key: str, text: str) -> None:
+    assert shown(key) == text
