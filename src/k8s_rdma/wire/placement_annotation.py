@@ -1,0 +1,144 @@
+"""The pod annotation `k8s-rdma.io/placement`: what a bound pod was promised, and on which node.
+
+The extender writes it in the Binding, the node's agent acts on it. Anyone who may edit the pod may edit
+it too, so it is signed with a key that extender and agents share; without a key it is a hint only.
+The HMAC (SHA-256, RFC 2104) covers the document's canonical encoding: its fields in the order below,
+no white space, no `hmac`.
+"""
+
+from __future__ import annotations
+
+import hmac
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import msgspec
+
+from k8s_rdma.core.ids import NodeName, PodUid, pci_address
+from k8s_rdma.core.placement import PlacedInterface, Placement
+from k8s_rdma.core.request import MAX_INTERFACES, MAX_RATE_MBPS
+from k8s_rdma.errors import MalformedError, Reason
+from k8s_rdma.wire.json import decode as decode_json
+from k8s_rdma.wire.json import shown
+
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+PLACEMENT_ANNOTATION = "k8s-rdma.io/placement"
+
+_Rate = Annotated[int, msgspec.Meta(ge=0, le=MAX_RATE_MBPS)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promise:
+    """A placement and the pod it was made for."""
+
+    uid: PodUid
+    placement: Placement
+
+
+class _Interface(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    pf: str
+    min_tx_rate: _Rate
+    max_tx_rate: _Rate
+
+
+class _Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Version 1, in the order that the HMAC covers; a field more or less is another version."""
+
+    version: Literal[1]
+    node: str
+    uid: str
+    interfaces: Annotated[tuple[_Interface, ...], msgspec.Meta(min_length=1, max_length=MAX_INTERFACES)]
+    hmac: str = ""
+
+
+_decoder = msgspec.json.Decoder(_Document)
+_encoder = msgspec.json.Encoder()
+
+
+def encode(placement: Placement, uid: PodUid, key: bytes | None) -> str:
+    """The annotation's text, signed when there is a key."""
+    document = _Document(
+        version=1,
+        node=placement.node,
+        uid=uid,
+        interfaces=tuple(
+            _Interface(
+                pf=interface.pf,
+                min_tx_rate=interface.min_tx_rate_mbps,
+                max_tx_rate=interface.max_tx_rate_mbps,
+            )
+            for interface in placement.interfaces
+        ),
+    )
+    if key is not None:
+        document = msgspec.structs.replace(document, hmac=_signature(document, key))
+    return _encoder.encode(document).decode()
+
+
+def decode(text: str, *, uid: PodUid, node: NodeName, key: bytes | None) -> Placement:
+    """The placement that this very pod was given on this very node.
+
+    MalformedError: as `decode_promise`; `STALE_PLACEMENT` when it was made for another pod or node (an
+    annotation copied along with a pod's manifest, a pod moved by hand).
+    """
+    promise = decode_promise(text, key=key)
+    if promise.uid != uid:
+        _refuse(f"made for the pod with UID {shown(promise.uid)}, not {uid}", Reason.STALE_PLACEMENT)
+    if promise.placement.node != node:
+        _refuse(f"made for node {shown(promise.placement.node)}, not {node}", Reason.STALE_PLACEMENT)
+    return promise.placement
+
+
+def decode_promise(text: str, *, key: bytes | None) -> Promise:
+    """The placement whoever it is for; its writer reads it back with this.
+
+    MalformedError (`MALFORMED_ANNOTATION`) names the field, or says that the HMAC is absent or wrong.
+    Without a key no HMAC is looked at.
+    """
+    document = decode_json(text, _decoder, PLACEMENT_ANNOTATION, Reason.MALFORMED_ANNOTATION)
+    if key is not None:
+        _verify(document, key)
+    return Promise(
+        uid=PodUid(document.uid),
+        placement=Placement(
+            node=NodeName(document.node),
+            interfaces=tuple(
+                _to_core(interface, index) for index, interface in enumerate(document.interfaces)
+            ),
+        ),
+    )
+
+
+def _verify(document: _Document, key: bytes) -> None:
+    if not document.hmac:
+        _refuse("hmac: absent, and this cluster signs placements")
+    # Bytes, since compare_digest takes text only if it is ASCII.
+    if not hmac.compare_digest(_signature(document, key).encode(), document.hmac.encode()):
+        _refuse("hmac: not made with this cluster's key, or the placement was changed afterwards")
+
+
+def _signature(document: _Document, key: bytes) -> str:
+    if not key:
+        msg = "an empty key signs nothing; without a key pass None"
+        raise ValueError(msg)
+    return hmac.digest(key, _encoder.encode(msgspec.structs.replace(document, hmac="")), "sha256").hex()
+
+
+def _to_core(interface: _Interface, index: int) -> PlacedInterface:
+    where = f"interfaces[{index}]"
+    try:
+        pf = pci_address(interface.pf)
+    except ValueError:
+        _refuse(f"{where}.pf: not a PCI address (dddd:bb:dd.f): {shown(interface.pf)}")
+    if 0 < interface.max_tx_rate < interface.min_tx_rate:
+        _refuse(f"{where}.min_tx_rate: {interface.min_tx_rate} is above max_tx_rate {interface.max_tx_rate}")
+    return PlacedInterface(
+        pf=pf, min_tx_rate_mbps=interface.min_tx_rate, max_tx_rate_mbps=interface.max_tx_rate
+    )
+
+
+def _refuse(why: str, reason: Reason = Reason.MALFORMED_ANNOTATION) -> NoReturn:
+    msg = f"{PLACEMENT_ANNOTATION}: {why}"
+    raise MalformedError(msg, reason=reason)
