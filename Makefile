@@ -1,0 +1,78 @@
+# Everything that is done with this repository. Each target sees to its own set-up: on a Debian 12 machine
+# with Python 3.11, make and a C compiler, `make test` is enough. Stamps make repeated runs instant.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+export PYTHON # the interpreter to make .venv with; empty: python3.11, then python3
+
+RUN := scripts/run
+PYTHON_READY := .venv/.ready
+TOOLS_READY := .cache/.tools-ready
+SHIM := build/k8s-rdma-cni
+
+.PHONY: help
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' Makefile
+
+.PHONY: demo
+demo: setup cni ## two simulated nodes in this kernel: pods placed, rates enforced, everything given back
+	@$(RUN) k8s-rdma demo
+
+.PHONY: test
+test: setup cni ## all tests, in random order, warnings as errors; ARGS="-k word" for some of them
+	@$(RUN) pytest $(ARGS)
+
+.PHONY: check
+check: lint types layers wheel shim ## everything that needs no run: style, types, layers, the wheel, C warnings
+
+.PHONY: lint
+lint: $(PYTHON_READY)
+	@echo "ruff" && $(RUN) ruff check --quiet
+	@echo "ruff format" && $(RUN) ruff format --check --quiet
+	@echo "shellcheck" && $(RUN) shellcheck --external-sources scripts/*.sh $(SCRIPTS) .ci/run
+
+SCRIPTS := $(addprefix scripts/,check-wheel lock run setup-python setup-tools)
+
+.PHONY: types
+types: $(PYTHON_READY)
+	@echo "mypy" && $(RUN) mypy --no-error-summary
+
+.PHONY: layers
+layers: $(PYTHON_READY)
+	@echo "import-linter" && $(RUN) lint-imports --no-logo 
+
+.PHONY: wheel
+wheel: $(PYTHON_READY)
+	@scripts/check-wheel
+
+.PHONY: bench
+bench: setup cni ## the measurements of bench/; ARGS="-k word" for some of them
+	@$(RUN) pytest bench -p no:randomly --benchmark-only $(ARGS)
+
+.PHONY: setup
+setup: $(PYTHON_READY) $(TOOLS_READY) ## the virtual environment and the programs that tests and demo run
+
+$(PYTHON_READY): requirements/dev.txt pyproject.toml scripts/setup-python
+	@scripts/setup-python
+	@touch $@
+
+$(TOOLS_READY): scripts/setup-tools
+	@scripts/setup-tools
+	@touch $@
+
+.PHONY: cni
+cni: $(TOOLS_READY) ## build/k8s-rdma-cni, the executable for /opt/cni/bin
+	@$(MAKE) -C cni
+
+.PHONY: lock
+lock: $(PYTHON_READY) ## pin what pyproject.toml asks for; UPGRADE=1 for the newest of everything
+	@scripts/lock
+
+.PHONY: clean
+clean: ## remove everything that was made here
+	rm -rf .venv .cache build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .benchmarks
+	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +

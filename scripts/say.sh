@@ -1,0 +1,24 @@
+# shellcheck shell=bash
+# How the set-up scripts talk: one line a step, everything else into a log that is shown when a step fails.
+# Sourced, from the root of the repository.
+
+setup_log=.cache/setup.log
+mkdir -p .cache
+
+# quietly SENTENCE COMMAND...: announce, run without stdin; on failure show what the command said and return its status.
+quietly() {
+  local sentence=$1 status=0
+  shift
+  printf '%s\n' "$sentence"
+  "$@" >"$setup_log" 2>&1 </dev/null || status=$?
+  if ((status)); then
+    tail -n 25 "$setup_log" | sed 's/^/  | /' >&2
+  fi
+  return "$status"
+}
+
+# missing SENTENCE...: say on stderr what is missing and what to do about it, and give up.
+missing() {
+  printf 'setup: %s\n' "$*" >&2
+  exit 1
+}
