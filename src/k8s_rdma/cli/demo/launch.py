@@ -1,0 +1,104 @@
+"""Put the demo into namespaces of its own, so that whatever happens nothing of it stays.
+
+`unshare(1)` makes new network, mount and PID namespaces (and a user namespace for an ordinary user);
+the demo runs in them as init. When it ends, or is killed, the kernel ends every process and takes down
+every device and mount that it made.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from k8s_rdma.errors import K8sRdmaError
+
+TOOLS = {
+    "unshare": "util-linux",
+    "nsenter": "util-linux",
+    "iperf3": "iperf3",
+}
+"""Programs the demo runs, and the Debian package of each."""
+
+CNI_PLUGINS = ("bridge", "host-local")
+CNI_DIRECTORIES = ("/usr/lib/cni", "/opt/cni/bin")
+SHIM = "k8s-rdma-cni"
+ISOLATION = ("--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc")
+AS_USER = ("--user", "--map-root-user")
+
+
+def launch(*, json_file: Path | None, keep: bool) -> int:
+    """Run the demo; its exit status: 0 when every check passed."""
+    plugins, shim = _requirements()
+    isolation = (*ISOLATION, *(AS_USER if os.geteuid() else ()))
+    _probe(isolation)
+    with tempfile.TemporaryDirectory(prefix="k8s-rdma-demo-") as directory:
+        command = [
+            "unshare",
+            *isolation,
+            sys.executable,
+            "-m",
+            "k8s_rdma.cli.demo",
+            *("--directory", directory, "--plugins", str(plugins), "--shim", str(shim)),
+            *(("--json", str(json_file.absolute())) if json_file else ()),
+            *(("--keep",) if keep else ()),
+        ]
+        return _run(command)
+
+
+def _run(command: list[str]) -> int:
+    """Wait for the demo. Ctrl-C reaches it by the terminal, a SIGTERM is passed on; it cleans up itself."""
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    process = subprocess.Popen(command, preexec_fn=lambda: signal.signal(signal.SIGINT, previous))  # noqa: PLW1509 - single-threaded here
+    signal.signal(signal.SIGTERM, lambda *_: process.send_signal(signal.SIGTERM))
+    return process.wait()
+
+
+def _requirements() -> tuple[Path, Path]:
+    """Where the CNI plugins and our executable are; K8sRdmaError names everything that is missing."""
+    missing = [
+        f"{tool} (Debian package {package})" for tool, package in TOOLS.items() if not shutil.which(tool)
+    ]
+    plugins = _plugin_directory()
+    if plugins is None:
+        missing.append(f"CNI plugins {', '.join(CNI_PLUGINS)} (Debian package containernetworking-plugins)")
+    shim = _shim()
+    if shim is None:
+        missing.append(f"{SHIM} (build it with `make cni`, or name it in K8S_RDMA_CNI)")
+    if missing or plugins is None or shim is None:
+        msg = f"the demo needs {'; '.join(missing)}; `make demo` sets everything up"
+        raise K8sRdmaError(msg)
+    return plugins, shim
+
+
+def _plugin_directory() -> Path | None:
+    candidates = [*os.environ.get("CNI_PATH", "").split(":"), *CNI_DIRECTORIES]
+    for directory in map(Path, filter(None, candidates)):
+        if all(os.access(directory / plugin, os.X_OK) for plugin in CNI_PLUGINS):
+            return directory
+    return None
+
+
+def _shim() -> Path | None:
+    named = os.environ.get("K8S_RDMA_CNI") or shutil.which(SHIM)
+    candidates = [Path(named)] if named else [Path("build") / SHIM, Path("/opt/cni/bin") / SHIM]
+    return next((path.absolute() for path in candidates if os.access(path, os.X_OK)), None)
+
+
+def _probe(isolation: tuple[str, ...]) -> None:
+    """K8sRdmaError when this machine does not let us make namespaces."""
+    attempt = subprocess.run(["unshare", *isolation, "true"], capture_output=True, text=True, check=False)
+    if attempt.returncode == 0:
+        return
+    who = "root" if os.geteuid() == 0 else "this user"
+    msg = (
+        f"the demo needs network, mount and PID namespaces, which {who} may not make here "
+        f"({attempt.stderr.strip()}); run it as root, or allow user namespaces "
+        "(sysctl kernel.unprivileged_userns_clone=1, kernel.apparmor_restrict_unprivileged_userns=0; "
+        "in a container: --privileged)"
+    )
+    raise K8sRdmaError(msg)

@@ -1,0 +1,97 @@
+"""The command `k8s-rdma` and its subcommands; each imports what it needs when it runs."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from k8s_rdma import __version__
+from k8s_rdma.errors import K8sRdmaError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="RDMA interfaces with guaranteed bandwidth for Kubernetes pods.",
+)
+
+ConfigFile = Annotated[
+    str | None, typer.Option("--config", metavar="FILE", help="YAML; unknown keys are refused.")
+]
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    """Print the version, or leave the work to a subcommand."""
+    if version:
+        typer.echo(f"k8s-rdma {__version__}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@app.command()
+def agent(
+    config: ConfigFile = None,
+    node: Annotated[str | None, typer.Option(help="The node's name in Kubernetes.")] = None,
+    kernel: Annotated[str | None, typer.Option(help="Where the functions come from: virtual.")] = None,
+) -> None:
+    """Own the node's virtual functions: allocate, program, move, release."""
+    from k8s_rdma.agent.config import AgentConfig
+    from k8s_rdma.agent.run import run
+    from k8s_rdma.wire.config import load_config
+
+    run(load_config(AgentConfig, config, {"node": node, "kernel": kernel}))
+
+
+@app.command()
+def server(config: ConfigFile = None) -> None:
+    """Show the node's functions and allocations as read-only REST (:54005)."""
+    from k8s_rdma.server.config import ServerConfig
+    from k8s_rdma.server.run import run
+    from k8s_rdma.wire.config import load_config
+
+    run(load_config(ServerConfig, config, {}))
+
+
+@app.command()
+def extender(config: ConfigFile = None) -> None:
+    """Tell kube-scheduler where pods fit, and bind them (:8888)."""
+    from k8s_rdma.extender.config import ExtenderConfig
+    from k8s_rdma.extender.run import run
+    from k8s_rdma.wire.config import load_config
+
+    run(load_config(ExtenderConfig, config, {}))
+
+
+@app.command()
+def demo(
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Also write everything shown to FILE.")
+    ] = None,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Leave it running and say how to look around.")
+    ] = False,
+) -> None:
+    """Take pods from their annotation to bandwidth that holds, on two virtual nodes of this machine."""
+    from k8s_rdma.cli.demo.launch import launch
+
+    raise typer.Exit(launch(json_file=json_file, keep=keep))
+
+
+def main() -> None:
+    """Run the command line; a failure is one line on stderr and exit status 1."""
+    try:
+        app()
+    except K8sRdmaError as error:
+        details = f"\n  {error.details}" if error.details else ""
+        sys.stderr.write(f"k8s-rdma: {error}{details}\n")
+        sys.exit(1)
