@@ -1,0 +1,24 @@
+/* Whole reads and writes, and waiting with a deadline. */
+#ifndef K8S_RDMA_IO_H
+#define K8S_RDMA_IO_H
+
+#include <sys/types.h>
+
+#include "json.h"
+
+/* No deadline. */
+#define FOREVER UINT64_MAX
+
+/* Milliseconds of CLOCK_MONOTONIC. */
+uint64_t now_ms(void);
+
+/* Waits until poll(2) reports `events`; false with errno, ETIMEDOUT when `deadline_ms` has come. */
+bool wait_ready(int fd, short events, uint64_t deadline_ms);
+
+/* Reads until `size` bytes or the end; how many, -1 with errno. */
+ssize_t read_all(int fd, void *buffer, size_t size, uint64_t deadline_ms);
+
+/* Writes everything; false with errno. */
+bool write_all(int fd, struct span data);
+
+#endif

@@ -1,0 +1,107 @@
+#include "netconf.h"
+
+#include <stdio.h>
+
+/* The error and the answer to VERSION quote it; versions are short. */
+enum { MAX_VERSION_BYTES = 64 };
+
+enum { DEFAULT_TIMEOUT_MS = 60 * 1000, MAX_TIMEOUT_MS = 3600 * 1000 };
+
+void netconf_init(struct netconf *conf)
+{
+    static const unsigned char version[] = "\"1.1.0\"";
+    *conf = (struct netconf){
+        .cni_version = {version, version + sizeof version - 1},
+        .timeout_ms = DEFAULT_TIMEOUT_MS,
+        .run_dir = "/run/k8s-rdma",
+    };
+}
+
+static bool read_cni_version(struct netconf *conf, struct span value, struct cni_error *error)
+{
+    if (!value.at)
+        return true;
+    if (!json_is(value, '"') || value.end - value.at > MAX_VERSION_BYTES)
+        return fail(error, CNI_INVALID_NETWORK_CONFIG, "network configuration: cniVersion is no version string");
+    conf->cni_version = value;
+    return true;
+}
+
+static bool read_run_dir(struct netconf *conf, struct span value, struct cni_error *error)
+{
+    if (!value.at)
+        return true;
+    if (json_copy(value, conf->run_dir, sizeof conf->run_dir) && conf->run_dir[0] == '/')
+        return true;
+    return fail(error, CNI_INVALID_NETWORK_CONFIG,
+                "network configuration: runDir must be an absolute path of at most %d bytes", RUN_DIR_SIZE - 1);
+}
+
+static bool read_timeout(struct netconf *conf, struct span value, struct cni_error *error)
+{
+    if (!value.at)
+        return true;
+    uint32_t number = 0;
+    while (value.at < value.end && *value.at >= '0' && *value.at <= '9' && number <= MAX_TIMEOUT_MS)
+        number = number * 10 + (*value.at++ - '0');
+    if (value.at < value.end || number == 0 || number > MAX_TIMEOUT_MS)
+        return fail(error, CNI_INVALID_NETWORK_CONFIG,
+                    "network configuration: timeoutMs must be a whole number from 1 to %d", MAX_TIMEOUT_MS);
+    conf->timeout_ms = number;
+    return true;
+}
+
+/* Whether a string is nothing but an empty list, or nothing at all, and white space. */
+static bool asks_for_none(struct span value)
+{
+    static const char list[] = "[]";
+    if (!json_is(value, '"'))
+        return false;
+    struct span body = json_body(value);
+    size_t seen = 0;
+    for (uint32_t code; (code = json_next_char(&body)) != JSON_END;) {
+        if (code == ' ' || code == '\t' || code == '\n' || code == '\r')
+            continue;
+        if (seen == sizeof list - 1 || code != (unsigned char)list[seen])
+            return false;
+        seen++;
+    }
+    return seen != 1;
+}
+
+/* Go writes a map that was never made as null: a sandbox without annotations. */
+static enum wish read_wish(struct span text)
+{
+    struct span config = json_member(text, "runtimeConfig");
+    struct span annotations = json_member(config, "io.kubernetes.cri.pod-annotations");
+    if (json_is(annotations, 'n'))
+        return WISH_NOTHING;
+    if (!json_is(annotations, '{'))
+        return WISH_UNKNOWN;
+    struct span key, value;
+    while (json_next_member(&annotations, &key, &value)) {
+        if (json_starts_with(key, "k8s-rdma.io/"))
+            return WISH_SOMETHING;
+        if (json_equals(key, "rdma_interfaces_required") && !asks_for_none(value))
+            return WISH_SOMETHING;
+    }
+    return WISH_NOTHING;
+}
+
+bool netconf_read(struct netconf *conf, struct span text, struct cni_error *error)
+{
+    const unsigned char *start = text.at;
+    if (!json_document(&text))
+        return fail(error, CNI_DECODING_FAILURE,
+                    "network configuration: no JSON document (RFC 8259, UTF-8, at most %d deep) from byte %td on",
+                    JSON_MAX_DEPTH, text.at - start);
+    if (!json_is(text, '{'))
+        return fail(error, CNI_DECODING_FAILURE, "network configuration: no JSON object");
+    struct span prev_result = json_member(text, "prevResult");
+    if (json_is(prev_result, '{'))
+        conf->prev_result = prev_result;
+    conf->wish = read_wish(text);
+    return read_cni_version(conf, json_member(text, "cniVersion"), error)
+        && read_run_dir(conf, json_member(text, "runDir"), error)
+        && read_timeout(conf, json_member(text, "timeoutMs"), error);
+}

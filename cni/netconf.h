@@ -1,0 +1,33 @@
+/* What this program itself reads in the network configuration; the agent reads the rest. */
+#ifndef K8S_RDMA_NETCONF_H
+#define K8S_RDMA_NETCONF_H
+
+#include <sys/un.h>
+
+#include "cni_error.h"
+
+#define SOCKET_NAME "/cni.sock"
+#define MARKER_DIRECTORY "/attachments"
+
+/* With SOCKET_NAME behind it, it still fits a socket's address; NUL included. */
+enum { RUN_DIR_SIZE = sizeof ((struct sockaddr_un *)0)->sun_path - (sizeof SOCKET_NAME - 1) };
+
+/* What the pod's annotations say. UNKNOWN: the runtime did not deliver them. */
+enum wish { WISH_UNKNOWN, WISH_NOTHING, WISH_SOMETHING };
+
+/* cni_version: a JSON string as it stands. prev_result: an object as it stands, absent when not chained. */
+struct netconf {
+    struct span cni_version;
+    struct span prev_result;
+    enum wish wish;
+    uint32_t timeout_ms;
+    char run_dir[RUN_DIR_SIZE];
+};
+
+/* What holds before anything is read. */
+void netconf_init(struct netconf *conf);
+
+/* Reads one document; the spans point into it. cni_version is set before anything that can fail later. */
+bool netconf_read(struct netconf *conf, struct span text, struct cni_error *error);
+
+#endif
