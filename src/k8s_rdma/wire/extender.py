@@ -7,6 +7,7 @@ only for name and addresses, and go back as they came.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.json import decode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
 # The sentences that `kubectl describe pod` shows and that existing runbooks search for, word by word.
 UNREADABLE_NODE = (
