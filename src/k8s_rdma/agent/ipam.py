@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.step import Route
 from k8s_rdma.errors import K8sRdmaError, Reason
 from k8s_rdma.wire.cni_result import decode_error, decode_ipam_result
 
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from k8s_rdma.core.ledger import Ipam, Receipt
+    from k8s_rdma.core.step import Route
     from k8s_rdma.wire.cni_result import IpamResult
 
 
@@ -47,7 +47,9 @@ class IpamPlugins:
             except K8sRdmaError as error:
                 problems.append(f"{interface.ifname}: {error}")
         if problems:
-            msg = f"container {receipt.attachment.container}: addresses of {len(problems)} interfaces not freed"
+            msg = (
+                f"container {receipt.attachment.container}: addresses of {len(problems)} interfaces not freed"
+            )
             raise K8sRdmaError(msg, reason=Reason.IPAM_FAILURE, details="; ".join(problems))
 
     async def _run(self, ipam: Ipam, environment: Mapping[str, str]) -> bytes:
@@ -76,7 +78,9 @@ class IpamPlugins:
             raise
         if process.returncode:
             msg = f"{verb}: {decode_error(stdout) or f'exit status {process.returncode}'}"
-            raise K8sRdmaError(msg, reason=Reason.IPAM_FAILURE, details=stderr.decode(errors="replace").strip())
+            raise K8sRdmaError(
+                msg, reason=Reason.IPAM_FAILURE, details=stderr.decode(errors="replace").strip()
+            )
         return stdout
 
     def _command(self, ipam: Ipam) -> list[str]:

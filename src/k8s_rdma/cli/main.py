@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
 from k8s_rdma import __version__
 from k8s_rdma.errors import K8sRdmaError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -1,0 +1,204 @@
+"""The CNI verbs: what each call of the runtime does to the node.
+
+Source: CNI specification 1.1.0, section 2. All calls for one container run one after the other; those of
+different containers meet only at the worker.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+
+from k8s_rdma.agent.ipam import addressing
+from k8s_rdma.agent.node import Sandbox, rejected
+from k8s_rdma.agent.turns import Turns
+from k8s_rdma.agent.wanted import wanted
+from k8s_rdma.core.ids import PodUid
+from k8s_rdma.core.ledger import Attachment, Ipam, Phase, Pod
+from k8s_rdma.core.placement import Rejection
+from k8s_rdma.errors import K8sRdmaError, Reason
+from k8s_rdma.wire.netconf import POD_ANNOTATIONS, decode_netconf, ipam_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from k8s_rdma.agent.ipam import IpamPlugins
+    from k8s_rdma.agent.node import Node
+    from k8s_rdma.agent.wanted import Wanted
+    from k8s_rdma.agent.worker import Worker
+    from k8s_rdma.core.ledger import Receipt
+    from k8s_rdma.core.step import NetnsRef
+    from k8s_rdma.wire.cni_environment import CniEnvironment
+    from k8s_rdma.wire.cni_result import IpamResult
+    from k8s_rdma.wire.netconf import NetConf
+
+_log = structlog.get_logger()
+
+
+class Verbs:
+    """ADD, DEL, CHECK and GC on one node."""
+
+    def __init__(self, *, node: Node, worker: Worker, ipam: IpamPlugins, key: bytes | None) -> None:
+        """key: what placements are signed with; None where nobody signs."""
+        self._node = node
+        self._worker = worker
+        self._ipam = ipam
+        self._key = key
+        self._turns = Turns()
+
+    async def add(
+        self, call: CniEnvironment, netns: NetnsRef, stdin: bytes
+    ) -> tuple[Receipt, Mapping[str, IpamResult]] | None:
+        """Give the pod its interfaces; None when it asks for none.
+
+        Whatever fails, everything is undone before the error goes out; what could not be undone stays in
+        the ledger for the DEL that follows.
+        """
+        netconf = decode_netconf(stdin)
+        pod = _pod(call)
+        wants = self._wanted(netconf, pod)
+        if not wants.request:
+            return None
+        sandbox = Sandbox(
+            attachment=Attachment(call.container_id, call.ifname),
+            network=netconf.name,
+            pod=pod,
+            netns=netns,
+            ifnames=netconf.interface_names(len(wants.request.interfaces)),
+            ipam=_ipam(stdin, call),
+        )
+        async with self._turns.alone(call.container_id):
+            await self._end_predecessors(sandbox)
+            return await self._attach(sandbox, wants)
+
+    async def delete(self, call: CniEnvironment) -> None:
+        """Take back what the attachment holds; nothing is success as well."""
+        async with self._turns.alone(call.container_id):
+            receipt = self._node.ledger.receipts.get(Attachment(call.container_id, call.ifname))
+            if receipt is not None:
+                await self._end(receipt)
+
+    async def check(self, call: CniEnvironment) -> None:
+        """K8sRdmaError when the attachment is not what its ADD made of it."""
+        receipt = self._node.ledger.receipts.get(Attachment(call.container_id, call.ifname))
+        if receipt is None:
+            return  # a pod that asked for nothing
+        if receipt.phase is not Phase.ATTACHED or await self._worker.run(self._node.orphaned, receipt):
+            msg = f"container {call.container_id}: its sandbox is gone or its interfaces are being taken back"
+            raise K8sRdmaError(msg, reason=Reason.UNKNOWN_CONTAINER)
+
+    async def collect(self, netconf: NetConf) -> None:
+        """GC: end every attachment of this network that the runtime does not hold valid."""
+        if netconf.valid_attachments is None:
+            return
+        valid = {Attachment(each.container_id, each.ifname) for each in netconf.valid_attachments}
+        for attachment, receipt in dict(self._node.ledger.receipts).items():
+            if receipt.network == netconf.name and attachment not in valid:
+                async with self._turns.alone(attachment.container):
+                    await self._end_if_held(attachment)
+
+    async def reconcile(self) -> bool:
+        """End what no call will end: attachments cut short, or whose sandbox vanished; whether any was.
+
+        What is being worked on is left alone; what fails stays for the next time, and is logged.
+        """
+        ended = False
+        for receipt in await self._worker.run(self._node.unfinished):
+            container = receipt.attachment.container
+            if self._turns.busy(container):
+                continue
+            async with self._turns.alone(container):
+                try:
+                    ended |= await self._end_if_held(receipt.attachment)
+                except K8sRdmaError as error:
+                    _log.warning(
+                        "reconcile_failed", container=container, error=str(error), details=error.details
+                    )
+        return ended
+
+    def _wanted(self, netconf: NetConf, pod: Pod) -> Wanted:
+        if netconf.pod_annotations is None:
+            msg = (
+                "the runtime delivered no pod annotations; set "
+                f'"capabilities": {{"{POD_ANNOTATIONS}": true}} in the network configuration {netconf.name}'
+            )
+            raise K8sRdmaError(msg, reason=Reason.INVALID_NETCONF)
+        wants = wanted(netconf.pod_annotations, uid=pod.uid, node=self._node.name, key=self._key)
+        if wants.ignored:
+            _log.warning("placement_ignored", pod=f"{pod.namespace}/{pod.name}", why=wants.ignored)
+        return wants
+
+    async def _attach(self, sandbox: Sandbox, wants: Wanted) -> tuple[Receipt, Mapping[str, IpamResult]]:
+        receipt = await self._worker.run(self._node.prepare, sandbox, wants.request, wants.promised)
+        if isinstance(receipt, Rejection):
+            raise rejected(receipt, sandbox.pod)
+        try:
+            results = await self._ipam.add(receipt, receipt.ipam) if receipt.ipam else {}
+            return await self._worker.run(self._node.attach, receipt, addressing(results)), results
+        except BaseException as failure:
+            try:
+                await self._end(receipt)
+            except K8sRdmaError as error:
+                failure.add_note(f"taking it back failed as well: {error}; {error.details}")
+            raise
+
+    async def _end_predecessors(self, sandbox: Sandbox) -> None:
+        """End what the pod held in sandboxes that are gone, and what an ADD cut short left in this one."""
+        for receipt in self._node.ledger.of_pod(sandbox.pod.uid):
+            same = receipt.attachment == sandbox.attachment
+            if receipt.attachment.container == sandbox.attachment.container and not same:
+                continue  # another network of the same sandbox
+            alive = receipt.phase is Phase.ATTACHED and not await self._worker.run(
+                self._node.orphaned, receipt
+            )
+            if alive and same:
+                msg = f"container {receipt.attachment.container} has its interfaces already"
+                raise K8sRdmaError(msg, reason=Reason.ALREADY_ATTACHED)
+            if alive or (not same and self._turns.busy(receipt.attachment.container)):
+                msg = (
+                    f"pod {sandbox.pod.namespace}/{sandbox.pod.name} still holds its interfaces in sandbox "
+                    f"{receipt.attachment.container}; try again when that is gone"
+                )
+                raise K8sRdmaError(msg, reason=Reason.HELD_BY_OLDER_SANDBOX)
+            await self._end(receipt)
+
+    async def _end_if_held(self, attachment: Attachment) -> bool:
+        receipt = self._node.ledger.receipts.get(attachment)
+        if receipt is None:
+            return False
+        await self._end(receipt)
+        return True
+
+    async def _end(self, receipt: Receipt) -> None:
+        """VFs home, addresses back, receipt gone; the receipt stays if anything of it failed."""
+        problems = []
+        try:
+            await self._worker.run(self._node.detach, receipt)
+        except K8sRdmaError as error:
+            problems.append(error)
+        try:
+            if receipt.ipam is not None:
+                await self._ipam.delete(receipt, receipt.ipam)
+        except K8sRdmaError as error:
+            problems.append(error)
+        if problems:
+            details = "; ".join(filter(None, (problem.details for problem in problems)))
+            raise K8sRdmaError("; ".join(map(str, problems)), reason=problems[0].reason, details=details)
+        await self._worker.run(self._node.forget, receipt.attachment)
+
+
+def _pod(call: CniEnvironment) -> Pod:
+    """The pod; without a UID (a runtime that is not Kubernetes') its container stands for it."""
+    return Pod(
+        namespace=call.pod_namespace or "",
+        name=call.pod_name or call.container_id,
+        uid=call.pod_uid or PodUid(f"container:{call.container_id}"),
+    )
+
+
+def _ipam(stdin: bytes, call: CniEnvironment) -> Ipam | None:
+    ipam = ipam_of(stdin)
+    if ipam is None:
+        return None
+    return Ipam(plugin=ipam.plugin, netconf=ipam.netconf, cni_path=call.path, cni_args=call.raw_args)

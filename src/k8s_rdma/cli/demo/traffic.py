@@ -1,0 +1,101 @@
+"""TCP throughput between pods, measured by iperf3 at the receiver.
+
+Rates are enforced on whole Ethernet frames; of a 1,514 byte frame TCP carries 1,448 bytes, so 95.6 % of
+a rate is the most that a transfer can show.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from k8s_rdma.errors import K8sRdmaError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+WARM_UP_S = 1
+BASE_PORT = 5201
+DEADLINE_S = 15
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """An interface in a pod: its namespace, name and IPv4 address (no prefix length)."""
+
+    netns: Path
+    ifname: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flow:
+    """One TCP connection."""
+
+    name: str
+    source: Endpoint
+    destination: Endpoint
+
+
+def measure(flows: Sequence[Flow], *, seconds: int) -> dict[str, float]:
+    """Run all flows at the same time; Mb/s received by each, by name, without the first second."""
+    with ExitStack() as servers, ThreadPoolExecutor(max_workers=len(flows)) as pool:
+        for index, flow in enumerate(flows):
+            servers.enter_context(_Server(flow.destination, BASE_PORT + index))
+        results = pool.map(
+            lambda item: _send(item[1], BASE_PORT + item[0], seconds),
+            enumerate(flows),
+            timeout=seconds + DEADLINE_S,
+        )
+        return {flow.name: rate for flow, rate in zip(flows, results, strict=True)}
+
+
+class _Server:
+    """`iperf3 --server` for one connection, listening when entered."""
+
+    def __init__(self, endpoint: Endpoint, port: int) -> None:
+        self._command = _in_pod(
+            endpoint, "--server", "--one-off", "--forceflush", "--port", str(port), "--bind", endpoint.address
+        )
+
+    def __enter__(self) -> None:
+        self._process = subprocess.Popen(
+            self._command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        output = []
+        for line in self._process.stdout or ():
+            output.append(line)
+            if "Server listening" in line:
+                return
+        msg = f"{' '.join(self._command)}: {''.join(output).strip() or 'ended at once'}"
+        raise K8sRdmaError(msg)
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+def _send(flow: Flow, port: int, seconds: int) -> float:
+    command = _in_pod(
+        flow.source,
+        *("--client", flow.destination.address, "--port", str(port), "--json"),
+        *("--bind", f"{flow.source.address}%{flow.source.ifname}"),
+        *("--time", str(seconds), "--omit", str(WARM_UP_S), "--connect-timeout", "3000"),
+    )
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds + DEADLINE_S)
+    try:
+        document: dict[str, Any] = json.loads(ended.stdout)
+        return float(document["end"]["sum_received"]["bits_per_second"]) / 1e6
+    except (ValueError, KeyError) as error:
+        why = document.get("error") if ended.stdout.startswith("{") else ended.stderr.strip()
+        msg = f"flow {flow.name}: iperf3: {why or f'exit status {ended.returncode}'}"
+        raise K8sRdmaError(msg) from error
+
+
+def _in_pod(endpoint: Endpoint, *arguments: str) -> list[str]:
+    return ["nsenter", f"--net={endpoint.netns}", "iperf3", *arguments]
