@@ -45,7 +45,7 @@ def agent(
     """Own the node's virtual functions: allocate, program, move, release."""
     from k8s_rdma.agent.config import AgentConfig
     from k8s_rdma.agent.run import run
-    from k8s_rdma.wire.config import load_config
+    from k8s_rdma.config import load_config
 
     run(load_config(AgentConfig, config, {"node": node, "kernel": kernel}))
 
@@ -55,7 +55,7 @@ def server(config: ConfigFile = None) -> None:
     """Show the node's functions and allocations as read-only REST (:54005)."""
     from k8s_rdma.server.config import ServerConfig
     from k8s_rdma.server.run import run
-    from k8s_rdma.wire.config import load_config
+    from k8s_rdma.config import load_config
 
     run(load_config(ServerConfig, config, {}))
 
@@ -65,7 +65,7 @@ def extender(config: ConfigFile = None) -> None:
     """Tell kube-scheduler where pods fit, and bind them (:8888)."""
     from k8s_rdma.extender.config import ExtenderConfig
     from k8s_rdma.extender.run import run
-    from k8s_rdma.wire.config import load_config
+    from k8s_rdma.config import load_config
 
     run(load_config(ExtenderConfig, config, {}))
 

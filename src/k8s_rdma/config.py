@@ -1,4 +1,4 @@
-"""Configuration files: YAML with camelCase keys, unknown keys refused by name."""
+"""Configuration files: YAML with camelCase keys, unknown keys refused by name; and the key beside them."""
 
 from __future__ import annotations
 
@@ -32,3 +32,21 @@ def load_config(kind: type[T], path: str | None, overrides: Mapping[str, Any]) -
     except (OSError, UnicodeDecodeError, yaml.YAMLError, msgspec.ValidationError) as error:
         msg = f"{where}: {error}"
         raise MalformedError(msg) from error
+
+
+def load_key(path: str | None) -> bytes | None:
+    """The key that placements are signed with; None without a file.
+
+    MalformedError when the file cannot be read or is empty: a cluster that signs must not stop silently.
+    """
+    if path is None:
+        return None
+    try:
+        key = Path(path).read_bytes().strip()
+    except OSError as error:
+        msg = f"placementKeyFile {path}: {error.strerror}"
+        raise MalformedError(msg) from error
+    if not key:
+        msg = f"placementKeyFile {path}: is empty"
+        raise MalformedError(msg)
+    return key
