@@ -27,7 +27,7 @@ test: setup cni ## all tests, in random order, warnings as errors; ARGS="-k word
 	@$(RUN) pytest $(ARGS)
 
 .PHONY: check
-check: lint types layers wheel shim ## everything that needs no run: style, types, layers, the wheel, C warnings
+check: lint types layers wheel cni ## everything that needs no run: style, types, layers, the wheel, C warnings
 
 .PHONY: lint
 lint: $(PYTHON_READY)
@@ -43,7 +43,7 @@ types: $(PYTHON_READY)
 
 .PHONY: layers
 layers: $(PYTHON_READY)
-	@echo "import-linter" && $(RUN) lint-imports --no-logo 
+	@echo "import-linter" && $(RUN) lint-imports --no-logo
 
 .PHONY: wheel
 wheel: $(PYTHON_READY)
@@ -66,7 +66,7 @@ $(TOOLS_READY): scripts/setup-tools
 
 .PHONY: cni
 cni: $(TOOLS_READY) ## build/k8s-rdma-cni, the executable for /opt/cni/bin
-	@$(MAKE) -C cni
+	@$(MAKE) -s -C cni
 
 .PHONY: lock
 lock: $(PYTHON_READY) ## pin what pyproject.toml asks for; UPGRADE=1 for the newest of everything

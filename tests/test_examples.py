@@ -1,0 +1,79 @@
+"""Every file of examples/ is valid, and the pods fit on a node of the demo as examples/README.md says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from k8s_rdma.core.ids import NodeName, pci_address
+from k8s_rdma.core.inventory import Inventory, Pf
+from k8s_rdma.core.placement import Placement, Rejection, place
+from k8s_rdma.errors import Reason
+from k8s_rdma.wire.annotation import ANNOTATION, parse_request
+
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+PODS = sorted((EXAMPLES / "pods").iterdir())
+
+DEMO_NODE = Inventory(
+    node=NodeName("w1"),
+    pfs=tuple(
+        Pf(name=f"enp1s0f{port}", pci=pci_address(f"01:00.{port}"), capacity_vfs=64, link_mbps=1000)
+        for port in range(2)
+    ),
+)
+
+
+def outcome(pod: str) -> Placement | Rejection:
+    manifest = yaml.safe_load((EXAMPLES / "pods" / f"{pod}.yaml").read_text())
+    return place(parse_request(manifest["metadata"].get("annotations", {}).get(ANNOTATION)), DEMO_NODE, {})
+
+
+def usage(pod: str) -> list[tuple[int, int]]:
+    """VFs and reserved Mb/s on each PF that the pod uses."""
+    placement = outcome(pod)
+    assert isinstance(placement, Placement), placement
+    return [(used.vfs, used.mbps) for _, used in sorted(placement.usage().items())]
+
+
+@pytest.mark.parametrize("path", PODS, ids=lambda path: path.name)
+def test_pod_is_one_that_the_api_server_would_take(path):
+    pod = yaml.safe_load(path.read_text())
+    assert (pod["apiVersion"], pod["kind"], pod["metadata"]["name"]) == ("v1", "Pod", path.stem)
+    assert all(isinstance(text, str) for text in pod["metadata"].get("annotations", {}).values())
+    assert [container["name"] for container in pod["spec"]["containers"]] == ["main"]
+
+
+def test_pods_are_all_told_about():
+    readme = (EXAMPLES / "README.md").read_text()
+    assert not [path.name for path in PODS if f"`{path.name}`" not in readme]
+
+
+def test_reservations_and_caps_fits_on_one_pf():
+    assert usage("reservations-and-caps") == [(4, 500)]
+
+
+def test_without_rdma_takes_nothing():
+    assert usage("without-rdma") == []
+
+
+def test_needs_both_pfs_is_spread_over_both():
+    assert usage("needs-both-pfs") == [(1, 600), (1, 600)]
+
+
+def test_fits_nowhere_is_refused_for_good():
+    rejection = outcome("fits-nowhere")
+    assert isinstance(rejection, Rejection)
+    assert rejection.reason is Reason.EXCEEDS_CAPACITY
+
+
+def test_sixty_interfaces_fill_both_pfs():
+    assert usage("sixty-interfaces") == [(30, 990), (30, 990)]
+
+
+def test_conflist_chains_our_plugin_behind_an_ordinary_one():
+    conflist = json.loads((EXAMPLES / "cni" / "10-pods.conflist").read_text())
+    assert [plugin["type"] for plugin in conflist["plugins"]] == ["bridge", "k8s-rdma-cni"]
+    assert conflist["plugins"][1]["capabilities"] == {"io.kubernetes.cri.pod-annotations": True}

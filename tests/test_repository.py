@@ -1,0 +1,154 @@
+"""What must hold of the repository itself: pins, documents, names, and what no file may contain."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parent.parent
+RUNTIME, DEV = ROOT / "requirements/runtime.txt", ROOT / "requirements/dev.txt"
+OURS = ("src", "tests", "bench", "cni", "scripts", "docs", "examples", "deploy", "requirements", ".ci")
+TEXT = sorted(
+    path
+    for path in (
+        *(path for path in ROOT.iterdir() if path.is_file()),
+        *(path for folder in OURS for path in (ROOT / folder).rglob("*")),
+    )
+    if path.is_file() and "__pycache__" not in path.parts and path.suffix != ".so" and path.name != ".git"
+)
+DOCUMENTS = [path for path in TEXT if path.suffix == ".md"]
+MODULES = sorted((ROOT / "src").rglob("*.py"))
+
+
+def relative(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def pins(lock: Path) -> dict[str, str]:
+    """Name to version of every requirement; fails where one is not pinned by version and hash."""
+    logical_lines = lock.read_text().replace("\\\n", " ").splitlines()
+    found = {}
+    for line in logical_lines:
+        if line.strip() and not line.startswith("#"):
+            match = re.fullmatch(r"([a-z0-9-]+)==(\S+)((?: +--hash=sha256:[0-9a-f]{64})+) *", line)
+            assert match, f"{relative(lock)}: not a pin with hashes: {line}"
+            found[match[1]] = match[2]
+    return found
+
+
+def declared() -> dict[str, list[Requirement]]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    wanted = {"runtime": project["project"]["dependencies"], "dev": project["dependency-groups"]["dev"]}
+    return {kind: [Requirement(text) for text in texts] for kind, texts in wanted.items()}
+
+
+@pytest.mark.parametrize("lock", [RUNTIME, DEV], ids=relative)
+def test_lock_names_no_place_to_fetch_from(lock):
+    assert "://" not in lock.read_text()
+
+
+def test_lock_of_development_holds_the_pins_of_the_runtime():
+    assert pins(RUNTIME).items() <= pins(DEV).items()
+
+
+@pytest.mark.parametrize(("kind", "lock"), [("runtime", RUNTIME), ("dev", DEV)])
+def test_lock_satisfies_what_the_project_declares(kind, lock):
+    locked = pins(lock)
+    for requirement in declared()[kind]:
+        version = locked.get(canonicalize_name(requirement.name))
+        assert version is not None, f"{requirement.name} is not locked: make lock"
+        assert requirement.specifier.contains(version), f"{requirement} is locked as {version}: make lock"
+
+
+def test_dependencies_declare_every_package_that_is_imported():
+    names = {canonicalize_name(requirement.name) for requirement in declared()["runtime"]}
+    brought_by = packages_distributions()
+    undeclared = [
+        module
+        for module in third_party_imports()
+        if not names & {canonicalize_name(distribution) for distribution in brought_by.get(module, ())}
+    ]
+    assert not undeclared
+
+
+def third_party_imports() -> set[str]:
+    """Top-level modules that the program imports and that neither Python nor we bring."""
+    nodes = [node for path in MODULES for node in ast.walk(ast.parse(path.read_text()))]
+    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    names += [node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module]
+    return {name.partition(".")[0] for name in names} - sys.stdlib_module_names - {"k8s_rdma"}
+
+
+def test_dependencies_each_have_their_reason_written_down():
+    reasons = (ROOT / "docs/adr/0002-dependencies.md").read_text()
+    names = {requirement.name for requirements in declared().values() for requirement in requirements}
+    assert not [name for name in sorted(names) if f"`{name}`" not in reasons]
+
+
+FORBIDDEN = {
+    "work left for later": r"\b(TO[D]O|FIX[M]E|X[X]X|HA[C]K)\b",
+    "a path of someone's machine": r"(?<![\w.])/(wor[k]|roo[t]|hom[e]/\w+|User[s]/\w+)/",
+    "a package registry": r"\b(pyp[i]|python[h]osted|test\.pyp[i])\.org\b",
+    "an issue or ticket by number": r"(?i)\b(issue|ticket|pull request|PR)s? #?\d+\b|\bGH-\d+\b",
+    "a secret": r"BEGIN [A-Z ]*PRIVATE KE[Y]|\bAKI[A][0-9A-Z]{16}\b|\bgh[po]_[0-9A-Za-z]{30}",
+}
+
+
+@pytest.mark.parametrize("what", FORBIDDEN)
+def test_files_do_not_contain(what):
+    pattern = re.compile(FORBIDDEN[what])
+    found = []
+    for path in TEXT:
+        for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
+            if pattern.search(line):
+                found.append(f"{relative(path)}:{number}: {line.strip()[:100]}")
+    assert not found
+
+
+def test_files_end_with_one_newline_and_have_no_trailing_blanks():
+    found = [
+        relative(path)
+        for path in TEXT
+        if path.suffix in {".py", ".md", ".yaml", ".toml", ".c", ".h", ".sh"}
+        and (text := path.read_text())
+        and (not text.endswith("\n") or text.endswith("\n\n") or re.search(r"[ \t]+$", text, re.MULTILINE))
+    ]
+    assert not found
+
+
+def test_modules_stay_within_five_hundred_lines():
+    assert not [
+        f"{relative(path)}: {lines}"
+        for path in MODULES
+        if (lines := len(path.read_text().splitlines())) > 500  # the house's limit
+    ]
+
+
+def test_modules_are_named_after_what_they_hold():
+    says_nothing = {"utils", "util", "helpers", "helper", "common", "manager", "base", "misc"}
+    assert not [relative(path) for path in MODULES if path.stem in says_nothing]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=relative)
+def test_document_links_to_files_that_exist(document):
+    text = re.sub(r"```.*?```", "", document.read_text(), flags=re.DOTALL)
+    targets = re.findall(r"\]\((?!\w+:)([^)#\s]+)", text)
+    assert not [target for target in targets if not (document.parent / target).exists()]
+
+
+def test_documents_name_make_targets_that_exist():
+    targets = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = {
+        (relative(document), target)
+        for document in DOCUMENTS
+        for target in re.findall(r"(?:^|`)make ([a-z][a-z-]*)", document.read_text(), re.MULTILINE)
+    }
+    assert not [(document, target) for document, target in sorted(named) if target not in targets]
