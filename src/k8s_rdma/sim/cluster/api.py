@@ -1,0 +1,251 @@
+"""The API server stand-in: the Kubernetes API over HTTP for pods, nodes, events, leases and custom resources.
+
+    async with serving_api() as api:
+        ...  # api.url
+
+In memory, without authentication: for loopback and for tests.
+"""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import structlog
+
+from k8s_rdma.errors import MalformedError
+from k8s_rdma.sim.cluster.go_json import go_json
+from k8s_rdma.sim.cluster.http_server import HttpService, Request, Response, Stream, serving
+from k8s_rdma.sim.cluster.objects import Clock, JsonObject, namespace_of, system_clock
+from k8s_rdma.sim.cluster.patch import merge_patch, strategic_merge_patch
+from k8s_rdma.sim.cluster.preconditions import DeleteOptions, parse_delete_options
+from k8s_rdma.sim.cluster.registry import Registry
+from k8s_rdma.sim.cluster.resources import BUILT_IN, PODS, ResourceType, Target, resolve
+from k8s_rdma.sim.cluster.selectors import parse_selection
+from k8s_rdma.sim.cluster.shapes import check_shape
+from k8s_rdma.sim.cluster.status import (
+    StatusError,
+    bad_request,
+    method_not_allowed,
+    no_such_path,
+    success,
+    too_large,
+    unsupported_patch,
+)
+from k8s_rdma.sim.cluster.store import Store
+from k8s_rdma.sim.cluster.watch import watch_lines
+from k8s_rdma.wire.json import decode
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+MAX_BODY_BYTES = 3 * 1024 * 1024  # kube-apiserver's own limit (`MaxRequestBodyBytes`)
+
+_MERGES: dict[str, Callable[[Any, Any], Any]] = {
+    "application/merge-patch+json": merge_patch,
+    "application/strategic-merge-patch+json": strategic_merge_patch,
+}
+_HEALTH = frozenset({"/healthz", "/livez", "/readyz"})
+_VERSION = {"major": "1", "minor": "36", "gitVersion": "v1.36.2", "platform": "linux/amd64"}
+_log = structlog.get_logger()
+_decoder = msgspec.json.Decoder(dict[str, Any])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiConfig:
+    """How the API server is run. port 0: the system chooses. history_limit: changes kept for watches."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    custom_resources: tuple[ResourceType, ...] = ()
+    history_limit: int = 10_000
+    max_body_bytes: int = MAX_BODY_BYTES
+    clock: Clock = field(default=system_clock)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningApi:
+    """An API server that serves. store: what it keeps, for a test to look into."""
+
+    host: str
+    port: int
+    store: Store
+
+    @property
+    def url(self) -> str:
+        """Where it is."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}"
+
+
+@asynccontextmanager
+async def serving_api(config: ApiConfig | None = None) -> AsyncIterator[RunningApi]:
+    """Serve the API until the block ends."""
+    config = config or ApiConfig()
+    store = Store(history_limit=config.history_limit)
+    api = Api(Registry(store=store, clock=config.clock), (*BUILT_IN, *config.custom_resources))
+    service = HttpService(
+        handle=api.handle,
+        refuse=partial(_refuse, config.max_body_bytes),
+        max_body_bytes=config.max_body_bytes,
+    )
+    async with serving(service, config.host, config.port) as port:
+        yield RunningApi(host=config.host, port=port, store=store)
+
+
+class Api:
+    """Requests of the Kubernetes API, answered from a registry."""
+
+    def __init__(self, registry: Registry, resources: tuple[ResourceType, ...] = BUILT_IN) -> None:
+        self._registry = registry
+        self._resources = resources
+
+    async def handle(self, request: Request) -> Response | Stream:
+        """Answer a request; everything that is wrong with it is answered by a Status object."""
+        try:
+            return self._answer(request)
+        except StatusError as error:
+            return _json(error.code, error.document())
+        except MalformedError as error:
+            return _json(400, bad_request(error.message).document())
+        except Exception as error:  # a fault of ours: this request fails, the server goes on
+            _log.exception("api.fault", method=request.method, path=request.path)
+            message = f"Internal error occurred: {error!r}"
+            return _json(500, StatusError(500, "InternalError", message).document())
+
+    def _answer(self, request: Request) -> Response | Stream:
+        if request.path in _HEALTH:
+            return Response(status=200, body=b"ok", content_type="text/plain; charset=utf-8")
+        if request.path == "/version":
+            return _json(200, _VERSION)
+        target = resolve(request.path, self._resources)
+        if target is None:
+            raise no_such_path()
+        if target.subresource:
+            return self._on_subresource(request, target)
+        if target.name:
+            return self._on_object(request, target)
+        return self._on_collection(request, target)
+
+    def _on_collection(self, request: Request, target: Target) -> Response | Stream:
+        if request.method == "GET" and request.query.get("watch") in {"1", "true"}:
+            return self._watch(request, target)
+        if request.method == "GET":
+            return self._list(request, target)
+        if request.method == "POST":
+            given = _body(request)
+            _check_type(target.resource, given)
+            return _json(201, self._registry.create(_in_namespace_of(target, given), given))
+        raise method_not_allowed()
+
+    def _on_object(self, request: Request, target: Target) -> Response:
+        match request.method:
+            case "GET":
+                return _json(200, self._registry.get(target))
+            case "PUT":
+                return _json(200, self._registry.update(target, _body(request)))
+            case "PATCH":
+                return self._patch(request, target)
+            case "DELETE":
+                return _json(200, self._registry.delete(target, _delete_options(request)))
+        raise method_not_allowed()
+
+    def _on_subresource(self, request: Request, target: Target) -> Response:
+        match (target.subresource, request.method):
+            case ("status", "GET" | "PUT" | "PATCH") if target.resource.has_status:
+                return self._on_object(request, target)
+            case ("binding", "POST") if target.resource == PODS:
+                return _json(201, self._registry.bind(target, _body(request)))
+            case ("eviction", "POST") if target.resource == PODS:
+                options = _body(request).get("deleteOptions") or {}
+                self._registry.delete(target, parse_delete_options(options))
+                return _json(201, success(201))
+            case ("status" | "binding" | "eviction", _):
+                raise method_not_allowed()
+        raise no_such_path()
+
+    def _patch(self, request: Request, target: Target) -> Response:
+        content_type = request.headers.get("content-type", "").partition(";")[0].strip()
+        if content_type not in _MERGES:
+            raise unsupported_patch(content_type)
+        patch = _body(request)
+        return _json(200, self._registry.patch(target, lambda old: _MERGES[content_type](old, patch)))
+
+    def _list(self, request: Request, target: Target) -> Response:
+        selection = parse_selection(target.resource, target.namespace, request.query)
+        store = self._registry.store
+        found = filter(selection.takes, store.items(target.resource, target.namespace))
+        return _json(
+            200,
+            {
+                "kind": f"{target.resource.kind}List",
+                "apiVersion": target.resource.api_version,
+                "metadata": {"resourceVersion": str(store.revision)},
+                "items": [{k: v for k, v in obj.items() if k not in {"kind", "apiVersion"}} for obj in found],
+            },
+        )
+
+    def _watch(self, request: Request, target: Target) -> Stream:
+        selection = parse_selection(target.resource, target.namespace, request.query)
+        revision = _number(request.query, "resourceVersion") or 0
+        timeout_s = _number(request.query, "timeoutSeconds") or None
+        store = self._registry.store
+        return Stream(parts=watch_lines(store, target.resource, selection, revision, timeout_s))
+
+
+def _json(status: int, document: JsonObject) -> Response:
+    return Response(status=status, body=go_json(document))
+
+
+def _body(request: Request) -> JsonObject:
+    if request.query.get("dryRun"):
+        raise bad_request("dryRun is not supported")
+    return decode(request.body, _decoder, "the request's body")
+
+
+def _check_type(resource: ResourceType, given: JsonObject) -> None:
+    kind = given.get("kind") or resource.kind
+    version = given.get("apiVersion") or resource.api_version
+    if (kind, version) != (resource.kind, resource.api_version):
+        msg = (
+            f"{kind} in version {version!r} cannot be handled as a {resource.kind}: "
+            f"wanted {resource.api_version!r}"
+        )
+        raise bad_request(msg)
+
+
+def _in_namespace_of(target: Target, given: JsonObject) -> Target:
+    if not target.resource.namespaced:
+        return target
+    if not target.namespace:
+        raise method_not_allowed()
+    check_shape(target.resource.kind, given)
+    if namespace_of(given) not in {"", target.namespace}:
+        msg = "the namespace of the provided object does not match the namespace sent on the request"
+        raise bad_request(msg)
+    return target
+
+
+def _delete_options(request: Request) -> DeleteOptions:
+    options = _body(request) if request.body else {}
+    if "gracePeriodSeconds" in request.query:
+        options["gracePeriodSeconds"] = _number(request.query, "gracePeriodSeconds")
+    return parse_delete_options(options)
+
+
+def _number(query: dict[str, str], name: str) -> int | None:
+    text = query.get(name, "")
+    if not text:
+        return None
+    try:
+        return int(text)
+    except ValueError as error:
+        raise bad_request(f"{name}: wanted an integer, found {text!r}") from error
+
+
+def _refuse(max_body_bytes: int, status: int) -> Response:
+    error = too_large(max_body_bytes) if status == 413 else bad_request("the request is not valid HTTP/1.1")
+    return _json(error.code, error.document())

@@ -1,0 +1,74 @@
+"""The command line of the stand-ins."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from k8s_rdma.errors import K8sRdmaError
+from k8s_rdma.sim.cluster.api import ApiConfig, serving_api
+from k8s_rdma.sim.cluster.kubeconfig import write_kubeconfig
+from k8s_rdma.sim.cluster.process import run
+from k8s_rdma.sim.cluster.resources import parse_resource_type
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+    from contextlib import AbstractAsyncContextManager
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the stand-in that the arguments name until SIGTERM; returns the exit status."""
+    options = _parser().parse_args(arguments)
+    try:
+        service: AbstractAsyncContextManager[str] = options.service(options)
+        run(service, options.ready_file)
+    except (K8sRdmaError, OSError) as error:
+        sys.stderr.write(f"{options.part}: {error}\n")
+        return 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m k8s_rdma.sim.cluster",
+        description="The parts of Kubernetes that a test machine lacks. Each prints `ready <where>` once it "
+        "works, and stops on SIGTERM.",
+    )
+    parts = parser.add_subparsers(dest="part", required=True)
+    _add_api(parts.add_parser("api", help="the API server"))
+    return parser
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--ready-file", type=Path, metavar="FILE", help="written once ready")
+
+
+def _add_api(parser: argparse.ArgumentParser) -> None:
+    _add_common(parser)
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (%(default)s)")
+    parser.add_argument("--port", type=int, default=0, help="port to listen on; 0: any (%(default)s)")
+    parser.add_argument("--kubeconfig", type=Path, metavar="FILE", help="write a kubeconfig for clients")
+    parser.add_argument(
+        "--resource",
+        action="append",
+        default=[],
+        metavar="GROUP/VERSION/PLURAL/KIND[/namespaced]",
+        help="serve this custom resource too; may be given repeatedly",
+    )
+    parser.set_defaults(service=_api)
+
+
+@asynccontextmanager
+async def _api(options: argparse.Namespace) -> AsyncIterator[str]:
+    config = ApiConfig(
+        host=options.host,
+        port=options.port,
+        custom_resources=tuple(parse_resource_type(text) for text in options.resource),
+    )
+    async with serving_api(config) as api:
+        if options.kubeconfig is not None:
+            write_kubeconfig(options.kubeconfig, api.url)
+        yield api.url

@@ -1,0 +1,242 @@
+"""The API server's verbs on the store (in Kubernetes: `pkg/registry`).
+
+Every function here is one request: it either changes the store once or raises StatusError.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from k8s_rdma.sim.cluster import pod_strategy
+from k8s_rdma.sim.cluster.field_order import in_field_order
+from k8s_rdma.sim.cluster.objects import (
+    Clock,
+    JsonObject,
+    is_terminating,
+    metadata,
+    name_of,
+    parse_timestamp,
+    spec_of,
+    system_clock,
+    timestamp,
+    uid_of,
+)
+from k8s_rdma.sim.cluster.preconditions import DeleteOptions, Preconditions
+from k8s_rdma.sim.cluster.resources import PODS, ResourceType, Target
+from k8s_rdma.sim.cluster.shapes import check_shape
+from k8s_rdma.sim.cluster.status import (
+    already_exists,
+    bad_request,
+    conflict,
+    details,
+    invalid,
+    modified,
+    not_found,
+    success,
+)
+from k8s_rdma.sim.cluster.store import Store
+
+_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_SUBDOMAIN_RULE = (
+    "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must "
+    "start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is "
+    "'[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
+)
+_MAX_NAME = 253
+_SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"  # no vowels: no words (k8s.io/apimachinery/pkg/util/rand)
+_OWNED_BY_SERVER = (
+    "uid",
+    "creationTimestamp",
+    "generation",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+)
+
+
+def random_suffix() -> str:
+    """What is appended to a `generateName`."""
+    return "".join(secrets.choice(_SUFFIX_LETTERS) for _ in range(5))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registry:
+    """Creates, reads, updates and deletes objects as the API server does.
+
+    clock, new_uid, new_suffix: where times, UIDs and the ends of generated names come from.
+    """
+
+    store: Store
+    clock: Clock = system_clock
+    new_uid: Callable[[], str] = field(default=lambda: str(uuid.uuid4()))
+    new_suffix: Callable[[], str] = random_suffix
+
+    def get(self, target: Target) -> JsonObject:
+        """The object; StatusError 404."""
+        obj = self.store.get(target.resource, (target.namespace, target.name))
+        if obj is None:
+            raise not_found(target.resource, target.name)
+        return obj
+
+    def create(self, target: Target, given: JsonObject) -> JsonObject:
+        """Create an object, which the server gives uid, resourceVersion and creationTimestamp."""
+        resource = target.resource
+        check_shape(resource.kind, given)
+        meta = {k: v for k, v in metadata(given).items() if k not in _OWNED_BY_SERVER}
+        if not meta.get("name") and meta.get("generateName"):
+            meta["name"] = f"{meta['generateName']}{self.new_suffix()}"
+        name = _checked_name(resource, str(meta.get("name", "")))
+        if self.store.get(resource, (target.namespace, name)) is not None:
+            raise already_exists(resource, name)
+        meta["uid"] = self.new_uid()
+        meta["creationTimestamp"] = timestamp(self.clock())
+        if resource.has_status:
+            meta["generation"] = 1
+        obj = {**given, "metadata": meta}
+        if resource == PODS:
+            obj = pod_strategy.new_pod(obj)
+        return self._write(target, obj)
+
+    def update(self, target: Target, given: JsonObject) -> JsonObject:
+        """Replace an object, or of a subresource `status` its status."""
+        old = self.get(target)
+        check_shape(target.resource.kind, given)
+        if name_of(given) != target.name:
+            found = name_of(given)
+            msg = f"the name of the object ({found}) does not match the name on the URL ({target.name})"
+            raise bad_request(msg)
+        if not metadata(given).get("resourceVersion") and not target.resource.unconditional_update:
+            why = "Invalid value: 0: must be specified for an update"
+            raise invalid(target.resource, target.name, "metadata.resourceVersion", "FieldValueInvalid", why)
+        return self._replace(target, old, given)
+
+    def patch(self, target: Target, merge: Callable[[JsonObject], JsonObject]) -> JsonObject:
+        """Replace an object by what `merge` makes of it."""
+        old = self.get(target)
+        new = merge(old)
+        check_shape(target.resource.kind, new)
+        if name_of(new) != target.name:
+            raise bad_request("the name of the object may not be changed by a patch")
+        return self._replace(target, old, new)
+
+    def delete(self, target: Target, options: DeleteOptions) -> JsonObject:
+        """Delete an object.
+
+        A pod on a node goes gracefully: it stays, with a `deletionTimestamp`, until its kubelet deletes it
+        with a grace period of 0.
+        """
+        old = self.get(target)
+        options.preconditions.check(target.resource, old)
+        if target.resource != PODS:
+            self.store.remove(target.resource, (target.namespace, target.name))
+            return success(about={**details(target.resource, target.name), "uid": uid_of(old)})
+        grace_s = pod_strategy.grace_period_s(old, options.grace_period_s)
+        if grace_s == 0:
+            return self.store.remove(PODS, (target.namespace, target.name))
+        return self._write(target, self._terminating(old, grace_s))
+
+    def bind(self, target: Target, binding: JsonObject) -> JsonObject:
+        """Assign a pod to a node, and merge the Binding's annotations into the pod, in one write.
+
+        Source: `pkg/registry/core/pod/storage/storage.go`, BindingREST.
+        """
+        check_shape("Binding", binding)
+        node = _binding_target(target, binding)
+        pod = self.get(target)
+        asked = metadata(binding)
+        Preconditions(
+            uid=str(asked.get("uid") or ""), resource_version=str(asked.get("resourceVersion") or "")
+        ).check(PODS, pod)
+        if is_terminating(pod):
+            why = f"pod {target.name} is being deleted, cannot be assigned to a host"
+            raise conflict(PODS, target.name, why, "binding")
+        if assigned := spec_of(pod).get("nodeName"):
+            why = f'pod {target.name} is already assigned to node "{assigned}"'
+            raise conflict(PODS, target.name, why, "binding")
+        self._write(target, self._bound(pod, node, asked.get("annotations") or {}))
+        return success(201)
+
+    def _bound(self, pod: JsonObject, node: str, annotations: dict[str, str]) -> JsonObject:
+        meta = {**metadata(pod), "annotations": {**(metadata(pod).get("annotations") or {}), **annotations}}
+        if not meta["annotations"]:
+            del meta["annotations"]
+        scheduled = {
+            "type": "PodScheduled",
+            "observedGeneration": meta["generation"],
+            "status": "True",
+            "lastTransitionTime": timestamp(self.clock()),
+        }
+        status = pod["status"]
+        others = [c for c in status.get("conditions", []) if c["type"] != "PodScheduled"]
+        return {
+            **pod,
+            "metadata": meta,
+            "spec": {**pod["spec"], "nodeName": node},
+            "status": {**status, "conditions": [*others, scheduled]},
+        }
+
+    def _terminating(self, pod: JsonObject, grace_s: int) -> JsonObject:
+        """A later request may shorten the time, never lengthen it (`rest.BeforeDelete`)."""
+        meta = dict(metadata(pod))
+        left_s = meta.get("deletionGracePeriodSeconds")
+        if left_s is not None:
+            if grace_s >= left_s:
+                return pod
+            asked_at = parse_timestamp(meta["deletionTimestamp"]) - timedelta(seconds=left_s)
+        else:
+            asked_at = self.clock()
+            meta["generation"] = meta.get("generation", 0) + 1
+        meta["deletionTimestamp"] = timestamp(asked_at + timedelta(seconds=grace_s))
+        meta["deletionGracePeriodSeconds"] = grace_s
+        return {**pod, "metadata": meta}
+
+    def _replace(self, target: Target, old: JsonObject, given: JsonObject) -> JsonObject:
+        resource, asked = target.resource, metadata(given)
+        Preconditions(uid=str(asked.get("uid") or "")).check(resource, old)
+        if asked.get("resourceVersion") not in {None, "", metadata(old)["resourceVersion"]}:
+            raise modified(resource, target.name)
+        kept = {name: metadata(old)[name] for name in _OWNED_BY_SERVER if name in metadata(old)}
+        new = {**given, "metadata": {**asked, **kept}}
+        if target.subresource == "status":
+            new = {**old, "metadata": new["metadata"], "status": given.get("status") or {}}
+        elif resource.has_status:
+            new = {**new, "status": old.get("status") or {}}
+        if resource == PODS and not target.subresource:
+            pod_strategy.check_spec_update(old, new)
+        if resource.has_status and spec_of(new) != spec_of(old):
+            new["metadata"]["generation"] = kept.get("generation", 0) + 1
+        return self._write(target, new)
+
+    def _write(self, target: Target, obj: JsonObject) -> JsonObject:
+        resource = target.resource
+        meta = {"resourceVersion": "0", **metadata(obj)}
+        if resource.namespaced:
+            meta["namespace"] = target.namespace
+        typed = {**obj, "kind": resource.kind, "apiVersion": resource.api_version, "metadata": meta}
+        return self.store.put(resource, in_field_order(typed))
+
+
+def _checked_name(resource: ResourceType, name: str) -> str:
+    if not name:
+        why = "Required value: name or generateName is required"
+        raise invalid(resource, name, "metadata.name", "FieldValueRequired", why)
+    if len(name) > _MAX_NAME or not _SUBDOMAIN.fullmatch(name):
+        why = f'Invalid value: "{name}": {_SUBDOMAIN_RULE}'
+        raise invalid(resource, name, "metadata.name", "FieldValueInvalid", why)
+    return name
+
+
+def _binding_target(target: Target, binding: JsonObject) -> str:
+    if name_of(binding) not in {"", target.name}:
+        raise bad_request("name in URL does not match name in Binding object")
+    wanted = binding.get("target") or {}
+    if wanted.get("kind", "Node") not in {"", "Node"}:
+        why = f'Unsupported value: "{wanted["kind"]}": supported values: "Node", "<empty>"'
+        raise invalid(PODS, target.name, "target.kind", "FieldValueNotSupported", why)
+    if not wanted.get("name"):
+        raise invalid(PODS, target.name, "target.name", "FieldValueRequired", "Required value")
+    return str(wanted["name"])
