@@ -30,6 +30,10 @@ class IpamPlugins:
     host_root: Path
     timeout_s: float
 
+    def require(self, ipam: Ipam) -> None:
+        """K8sRdmaError when the plugin is not on this node: said before anything is claimed."""
+        self._command(ipam)
+
     async def add(self, receipt: Receipt, ipam: Ipam) -> dict[str, IpamResult]:
         """Addresses for each interface, by name; what was leased before a failure stays to `delete`."""
         results = {}

@@ -14,18 +14,19 @@ from k8s_rdma.agent.report import node_report
 from k8s_rdma.core.inventory import Generation
 from k8s_rdma.errors import K8sRdmaError, Reason
 from k8s_rdma.wire.cni_environment import CniEnvironment, parse_environment
-from k8s_rdma.wire.cni_result import encode_add_result, encode_error
+from k8s_rdma.wire.cni_result import IpamResult, ResultInterface, encode_error, encode_result
 from k8s_rdma.wire.frame import Reply
 from k8s_rdma.wire.netconf import decode_netconf
 from k8s_rdma.wire.rest import encode_report
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from k8s_rdma.agent.node import Node
     from k8s_rdma.agent.state_socket import StatePublisher
     from k8s_rdma.agent.verbs import Verbs
     from k8s_rdma.agent.worker import Worker
+    from k8s_rdma.core.ledger import Receipt
     from k8s_rdma.core.step import NetnsRef
     from k8s_rdma.linux.netns import Namespaces
     from k8s_rdma.wire.frame import Request
@@ -142,8 +143,9 @@ class Service:
                 msg = f"CNI_NETNS {call.netns}: the executable could not open it"
                 raise K8sRdmaError(msg, reason=Reason.INVALID_ENVIRONMENT)
             given = await self._verbs.add(call, sandbox, stdin)
-        receipt, addresses = given if given is not None else (None, {})
-        return encode_add_result(decode_netconf(stdin), receipt, addresses)
+        netconf = decode_netconf(stdin)
+        interfaces = _result_interfaces(*given) if given else []
+        return encode_result(interfaces, netconf.cni_version, netconf.prev_result)
 
     @contextmanager
     def _held(self, call: CniEnvironment, netns: int | None) -> Iterator[NetnsRef | None]:
@@ -163,6 +165,18 @@ class Service:
         except K8sRdmaError:
             version = "1.0.0"
         return Reply(exit_status=1, stdout=encode_error(error, version))
+
+
+def _result_interfaces(receipt: Receipt, addresses: Mapping[str, IpamResult]) -> list[ResultInterface]:
+    return [
+        ResultInterface(
+            name=interface.ifname,
+            mac=interface.home.mac,
+            sandbox=receipt.netns.path,
+            ipam=addresses.get(interface.ifname, IpamResult()),
+        )
+        for interface in receipt.interfaces
+    ]
 
 
 def _since(started: float) -> float:

@@ -68,6 +68,8 @@ class Verbs:
             ifnames=netconf.interface_names(len(wants.request.interfaces)),
             ipam=_ipam(stdin, call),
         )
+        if sandbox.ipam is not None:
+            self._ipam.require(sandbox.ipam)
         async with self._turns.alone(call.container_id):
             await self._end_predecessors(sandbox)
             return await self._attach(sandbox, wants)

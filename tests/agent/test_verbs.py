@@ -1,0 +1,499 @@
+"""The CNI verbs against the fake kernel, a real ledger on disk and the real host-local plugin."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from factories import PF0, PF1
+from k8s_rdma.agent.ipam import IpamPlugins, addressing
+from k8s_rdma.agent.markers import Markers
+from k8s_rdma.agent.node import Node, Sandbox
+from k8s_rdma.agent.verbs import Verbs
+from k8s_rdma.agent.worker import Worker
+from k8s_rdma.core.ids import ContainerId, NodeName, PodUid
+from k8s_rdma.core.ledger import Attachment, Ipam, Phase, Pod, Receipt
+from k8s_rdma.core.placement import PlacedInterface, Placement
+from k8s_rdma.core.plan import plan
+from k8s_rdma.errors import K8sRdmaError, Reason
+from k8s_rdma.linux.receipts import Receipts
+from k8s_rdma.sim.fake_kernel import FakeKernel, FakePf
+from k8s_rdma.wire.annotation import ANNOTATION, parse_request
+from k8s_rdma.wire.cni_environment import parse_environment
+from k8s_rdma.wire.netconf import decode_netconf, ipam_of
+from k8s_rdma.wire.placement_annotation import encode
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+
+    from k8s_rdma.core.step import NetnsRef
+
+PLUGINS = "/usr/lib/cni"
+KEY = b"a key of the cluster"
+needs_host_local = pytest.mark.skipif(
+    not os.access(f"{PLUGINS}/host-local", os.X_OK), reason="needs Debian's containernetworking-plugins"
+)
+
+
+class Machine:
+    """A node that can be stopped and started over the same disk and kernel."""
+
+    def __init__(self, directory: Path, *, pfs: tuple[FakePf, ...] | None = None, ipam: bool = False) -> None:
+        self.directory = directory
+        self.ipam = ipam
+        self.kernel = FakeKernel(
+            *(pfs or (FakePf(name="f0", pci=PF0, vfs=4), FakePf(name="f1", pci=PF1, vfs=4)))
+        )
+        self.pristine = self.kernel.observe()
+
+    @contextmanager
+    def running(self, key: bytes | None = None, boot_id: str = "boot-1") -> Iterator[tuple[Node, Verbs]]:
+        receipts = Receipts(self.directory / "state" / "ledger.db")
+        worker = Worker()
+        node = Node(
+            name=NodeName("w1"),
+            kernel=self.kernel,
+            receipts=receipts,
+            markers=Markers(self.directory / "run" / "attachments"),
+            boot_id=boot_id,
+        )
+        plugins = IpamPlugins(host_root=Path("/"), timeout_s=10)
+        try:
+            yield node, Verbs(node=node, worker=worker, ipam=plugins, key=key)
+        finally:
+            worker.close()
+            receipts.close()
+
+    def markers(self) -> set[str]:
+        return {marker.name for marker in (self.directory / "run" / "attachments").iterdir()}
+
+    def leases(self) -> set[str]:
+        return {path.name for path in (self.directory / "leases").glob("*/*.*.*.*")}
+
+    def is_pristine(self) -> bool:
+        return self.kernel.observe() == self.pristine and not self.leases()
+
+    def stdin(self, annotations: dict[str, str] | None, **changes: object) -> bytes:
+        conf: dict[str, object] = {"cniVersion": "1.0.0", "name": "net", "type": "k8s-rdma-cni"}
+        if annotations is not None:
+            conf["runtimeConfig"] = {"io.kubernetes.cri.pod-annotations": annotations}
+        if self.ipam:
+            ranges = [[{"subnet": "10.55.206.0/24"}]]
+            conf["ipam"] = {"type": "host-local", "ranges": ranges, "dataDir": str(self.directory / "leases")}
+        return json.dumps(conf | changes).encode()
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def asks(*interfaces: dict[str, int]) -> dict[str, str]:
+    return {"rdma_interfaces_required": json.dumps(interfaces)}
+
+
+def call(command: str, container: str = "c1", uid: str = "uid-p", ifname: str = "eth0"):
+    return parse_environment(
+        {
+            "CNI_COMMAND": command,
+            "CNI_CONTAINERID": container,
+            "CNI_NETNS": "/run/netns/x",
+            "CNI_IFNAME": ifname,
+            "CNI_PATH": PLUGINS,
+            "CNI_ARGS": f"IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=p;K8S_POD_UID={uid}",
+        }
+    )
+
+
+def run(scenario: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(scenario())
+
+
+def names_in(machine: Machine, netns: NetnsRef, *names: str) -> list[bool]:
+    return [machine.kernel.interface(name, netns) is not None for name in names]
+
+
+def test_add_gives_each_interface_its_rates_and_name(machine: Machine) -> None:
+    async def scenario() -> None:
+        with machine.running() as (node, verbs):
+            netns = machine.kernel.create_namespace()
+            stdin = machine.stdin(
+                asks({"min_tx_rate": 60_000, "max_tx_rate": 70_000}, {"min_tx_rate": 60_000}, {})
+            )
+            receipt, _ = await verbs.add(call("ADD"), netns, stdin)
+            assert [each.ifname for each in receipt.interfaces] == ["eth0", "eth1", "eth2"]
+            assert names_in(machine, netns, "eth0", "eth1", "eth2") == [True] * 3
+            assert {receipt.interfaces[0].vf.pf, receipt.interfaces[1].vf.pf} == {PF0, PF1}
+            rates = {
+                (pf.pci, vf.index): (vf.min_tx_rate_mbps, vf.max_tx_rate_mbps)
+                for pf in machine.kernel.observe().pfs
+                for vf in pf.vfs
+            }
+            first = receipt.interfaces[0].vf
+            assert rates[first.pf, first.index] == (60_000, 70_000)
+            assert node.ledger.receipts[receipt.attachment].phase is Phase.ATTACHED
+            assert machine.markers() == {"c1"}
+            assert node.hardware == machine.kernel.observe()
+
+    run(scenario)
+
+
+@needs_host_local
+def test_delete_brings_everything_home_when_called_once_or_twice(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, ipam=True)
+
+    async def scenario() -> None:
+        with machine.running() as (node, verbs):
+            netns = machine.kernel.create_namespace()
+            _, addresses = await verbs.add(call("ADD"), netns, machine.stdin(asks({"min_tx_rate": 5}, {})))
+            assert len({result.addresses for result in addresses.values()}) == 2
+            assert machine.kernel.interface("eth1", netns).addresses == addresses["eth1"].addresses
+            assert len(machine.leases()) == 2
+            for _ in range(2):
+                await verbs.delete(call("DEL"))
+                assert machine.is_pristine()
+                assert not node.ledger.receipts
+                assert not machine.markers()
+            assert node.hardware == machine.pristine
+
+    run(scenario)
+
+
+def test_add_of_a_pod_that_asks_for_nothing_changes_nothing(machine: Machine) -> None:
+    async def scenario() -> None:
+        with machine.running() as (_, verbs):
+            netns = machine.kernel.create_namespace()
+            for annotations in ({}, {"rdma_interfaces_required": ""}, {"rdma_interfaces_required": "[]"}):
+                assert await verbs.add(call("ADD"), netns, machine.stdin(annotations)) is None
+            assert machine.kernel.applied == []
+            assert not machine.markers()
+
+    run(scenario)
+
+
+def test_add_says_what_to_set_when_the_runtime_delivers_no_annotations(machine: Machine) -> None:
+    async def scenario() -> None:
+        with machine.running() as (_, verbs):
+            with pytest.raises(K8sRdmaError, match=r"io\.kubernetes\.cri\.pod-annotations") as caught:
+                await verbs.add(call("ADD"), machine.kernel.create_namespace(), machine.stdin(None))
+            assert caught.value.reason is Reason.INVALID_NETCONF
+
+    run(scenario)
+
+
+@needs_host_local
+@pytest.mark.parametrize("step", range(8))
+@pytest.mark.parametrize("changes", [0, 1, 99])
+def test_add_undoes_everything_when_a_step_fails(tmp_path: Path, step: int, changes: int) -> None:
+    machine = Machine(tmp_path, ipam=True)
+
+    async def scenario() -> None:
+        with machine.running() as (node, verbs):
+            netns = machine.kernel.create_namespace()
+            machine.kernel.fail(at=step, after_changes=changes)
+            stdin = machine.stdin(asks({"min_tx_rate": 60_000}, {"min_tx_rate": 60_000}, {"max_tx_rate": 9}))
+            with pytest.raises(K8sRdmaError, match="made to fail"):
+                await verbs.add(call("ADD"), netns, stdin)
+            assert machine.is_pristine()
+            assert not node.ledger.receipts
+            assert not machine.markers()
+            await verbs.delete(call("DEL"))
+
+    run(scenario)
+
+
+@needs_host_local
+@pytest.mark.parametrize("steps", range(9))
+def test_start_undoes_an_add_that_a_crash_cut_short(tmp_path: Path, steps: int) -> None:
+    machine = Machine(tmp_path, ipam=True)
+    netns = machine.kernel.create_namespace()
+    stdin = machine.stdin(asks({"min_tx_rate": 60_000}, {"min_tx_rate": 60_000}, {"max_tx_rate": 9}))
+
+    async def cut_short() -> None:
+        with machine.running() as (node, _):
+            receipt = prepared(node, netns, stdin)
+            results = await IpamPlugins(host_root=Path("/"), timeout_s=10).add(receipt, receipt.ipam)
+            for step in plan(receipt, addressing(results))[:steps]:
+                machine.kernel.apply(step)
+            assert machine.leases()
+
+    async def start_again() -> None:
+        with machine.running() as (node, verbs):
+            assert machine.markers() == {"c1"}
+            assert await verbs.reconcile()
+            assert machine.is_pristine()
+            assert not node.ledger.receipts
+            assert not machine.markers()
+            node.refresh()
+            await verbs.delete(call("DEL"))
+            assert await verbs.add(call("ADD", "c2"), netns, stdin) is not None
+
+    run(cut_short)
+    run(start_again)
+
+
+def prepared(node: Node, netns: NetnsRef, stdin: bytes) -> Receipt:
+    sandbox = Sandbox(
+        attachment=Attachment(ContainerId("c1"), "eth0"),
+        network="net",
+        pod=Pod(namespace="default", name="p", uid=PodUid("uid-p")),
+        netns=netns,
+        ifnames=("eth0", "eth1", "eth2"),
+        ipam=Ipam(
+            plugin="host-local", netconf=ipam_of(stdin).netconf, cni_path=PLUGINS, cni_args="IgnoreUnknown=1"
+        ),
+    )
+    receipt = node.prepare(sandbox, parse_request(decode_netconf(stdin).pod_annotations[ANNOTATION]), None)
+    assert isinstance(receipt, Receipt)
+    return receipt
+
+
+def test_start_leaves_running_pods_alone(machine: Machine) -> None:
+    netns = machine.kernel.create_namespace()
+
+    async def before() -> None:
+        with machine.running() as (_, verbs):
+            await verbs.add(call("ADD"), netns, machine.stdin(asks({"min_tx_rate": 5})))
+
+    async def after() -> None:
+        applied = len(machine.kernel.applied)
+        with machine.running() as (node, verbs):
+            assert not await verbs.reconcile()
+            assert len(machine.kernel.applied) == applied
+            assert next(iter(node.ledger.receipts.values())).phase is Phase.ATTACHED
+            await verbs.delete(call("DEL"))
+        assert machine.is_pristine()
+
+    run(before)
+    run(after)
+
+
+def test_start_takes_everything_back_after_a_reboot(machine: Machine) -> None:
+    netns = machine.kernel.create_namespace()
+
+    async def before() -> None:
+        with machine.running() as (_, verbs):
+            await verbs.add(call("ADD"), netns, machine.stdin(asks({"min_tx_rate": 5})))
+
+    async def after() -> None:
+        with machine.running(boot_id="boot-2") as (_, verbs):
+            assert await verbs.reconcile()
+        assert machine.is_pristine()
+
+    run(before)
+    run(after)
+
+
+def test_reconcile_brings_vfs_home_when_their_sandbox_vanished(machine: Machine) -> None:
+    async def scenario() -> None:
+        with machine.running() as (node, verbs):
+            netns = machine.kernel.create_namespace()
+            await verbs.add(call("ADD"), netns, machine.stdin(asks({"min_tx_rate": 5}, {})))
+            assert not await verbs.reconcile()
+            machine.kernel.destroy_namespace(netns)
+            assert await verbs.reconcile()
+            assert machine.is_pristine()
+            assert not node.ledger.receipts
+
+    run(scenario)
+
+
+def test_add_inherits_when_the_older_sandbox_is_gone(machine: Machine) -> None:
+    async def scenario() -> None:
+        with machine.running() as (node, verbs):
+            stdin = machine.stdin(asks(*[{"min_tx_rate": 100_000}] * 2))
+            old, new = machine.kernel.create_namespace(), machine.kernel.create_namespace()
+            await verbs.add(call("ADD", "old"), old, stdin)
+            with pytest.raises(K8sRdmaError, match="try again") as caught:
+                await verbs.add(call("ADD", "new"), new, stdin)
+            assert caught.value.reason is Reason.HELD_BY_OLDER_SANDBOX
+            machine.kernel.destroy_namespace(old)
+            await verbs.add(call("ADD", "new"), new, stdin)
+            assert {key.container for key in node.ledger.receipts} == {"new"}
+            await verbs.delete(call("DEL", "old"))
+            assert names_in(machine, new, "eth0", "eth1") == [True, True]
+
+    run(scenario)
+
+
+def test_add_is_refused_when_the_attachment_exists(machine: Machine) -> None:
+    async def scenario() -> None:
+        with machine.running() as (node, verbs):
+            netns = machine.kernel.create_namespace()
+            await verbs.add(call("ADD"), netns, machine.stdin(asks({})))
+            before = node.ledger
+            with pytest.raises(K8sRdmaError) as caught:
+                await verbs.add(call("ADD"), netns, machine.stdin(asks({})))
+            assert caught.value.reason is Reason.ALREADY_ATTACHED
+            assert node.ledger is before
+
+    run(scenario)
+
+
+def test_add_is_refused_with_the_numbers_when_the_node_is_full(machine: Machine) -> None:
+    async def scenario() -> None:
+        with machine.running() as (node, verbs):
+            netns = machine.kernel.create_namespace()
+            await verbs.add(call("ADD", "a", "a"), netns, machine.stdin(asks({"min_tx_rate": 70_000})))
+            await verbs.add(
+                call("ADD", "b", "b", "eth5"),
+                netns,
+                machine.stdin(asks({"min_tx_rate": 70_000}), if0name="eth5"),
+            )
+            with pytest.raises(K8sRdmaError, match="30000") as caught:
+                await verbs.add(call("ADD", "c", "c"), netns, machine.stdin(asks({"min_tx_rate": 40_000})))
+            assert caught.value.reason is Reason.INSUFFICIENT
+            assert len(node.ledger.receipts) == 2
+            assert machine.markers() == {"a", "b"}
+
+    run(scenario)
+
+
+def promise(*pfs: str, rate: int = 10, uid: str = "uid-p", key: bytes | None = None) -> dict[str, str]:
+    placement = Placement(
+        node=NodeName("w1"), interfaces=tuple(PlacedInterface(pf=pf, min_tx_rate_mbps=rate) for pf in pfs)
+    )
+    return {"k8s-rdma.io/placement": encode(placement, PodUid(uid), key)}
+
+
+@pytest.mark.parametrize("key", [None, KEY])
+def test_add_follows_the_placement_that_the_extender_promised(machine: Machine, key: bytes | None) -> None:
+    async def scenario() -> None:
+        with machine.running(key) as (_, verbs):
+            netns = machine.kernel.create_namespace()
+            annotations = asks({"min_tx_rate": 10}, {"min_tx_rate": 10}) | promise(PF1, PF0, key=key)
+            receipt, _ = await verbs.add(call("ADD"), netns, machine.stdin(annotations))
+            assert [each.vf.pf for each in receipt.interfaces] == [PF1, PF0]
+
+    run(scenario)
+
+
+def test_add_gives_what_was_promised_when_the_request_was_edited_since(machine: Machine) -> None:
+    async def scenario() -> None:
+        with machine.running(KEY) as (_, verbs):
+            netns = machine.kernel.create_namespace()
+            annotations = asks({"min_tx_rate": 90_000}, {}) | promise(PF1, key=KEY)
+            receipt, _ = await verbs.add(call("ADD"), netns, machine.stdin(annotations))
+            assert [(each.vf.pf, each.min_tx_rate_mbps) for each in receipt.interfaces] == [(PF1, 10)]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [promise(PF1, rate=90_000), promise(PF1, key=b"another key"), promise(PF1, uid="another", key=KEY)],
+    ids=["unsigned", "other-key", "other-pod"],
+)
+def test_add_ignores_a_placement_that_it_cannot_trust(machine: Machine, forged: dict[str, str]) -> None:
+    async def scenario() -> None:
+        with machine.running(KEY) as (_, verbs):
+            netns = machine.kernel.create_namespace()
+            receipt, _ = await verbs.add(call("ADD"), netns, machine.stdin(asks({"min_tx_rate": 7}) | forged))
+            assert [each.min_tx_rate_mbps for each in receipt.interfaces] == [7]
+
+    run(scenario)
+
+
+def test_add_takes_an_unsigned_placement_for_where_and_never_for_how_much(machine: Machine) -> None:
+    async def scenario() -> None:
+        with machine.running() as (_, verbs):
+            netns = machine.kernel.create_namespace()
+            annotations = asks({"min_tx_rate": 7}) | promise(PF1, rate=90_000)
+            receipt, _ = await verbs.add(call("ADD"), netns, machine.stdin(annotations))
+            assert [each.min_tx_rate_mbps for each in receipt.interfaces] == [7]
+
+    run(scenario)
+
+
+def test_add_places_anew_when_the_promise_no_longer_fits(machine: Machine) -> None:
+    async def scenario() -> None:
+        with machine.running(KEY) as (_, verbs):
+            netns = machine.kernel.create_namespace()
+            await verbs.add(
+                call("ADD", "a", "a"), netns, machine.stdin(promise(PF1, rate=90_000, uid="a", key=KEY))
+            )
+            late = machine.stdin(promise(PF1, rate=20_000, uid="b", key=KEY), if0name="eth7")
+            receipt, _ = await verbs.add(call("ADD", "b", "b"), netns, late)
+            assert [each.vf.pf for each in receipt.interfaces] == [PF0]
+
+    run(scenario)
+
+
+def test_concurrent_adds_never_share_a_vf_or_overcommit_a_pf(machine: Machine) -> None:
+    async def scenario() -> None:
+        with machine.running() as (node, verbs):
+
+            def one(index: int) -> Awaitable[object]:
+                stdin = machine.stdin(asks({"min_tx_rate": 30_000}))
+                return verbs.add(
+                    call("ADD", f"c{index}", f"u{index}"), machine.kernel.create_namespace(), stdin
+                )
+
+            results = await asyncio.gather(*map(one, range(12)), return_exceptions=True)
+            assert sum(not isinstance(result, Exception) for result in results) == 6
+            assert {type(result) for result in results if isinstance(result, Exception)} == {K8sRdmaError}
+            assert len(node.ledger.holders()) == 6
+            for pf in machine.kernel.observe().pfs:
+                assert sum(vf.min_tx_rate_mbps for vf in pf.vfs) <= pf.link_mbps
+
+    run(scenario)
+
+
+def test_collect_ends_what_the_runtime_no_longer_holds_valid(machine: Machine) -> None:
+    async def scenario() -> None:
+        with machine.running() as (node, verbs):
+            for name in ("keep", "drop"):
+                netns = machine.kernel.create_namespace()
+                await verbs.add(call("ADD", name, name), netns, machine.stdin(asks({})))
+            netns = machine.kernel.create_namespace()
+            await verbs.add(call("ADD", "other", "other"), netns, machine.stdin(asks({}), name="othernet"))
+            valid = [{"containerID": "keep", "ifname": "eth0"}]
+            gc = decode_netconf(machine.stdin(None, **{"cni.dev/valid-attachments": valid}), strict=False)
+            await verbs.collect(gc)
+            assert {key.container for key in node.ledger.receipts} == {"keep", "other"}
+            await verbs.collect(decode_netconf(machine.stdin(None), strict=False))
+            assert {key.container for key in node.ledger.receipts} == {"keep", "other"}
+
+    run(scenario)
+
+
+@needs_host_local
+def test_delete_keeps_the_receipt_when_something_could_not_be_undone(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, ipam=True)
+
+    async def scenario() -> None:
+        with machine.running() as (node, verbs):
+            netns = machine.kernel.create_namespace()
+            await verbs.add(call("ADD"), netns, machine.stdin(asks({"min_tx_rate": 5}, {})))
+            machine.kernel.fail(at=1, times=3)
+            with pytest.raises(K8sRdmaError, match="not undone") as caught:
+                await verbs.delete(call("DEL"))
+            assert caught.value.details.count("made to fail") == 3
+            assert not machine.leases()
+            assert machine.markers() == {"c1"}
+            assert next(iter(node.ledger.receipts.values())).phase is Phase.RELEASING
+            await verbs.delete(call("DEL"))
+            assert machine.is_pristine()
+
+    run(scenario)
+
+
+def test_add_names_the_plugin_that_is_missing(machine: Machine) -> None:
+    async def scenario() -> None:
+        with machine.running() as (node, verbs):
+            stdin = machine.stdin(asks({}), ipam={"type": "no-such-plugin"})
+            with pytest.raises(
+                K8sRdmaError, match="'no-such-plugin' is not in CNI_PATH '/usr/lib/cni'"
+            ) as caught:
+                await verbs.add(call("ADD"), machine.kernel.create_namespace(), stdin)
+            assert caught.value.reason is Reason.IPAM_FAILURE
+            assert not node.ledger.receipts
+            assert not machine.markers()
+
+    run(scenario)

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import pytest
+
+from factories import PF0
+from k8s_rdma.agent.wanted import wanted
+from k8s_rdma.core.ids import NodeName, PodUid
+from k8s_rdma.core.placement import PlacedInterface, Placement
+from k8s_rdma.core.request import InterfaceRequest, Request
+from k8s_rdma.errors import MalformedError
+from k8s_rdma.wire.placement_annotation import encode
+
+KEY = b"key"
+PLACEMENT = Placement(
+    node=NodeName("w1"), interfaces=(PlacedInterface(pf=PF0, min_tx_rate_mbps=5, max_tx_rate_mbps=9),)
+)
+REQUEST = Request((InterfaceRequest(min_tx_rate_mbps=5, max_tx_rate_mbps=9),))
+
+
+def read(annotations: dict[str, str], key: bytes | None = None):
+    return wanted(annotations, uid=PodUid("u"), node=NodeName("w1"), key=key)
+
+
+def test_wanted_is_nothing_when_the_pod_has_no_annotation() -> None:
+    assert read({}) == read({"rdma_interfaces_required": "[]"})
+    assert not read({}).request
+
+
+def test_wanted_needs_no_request_annotation_when_the_placement_is_signed() -> None:
+    found = read({"k8s-rdma.io/placement": encode(PLACEMENT, PodUid("u"), KEY)}, KEY)
+    assert (found.request, found.promised, found.ignored) == (REQUEST, PLACEMENT, "")
+
+
+def test_wanted_ignores_an_unsigned_placement_when_no_request_stands_beside_it() -> None:
+    found = read({"k8s-rdma.io/placement": encode(PLACEMENT, PodUid("u"), None)})
+    assert not found.request
+    assert found.promised is None
+    assert "not signed" in found.ignored
+
+
+def test_wanted_says_why_a_placement_does_not_count() -> None:
+    text = encode(PLACEMENT, PodUid("somebody else"), None)
+    found = read(
+        {"k8s-rdma.io/placement": text, "rdma_interfaces_required": '[{"min_tx_rate": 5, "max_tx_rate": 9}]'}
+    )
+    assert found.request == REQUEST
+    assert found.promised is None
+    assert "somebody else" in found.ignored
+
+
+def test_wanted_refuses_a_malformed_request() -> None:
+    with pytest.raises(MalformedError, match="max-tx-rate"):
+        read({"rdma_interfaces_required": '[{"max-tx-rate": 5}]'})
