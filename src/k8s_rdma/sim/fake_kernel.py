@@ -1,0 +1,226 @@
+"""A kernel in memory: applies steps to a `FakeMachine`, and fails on command.
+
+Minimum rates that would add up to more than the link carries are refused, as ice does; mlx5 takes them
+as weights and checks no sum, so nothing may rely on the refusal.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from k8s_rdma.core.kernel import Hardware, PfState, Vf
+from k8s_rdma.core.step import BringHome, ClearInterface, ConfigureInterface, GiveVf, SetRates, VfRef
+from k8s_rdma.errors import KernelError
+from k8s_rdma.sim.fake_machine import HOST
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from k8s_rdma.core.step import NetnsRef, Step, VfHome
+    from k8s_rdma.sim.fake_machine import Device, FakeMachine, FakePf, Function
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Fault:
+    at: int
+    after_changes: int
+    times: int
+
+
+class FakeKernel:
+    """Implements `core.kernel.Kernel`. Safe to use from several threads.
+
+    machine: what it acts on; another FakeKernel on the same machine is the agent after a restart.
+    applied: every step that was asked for, failed ones too.
+    observations: how often the hardware was looked at.
+    """
+
+    def __init__(self, machine: FakeMachine) -> None:
+        """Act on this machine."""
+        self.machine = machine
+        self.applied: list[Step] = []
+        self.observations = 0
+        self._faults: list[_Fault] = []
+        self._watches: list[Callable[[], None]] = []
+
+    def fail(self, *, at: int = 0, after_changes: int = 0, times: int = 1) -> None:
+        """Make a coming step fail.
+
+        at: which, counted from 0 for the next one.
+        after_changes: how many of its changes it still makes before it fails; a large number: all of them.
+        times: how many steps in a row fail from there on.
+        """
+        self._faults.append(_Fault(at=len(self.applied) + at, after_changes=after_changes, times=times))
+
+    def observe(self) -> Hardware:
+        """Everything there is now."""
+        with self.machine.lock:
+            self.observations += 1
+            return Hardware(
+                pfs=tuple(self._observe_pf(pf) for pf in self.machine.pfs.values()),
+                unreadable=self.machine.unreadable,
+            )
+
+    def apply(self, step: Step) -> None:
+        """Make the step hold, or fail as `fail` said."""
+        try:
+            with self.machine.lock:
+                self._carry_out(step)
+        finally:
+            self.machine.changed()
+
+    def namespace_alive(self, netns: NetnsRef) -> bool:
+        """Whether that very namespace still exists."""
+        return self.machine.alive(netns)
+
+    def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
+        """Call `changed` on the thread that makes a change."""
+        end = self.machine.watch(changed)
+        self._watches.append(end)
+        return end
+
+    def close(self) -> None:
+        """End all watches; the machine stays as it is."""
+        for end in self._watches:
+            end()
+
+    def _carry_out(self, step: Step) -> None:
+        stop = self._stop()
+        self.applied.append(step)
+        for number, _ in enumerate(self._changes(step)):
+            if number == stop:
+                break
+        if stop is not None:
+            msg = f"{type(step).__name__}: made to fail after {stop} changes"
+            raise KernelError(msg)
+
+    def _stop(self) -> int | None:
+        now = len(self.applied)
+        hit = (fault for fault in self._faults if fault.at <= now < fault.at + fault.times)
+        return next((fault.after_changes for fault in hit), None)
+
+    def _changes(self, step: Step) -> Iterator[None]:
+        """Carry a step out; yields before every change, and makes none that holds already."""
+        match step:
+            case SetRates():
+                return self._set_rates(step)
+            case GiveVf():
+                return self._give(step)
+            case BringHome():
+                return self._bring_home(step)
+            case ConfigureInterface():
+                return self._configure(step)
+            case ClearInterface():
+                return self._clear(step)
+
+    def _set_rates(self, step: SetRates) -> Iterator[None]:
+        functions = {rate.index: self.machine.function(VfRef(step.pf, rate.index)) for rate in step.rates}
+        self._check_rates(step, functions)
+        for rate in step.rates:
+            function = functions[rate.index]
+            wanted = (rate.min_tx_rate_mbps, rate.max_tx_rate_mbps)
+            if (function.min_tx_rate_mbps, function.max_tx_rate_mbps) != wanted:
+                yield
+                function.min_tx_rate_mbps, function.max_tx_rate_mbps = wanted
+
+    def _give(self, step: GiveVf) -> Iterator[None]:
+        function = self.machine.function(step.vf)
+        device, target = function.device, self.machine.inode(step.netns)
+        if device.place not in (HOST, target):
+            where = self.machine.where(device.place)
+            msg = f"VF {step.vf.index} of PF {step.vf.pf}: wanted in {step.netns.path}, but it is in {where}"
+            raise KernelError(msg)
+        if function.rdma_device and function.rdma_place != target:
+            yield
+            function.rdma_place = target
+        if (device.place, device.name) != (target, step.ifname):
+            yield
+            self.machine.move(device, target, step.ifname)
+
+    def _bring_home(self, step: BringHome) -> Iterator[None]:
+        function = self.machine.function(step.vf)
+        device = function.device
+        if device.place not in (HOST, step.netns.inode):
+            return  # it serves another namespace meanwhile
+        if function.rdma_place != HOST:
+            yield
+            function.rdma_place = HOST
+        if (device.place, device.name) != (HOST, step.home.name):
+            yield
+            self.machine.move(device, HOST, step.home.name)
+        if not _is_as_at_home(device, step.home):
+            yield
+            device.mac, device.mtu = step.home.mac, step.home.mtu
+            device.up, device.addresses, device.routes = False, (), ()
+
+    def _configure(self, step: ConfigureInterface) -> Iterator[None]:
+        device = self.machine.device(step.netns, step.ifname)
+        for address in step.addresses:
+            if address not in device.addresses:
+                yield
+                device.addresses += (address,)
+        if not device.up:
+            yield
+            device.up = True
+        for route in step.routes:
+            if route not in device.routes:
+                yield
+                device.routes += (route,)
+
+    def _clear(self, step: ClearInterface) -> Iterator[None]:
+        if not self.machine.alive(step.netns):
+            return
+        device = self.machine.find(step.ifname, step.netns.inode)
+        if device is None:
+            return
+        if device.up:
+            yield
+            device.up, device.routes = False, ()
+        if device.addresses:
+            yield
+            device.addresses = ()
+
+    def _check_rates(self, step: SetRates, functions: dict[int, Function]) -> None:
+        of_pf = (each for vf, each in self.machine.functions.items() if vf.pf == step.pf)
+        before = after = sum(each.min_tx_rate_mbps for each in of_pf)
+        for rate in step.rates:
+            after += rate.min_tx_rate_mbps - functions[rate.index].min_tx_rate_mbps
+            if rate.max_tx_rate_mbps and rate.max_tx_rate_mbps < rate.min_tx_rate_mbps:
+                msg = (
+                    f"VF {rate.index} of PF {step.pf}: min rate {rate.min_tx_rate_mbps} Mb/s"
+                    f" above max rate {rate.max_tx_rate_mbps} Mb/s"
+                )
+                raise KernelError(msg)
+        link = self.machine.links.get(step.pf) or 0
+        if after > max(link, before):
+            msg = f"PF {step.pf}: min rates would add up to {after} Mb/s, its link has {link}"
+            raise KernelError(msg)
+
+    def _observe_pf(self, pf: FakePf) -> PfState:
+        functions = self.machine.functions
+        return PfState(
+            name=pf.name,
+            pci=pf.pci,
+            link_mbps=self.machine.links[pf.pci],
+            driver=pf.driver,
+            vfs=tuple(_observe_vf(index, functions[VfRef(pf.pci, index)]) for index in range(pf.vfs)),
+        )
+
+
+def _observe_vf(index: int, function: Function) -> Vf:
+    device = function.device
+    return Vf(
+        index=index,
+        pci=function.pci,
+        netdev=device.name if device.place == HOST else None,
+        mac=device.mac,
+        mtu=device.mtu,
+        min_tx_rate_mbps=function.min_tx_rate_mbps,
+        max_tx_rate_mbps=function.max_tx_rate_mbps,
+        rdma_device=function.rdma_device if function.rdma_place == HOST else None,
+    )
+
+
+def _is_as_at_home(device: Device, home: VfHome) -> bool:
+    return (device.mac, device.mtu, device.up, device.addresses) == (home.mac, home.mtu, False, ())

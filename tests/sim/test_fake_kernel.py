@@ -1,0 +1,137 @@
+"""What FakeKernel has beyond the contract: faults on command, and a physical VF's ways."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from k8s_rdma.core.ids import PciAddress
+from k8s_rdma.core.kernel import Unreadable
+from k8s_rdma.core.plan import undo
+from k8s_rdma.core.step import ConfigureInterface, GiveVf, SetRates, VfHome, VfRate, VfRef
+from k8s_rdma.errors import KernelError
+from k8s_rdma.sim.fake_kernel import FakeKernel
+from k8s_rdma.sim.fake_machine import FakeMachine, FakePf
+
+PF = PciAddress("0000:03:00.0")
+ALL = 1_000
+
+
+@pytest.fixture
+def kernel():
+    return make_kernel()
+
+
+def make_kernel(vfs=4):
+    return FakeKernel(FakeMachine(FakePf(name="p0", pci=PF, vfs=vfs, rdma=True)))
+
+
+def give(kernel, netns, index=0, ifname="rdma0"):
+    vf = kernel.observe().pfs[0].vfs[index]
+    home = VfHome(name=vf.netdev, mac=vf.mac, mtu=vf.mtu)
+    return GiveVf(vf=VfRef(PF, index), home=home, netns=netns, ifname=ifname)
+
+
+def plan_for(kernel, netns):
+    return (
+        SetRates(pf=PF, rates=(VfRate(0, 10, 20), VfRate(1, 5, 0)), previous=(VfRate(0), VfRate(1))),
+        give(kernel, netns, 0, "rdma0"),
+        give(kernel, netns, 1, "rdma1"),
+        ConfigureInterface(netns=netns, ifname="rdma0", addresses=("10.0.0.1/24", "10.0.0.2/24")),
+        ConfigureInterface(netns=netns, ifname="rdma1"),
+    )
+
+
+def apply_all(kernel, steps, done):
+    for step in steps:
+        done.append(step)
+        kernel.apply(step)
+
+
+@given(at=st.integers(0, 4), after_changes=st.integers(0, 4), namespace_dies=st.booleans())
+def test_undo_brings_back_what_was_whichever_step_failed_and_however_far(at, after_changes, namespace_dies):
+    kernel = make_kernel()
+    netns = kernel.machine.create_namespace()
+    before, steps, done = kernel.observe(), plan_for(kernel, netns), []
+    kernel.fail(at=at, after_changes=after_changes)
+    with pytest.raises(KernelError):
+        apply_all(kernel, steps, done)
+    if namespace_dies:
+        kernel.machine.destroy_namespace(netns)
+    for step in undo(done):
+        kernel.apply(step)
+    assert kernel.observe() == before
+
+
+@pytest.mark.parametrize(
+    ("after_changes", "rates"), [(0, [0, 0]), (1, [10, 0]), (2, [10, 5]), (ALL, [10, 5])]
+)
+def test_failing_step_takes_the_effect_it_was_told_to(kernel, after_changes, rates):
+    kernel.fail(after_changes=after_changes)
+    with pytest.raises(KernelError, match="SetRates"):
+        kernel.apply(plan_for(kernel, kernel.machine.create_namespace())[0])
+    assert [vf.min_tx_rate_mbps for vf in kernel.observe().pfs[0].vfs[:2]] == rates
+
+
+def test_steps_fail_in_a_row_when_told_so_and_work_again_after(kernel):
+    step = plan_for(kernel, kernel.machine.create_namespace())[0]
+    kernel.fail(at=1, times=2)
+    outcomes = []
+    for _ in range(4):
+        try:
+            kernel.apply(step)
+            outcomes.append("holds")
+        except KernelError:
+            outcomes.append("fails")
+    assert outcomes == ["holds", "fails", "fails", "holds"]
+    assert kernel.applied == [step] * 4
+
+
+def test_rdma_device_moves_before_the_netdev(kernel):
+    netns = kernel.machine.create_namespace()
+    kernel.fail(after_changes=1)
+    with pytest.raises(KernelError):
+        kernel.apply(give(kernel, netns))
+    vf = kernel.observe().pfs[0].vfs[0]
+    assert (vf.rdma_device, vf.netdev) == (None, "p0v0")
+
+
+def test_vf_comes_home_under_its_last_name_or_a_free_one_when_its_namespace_dies(kernel):
+    first, second = kernel.machine.create_namespace(), kernel.machine.create_namespace()
+    kernel.apply(give(kernel, first, 0))
+    kernel.apply(give(kernel, second, 1))
+    kernel.machine.destroy_namespace(first)
+    kernel.machine.destroy_namespace(second)
+    assert [vf.netdev for vf in kernel.observe().pfs[0].vfs] == ["rdma0", "dev0", "p0v2", "p0v3"]
+
+
+def test_observation_tells_what_it_could_not_see_and_counts(kernel):
+    unreadable = Unreadable("0000:04:00.0", "EIO")
+    kernel.machine.set_unreadable(unreadable)
+    assert kernel.observe().unreadable == (unreadable,)
+    assert kernel.observations == 1
+
+
+def test_link_change_is_observed_and_watchers_are_told(kernel):
+    told = []
+    kernel.watch(lambda: told.append(kernel.observe().pfs[0].link_mbps))
+    kernel.machine.set_link(PF, 25_000)
+    kernel.machine.set_link(PF, None)
+    assert told == [25_000, None]
+
+
+def test_rates_may_go_down_when_the_link_no_longer_carries_their_sum(kernel):
+    kernel.apply(SetRates(pf=PF, rates=(VfRate(0, 60_000), VfRate(1, 40_000)), previous=()))
+    kernel.machine.set_link(PF, 50_000)
+    kernel.apply(SetRates(pf=PF, rates=(VfRate(0, 59_999),), previous=()))
+    with pytest.raises(KernelError, match="100000 Mb/s, its link has 50000"):
+        kernel.apply(SetRates(pf=PF, rates=(VfRate(0, 60_000),), previous=()))
+
+
+def test_pci_addresses_of_all_vfs_differ_when_there_are_many():
+    kernel = FakeKernel(
+        FakeMachine(*(FakePf(name=f"p{n}", pci=PciAddress(f"0000:03:00.{n}"), vfs=128) for n in (0, 1)))
+    )
+    vfs = [vf for pf in kernel.observe().pfs for vf in pf.vfs]
+    assert len({vf.pci for vf in vfs}) == len({vf.mac for vf in vfs}) == 256
