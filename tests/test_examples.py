@@ -13,6 +13,7 @@ from k8s_rdma.core.inventory import Inventory, Pf
 from k8s_rdma.core.placement import Placement, Rejection, place
 from k8s_rdma.errors import Reason
 from k8s_rdma.wire.annotation import ANNOTATION, parse_request
+from k8s_rdma.wire.netconf import POD_ANNOTATIONS, decode_netconf
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 PODS = sorted((EXAMPLES / "pods").iterdir())
@@ -75,5 +76,13 @@ def test_sixty_interfaces_fill_both_pfs():
 
 def test_conflist_chains_our_plugin_behind_an_ordinary_one():
     conflist = json.loads((EXAMPLES / "cni" / "10-pods.conflist").read_text())
-    assert [plugin["type"] for plugin in conflist["plugins"]] == ["bridge", "k8s-rdma-cni"]
-    assert conflist["plugins"][1]["capabilities"] == {"io.kubernetes.cri.pod-annotations": True}
+    ordinary, ours = conflist["plugins"]
+    assert (ordinary["type"], ours["type"]) == ("bridge", "k8s-rdma-cni")
+    assert ours["capabilities"] == {POD_ANNOTATIONS: True}
+    called_with = {
+        "cniVersion": conflist["cniVersion"],
+        "name": conflist["name"],
+        "prevResult": {"ips": []},
+    } | ours
+    netconf = decode_netconf(json.dumps(called_with).encode())
+    assert netconf.interface_names(2) == ("rdma0", "rdma1")
