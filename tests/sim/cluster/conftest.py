@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import httpx
+import httpx2
 import pytest
 from lightkube import AsyncClient
 from lightkube.config.kubeconfig import KubeConfig
@@ -35,7 +35,7 @@ class Cluster:
 
     api: RunningApi
     client: AsyncClient
-    http: httpx.AsyncClient
+    http: httpx2.AsyncClient
 
 
 @asynccontextmanager
@@ -44,7 +44,7 @@ async def _cluster(config: ApiConfig | None = None) -> AsyncIterator[Cluster]:
         asyncio.timeout(DEADLINE_S),
         serving_api(config) as api,
         AsyncClient(config=KubeConfig.from_dict(kubeconfig(api.url)), trust_env=False) as client,
-        httpx.AsyncClient(base_url=api.url, trust_env=False) as http,
+        httpx2.AsyncClient(base_url=api.url, trust_env=False) as http,
     ):
         yield Cluster(api, client, http)
 

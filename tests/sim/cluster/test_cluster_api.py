@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import json
 
-import httpx
+import httpx2
 import pytest
 from lightkube import ApiError, AsyncClient
 from lightkube.config.kubeconfig import KubeConfig
@@ -509,7 +509,7 @@ async def test_connection_is_reused_when_requests_follow_each_other(cluster):
 
 
 async def test_serving_ends_at_once_when_clients_are_connected(cluster):
-    async with cluster() as c, httpx.AsyncClient(base_url=c.api.url) as other:
+    async with cluster() as c, httpx2.AsyncClient(base_url=c.api.url) as other:
         await other.get("/healthz")
         stream = other.stream("GET", "/api/v1/pods", params={"watch": "true"})
         await stream.__aenter__()

@@ -4,7 +4,7 @@ import asyncio
 import json
 from contextlib import asynccontextmanager
 
-import httpx
+import httpx2
 import pytest
 from lightkube import ApiError
 from lightkube.resources.core_v1 import Node, Pod
@@ -23,7 +23,7 @@ BINDING = {"metadata": {"name": "p1"}, "target": {"kind": "Node", "name": "node-
 
 
 @asynccontextmanager
-async def watching(http: httpx.AsyncClient, path: str = "/api/v1/pods", **params):
+async def watching(http: httpx2.AsyncClient, path: str = "/api/v1/pods", **params):
     """A function that awaits the next line of a watch."""
     async with http.stream("GET", path, params={"watch": "true", **params}, timeout=None) as answer:
         assert answer.status_code == 200
@@ -127,7 +127,7 @@ async def test_watch_ends_when_its_time_is_over(cluster):
 
 
 async def test_watch_ends_properly_when_the_server_stops(cluster):
-    async with httpx.AsyncClient(trust_env=False) as outside:
+    async with httpx2.AsyncClient(trust_env=False) as outside:
         async with cluster() as c:
             stream = outside.stream("GET", f"{c.api.url}/api/v1/pods", params={"watch": "true"})
             answer = await stream.__aenter__()
