@@ -1,0 +1,133 @@
+"""What this system needs of the Kubernetes API, as values and one Protocol.
+
+`kube.client` is the implementation that talks to an API server; nothing here imports a client library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+from k8s_rdma.core.ids import NodeName, PodUid
+from k8s_rdma.errors import K8sRdmaError, Reason
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodView:
+    """A pod as far as this system looks at it.
+
+    node: where it is bound; None while it is not.
+    finished: its phase is Succeeded or Failed: its containers will not run again.
+    annotations: those under this system's own keys only.
+    """
+
+    namespace: str
+    name: str
+    uid: PodUid
+    node: NodeName | None
+    finished: bool
+    annotations: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """A node and its addresses inside the cluster: `InternalIP` and `InternalDNS`, in the object's order."""
+
+    name: NodeName
+    addresses: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Listed(Generic[T]):
+    """All objects there are; what was known before and is not among them is gone."""
+
+    items: tuple[T, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Changed(Generic[T]):
+    """An object that is new or different."""
+
+    item: T
+
+
+@dataclass(frozen=True, slots=True)
+class Gone(Generic[T]):
+    """An object that was deleted, or that no longer belongs to what is followed; as it was last."""
+
+    item: T
+
+
+Event = Listed[T] | Changed[T] | Gone[T]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodBinding:
+    """The write that sets a pod's node and, in the same transaction, adds annotations to the pod.
+
+    uid: precondition; a pod of the same name that was made anew is not bound.
+    """
+
+    namespace: str
+    name: str
+    uid: PodUid
+    node: NodeName
+    annotations: Mapping[str, str]
+
+
+class ApiRefusedError(K8sRdmaError):
+    """The API server answered that it did not do it (HTTP 4xx); `status` is the code, nothing was written."""
+
+    reason = Reason.API_FAILURE
+
+    def __init__(self, message: str, *, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class ApiUnreachableError(K8sRdmaError):
+    """No connection to the API server came about; nothing was written."""
+
+    reason = Reason.API_FAILURE
+
+
+class ApiUncertainError(K8sRdmaError):
+    """No usable answer (timeout, connection lost, HTTP 5xx); a write may have happened, or happen yet."""
+
+    reason = Reason.API_FAILURE
+
+
+API_ERRORS = (ApiRefusedError, ApiUnreachableError, ApiUncertainError)
+
+
+class ClusterApi(Protocol):
+    """The calls. Each raises one of the three errors above, and nothing else that is not a defect."""
+
+    async def get_pod(self, namespace: str, name: str) -> PodView | None:
+        """The pod as it is now, None when there is none."""
+        ...
+
+    async def bind_pod(self, binding: PodBinding) -> None:
+        """`POST /api/v1/namespaces/NS/pods/NAME/binding`; returns once the pod is bound."""
+        ...
+
+    async def annotate_node(self, node: NodeName, key: str, value: str) -> None:
+        """Set one annotation of a node object."""
+        ...
+
+    def follow_pods(self) -> AsyncIterator[Event[PodView]]:
+        """Unfinished pods of all namespaces: `Listed` first, then every change.
+
+        Raises when the watch is lost; ask again then.
+        """
+        ...
+
+    def follow_nodes(self) -> AsyncIterator[Event[NodeView]]:
+        """Nodes: as `follow_pods`."""
+        ...

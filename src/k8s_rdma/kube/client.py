@@ -1,0 +1,140 @@
+"""`ClusterApi` over lightkube: the only code that talks to an API server."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing, contextmanager
+from typing import TYPE_CHECKING, Any, cast
+
+import httpx2  # what lightkube 1.x raises
+import msgspec
+from lightkube import ApiError, AsyncClient, KubeConfig
+from lightkube.core.exceptions import ConfigError
+from lightkube.operators import not_in
+from lightkube.types import PatchType
+
+from k8s_rdma.errors import MalformedError
+from k8s_rdma.kube.api import (
+    ApiRefusedError,
+    ApiUncertainError,
+    ApiUnreachableError,
+    Changed,
+    Gone,
+    Listed,
+)
+from k8s_rdma.kube.objects import BindingObject, NodeObject, PodObject
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from k8s_rdma.core.ids import NodeName
+    from k8s_rdma.kube.api import Event, NodeView, PodBinding, PodView
+
+_PAGE = 500
+"""Objects a list call returns at once, as kubectl does; bounds the memory that a list takes."""
+
+_UNFINISHED = {"status.phase": not_in(("Succeeded", "Failed"))}
+"""Pods that pass this leave the watch with DELETED when they finish (API conventions, field selectors)."""
+
+
+def connect(kubeconfig: str | None = None, *, timeout_s: float = 5.0) -> Client:
+    """A client by a kubeconfig file, or else the pod's service account, `KUBECONFIG` or `~/.kube/config`.
+
+    timeout_s: for each call; a watch is lost when it says nothing for 120 times as long.
+    MalformedError when there is no such configuration, or it says nothing usable. To be called inside
+    the event loop that uses it.
+    """
+    try:
+        config = KubeConfig.from_file(kubeconfig) if kubeconfig else KubeConfig.from_env()
+        client = AsyncClient(config, timeout=httpx2.Timeout(timeout_s))
+    except (ConfigError, OSError, KeyError, TypeError, ValueError) as error:
+        msg = f"{kubeconfig or 'in-cluster or default kubeconfig'}: {error}"
+        raise MalformedError(msg) from error
+    return Client(client, silence_s=120 * timeout_s)
+
+
+class Client:
+    """`ClusterApi` through a lightkube client, which it owns.
+
+    silence_s: a watch that says nothing for so long is taken for lost: a connection that a firewall
+        forgot never ends by itself.
+    """
+
+    def __init__(self, client: AsyncClient, *, silence_s: float) -> None:
+        self._client = client
+        self._silence_s = silence_s
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._client.close()
+
+    async def get_pod(self, namespace: str, name: str) -> PodView | None:
+        """`GET /api/v1/namespaces/NS/pods/NAME`."""
+        try:
+            with _named_errors(f"get pod {namespace}/{name}"):
+                pod = await self._client.get(PodObject, name, namespace=namespace)
+        except ApiRefusedError as refused:
+            if refused.status == 404:
+                return None
+            raise
+        return pod.view()
+
+    async def bind_pod(self, binding: PodBinding) -> None:
+        """`POST /api/v1/namespaces/NS/pods/NAME/binding`."""
+        with _named_errors(f"bind pod {binding.namespace}/{binding.name} to node {binding.node}"):
+            await self._client.create(
+                BindingObject.of(binding), name=binding.name, namespace=binding.namespace
+            )
+
+    async def annotate_node(self, node: NodeName, key: str, value: str) -> None:
+        """`PATCH /api/v1/nodes/NAME`, a JSON merge patch (RFC 7396)."""
+        patch = {"metadata": {"annotations": {key: value}}}
+        with _named_errors(f"annotate node {node}"):
+            await self._client.patch(NodeObject, node, patch, patch_type=PatchType.MERGE)
+
+    async def follow_pods(self) -> AsyncIterator[Event[PodView]]:
+        """List and watch `/api/v1/pods`, unfinished ones."""
+        async for event in self._follow(PodObject, "pods", namespace="*", fields=_UNFINISHED):
+            yield cast("Event[PodView]", event)
+
+    async def follow_nodes(self) -> AsyncIterator[Event[NodeView]]:
+        """List and watch `/api/v1/nodes`."""
+        async for event in self._follow(NodeObject, "nodes"):
+            yield cast("Event[NodeView]", event)
+
+    async def _follow(self, kind: Any, what: str, **where: Any) -> AsyncIterator[Event[Any]]:
+        with _named_errors(f"list {what}"):
+            listing = self._client.list(kind, chunk_size=_PAGE, **where)
+            items = [item.view() async for item in listing]
+            version = listing.resourceVersion
+        yield Listed(tuple(items))
+        with _named_errors(f"watch {what}"):
+            changes = self._client.watch(kind, resource_version=version, **where)
+            async with aclosing(cast("Any", changes)) as stream:
+                while True:
+                    async with asyncio.timeout(self._silence_s):
+                        operation, item = await anext(stream)
+                    yield Gone(item.view()) if operation == "DELETED" else Changed(item.view())
+
+
+@contextmanager
+def _named_errors(what: str) -> Iterator[None]:
+    """Sort a failure by what it says about the write; the message starts with `what`.
+
+    KeyError and msgspec's errors come out of lightkube when an answer is not the API server's own (a
+    proxy's error page).
+    """
+    try:
+        yield
+    except ApiError as error:
+        code = error.status.code or 0
+        message = f"{what}: {error.status.message or error.status.reason} (HTTP {code})"
+        if 400 <= code < 500:
+            raise ApiRefusedError(message, status=code) from error
+        raise ApiUncertainError(message) from error
+    except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout) as error:
+        msg = f"{what}: no connection to the API server: {error or type(error).__name__}"
+        raise ApiUnreachableError(msg) from error
+    except (httpx2.HTTPError, msgspec.MsgspecError, TimeoutError, KeyError, ValueError) as error:
+        msg = f"{what}: no usable answer from the API server: {error or type(error).__name__}"
+        raise ApiUncertainError(msg) from error

@@ -1,0 +1,143 @@
+"""The few fields of Kubernetes objects that are read and written, as lightkube resources.
+
+lightkube's own models hold every field of an object; decoding only these takes a tenth of the time and
+of the memory, which counts when all pods of a cluster are listed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+from lightkube.core.resource import (
+    ApiInfo,
+    GlobalResource,
+    NamespacedResourceG,
+    NamespacedSubResource,
+    ResourceDef,
+)
+
+from k8s_rdma.core.ids import NodeName, PodUid
+from k8s_rdma.kube.api import NodeView, PodView
+from k8s_rdma.wire.annotation import ANNOTATION
+
+if TYPE_CHECKING:
+    from k8s_rdma.kube.api import PodBinding
+
+_POD = ResourceDef("", "v1", "Pod")
+_OWN_PREFIX = "k8s-rdma.io/"
+_FINISHED = ("Succeeded", "Failed")
+
+
+class Metadata(msgspec.Struct, omit_defaults=True):
+    """`ObjectMeta`."""
+
+    name: str = ""
+    namespace: str | None = None
+    uid: str | None = None
+    resourceVersion: str | None = None  # noqa: N815  lightkube reads this name from watched objects
+    annotations: dict[str, str] | None = None
+
+
+class _PodSpec(msgspec.Struct):
+    nodeName: str | None = None  # noqa: N815  the API's name
+
+
+class _PodStatus(msgspec.Struct):
+    phase: str | None = None
+
+
+class PodObject(msgspec.Struct, NamespacedResourceG):
+    """A pod."""
+
+    _api_info = ApiInfo(
+        resource=_POD, plural="pods", verbs=["get", "list", "watch", "global_list", "global_watch"]
+    )
+    metadata: Metadata
+    apiVersion: str | None = None  # noqa: N815  the API's name
+    kind: str | None = None
+    spec: _PodSpec = _PodSpec()
+    status: _PodStatus = _PodStatus()
+
+    def view(self) -> PodView:
+        """The same as a value."""
+        meta = self.metadata
+        return PodView(
+            namespace=meta.namespace or "",
+            name=meta.name,
+            uid=PodUid(meta.uid or ""),
+            node=NodeName(self.spec.nodeName) if self.spec.nodeName else None,
+            finished=self.status.phase in _FINISHED,
+            annotations={k: v for k, v in (meta.annotations or {}).items() if _is_own(k)},
+        )
+
+
+def _is_own(key: str) -> bool:
+    return key.startswith(_OWN_PREFIX) or key == ANNOTATION
+
+
+class _Address(msgspec.Struct):
+    type: str
+    address: str
+
+
+class _NodeStatus(msgspec.Struct):
+    addresses: list[_Address] | None = None
+
+
+class NodeObject(msgspec.Struct, GlobalResource):
+    """A node."""
+
+    _api_info = ApiInfo(
+        resource=ResourceDef("", "v1", "Node"), plural="nodes", verbs=["get", "list", "watch", "patch"]
+    )
+    metadata: Metadata
+    apiVersion: str | None = None  # noqa: N815  the API's name
+    kind: str | None = None
+    status: _NodeStatus = _NodeStatus()
+
+    def view(self) -> NodeView:
+        """The same as a value."""
+        return NodeView(
+            NodeName(self.metadata.name),
+            tuple(
+                entry.address
+                for entry in self.status.addresses or ()
+                if entry.type in ("InternalIP", "InternalDNS")
+            ),
+        )
+
+
+class _Target(msgspec.Struct):
+    name: str
+    apiVersion: str = "v1"  # noqa: N815  the API's name
+    kind: str = "Node"
+
+
+class BindingObject(msgspec.Struct, NamespacedSubResource):
+    """`v1.Binding`; the API server answers the write with a `Status`, hence no field is required."""
+
+    _api_info = ApiInfo(
+        resource=ResourceDef("", "v1", "Binding"),
+        parent=_POD,
+        plural="pods",
+        verbs=["post"],
+        action="binding",
+    )
+    metadata: Metadata | None = None
+    target: _Target | None = None
+    apiVersion: str | None = None  # noqa: N815  the API's name
+    kind: str | None = None
+
+    @classmethod
+    def of(cls, binding: PodBinding) -> BindingObject:
+        """The object to post."""
+        return cls(
+            metadata=Metadata(
+                name=binding.name,
+                namespace=binding.namespace,
+                uid=binding.uid,
+                annotations=dict(binding.annotations) or None,
+            ),
+            target=_Target(name=binding.node),
+        )
