@@ -6,7 +6,7 @@ leaves out) and that the extender reads.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -72,6 +72,10 @@ class PfReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     vfs: tuple[VfReport, ...] = ()
 
 
+GenerationText = Annotated[str, msgspec.Meta(pattern=r"^[!#-~]+$")]
+"""What an entity tag may hold (RFC 9110, section 8.8.3): the generation is the document's tag."""
+
+
 class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     """A node's state at one generation (`epoch.counter`).
 
@@ -81,7 +85,7 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     node: str
-    generation: str
+    generation: GenerationText
     ledger: Literal["ok", "unavailable"]
     pfs: tuple[PfReport, ...]
     allocations: tuple[Allocation, ...] = ()
@@ -95,6 +99,12 @@ _decoder = msgspec.json.Decoder(NodeReport)
 def encode_report(report: NodeReport) -> bytes:
     """The document's bytes."""
     return _encoder.encode(report)
+
+
+def without_vfs(report: NodeReport) -> NodeReport:
+    """The report as `/v1/node` shows it."""
+    pfs = tuple(msgspec.structs.replace(pf, vfs=()) for pf in report.pfs)
+    return msgspec.structs.replace(report, pfs=pfs)
 
 
 def decode_report(data: bytes) -> NodeReport:

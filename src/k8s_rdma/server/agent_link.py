@@ -1,0 +1,125 @@
+"""Follows the agent's `state.sock`, and keeps the answers to the state of the node it last told."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import structlog
+from msgspec.structs import replace
+
+from k8s_rdma.errors import K8sRdmaError, MalformedError
+from k8s_rdma.server.answers import outage_answers, report_answers
+from k8s_rdma.wire.rest import decode_report
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+    from typing import NoReturn
+
+    from k8s_rdma.server.answers import Answers
+    from k8s_rdma.wire.rest import NodeReport
+
+    Scan = Callable[[], NodeReport]
+
+_log = structlog.get_logger()
+
+MAX_REPORT_BYTES = 16 << 20
+"""Ten times what 1,024 VFs and as many pods take."""
+
+FIRST_REPORT_TIMEOUT_S = 10.0
+"""An agent sends its report at once on connect; afterwards only when something changed."""
+
+FIRST_RETRY_S = 0.1
+LAST_RETRY_S = 5.0
+
+_LENGTH = struct.Struct("<I")
+
+
+class AgentLink:
+    """The answers of now; `run` keeps them so.
+
+    Nothing is answered from a report once the connection that brought it is gone.
+    """
+
+    def __init__(
+        self,
+        socket: Path,
+        *,
+        scan: Scan | None,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        first_report_timeout_s: float = FIRST_REPORT_TIMEOUT_S,
+    ) -> None:
+        """scan: looks at the hardware while the agent is away; without one nothing is known then.
+
+        It runs in a thread of its own at every attempt to reach the agent, tells everything in use as
+        foreign, gives a new generation whenever anything differs, and raises K8sRdmaError.
+        """
+        self._socket = socket
+        self._scan = scan
+        self._now = now
+        self._first_report_timeout_s = first_report_timeout_s
+        self._away_since: datetime | None = now()
+        self.answers: Answers = outage_answers("not asked yet", now())
+
+    async def run(self) -> NoReturn:
+        """Follow the agent, again and again, until cancelled."""
+        retry_s = FIRST_RETRY_S
+        while True:
+            try:
+                await self._follow()
+            except (OSError, EOFError, MalformedError) as error:
+                if self._away_since is None:
+                    retry_s = FIRST_RETRY_S
+                await self._agent_away(_why(error))
+            await asyncio.sleep(retry_s)
+            retry_s = min(2 * retry_s, LAST_RETRY_S)
+
+    async def _follow(self) -> NoReturn:
+        reader, writer = await asyncio.open_unix_connection(self._socket)
+        try:
+            async with asyncio.timeout(self._first_report_timeout_s):
+                await self._receive(reader)
+            self._away_since = None
+            _log.info("agent_connected", socket=str(self._socket))
+            while True:
+                await self._receive(reader)
+        finally:
+            writer.close()
+
+    async def _receive(self, reader: asyncio.StreamReader) -> None:
+        (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+        if length > MAX_REPORT_BYTES:
+            msg = f"node report of {length} bytes; at most {MAX_REPORT_BYTES}"
+            raise MalformedError(msg)
+        self.answers = report_answers(decode_report(await reader.readexactly(length)))
+
+    async def _agent_away(self, why: str) -> None:
+        if self._away_since is None:
+            self._away_since = self._now()
+            # At once, so that nobody reads what may have changed while a scan takes its time.
+            self.answers = outage_answers(why, self._away_since)
+            _log.warning("agent_lost", socket=str(self._socket), why=why)
+        if self._scan is None:
+            self.answers = outage_answers(why, self._away_since)
+            return
+        try:
+            seen = await asyncio.to_thread(self._scan)
+        except K8sRdmaError as error:
+            self.answers = outage_answers(f"{why}; and the hardware: {error}", self._away_since)
+        else:
+            self.answers = report_answers(replace(seen, ledger="unavailable", allocations=()))
+
+
+def _why(error: OSError | EOFError | MalformedError) -> str:
+    match error:
+        case MalformedError():
+            return error.message
+        case TimeoutError():
+            return "it takes connections but sends no report"
+        case OSError():
+            return f"state.sock: {error.strerror or error}"
+        case _:
+            return "it closed the connection"

@@ -1,0 +1,160 @@
+"""A server over real sockets, and an agent played on a real `state.sock`."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import uvloop
+
+from k8s_rdma.server.agent_link import AgentLink
+from k8s_rdma.server.run import listen, serve
+from k8s_rdma.wire.rest import (
+    Allocation,
+    Interface,
+    NodeReport,
+    PfReport,
+    Pod,
+    VfReport,
+    encode_report,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine
+    from pathlib import Path
+
+DEADLINE_S = 20
+THEN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+def vf(index: int, *, rate: int = 0, allocated: bool = False) -> VfReport:
+    return VfReport(
+        vf=index,
+        mac=f"0a:00:00:00:00:{index:02x}",
+        vlan=0,
+        qos=0,
+        vlan_proto="N/A",
+        spoof_check="OFF",
+        trust="ON",
+        link_state="Follow",
+        min_tx_rate=rate,
+        max_tx_rate=0,
+        vgt_plus="OFF",
+        rate_group=0,
+        allocated=allocated,
+    )
+
+
+def report(generation: str = "e.1", **changes: Any) -> NodeReport:
+    pf = PfReport(
+        name="enp3s0f0",
+        pci="0000:03:00.0",
+        driver="virtual",
+        capacity_vfs=2,
+        link_mbps=1000,
+        vfs=(vf(0, rate=300, allocated=True), vf(1)),
+    )
+    held = Interface(pf=pf.pci, vf=0, ifname="rdma0", mac="0a:00:00:00:00:00", min_tx_rate=300, max_tx_rate=0)
+    allocation = Allocation(
+        pod=Pod(namespace="default", name="p", uid="u"),
+        container_id="c",
+        phase="attached",
+        interfaces=(held,),
+    )
+    fields = {"node": "w1", "ledger": "ok", "pfs": (pf,), "allocations": (allocation,), **changes}
+    return NodeReport(generation=generation, **fields)
+
+
+@dataclass
+class PlayedAgent:
+    """Accepts on `state.sock`; what a reader gets is the test's business."""
+
+    _server: asyncio.Server
+    _accepted: asyncio.Queue[asyncio.StreamWriter]
+    _writers: list[asyncio.StreamWriter] = field(default_factory=list)
+
+    async def accept(self) -> None:
+        self._writers.append(await self._accepted.get())
+
+    async def send(self, told: NodeReport) -> None:
+        await self.send_bytes(framed(encode_report(told)))
+
+    async def send_bytes(self, data: bytes) -> None:
+        self._writers[-1].write(data)
+        await self._writers[-1].drain()
+
+    def hang_up(self) -> None:
+        self._writers[-1].close()
+
+
+def framed(document: bytes) -> bytes:
+    return struct.pack("<I", len(document)) + document
+
+
+@asynccontextmanager
+async def played_agent(run_dir: Path) -> AsyncIterator[PlayedAgent]:
+    accepted: asyncio.Queue[asyncio.StreamWriter] = asyncio.Queue()
+    path = run_dir / "state.sock"
+    path.unlink(missing_ok=True)
+    server = await asyncio.start_unix_server(lambda _reader, writer: accepted.put_nowait(writer), path)
+    agent = PlayedAgent(server, accepted)
+    try:
+        yield agent
+    finally:
+        agent._server.close()
+        for writer in [*agent._writers, *(accepted.get_nowait() for _ in range(accepted.qsize()))]:
+            writer.close()
+
+
+@asynccontextmanager
+async def telling_agent(run_dir: Path, told: NodeReport) -> AsyncIterator[PlayedAgent]:
+    """An agent that has accepted a reader and told it this."""
+    async with played_agent(run_dir) as agent:
+        await agent.accept()
+        await agent.send(told)
+        yield agent
+
+
+@asynccontextmanager
+async def serving(run_dir: Path, **link: Any) -> AsyncIterator[httpx.AsyncClient]:
+    """A server of this run directory, and a client of it."""
+    stop = asyncio.Event()
+    with listen("127.0.0.1", 0) as listener:
+        host, port = listener.getsockname()
+        made = AgentLink(run_dir / "state.sock", **{"scan": None, "now": lambda: THEN, **link})
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(serve(listener, made, stop))
+            async with httpx.AsyncClient(base_url=f"http://{host}:{port}", trust_env=False) as client:
+                try:
+                    yield client
+                finally:
+                    stop.set()
+
+
+async def until(
+    client: httpx.AsyncClient, path: str, holds: Callable[[httpx.Response], bool]
+) -> httpx.Response:
+    """The first answer for which it holds; each look is a request."""
+    while not holds(answer := await client.get(path)):
+        pass
+    return answer
+
+
+async def until_generation(client: httpx.AsyncClient, generation: str) -> httpx.Response:
+    return await until(client, "/v1/node", lambda answer: answer.headers.get("etag") == f'"{generation}"')
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    """Run a test on the event loop that the server has."""
+
+    async def within_deadline() -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            await test
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(within_deadline())

@@ -1,0 +1,284 @@
+"""The node's REST server over real sockets."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from typing import TYPE_CHECKING
+
+import pytest
+
+from k8s_rdma.errors import K8sRdmaError, KernelError
+from k8s_rdma.server.agent_link import MAX_REPORT_BYTES
+from k8s_rdma.server.run import listen
+from k8s_rdma.wire.getpfs import encode_getpfs
+from k8s_rdma.wire.rest import decode_report, encode_report
+from server.serving import (
+    THEN,
+    framed,
+    played_agent,
+    report,
+    run,
+    serving,
+    telling_agent,
+    until,
+    until_generation,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from k8s_rdma.wire.rest import NodeReport
+
+PATHS = ["/", "/getpfs", "/v1/node", "/metrics", "/healthz"]
+
+
+def test_index_lists_every_path(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path) as client:
+            index = await client.get("/")
+            assert index.status_code == 200
+            assert index.headers["content-type"].startswith("text/plain")
+            for path in PATHS[1:]:
+                assert f"GET {path} " in index.text
+
+    run(scenario())
+
+
+def test_documents_are_those_of_the_agents_report(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        told = report("e.7")
+        async with serving(tmp_path) as client, telling_agent(tmp_path, told):
+            node = await until_generation(client, "e.7")
+            assert node.headers["content-type"] == "application/json"
+            assert "vfs" not in node.json()["pfs"][0]
+            assert decode_report(node.content).allocations == told.allocations
+            getpfs = await client.get("/getpfs")
+            assert (getpfs.status_code, getpfs.content) == (200, encode_getpfs(told))
+            assert getpfs.headers["content-type"] == "application/json"
+            health = await client.get("/healthz")
+            assert (health.status_code, health.text) == (200, "ok\nagent: answers\n")
+            metrics = await client.get("/metrics")
+            assert metrics.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+            assert "k8s_rdma_agent_reachable 1\n" in metrics.text
+
+    run(scenario())
+
+
+def test_node_is_sent_only_when_the_client_does_not_have_it(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path) as client, telling_agent(tmp_path, report("e.1")) as agent:
+            await until_generation(client, "e.1")
+            for tags in ('"e.1"', 'W/"e.1"', '"x", "e.1"', '"x",W/"e.1" , "y"'):
+                unchanged = await client.get("/v1/node", headers={"if-none-match": tags})
+                assert (unchanged.status_code, unchanged.content) == (304, b"")
+                assert unchanged.headers["etag"] == '"e.1"'
+            for tags in ("", '"e.10"', "e.1", '"e.2"', "é"):
+                headers = {"if-none-match": tags.encode("latin-1")}
+                assert (await client.get("/v1/node", headers=headers)).status_code == 200
+            await agent.send(report("e.2"))
+            await until_generation(client, "e.2")
+            changed = await client.get("/v1/node", headers={"if-none-match": '"e.1"'})
+            assert (changed.status_code, changed.json()["generation"]) == (200, "e.2")
+
+    run(scenario())
+
+
+def test_every_document_follows_when_the_agent_tells_of_a_change(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path) as client, telling_agent(tmp_path, report("e.1")) as agent:
+            await until_generation(client, "e.1")
+            bare = report("e.2", pfs=(), allocations=())
+            await agent.send(bare)
+            await until_generation(client, "e.2")
+            assert (await client.get("/getpfs")).content == b"[]"
+            assert 'k8s_rdma_allocations{node="w1"} 0' in (await client.get("/metrics")).text
+
+    run(scenario())
+
+
+def test_documents_are_unavailable_when_no_agent_was_ever_there(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path) as client:
+            for path in ("/v1/node", "/getpfs"):
+                answer = await until(client, path, lambda answer: "No such file" in answer.text)
+                assert answer.status_code == 503
+                assert "etag" not in answer.headers
+                assert answer.headers["content-type"] == "application/json"
+                assert answer.json() == {
+                    "error": {
+                        "reason": "agent_unreachable",
+                        "message": "the agent has not answered since 2026-01-02T03:04:05+00:00: "
+                        "state.sock: No such file or directory",
+                        "since": "2026-01-02T03:04:05+00:00",
+                    }
+                }
+            assert (await client.get("/healthz")).status_code == 200
+            assert "does not answer since 2026-01-02" in (await client.get("/healthz")).text
+            metrics = (await client.get("/metrics")).text
+            assert "k8s_rdma_agent_reachable 0\n" in metrics
+            assert "k8s_rdma_pf_vfs" not in metrics
+
+    run(scenario())
+
+
+def test_no_old_state_is_shown_when_the_agent_went_away(tmp_path: Path) -> None:
+    times = iter([THEN, THEN, THEN.replace(hour=9)])
+
+    async def scenario() -> None:
+        async with serving(tmp_path, now=lambda: next(times)) as client:
+            async with telling_agent(tmp_path, report("e.1")) as agent:
+                await until_generation(client, "e.1")
+                agent.hang_up()
+                lost = await until(client, "/v1/node", lambda answer: answer.status_code == 503)
+                assert "it closed the connection" in lost.json()["error"]["message"]
+                assert lost.json()["error"]["since"] == "2026-01-02T09:04:05+00:00"
+            headers = {"if-none-match": '"e.1"'}
+            assert (await client.get("/v1/node", headers=headers)).status_code == 503
+            assert (await client.get("/getpfs")).status_code == 503
+            # What is said about the outage follows the attempts; since when it lasts does not change.
+            later = await until(client, "/v1/node", lambda answer: "closed" not in answer.text)
+            assert later.json()["error"]["since"] == "2026-01-02T09:04:05+00:00"
+
+    run(scenario())
+
+
+def test_documents_come_back_when_the_agent_does(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path) as client:
+            for generation in ("a.1", "b.1"):
+                await until(client, "/getpfs", lambda answer: answer.status_code == 503)
+                async with telling_agent(tmp_path, report(generation)):
+                    await until_generation(client, generation)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("sent", "why"),
+    [
+        (framed(b"{}"), "missing required field `node`"),
+        (framed(b"\xff"), "node report: "),
+        (framed(b'{"node":"w1","generation":"a\\"b","ledger":"ok","pfs":[]}'), "$.generation"),
+        (struct.pack("<I", MAX_REPORT_BYTES + 1), f"at most {MAX_REPORT_BYTES}"),
+        (struct.pack("<I", 0), "truncated"),
+    ],
+)
+def test_state_is_unknown_when_the_agent_sends_no_report(tmp_path: Path, sent: bytes, why: str) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path) as client, telling_agent(tmp_path, report("e.1")) as agent:
+            await until_generation(client, "e.1")
+            await agent.send_bytes(sent)
+            lost = await until(client, "/v1/node", lambda answer: answer.status_code == 503)
+            assert why in lost.json()["error"]["message"]
+            await agent.accept()  # it is asked again
+            await agent.send(report("e.2"))
+            await until_generation(client, "e.2")
+
+    run(scenario())
+
+
+def test_state_is_unknown_when_a_report_is_cut_short(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path) as client, telling_agent(tmp_path, report("e.1")) as agent:
+            await until_generation(client, "e.1")
+            await agent.send_bytes(framed(encode_report(report("e.2")))[:-1])
+            agent.hang_up()
+            await until(client, "/v1/node", lambda answer: answer.status_code == 503)
+
+    run(scenario())
+
+
+def test_agent_is_asked_again_when_it_sends_nothing(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with played_agent(tmp_path) as agent, serving(tmp_path, first_report_timeout_s=0.01) as client:
+            await agent.accept()
+            silent = await until(client, "/v1/node", lambda answer: "sends no report" in answer.text)
+            assert silent.status_code == 503
+            await agent.accept()
+
+    run(scenario())
+
+
+def test_scan_stands_in_for_the_agent_while_it_is_away(tmp_path: Path) -> None:
+    seen = report("scan.1")
+
+    async def scenario() -> None:
+        async with serving(tmp_path, scan=lambda: seen) as client:
+            node = await until_generation(client, "scan.1")
+            assert node.status_code == 200
+            assert (node.json()["ledger"], node.json()["allocations"]) == ("unavailable", [])
+            assert (await client.get("/getpfs")).content == encode_getpfs(seen)
+            assert "k8s_rdma_agent_reachable 0\n" in (await client.get("/metrics")).text
+            assert "ledger is unavailable" in (await client.get("/healthz")).text
+            async with telling_agent(tmp_path, report("e.1")):
+                assert (await until_generation(client, "e.1")).json()["ledger"] == "ok"
+            assert (await until_generation(client, "scan.1")).json()["ledger"] == "unavailable"
+
+    run(scenario())
+
+
+def test_documents_are_unavailable_when_the_scan_fails(tmp_path: Path) -> None:
+    def scan() -> NodeReport:
+        msg = "netlink says no"
+        raise KernelError(msg)
+
+    async def scenario() -> None:
+        async with serving(tmp_path, scan=scan) as client:
+            answer = await until(client, "/v1/node", lambda answer: "netlink says no" in answer.text)
+            assert answer.status_code == 503
+            assert "No such file or directory; and the hardware" in answer.text
+
+    run(scenario())
+
+
+def test_head_has_the_headers_alone(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path) as client, telling_agent(tmp_path, report("e.1")):
+            await until_generation(client, "e.1")
+            for path in PATHS:
+                head, get = await client.head(path), await client.get(path)
+                assert (head.status_code, head.content) == (200, b"")
+                assert head.headers["content-length"] == str(len(get.content))
+
+    run(scenario())
+
+
+def test_nothing_can_be_changed(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path) as client:
+            for method in ("POST", "PUT", "PATCH", "DELETE"):
+                for path in PATHS:
+                    assert (await client.request(method, path, content=b"x")).status_code == 405
+            assert (await client.get("/v1/nodes")).status_code == 404
+
+    run(scenario())
+
+
+def test_answer_is_the_same_when_sent_many_times(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path) as client, telling_agent(tmp_path, report("e.1")):
+            await until_generation(client, "e.1")
+            answers = [await client.get("/v1/node") for _ in range(20)]
+            assert len({answer.content for answer in answers}) == 1
+            assert {answer.headers["etag"] for answer in answers} == {'"e.1"'}
+
+    run(scenario())
+
+
+def test_listening_fails_naming_the_address_when_the_port_is_taken() -> None:
+    with listen("127.0.0.1", 0) as taken, pytest.raises(K8sRdmaError) as refused:
+        listen("127.0.0.1", taken.getsockname()[1])
+    assert refused.value.message.startswith("cannot listen on 127.0.0.1, port ")
+
+
+def test_listening_takes_both_families_when_no_address_is_given() -> None:
+    with listen("", 0) as listener:
+        port = listener.getsockname()[1]
+        for host in ("127.0.0.1", "::1") if socket.has_dualstack_ipv6() else ("127.0.0.1",):
+            socket.create_connection((host, port)).close()
+
+
+def test_listening_takes_one_address_when_it_is_given() -> None:
+    with listen("::1", 0) as listener:
+        assert listener.getsockname()[0] == "::1"

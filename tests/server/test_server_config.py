@@ -1,0 +1,95 @@
+"""The server's configuration, and the process that runs by it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from typing import TYPE_CHECKING
+
+import pytest
+
+from k8s_rdma.config import load_config
+from k8s_rdma.errors import MalformedError, Reason
+from k8s_rdma.server.config import ServerConfig, port_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PROGRAM = (
+    "from k8s_rdma.server import config, run; run.run(config.ServerConfig(listen='127.0.0.1', run_dir='.'))"
+)
+
+
+def written(tmp_path: Path, text: str) -> str:
+    path = tmp_path / "server.yaml"
+    path.write_text(text)
+    return str(path)
+
+
+def test_config_is_the_documented_one_when_nothing_is_given() -> None:
+    config = load_config(ServerConfig, None, {})
+    assert config == ServerConfig(listen="", port=54005, run_dir="/run/k8s-rdma")
+
+
+def test_config_is_read_when_a_file_gives_it(tmp_path: Path) -> None:
+    path = written(tmp_path, "listen: 10.0.0.1\nport: 1\nrunDir: /run/x\n")
+    assert load_config(ServerConfig, path, {}) == ServerConfig(listen="10.0.0.1", port=1, run_dir="/run/x")
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("prot: 1", "`prot`"),
+        ("run_dir: /x", "`run_dir`"),
+        ("port: 65536", "$.port"),
+        ("port: -1", "$.port"),
+        ("port: '1'", "$.port"),
+        ("listen: 1", "$.listen"),
+    ],
+)
+def test_config_is_refused_naming_the_key_when_malformed(tmp_path: Path, text: str, named: str) -> None:
+    with pytest.raises(MalformedError) as refused:
+        load_config(ServerConfig, written(tmp_path, text), {})
+    assert named in refused.value.message
+
+
+@pytest.mark.parametrize(("value", "port"), [(None, 54005), ("", 54005), ("8080", 8080), ("0", 0)])
+def test_port_is_overridden_when_the_environment_sets_one(value: str | None, port: int) -> None:
+    environment = {} if value is None else {"PORT": value}
+    assert port_of(ServerConfig(), environment) == port
+
+
+@pytest.mark.parametrize("value", ["http", "-1", "65536", "80 ", "²", "9" * 5000])
+def test_port_is_refused_when_the_environment_sets_no_number(value: str) -> None:
+    with pytest.raises(MalformedError, match="PORT") as refused:
+        port_of(ServerConfig(), {"PORT": value})
+    assert refused.value.reason is Reason.INVALID_ENVIRONMENT
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_process_serves_where_told_and_ends_with_status_0_when_signalled(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM],
+        cwd=tmp_path,
+        env={**os.environ, "PORT": "0"},
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stderr is not None
+            ready = json.loads(process.stderr.readline())
+            assert ready["event"] == "server_ready"
+            url = f"http://127.0.0.1:{ready['port']}/healthz"
+            with urllib.request.urlopen(url, timeout=20) as answer:
+                assert answer.status == 200
+            process.send_signal(number)
+            assert process.wait(timeout=20) == 0
+            assert json.loads(process.stderr.readlines()[-1])["event"] == "server_stopped"
+        finally:
+            process.kill()

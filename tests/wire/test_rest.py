@@ -1,0 +1,82 @@
+"""The node report: what an extender reads, and the agent's snapshot."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from k8s_rdma.errors import MalformedError
+from k8s_rdma.wire.rest import NodeReport, decode_report, encode_report, without_vfs
+
+DOCUMENT = {
+    "node": "w1",
+    "generation": "4f.17",
+    "ledger": "ok",
+    "pfs": [
+        {
+            "name": "enp3s0f0",
+            "pci": "0000:03:00.0",
+            "driver": "mlx5_core",
+            "capacity_vfs": 1,
+            "link_mbps": None,
+            "foreign_vfs": 1,
+            "vfs": [
+                {
+                    "vf": 0,
+                    "mac": "0a:00:00:00:00:00",
+                    "vlan": 0,
+                    "qos": 0,
+                    "vlan_proto": "N/A",
+                    "spoof_check": "OFF",
+                    "trust": "ON",
+                    "link_state": "Follow",
+                    "min_tx_rate": 0,
+                    "max_tx_rate": 0,
+                    "vgt_plus": "OFF",
+                    "rate_group": 0,
+                    "allocated": True,
+                }
+            ],
+        }
+    ],
+    "allocations": [],
+    "unreadable": ["enp4s0f0: no answer"],
+}
+
+
+def decoded(**changes: object) -> NodeReport:
+    return decode_report(json.dumps({**DOCUMENT, **changes}).encode())
+
+
+def test_report_survives_when_decoded_and_encoded() -> None:
+    assert json.loads(encode_report(decoded())) == DOCUMENT
+
+
+def test_report_is_read_when_a_newer_agent_says_more() -> None:
+    assert decoded(more=1) == decoded()
+
+
+def test_report_without_vfs_leaves_out_nothing_else() -> None:
+    shown = json.loads(encode_report(without_vfs(decoded())))
+    [pf] = DOCUMENT["pfs"]
+    assert shown == {**DOCUMENT, "pfs": [{key: value for key, value in pf.items() if key != "vfs"}]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"node": None}, "$.node"),
+        ({"ledger": "maybe"}, "$.ledger"),
+        ({"pfs": [{}]}, "$.pfs[0]"),
+        ({"generation": 'a"b'}, "$.generation"),
+        ({"generation": "a b"}, "$.generation"),
+        ({"generation": "é"}, "$.generation"),
+        ({"generation": ""}, "$.generation"),
+    ],
+)
+def test_report_is_refused_naming_the_field_when_malformed(changes: dict[str, object], named: str) -> None:
+    with pytest.raises(MalformedError) as refused:
+        decoded(**changes)
+    assert refused.value.message.startswith("node report: ")
+    assert named in refused.value.message
