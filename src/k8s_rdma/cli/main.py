@@ -53,9 +53,9 @@ def agent(
 @app.command()
 def server(config: ConfigFile = None) -> None:
     """Show the node's functions and allocations as read-only REST (:54005)."""
+    from k8s_rdma.config import load_config
     from k8s_rdma.server.config import ServerConfig
     from k8s_rdma.server.run import run
-    from k8s_rdma.config import load_config
 
     run(load_config(ServerConfig, config, {}))
 
@@ -63,9 +63,9 @@ def server(config: ConfigFile = None) -> None:
 @app.command()
 def extender(config: ConfigFile = None) -> None:
     """Tell kube-scheduler where pods fit, and bind them (:8888)."""
+    from k8s_rdma.config import load_config
     from k8s_rdma.extender.config import ExtenderConfig
     from k8s_rdma.extender.run import run
-    from k8s_rdma.config import load_config
 
     run(load_config(ExtenderConfig, config, {}))
 

@@ -26,8 +26,9 @@ DEADLINE_S = 15
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """An interface in a pod: its namespace, name and IPv4 address (no prefix length)."""
+    """An interface in a pod: the pod, its namespace, the name there and its IPv4 address."""
 
+    pod: str
     netns: Path
     ifname: str
     address: str

@@ -1,0 +1,121 @@
+"""The demo itself, as init of the namespaces that `launch` made."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from k8s_rdma.cli.demo.outcome import Outcome
+from k8s_rdma.cli.demo.scenes import Scenes
+from k8s_rdma.cli.demo.watchman import Watchman
+from k8s_rdma.cli.demo.world import Paths, World, processes_left
+from k8s_rdma.errors import K8sRdmaError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SCENES: tuple[tuple[str, str], ...] = (
+    ("examples", "Pods of examples/: fitting, spread over both PFs, fitting nowhere"),
+    ("caps", "Caps, measured"),
+    ("contention", "Three reservations on one link, measured"),
+    ("sixty", "Two pods of 60 interfaces each"),
+    ("race", "Two pods at the same moment that fit only alone"),
+    ("crash", "kill -9 of the agent in the middle of an ADD"),
+)
+KEEPS_PODS = frozenset({"examples", "sixty"})
+"""Scenes whose pods the next one goes on with."""
+
+
+def main() -> int:
+    """Play everything; the exit status: 0 when every check passed, 130 when interrupted."""
+    options = _options()
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    console = Console(highlight=False)
+    outcome = Outcome()
+    world = World(Paths(directory=options.directory, plugins=options.plugins, shim=options.shim))
+    status = 1
+    try:
+        _play(world, outcome, console)
+        status = 0
+    except KeyboardInterrupt:
+        console.print("\ninterrupted: taking everything down")
+        status = 130
+    except K8sRdmaError as error:
+        console.print(f"[bold red]{error}[/]\n  {error.details}", soft_wrap=True)
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        stubborn = world.stop()
+    outcome.check_equal("every process ended when told to", [], stubborn)
+    outcome.check_equal("no process is left", [], processes_left())
+    outcome.show(console)
+    if options.json:
+        outcome.write(options.json)
+    return status or (0 if outcome.passed else 1)
+
+
+def _play(world: World, outcome: Outcome, console: Console) -> None:
+    started = time.monotonic()
+    scenes = Scenes(world, outcome, examples_directory())
+    _step(console, "Two nodes with two PFs of 64 VFs each", world.build)
+    before = {node.name: world.kernel_state(node) for node in world.nodes}
+    _step(console, "Agents, servers, extender; API server, scheduler, kubelets", world.start)
+    with Watchman(world.nodes) as watchman:
+        for name, title in SCENES:
+            _step(console, title, getattr(scenes, name))
+            if name not in KEEPS_PODS:
+                scenes.finish()
+    outcome.check(
+        "no PF of any node was ever promised more than it has",
+        not watchman.overcommitted and watchman.reports > 0,
+        "at most 100 %",
+        f"at most {watchman.most:.0%} in {watchman.reports} reports {sorted(watchman.overcommitted) or ''}".strip(),
+    )
+    _check_home(world, outcome, before)
+    console.print(f"[dim]{time.monotonic() - started:.0f} s[/]\n")
+
+
+def _check_home(world: World, outcome: Outcome, before: dict[str, object]) -> None:
+    """Everything is as it was before the first pod."""
+    for node in world.nodes:
+        after = world.kernel_state(node)
+        outcome.check_equal(
+            f"{node.name}: every VF is home: name, MAC, rates", True, after == before[node.name]
+        )
+        used = [vf for pf in world.getpfs(node) for vf in pf["vfs"] if vf["allocated"] or vf["min_tx_rate"]]
+        outcome.check_equal(f"{node.name}: /getpfs shows no VF in use", [], used)
+        outcome.check_equal(f"{node.name}: no address is leased", [], world.leases(node))
+        outcome.check_equal(f"{node.name}: no namespace is left", [], world.sandboxes_left(node))
+
+
+def _step(console: Console, title: str, work: Callable[[], None]) -> None:
+    started = time.monotonic()
+    with console.status(title):
+        work()
+    console.print(f"[green]✓[/] {title} [dim]{time.monotonic() - started:.1f} s[/]")
+
+
+def examples_directory() -> Path:
+    """The pods of `examples/`: in a checkout, or as the wheel carries them."""
+    package = Path(__file__).resolve().parents[2]
+    found = (package / "examples", package.parents[1] / "examples" / "pods")
+    return next(path for path in found if path.is_dir())
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--directory", type=Path, required=True)
+    parser.add_argument("--plugins", type=Path, required=True)
+    parser.add_argument("--shim", type=Path, required=True)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--keep", action="store_true")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,114 @@
+"""What a user does with kubectl: apply, wait, describe, delete; straight to the API server."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import httpx
+
+from k8s_rdma.errors import K8sRdmaError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+POLL_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Kubectl:
+    """Pods of the namespace `default`."""
+
+    client: httpx.Client
+
+    @classmethod
+    def at(cls, server: str) -> Kubectl:
+        """For the API server at this URL."""
+        return cls(httpx.Client(base_url=server, timeout=10, trust_env=False))
+
+    def apply(self, manifest: Mapping[str, Any], *, name: str | None = None, node: str | None = None) -> str:
+        """Create a pod, under another name or on a given node if told; its name."""
+        pod = json.loads(json.dumps(manifest))
+        pod["metadata"]["name"] = name or pod["metadata"]["name"]
+        if node is not None:
+            pod["spec"]["nodeName"] = node
+        self._call("POST", "/api/v1/namespaces/default/pods", pod)
+        return str(pod["metadata"]["name"])
+
+    def create_node(self, name: str, address: str) -> None:
+        """Register a node, as its kubelet would."""
+        status = {
+            "addresses": [{"type": "InternalIP", "address": address}],
+            "conditions": [{"type": "Ready", "status": "True"}],
+        }
+        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "status": status}
+        self._call("POST", "/api/v1/nodes", node)
+
+    def pod(self, name: str) -> dict[str, Any] | None:
+        """The pod as it is now; None when there is none."""
+        reply = self.client.get(f"/api/v1/namespaces/default/pods/{name}")
+        return None if reply.status_code == httpx.codes.NOT_FOUND else self._checked(reply)
+
+    def pods(self) -> list[dict[str, Any]]:
+        """All pods."""
+        return list(self._call("GET", "/api/v1/namespaces/default/pods")["items"])
+
+    def running(self, name: str, *, timeout_s: float) -> dict[str, Any]:
+        """Wait until the pod runs; K8sRdmaError with what `kubectl describe` would say when it does not."""
+        return self._until(
+            name, lambda pod: pod is not None and pod["status"].get("phase") == "Running", timeout_s
+        )
+
+    def refused(self, name: str, *, timeout_s: float) -> str:
+        """Wait until the scheduler found no node for the pod; why, in its words."""
+        return unschedulable(self._until(name, lambda pod: bool(pod and unschedulable(pod)), timeout_s))
+
+    def delete(self, *names: str, timeout_s: float) -> None:
+        """Delete pods and wait until they are gone."""
+        for name in names:
+            self._call("DELETE", f"/api/v1/namespaces/default/pods/{name}")
+        for name in names:
+            self._until(name, lambda pod: pod is None, timeout_s)
+
+    def events(self, name: str) -> list[str]:
+        """The events of a pod, oldest first: `reason: message`."""
+        items = self._call("GET", "/api/v1/namespaces/default/events")["items"]
+        return [
+            f"{item['reason']}: {item['message']}" for item in items if item["involvedObject"]["name"] == name
+        ]
+
+    def _until(
+        self, name: str, done: Callable[[dict[str, Any] | None], bool], timeout_s: float
+    ) -> dict[str, Any]:
+        end = time.monotonic() + timeout_s
+        while not done(pod := self.pod(name)):
+            if time.monotonic() > end:
+                msg = f"pod {name}: not there after {timeout_s:g} s"
+                raise K8sRdmaError(msg, details="\n  ".join([*_status(pod), *self.events(name)[-3:]]))
+            time.sleep(POLL_S)
+        return pod or {}
+
+    def _call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        return self._checked(self.client.request(method, path, json=body))
+
+    def _checked(self, reply: httpx.Response) -> dict[str, Any]:
+        if reply.is_error:
+            msg = f"{reply.request.method} {reply.request.url.path}: {reply.status_code} {reply.text}"
+            raise K8sRdmaError(msg)
+        return dict(reply.json())
+
+
+def unschedulable(pod: Mapping[str, Any]) -> str:
+    """The scheduler's message; empty when it has not refused the pod."""
+    for condition in pod["status"].get("conditions", ()):
+        if condition["type"] == "PodScheduled" and condition["status"] == "False":
+            return str(condition.get("message", ""))
+    return ""
+
+
+def _status(pod: Mapping[str, Any] | None) -> Iterable[str]:
+    if pod is None:
+        return ["there is no such pod"]
+    return [f"phase {pod['status'].get('phase')} on node {pod['spec'].get('nodeName')} {unschedulable(pod)}"]

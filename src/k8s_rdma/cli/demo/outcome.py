@@ -1,0 +1,145 @@
+"""What the demo found: checks, throughput, pods, refusals; shown as tables and written as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING
+
+import msgspec
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rich.console import Console
+
+TOLERANCE = 0.1
+"""Caps and reservations hold within this part of themselves."""
+
+BAR_WIDTH = 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One thing that was tried."""
+
+    name: str
+    passed: bool
+    expected: str
+    measured: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodShown:
+    """A pod, where it went and what it got."""
+
+    name: str
+    asked: str
+    node: str
+    got: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowShown:
+    """Measured throughput of a flow, all in Mb/s; 0 for no reservation or no cap."""
+
+    scene: str
+    name: str
+    reserved: int
+    cap: int
+    measured: float
+
+
+@dataclass(slots=True)
+class Outcome:
+    """Collects while the demo runs."""
+
+    checks: list[Check] = field(default_factory=list)
+    pods: list[PodShown] = field(default_factory=list)
+    flows: list[FlowShown] = field(default_factory=list)
+    refusals: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def passed(self) -> bool:
+        """Whether there were checks and none failed."""
+        return bool(self.checks) and all(check.passed for check in self.checks)
+
+    def check(self, name: str, passed: bool, expected: object, measured: object) -> None:
+        """Record a check."""
+        self.checks.append(Check(name=name, passed=passed, expected=str(expected), measured=str(measured)))
+
+    def check_equal(self, name: str, expected: object, measured: object) -> None:
+        """Record a check that two things are the same."""
+        self.check(name, expected == measured, expected, measured)
+
+    def check_flow(self, flow: FlowShown) -> None:
+        """Record a flow, and whether its cap and its reservation hold."""
+        self.flows.append(flow)
+        who = f"{flow.scene}: {flow.name}"
+        if flow.cap:
+            low, high = flow.cap * (1 - TOLERANCE), flow.cap * (1 + TOLERANCE)
+            self.check(
+                f"{who} is held to its cap",
+                low <= flow.measured <= high,
+                f"{low:.0f}..{high:.0f} Mb/s",
+                f"{flow.measured:.0f} Mb/s",
+            )
+        if flow.reserved and flow.scene != "caps":
+            low = flow.reserved * (1 - TOLERANCE)
+            self.check(
+                f"{who} gets its reservation",
+                flow.measured >= low,
+                f"at least {low:.0f} Mb/s",
+                f"{flow.measured:.0f} Mb/s",
+            )
+
+    def write(self, path: Path) -> None:
+        """Write everything as JSON."""
+        document = {
+            "passed": self.passed,
+            "checks": [asdict(check) for check in self.checks],
+            "pods": [asdict(pod) for pod in self.pods],
+            "flows": [asdict(flow) for flow in self.flows],
+            "refusals": self.refusals,
+        }
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n")
+
+    def show(self, console: Console) -> None:
+        """Print everything as tables."""
+        console.print(self._pod_table(), self._flow_table())
+        for name, why in self.refusals.items():
+            console.print(
+                f"[bold]kubectl describe pod {name}[/]\n  [dim]Warning  FailedScheduling[/]  {why}\n"
+            )
+        console.print(self._check_table())
+
+    def _pod_table(self) -> Table:
+        table = _table("Pods", "pod", "asks for", "node", "got")
+        for pod in self.pods:
+            table.add_row(pod.name, pod.asked, pod.node, pod.got)
+        return table
+
+    def _flow_table(self) -> Table:
+        table = _table("Throughput between pods of two nodes (TCP, Mb/s, at the receiver)")
+        table.add_column("scene")
+        table.add_column("flow")
+        for heading in ("reserved", "cap", "measured"):
+            table.add_column(heading, justify="right")
+        table.add_column("")
+        widest = max((flow.measured for flow in self.flows), default=1.0)
+        for flow in self.flows:
+            bar = "█" * max(1, round(BAR_WIDTH * flow.measured / widest))
+            numbers = (str(flow.reserved or "-"), str(flow.cap or "-"), f"{flow.measured:.0f}")
+            table.add_row(flow.scene, flow.name, *numbers, f"[cyan]{bar}[/]")
+        return table
+
+    def _check_table(self) -> Table:
+        table = _table("Checks", "", "check", "expected", "measured")
+        for check in self.checks:
+            mark = "[green]✓[/]" if check.passed else "[bold red]✗[/]"
+            table.add_row(mark, check.name, check.expected, check.measured)
+        return table
+
+
+def _table(title: str, *columns: str) -> Table:
+    return Table(*columns, title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
