@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import httpx2  # what lightkube 1.x raises
 import msgspec
+import yaml
 from lightkube import ApiError, AsyncClient, KubeConfig
 from lightkube.core.exceptions import ConfigError
 from lightkube.operators import not_in
@@ -30,27 +31,33 @@ if TYPE_CHECKING:
     from k8s_rdma.core.ids import NodeName
     from k8s_rdma.kube.api import Event, NodeView, PodBinding, PodView
 
+SILENCE_S = 600.0
+"""Nodes alone make a change every five minutes, by their status."""
+
 _PAGE = 500
 """Objects a list call returns at once, as kubectl does; bounds the memory that a list takes."""
+
+_NOT_A_KUBECONFIG = (AttributeError, KeyError, TypeError, ValueError)
+"""What lightkube raises for a document of another form."""
 
 _UNFINISHED = {"status.phase": not_in(("Succeeded", "Failed"))}
 """Pods that pass this leave the watch with DELETED when they finish (API conventions, field selectors)."""
 
 
-def connect(kubeconfig: str | None = None, *, timeout_s: float = 5.0) -> Client:
+def connect(kubeconfig: str | None = None, *, timeout_s: float = 5.0, silence_s: float = SILENCE_S) -> Client:
     """A client by a kubeconfig file, or else the pod's service account, `KUBECONFIG` or `~/.kube/config`.
 
-    timeout_s: for each call; a watch is lost when it says nothing for 120 times as long.
+    timeout_s: for each call. silence_s: as in `Client`.
     MalformedError when there is no such configuration, or it says nothing usable. To be called inside
     the event loop that uses it.
     """
     try:
         config = KubeConfig.from_file(kubeconfig) if kubeconfig else KubeConfig.from_env()
         client = AsyncClient(config, timeout=httpx2.Timeout(timeout_s))
-    except (ConfigError, OSError, KeyError, TypeError, ValueError) as error:
-        msg = f"{kubeconfig or 'in-cluster or default kubeconfig'}: {error}"
+    except (ConfigError, OSError, yaml.YAMLError, msgspec.MsgspecError, *_NOT_A_KUBECONFIG) as error:
+        msg = f"{kubeconfig or 'in-cluster or default kubeconfig'}: no usable kubeconfig: {error}"
         raise MalformedError(msg) from error
-    return Client(client, silence_s=120 * timeout_s)
+    return Client(client, silence_s=silence_s)
 
 
 class Client:
@@ -133,8 +140,8 @@ def _named_errors(what: str) -> Iterator[None]:
             raise ApiRefusedError(message, status=code) from error
         raise ApiUncertainError(message) from error
     except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout) as error:
-        msg = f"{what}: no connection to the API server: {error or type(error).__name__}"
+        msg = f"{what}: no connection to the API server: {str(error) or type(error).__name__}"
         raise ApiUnreachableError(msg) from error
     except (httpx2.HTTPError, msgspec.MsgspecError, TimeoutError, KeyError, ValueError) as error:
-        msg = f"{what}: no usable answer from the API server: {error or type(error).__name__}"
+        msg = f"{what}: no usable answer from the API server: {str(error) or type(error).__name__}"
         raise ApiUncertainError(msg) from error

@@ -39,11 +39,11 @@ class Metadata(msgspec.Struct, omit_defaults=True):
     annotations: dict[str, str] | None = None
 
 
-class _PodSpec(msgspec.Struct):
+class _PodSpec(msgspec.Struct, frozen=True):
     nodeName: str | None = None  # noqa: N815  the API's name
 
 
-class _PodStatus(msgspec.Struct):
+class _PodStatus(msgspec.Struct, frozen=True):
     phase: str | None = None
 
 
@@ -81,7 +81,7 @@ class _Address(msgspec.Struct):
     address: str
 
 
-class _NodeStatus(msgspec.Struct):
+class _NodeStatus(msgspec.Struct, frozen=True):
     addresses: list[_Address] | None = None
 
 

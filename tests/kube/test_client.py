@@ -1,0 +1,211 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from contextlib import aclosing
+
+import pytest
+
+from k8s_rdma.core.ids import NodeName, PodUid
+from k8s_rdma.errors import MalformedError
+from k8s_rdma.kube.api import (
+    ApiRefusedError,
+    ApiUncertainError,
+    ApiUnreachableError,
+    Changed,
+    Gone,
+    Listed,
+    NodeView,
+    PodBinding,
+)
+from k8s_rdma.kube.client import connect
+from k8s_rdma.sim.cluster.api import ApiConfig
+from k8s_rdma.sim.cluster.http_server import Response
+from k8s_rdma.sim.cluster.kubeconfig import write_kubeconfig
+
+pytestmark = pytest.mark.anyio
+
+PODS = "/api/v1/namespaces/default/pods"
+MERGE = {"Content-Type": "application/merge-patch+json"}
+
+
+def binding(uid: str, node: str = "w1", **annotations: str) -> PodBinding:
+    named = {key.replace("_", "/"): value for key, value in annotations.items()}
+    return PodBinding(namespace="default", name="p1", uid=PodUid(uid), node=NodeName(node), annotations=named)
+
+
+async def finish(c, name: str) -> None:
+    done = await c.http.patch(f"{PODS}/{name}/status", json={"status": {"phase": "Succeeded"}}, headers=MERGE)
+    assert done.status_code == 200
+
+
+async def test_get_pod_shows_node_and_own_annotations_when_pod_is_bound(cluster):
+    async with cluster() as c:
+        uid = await c.create_pod(annotations={"rdma_interfaces_required": "[{}]", "foreign.example/a": "x"})
+        await c.client.bind_pod(binding(uid, **{"k8s-rdma.io_placement": "{}"}))
+        pod = await c.client.get_pod("default", "p1")
+    assert (pod.namespace, pod.name, pod.uid, pod.node) == ("default", "p1", uid, "w1")
+    assert pod.annotations == {"rdma_interfaces_required": "[{}]", "k8s-rdma.io/placement": "{}"}
+    assert not pod.finished
+
+
+async def test_get_pod_answers_none_when_there_is_none(cluster):
+    async with cluster() as c:
+        assert await c.client.get_pod("default", "p1") is None
+
+
+async def test_bind_pod_is_refused_with_409_when_uid_is_another_pods(cluster):
+    async with cluster() as c:
+        await c.create_pod()
+        with pytest.raises(ApiRefusedError) as refused:
+            await c.client.bind_pod(binding("other"))
+        assert refused.value.status == 409
+        assert refused.value.message.startswith("bind pod default/p1 to node w1: ")
+        assert (await c.client.get_pod("default", "p1")).node is None
+
+
+async def test_bind_pod_is_refused_when_pod_is_bound_already(cluster):
+    async with cluster() as c:
+        uid = await c.create_pod()
+        await c.client.bind_pod(binding(uid))
+        with pytest.raises(ApiRefusedError, match="already assigned to node"):
+            await c.client.bind_pod(binding(uid))
+
+
+async def test_annotate_node_sets_one_annotation_and_keeps_the_others(cluster):
+    async with cluster() as c:
+        await c.create_node()
+        await c.client.annotate_node(NodeName("w1"), "k8s-rdma.io/a", "1")
+        await c.client.annotate_node(NodeName("w1"), "k8s-rdma.io/b", "2")
+        annotations = (await c.http.get("/api/v1/nodes/w1")).json()["metadata"]["annotations"]
+    assert annotations == {"k8s-rdma.io/a": "1", "k8s-rdma.io/b": "2"}
+
+
+async def test_annotate_node_is_refused_when_node_is_gone(cluster):
+    async with cluster() as c:
+        with pytest.raises(ApiRefusedError) as refused:
+            await c.client.annotate_node(NodeName("w1"), "k8s-rdma.io/a", "1")
+    assert refused.value.status == 404
+
+
+async def test_follow_pods_lists_unfinished_ones_and_then_tells_every_change(cluster):
+    async with cluster() as c:
+        await c.create_pod("done")
+        await finish(c, "done")
+        uid = await c.create_pod("p1")
+        async with aclosing(c.client.follow_pods()) as events:
+            listed = await anext(events)
+            assert isinstance(listed, Listed)
+            assert [pod.name for pod in listed.items] == ["p1"]
+            await c.client.bind_pod(binding(uid))
+            bound = await anext(events)
+            assert isinstance(bound, Changed)
+            assert (bound.item.uid, bound.item.node) == (uid, "w1")
+            await finish(c, "p1")
+            gone = await anext(events)
+            assert isinstance(gone, Gone)
+            assert gone.item.uid == uid
+            await c.create_pod("p2")
+            assert (await anext(events)).item.name == "p2"
+            await c.http.delete(f"{PODS}/p2")
+            last = await anext(events)
+            assert isinstance(last, Gone)
+            assert last.item.name == "p2"
+
+
+async def test_follow_nodes_tells_addresses_inside_the_cluster_in_order(cluster):
+    addresses = (
+        ("Hostname", "w1"),
+        ("InternalDNS", "w1.in"),
+        ("ExternalIP", "9.9.9.9"),
+        ("InternalIP", "::1"),
+    )
+    async with cluster() as c:
+        await c.create_node("w1", *addresses)
+        async with aclosing(c.client.follow_nodes()) as events:
+            assert await anext(events) == Listed((NodeView(NodeName("w1"), ("w1.in", "::1")),))
+            await c.create_node("w2")
+            assert await anext(events) == Changed(NodeView(NodeName("w2"), ()))
+            await c.http.delete("/api/v1/nodes/w1")
+            assert isinstance(await anext(events), Gone)
+
+
+async def test_follow_pods_ends_with_an_error_when_the_watch_fell_behind(cluster):
+    async with cluster(ApiConfig(history_limit=1)) as c, aclosing(c.client.follow_pods()) as events:
+        await anext(events)
+        for name in ("a", "b", "c"):
+            await c.create_pod(name)
+        with pytest.raises(ApiRefusedError) as lost:
+            await anext(events)
+    assert lost.value.status == 410
+
+
+async def test_follow_pods_ends_with_an_error_when_the_watch_falls_silent(answering):
+    listing = {"metadata": {"resourceVersion": "7"}, "items": []}
+    silent = asyncio.Event()
+
+    async def handle(request):
+        if "watch" in request.query:
+            await silent.wait()
+        return Response(status=200, body=json.dumps(listing).encode())
+
+    async with answering(handle, silence_s=0.05) as client, aclosing(client.follow_pods()) as events:
+        assert await anext(events) == Listed(())
+        with pytest.raises(ApiUncertainError, match="watch pods"):
+            await anext(events)
+
+
+STATUS = {"kind": "Status", "status": "Failure", "message": "no", "reason": "Whatever"}
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "kind", "error"),
+    [
+        (403, json.dumps({**STATUS, "code": 403}), "application/json", ApiRefusedError),
+        (429, json.dumps({**STATUS, "code": 429}), "application/json", ApiRefusedError),
+        (500, json.dumps({**STATUS, "code": 500}), "application/json", ApiUncertainError),
+        (504, json.dumps({**STATUS, "code": 504}), "application/json", ApiUncertainError),
+        (502, "<html>bad gateway</html>", "text/html", ApiUncertainError),
+        (502, "bad gateway", "application/json", ApiUncertainError),
+        (200, "not json", "application/json", ApiUncertainError),
+        (201, '["no object"]', "application/json", ApiUncertainError),
+    ],
+)
+async def test_bind_pod_says_what_may_have_happened_when_it_fails(answering, status, body, kind, error):
+    async def handle(_request):
+        return Response(status=status, body=body.encode(), content_type=kind)
+
+    async with answering(handle) as client:
+        with pytest.raises(error, match="bind pod default/p1 to node w1: "):
+            await client.bind_pod(binding("u1"))
+
+
+async def test_bind_pod_is_uncertain_when_the_api_server_does_not_answer(answering):
+    never = asyncio.Event()
+
+    async def handle(_request):
+        await never.wait()
+
+    async with answering(handle, timeout_s=0.05) as client:
+        with pytest.raises(ApiUncertainError, match="ReadTimeout"):
+            await client.bind_pod(binding("u1"))
+
+
+async def test_bind_pod_is_surely_not_done_when_nobody_listens(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    client = connect(str(write_kubeconfig(tmp_path / "config", f"http://127.0.0.1:{port}")))
+    with pytest.raises(ApiUnreachableError):
+        await client.bind_pod(binding("u1"))
+    await client.close()
+
+
+@pytest.mark.parametrize("text", ["", "- no mapping", "clusters: 7", "{", "current-context: none"])
+async def test_connect_names_the_file_when_it_is_no_kubeconfig(tmp_path, text):
+    path = tmp_path / "config"
+    path.write_text(text)
+    with pytest.raises(MalformedError, match=str(path)):
+        connect(str(path))
+    with pytest.raises(MalformedError, match="absent"):
+        connect(str(tmp_path / "absent"))
