@@ -13,6 +13,9 @@ bool fail(struct cni_error *error, enum cni_code code, const char *format, ...)
     va_start(arguments, format);
     vsnprintf(error->msg, sizeof error->msg, format, arguments);
     va_end(arguments);
+    for (char *c = error->msg; *c; c++)
+        if ((unsigned char)*c < ' ')
+            *c = '?'; /* a line break in a variable would make two lines of it */
     error->code = code;
     return false;
 }

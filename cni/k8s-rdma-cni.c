@@ -20,7 +20,8 @@
 #include "io.h"
 #include "netconf.h"
 
-#define SUPPORTED_VERSIONS "\"0.2.0\",\"0.3.0\",\"0.3.1\",\"0.4.0\",\"1.0.0\",\"1.1.0\""
+/* As in src/k8s_rdma/wire/cni_result.py. libcni takes a configuration without cniVersion for 0.1.0. */
+#define SUPPORTED_VERSIONS "\"0.1.0\",\"0.2.0\",\"0.3.0\",\"0.3.1\",\"0.4.0\",\"1.0.0\",\"1.1.0\""
 
 enum verb { VERB_UNKNOWN, ADD, DEL, CHECK, STATUS, GC, VERSION };
 

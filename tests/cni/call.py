@@ -1,0 +1,68 @@
+"""Running the program as a container runtime does."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+SOURCES = Path(__file__).parents[2] / "cni"
+DEADLINE_S = 60
+CONTAINER = "c0ffee"
+ANNOTATIONS = "io.kubernetes.cri.pod-annotations"
+PREV_RESULT = {"cniVersion": "1.1.0", "interfaces": [{"name": "eth0", "mac": "02:00:00:00:00:01"}], "ips": []}
+WISH = {"rdma_interfaces_required": '[{"min_tx_rate": 15000}]'}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What the runtime sees."""
+
+    exit_status: int
+    stdout: bytes
+
+    @property
+    def error(self) -> dict[str, Any]:
+        """The error on standard output, which must be one."""
+        assert self.exit_status == 1
+        document = json.loads(self.stdout)
+        assert set(document) == {"cniVersion", "code", "msg", "details"}
+        assert "\n" not in document["msg"]
+        return document
+
+
+class Program:
+    """The compiled program."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __call__(self, command: str, stdin: bytes | dict, *, env: dict | None = None, **options) -> Outcome:
+        """One call; nothing may come on standard error. `env` adds variables, None takes one away."""
+        environment = {"CNI_COMMAND": command, "CNI_CONTAINERID": CONTAINER, "CNI_IFNAME": "eth0"}
+        environment |= env or {}
+        done = subprocess.run(
+            [self.path],
+            input=stdin if isinstance(stdin, bytes) else json.dumps(stdin).encode(),
+            capture_output=True,
+            check=False,
+            timeout=DEADLINE_S,
+            env={key: value for key, value in environment.items() if value is not None},
+            cwd="/",
+            **options,
+        )
+        assert done.stderr == b""
+        return Outcome(exit_status=done.returncode, stdout=done.stdout)
+
+
+def netconf(run_dir: Path, **keys: Any) -> dict[str, Any]:
+    """Our plugin's network configuration, not chained."""
+    return {"cniVersion": "1.1.0", "name": "net", "type": "k8s-rdma-cni", "runDir": str(run_dir), **keys}
+
+
+def chained(run_dir: Path, annotations: Any = None, **keys: Any) -> dict[str, Any]:
+    """Behind another plugin, of a pod with these annotations."""
+    delivered = {"runtimeConfig": {ANNOTATIONS: annotations}}
+    return netconf(run_dir, prevResult=PREV_RESULT, **(delivered | keys))

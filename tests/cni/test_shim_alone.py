@@ -1,0 +1,374 @@
+"""What the program answers by itself, and that it asks about everything else. No agent runs here: whatever
+is asked about ends in error 11.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import select
+import shutil
+import socket
+import subprocess
+
+import pytest
+
+from cni.call import ANNOTATIONS, CONTAINER, DEADLINE_S, PREV_RESULT, WISH, Program, chained, netconf
+from k8s_rdma.errors import TRY_AGAIN_LATER
+from k8s_rdma.wire.cni_result import SUPPORTED_VERSIONS
+
+NOTHING_OF_OURS = [
+    {},
+    None,
+    {"kubernetes.io/config.source": "api"},
+    {"rdma_interfaces_required": ""},
+    {"rdma_interfaces_required": " \t\r\n"},
+    {"rdma_interfaces_required": "[]"},
+    {"rdma_interfaces_required": " [ \n ] "},
+    {"rdma_interfaces_requiredx": "[{}]", "xrdma_interfaces_required": "[{}]"},
+    {"note": '"rdma_interfaces_required": "[{}]"', "other": "k8s-rdma.io/placement"},
+    {"nested": {"rdma_interfaces_required": "[{}]"}},
+    {"k8s-rdma.io": "no slash"},
+    {"K8S-RDMA.IO/placement": "keys know upper case"},
+]
+SOMETHING_OF_OURS = [
+    WISH,
+    {"rdma_interfaces_required": "[{}]"},
+    {"rdma_interfaces_required": "["},
+    {"rdma_interfaces_required": "]"},
+    {"rdma_interfaces_required": "[[]]"},
+    {"rdma_interfaces_required": "[][]"},
+    {"rdma_interfaces_required": "null"},
+    {"rdma_interfaces_required": "\u00a0"},
+    {"rdma_interfaces_required": []},
+    {"rdma_interfaces_required": None},
+    {"k8s-rdma.io/placement": ""},
+    {"k8s-rdma.io/": ""},
+    {"rdma_interfaces_required": "[]", "k8s-rdma.io/anything": "x"},
+]
+NOT_DELIVERED = [
+    {"runtimeConfig": {}},
+    {"runtimeConfig": None},
+    {"runtimeConfig": "text"},
+    {"runtimeConfig": {ANNOTATIONS: "text"}},
+    {"runtimeConfig": {ANNOTATIONS: []}},
+    {"runtimeConfig": {"nested": {ANNOTATIONS: {}}}},
+    {ANNOTATIONS: {}, "runtimeConfig": {}},
+]
+
+
+def mark(run_dir) -> None:
+    (run_dir / "attachments" / CONTAINER).touch()
+
+
+def assert_asked(outcome) -> None:
+    assert outcome.error["code"] == TRY_AGAIN_LATER
+
+
+def assert_silent(outcome) -> None:
+    assert (outcome.exit_status, outcome.stdout) == (0, b"")
+
+
+@pytest.mark.parametrize("asked", ["0.2.0", "0.4.0", "1.1.0", "9.9.9", "\x01é"])
+def test_version_names_the_version_asked_for(program: Program, asked: str) -> None:
+    outcome = program("VERSION", {"cniVersion": asked}, env={"CNI_CONTAINERID": "", "CNI_NETNS": "dummy"})
+    assert outcome.exit_status == 0
+    assert json.loads(outcome.stdout) == {
+        "cniVersion": asked,
+        "supportedVersions": list(SUPPORTED_VERSIONS),
+    }
+
+
+@pytest.mark.parametrize("stdin", [b"", b"{}"])
+def test_version_names_its_newest_when_none_is_asked_for(program: Program, stdin: bytes) -> None:
+    assert json.loads(program("VERSION", stdin).stdout) == {
+        "cniVersion": "1.1.0",
+        "supportedVersions": list(SUPPORTED_VERSIONS),
+    }
+
+
+def test_status_succeeds_when_the_agent_never_ran(program: Program, tmp_path) -> None:
+    variables = dict.fromkeys(["CNI_CONTAINERID", "CNI_IFNAME", "CNI_NETNS", "CNI_ARGS"], "")
+    assert_silent(program("STATUS", netconf(tmp_path / "absent"), env=variables))
+
+
+@pytest.mark.parametrize("annotations", NOTHING_OF_OURS)
+def test_add_passes_prev_result_on_when_a_chained_pod_wants_nothing(program, run_dir, annotations) -> None:
+    outcome = program("ADD", chained(run_dir, annotations))
+    assert outcome.exit_status == 0
+    assert json.loads(outcome.stdout) == PREV_RESULT
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"{}",
+        b'{ "b" :1,\n\t"a": [ 1.50e+3 , -0, true,null ] , "a":2}',
+        '{"dns":"ü\\u00fc\\ud83d\\ude00\\"}\\\\","x":"{\\"prevResult\\":1}"}'.encode(),
+        b'{"big":"' + b"x" * 1_000_000 + b'"}',
+    ],
+    ids=["empty", "layout", "escapes", "big"],
+)
+def test_add_passes_prev_result_on_byte_by_byte(program, raw: bytes) -> None:
+    head = json.dumps({"cniVersion": "1.1.0", "runtimeConfig": {ANNOTATIONS: {}}}).encode()[:-1]
+    outcome = program("ADD", head + b',"prevResult" :\r\n' + raw + b' , "z":{"prevResult":{"no":1}}}\n')
+    assert (outcome.exit_status, outcome.stdout) == (0, raw)
+
+
+@pytest.mark.parametrize("annotations", SOMETHING_OF_OURS)
+def test_add_asks_when_the_pod_has_something_of_ours(program, run_dir, netns, annotations) -> None:
+    assert_asked(program("ADD", chained(run_dir, annotations), env={"CNI_NETNS": netns}))
+
+
+@pytest.mark.parametrize(
+    "escaped", [rb"\u0072dma_interfaces_required", rb"rdm\u0061_interfaces_require\u0064"]
+)
+def test_add_asks_when_the_key_is_written_with_escapes(program, run_dir, netns, escaped: bytes) -> None:
+    plain = json.dumps(chained(run_dir, WISH)).encode()
+    disguised = plain.replace(b"rdma_interfaces_required", escaped)
+    assert disguised != plain
+    assert_asked(program("ADD", disguised, env={"CNI_NETNS": netns}))
+
+
+def test_add_asks_when_one_of_two_equal_annotations_asks(program, run_dir, netns) -> None:
+    key = '"rdma_interfaces_required"'
+    conf = json.dumps(chained(run_dir, {"at": "here"})).replace('"at": "here"', f'{key}:"[{{}}]",{key}:"[]"')
+    assert_asked(program("ADD", conf.encode(), env={"CNI_NETNS": netns}))
+
+
+@pytest.mark.parametrize("keys", NOT_DELIVERED)
+def test_add_asks_when_the_annotations_were_not_delivered(program, run_dir, netns, keys) -> None:
+    assert_asked(program("ADD", chained(run_dir, **keys), env={"CNI_NETNS": netns}))
+
+
+@pytest.mark.parametrize("prev_result", [{}, {"prevResult": None}, {"prevResult": "text"}])
+def test_add_asks_when_not_chained(program, run_dir, netns, prev_result) -> None:
+    conf = netconf(run_dir, runtimeConfig={ANNOTATIONS: {}}, **prev_result)
+    assert_asked(program("ADD", conf, env={"CNI_NETNS": netns}))
+
+
+def test_error_of_a_dead_agent_says_where_and_what_to_do(program, run_dir, netns) -> None:
+    conf = chained(run_dir, WISH, cniVersion="0.4.0")
+    assert program("ADD", conf, env={"CNI_NETNS": netns}).error == {
+        "cniVersion": "0.4.0",
+        "code": TRY_AGAIN_LATER,
+        "msg": f"the k8s-rdma agent of this node cannot be reached at {run_dir}/cni.sock: "
+        "see whether its pod runs here; try again later",
+        "details": "connect: No such file or directory",
+    }
+
+
+def test_error_of_a_dead_agent_comes_when_it_left_its_socket_behind(program, run_dir, netns) -> None:
+    with socket.socket(socket.AF_UNIX) as left_behind:
+        left_behind.bind(str(run_dir / "cni.sock"))
+    outcome = program("ADD", netconf(run_dir), env={"CNI_NETNS": netns})
+    assert outcome.error["details"] == "connect: Connection refused"
+
+
+@pytest.mark.parametrize("command", ["ADD", "CHECK", "DEL", "GC"])
+def test_error_is_in_the_version_asked_for(program, run_dir, netns, command: str) -> None:
+    mark(run_dir)
+    outcome = program(command, netconf(run_dir, cniVersion="0.3.1"), env={"CNI_NETNS": netns})
+    assert (outcome.error["code"], outcome.error["cniVersion"]) == (TRY_AGAIN_LATER, "0.3.1")
+
+
+@pytest.mark.parametrize("netns_path", ["", "/var/run/netns/gone", None])
+def test_del_succeeds_when_there_is_no_marker(program, run_dir, netns_path) -> None:
+    assert_silent(program("DEL", netconf(run_dir), env={"CNI_NETNS": netns_path}))
+
+
+def test_del_asks_when_there_is_a_marker(program, run_dir) -> None:
+    mark(run_dir)
+    assert_asked(program("DEL", netconf(run_dir)))
+
+
+def test_del_asks_when_the_marker_is_a_dangling_link(program, run_dir) -> None:
+    (run_dir / "attachments" / CONTAINER).symlink_to("nowhere")
+    assert_asked(program("DEL", netconf(run_dir)))
+
+
+@pytest.mark.parametrize("command", ["DEL", "CHECK"])
+def test_shim_asks_when_the_marker_directory_is_missing(program, run_dir, command: str) -> None:
+    (run_dir / "attachments").rmdir()
+    assert_asked(program(command, chained(run_dir, {})))
+
+
+@pytest.mark.parametrize("command", ["DEL", "CHECK"])
+def test_shim_asks_when_the_marker_directory_is_no_directory(program, run_dir, command: str) -> None:
+    (run_dir / "attachments").rmdir()
+    (run_dir / "attachments").touch()
+    assert_asked(program(command, chained(run_dir, {})))
+
+
+@pytest.mark.parametrize("command", ["DEL", "CHECK"])
+@pytest.mark.parametrize("denied", ["", "attachments"])
+def test_shim_asks_when_the_marker_directory_is_denied(program, run_dir, command: str, denied: str) -> None:
+    nobody = {"user": 65534, "group": 65534, "extra_groups": []} if os.geteuid() == 0 else {}
+    assert_silent(program(command, chained(run_dir, {}), **nobody))
+    (run_dir / denied).chmod(0)
+    outcome = program(command, chained(run_dir, {}), **nobody)
+    (run_dir / denied).chmod(0o755)
+    assert_asked(outcome)
+
+
+@pytest.mark.parametrize("annotations", NOTHING_OF_OURS)
+def test_check_succeeds_when_nothing_is_wanted_and_there_is_no_marker(program, run_dir, annotations) -> None:
+    assert_silent(program("CHECK", chained(run_dir, annotations)))
+
+
+def test_check_succeeds_when_nothing_is_known_of_annotations_and_there_is_no_marker(program, run_dir) -> None:
+    assert_silent(program("CHECK", netconf(run_dir)))
+
+
+def test_check_asks_when_there_is_a_marker(program, run_dir) -> None:
+    mark(run_dir)
+    assert_asked(program("CHECK", chained(run_dir, {})))
+
+
+def test_check_asks_when_something_is_wanted_and_there_is_no_marker(program, run_dir) -> None:
+    assert_asked(program("CHECK", chained(run_dir, WISH)))
+
+
+@pytest.mark.parametrize("command", ["ADD", "DEL", "CHECK"])
+@pytest.mark.parametrize(
+    "container", ["", None, ".", "..", "../cni.sock", "a/b", "a\nb", "-a", "_a", "é", "a b"]
+)
+def test_container_id_is_refused_when_it_is_none(program, run_dir, command: str, container: str) -> None:
+    outcome = program(command, chained(run_dir, {}), env={"CNI_CONTAINERID": container})
+    shown = (container or "").replace("\n", "?")
+    assert outcome.error["code"] == 4
+    assert outcome.error["msg"].startswith(f"CNI_CONTAINERID is '{shown}'")
+
+
+def test_container_id_never_reaches_outside_the_marker_directory(program, run_dir) -> None:
+    (run_dir / "attachments" / "a").mkdir()
+    (run_dir / "outside").touch()
+    outcome = program("DEL", netconf(run_dir), env={"CNI_CONTAINERID": "a/../../outside"})
+    assert outcome.error["code"] == 4
+
+
+def test_del_asks_when_the_container_id_is_too_long_for_a_file(program, run_dir) -> None:
+    assert_asked(program("DEL", netconf(run_dir), env={"CNI_CONTAINERID": "a" * 256}))
+
+
+@pytest.mark.parametrize("container", ["a", "A_b.c-9", "0" * 255, "a..b"])
+def test_container_id_is_taken_when_the_specification_allows_it(program, run_dir, container: str) -> None:
+    (run_dir / "attachments" / container).touch()
+    assert_asked(program("DEL", netconf(run_dir), env={"CNI_CONTAINERID": container}))
+
+
+@pytest.mark.parametrize("command", ["", None, "add", "ADD ", "UPDATE"])
+def test_command_is_refused_before_input_is_read_when_unknown(program, command) -> None:
+    never_ends, kept_open = os.pipe()
+    done = subprocess.run(
+        [program.path],
+        stdin=never_ends,
+        capture_output=True,
+        check=False,
+        timeout=DEADLINE_S,
+        env={"CNI_COMMAND": command} if command is not None else {},
+    )
+    os.close(never_ends)
+    os.close(kept_open)
+    assert done.returncode == 1
+    assert json.loads(done.stdout)["code"] == 4
+
+
+@pytest.mark.parametrize(
+    ("keys", "field"),
+    [
+        ({"cniVersion": 1}, "cniVersion"),
+        ({"cniVersion": "1" * 63}, "cniVersion"),
+        ({"runDir": "run"}, "runDir"),
+        ({"runDir": ""}, "runDir"),
+        ({"runDir": None}, "runDir"),
+        ({"runDir": "/" + "a" * 98}, "runDir"),
+        ({"runDir": "/a\0b"}, "runDir"),
+        ({"runDir": "/\ud800"}, "runDir"),
+        ({"timeoutMs": 0}, "timeoutMs"),
+        ({"timeoutMs": -1}, "timeoutMs"),
+        ({"timeoutMs": 1.5}, "timeoutMs"),
+        ({"timeoutMs": 3_600_001}, "timeoutMs"),
+        ({"timeoutMs": 2**64 + 1}, "timeoutMs"),
+        ({"timeoutMs": "60"}, "timeoutMs"),
+    ],
+)
+def test_netconf_is_refused_by_field_when_a_value_is_wrong(program, run_dir, keys, field: str) -> None:
+    error = program("ADD", chained(run_dir, {}, **keys)).error
+    assert error["code"] == 7
+    assert field in error["msg"]
+
+
+def test_run_dir_is_followed_when_it_has_escapes_and_other_letters(program, run_dir) -> None:
+    elsewhere = run_dir / 'ü"😀'
+    (elsewhere / "attachments").mkdir(parents=True)
+    for conf in (netconf(elsewhere), json.dumps(netconf(elsewhere), ensure_ascii=False).encode()):
+        assert_silent(program("DEL", conf))
+    mark(elsewhere)
+    assert str(elsewhere) in program("DEL", netconf(elsewhere)).error["msg"]
+
+
+def test_input_is_read_when_it_is_as_large_as_allowed(program, run_dir) -> None:
+    conf = json.dumps(netconf(run_dir)).encode().ljust(8 << 20)
+    assert_silent(program("DEL", conf))
+    assert program("DEL", conf + b" ").error["code"] == 6
+
+
+def test_environment_is_refused_when_larger_than_the_frame_holds(program, run_dir) -> None:
+    error = program("DEL", netconf(run_dir), env={"CNI_ARGS": "a" * (64 << 10)}).error
+    assert error["code"] == 4
+    assert "CNI_ARGS" in error["msg"]
+
+
+def test_input_is_read_whole_when_it_comes_in_pieces_on_a_pipe_that_does_not_block(program) -> None:
+    source, sink = os.pipe()
+    os.set_blocking(source, False)
+    room = fcntl.fcntl(sink, fcntl.F_SETPIPE_SZ, 4096)
+    writable = select.poll()
+    writable.register(sink, select.POLLOUT)
+    variables = {"CNI_COMMAND": "VERSION"}
+    with subprocess.Popen([program.path], stdin=source, stdout=subprocess.PIPE, env=variables) as process:
+        os.close(source)
+        for piece in (b" " * room,) * 20 + (b'{"cniVersion":', b'"0.4.0"}'):
+            os.write(sink, piece)
+            assert writable.poll(DEADLINE_S * 1000), "the program reads no further"
+        os.close(sink)
+        stdout, _ = process.communicate(timeout=DEADLINE_S)
+    assert json.loads(stdout)["cniVersion"] == "0.4.0"
+
+
+def test_output_is_written_whole_when_the_pipe_does_not_block(program) -> None:
+    raw = b'{"big":"' + b"x" * 1_000_000 + b'"}'
+    conf = b'{"runtimeConfig":{"%s":{}},"prevResult":%s}' % (ANNOTATIONS.encode(), raw)
+    source, sink = os.pipe()
+    os.set_blocking(sink, False)
+    variables = {"CNI_COMMAND": "ADD", "CNI_CONTAINERID": CONTAINER}
+    with subprocess.Popen([program.path], stdin=subprocess.PIPE, stdout=sink, env=variables) as process:
+        os.close(sink)
+        process.stdin.write(conf)
+        process.stdin.close()
+        with os.fdopen(source, "rb") as pipe:
+            assert pipe.read() == raw
+        assert process.wait(DEADLINE_S) == 0
+
+
+def test_shim_exits_with_failure_not_by_signal_when_nobody_reads(program) -> None:
+    source, sink = os.pipe()
+    os.close(source)
+    done = subprocess.run(
+        [program.path],
+        input=b"",
+        stdout=sink,
+        check=False,
+        timeout=DEADLINE_S,
+        env={"CNI_COMMAND": "VERSION"},
+    )
+    os.close(sink)
+    assert done.returncode == 1
+
+
+def test_shim_works_under_the_name_of_the_program_it_replaces(program, build_dir) -> None:
+    legacy = Program(build_dir / "rit-k8s-rdma-cni-linux-amd64")
+    shutil.copy(program.path, legacy.path)
+    assert legacy("VERSION", {"cniVersion": "0.3.1"}) == program("VERSION", {"cniVersion": "0.3.1"})
