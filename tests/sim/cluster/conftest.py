@@ -18,7 +18,7 @@ from k8s_rdma.sim.cluster.api import ApiConfig, RunningApi, serving_api
 from k8s_rdma.sim.cluster.kubeconfig import kubeconfig
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
 DEADLINE_S = 30
 RECORDINGS = Path(__file__).parents[2] / "recordings"
@@ -36,6 +36,43 @@ class Cluster:
     api: RunningApi
     client: AsyncClient
     http: httpx2.AsyncClient
+
+    async def when(self, path: str, name: str, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """The object of that name once something holds of it; DELETED shows it as an empty one."""
+        params = {"watch": "true", "fieldSelector": f"metadata.name={name}"}
+        async with self.http.stream("GET", path, params=params, timeout=None) as answer:
+            async for line in answer.aiter_lines():
+                event = json.loads(line)
+                obj = {} if event["type"] == "DELETED" else event["object"]
+                if holds(obj):
+                    return obj
+        raise AssertionError
+
+    async def pod_when(self, name: str, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """`when` for a pod."""
+        return await self.when("/api/v1/pods", name, holds)
+
+    async def create(self, *objects: dict[str, Any]) -> dict[str, Any]:
+        """Create pods and nodes; gives the last of them."""
+        for obj in objects:
+            namespace = obj["metadata"].get("namespace")
+            scope = f"/namespaces/{namespace}" if namespace else ""
+            answer = await self.http.post(f"/api/v1{scope}/{obj['kind'].lower()}s", json=obj)
+            assert answer.status_code == 201, answer.text
+        return answer.json()
+
+    async def annotate_node(self, name: str, **annotations: str) -> None:
+        """Patch a node's annotations."""
+        headers = {"Content-Type": "application/merge-patch+json"}
+        patch = {"metadata": {"annotations": annotations}}
+        answer = await self.http.patch(f"/api/v1/nodes/{name}", json=patch, headers=headers)
+        assert answer.status_code == 200, answer.text
+
+    async def events(self, name: str, reason: str) -> list[str]:
+        """The messages of the events about a pod."""
+        params = {"fieldSelector": f"involvedObject.name={name},reason={reason}"}
+        items = (await self.http.get("/api/v1/events", params=params)).json()["items"]
+        return [item["message"] for item in items]
 
 
 @asynccontextmanager

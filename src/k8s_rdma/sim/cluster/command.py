@@ -13,6 +13,8 @@ from k8s_rdma.sim.cluster.api import ApiConfig, serving_api
 from k8s_rdma.sim.cluster.kubeconfig import write_kubeconfig
 from k8s_rdma.sim.cluster.process import run
 from k8s_rdma.sim.cluster.resources import parse_resource_type
+from k8s_rdma.sim.cluster.scheduler import SchedulerConfig, scheduling
+from k8s_rdma.sim.cluster.scheduler_config import load_scheduler_config, rdma_extender
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -39,6 +41,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parts = parser.add_subparsers(dest="part", required=True)
     _add_api(parts.add_parser("api", help="the API server"))
+    _add_scheduler(parts.add_parser("scheduler", help="the scheduler"))
     return parser
 
 
@@ -72,3 +75,28 @@ async def _api(options: argparse.Namespace) -> AsyncIterator[str]:
         if options.kubeconfig is not None:
             write_kubeconfig(options.kubeconfig, api.url)
         yield api.url
+
+
+def _add_scheduler(parser: argparse.ArgumentParser) -> None:
+    _add_common(parser)
+    parser.add_argument("--server", required=True, metavar="URL", help="the API server")
+    given = parser.add_mutually_exclusive_group()
+    given.add_argument("--config", type=Path, metavar="FILE", help="KubeSchedulerConfiguration")
+    given.add_argument(
+        "--extender",
+        metavar="URL",
+        help="this project's extender, with all its verbs and nodes by name; e.g. http://127.0.0.1:8888/scheduler",
+    )
+    parser.add_argument("--seed", type=int, help="draw among equal nodes with this seed; else: first by name")
+    parser.set_defaults(service=_scheduler)
+
+
+@asynccontextmanager
+async def _scheduler(options: argparse.Namespace) -> AsyncIterator[str]:
+    if options.config is not None:
+        config = load_scheduler_config(options.config, seed=options.seed)
+    else:
+        extenders = (rdma_extender(options.extender),) if options.extender else ()
+        config = SchedulerConfig(seed=options.seed, extenders=extenders)
+    async with scheduling(options.server, config):
+        yield config.name

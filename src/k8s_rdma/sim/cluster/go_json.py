@@ -33,5 +33,5 @@ def go_quote(text: str) -> str:
 
 
 def fields_regardless_of_case(obj: JsonObject) -> JsonObject:
-    """The object with lower-case keys: json.Unmarshal matches field names without regard to case."""
-    return {name.lower(): value for name, value in obj.items()}
+    """The object with lower-case keys and without nulls, as json.Unmarshal reads it into a struct."""
+    return {name.lower(): value for name, value in obj.items() if value is not None}

@@ -1,0 +1,87 @@
+"""All extenders of a scheduler together, asked in turn as kube-scheduler does."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING
+
+import structlog
+
+from k8s_rdma.sim.cluster.extender_client import ExtenderClient, ExtenderConfig, ExtenderError, Filtered
+from k8s_rdma.sim.cluster.objects import name_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator, Sequence
+
+    from k8s_rdma.sim.cluster.objects import JsonObject
+
+_log = structlog.get_logger()
+
+
+class Extenders:
+    """Source: `findNodesThatPassExtenders`, `prioritizeNodes`, `extendersBinding` in `schedule_one.go`.
+
+    An extender that is `ignorable` and fails is passed over; the failure of another is ExtenderError.
+    """
+
+    def __init__(self, clients: Sequence[ExtenderClient]) -> None:
+        self._clients = clients
+
+    @classmethod
+    @asynccontextmanager
+    async def connecting(cls, configs: Sequence[ExtenderConfig]) -> AsyncIterator[Extenders]:
+        """Clients of all of them for as long as the block lasts."""
+        async with AsyncExitStack() as stack:
+            yield cls([await stack.enter_async_context(ExtenderClient.connecting(c)) for c in configs])
+
+    async def filter(self, pod: JsonObject, nodes: list[JsonObject]) -> Filtered:
+        """The nodes that all of them leave; an extender is not asked about none."""
+        refused: dict[str, str] = {}
+        for client in self._about(pod):
+            if not nodes:
+                break
+            try:
+                answer = await client.filter(pod, nodes)
+            except ExtenderError as error:
+                _pass_over(client, error)
+                continue
+            nodes = answer.nodes
+            refused |= answer.refused
+        return Filtered(nodes=nodes, refused=refused)
+
+    async def best(self, pod: JsonObject, nodes: list[JsonObject]) -> list[str]:
+        """The names of the nodes with the highest sum of scores, sorted; a failed call gives no score."""
+        scores = dict.fromkeys((name_of(node) for node in nodes), 0)
+        for client in self._about(pod):
+            try:
+                given = await client.prioritize(pod, nodes)
+            except ExtenderError as error:
+                _log.warning("extender.no_score", extender=client.config.url_prefix, error=error.message)
+                continue
+            for node, score in given.items():
+                if node in scores:
+                    scores[node] += score
+        highest = max(scores.values())
+        return sorted(node for node, score in scores.items() if score == highest)
+
+    async def bind(self, pod: JsonObject, node: str) -> bool:
+        """Have the first one with a bind verb bind the pod; False when there is none."""
+        for client in self._about(pod):
+            if not client.config.bind_verb:
+                continue
+            try:
+                await client.bind(pod, node)
+            except ExtenderError as error:
+                _pass_over(client, error)
+                continue
+            return True
+        return False
+
+    def _about(self, pod: JsonObject) -> Iterator[ExtenderClient]:
+        return (client for client in self._clients if client.is_interested(pod))
+
+
+def _pass_over(client: ExtenderClient, error: ExtenderError) -> None:
+    if not client.config.ignorable:
+        raise error
+    _log.warning("extender.passed_over", extender=client.config.url_prefix, error=error.message)
