@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import httpx
+import httpx2
 
 from k8s_rdma.cli.demo.kubectl import Kubectl
 from k8s_rdma.cli.demo.network import CONTROL_ADDRESS, LINK_MBPS, PFS_PER_NODE, VFS_PER_PF, DemoNode, build
@@ -59,7 +59,7 @@ class World:
         )
         self.processes = Processes(logs=paths.directory / "logs")
         self.kubectl = Kubectl.at(f"http://{CONTROL_ADDRESS}:{API_PORT}")
-        self._http = httpx.Client(timeout=5, trust_env=False)
+        self._http = httpx2.Client(timeout=5, trust_env=False)
 
     def node(self, name: str) -> DemoNode:
         """A node by name."""
@@ -124,7 +124,7 @@ class World:
         """`/v1/node` of a node; None while it has no agent."""
         try:
             reply = self._http.get(f"http://{node.address}:{SERVER_PORT}/v1/node")
-        except httpx.TransportError:
+        except httpx2.TransportError:
             return None
         return decode_report(reply.content) if reply.is_success else None
 
@@ -243,7 +243,7 @@ class World:
             try:
                 if ready():
                     return
-            except httpx.TransportError:
+            except httpx2.TransportError:
                 pass  # not listening yet
             if time.monotonic() > end:
                 msg = f"demo: {what} did not answer within {START_TIMEOUT_S} s; see {self.processes.logs}"
