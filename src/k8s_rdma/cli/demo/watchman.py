@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-import httpx
+import httpx2
 
 from k8s_rdma.cli.demo.world import SERVER_PORT
 from k8s_rdma.wire.rest import decode_report
@@ -47,15 +47,15 @@ class Watchman:
         self._thread.join()
 
     def _watch(self) -> None:
-        with httpx.Client(timeout=2, trust_env=False) as client:
+        with httpx2.Client(timeout=2, trust_env=False) as client:
             while not self._end.wait(PERIOD_S):
                 for node in self._nodes:
                     self._look(client, node)
 
-    def _look(self, client: httpx.Client, node: DemoNode) -> None:
+    def _look(self, client: httpx2.Client, node: DemoNode) -> None:
         try:
             reply = client.get(f"http://{node.address}:{SERVER_PORT}/v1/node")
-        except httpx.TransportError:
+        except httpx2.TransportError:
             return  # the demo kills agents and servers on purpose
         if reply.is_error:
             return
