@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import httpx
+import httpx2
 
 from k8s_rdma.errors import K8sRdmaError
 
@@ -21,12 +21,12 @@ POLL_S = 0.05
 class Kubectl:
     """Pods of the namespace `default`."""
 
-    client: httpx.Client
+    client: httpx2.Client
 
     @classmethod
     def at(cls, server: str) -> Kubectl:
         """For the API server at this URL."""
-        return cls(httpx.Client(base_url=server, timeout=10, trust_env=False))
+        return cls(httpx2.Client(base_url=server, timeout=10, trust_env=False))
 
     def apply(self, manifest: Mapping[str, Any], *, name: str | None = None, node: str | None = None) -> str:
         """Create a pod, under another name or on a given node if told; its name."""
@@ -49,7 +49,7 @@ class Kubectl:
     def pod(self, name: str) -> dict[str, Any] | None:
         """The pod as it is now; None when there is none."""
         reply = self.client.get(f"/api/v1/namespaces/default/pods/{name}")
-        return None if reply.status_code == httpx.codes.NOT_FOUND else self._checked(reply)
+        return None if reply.status_code == httpx2.codes.NOT_FOUND else self._checked(reply)
 
     def pods(self) -> list[dict[str, Any]]:
         """All pods."""
@@ -93,7 +93,7 @@ class Kubectl:
     def _call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         return self._checked(self.client.request(method, path, json=body))
 
-    def _checked(self, reply: httpx.Response) -> dict[str, Any]:
+    def _checked(self, reply: httpx2.Response) -> dict[str, Any]:
         if reply.is_error:
             msg = f"{reply.request.method} {reply.request.url.path}: {reply.status_code} {reply.text}"
             raise K8sRdmaError(msg)
