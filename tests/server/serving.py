@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-import httpx
+import httpx2
 import uvloop
 
 from k8s_rdma.server.agent_link import AgentLink
@@ -121,7 +121,7 @@ async def telling_agent(run_dir: Path, told: NodeReport) -> AsyncIterator[Played
 
 
 @asynccontextmanager
-async def serving(run_dir: Path, **link: Any) -> AsyncIterator[httpx.AsyncClient]:
+async def serving(run_dir: Path, **link: Any) -> AsyncIterator[httpx2.AsyncClient]:
     """A server of this run directory, and a client of it."""
     stop = asyncio.Event()
     with listen("127.0.0.1", 0) as listener:
@@ -129,7 +129,7 @@ async def serving(run_dir: Path, **link: Any) -> AsyncIterator[httpx.AsyncClient
         made = AgentLink(run_dir / "state.sock", **{"scan": None, "now": lambda: THEN, **link})
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(serve(listener, made, stop))
-            async with httpx.AsyncClient(base_url=f"http://{host}:{port}", trust_env=False) as client:
+            async with httpx2.AsyncClient(base_url=f"http://{host}:{port}", trust_env=False) as client:
                 try:
                     yield client
                 finally:
@@ -137,15 +137,15 @@ async def serving(run_dir: Path, **link: Any) -> AsyncIterator[httpx.AsyncClient
 
 
 async def until(
-    client: httpx.AsyncClient, path: str, holds: Callable[[httpx.Response], bool]
-) -> httpx.Response:
+    client: httpx2.AsyncClient, path: str, holds: Callable[[httpx2.Response], bool]
+) -> httpx2.Response:
     """The first answer for which it holds; each look is a request."""
     while not holds(answer := await client.get(path)):
         pass
     return answer
 
 
-async def until_generation(client: httpx.AsyncClient, generation: str) -> httpx.Response:
+async def until_generation(client: httpx2.AsyncClient, generation: str) -> httpx2.Response:
     return await until(client, "/v1/node", lambda answer: answer.headers.get("etag") == f'"{generation}"')
 
 
