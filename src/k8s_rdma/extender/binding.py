@@ -1,0 +1,150 @@
+"""bind: decide on the freshest state, hold the placement, and have it written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import structlog
+
+from k8s_rdma.core.ids import NodeName, PodUid
+from k8s_rdma.core.inventory import NOTHING_USED
+from k8s_rdma.core.placement import Rejection, place, usage_of
+from k8s_rdma.errors import MalformedError
+from k8s_rdma.extender.commit import Bind, Commits
+from k8s_rdma.extender.requests import Requests
+from k8s_rdma.extender.sources import NodeStates
+from k8s_rdma.extender.state import ClusterState, Reservation
+from k8s_rdma.extender.touching import Toucher
+from k8s_rdma.kube.api import API_ERRORS, ClusterApi
+from k8s_rdma.wire.extender import MALFORMED_ANNOTATION, NOT_ENOUGH_FREE, UNREADABLE_NODE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from k8s_rdma.core.placement import PlacedInterface
+    from k8s_rdma.core.request import Request
+    from k8s_rdma.extender.state import Situation
+    from k8s_rdma.wire.extender import ExtenderBindingArgs
+
+STARTING = "the RDMA scheduler extender is starting: it has not listed the cluster's pods yet; try again"
+
+_log = structlog.get_logger()
+_SHOWN_PODS = 3
+
+
+@dataclass(slots=True, kw_only=True)
+class Binder:
+    """Binds pods.
+
+    clock: seconds, monotonic. ready: whether every promise made before this process started is known;
+    until then nothing may be promised.
+    """
+
+    state: ClusterState
+    states: NodeStates
+    api: ClusterApi
+    requests: Requests
+    commits: Commits
+    toucher: Toucher
+    clock: Callable[[], float]
+    ready: Callable[[], bool]
+
+    async def bind(self, args: ExtenderBindingArgs) -> str:
+        """Bind the pod; answers the error's text, empty on success. Binding again is success again."""
+        bind = Bind(
+            namespace=args.pod_namespace,
+            name=args.pod_name,
+            uid=PodUid(args.pod_uid),
+            node=NodeName(args.node),
+        )
+        began = self.clock()
+        async with self.commits.lock(bind.uid):
+            try:
+                error = await self._bind(bind)
+            except MalformedError as malformed:
+                error = f"{MALFORMED_ANNOTATION} ({malformed.message})"
+            except API_ERRORS as failed:
+                error = failed.message
+        if not error:
+            self.toucher.settled(bind.uid)
+        log = _log.warning if error else _log.info
+        log(
+            "bind",
+            pod=bind.pod,
+            uid=bind.uid,
+            node=bind.node,
+            error=error,
+            duration_s=round(self.clock() - began, 6),
+        )
+        return error
+
+    async def _bind(self, bind: Bind) -> str:
+        remembered = self.requests.recall(bind.uid)
+        if remembered is not None:
+            request = remembered.request
+        else:
+            pod = await self.api.get_pod(bind.namespace, bind.name)
+            if pod is None or pod.uid != bind.uid:
+                return f"pod {bind.pod} with UID {bind.uid} does not exist any more"
+            request = self.requests.read(bind.uid, pod.annotations)
+        if not request:
+            return await self.commits.write(bind, None)
+        if not self.ready():
+            return STARTING
+        held = self.state.reservation(bind.node, bind.uid)
+        if held is not None and held.ended_at is not None:
+            return f"pod {bind.pod} with UID {bind.uid} is finished or gone"
+        if held is not None and held.bound:
+            return ""
+        await self.states.ask(bind.node)
+        decided = self._reserve(bind, request, remembered.filtered_at if remembered else None)
+        return decided if isinstance(decided, str) else await self.commits.write(bind, decided)
+
+    def _reserve(self, bind: Bind, request: Request, filtered_at: float | None) -> Reservation | str:
+        """Decide, and hold what was decided; or the refusal's text.
+
+        Nothing else runs in between (there is no await here), which is what locks the node: binds to it
+        may be under way in any number, and each one's decision sees what the others hold.
+        """
+        situation = self.state.situation_without(bind.node, bind.uid)
+        if situation is None:
+            why = self.state.why_unreadable(bind.node)
+            return f"{UNREADABLE_NODE} (node {bind.node}: {why})"
+        reservation = self.state.reservation(bind.node, bind.uid)
+        if reservation is not None:  # in doubt: the write may have happened, so that it can only be repeated
+            if not _fits(reservation.interfaces, situation):
+                why = "the placement of an earlier bind without an answer does not fit any more"
+                return f"{NOT_ENOUGH_FREE} (node {bind.node}: {why})"
+        else:
+            found = place(request, situation.inventory, situation.used)
+            if isinstance(found, Rejection):
+                since = self._bound_since(bind.node, filtered_at)
+                return f"{NOT_ENOUGH_FREE} (node {bind.node}: {found.message}{since})"
+            reservation = Reservation(interfaces=found.interfaces, pod=bind.pod, made_at=self.clock())
+        self.state.reserve(bind.node, bind.uid, reservation)
+        return reservation
+
+    def _bound_since(self, node: NodeName, filtered_at: float | None) -> str:
+        """What changed since the pod was filtered, as far as it was done here."""
+        if filtered_at is None:
+            return ""
+        pods = [r.pod for r in self.state.reservations(node).values() if r.made_at > filtered_at]
+        if not pods:
+            return "; its report changed since the pod was filtered"
+        more = f" and {len(pods) - _SHOWN_PODS} more" if len(pods) > _SHOWN_PODS else ""
+        return f"; bound there since the pod was filtered: {', '.join(pods[:_SHOWN_PODS])}{more}"
+
+
+def _fits(interfaces: Iterable[PlacedInterface], situation: Situation) -> bool:
+    """Whether a given placement fits beside what is used."""
+    pfs = {pf.pci: pf for pf in situation.inventory.pfs}
+    for pci, more in usage_of(interfaces).items():
+        pf = pfs.get(pci)
+        if pf is None:
+            return False
+        after = situation.used.get(pci, NOTHING_USED) + more
+        if after.vfs > pf.capacity_vfs or (more.mbps and after.mbps > (pf.link_mbps or 0)):
+            return False
+    return True

@@ -1,0 +1,71 @@
+"""The extender's configuration file, and the port that the environment may override."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+
+from k8s_rdma.errors import MalformedError, Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+DEFAULT_PORT = 8888
+"""Where the RDMA scheduler extender has always listened."""
+
+MAX_PORT = 65535
+
+Port = Annotated[int, msgspec.Meta(ge=0, le=MAX_PORT)]
+Seconds = Annotated[float, msgspec.Meta(gt=0)]
+Path = Annotated[str, msgspec.Meta(pattern="^/[^?#{}]*[^/?#{}]$")]
+
+
+class ExtenderConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """YAML with these keys in camelCase; times in seconds.
+
+    listen: the address to listen on; the default serves a kube-scheduler on the same host only, since
+        whoever reaches the port may bind pods. Empty: all addresses.
+    port: TCP; 0 for a free one. The environment variable PORT overrides it.
+    filter_path, prioritize_path, bind_path: `urlPrefix` and verb of the scheduler's configuration.
+    max_body_bytes: of a request; a full node object is about 10 KB.
+    kubeconfig: default the pod's service account, `KUBECONFIG`, `~/.kube/config`, in this order.
+    placement_key_file: the key that extender and agents share; without one a placement is a hint only.
+    strict: whether unknown keys in a pod's annotation refuse it; else they are logged.
+    node_port, node_timeout_s: of the nodes' servers; the time-out is for one question at one address.
+    max_age_s: a node's state that is younger is not asked for again by filter and prioritize.
+    retry_s: how long a node that timed out counts as unreadable without being asked again.
+    poll_s: how often nodes that refused a waiting pod are asked.
+    touch_s: the least time between two touches of a node.
+    api_timeout_s: for one call of the API server. settle_s: how long the API server may still work on a
+        call that was not answered (its own `--request-timeout`).
+    """
+
+    listen: str = "127.0.0.1"
+    port: Port = DEFAULT_PORT
+    filter_path: Path = "/scheduler/rdma_scheduling"
+    prioritize_path: Path = "/scheduler/prioritize"
+    bind_path: Path = "/scheduler/bind"
+    max_body_bytes: Annotated[int, msgspec.Meta(ge=1)] = 64 * 1024 * 1024
+    kubeconfig: str | None = None
+    placement_key_file: str | None = None
+    strict: bool = True
+    node_port: Annotated[int, msgspec.Meta(ge=1, le=MAX_PORT)] = 54005
+    node_timeout_s: Seconds = 1.5
+    max_age_s: Seconds = 1.0
+    retry_s: Seconds = 10.0
+    poll_s: Seconds = 1.0
+    touch_s: Seconds = 1.0
+    api_timeout_s: Seconds = 5.0
+    settle_s: Seconds = 60.0
+
+
+def port_of(config: ExtenderConfig, environment: Mapping[str, str]) -> int:
+    """The port to listen on; MalformedError (`INVALID_ENVIRONMENT`) when PORT holds none."""
+    text = environment.get("PORT", "")
+    if not text:
+        return config.port
+    if not (text.isascii() and text.isdigit() and len(text) <= len(str(MAX_PORT)) and int(text) <= MAX_PORT):
+        msg = f"PORT: {text!r} is no TCP port (0 to {MAX_PORT})"
+        raise MalformedError(msg, reason=Reason.INVALID_ENVIRONMENT)
+    return int(text)

@@ -1,0 +1,99 @@
+"""Whether a request fits a situation: searched once, then looked up.
+
+A verdict depends on the request and on the situation alone, so that nodes in an equal situation share
+it, and it holds until a node's situation becomes another one.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from k8s_rdma.core.placement import Rejection, place
+from k8s_rdma.core.score import score
+from k8s_rdma.errors import Reason
+from k8s_rdma.wire.extender import NOT_ENOUGH_FREE
+
+if TYPE_CHECKING:
+    from k8s_rdma.core.request import Request
+    from k8s_rdma.extender.state import Situation
+
+UNRESOLVABLE = frozenset({Reason.EXCEEDS_CAPACITY, Reason.NO_RDMA})
+"""Refusals that no eviction could turn into a fit."""
+
+MAX_REQUESTS = 256
+"""Requests whose verdicts are kept; one may be of 1,024 interfaces and take 100 KB itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """The request fits, and how well (0..10). Where, `place` says anew: keeping it would take most memory."""
+
+    score: int
+
+
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    """The request does not fit; `text` as it is told to the scheduler."""
+
+    reason: Reason
+    text: str
+
+
+Verdict = Fit | Misfit
+
+
+def judge(request: Request, situation: Situation) -> Verdict:
+    """Search for a placement."""
+    found = place(request, situation.inventory, situation.used)
+    if isinstance(found, Rejection):
+        return Misfit(found.reason, f"{NOT_ENOUGH_FREE} ({found.message})")
+    return Fit(score(found, situation.inventory, situation.used))
+
+
+class Decisions:
+    """Verdicts by request and situation.
+
+    limit: how many are kept; beyond, those of the requests not asked about for longest are forgotten.
+    searches, undecided: how many verdicts had to be searched, and how many of these reached the search's
+        work budget; for metrics.
+    """
+
+    def __init__(self, limit: int = 65_536) -> None:
+        self.searches = 0
+        self.undecided = 0
+        self._limit = limit
+        self._size = 0
+        self._tables: OrderedDict[Request, dict[Situation, Verdict]] = OrderedDict()
+
+    def __len__(self) -> int:
+        """How many verdicts are kept."""
+        return self._size
+
+    def known(self, request: Request) -> dict[Situation, Verdict]:
+        """The verdicts on this request so far; to be read only, and not beyond the next `verdict`."""
+        table = self._tables.setdefault(request, {})
+        self._tables.move_to_end(request)
+        if len(self._tables) > MAX_REQUESTS:
+            self._forget_oldest()
+        return table
+
+    def verdict(self, request: Request, situation: Situation) -> Verdict:
+        """The verdict, searched for if it is not known."""
+        table = self.known(request)
+        verdict = table.get(situation)
+        if verdict is None:
+            verdict = judge(request, situation)
+            self.searches += 1
+            self.undecided += isinstance(verdict, Misfit) and verdict.reason is Reason.UNDECIDED
+            while self._size >= self._limit:
+                self._forget_oldest()
+            table = self.known(request)
+            table[situation] = verdict
+            self._size += 1
+        return verdict
+
+    def _forget_oldest(self) -> None:
+        _, oldest = self._tables.popitem(last=False)
+        self._size -= len(oldest)

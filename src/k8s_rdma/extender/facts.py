@@ -1,0 +1,82 @@
+"""What one report of a node says, as core values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, NoReturn
+
+from k8s_rdma.core.ids import NodeName, PciAddress, PodUid, pci_address
+from k8s_rdma.core.inventory import Inventory, Pf, Used
+from k8s_rdma.core.placement import PlacedInterface
+from k8s_rdma.errors import MalformedError, Reason
+
+if TYPE_CHECKING:
+    from k8s_rdma.wire.rest import NodeReport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFacts:
+    """A node at one generation of its report.
+
+    reported: what each pod holds there; the interfaces of several sandboxes of a pod together.
+    foreign: VFs that someone else holds or rated.
+    """
+
+    generation: str
+    inventory: Inventory
+    reported: Mapping[PodUid, tuple[PlacedInterface, ...]]
+    foreign: Mapping[PciAddress, Used]
+
+
+def facts_of(report: NodeReport, node: NodeName) -> NodeFacts:
+    """The facts of a report that `node` was asked for.
+
+    MalformedError (`UNREADABLE_NODE`) when nothing may be concluded from it: another node answered, the
+    agent is down (its allocations are not known, and no pod could start there), a PF is named in no
+    known form, or nothing was seen because of what could not be read.
+    """
+    if report.node != node:
+        _refuse(f"the address answers for node {report.node!r}")
+    if report.ledger != "ok":
+        _refuse("its agent is down, so that what it has allocated is not known")
+    if not report.pfs and report.unreadable:
+        _refuse(f"no PF could be read: {report.unreadable[0]}")
+    try:
+        return _facts(report, node)
+    except ValueError as error:
+        _refuse(str(error))
+
+
+def _facts(report: NodeReport, node: NodeName) -> NodeFacts:
+    pfs, foreign = [], {}
+    for entry in report.pfs:
+        pci = _pci(entry.pci)
+        pfs.append(Pf(name=entry.name, pci=pci, capacity_vfs=entry.capacity_vfs, link_mbps=entry.link_mbps))
+        if entry.foreign_vfs or entry.foreign_mbps:
+            foreign[pci] = Used(entry.foreign_vfs, entry.foreign_mbps)
+    reported: dict[PodUid, tuple[PlacedInterface, ...]] = {}
+    for allocation in report.allocations:
+        uid = PodUid(allocation.pod.uid)
+        placed = tuple(_placed(i.pf, i.min_tx_rate, i.max_tx_rate) for i in allocation.interfaces)
+        reported[uid] = reported.get(uid, ()) + placed
+    return NodeFacts(
+        generation=report.generation,
+        inventory=Inventory(node=node, pfs=tuple(pfs)),
+        reported=reported,
+        foreign=foreign,
+    )
+
+
+_pci = lru_cache(maxsize=4096)(pci_address)
+
+
+@lru_cache(maxsize=65_536)
+def _placed(pf: str, min_mbps: int, max_mbps: int) -> PlacedInterface:
+    """Shared between all nodes that say the same: thousands of nodes have few different interfaces."""
+    return PlacedInterface(pf=_pci(pf), min_tx_rate_mbps=min_mbps, max_tx_rate_mbps=max_mbps)
+
+
+def _refuse(why: str) -> NoReturn:
+    raise MalformedError(why, reason=Reason.UNREADABLE_NODE)

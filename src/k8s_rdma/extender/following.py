@@ -1,0 +1,152 @@
+"""Keep up with the cluster's pods and nodes: list, watch, and start again when the watch is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NoReturn, cast
+
+import structlog
+
+from k8s_rdma.core.ids import NodeName, PodUid
+from k8s_rdma.extender.commit import promised_to
+from k8s_rdma.extender.requests import Requests
+from k8s_rdma.extender.sources import NodeStates
+from k8s_rdma.extender.state import ClusterState, Reservation
+from k8s_rdma.extender.touching import Toucher
+from k8s_rdma.kube.api import API_ERRORS, Changed, Gone, Listed
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from k8s_rdma.kube.api import ClusterApi, Event, NodeView, PodView
+
+_MAX_DELAY_S = 30.0
+_log = structlog.get_logger()
+
+
+async def follow(
+    what: str,
+    stream: Callable[[], AsyncIterator[Event[Any]]],
+    take: Callable[[Event[Any]], None],
+    *,
+    delay_s: float = 0.5,
+) -> NoReturn:
+    """Hand over every event of a stream; make a new one when it is lost, after a delay that doubles to 30 s.
+
+    A stream that has brought changes since its list starts the delay anew.
+    """
+    delay = delay_s
+    while True:
+        try:
+            async with aclosing(cast("Any", stream())) as events:
+                async for event in events:
+                    take(event)
+                    if not isinstance(event, Listed):
+                        delay = delay_s
+        except API_ERRORS as error:
+            _log.warning("watch_lost", what=what, error=error.message, again_in_s=delay)
+        await asyncio.sleep(delay)
+        delay = min(2 * delay, _MAX_DELAY_S)
+
+
+@dataclass(slots=True, kw_only=True)
+class PodTracker:
+    """Turns what the API server says of pods into reservations and their end.
+
+    listed: whether all pods have been seen once. key: as in `Commits`.
+    """
+
+    state: ClusterState
+    requests: Requests
+    toucher: Toucher
+    clock: Callable[[], float]
+    key: bytes | None = None
+    listed: bool = False
+    _listing_since: float = 0.0
+
+    def stream(self, api: ClusterApi) -> AsyncIterator[Event[PodView]]:
+        """What `take` is to be given."""
+        self._listing_since = self.clock()
+        return api.follow_pods()
+
+    def take(self, event: Event[PodView]) -> None:
+        """One event."""
+        match event:
+            case Listed(pods):
+                self._list(pods)
+            case Changed(pod):
+                self._see(pod)
+            case Gone(pod):
+                self._end(pod.uid)
+
+    def _list(self, pods: tuple[PodView, ...]) -> None:
+        for uid in self.state.pods() - {pod.uid for pod in pods}:
+            # A pod made, filtered and being bound while the list was under way need not be on it.
+            if self.state.held_since(uid) < self._listing_since:
+                self._end(uid)
+        for pod in pods:
+            self._see(pod)
+        self.listed = True
+        _log.info("pods_listed", pods=len(pods), reservations=len(self.state.pods()))
+
+    def _see(self, pod: PodView) -> None:
+        if pod.finished:
+            self._end(pod.uid)
+        elif pod.node is None:
+            self.requests.compare(pod.uid, pod.annotations)
+        else:
+            self._bound(pod, pod.node)
+
+    def _bound(self, pod: PodView, node: NodeName) -> None:
+        self.toucher.settled(pod.uid)
+        held = self.state.reservation(node, pod.uid)
+        if held is not None and held.bound:
+            return
+        promised = None
+        interfaces = promised_to(pod, self.key)
+        if interfaces is not None:
+            name = f"{pod.namespace}/{pod.name}"
+            promised = Reservation(interfaces=interfaces, pod=name, made_at=self.clock())
+        self.state.bound(node, pod.uid, promised)
+
+    def _end(self, uid: PodUid) -> None:
+        self.state.ended(uid, self.clock())
+        self.toucher.settled(uid)
+        self.requests.forget(uid)
+
+
+@dataclass(slots=True, kw_only=True)
+class NodeTracker:
+    """Keeps the nodes' addresses; `listed` as in `PodTracker`."""
+
+    state: ClusterState
+    states: NodeStates
+    listed: bool = False
+    _known: set[NodeName] = field(default_factory=set)
+
+    def take(self, event: Event[NodeView]) -> None:
+        """One event."""
+        match event:
+            case Listed(nodes):
+                for gone in self._known - {node.name for node in nodes}:
+                    self._forget(gone)
+                for node in nodes:
+                    self._learn(node)
+                self.listed = True
+                _log.info("nodes_listed", nodes=len(nodes))
+            case Changed(node):
+                self._learn(node)
+            case Gone(node):
+                self._forget(node.name)
+
+    def _learn(self, node: NodeView) -> None:
+        self._known.add(node.name)
+        self.states.learn(node.name, node.addresses)
+
+    def _forget(self, node: NodeName) -> None:
+        self._known.discard(node)
+        self.states.forget(node)
+        self.state.forget(node)

@@ -1,0 +1,107 @@
+"""The extender put together, and running."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from k8s_rdma.extender.app import Extender
+from k8s_rdma.extender.binding import Binder
+from k8s_rdma.extender.commit import Commits
+from k8s_rdma.extender.decisions import Decisions
+from k8s_rdma.extender.following import NodeTracker, PodTracker, follow
+from k8s_rdma.extender.http_states import Asking, HttpNodeStates
+from k8s_rdma.extender.metrics import Metrics
+from k8s_rdma.extender.requests import Requests
+from k8s_rdma.extender.scheduling import Scheduling
+from k8s_rdma.extender.state import ClusterState
+from k8s_rdma.extender.touching import Pace, Toucher
+from k8s_rdma.extender.waiting import Waiting
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from k8s_rdma.extender.config import ExtenderConfig
+    from k8s_rdma.extender.metrics import Reading
+    from k8s_rdma.kube.api import ClusterApi
+
+CLOCK = time.monotonic
+"""The one clock that all times here are of."""
+
+
+@asynccontextmanager
+async def running(
+    config: ExtenderConfig, api: ClusterApi, key: bytes | None = None
+) -> AsyncIterator[Extender]:
+    """An extender that follows the cluster until the block ends.
+
+    key: signs and checks placements. A defect in what runs beside the block ends the block, too.
+    """
+    decisions = Decisions()
+    waiting = Waiting()
+    toucher = Toucher(waiting, decisions, api, CLOCK, Pace(poll_s=config.poll_s, touch_s=config.touch_s))
+    state = ClusterState(on_change=toucher.changed)
+    asking = Asking(port=config.node_port, timeout_s=config.node_timeout_s, retry_s=config.retry_s)
+    commits = Commits(state, api, CLOCK, key=key, settle_s=config.settle_s)
+    async with HttpNodeStates(state, asking, CLOCK) as states, commits:
+        requests = Requests(strict=config.strict)
+        pods = PodTracker(state=state, requests=requests, toucher=toucher, clock=CLOCK, key=key)
+        nodes = NodeTracker(state=state, states=states)
+
+        def missing() -> list[str]:
+            return [what for what, tracker in (("pods", pods), ("nodes", nodes)) if not tracker.listed]
+
+        def ready() -> bool:
+            return pods.listed and nodes.listed
+
+        scheduling = Scheduling(
+            state=state,
+            states=states,
+            decisions=decisions,
+            requests=requests,
+            toucher=toucher,
+            clock=CLOCK,
+            ready=ready,
+            max_age_s=config.max_age_s,
+        )
+        binder = Binder(
+            state=state,
+            states=states,
+            api=api,
+            requests=requests,
+            commits=commits,
+            toucher=toucher,
+            clock=CLOCK,
+            ready=ready,
+        )
+        readings = _readings(state, decisions, states, waiting, toucher)
+        async with asyncio.TaskGroup() as beside:
+            tasks = [
+                beside.create_task(follow("pods", lambda: pods.stream(api), pods.take)),
+                beside.create_task(follow("nodes", api.follow_nodes, nodes.take)),
+                beside.create_task(toucher.poll(states)),
+                beside.create_task(toucher.touch(state)),
+            ]
+            yield Extender(scheduling=scheduling, binder=binder, metrics=Metrics(readings), missing=missing)
+            for task in tasks:
+                task.cancel()
+
+
+def _readings(
+    state: ClusterState, decisions: Decisions, states: HttpNodeStates, waiting: Waiting, toucher: Toucher
+) -> dict[str, Reading]:
+    asked = states.counts
+    return {
+        "node_reports_total": ("Nodes' answers that held a report.", "counter", lambda: asked.changed),
+        "node_unchanged_total": ("Nodes' answers that nothing changed.", "counter", lambda: asked.unchanged),
+        "node_unreadable_total": ("Nodes that gave no usable answer.", "counter", lambda: asked.unreadable),
+        "nodes_readable": ("Nodes whose last answer is usable.", "gauge", lambda: len(state.situations)),
+        "pods_promised": ("Pods that hold a placement.", "gauge", lambda: len(state.pods())),
+        "pods_waiting": ("Pods that no node fitted.", "gauge", lambda: len(waiting)),
+        "touches_total": ("Nodes touched since capacity came free.", "counter", lambda: toucher.touches),
+        "searches_total": ("Placements searched for by filter.", "counter", lambda: decisions.searches),
+        "undecided_total": ("Searches that ended at their budget.", "counter", lambda: decisions.undecided),
+        "verdicts": ("Verdicts kept.", "gauge", lambda: len(decisions)),
+    }

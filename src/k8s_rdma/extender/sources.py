@@ -1,0 +1,41 @@
+"""Where the states of nodes come from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from k8s_rdma.core.ids import NodeName
+
+
+class NodeStates(Protocol):
+    """Brings what nodes report into a `ClusterState`.
+
+    Times are seconds of the clock that the state's other inputs use. A node that cannot be read is
+    noted in the state with the reason; nothing is raised for its sake.
+    """
+
+    async def refresh(self, nodes: Collection[NodeName], *, since: float) -> None:
+        """Return when each node's state stems from a question asked at `since` or later.
+
+        A node that did not answer lately may be left alone for a while, and then stays unreadable.
+        """
+        ...
+
+    async def ask(self, node: NodeName) -> None:
+        """Return when the node's state stems from a question asked now or later, or it did not answer it."""
+        ...
+
+    def learn(self, node: NodeName, addresses: tuple[str, ...]) -> None:
+        """The API server says that the node is to be reached at these addresses."""
+        ...
+
+    def suggest(self, node: NodeName, addresses: tuple[str, ...]) -> None:
+        """As `learn`, from a source that is older; for nodes of which nothing is known yet."""
+        ...
+
+    def forget(self, node: NodeName) -> None:
+        """The node does not exist any more."""
+        ...

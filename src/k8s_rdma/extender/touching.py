@@ -1,0 +1,163 @@
+"""Tell kube-scheduler that capacity came free, by touching the node object.
+
+An annotation that changes is a cluster event, upon which the scheduler tries refused pods again within
+0.05 s; without one it would wait up to 5 minutes. Nobody filters in the meantime, so the nodes that
+refused somebody are asked for as long as somebody waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, NoReturn
+
+import structlog
+
+from k8s_rdma.extender.decisions import Fit
+from k8s_rdma.kube.api import ApiRefusedError, ApiUncertainError, ApiUnreachableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from k8s_rdma.core.ids import NodeName, PodUid
+    from k8s_rdma.core.request import Request
+    from k8s_rdma.extender.decisions import Decisions
+    from k8s_rdma.extender.sources import NodeStates
+    from k8s_rdma.extender.state import ClusterState, Situation
+    from k8s_rdma.extender.waiting import Waiting
+    from k8s_rdma.kube.api import ClusterApi
+
+ANNOTATION = "k8s-rdma.io/capacity-freed"
+"""Its value is the time of the touch; only that it changes matters."""
+
+NEVER = float("-inf")
+_POLLED_AT_ONCE = 1000
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How often, in seconds.
+
+    poll_s: a node of interest is asked. touch_s: the same node is touched at most. gap_s: between any two
+    touches. retry_s: after a touch that failed.
+    """
+
+    poll_s: float = 1.0
+    touch_s: float = 1.0
+    gap_s: float = 0.1
+    retry_s: float = 5.0
+
+
+class Toucher:
+    """Notices what helps waiting pods, and touches those nodes.
+
+    `changed` is to be told of every change of a situation; `poll` and `touch` run for as long as the
+    process does.
+    """
+
+    def __init__(
+        self,
+        waiting: Waiting,
+        decisions: Decisions,
+        api: ClusterApi,
+        clock: Callable[[], float],
+        pace: Pace | None = None,
+    ) -> None:
+        self.touches = 0
+        self._waiting = waiting
+        self._decisions = decisions
+        self._api = api
+        self._clock = clock
+        self._pace = pace or Pace()
+        self._somebody_waits = asyncio.Event()
+        self._something_changed = asyncio.Event()
+        self._changed: dict[NodeName, Situation | None] = {}
+        self._due: dict[NodeName, float] = {}
+        self._touched: dict[NodeName, float] = {}
+
+    def refused(self, uid: PodUid, request: Request, nodes: Iterable[NodeName]) -> None:
+        """No node fits the pod; these refused it for a reason that may pass."""
+        self._waiting.refuse(uid, request, nodes, self._clock())
+        self._somebody_waits.set()
+
+    def settled(self, uid: PodUid) -> None:
+        """The pod fits somewhere, is bound, or is gone."""
+        self._waiting.settle(uid)
+
+    def changed(self, node: NodeName, before: Situation | None, _after: Situation | None) -> None:
+        """The node's situation is another one."""
+        if self._waiting.interesting(node):
+            self._changed.setdefault(node, before)
+            self._something_changed.set()
+
+    async def poll(self, states: NodeStates) -> NoReturn:
+        """Keep asking the nodes of interest while somebody waits."""
+        while True:
+            await self._somebody_waits.wait()
+            self._waiting.expire(self._clock())
+            nodes = self._waiting.nodes()
+            for start in range(0, len(nodes), _POLLED_AT_ONCE):
+                await asyncio.sleep(self._pace.poll_s)
+                some = nodes[start : start + _POLLED_AT_ONCE]
+                await states.refresh(some, since=self._clock() - self._pace.poll_s / 2)
+            if not nodes:
+                self._somebody_waits.clear()
+
+    async def touch(self, state: ClusterState) -> NoReturn:
+        """Touch the nodes whose change helps, at the pace."""
+        while True:
+            await self._wait_for_something()
+            for node in list(self._changed):
+                if await self._helps(self._changed.pop(node), state.situations.get(node)):
+                    self._due.setdefault(node, self._touched.get(node, NEVER) + self._pace.touch_s)
+            now = self._clock()
+            for node in [node for node, not_before in self._due.items() if not_before <= now]:
+                await self._touch(node)
+                await asyncio.sleep(self._pace.gap_s)
+
+    async def _helps(self, before: Situation | None, after: Situation | None) -> bool:
+        """Whether a pod that waits may fit a node that went from one situation to the other.
+
+        None is a node that could not be read, which refuses everyone. Looks between other work: each
+        verdict may have to be searched for.
+        """
+        if after is None:
+            return False
+        for request in self._waiting.requests():
+            if self._fits(request, after) and not (before and self._fits(request, before)):
+                return True
+            await asyncio.sleep(0)
+        return False
+
+    def _fits(self, request: Request, situation: Situation) -> bool:
+        return isinstance(self._decisions.verdict(request, situation), Fit)
+
+    async def _wait_for_something(self) -> None:
+        next_due = min(self._due.values(), default=None)
+        try:
+            async with asyncio.timeout(None if next_due is None else max(0.0, next_due - self._clock())):
+                await self._something_changed.wait()
+        except TimeoutError:
+            return
+        self._something_changed.clear()
+
+    async def _touch(self, node: NodeName) -> None:
+        del self._due[node]
+        now = self._clock()
+        # Before the write: whoever the node refuses from here on may have been tried before the event came.
+        self._waiting.touched(node)
+        try:
+            await self._api.annotate_node(node, ANNOTATION, datetime.now(UTC).isoformat())
+        except ApiRefusedError as error:
+            _log.warning("touch_refused", node=node, error=error.message)
+            return
+        except (ApiUnreachableError, ApiUncertainError) as error:
+            _log.warning("touch_failed", node=node, error=error.message, again_in_s=self._pace.retry_s)
+            self._due[node] = now + self._pace.retry_s
+            return
+        self.touches += 1
+        self._touched = {n: at for n, at in self._touched.items() if at + self._pace.touch_s > now}
+        self._touched[node] = now
+        _log.info("touch", node=node, waiting=len(self._waiting), duration_s=round(self._clock() - now, 6))

@@ -1,0 +1,97 @@
+"""Pods that no node fitted, and the nodes whose change would let one of them fit.
+
+kube-scheduler tries a refused pod again when a cluster event could help it; RDMA capacity that comes
+free makes none. So somebody must notice it, and touch the node object. Values in, values out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from k8s_rdma.core.request import Request
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from k8s_rdma.core.ids import NodeName, PodUid
+
+_MAX_PODS = 10_000
+_MAX_AGE_S = 900.0
+"""kube-scheduler tries every refused pod again after 5 minutes at most; one that it has not tried for three
+times that long is waiting for something else, or was not seen to end."""
+
+
+_MAX_COMPARED = 64
+"""Requests that a change is compared with, those refused last. Any touch makes the scheduler try all pods."""
+
+
+@dataclass(slots=True)
+class _Pod:
+    request: Request
+    refused_at: float
+
+
+class Waiting:
+    """Who waits, and for what.
+
+    Nodes are not kept per pod (a thousand pods may wait for five thousand nodes): a node is of interest
+    when it refused anyone who may still be waiting.
+    """
+
+    def __init__(self) -> None:
+        self._pods: dict[PodUid, _Pod] = {}
+        self._requests: dict[Request, int] = {}
+        self._nodes: dict[NodeName, float] = {}
+
+    def __len__(self) -> int:
+        """How many pods wait."""
+        return len(self._pods)
+
+    def refuse(self, uid: PodUid, request: Request, nodes: Iterable[NodeName], at: float) -> None:
+        """No node fits the pod; these refused it for a reason that may pass."""
+        self._remove(uid)
+        self._pods[uid] = _Pod(request, at)
+        self._requests[request] = self._requests.pop(request, 0) + 1  # the last one refused comes last
+        self._nodes.update(dict.fromkeys(nodes, at))
+        if len(self._pods) > _MAX_PODS:
+            self._remove(next(iter(self._pods)))
+
+    def settle(self, uid: PodUid) -> None:
+        """The pod fits somewhere, is bound, or is gone."""
+        self._remove(uid)
+        if not self._pods:
+            self._nodes.clear()
+
+    def expire(self, now: float) -> None:
+        """Forget pods and nodes that nobody asked about for long."""
+        limit = now - _MAX_AGE_S
+        for uid in [uid for uid, pod in self._pods.items() if pod.refused_at < limit]:
+            self.settle(uid)
+        for node in [node for node, at in self._nodes.items() if at < limit]:
+            del self._nodes[node]
+
+    def nodes(self) -> list[NodeName]:
+        """Those that refused someone who may still be waiting."""
+        return list(self._nodes)
+
+    def interesting(self, node: NodeName) -> bool:
+        """Whether the node refused someone who may still be waiting."""
+        return node in self._nodes
+
+    def touched(self, node: NodeName) -> None:
+        """The node was touched: whoever it refuses again will say so."""
+        self._nodes.pop(node, None)
+
+    def requests(self) -> list[Request]:
+        """What is waited for, those refused last first; not all of it when it is much."""
+        return list(islice(reversed(self._requests), _MAX_COMPARED))
+
+    def _remove(self, uid: PodUid) -> None:
+        pod = self._pods.pop(uid, None)
+        if pod is None:
+            return
+        self._requests[pod.request] -= 1
+        if not self._requests[pod.request]:
+            del self._requests[pod.request]
