@@ -40,6 +40,11 @@ def test_config_is_read_when_a_file_gives_it(tmp_path: Path) -> None:
     assert load_config(ServerConfig, path, {}) == ServerConfig(listen="10.0.0.1", port=1, run_dir="/run/x")
 
 
+@pytest.mark.parametrize("port", [0, 65535])
+def test_config_takes_every_port(tmp_path: Path, port: int) -> None:
+    assert load_config(ServerConfig, written(tmp_path, f"port: {port}"), {}).port == port
+
+
 @pytest.mark.parametrize(
     ("text", "named"),
     [
@@ -57,7 +62,9 @@ def test_config_is_refused_naming_the_key_when_malformed(tmp_path: Path, text: s
     assert named in refused.value.message
 
 
-@pytest.mark.parametrize(("value", "port"), [(None, 54005), ("", 54005), ("8080", 8080), ("0", 0)])
+@pytest.mark.parametrize(
+    ("value", "port"), [(None, 54005), ("", 54005), ("8080", 8080), ("0", 0), ("65535", 65535)]
+)
 def test_port_is_overridden_when_the_environment_sets_one(value: str | None, port: int) -> None:
     environment = {} if value is None else {"PORT": value}
     assert port_of(ServerConfig(), environment) == port

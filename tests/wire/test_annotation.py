@@ -145,6 +145,11 @@ def test_request_is_refused_by_field_and_reason_when_malformed(text: str, messag
     assert refusal(text) == message
 
 
+def test_parsing_is_strict() -> None:
+    with pytest.raises(MalformedError, match=r"\[0\]\.min_rate: unknown key"):
+        parse_request('[{"min_rate": 9}]')
+
+
 def test_unknown_keys_are_warnings_when_not_strict() -> None:
     text = '[{"min_tx_rate": 5, "min_rate": 9}, {"queue": {"depth": [1]}}]'
     assert read_request(text, strict=False) == ReadRequest(
@@ -181,6 +186,22 @@ def test_warnings_are_bounded_when_not_strict(key: str) -> None:
     warnings = read_request(json.dumps(elements), strict=False).warnings
     assert len(warnings) == 11
     assert warnings[-1] == f"{ANNOTATION}: 990 more keys like these"
+
+
+@pytest.mark.parametrize(("recased", "unknown"), [(10, 0), (6, 4), (0, 10)])
+def test_every_warning_is_told_when_there_are_ten(recased: int, unknown: int) -> None:
+    elements = [{"MIN_TX_RATE": 1}] * recased + [{"colour": 1}] * unknown
+    warnings = read_request(json.dumps(elements), strict=False).warnings
+    assert len(warnings) == 10
+    assert sum("taken as" in warning for warning in warnings) == recased
+
+
+@pytest.mark.parametrize("recased", [7, 10, 12])
+def test_keys_beyond_ten_are_counted_when_there_are_more(recased: int) -> None:
+    elements = [{"MIN_TX_RATE": 1}] * recased + [{"colour": 1}] * 5
+    warnings = read_request(json.dumps(elements), strict=False).warnings
+    assert len(warnings) == 11
+    assert warnings[-1] == f"{ANNOTATION}: {recased + 5 - 10} more keys like these"
 
 
 @pytest.mark.parametrize("text", ["[]", '[{"min_tx_rate": 1}]'])

@@ -92,6 +92,12 @@ def test_result_is_the_first_address_of_each_family_when_the_version_is_old(vers
     }
 
 
+def test_old_result_tells_a_route_by_its_family_when_its_destination_has_host_bits() -> None:
+    ipam = IpamResult(ips=(V4,), routes=(Route("10.1.2.3/8"), Route("fd00::1/8")))
+    interface = ResultInterface(name="eth0", mac="02:00:00:00:00:01", sandbox=NETNS, ipam=ipam)
+    assert json.loads(encode_result([interface], "0.2.0"))["ip4"]["routes"] == [{"dst": "10.1.2.3/8"}]
+
+
 def test_result_holds_no_address_when_an_interface_has_none() -> None:
     assert json.loads(encode_result([BARE], "1.0.0")) == {
         "cniVersion": "1.0.0",

@@ -42,6 +42,7 @@ def test_unknown_key_is_described_by_all_known_ones_when_none_is_near(key: str) 
         ("a\nb", r"'a\nb'"),
         ("\ud800", r"'\ud800'"),
         ("é", r"'\xe9'"),
+        ("k" * 60, "k" * 60),
         ("k" * 61, "k" * 60 + "..."),
     ],
 )

@@ -184,6 +184,17 @@ def test_unknown_keys_pass_when_not_strict(keys: dict[str, object]) -> None:
     assert decode_netconf(text(**keys), strict=False).name == "net"
 
 
+def test_decoding_is_strict_when_nothing_is_said() -> None:
+    with pytest.raises(MalformedError, match="note: unknown key"):
+        decode_netconf(text(note=1))
+
+
+def test_ipam_is_told_whatever_else_the_configuration_holds() -> None:
+    ipam = ipam_of(text(note=1, vlan=7, ipam={"type": "static"}))
+    assert ipam is not None
+    assert json.loads(ipam.netconf).keys() == {"cniVersion", "name", "type", "ipam"}
+
+
 def test_known_keys_are_checked_all_the_same_when_not_strict() -> None:
     assert refusal(text(interfaceNames="net"), strict=False).startswith("interfaceNames: ")
 

@@ -69,6 +69,11 @@ placements = st.builds(
             pf=st.sampled_from(["0000:03:00.0", "0000:83:1f.7", "10000:00:00.0"]).map(pci_address),
             min_tx_rate_mbps=st.integers(0, MAX_RATE_MBPS),
             max_tx_rate_mbps=st.just(0) | st.just(MAX_RATE_MBPS),
+        )
+        | st.integers(1, MAX_RATE_MBPS).map(
+            lambda rate: PlacedInterface(
+                pf=pci_address("0000:03:00.0"), min_tx_rate_mbps=rate, max_tx_rate_mbps=rate
+            )
         ),
         min_size=1,
         max_size=5,
@@ -150,6 +155,7 @@ def test_placement_is_stale_when_it_is_for_another_pod_or_node(
         (changed(UNSIGNED, interfaces=[]), "$.interfaces"),
         (changed(UNSIGNED, interfaces=[{}] * 1025), "$.interfaces"),
         (changed(UNSIGNED, interfaces=[{"pf": "x", "min_tx_rate": 0}]), "`max_tx_rate`"),
+        (changed(UNSIGNED, interfaces=[{"pf": "x", "min_tx_rate": 0, "max_tx_rate": 0, "vf": 1}]), "`vf`"),
         (changed(UNSIGNED, interfaces=[{"pf": "x", "min_tx_rate": -1, "max_tx_rate": 0}]), ">= 0"),
         (changed(UNSIGNED, interfaces=[{"pf": "x", "min_tx_rate": 1.5, "max_tx_rate": 0}]), "float"),
         (
