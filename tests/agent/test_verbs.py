@@ -23,7 +23,8 @@ from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.plan import plan
 from k8s_rdma.errors import K8sRdmaError, Reason
 from k8s_rdma.linux.receipts import Receipts
-from k8s_rdma.sim.fake_kernel import FakeKernel, FakePf
+from k8s_rdma.sim.fake_kernel import FakeKernel
+from k8s_rdma.sim.fake_machine import FakeMachine, FakePf
 from k8s_rdma.wire.annotation import ANNOTATION, parse_request
 from k8s_rdma.wire.cni_environment import parse_environment
 from k8s_rdma.wire.netconf import decode_netconf, ipam_of
@@ -44,12 +45,11 @@ needs_host_local = pytest.mark.skipif(
 class Machine:
     """A node that can be stopped and started over the same disk and kernel."""
 
-    def __init__(self, directory: Path, *, pfs: tuple[FakePf, ...] | None = None, ipam: bool = False) -> None:
+    def __init__(self, directory: Path, *, ipam: bool = False) -> None:
         self.directory = directory
         self.ipam = ipam
-        self.kernel = FakeKernel(
-            *(pfs or (FakePf(name="f0", pci=PF0, vfs=4), FakePf(name="f1", pci=PF1, vfs=4)))
-        )
+        self.hardware = FakeMachine(FakePf(name="f0", pci=PF0, vfs=4), FakePf(name="f1", pci=PF1, vfs=4))
+        self.kernel = FakeKernel(self.hardware)
         self.pristine = self.kernel.observe()
 
     @contextmanager
@@ -116,13 +116,13 @@ def run(scenario: Callable[[], Awaitable[None]]) -> None:
 
 
 def names_in(machine: Machine, netns: NetnsRef, *names: str) -> list[bool]:
-    return [machine.kernel.interface(name, netns) is not None for name in names]
+    return [machine.hardware.interface(name, netns) is not None for name in names]
 
 
 def test_add_gives_each_interface_its_rates_and_name(machine: Machine) -> None:
     async def scenario() -> None:
         with machine.running() as (node, verbs):
-            netns = machine.kernel.create_namespace()
+            netns = machine.hardware.create_namespace()
             stdin = machine.stdin(
                 asks({"min_tx_rate": 60_000, "max_tx_rate": 70_000}, {"min_tx_rate": 60_000}, {})
             )
@@ -150,10 +150,10 @@ def test_delete_brings_everything_home_when_called_once_or_twice(tmp_path: Path)
 
     async def scenario() -> None:
         with machine.running() as (node, verbs):
-            netns = machine.kernel.create_namespace()
+            netns = machine.hardware.create_namespace()
             _, addresses = await verbs.add(call("ADD"), netns, machine.stdin(asks({"min_tx_rate": 5}, {})))
             assert len({result.addresses for result in addresses.values()}) == 2
-            assert machine.kernel.interface("eth1", netns).addresses == addresses["eth1"].addresses
+            assert machine.hardware.interface("eth1", netns).addresses == addresses["eth1"].addresses
             assert len(machine.leases()) == 2
             for _ in range(2):
                 await verbs.delete(call("DEL"))
@@ -168,7 +168,7 @@ def test_delete_brings_everything_home_when_called_once_or_twice(tmp_path: Path)
 def test_add_of_a_pod_that_asks_for_nothing_changes_nothing(machine: Machine) -> None:
     async def scenario() -> None:
         with machine.running() as (_, verbs):
-            netns = machine.kernel.create_namespace()
+            netns = machine.hardware.create_namespace()
             for annotations in ({}, {"rdma_interfaces_required": ""}, {"rdma_interfaces_required": "[]"}):
                 assert await verbs.add(call("ADD"), netns, machine.stdin(annotations)) is None
             assert machine.kernel.applied == []
@@ -181,7 +181,7 @@ def test_add_says_what_to_set_when_the_runtime_delivers_no_annotations(machine: 
     async def scenario() -> None:
         with machine.running() as (_, verbs):
             with pytest.raises(K8sRdmaError, match=r"io\.kubernetes\.cri\.pod-annotations") as caught:
-                await verbs.add(call("ADD"), machine.kernel.create_namespace(), machine.stdin(None))
+                await verbs.add(call("ADD"), machine.hardware.create_namespace(), machine.stdin(None))
             assert caught.value.reason is Reason.INVALID_NETCONF
 
     run(scenario)
@@ -195,7 +195,7 @@ def test_add_undoes_everything_when_a_step_fails(tmp_path: Path, step: int, chan
 
     async def scenario() -> None:
         with machine.running() as (node, verbs):
-            netns = machine.kernel.create_namespace()
+            netns = machine.hardware.create_namespace()
             machine.kernel.fail(at=step, after_changes=changes)
             stdin = machine.stdin(asks({"min_tx_rate": 60_000}, {"min_tx_rate": 60_000}, {"max_tx_rate": 9}))
             with pytest.raises(K8sRdmaError, match="made to fail"):
@@ -212,7 +212,7 @@ def test_add_undoes_everything_when_a_step_fails(tmp_path: Path, step: int, chan
 @pytest.mark.parametrize("steps", range(9))
 def test_start_undoes_an_add_that_a_crash_cut_short(tmp_path: Path, steps: int) -> None:
     machine = Machine(tmp_path, ipam=True)
-    netns = machine.kernel.create_namespace()
+    netns = machine.hardware.create_namespace()
     stdin = machine.stdin(asks({"min_tx_rate": 60_000}, {"min_tx_rate": 60_000}, {"max_tx_rate": 9}))
 
     async def cut_short() -> None:
@@ -255,7 +255,7 @@ def prepared(node: Node, netns: NetnsRef, stdin: bytes) -> Receipt:
 
 
 def test_start_leaves_running_pods_alone(machine: Machine) -> None:
-    netns = machine.kernel.create_namespace()
+    netns = machine.hardware.create_namespace()
 
     async def before() -> None:
         with machine.running() as (_, verbs):
@@ -275,7 +275,7 @@ def test_start_leaves_running_pods_alone(machine: Machine) -> None:
 
 
 def test_start_takes_everything_back_after_a_reboot(machine: Machine) -> None:
-    netns = machine.kernel.create_namespace()
+    netns = machine.hardware.create_namespace()
 
     async def before() -> None:
         with machine.running() as (_, verbs):
@@ -293,10 +293,10 @@ def test_start_takes_everything_back_after_a_reboot(machine: Machine) -> None:
 def test_reconcile_brings_vfs_home_when_their_sandbox_vanished(machine: Machine) -> None:
     async def scenario() -> None:
         with machine.running() as (node, verbs):
-            netns = machine.kernel.create_namespace()
+            netns = machine.hardware.create_namespace()
             await verbs.add(call("ADD"), netns, machine.stdin(asks({"min_tx_rate": 5}, {})))
             assert not await verbs.reconcile()
-            machine.kernel.destroy_namespace(netns)
+            machine.hardware.destroy_namespace(netns)
             assert await verbs.reconcile()
             assert machine.is_pristine()
             assert not node.ledger.receipts
@@ -308,12 +308,12 @@ def test_add_inherits_when_the_older_sandbox_is_gone(machine: Machine) -> None:
     async def scenario() -> None:
         with machine.running() as (node, verbs):
             stdin = machine.stdin(asks(*[{"min_tx_rate": 100_000}] * 2))
-            old, new = machine.kernel.create_namespace(), machine.kernel.create_namespace()
+            old, new = machine.hardware.create_namespace(), machine.hardware.create_namespace()
             await verbs.add(call("ADD", "old"), old, stdin)
             with pytest.raises(K8sRdmaError, match="try again") as caught:
                 await verbs.add(call("ADD", "new"), new, stdin)
             assert caught.value.reason is Reason.HELD_BY_OLDER_SANDBOX
-            machine.kernel.destroy_namespace(old)
+            machine.hardware.destroy_namespace(old)
             await verbs.add(call("ADD", "new"), new, stdin)
             assert {key.container for key in node.ledger.receipts} == {"new"}
             await verbs.delete(call("DEL", "old"))
@@ -325,7 +325,7 @@ def test_add_inherits_when_the_older_sandbox_is_gone(machine: Machine) -> None:
 def test_add_is_refused_when_the_attachment_exists(machine: Machine) -> None:
     async def scenario() -> None:
         with machine.running() as (node, verbs):
-            netns = machine.kernel.create_namespace()
+            netns = machine.hardware.create_namespace()
             await verbs.add(call("ADD"), netns, machine.stdin(asks({})))
             before = node.ledger
             with pytest.raises(K8sRdmaError) as caught:
@@ -339,7 +339,7 @@ def test_add_is_refused_when_the_attachment_exists(machine: Machine) -> None:
 def test_add_is_refused_with_the_numbers_when_the_node_is_full(machine: Machine) -> None:
     async def scenario() -> None:
         with machine.running() as (node, verbs):
-            netns = machine.kernel.create_namespace()
+            netns = machine.hardware.create_namespace()
             await verbs.add(call("ADD", "a", "a"), netns, machine.stdin(asks({"min_tx_rate": 70_000})))
             await verbs.add(
                 call("ADD", "b", "b", "eth5"),
@@ -366,7 +366,7 @@ def promise(*pfs: str, rate: int = 10, uid: str = "uid-p", key: bytes | None = N
 def test_add_follows_the_placement_that_the_extender_promised(machine: Machine, key: bytes | None) -> None:
     async def scenario() -> None:
         with machine.running(key) as (_, verbs):
-            netns = machine.kernel.create_namespace()
+            netns = machine.hardware.create_namespace()
             annotations = asks({"min_tx_rate": 10}, {"min_tx_rate": 10}) | promise(PF1, PF0, key=key)
             receipt, _ = await verbs.add(call("ADD"), netns, machine.stdin(annotations))
             assert [each.vf.pf for each in receipt.interfaces] == [PF1, PF0]
@@ -377,7 +377,7 @@ def test_add_follows_the_placement_that_the_extender_promised(machine: Machine, 
 def test_add_gives_what_was_promised_when_the_request_was_edited_since(machine: Machine) -> None:
     async def scenario() -> None:
         with machine.running(KEY) as (_, verbs):
-            netns = machine.kernel.create_namespace()
+            netns = machine.hardware.create_namespace()
             annotations = asks({"min_tx_rate": 90_000}, {}) | promise(PF1, key=KEY)
             receipt, _ = await verbs.add(call("ADD"), netns, machine.stdin(annotations))
             assert [(each.vf.pf, each.min_tx_rate_mbps) for each in receipt.interfaces] == [(PF1, 10)]
@@ -393,7 +393,7 @@ def test_add_gives_what_was_promised_when_the_request_was_edited_since(machine: 
 def test_add_ignores_a_placement_that_it_cannot_trust(machine: Machine, forged: dict[str, str]) -> None:
     async def scenario() -> None:
         with machine.running(KEY) as (_, verbs):
-            netns = machine.kernel.create_namespace()
+            netns = machine.hardware.create_namespace()
             receipt, _ = await verbs.add(call("ADD"), netns, machine.stdin(asks({"min_tx_rate": 7}) | forged))
             assert [each.min_tx_rate_mbps for each in receipt.interfaces] == [7]
 
@@ -403,7 +403,7 @@ def test_add_ignores_a_placement_that_it_cannot_trust(machine: Machine, forged: 
 def test_add_takes_an_unsigned_placement_for_where_and_never_for_how_much(machine: Machine) -> None:
     async def scenario() -> None:
         with machine.running() as (_, verbs):
-            netns = machine.kernel.create_namespace()
+            netns = machine.hardware.create_namespace()
             annotations = asks({"min_tx_rate": 7}) | promise(PF1, rate=90_000)
             receipt, _ = await verbs.add(call("ADD"), netns, machine.stdin(annotations))
             assert [each.min_tx_rate_mbps for each in receipt.interfaces] == [7]
@@ -414,7 +414,7 @@ def test_add_takes_an_unsigned_placement_for_where_and_never_for_how_much(machin
 def test_add_places_anew_when_the_promise_no_longer_fits(machine: Machine) -> None:
     async def scenario() -> None:
         with machine.running(KEY) as (_, verbs):
-            netns = machine.kernel.create_namespace()
+            netns = machine.hardware.create_namespace()
             await verbs.add(
                 call("ADD", "a", "a"), netns, machine.stdin(promise(PF1, rate=90_000, uid="a", key=KEY))
             )
@@ -432,7 +432,7 @@ def test_concurrent_adds_never_share_a_vf_or_overcommit_a_pf(machine: Machine) -
             def one(index: int) -> Awaitable[object]:
                 stdin = machine.stdin(asks({"min_tx_rate": 30_000}))
                 return verbs.add(
-                    call("ADD", f"c{index}", f"u{index}"), machine.kernel.create_namespace(), stdin
+                    call("ADD", f"c{index}", f"u{index}"), machine.hardware.create_namespace(), stdin
                 )
 
             results = await asyncio.gather(*map(one, range(12)), return_exceptions=True)
@@ -449,9 +449,9 @@ def test_collect_ends_what_the_runtime_no_longer_holds_valid(machine: Machine) -
     async def scenario() -> None:
         with machine.running() as (node, verbs):
             for name in ("keep", "drop"):
-                netns = machine.kernel.create_namespace()
+                netns = machine.hardware.create_namespace()
                 await verbs.add(call("ADD", name, name), netns, machine.stdin(asks({})))
-            netns = machine.kernel.create_namespace()
+            netns = machine.hardware.create_namespace()
             await verbs.add(call("ADD", "other", "other"), netns, machine.stdin(asks({}), name="othernet"))
             valid = [{"containerID": "keep", "ifname": "eth0"}]
             gc = decode_netconf(machine.stdin(None, **{"cni.dev/valid-attachments": valid}), strict=False)
@@ -469,7 +469,7 @@ def test_delete_keeps_the_receipt_when_something_could_not_be_undone(tmp_path: P
 
     async def scenario() -> None:
         with machine.running() as (node, verbs):
-            netns = machine.kernel.create_namespace()
+            netns = machine.hardware.create_namespace()
             await verbs.add(call("ADD"), netns, machine.stdin(asks({"min_tx_rate": 5}, {})))
             machine.kernel.fail(at=1, times=3)
             with pytest.raises(K8sRdmaError, match="not undone") as caught:
@@ -491,7 +491,7 @@ def test_add_names_the_plugin_that_is_missing(machine: Machine) -> None:
             with pytest.raises(
                 K8sRdmaError, match="'no-such-plugin' is not in CNI_PATH '/usr/lib/cni'"
             ) as caught:
-                await verbs.add(call("ADD"), machine.kernel.create_namespace(), stdin)
+                await verbs.add(call("ADD"), machine.hardware.create_namespace(), stdin)
             assert caught.value.reason is Reason.IPAM_FAILURE
             assert not node.ledger.receipts
             assert not machine.markers()

@@ -91,19 +91,12 @@ class Node:
         return receipt
 
     def attach(self, receipt: Receipt, addressing: Mapping[str, Addressing]) -> Receipt:
-        """Make the kernel follow the receipt. KernelError after everything done here was undone."""
-        done: list[Step] = []
-        try:
-            for step in plan(receipt, addressing):
-                done.append(step)
-                self._kernel.apply(step)
-        except KernelError as failure:
-            problems = self._apply_all(undo(done))
-            if problems:
-                failure.details = "; ".join([failure.details, "undoing failed as well", *problems]).lstrip(
-                    "; "
-                )
-            raise
+        """Make the kernel follow the receipt.
+
+        KernelError at the first step that does not hold; what holds by then is `detach`'s to undo.
+        """
+        for step in plan(receipt, addressing):
+            self._kernel.apply(step)
         attached = replace(receipt, phase=Phase.ATTACHED)
         self._record(attached)
         self.hardware = given(self.hardware, attached.interfaces)
