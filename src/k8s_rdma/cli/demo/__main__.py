@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 import time
@@ -11,10 +12,11 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from k8s_rdma.cli.demo.launch import INIT_PID
 from k8s_rdma.cli.demo.outcome import Outcome
 from k8s_rdma.cli.demo.scenes import Scenes
 from k8s_rdma.cli.demo.watchman import Watchman
-from k8s_rdma.cli.demo.world import Paths, World, processes_left
+from k8s_rdma.cli.demo.world import SERVER_PORT, Paths, World, processes_left
 from k8s_rdma.errors import K8sRdmaError
 
 if TYPE_CHECKING:
@@ -43,6 +45,9 @@ def main() -> int:
     try:
         _play(world, outcome, console)
         status = 0
+        if options.keep:
+            outcome.show(console)
+            _keep(world, console)
     except KeyboardInterrupt:
         console.print("\ninterrupted: taking everything down")
         status = 130
@@ -74,10 +79,29 @@ def _play(world: World, outcome: Outcome, console: Console) -> None:
         "no PF of any node was ever promised more than it has",
         not watchman.overcommitted and watchman.reports > 0,
         "at most 100 %",
-        f"at most {watchman.most:.0%} in {watchman.reports} reports {sorted(watchman.overcommitted) or ''}".strip(),
+        ", ".join([f"at most {watchman.most:.0%} in {watchman.reports} reports", *watchman.overcommitted]),
     )
     _check_home(world, outcome, before)
     console.print(f"[dim]{time.monotonic() - started:.0f} s[/]\n")
+
+
+def _keep(world: World, console: Console) -> None:
+    """Run some pods and say how to look around, until Ctrl-C."""
+    Scenes(world, Outcome(), examples_directory()).examples()
+    directory = world.paths.directory
+    init = (directory / INIT_PID).read_text()
+    as_user = "" if os.environ.get("K8S_RDMA_DEMO_ROOT") else " --user --preserve-credentials"
+    lines = [
+        "It keeps running; Ctrl-C ends it. In another terminal, go in:",
+        f"  nsenter --target {init} --mount --net --pid{as_user} bash",
+        "and look around:",
+        f"  curl {world.kubectl.client.base_url}api/v1/namespaces/default/pods",
+        *(f"  curl http://{node.address}:{SERVER_PORT}/getpfs     # {node.name}" for node in world.nodes),
+        *(f"  nsenter --net={node.netns} ip link     # {node.name}'s interfaces" for node in world.nodes),
+        f"  ls {directory}/logs",
+    ]
+    console.print("\n".join(lines), soft_wrap=True)
+    signal.pause()
 
 
 def _check_home(world: World, outcome: Outcome, before: dict[str, object]) -> None:

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from k8s_rdma.errors import K8sRdmaError
@@ -27,6 +28,9 @@ TOOLS = {
 CNI_PLUGINS = ("bridge", "host-local")
 CNI_DIRECTORIES = ("/usr/lib/cni", "/opt/cni/bin")
 SHIM = "k8s-rdma-cni"
+INIT_PID = "init.pid"
+"""Where the demo learns its PID outside, to say how to look around."""
+
 ISOLATION = ("--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc")
 AS_USER = ("--user", "--map-root-user")
 
@@ -47,15 +51,29 @@ def launch(*, json_file: Path | None, keep: bool) -> int:
             *(("--json", str(json_file.absolute())) if json_file else ()),
             *(("--keep",) if keep else ()),
         ]
-        return _run(command)
+        return _run(command, Path(directory))
 
 
-def _run(command: list[str]) -> int:
+def _run(command: list[str], directory: Path) -> int:
     """Wait for the demo. Ctrl-C reaches it by the terminal, a SIGTERM is passed on; it cleans up itself."""
-    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    process = subprocess.Popen(command, preexec_fn=lambda: signal.signal(signal.SIGINT, previous))  # noqa: PLW1509 - single-threaded here
-    signal.signal(signal.SIGTERM, lambda *_: process.send_signal(signal.SIGTERM))
+    signal.signal(signal.SIGINT, lambda *_: None)  # a handler, unlike SIG_IGN, is not inherited
+    environment = os.environ | ({"K8S_RDMA_DEMO_ROOT": "1"} if os.geteuid() == 0 else {})
+    process = subprocess.Popen(command, env=environment)
+    init = _child_of(process)
+    if init is not None:
+        signal.signal(signal.SIGTERM, lambda *_: os.kill(init, signal.SIGINT))
+        (directory / INIT_PID).write_text(str(init))
     return process.wait()
+
+
+def _child_of(process: subprocess.Popen[bytes]) -> int | None:
+    """The PID of unshare's child, which is init inside; None when there is none and will be none."""
+    while process.poll() is None:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        if children:
+            return int(children[0])
+        time.sleep(0.01)
+    return None
 
 
 def _requirements() -> tuple[Path, Path]:
