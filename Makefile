@@ -43,7 +43,7 @@ types: $(PYTHON_READY)
 
 .PHONY: layers
 layers: $(PYTHON_READY)
-	@echo "import-linter" && $(RUN) lint-imports --no-logo
+	@echo "import-linter" && { report=$$($(RUN) lint-imports --no-logo) || { echo "$$report"; exit 1; }; }
 
 .PHONY: wheel
 wheel: $(PYTHON_READY)
