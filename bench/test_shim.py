@@ -1,7 +1,7 @@
 """The CNI executable: from its start to its first byte on the agent's socket (budget: 2 ms).
 
-Beside it stands what an interpreter would take for the same. The clock runs from the spawn, which the container
-runtime pays as well, until the byte has been received.
+Beside it stands what an interpreter would take for the same. The clock runs from the spawn, which the runtime
+pays as well, until the byte has been received.
 """
 
 from __future__ import annotations
