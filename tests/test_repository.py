@@ -144,6 +144,14 @@ def test_document_links_to_files_that_exist(document):
     assert not [target for target in targets if not (document.parent / target).exists()]
 
 
+def test_documents_are_all_linked_from_the_index():
+    index = ROOT / "docs/index.md"
+    linked = {
+        (index.parent / target).resolve() for target in re.findall(r"\]\(([^)#\s]+)", index.read_text())
+    }
+    assert not [relative(path) for path in (ROOT / "docs").rglob("*.md") if path not in linked | {index}]
+
+
 def test_documents_name_make_targets_that_exist():
     targets = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = {
