@@ -1,5 +1,5 @@
 # Everything that is done with this repository. Each target sees to its own set-up: on a Debian 12 machine
-# with Python 3.11, make and a C compiler, `make test` is enough. Stamps make repeated runs instant.
+# with Python 3.11, make and a C compiler, `make test` is enough. What is there already is not fetched again.
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -11,7 +11,6 @@ export PYTHON # the interpreter to make .venv with; empty: python3.11, then pyth
 
 RUN := scripts/run
 PYTHON_READY := .venv/.ready
-TOOLS_READY := .cache/.tools-ready
 SHIM := build/k8s-rdma-cni
 
 .PHONY: help
@@ -54,18 +53,19 @@ bench: setup cni ## the measurements of bench/; ARGS="-k word" for some of them
 	@$(RUN) pytest bench -p no:randomly --benchmark-only $(ARGS)
 
 .PHONY: setup
-setup: $(PYTHON_READY) $(TOOLS_READY) ## the virtual environment and the programs that tests and demo run
+setup: $(PYTHON_READY) tools ## the virtual environment and the programs that tests and demo run
 
 $(PYTHON_READY): requirements/dev.txt pyproject.toml scripts/setup-python
 	@scripts/setup-python
 	@touch $@
 
-$(TOOLS_READY): scripts/setup-tools
+# No stamp: looking takes 50 ms, and a cache may bring this folder to a machine where they are not installed.
+.PHONY: tools
+tools:
 	@scripts/setup-tools
-	@touch $@
 
 .PHONY: cni
-cni: $(TOOLS_READY) ## build/k8s-rdma-cni, the executable for /opt/cni/bin
+cni: tools ## build/k8s-rdma-cni, the executable for /opt/cni/bin
 	@$(MAKE) -s -C cni
 
 .PHONY: lock
