@@ -11,7 +11,6 @@ export PYTHON # the interpreter to make .venv with; empty: python3.11, then pyth
 
 RUN := scripts/run
 PYTHON_READY := .venv/.ready
-SHIM := build/k8s-rdma-cni
 
 .PHONY: help
 help: ## this list
@@ -75,4 +74,4 @@ lock: $(PYTHON_READY) ## pin what pyproject.toml asks for; UPGRADE=1 for the new
 .PHONY: clean
 clean: ## remove everything that was made here
 	rm -rf .venv .cache build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .benchmarks
-	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
