@@ -14,8 +14,10 @@ import pytest
 from lightkube import AsyncClient
 from lightkube.config.kubeconfig import KubeConfig
 
+from k8s_rdma.errors import KernelError
 from k8s_rdma.sim.cluster.api import ApiConfig, RunningApi, serving_api
 from k8s_rdma.sim.cluster.kubeconfig import kubeconfig
+from k8s_rdma.sim.cluster.network_namespace import create_namespace_at, remove_namespace_at
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -90,6 +92,118 @@ async def _cluster(config: ApiConfig | None = None) -> AsyncIterator[Cluster]:
 def cluster():
     """`async with cluster() as c`: everything in it has to be done by a deadline."""
     return _cluster
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One run of a recording plugin."""
+
+    plugin: str
+    env: dict[str, str]
+    stdin: dict[str, Any]
+    raw: bytes
+    cwd: str
+
+    @property
+    def short(self) -> str:
+        """Command and plugin."""
+        return f"{self.env['CNI_COMMAND']} {self.plugin}"
+
+
+@dataclass(frozen=True, slots=True)
+class Plugins:
+    """CNI plugins that record how they are called, and do what the test tells them."""
+
+    directory: Path
+
+    def install(self, *names: str) -> None:
+        """Make plugins of these names; on ADD each gives the pod one more address."""
+        for index, name in enumerate(names, start=1):
+            result = {
+                "cniVersion": "1.0.0",
+                "interfaces": [{"name": "eth0", "sandbox": "x"}],
+                "ips": [{"address": f"10.0.0.{i}/24", "interface": 0} for i in range(1, index + 1)],
+            }
+            (self.directory / f"{name}.result").write_text(json.dumps(result))
+            plugin = self.path / name
+            plugin.parent.mkdir(exist_ok=True)
+            plugin.write_text(_PLUGIN.format(name=name, directory=self.directory))
+            plugin.chmod(0o755)
+
+    @property
+    def path(self) -> Path:
+        """Where they are."""
+        return self.directory / "bin"
+
+    def on(self, command: str, name: str, script: str) -> None:
+        """Have a plugin run this shell script on a command; an empty one: be itself again."""
+        (self.directory / f"{name}.{command}").write_text(script)
+
+    def fail(self, command: str, name: str, message: str, **more: Any) -> None:
+        """Have a plugin answer a command with a CNI error."""
+        document = json.dumps({"cniVersion": "1.0.0", "code": 100, "msg": message, **more})
+        self.on(command, name, f"printf %s '{document}'; exit 1")
+
+    def conflist(self, *names: str, version: str = "1.0.0", **more: Any) -> Path:
+        """A conflist of these plugins, which want the pod's annotations."""
+        capabilities = {"io.kubernetes.cri.pod-annotations": True, "portMappings": True, "off": False}
+        plugins = [{"type": name, "capabilities": capabilities} for name in names]
+        path = self.directory / "net.conflist"
+        path.write_text(json.dumps({"cniVersion": version, "name": "net", "plugins": plugins, **more}))
+        return path
+
+    def calls(self) -> list[Call]:
+        """All calls, in order."""
+        return [
+            Call(
+                plugin=(run / "name").read_text().strip(),
+                env=dict(line.split("=", 1) for line in (run / "env").read_text().splitlines()),
+                stdin=json.loads((run / "stdin").read_bytes()),
+                raw=(run / "stdin").read_bytes(),
+                cwd=(run / "cwd").read_text().strip(),
+            )
+            for run in sorted(self.directory.glob("run.*"))
+            if (run / "name").exists()
+        ]
+
+    def short(self) -> list[str]:
+        """All calls in two words each."""
+        return [call.short for call in self.calls()]
+
+
+_PLUGIN = """#!/bin/sh
+run={directory}/run.$(date +%s%N)
+mkdir $run
+cat > $run/stdin
+env | grep ^CNI_ > $run/env
+pwd > $run/cwd
+echo {name} > $run/new && mv $run/new $run/name
+[ -s {directory}/{name}.$CNI_COMMAND ] && . {directory}/{name}.$CNI_COMMAND
+[ $CNI_COMMAND = ADD ] && cat {directory}/{name}.result
+exit 0
+"""
+
+
+@pytest.fixture
+def plugins(tmp_path):
+    """Recording CNI plugins."""
+    directory = tmp_path / "cni"
+    directory.mkdir()
+    return Plugins(directory)
+
+
+@pytest.fixture
+def netns_dir(tmp_path):
+    """A directory for namespaces; those that a test leaves there are removed."""
+    directory = tmp_path / "netns"
+    try:
+        create_namespace_at(directory / "probe")
+    except KernelError as error:
+        pytest.skip(f"no network namespaces here: {error}")
+    remove_namespace_at(directory / "probe")
+    yield directory
+    for path in directory.iterdir():
+        remove_namespace_at(path)
 
 
 def _pod(name: str = "p1", *, namespace: str = "default", **spec: Any) -> dict[str, Any]:

@@ -1,0 +1,421 @@
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from k8s_rdma.errors import KernelError, MalformedError
+from k8s_rdma.sim.cluster.cni_plugin import CniError
+from k8s_rdma.sim.cluster.cni_runtime import AttachError, CniRuntime
+from k8s_rdma.sim.cluster.conflist import Conflist, load_conflist, pod_ips, result_in_version
+from k8s_rdma.sim.cluster.network_namespace import (
+    create_namespace_at,
+    is_namespace,
+    remove_namespace_at,
+)
+from k8s_rdma.sim.cluster.sandbox import PodRef, SandboxDirectory
+
+pytestmark = pytest.mark.anyio
+
+RECORDINGS = Path(__file__).parents[2] / "recordings" / "cni"
+ANNOTATIONS = {"kubernetes.io/config.source": "api", "rdma_interfaces_required": "[{}]"}
+POD = PodRef(namespace="default", name="p1", uid="1-2-3", annotations=ANNOTATIONS)
+CNI_PATH = (os.environ.get("CNI_PATH") or "/opt/cni/bin:/usr/lib/cni").split(":")
+
+
+@pytest.fixture
+def runtime(plugins, netns_dir):
+    plugins.install("first", "second")
+    return CniRuntime([plugins.path], plugins.conflist("first", "second"), netns_dir)
+
+
+def recorded(*commands: str) -> list[str]:
+    return sorted(path.stem for path in RECORDINGS.glob("*.json") if path.stem.split("-")[1] in commands)
+
+
+def in_namespace(path: Path | str, *command: str) -> bytes:
+    return subprocess.run(["nsenter", f"--net={path}", *command], capture_output=True, check=True).stdout
+
+
+# The protocol, against the recordings
+
+
+@pytest.mark.parametrize("name", recorded("ADD", "DEL", "CHECK", "STATUS", "GC"))
+def test_stdin_is_what_containerd_wrote_when_given_the_recorded_call(name, recording):
+    stdin = recording(f"cni/{name}")["stdin"]
+    plugin = {key: stdin[key] for key in ("type", "note", "capabilities")}
+    conflist = Conflist(name=stdin["name"], cni_version=stdin["cniVersion"], plugins=(plugin,))
+    known = {"aliases": ["not asked for"], **stdin.get("runtimeConfig", {})}
+    extra = {key: value for key, value in stdin.items() if key.startswith("cni.dev/")}
+    written = conflist.stdin_for(
+        plugin, prev_result=stdin.get("prevResult"), capability_args=known, extra=extra
+    )
+    assert written.decode() == json.dumps(stdin, sort_keys=True, separators=(",", ":"))
+
+
+@pytest.mark.parametrize(
+    ("added", "deleted"),
+    [("0.4.0-ADD-1", "1.0.0-DEL-1"), ("0.3.1-ADD-1", "0.4.0-DEL-1"), ("1.0.0-ADD-1", "0.3.1-DEL-1")],
+)
+def test_result_is_converted_as_recorded_when_the_conflist_changed_version(added, deleted, recording):
+    result = json.loads(recording(f"cni/{added}")["stdout"])
+    stdin = recording(f"cni/{deleted}")["stdin"]
+    assert result_in_version(result, stdin["cniVersion"]) == stdin["prevResult"]
+    back = result_in_version(stdin["prevResult"], result["cniVersion"])
+    assert back == recording(f"cni/{added}")["stdin"]["prevResult"]
+
+
+async def test_environment_is_that_of_the_recorded_add(runtime, plugins, recording):
+    sandbox = await runtime.add(POD)
+    env, seen = plugins.calls()[0].env, recording("cni/1.1.0-ADD-3")["env"]
+    assert set(env) == set(seen)
+    assert env["CNI_COMMAND"] == "ADD"
+    assert env["CNI_CONTAINERID"] == sandbox.container_id
+    assert len(sandbox.container_id) == len(seen["CNI_CONTAINERID"])
+    assert env["CNI_NETNS"] == sandbox.netns
+    assert Path(sandbox.netns).name.startswith("cni-")
+    assert (env["CNI_IFNAME"], env["CNI_PATH"]) == ("eth0", str(plugins.path))
+    arguments = [dict(part.split("=") for part in e["CNI_ARGS"].split(";")) for e in (env, seen)]
+    assert set(arguments[0]) == set(arguments[1])
+    assert arguments[0]["K8S_POD_UID"] == "1-2-3"
+    assert arguments[0]["K8S_POD_INFRA_CONTAINER_ID"] == sandbox.container_id
+    assert plugins.calls()[0].cwd == "/"
+
+
+async def test_every_variable_is_empty_when_status_is_asked(runtime, plugins, recording):
+    plugins.conflist("first", "second", version="1.1.0")
+    await runtime.status()
+    env = recording("cni/1.1.0-STATUS-1")["env"] | {"CNI_PATH": str(plugins.path)}
+    assert [call.env for call in plugins.calls()] == [env, env]
+    assert set(plugins.calls()[0].stdin) == {"type", "capabilities", "name", "cniVersion"}
+
+
+# The chain
+
+
+async def test_each_plugin_gets_the_result_before_it_when_added(runtime, plugins):
+    sandbox = await runtime.add(POD)
+    first, second = plugins.calls()
+    assert [first.short, second.short] == ["ADD first", "ADD second"]
+    assert "prevResult" not in first.stdin
+    assert [ip["address"] for ip in second.stdin["prevResult"]["ips"]] == ["10.0.0.1/24"]
+    assert sandbox.ips == ["10.0.0.1", "10.0.0.2"]
+    for call in (first, second):
+        assert call.stdin["runtimeConfig"] == {"io.kubernetes.cri.pod-annotations": ANNOTATIONS}
+        assert (call.stdin["name"], call.stdin["cniVersion"]) == ("net", "1.0.0")
+
+
+async def test_chain_is_reversed_and_gets_the_last_result_when_deleted(runtime, plugins):
+    sandbox = await runtime.add(POD)
+    await runtime.delete(sandbox)
+    calls = plugins.calls()[2:]
+    assert [call.short for call in calls] == ["DEL second", "DEL first"]
+    assert [call.stdin["prevResult"] for call in calls] == [sandbox.result] * 2
+    assert [call.env["CNI_NETNS"] for call in calls] == [sandbox.netns] * 2
+    assert [call.stdin["runtimeConfig"] for call in calls] == [
+        {"io.kubernetes.cri.pod-annotations": ANNOTATIONS}
+    ] * 2
+    assert not is_namespace(Path(sandbox.netns))
+    assert list(runtime.netns_dir.iterdir()) == []
+
+
+async def test_failed_add_is_followed_by_del_of_the_whole_chain_without_result(runtime, plugins):
+    plugins.fail("ADD", "second", "no free VF", details="3 of 8")
+    with pytest.raises(AttachError) as failed:
+        await runtime.add(POD)
+    assert str(failed.value) == 'plugin type="second" failed (add): no free VF; 3 of 8'
+    assert (failed.value.code, failed.value.left) == (100, None)
+    assert plugins.short() == ["ADD first", "ADD second", "DEL second", "DEL first"]
+    assert all("prevResult" not in call.stdin for call in plugins.calls()[2:])
+    assert len({call.env["CNI_NETNS"] for call in plugins.calls()}) == 1
+    assert list(runtime.netns_dir.iterdir()) == []
+
+
+async def test_sandbox_is_left_for_delete_when_a_failed_add_cannot_be_taken_back(runtime, plugins):
+    plugins.fail("ADD", "second", "no")
+    plugins.fail("DEL", "first", "not yet")
+    with pytest.raises(AttachError) as failed:
+        await runtime.add(POD)
+    assert is_namespace(Path(failed.value.left.netns))
+    plugins.on("DEL", "first", "")
+    await runtime.delete(failed.value.left)
+    assert plugins.short()[-2:] == ["DEL second", "DEL first"]
+    assert list(runtime.netns_dir.iterdir()) == []
+
+
+async def test_pod_without_an_address_is_refused_and_taken_back_with_its_result(runtime, plugins):
+    (plugins.directory / "second.result").write_text('{"cniVersion": "1.0.0"}')
+    with pytest.raises(AttachError, match="failed to find network info for sandbox"):
+        await runtime.add(POD)
+    assert plugins.short()[2:] == ["DEL second", "DEL first"]
+    assert plugins.calls()[2].stdin["prevResult"] == {"cniVersion": "1.0.0"}
+
+
+async def test_failed_del_ends_the_chain_and_keeps_the_namespace(runtime, plugins):
+    sandbox = await runtime.add(POD)
+    plugins.fail("DEL", "second", "busy")
+    with pytest.raises(CniError) as failed:
+        await runtime.delete(sandbox)
+    assert str(failed.value) == 'plugin type="second" failed (delete): busy'
+    assert plugins.short()[2:] == ["DEL second"]
+    assert is_namespace(Path(sandbox.netns))
+    plugins.on("DEL", "second", "")
+    await runtime.delete(sandbox)
+    assert plugins.short()[3:] == ["DEL second", "DEL first"]
+
+
+async def test_netns_is_empty_when_the_namespace_has_vanished(runtime, plugins):
+    sandbox = await runtime.add(POD)
+    remove_namespace_at(Path(sandbox.netns))
+    await runtime.delete(sandbox)
+    await runtime.delete(sandbox)
+    assert [call.env["CNI_NETNS"] for call in plugins.calls()[2:]] == [""] * 4
+
+
+async def test_del_uses_the_conflist_of_now(runtime, plugins):
+    sandbox = await runtime.add(POD)
+    plugins.conflist("first", version="1.1.0")
+    await runtime.delete(sandbox)
+    assert plugins.short()[2:] == ["DEL first"]
+    assert plugins.calls()[2].stdin["prevResult"]["cniVersion"] == "1.1.0"
+
+
+async def test_del_gets_no_result_when_the_version_is_before_0_4_0(runtime, plugins):
+    plugins.conflist("first", version="0.3.1")
+    await runtime.delete(await runtime.add(POD))
+    assert "prevResult" not in plugins.calls()[1].stdin
+
+
+async def test_check_gets_the_last_result_in_order(runtime, plugins):
+    sandbox = await runtime.add(POD)
+    await runtime.check(sandbox)
+    calls = plugins.calls()[2:]
+    assert [call.short for call in calls] == ["CHECK first", "CHECK second"]
+    assert [call.stdin["prevResult"] for call in calls] == [sandbox.result] * 2
+    plugins.fail("CHECK", "first", "gone")
+    with pytest.raises(CniError, match="gone"):
+        await runtime.check(sandbox)
+    plugins.conflist("first", disableCheck=True)
+    await runtime.check(sandbox)
+    plugins.conflist("first", version="0.3.1")
+    with pytest.raises(CniError, match="does not support the CHECK command"):
+        await runtime.check(sandbox)
+
+
+@pytest.mark.parametrize(("version", "asked"), [("1.0.0", 0), ("1.1.0", 2)])
+async def test_status_and_gc_are_asked_from_version_1_1_0_on(runtime, plugins, version, asked):
+    plugins.conflist("first", "second", version=version)
+    await runtime.status()
+    await runtime.gc([])
+    assert len(plugins.calls()) == 2 * asked
+
+
+async def test_status_fails_with_the_plugins_own_words(runtime, plugins):
+    plugins.conflist("first", version="1.1.0")
+    plugins.fail("STATUS", "first", "not ready", code=50, details="no agent")
+    with pytest.raises(CniError) as failed:
+        await runtime.status()
+    assert (str(failed.value), failed.value.code) == ("not ready; no agent", 50)
+
+
+async def test_gc_names_what_is_in_use_and_asks_every_plugin(runtime, plugins):
+    plugins.conflist("first", "second", version="1.1.0")
+    sandbox = await runtime.add(POD)
+    plugins.fail("GC", "first", "a")
+    with pytest.raises(CniError, match=r"^a$"):
+        await runtime.gc([sandbox])
+    attachments = [{"containerID": sandbox.container_id, "ifname": "eth0"}]
+    calls = plugins.calls()[2:]
+    assert [call.short for call in calls] == ["GC first", "GC second"]
+    for call in calls:
+        assert call.stdin["cni.dev/attachments"] == attachments
+        assert call.stdin["cni.dev/valid-attachments"] == attachments
+        assert call.env["CNI_CONTAINERID"] == ""
+
+
+# What plugins get wrong
+
+
+@pytest.mark.parametrize(
+    ("script", "says"),
+    [
+        ("exit 3", "netplugin failed with no error message: exit status 3"),
+        ("echo oh >&2; exit 1", r'netplugin failed: "oh\\n": exit status 1'),
+        ("echo oh; exit 1", r'netplugin failed but error parsing its diagnostic message "oh\\n": '),
+        ("kill -9 $$", "netplugin failed with no error message: signal: killed"),
+        ("echo nonsense; exit 0", "error parsing the plugin's result"),
+        ("echo '[]'; exit 0", "error parsing the plugin's result"),
+        ("""echo '{"code": 7, "msg": "m", "details": "d"}'; exit 1""", "m; d"),
+    ],
+)
+async def test_plugin_that_breaks_the_protocol_is_told_in_the_librarys_words(runtime, plugins, script, says):
+    plugins.on("ADD", "first", script)
+    with pytest.raises(AttachError, match="^" + 'plugin type="first" failed \\(add\\): ' + says):
+        await runtime.add(POD)
+
+
+async def test_plugin_that_is_missing_or_cannot_be_run_is_named(runtime, plugins):
+    plugins.conflist("third")
+    with pytest.raises(AttachError) as failed:
+        await runtime.add(POD)
+    assert f'failed to find plugin "third" in path [{plugins.path}]' in str(failed.value)
+    (plugins.path / "third").write_text("no executable")
+    with pytest.raises(AttachError, match=r"fork/exec .*third: permission denied"):
+        await runtime.add(POD)
+
+
+async def test_plugin_is_killed_when_it_takes_too_long(runtime, plugins):
+    runtime.timeout_s = 0.2
+    plugins.on("ADD", "first", "exec sleep 1000")
+    with pytest.raises(AttachError, match=r"signal: killed after 0\.2 s"):
+        await runtime.add(POD)
+
+
+async def test_plugin_is_killed_when_its_caller_is_cancelled(runtime, plugins):
+    started = plugins.directory / "started"
+    os.mkfifo(started)
+    plugins.on("ADD", "first", f"echo $$ > {started}; exec sleep 1000")
+    adding = asyncio.ensure_future(runtime.add(POD))
+    pid = int(await asyncio.to_thread(started.read_text))
+    adding.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await adding
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+async def test_conflist_that_cannot_be_read_is_an_error_of_the_pod(runtime, plugins):
+    runtime.conflist.unlink()
+    with pytest.raises(AttachError, match="cni config load failed") as failed:
+        await runtime.add(POD)
+    assert failed.value.left is not None
+    remove_namespace_at(Path(failed.value.left.netns))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{", "net.conflist"),
+        ('{"name": "n", "cniVersion": "1.0.0", "plugins": []}', "plugins: wanted one"),
+        ('{"name": "n", "cniVersion": "1.0.0", "plugins": [{}]}', "type"),
+        ('{"name": "n", "cniVersion": "0.2.0", "plugins": [{"type": "a"}]}', "cniVersion: wanted one of"),
+        ('{"name": "n", "plugins": [{"type": "a"}]}', "cniVersion"),
+        ('{"name": "n", "cniVersion": "1.0.0", "plugins": [{"type": "a", "capabilities": 1}]}', "capab"),
+    ],
+)
+def test_conflist_is_refused_when_a_field_is_wrong(tmp_path, text, says):
+    path = tmp_path / "net.conflist"
+    path.write_text(text)
+    with pytest.raises(MalformedError, match=says):
+        load_conflist(path)
+
+
+@pytest.mark.parametrize(
+    ("result", "ips"),
+    [
+        ({"interfaces": [{"name": "cni0"}, {"name": "eth0"}], "ips": [{"address": "10.0.0.1/24"}]}, 1),
+        ({"interfaces": [{"name": "cni0"}], "ips": [{"address": "10.0.0.1/24", "interface": 0}]}, 0),
+        ({"interfaces": [{"name": "eth0"}], "ips": [{"address": "fd00::1/64", "interface": 0}]}, 1),
+        ({"ips": [{"address": "10.0.0.1/24", "interface": 9}]}, 1),
+        ({}, 0),
+    ],
+)
+def test_pods_addresses_are_those_of_its_own_interface(result, ips):
+    assert len(pod_ips(result, "eth0")) == ips
+
+
+# Namespaces
+
+
+def test_namespace_is_made_with_loopback_up_and_removed(netns_dir):
+    path = netns_dir / "cni-1"
+    create_namespace_at(path)
+    assert is_namespace(path)
+    links = json.loads(in_namespace(path, "ip", "-j", "link"))
+    assert [link["ifname"] for link in links] == ["lo"]
+    assert "UP" in links[0]["flags"]
+    remove_namespace_at(path)
+    assert not path.exists()
+    remove_namespace_at(path)
+
+
+def test_namespace_is_refused_when_something_is_at_its_path(netns_dir):
+    netns_dir.mkdir(exist_ok=True)
+    (netns_dir / "taken").write_text("kept")
+    with pytest.raises(KernelError, match="taken"):
+        create_namespace_at(netns_dir / "taken")
+    assert (netns_dir / "taken").read_text() == "kept"
+    assert not is_namespace(netns_dir / "taken")
+    assert not is_namespace(netns_dir / "nowhere")
+
+
+def test_own_thread_stays_in_its_namespace_when_one_is_made(netns_dir):
+    own = Path("/proc/thread-self/ns/net")
+    before = own.stat().st_ino
+    create_namespace_at(netns_dir / "cni-2")
+    assert own.stat().st_ino == before
+    assert (netns_dir / "cni-2").stat().st_ino != before
+
+
+# Real plugins
+
+
+@pytest.fixture
+def node(netns_dir, tmp_path):
+    """A node of its own: a namespace, and plugins that run in it."""
+    create_namespace_at(netns_dir / "node")
+    path = tmp_path / "bin"
+    path.mkdir()
+    for name in ("bridge", "ptp", "host-local"):
+        real = shutil.which(name, path=":".join(CNI_PATH))
+        if real is None:
+            pytest.skip(f"no CNI plugin {name} here")
+        (path / name).write_text(f"#!/bin/sh\nexec nsenter --net={netns_dir}/node {real}\n")
+        (path / name).chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize("kind", ["bridge", "ptp"])
+async def test_real_plugins_give_a_pod_an_address_and_take_it_back(node, netns_dir, tmp_path, kind):
+    ipam = {
+        "type": "host-local",
+        "ranges": [[{"subnet": "10.244.9.0/24"}]],
+        "dataDir": str(tmp_path / "ipam"),
+    }
+    plugin = {"type": kind, "bridge": "cni0", "isGateway": True, "ipam": ipam}
+    conflist = tmp_path / "net.conflist"
+    conflist.write_text(json.dumps({"cniVersion": "1.0.0", "name": "net", "plugins": [plugin]}))
+    runtime = CniRuntime([node], conflist, netns_dir)
+    sandbox = await runtime.add(POD)
+    shown = await asyncio.to_thread(in_namespace, sandbox.netns, "ip", "-j", "-4", "address")
+    eth0 = next(link for link in json.loads(shown) if link["ifname"] == "eth0")
+    assert eth0["addr_info"][0]["local"] == sandbox.ips[0]
+    assert ipaddress.ip_address(sandbox.ips[0]) in ipaddress.ip_network("10.244.9.0/24")
+    await runtime.check(sandbox)
+    await runtime.delete(sandbox)
+    await runtime.delete(sandbox)
+    assert not list((tmp_path / "ipam" / "net").glob("10.*"))
+
+
+async def test_sandboxes_are_found_again_in_their_directory(runtime, tmp_path):
+    directory = SandboxDirectory(tmp_path / "sandboxes")
+    assert directory.load() == []
+    created = await runtime.create(POD)
+    directory.save(created)
+    assert directory.load() == [created]
+    assert directory.of_pod("default", "p1") is None
+    attached = await runtime.attach(created)
+    directory.save(attached)
+    assert directory.of_pod("default", "p1") == attached
+    assert directory.of_pod("default", "p2") is None
+    directory.remove(attached)
+    assert directory.load() == []
+    (tmp_path / "sandboxes" / "x.json").write_text("{}")
+    with pytest.raises(MalformedError, match=r"x\.json"):
+        directory.load()
