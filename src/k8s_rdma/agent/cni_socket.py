@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -43,6 +44,8 @@ class CniSocket:
                     request, netns = await _receive(connection, descriptors)
             except MalformedError:
                 return  # not our executable: it gets no answer, and reports a cut-off reply if it was
+            if _given_up(connection, request):
+                return  # its DEL may have come and gone, so what an ADD gave now would be nobody's
             reply = await self._handler(request, netns)
             await asyncio.get_running_loop().sock_sendall(connection, encode_reply(reply))
 
@@ -60,6 +63,16 @@ async def _receive(connection: socket.socket, descriptors: ExitStack) -> tuple[R
             raise ConnectionResetError
         data += chunk
     return decode_request(data), netns
+
+
+def _given_up(connection: socket.socket, request: Request) -> bool:
+    """Whether the caller no longer waits: its deadline has passed, or it is gone."""
+    if 0 < request.deadline_ms <= time.monotonic() * 1000:
+        return True
+    try:
+        return connection.recv(1, socket.MSG_PEEK) == b""
+    except BlockingIOError:
+        return False
 
 
 async def _readable(connection: socket.socket) -> None:

@@ -1,0 +1,153 @@
+"""The agent's two sockets, over real Unix sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import stat
+import struct
+import time
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING
+
+import pytest
+
+from k8s_rdma.agent.cni_socket import CniSocket
+from k8s_rdma.agent.state_socket import StatePublisher
+from k8s_rdma.agent.unix_socket import listen_unix, serve_connections
+from k8s_rdma.wire.frame import Reply, Request, decode_reply, encode_request
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+    from pathlib import Path
+
+DEADLINE_S = 5
+
+
+@asynccontextmanager
+async def serving(path: Path, talk: Callable[[socket.socket], Awaitable[None]]) -> AsyncIterator[None]:
+    with listen_unix(path, 0o600) as listener:
+        task = asyncio.create_task(serve_connections(listener, talk))
+        try:
+            yield
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+
+async def next_report(reader: asyncio.StreamReader) -> bytes:
+    async with asyncio.timeout(DEADLINE_S):
+        (size,) = struct.unpack("<I", await reader.readexactly(4))
+        return await reader.readexactly(size)
+
+
+async def exchange(path: Path, frame: bytes, descriptors: tuple[int, ...] = ()) -> bytes:
+    """Send a frame and read until the end, on a thread: the peer is a blocking program."""
+
+    def call() -> bytes:
+        with socket.socket(socket.AF_UNIX) as client:
+            client.settimeout(DEADLINE_S)
+            client.connect(str(path))
+            socket.send_fds(client, [frame[:7]], list(descriptors))
+            client.sendall(frame[7:])
+            return b"".join(iter(lambda: client.recv(65536), b""))
+
+    return await asyncio.to_thread(call)
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o666])
+def test_listen_unix_sets_the_mode_and_replaces_what_was_there(tmp_path: Path, mode: int) -> None:
+    (tmp_path / "s").write_text("left by a predecessor")
+    with listen_unix(tmp_path / "s", mode):
+        assert stat.S_IMODE((tmp_path / "s").stat().st_mode) == mode
+
+
+def test_state_socket_sends_the_report_on_connect_and_after_each_change(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        publisher = StatePublisher(b"one")
+        async with serving(tmp_path / "s", publisher.talk):
+            reader, writer = await asyncio.open_unix_connection(tmp_path / "s")
+            assert await next_report(reader) == b"one"
+            await publisher.publish(b"two")
+            assert await next_report(reader) == b"two"
+            late, late_writer = await asyncio.open_unix_connection(tmp_path / "s")
+            assert await next_report(late) == b"two"
+            writer.close()
+            await publisher.publish(b"three")
+            assert await next_report(late) == b"three"
+            late_writer.close()
+
+    asyncio.run(scenario())
+
+
+def test_state_socket_skips_to_the_latest_when_a_reader_is_slow(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        publisher = StatePublisher(b"x" * 4_000_000)  # more than the socket's buffers hold
+        async with serving(tmp_path / "s", publisher.talk):
+            reader, writer = await asyncio.open_unix_connection(tmp_path / "s", limit=1024)
+            await reader.readexactly(4)
+            for number in range(50):
+                await publisher.publish(b"%d" % number)
+            await reader.readexactly(4_000_000)
+            assert await next_report(reader) == b"49"
+            writer.close()
+
+    asyncio.run(scenario())
+
+
+def test_cni_socket_hands_request_and_namespace_to_the_handler(tmp_path: Path) -> None:
+    seen = []
+
+    async def handler(request: Request, netns: int | None) -> Reply:
+        seen.append((request, os.fstat(netns).st_ino if netns is not None else None))
+        return Reply(exit_status=3, stdout=b"answer")
+
+    async def scenario() -> None:
+        request = Request(env={"CNI_COMMAND": "ADD"}, stdin=b"{}" * 300_000, has_netns=True)
+        descriptor = os.open("/proc/self/ns/net", os.O_RDONLY)
+        async with serving(tmp_path / "s", CniSocket(handler).talk):
+            reply = await exchange(tmp_path / "s", encode_request(request), (descriptor,))
+        assert decode_reply(reply) == Reply(exit_status=3, stdout=b"answer")
+        assert seen == [(request, os.fstat(descriptor).st_ino)]
+        os.close(descriptor)
+
+    before = set(os.listdir("/proc/self/fd"))  # noqa: PTH208 - names are all that is wanted
+    asyncio.run(scenario())
+    assert set(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+
+
+@pytest.mark.parametrize("frame", [b"GET / HTTP/1.1\r\n\r\n" * 3, b"KRDC\x02\x00" + bytes(18), b"KRDC"])
+def test_cni_socket_lives_on_when_a_caller_talks_nonsense(tmp_path: Path, frame: bytes) -> None:
+    async def handler(_request: Request, _netns: int | None) -> Reply:
+        return Reply(exit_status=0, stdout=b"fine")
+
+    async def scenario() -> None:
+        async with serving(tmp_path / "s", CniSocket(handler).talk):
+            _, writer = await asyncio.open_unix_connection(tmp_path / "s")
+            writer.write(frame)
+            writer.close()
+            with suppress(ConnectionError):
+                await writer.wait_closed()
+            good = encode_request(Request(env={"CNI_COMMAND": "DEL"}, stdin=b""))
+            assert decode_reply(await exchange(tmp_path / "s", good)).stdout == b"fine"
+
+    asyncio.run(scenario())
+
+
+def test_cni_socket_begins_nothing_when_the_caller_has_given_up(tmp_path: Path) -> None:
+    called = asyncio.Event()
+
+    async def handler(_request: Request, _netns: int | None) -> Reply:
+        called.set()
+        return Reply(exit_status=0, stdout=b"")
+
+    async def scenario() -> None:
+        past = int(time.monotonic() * 1000) - 1
+        frame = encode_request(Request(env={"CNI_COMMAND": "ADD"}, stdin=b"", deadline_ms=past))
+        async with serving(tmp_path / "s", CniSocket(handler).talk):
+            assert await exchange(tmp_path / "s", frame) == b""
+        assert not called.is_set()
+
+    asyncio.run(scenario())
