@@ -139,6 +139,13 @@ class Plugins:
         """Have a plugin run this shell script on a command; an empty one: be itself again."""
         (self.directory / f"{name}.{command}").write_text(script)
 
+    def give(self, name: str, address: str) -> None:
+        """Have a plugin give this address on ADD."""
+        interface = {"name": "eth0", "sandbox": "x"}
+        ips = [{"address": f"{address}/24", "interface": 0}]
+        result = {"cniVersion": "1.0.0", "interfaces": [interface], "ips": ips}
+        (self.directory / f"{name}.result").write_text(json.dumps(result))
+
     def fail(self, command: str, name: str, message: str, **more: Any) -> None:
         """Have a plugin answer a command with a CNI error."""
         document = json.dumps({"cniVersion": "1.0.0", "code": 100, "msg": message, **more})

@@ -64,6 +64,11 @@ class CniRuntime:
     netns_dir: Path
     timeout_s: float = _TIMEOUT_S
 
+    def __post_init__(self) -> None:
+        # Plugins run in `/`: a path that is relative to here would be another one there.
+        self.cni_path = [directory.absolute() for directory in self.cni_path]
+        self.netns_dir = self.netns_dir.absolute()
+
     async def add(self, pod: PodRef) -> Sandbox:
         """Make a pod's sandbox and its network (`create` and `attach`); AttachError."""
         return await self.attach(await self.create(pod))

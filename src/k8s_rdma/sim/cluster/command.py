@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.sim.cluster.api import ApiConfig, serving_api
 from k8s_rdma.sim.cluster.kubeconfig import write_kubeconfig
+from k8s_rdma.sim.cluster.kubelet import running_kubelet
+from k8s_rdma.sim.cluster.node_services import KubeletConfig
 from k8s_rdma.sim.cluster.process import run
 from k8s_rdma.sim.cluster.resources import parse_resource_type
 from k8s_rdma.sim.cluster.scheduler import SchedulerConfig, scheduling
@@ -42,6 +44,7 @@ def _parser() -> argparse.ArgumentParser:
     parts = parser.add_subparsers(dest="part", required=True)
     _add_api(parts.add_parser("api", help="the API server"))
     _add_scheduler(parts.add_parser("scheduler", help="the scheduler"))
+    _add_kubelet(parts.add_parser("kubelet", help="the kubelet of one node, with its container runtime"))
     return parser
 
 
@@ -100,3 +103,51 @@ async def _scheduler(options: argparse.Namespace) -> AsyncIterator[str]:
         config = SchedulerConfig(seed=options.seed, extenders=extenders)
     async with scheduling(options.server, config):
         yield config.name
+
+
+def _add_kubelet(parser: argparse.ArgumentParser) -> None:
+    _add_common(parser)
+    parser.add_argument("--server", required=True, metavar="URL", help="the API server")
+    parser.add_argument("--node", required=True, metavar="NAME", help="the node")
+    parser.add_argument("--node-ip", metavar="ADDRESS", help="its address; default: of its Node object")
+    parser.add_argument("--conflist", required=True, type=Path, metavar="FILE", help="the CNI network")
+    parser.add_argument(
+        "--cni-path",
+        required=True,
+        action="append",
+        type=Path,
+        metavar="DIR",
+        help="directory with CNI plugins; may be given repeatedly",
+    )
+    parser.add_argument(
+        "--netns-dir", required=True, type=Path, metavar="DIR", help="where pods' namespaces are bound"
+    )
+    parser.add_argument(
+        "--state-dir",
+        type=Path,
+        metavar="DIR",
+        help="where sandboxes are recorded, one JSON file each (`sandboxes` beside the namespaces)",
+    )
+    parser.add_argument(
+        "--late-delete-s",
+        type=float,
+        default=20.0,
+        metavar="S",
+        help="seconds from a pod's end to the DELs without a namespace; negative: none (%(default)s)",
+    )
+    parser.set_defaults(service=_kubelet)
+
+
+@asynccontextmanager
+async def _kubelet(options: argparse.Namespace) -> AsyncIterator[str]:
+    config = KubeletConfig(
+        node=options.node,
+        node_ip=options.node_ip,
+        conflist=options.conflist,
+        cni_path=options.cni_path,
+        netns_dir=options.netns_dir,
+        state_dir=options.state_dir,
+        late_delete_s=None if options.late_delete_s < 0 else options.late_delete_s,
+    )
+    async with running_kubelet(options.server, config):
+        yield config.node

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -25,6 +26,13 @@ def system_clock() -> datetime:
 def timestamp(moment: datetime) -> str:
     """`metav1.Time`: RFC 3339 in UTC, whole seconds."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def nano_timestamp() -> str:
+    """The time now as Go's RFC3339Nano: UTC, up to nine decimals, without zeros at their end."""
+    seconds, nanoseconds = divmod(time.time_ns(), 10**9)
+    whole = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    return f"{whole}.{nanoseconds:09d}".rstrip("0").rstrip(".") + "Z"
 
 
 def parse_timestamp(text: str) -> datetime:

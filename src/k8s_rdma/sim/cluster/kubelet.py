@@ -1,0 +1,122 @@
+"""The kubelet stand-in, with its container runtime: it runs the network of one node's pods.
+
+A pod's containers are nothing but its network namespace. Pods outlive the kubelet, as they do a real one:
+what it left is found again in the directory of sandboxes.
+
+    async with running_kubelet("http://127.0.0.1:8080", KubeletConfig(node="w1", ...)) as kubelet:
+        kubelet.netns_of("default", "p1")
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from k8s_rdma.sim.cluster.background import in_background
+from k8s_rdma.sim.cluster.client import ApiClient
+from k8s_rdma.sim.cluster.cni_runtime import CniRuntime
+from k8s_rdma.sim.cluster.events import EventRecorder
+from k8s_rdma.sim.cluster.informer import Informer
+from k8s_rdma.sim.cluster.node_agent import register_node, watch_network
+from k8s_rdma.sim.cluster.node_services import KubeletConfig, NodeServices
+from k8s_rdma.sim.cluster.objects import JsonObject, uid_of
+from k8s_rdma.sim.cluster.pod_worker import PodWorker
+from k8s_rdma.sim.cluster.resources import PODS
+from k8s_rdma.sim.cluster.sandbox import PodRef, Sandbox, SandboxDirectory
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+
+@asynccontextmanager
+async def running_kubelet(server: str, config: KubeletConfig) -> AsyncIterator[Kubelet]:
+    """Run a node's kubelet until the block ends; entered once the node is known and its pods are seen."""
+    async with ApiClient.connecting(server) as client:
+        services = NodeServices(
+            config=config,
+            client=client,
+            runtime=CniRuntime(config.cni_path, config.conflist, config.netns_dir),
+            recorder=EventRecorder(client=client, component="kubelet", host=config.node, clock=config.clock),
+            sandboxes=SandboxDirectory(config.sandboxes),
+        )
+        kubelet = Kubelet(services)
+        async with in_background(kubelet.run()):
+            await kubelet.synced.wait()
+            yield kubelet
+
+
+class Kubelet:
+    """One worker for each pod of the node; `run` for as long as it shall."""
+
+    def __init__(self, services: NodeServices) -> None:
+        self.synced = asyncio.Event()
+        self._services = services
+        self._workers: dict[str, PodWorker] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._left: dict[str, list[Sandbox]] = {}
+        self._pods = Informer(
+            services.client, PODS, self._on_pod, field_selector=f"spec.nodeName={services.config.node}"
+        )
+        self._group = asyncio.TaskGroup()
+
+    async def run(self) -> NoReturn:
+        """Serve the node until cancelled; its pods stay as they are."""
+        await register_node(self._services)
+        for sandbox in self._services.sandboxes.load():
+            self._left.setdefault(sandbox.pod.uid, []).append(sandbox)
+        async with self._group as group:
+            await watch_network(self._services, group)
+            group.create_task(self._pods.run())
+            await self._pods.synced.wait()
+            self._end_pods_that_went()
+            self.synced.set()
+        raise AssertionError
+
+    def sandbox_of(self, namespace: str, name: str) -> Sandbox | None:
+        """The sandbox of a pod that runs here; None when there is none."""
+        return self._services.sandboxes.of_pod(namespace, name)
+
+    def netns_of(self, namespace: str, name: str) -> Path | None:
+        """The file of a running pod's network namespace, for nsenter(1) or setns(2)."""
+        sandbox = self.sandbox_of(namespace, name)
+        return Path(sandbox.netns) if sandbox is not None else None
+
+    def lose_sandbox(self, uid: str) -> None:
+        """As if the pod's sandbox had died: DEL, then ADD for a new one. KeyError: no such pod here."""
+        self._workers[uid].lose_sandbox()
+
+    async def ended(self, uid: str) -> None:
+        """Return when nothing of the pod is left here, and the last DEL for it has been run."""
+        if (task := self._tasks.get(uid)) is not None:
+            await asyncio.wait([task])
+
+    def _on_pod(self, old: JsonObject | None, new: JsonObject | None) -> None:
+        uid = uid_of(new or old or {})
+        if (worker := self._workers.get(uid)) is not None:
+            worker.update(new)
+        elif new is not None:
+            self._start(PodWorker(self._services, new, self._left.pop(uid, [])), uid)
+
+    def _start(self, worker: PodWorker, uid: str) -> None:
+        def forget(_: asyncio.Task[None]) -> None:
+            del self._workers[uid], self._tasks[uid]
+
+        self._workers[uid] = worker
+        self._tasks[uid] = self._group.create_task(worker.run())
+        self._tasks[uid].add_done_callback(forget)
+
+    def _end_pods_that_went(self) -> None:
+        """What a former kubelet left of pods that are no longer there."""
+        for uid, sandboxes in self._left.items():
+            worker = PodWorker(self._services, _pod_of(sandboxes[0].pod), sandboxes)
+            worker.update(None)
+            self._start(worker, uid)
+        self._left.clear()
+
+
+def _pod_of(reference: PodRef) -> JsonObject:
+    namespace, name = reference.key
+    meta = {"namespace": namespace, "name": name, "uid": reference.uid, "resourceVersion": ""}
+    return {"metadata": meta, "spec": {}, "status": {}}

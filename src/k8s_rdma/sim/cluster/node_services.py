@@ -1,0 +1,62 @@
+"""What everything on one node's kubelet shares, and how the kubelet is run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from k8s_rdma.sim.cluster.client import ApiClient
+from k8s_rdma.sim.cluster.cni_runtime import CniRuntime
+from k8s_rdma.sim.cluster.events import EventRecorder
+from k8s_rdma.sim.cluster.objects import Clock, system_clock
+from k8s_rdma.sim.cluster.sandbox import SandboxDirectory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KubeletConfig:
+    """How the kubelet of one node is run.
+
+    state_dir: where sandboxes are recorded, one file each; default: `sandboxes` beside `netns_dir`.
+    node_ip: the node's address; None: the InternalIP of the Node object, or 127.0.0.1.
+    register: create the Node object if there is none.
+    start_retry_s: the first pause after a sandbox that failed; doubles up to `max_start_retry_s`.
+    stop_retry_s: the pause after a DEL that failed.
+    late_delete_s: when the two DELs without a namespace follow a pod's end; None: never.
+    status_interval_s: how often the plugins are asked for their STATUS.
+    """
+
+    node: str
+    conflist: Path
+    cni_path: Sequence[Path]
+    netns_dir: Path
+    state_dir: Path | None = None
+    node_ip: str | None = None
+    register: bool = True
+    start_retry_s: float = 1.0
+    max_start_retry_s: float = 10.0
+    stop_retry_s: float = 1.5
+    late_delete_s: float | None = 20.0
+    status_interval_s: float = 5.0
+    clock: Clock = system_clock
+
+    @property
+    def sandboxes(self) -> Path:
+        """The directory of the sandboxes' records."""
+        return self.state_dir if self.state_dir is not None else self.netns_dir.parent / "sandboxes"
+
+
+@dataclass(slots=True, kw_only=True)
+class NodeServices:
+    """The services that pods' workers share.
+
+    network_error: why the network is not ready; empty when it is.
+    """
+
+    config: KubeletConfig
+    client: ApiClient
+    runtime: CniRuntime
+    recorder: EventRecorder
+    sandboxes: SandboxDirectory
+    node_ip: str = "127.0.0.1"
+    network_error: str = field(default="")

@@ -1,0 +1,249 @@
+"""One pod on its node, from its sandbox to its end (in Kubernetes: a pod worker).
+
+Source: `pkg/kubelet/pod_workers.go`, `kuberuntime_manager.go`, `kuberuntime_gc.go`; events and the order
+of DELs as recorded from kubelet 1.36 with containerd 2.1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import structlog
+
+from k8s_rdma.errors import K8sRdmaError, KernelError
+from k8s_rdma.sim.cluster.client import ApiError
+from k8s_rdma.sim.cluster.cni_plugin import CniError
+from k8s_rdma.sim.cluster.cni_runtime import AttachError
+from k8s_rdma.sim.cluster.network_namespace import is_namespace
+from k8s_rdma.sim.cluster.objects import (
+    annotations_of,
+    is_terminating,
+    key_of,
+    name_of,
+    namespace_of,
+    nano_timestamp,
+    spec_of,
+    uid_of,
+)
+from k8s_rdma.sim.cluster.pod_status import running_status
+from k8s_rdma.sim.cluster.resources import PODS
+from k8s_rdma.sim.cluster.sandbox import PodRef, Sandbox
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from k8s_rdma.sim.cluster.node_services import NodeServices
+    from k8s_rdma.sim.cluster.objects import JsonObject
+
+_NOT_THERE = frozenset({404, 409})  # no such pod, or another one of that name
+_LATE_DELETES = 2
+_log = structlog.get_logger()
+
+
+class _NotStartedError(K8sRdmaError):
+    """A sandbox could not be had; about: the `reason` of the event that says so."""
+
+    def __init__(self, about: str, message: str) -> None:
+        super().__init__(message)
+        self.about = about
+
+
+class PodWorker:
+    """Keeps a sandbox for the pod until the pod shall end, then takes it down and lets the object go.
+
+    sandboxes: what a former kubelet left of the pod.
+    """
+
+    def __init__(self, services: NodeServices, pod: JsonObject, sandboxes: list[Sandbox]) -> None:
+        self._services = services
+        self._config = services.config
+        self._pod = pod
+        self._seen_at = nano_timestamp()
+        self._sandboxes = {sandbox.container_id: sandbox for sandbox in sandboxes}
+        self._taken_down: list[Sandbox] = []
+        self._gone = False
+        self._lost = False
+        self._ending = asyncio.Event()
+        self._woken = asyncio.Event()
+        self.update(pod)
+
+    def update(self, pod: JsonObject | None) -> None:
+        """The pod's object changed; None: it is gone, and with it the reason to run."""
+        if pod is None:
+            self._gone = True
+        else:
+            self._pod = pod
+        if self._gone or is_terminating(self._pod):
+            self._ending.set()
+            self._woken.set()
+
+    def lose_sandbox(self) -> None:
+        """The sandbox has died: it is taken down, and another one made."""
+        self._lost = True
+        self._woken.set()
+
+    async def run(self) -> None:
+        """The pod's life on this node; returns when nothing of it is left."""
+        if spec_of(self._pod).get("hostNetwork"):
+            await self._keep_in_host_network()
+        else:
+            await self._keep_sandbox()
+        await self._repeat_until_done(self._take_down)
+        await self._let_go()
+        await self._delete_late()
+
+    # While it runs
+
+    async def _keep_in_host_network(self) -> None:
+        if not self._ending.is_set():
+            await self._report(None)
+        await self._ending.wait()
+
+    async def _keep_sandbox(self) -> None:
+        current = self._usable()
+        while not self._ending.is_set():
+            if current is None:
+                current = await self._start()
+                continue
+            self._lost = False
+            await self._report(current)
+            while not self._ending.is_set() and not self._lost:
+                await self._woken.wait()
+                self._woken.clear()
+            if not self._ending.is_set():
+                current = None
+                message = "Pod sandbox changed, it will be killed and re-created."
+                await self._services.recorder.normal(self._pod, "SandboxChanged", message)
+
+    def _usable(self) -> Sandbox | None:
+        """The sandbox that a former kubelet had up, if its namespace is still there."""
+        kept = (s for s in self._sandboxes.values() if s.result is not None and is_namespace(Path(s.netns)))
+        return next(kept, None)
+
+    async def _start(self) -> Sandbox | None:
+        """A sandbox, after as many tries as it takes; None when the pod shall end meanwhile."""
+        pause_s = self._config.start_retry_s
+        while not self._ending.is_set():
+            try:
+                return await self._try_to_start()
+            except _NotStartedError as error:
+                await self._services.recorder.warning(self._pod, error.about, error.message)
+            await self._until_ending(pause_s)
+            pause_s = min(2 * pause_s, self._config.max_start_retry_s)
+        return None
+
+    async def _try_to_start(self) -> Sandbox:
+        await self._take_down_before_start()
+        if why := self._services.network_error:
+            message = f"network is not ready: container runtime network not ready: {why}"
+            raise _NotStartedError("NetworkNotReady", message)
+        try:
+            sandbox = await self._services.runtime.create(self._reference())
+        except KernelError as error:
+            raise _NotStartedError("FailedCreatePodSandBox", _not_created(error.message)) from error
+        self._keep(sandbox)
+        try:
+            attached = await self._services.runtime.attach(sandbox)
+        except AttachError as error:
+            self._forget(sandbox)
+            if error.left is not None:
+                self._keep(error.left)
+            why = f'failed to setup network for sandbox "{sandbox.container_id}": {error}'
+            raise _NotStartedError("FailedCreatePodSandBox", _not_created(why)) from error
+        self._keep(attached)
+        return attached
+
+    async def _take_down_before_start(self) -> None:
+        try:
+            await self._take_down()
+        except CniError as error:
+            raise _NotStartedError("FailedKillPod", self._not_killed(error)) from error
+
+    def _reference(self) -> PodRef:
+        """The pod as the runtime is told of it, with what kubelet adds to its annotations."""
+        added = {"kubernetes.io/config.seen": self._seen_at, "kubernetes.io/config.source": "api"}
+        return PodRef(
+            namespace=namespace_of(self._pod),
+            name=name_of(self._pod),
+            uid=uid_of(self._pod),
+            annotations={**annotations_of(self._pod), **added},
+        )
+
+    async def _report(self, sandbox: Sandbox | None) -> None:
+        status = running_status(self._pod, sandbox, self._services.node_ip, self._config.clock())
+        try:
+            await self._services.client.patch_status(PODS, key_of(self._pod), status)
+        except ApiError as error:
+            if error.code not in _NOT_THERE:
+                _log.warning("pod.not_reported", pod=name_of(self._pod), error=error.message)
+
+    # When it ends
+
+    async def _take_down(self) -> None:
+        """Stop every sandbox there is; CniError leaves those that are not yet stopped."""
+        for sandbox in list(self._sandboxes.values()):
+            await self._services.runtime.delete(sandbox)
+            self._forget(sandbox)
+            self._taken_down.append(sandbox)
+
+    async def _let_go(self) -> None:
+        """Delete the pod's object for good, unless that was done without waiting for this node."""
+        while not self._gone:
+            try:
+                await self._services.client.delete_now(PODS, self._pod)
+            except ApiError as error:
+                if error.code not in _NOT_THERE:
+                    await asyncio.sleep(self._config.stop_retry_s)
+                    continue
+            return
+
+    async def _delete_late(self) -> None:
+        """Removing a stopped sandbox runs DEL again, without its namespace and the result of ADD."""
+        if self._config.late_delete_s is None or not self._taken_down:
+            return
+        await asyncio.sleep(self._config.late_delete_s)
+        for sandbox in self._taken_down:
+            remove = partial(self._services.runtime.detach, replace(sandbox, result=None))
+            for _ in range(_LATE_DELETES):
+                await self._repeat_until_done(remove)
+
+    async def _repeat_until_done(self, step: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            try:
+                return await step()
+            except CniError as error:
+                await self._services.recorder.warning(self._pod, "FailedKillPod", self._not_killed(error))
+            await asyncio.sleep(self._config.stop_retry_s)
+
+    # What is kept
+
+    def _keep(self, sandbox: Sandbox) -> None:
+        self._sandboxes[sandbox.container_id] = sandbox
+        self._services.sandboxes.save(sandbox)
+
+    def _forget(self, sandbox: Sandbox) -> None:
+        self._sandboxes.pop(sandbox.container_id, None)
+        self._services.sandboxes.remove(sandbox)
+
+    async def _until_ending(self, timeout_s: float) -> None:
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._ending.wait()
+        except TimeoutError:
+            return
+
+    def _not_killed(self, error: CniError) -> str:
+        sandbox = next(iter(self._sandboxes), "")
+        return (
+            f'error killing pod: failed to "KillPodSandbox" for "{uid_of(self._pod)}" with '
+            f'KillPodSandboxError: "rpc error: code = Unknown desc = failed to destroy network for sandbox '
+            f'\\"{sandbox}\\": {error}"'
+        )
+
+
+def _not_created(why: str) -> str:
+    return f"Failed to create pod sandbox: rpc error: code = Unknown desc = {why}"
