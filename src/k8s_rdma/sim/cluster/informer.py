@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 OnChange: TypeAlias = "Callable[[JsonObject | None, JsonObject | None], None]"
 
 _GONE = 410
-_RETRY_S = 1.0
 _log = structlog.get_logger()
 
 
@@ -32,7 +31,13 @@ class Informer:
     """
 
     def __init__(
-        self, client: ApiClient, resource: ResourceType, on_change: OnChange, *, field_selector: str = ""
+        self,
+        client: ApiClient,
+        resource: ResourceType,
+        on_change: OnChange,
+        *,
+        field_selector: str = "",
+        retry_s: float = 1.0,
     ) -> None:
         self.objects: dict[Key, JsonObject] = {}
         self.synced = asyncio.Event()
@@ -40,9 +45,10 @@ class Informer:
         self._resource = resource
         self._on_change = on_change
         self._field_selector = field_selector
+        self._retry_s = retry_s
 
     async def run(self) -> NoReturn:
-        """Follow the API server; one that does not answer is asked again every second."""
+        """Follow the API server; one that does not answer is asked again every `retry_s`."""
         while True:
             try:
                 revision = await self._list()
@@ -50,7 +56,7 @@ class Informer:
             except ApiError as error:
                 if error.code != _GONE:
                     _log.warning("informer.retry", resource=self._resource.plural, error=error.message)
-                    await asyncio.sleep(_RETRY_S)
+                    await asyncio.sleep(self._retry_s)
 
     async def _list(self) -> str:
         items, revision = await self._client.list(self._resource, self._field_selector)

@@ -31,9 +31,9 @@ async def _run(service: AbstractAsyncContextManager[str], ready_file: Path | Non
 
 
 def _announce(line: str, ready_file: Path | None) -> None:
-    sys.stdout.write(line)
-    sys.stdout.flush()
     if ready_file is not None:  # whole or not there, for whoever waits for it
         written = ready_file.with_name(f".{ready_file.name}.new")
         written.write_text(line)
         written.replace(ready_file)
+    sys.stdout.write(line)
+    sys.stdout.flush()
