@@ -40,14 +40,13 @@ _log = structlog.get_logger()
 class Pace:
     """How often, in seconds.
 
-    poll_s: a node of interest is asked. touch_s: the same node is touched at most. gap_s: between any two
-    touches. retry_s: after a touch that failed.
+    poll_s: a node of interest is asked. touch_s: the same node is touched at most, and five times that
+    after a failure. gap_s: between any two touches.
     """
 
     poll_s: float = 1.0
     touch_s: float = 1.0
     gap_s: float = 0.1
-    retry_s: float = 5.0
 
 
 class Toucher:
@@ -154,8 +153,8 @@ class Toucher:
             _log.warning("touch_refused", node=node, error=error.message)
             return
         except (ApiUnreachableError, ApiUncertainError) as error:
-            _log.warning("touch_failed", node=node, error=error.message, again_in_s=self._pace.retry_s)
-            self._due[node] = now + self._pace.retry_s
+            _log.warning("touch_failed", node=node, error=error.message)
+            self._due[node] = now + 5 * self._pace.touch_s
             return
         self.touches += 1
         self._touched = {n: at for n, at in self._touched.items() if at + self._pace.touch_s > now}

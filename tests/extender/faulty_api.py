@@ -1,0 +1,102 @@
+"""A cluster's API whose writes go wrong in the ways that writes do."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import TYPE_CHECKING
+
+from k8s_rdma.core.ids import NodeName
+from k8s_rdma.kube.api import ApiRefusedError, ApiUncertainError, ApiUnreachableError, ClusterApi, PodBinding
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from k8s_rdma.kube.api import Event, NodeView, PodView
+
+
+class Fault(Enum):
+    """What becomes of a bind.
+
+    REFUSED: 403, nothing written. UNREACHABLE: no connection. DROPPED: no answer, nothing written.
+    LOST: written, no answer. LATE: no answer, written when `late` is set.
+    """
+
+    REFUSED = auto()
+    UNREACHABLE = auto()
+    DROPPED = auto()
+    LOST = auto()
+    LATE = auto()
+
+
+def open_gate() -> asyncio.Event:
+    gate = asyncio.Event()
+    gate.set()
+    return gate
+
+
+@dataclass(slots=True)
+class FaultyApi:
+    """`ClusterApi` that hands on to another one.
+
+    faults: of the binds to come, in order. unread: that many reads of a pod fail. writing: binds wait
+    for it before they are handed on. started, begun: binds that began, and an event for the first.
+    watching: cleared to hold back the lists of pods.
+    """
+
+    real: ClusterApi
+    faults: list[Fault] = field(default_factory=list)
+    unread: int = 0
+    reads: int = 0
+    touch_faults: list[Exception] = field(default_factory=list)
+    touched: list[NodeName] = field(default_factory=list)
+    started: list[PodBinding] = field(default_factory=list)
+    begun: asyncio.Event = field(default_factory=asyncio.Event)
+    writing: asyncio.Event = field(default_factory=open_gate)
+    watching: asyncio.Event = field(default_factory=open_gate)
+    late: asyncio.Event = field(default_factory=asyncio.Event)
+    late_writes: list[asyncio.Task[None]] = field(default_factory=list)
+
+    async def get_pod(self, namespace: str, name: str) -> PodView | None:
+        self.reads += 1
+        if self.unread:
+            self.unread -= 1
+            message = "get pod: no answer"
+            raise ApiUncertainError(message)
+        return await self.real.get_pod(namespace, name)
+
+    async def bind_pod(self, binding: PodBinding) -> None:
+        self.started.append(binding)
+        self.begun.set()
+        await self.writing.wait()
+        fault = self.faults.pop(0) if self.faults else None
+        if fault is Fault.REFUSED:
+            raise ApiRefusedError("bind pod: forbidden", status=403)
+        if fault is Fault.UNREACHABLE:
+            raise ApiUnreachableError("bind pod: no connection")
+        if fault is Fault.LATE:
+            self.late_writes.append(asyncio.create_task(self._write_late(binding)))
+        elif fault is not Fault.DROPPED:
+            await self.real.bind_pod(binding)
+        if fault:
+            raise ApiUncertainError("bind pod: no answer")
+
+    async def annotate_node(self, node: NodeName, key: str, value: str) -> None:
+        if self.touch_faults:
+            raise self.touch_faults.pop(0)
+        await self.real.annotate_node(node, key, value)
+        self.touched.append(node)
+
+    async def follow_pods(self) -> AsyncIterator[Event[PodView]]:
+        await self.watching.wait()
+        async for event in self.real.follow_pods():
+            yield event
+
+    async def follow_nodes(self) -> AsyncIterator[Event[NodeView]]:
+        async for event in self.real.follow_nodes():
+            yield event
+
+    async def _write_late(self, binding: PodBinding) -> None:
+        await self.late.wait()
+        await self.real.bind_pod(binding)

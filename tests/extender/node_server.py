@@ -1,0 +1,110 @@
+"""A node's `/v1/node` as the extender meets it, over a real socket, and as bad as wanted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from k8s_rdma.wire.rest import Allocation, Interface, NodeReport, PfReport, Pod, encode_report
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+PF0 = "0000:03:00.0"
+PF1 = "0000:03:00.1"
+
+
+def pf(pci: str = PF0, *, vfs: int = 4, mbps: int | None = 10_000, **foreign: int) -> PfReport:
+    return PfReport(
+        name=f"enp3s0f{pci[-1]}", pci=pci, driver="virtual", capacity_vfs=vfs, link_mbps=mbps, **foreign
+    )
+
+
+Held = Mapping[str, int | Sequence[int]]
+"""Pods by UID, with an interface on the first PF for each of these reservations, Mb/s."""
+
+
+def report(node: str, *pfs: PfReport, generation: int = 1, held: Held | None = None) -> NodeReport:
+    pfs = pfs or (pf(),)
+    allocations = tuple(
+        Allocation(
+            pod=Pod(namespace="default", name=f"pod-{uid}", uid=uid),
+            container_id=f"c-{uid}",
+            phase="attached",
+            interfaces=tuple(
+                Interface(pf=pfs[0].pci, vf=0, ifname="eth0", mac="", min_tx_rate=rate, max_tx_rate=0)
+                for rate in ([rates] if isinstance(rates, int) else rates)
+            ),
+        )
+        for uid, rates in (held or {}).items()
+    )
+    return NodeReport(
+        node=node, generation=f"epoch.{generation}", ledger="ok", pfs=pfs, allocations=allocations
+    )
+
+
+@dataclass(slots=True)
+class NodeServer:
+    """One node. answering: cleared to let questions wait. raw: sent instead of any answer."""
+
+    name: str
+    address: str
+    report: NodeReport
+    raw: bytes | None = None
+    asked: int = 0
+    connections: int = 0
+    answering: asyncio.Event = field(default_factory=asyncio.Event)
+    heard: asyncio.Event = field(default_factory=asyncio.Event)
+    conditions: list[bytes] = field(default_factory=list)
+
+    def holds(self, **held: int | Sequence[int]) -> None:
+        """Report these allocations from now on (see `report`)."""
+        generation = int(self.report.generation.partition(".")[2]) + 1
+        self.report = report(self.name, *self.report.pfs, generation=generation, held=held)
+
+    async def talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        try:
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                self.asked += 1
+                self.heard.set()
+                await self.answering.wait()
+                writer.write(self._answer(head))
+                await writer.drain()
+                if self.raw is not None:
+                    return
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return
+        finally:
+            writer.close()
+
+    def _answer(self, head: bytes) -> bytes:
+        if self.raw is not None:
+            return self.raw
+        etag = f'"{self.report.generation}"'.encode()
+        lines = dict(line.split(b": ", 1) for line in head.split(b"\r\n")[1:] if line)
+        condition = lines.get(b"If-None-Match")
+        if condition is not None:
+            self.conditions.append(condition)
+        if condition == etag:
+            return b"HTTP/1.1 304 Not Modified\r\nETag: %b\r\n\r\n" % etag
+        body = encode_report(self.report)
+        return b"HTTP/1.1 200 OK\r\nETag: %b\r\nContent-Length: %d\r\n\r\n%b" % (etag, len(body), body)
+
+
+@asynccontextmanager
+async def node_servers(*names: str) -> AsyncIterator[tuple[int, dict[str, NodeServer]]]:
+    """Servers of these nodes, each at an address of its own, all at one port."""
+    port, nodes = 0, {}
+    async with AsyncExitStack() as stack:
+        for index, name in enumerate(names):
+            node = NodeServer(name=name, address=f"127.0.7.{index + 1}", report=report(name))
+            node.answering.set()
+            server = await asyncio.start_server(node.talk, node.address, port)
+            stack.callback(server.close)
+            port = server.sockets[0].getsockname()[1]
+            nodes[name] = node
+        yield port, nodes

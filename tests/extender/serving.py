@@ -1,0 +1,58 @@
+"""An extender that serves HTTP on a real socket."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+
+from extender.world import QUICK, World, until
+from k8s_rdma.extender.config import ExtenderConfig
+from k8s_rdma.extender.run import listen, serve
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+FILTER = "/scheduler/rdma_scheduling"
+PRIORITIZE = "/scheduler/prioritize"
+BIND = "/scheduler/bind"
+
+
+@dataclass(slots=True)
+class Served:
+    """A served extender. stop: ends it gracefully. done: it has ended."""
+
+    http: httpx2.AsyncClient
+    port: int
+    stop: asyncio.Event
+    done: asyncio.Task[None]
+
+    async def post(self, path: str, body: bytes | str) -> httpx2.Response:
+        return await self.http.post(path, content=body, headers={"Content-Type": "application/json"})
+
+    async def ready(self) -> None:
+        while (await self.http.get("/healthz")).status_code != 200:  # noqa: ASYNC110  that is the interface
+            await asyncio.sleep(0.002)
+
+
+@asynccontextmanager
+async def served(world: World, key: bytes | None = None, **settings: Any) -> AsyncIterator[Served]:
+    """Serve an extender for the cluster; entered at once, whether it is ready or not."""
+    config = ExtenderConfig(node_port=world.port, **{**QUICK, **settings})
+    stop = asyncio.Event()
+    with listen("127.0.0.1", 0) as listener:
+        port = listener.getsockname()[1]
+        done = asyncio.create_task(serve(config, world.api, listener, stop=stop, key=key))
+        try:
+            base = f"http://127.0.0.1:{port}"
+            async with httpx2.AsyncClient(base_url=base, trust_env=False, timeout=30) as http:
+                yield Served(http, port, stop, done)
+        finally:
+            stop.set()
+            await done
+
+
+__all__ = ["BIND", "FILTER", "PRIORITIZE", "Served", "served", "until"]

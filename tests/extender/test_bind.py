@@ -1,0 +1,434 @@
+"""bind: what is written, what is held, and what becomes of it when the API server fails."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from extender.faulty_api import Fault
+from extender.node_server import PF0, PF1, pf, report
+from extender.world import cluster, extending, until, world
+from k8s_rdma.core.ids import NodeName, PodUid
+from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, decode
+
+pytestmark = pytest.mark.anyio
+
+KEY = b"a key that agents share"
+NOT_ENOUGH = "RDMA Scheduler Extension: Node did not have enough free RDMA resources. ("
+
+
+async def placement(w, name: str, key: bytes | None = None):
+    """The placement in the pod's annotation, which must hold for the pod and its node."""
+    pod = await w.read_pod(name)
+    text = pod["metadata"]["annotations"][PLACEMENT_ANNOTATION]
+    uid, node = PodUid(pod["metadata"]["uid"]), NodeName(pod["spec"]["nodeName"])
+    return decode(text, uid=uid, node=node, key=key)
+
+
+async def test_bind_sets_node_and_signed_placement_in_one_write():
+    async with world("w1", key=KEY) as w:
+        await w.create_pod("p", 3_000, 2_000)
+        await w.filter("p")
+        assert await w.bind("p", "w1") == ""
+        given = await placement(w, "p", KEY)
+        assert [(i.pf, i.min_tx_rate_mbps) for i in given.interfaces] == [(PF0, 3_000), (PF0, 2_000)]
+        assert [b.annotations.keys() for b in w.api.started] == [{PLACEMENT_ANNOTATION}]
+
+
+async def test_bind_writes_no_hmac_when_there_is_no_key():
+    async with world("w1") as w:
+        await w.create_pod("p", 1)
+        assert await w.bind("p", "w1") == ""
+        pod = await w.read_pod("p")
+        assert "hmac" not in json.loads(pod["metadata"]["annotations"][PLACEMENT_ANNOTATION])
+
+
+async def test_bind_reads_the_pod_when_it_was_not_filtered_here():
+    async with world("w1") as w:
+        await w.create_pod("p", 3_000)
+        assert await w.bind("p", "w1") == ""
+        assert w.api.reads == 1
+        assert len((await placement(w, "p")).interfaces) == 1
+
+
+async def test_bind_uses_the_request_of_filter_without_reading_the_pod():
+    async with world("w1") as w:
+        await w.create_pod("p", 3_000)
+        await w.filter("p")
+        assert await w.bind("p", "w1") == ""
+        assert w.api.reads == 0
+
+
+async def test_bind_reads_the_pod_anew_when_its_annotation_changed_since_filter():
+    async with world("w1") as w:
+        await w.create_pod("p", 3_000)
+        await w.filter("p")
+        changed = {"metadata": {"annotations": {"rdma_interfaces_required": '[{"min_tx_rate": 7000}]'}}}
+        await w.patch_pod("p", changed)
+        await until(lambda: w.extender.binder.requests.recall(w.pods["p"]["metadata"]["uid"]) is None)
+        assert await w.bind("p", "w1") == ""
+        assert [i.min_tx_rate_mbps for i in (await placement(w, "p")).interfaces] == [7_000]
+
+
+async def test_bind_is_a_plain_binding_when_the_pod_wants_nothing():
+    async with world("w1") as w:
+        await w.create_pod("p")
+        await w.filter("p")
+        assert await w.bind("p", "w1") == ""
+        assert await w.node_of("p") == "w1"
+        assert PLACEMENT_ANNOTATION not in (await w.read_pod("p"))["metadata"].get("annotations", {})
+        assert not w.nodes["w1"].asked
+
+
+async def test_bind_refuses_a_malformed_annotation_by_field():
+    async with world("w1") as w:
+        await w.create_pod("p", annotation='[{"min": 1}]')
+        error = await w.bind("p", "w1")
+        assert "malformatted. (rdma_interfaces_required[0].min" in error
+        assert w.api.started == []
+
+
+async def test_bind_asks_the_node_afresh_and_says_what_changed_when_it_fits_no_more():
+    async with world("w1", max_age_s=3600.0) as w:
+        await w.create_pod("p", 5_000)
+        assert await w.fitting("p") == ["w1"]
+        w.nodes["w1"].holds(other=6_000)
+        error = await w.bind("p", "w1")
+        assert error.startswith(f"{NOT_ENOUGH}node w1: ")
+        assert "its report changed since the pod was filtered" in error
+        assert await w.node_of("p") is None
+
+
+async def test_bind_names_the_pods_that_were_bound_to_the_node_in_between():
+    async with world("w1") as w:
+        await w.create_pod("p", 6_000)
+        await w.create_pod("q", 6_000)
+        assert await w.fitting("p") == await w.fitting("q") == ["w1"]
+        assert await w.bind("q", "w1") == ""
+        assert "bound there since the pod was filtered: default/q" in await w.bind("p", "w1")
+
+
+async def test_bind_refuses_a_node_that_cannot_be_read():
+    async with world("w1", node_timeout_s=0.05) as w:
+        await w.create_pod("p", 1)
+        await w.filter("p")
+        w.nodes["w1"].answering.clear()
+        error = await w.bind("p", "w1")
+        assert error.startswith("RDMA Scheduler Extension: Unable to collect information")
+        assert await w.node_of("p") is None
+
+
+async def test_bind_refuses_a_node_that_does_not_exist():
+    async with world("w1") as w:
+        await w.create_pod("p", 1)
+        assert "node w9" in await w.bind("p", "w9")
+
+
+async def test_bind_asks_a_node_that_timed_out_lately_all_the_same():
+    async with world("w1", node_timeout_s=0.1, retry_s=3600.0) as w:
+        w.nodes["w1"].answering.clear()
+        await w.create_pod("p", 1)
+        assert await w.fitting("p") == []
+        w.nodes["w1"].answering.set()
+        assert await w.bind("p", "w1") == ""
+
+
+async def test_bind_promises_nothing_until_all_pods_are_listed():
+    async with cluster("w1") as c:
+        c.api.watching.clear()
+        async with extending(c) as w:
+            await w.create_pod("p", 1)
+            assert "is starting" in await w.bind("p", "w1")
+            assert "is starting" in (await w.filter("p"))["Error"]
+            assert await w.node_of("p") is None
+            await w.create_pod("plain")
+            assert await w.bind("plain", "w1") == ""
+            w.api.watching.set()
+            await until(lambda: not w.extender.missing())
+            assert await w.bind("p", "w1") == ""
+
+
+async def test_bind_counts_what_was_promised_before_the_extender_started():
+    async with cluster("w1") as c:
+        async with extending(c) as w:
+            await w.create_pod("q", 6_000)
+            assert await w.bind("q", "w1") == ""
+        async with extending(c) as w:
+            await w.create_pod("p", 6_000)
+            assert await w.fitting("p") == []
+            assert (await w.bind("p", "w1")).startswith(NOT_ENOUGH)
+
+
+async def test_promise_counts_until_the_pod_is_gone_and_the_node_does_not_report_it():
+    async with world("w1") as w:
+        q = await w.create_pod("q", 6_000)
+        uid = q["metadata"]["uid"]
+        await w.create_pod("p", 6_000)
+        assert await w.bind("q", "w1") == ""
+        assert await w.fitting("p") == []
+        w.nodes["w1"].holds(**{uid: 6_000})
+        assert await w.fitting("p") == []
+        w.nodes["w1"].holds()  # the sandbox died; it will be made again
+        assert await w.fitting("p") == []
+        w.nodes["w1"].holds(**{uid: 6_000})
+        await w.delete_pod("q")
+        await until(lambda: bool(w.extender.binder.state.reservation("w1", uid).ended_at))
+        assert await w.fitting("p") == []
+        w.nodes["w1"].holds()
+        assert await w.fitting("p") == ["w1"]
+
+
+async def test_promise_ends_when_the_pod_finished_and_was_never_given_anything():
+    async with world("w1") as w:
+        await w.create_pod("q", 6_000)
+        await w.create_pod("p", 6_000)
+        assert await w.bind("q", "w1") == ""
+        await until(w.expect(pods_promised=1))
+        await w.finish_pod("q")
+        state, uid = w.extender.binder.state, w.pods["q"]["metadata"]["uid"]
+        await until(lambda: bool(state.reservation("w1", uid).ended_at))
+        assert await w.fitting("p") == ["w1"]
+        assert w.metric("pods_promised") == 0
+
+
+async def test_pods_that_others_bound_count_only_when_the_node_reports_them():
+    async with world("w1") as w:
+        q = await w.create_pod("q", 6_000)
+        await w.create_pod("p", 6_000)
+        await w.bind_by_hand("q", "w1")
+        assert await w.fitting("p") == ["w1"]
+        w.nodes["w1"].holds(**{q["metadata"]["uid"]: 6_000})
+        assert await w.fitting("p") == []
+
+
+@pytest.mark.parametrize("forged", ["unsigned", "another_uid", "no_json"])
+async def test_placement_that_a_pods_owner_wrote_promises_nothing_when_there_is_a_key(forged):
+    document = {"version": 1, "node": "w1", "uid": "", "interfaces": []}
+    document["interfaces"] = [{"pf": PF0, "min_tx_rate": 9_000, "max_tx_rate": 0}]
+    async with world("w1", key=KEY) as w:
+        q = await w.create_pod("q")
+        document["uid"] = q["metadata"]["uid"] if forged == "unsigned" else "other"
+        text = "{" if forged == "no_json" else json.dumps(document)
+        await w.bind_by_hand("q", "w1", **{"k8s-rdma.io_placement": text})
+        await w.create_pod("p", 9_000)
+        assert await w.bind("p", "w1") == ""
+
+
+async def test_promise_stands_when_the_pods_owner_edits_or_removes_the_annotation():
+    async with world("w1", key=KEY) as w:
+        await w.create_pod("q", 6_000)
+        assert await w.bind("q", "w1") == ""
+        await w.patch_pod("q", {"metadata": {"annotations": {PLACEMENT_ANNOTATION: None}}})
+        await w.create_pod("p", 6_000)
+        assert await w.fitting("p") == []
+        await w.create_pod("marker", 7_000)
+        await w.filter("marker")
+        await w.delete_pod("marker")
+        await until(w.expect(pods_waiting=1))  # the marker's end has been seen, and so has the edit before it
+        assert await w.fitting("p") == []
+        assert (await w.bind("p", "w1")).startswith(NOT_ENOUGH)
+
+
+async def test_bind_is_success_again_when_repeated():
+    async with world("w1") as w:
+        await w.create_pod("p", 6_000)
+        assert await w.bind("p", "w1") == ""
+        assert await w.bind("p", "w1") == ""
+        assert len(w.api.started) == 1
+        assert w.metric("pods_promised") == 1
+
+
+async def test_bind_is_success_when_an_extender_before_this_one_bound_the_pod():
+    async with cluster("w1") as c:
+        c.nodes["w1"].report = report("w1", pf(PF0), pf(PF1))
+        async with extending(c, KEY) as w:
+            await w.create_pod("p", 6_000)
+            assert await w.bind("p", "w1") == ""
+            before = await placement(w, "p", KEY)
+        async with extending(c, KEY) as w:
+            w.extender.binder.state.withdraw("w1", w.pods["p"]["metadata"]["uid"])  # as if not seen yet
+            w.nodes["w1"].report = report("w1", pf(PF0, foreign_mbps=5_000), pf(PF1), generation=2)
+            assert await w.bind("p", "w1") == ""
+            held = w.extender.binder.state.reservation("w1", w.pods["p"]["metadata"]["uid"])
+            assert held.interfaces == before.interfaces
+            assert held.bound
+
+
+@pytest.mark.parametrize("elsewhere", ["w1", "w2"])
+async def test_bind_fails_and_holds_nothing_when_someone_else_bound_the_pod(elsewhere):
+    async with world("w1", "w2") as w:
+        await w.create_pod("p", 6_000)
+        await w.filter("p")
+        await w.bind_by_hand("p", elsewhere)
+        error = await w.bind("p", "w1")
+        assert f"already bound to node {elsewhere}" in error
+        assert w.metric("pods_promised") == 0
+
+
+async def test_bind_of_a_plain_pod_is_success_when_it_is_bound_there_already():
+    async with world("w1") as w:
+        await w.create_pod("p")
+        await w.bind_by_hand("p", "w1")
+        assert await w.bind("p", "w1") == ""
+
+
+async def test_bind_fails_when_the_pod_was_made_anew_under_its_name():
+    async with world("w1") as w:
+        old = await w.create_pod("p", 1)
+        await w.filter("p")
+        await w.delete_pod("p")
+        await w.create_pod("p", 1)
+        w.pods["p"] = old
+        error = await w.bind("p", "w1")
+        assert "does not exist any more" in error
+        assert await w.node_of("p") is None
+        assert w.metric("pods_promised") == 0
+
+
+@pytest.mark.parametrize("fault", [Fault.REFUSED, Fault.UNREACHABLE])
+async def test_bind_gives_the_capacity_back_at_once_when_the_write_surely_did_not_happen(fault):
+    async with world("w1") as w:
+        w.api.faults.append(fault)
+        await w.create_pod("p", 6_000)
+        await w.create_pod("q", 6_000)
+        assert await w.bind("p", "w1")
+        assert await w.bind("q", "w1") == ""
+
+
+async def test_bind_succeeds_when_the_answer_is_lost_but_the_pod_is_bound():
+    async with world("w1") as w:
+        w.api.faults.append(Fault.LOST)
+        await w.create_pod("p", 6_000)
+        assert await w.bind("p", "w1") == ""
+        assert w.metric("pods_promised") == 1
+
+
+async def test_bind_holds_the_capacity_while_an_unanswered_write_may_still_happen():
+    async with world("w1", settle_s=3600.0) as w:
+        w.api.faults.append(Fault.LATE)
+        await w.create_pod("p", 6_000)
+        await w.create_pod("q", 6_000)
+        assert "no answer" in await w.bind("p", "w1")
+        assert (await w.bind("q", "w1")).startswith(NOT_ENOUGH)
+        w.api.late.set()
+        await asyncio.gather(*w.api.late_writes)
+        uid = w.pods["p"]["metadata"]["uid"]
+        await until(lambda: w.extender.binder.state.reservation("w1", uid).bound)
+        assert await w.bind("p", "w1") == ""
+
+
+async def test_bind_repeats_the_same_placement_after_an_unanswered_write():
+    async with world("w1", settle_s=3600.0) as w:
+        w.nodes["w1"].report = report("w1", pf(PF0), pf(PF1))
+        w.api.faults.append(Fault.DROPPED)
+        await w.create_pod("p", 6_000)
+        assert await w.bind("p", "w1")
+        w.nodes["w1"].report = report(
+            "w1", pf(PF0, foreign_mbps=1), pf(PF1, foreign_mbps=3_000), generation=2
+        )
+        assert await w.bind("p", "w1") == ""
+        first, second = (binding.annotations for binding in w.api.started)
+        assert first == second
+
+
+async def test_bind_does_not_choose_another_placement_while_the_first_may_still_be_written():
+    async with world("w1", settle_s=3600.0) as w:
+        w.nodes["w1"].report = report("w1", pf(PF0), pf(PF1))
+        w.api.faults.append(Fault.DROPPED)
+        await w.create_pod("p", 6_000)
+        assert await w.bind("p", "w1")
+        w.nodes["w1"].report = report("w1", pf(PF0, foreign_mbps=5_000), pf(PF1), generation=2)
+        assert "an earlier bind without an answer" in await w.bind("p", "w1")
+        assert len(w.api.started) == 1
+
+
+async def test_bind_stays_in_doubt_when_a_refusal_follows_an_unanswered_write():
+    async with world("w1", settle_s=3600.0) as w:
+        w.api.faults += [Fault.LATE, Fault.REFUSED]
+        await w.create_pod("p", 6_000)
+        await w.create_pod("q", 6_000)
+        assert await w.bind("p", "w1")
+        assert await w.bind("p", "w1")
+        assert (await w.bind("q", "w1")).startswith(NOT_ENOUGH)
+
+
+async def test_bind_elsewhere_frees_the_node_that_was_in_doubt():
+    async with world("w1", "w2", settle_s=3600.0) as w:
+        w.api.faults.append(Fault.DROPPED)
+        await w.create_pod("p", 6_000)
+        await w.create_pod("q", 6_000)
+        assert await w.bind("p", "w1")
+        assert await w.bind("p", "w2") == ""
+        assert await w.bind("q", "w1") == ""
+
+
+async def test_doubt_ends_when_the_pod_is_read_unbound_after_the_api_servers_own_timeout():
+    async with world("w1", settle_s=0.05) as w:
+        w.api.faults.append(Fault.DROPPED)
+        await w.create_pod("p", 6_000)
+        assert await w.bind("p", "w1")
+        assert w.metric("pods_promised") == 1
+        await until(w.expect(pods_promised=0))
+
+
+async def test_doubt_ends_with_a_promise_when_the_pod_is_read_bound():
+    async with cluster("w1") as c, extending(c, settle_s=0.05) as w:
+        w.api.faults.append(Fault.LOST)
+        await w.create_pod("p", 6_000)
+        await w.filter("p")
+        w.api.unread = 1  # so that the write's outcome stays unknown
+        assert "no answer" in await w.bind("p", "w1")
+        uid = w.pods["p"]["metadata"]["uid"]
+        await until(lambda: w.extender.binder.state.reservation("w1", uid).bound)
+
+
+async def test_doubt_ends_when_the_pod_is_deleted():
+    async with world("w1", settle_s=3600.0) as w:
+        w.api.faults.append(Fault.DROPPED)
+        await w.create_pod("p", 6_000)
+        await w.create_pod("q", 6_000)
+        assert await w.bind("p", "w1")
+        await w.delete_pod("p")
+        uid = w.pods["p"]["metadata"]["uid"]
+        await until(lambda: bool(w.extender.binder.state.reservation("w1", uid).ended_at))
+        assert await w.bind("q", "w1") == ""
+
+
+async def test_bind_of_one_pod_waits_for_the_bind_of_it_that_is_under_way():
+    async with world("w1") as w:
+        w.api.writing.clear()
+        await w.create_pod("p", 6_000)
+        first = asyncio.create_task(w.bind("p", "w1"))
+        await w.api.begun.wait()
+        second = asyncio.create_task(w.bind("p", "w1"))
+        w.api.writing.set()
+        assert (await first, await second) == ("", "")
+        assert len(w.api.started) == 1
+
+
+async def test_binds_to_different_nodes_go_on_while_one_waits_for_the_api_server():
+    async with world("w1", "w2") as w:
+        w.api.writing.clear()
+        await w.create_pod("p", 6_000)
+        await w.create_pod("q", 6_000)
+        slow = asyncio.create_task(w.bind("p", "w1"))
+        other = asyncio.create_task(w.bind("q", "w2"))
+        await until(lambda: len(w.api.started) == 2)
+        w.api.writing.set()
+        assert (await slow, await other) == ("", "")
+
+
+async def test_filter_counts_a_bind_whose_write_is_under_way_but_not_against_its_own_pod():
+    async with world("w1") as w:
+        w.api.writing.clear()
+        await w.create_pod("p", 6_000)
+        await w.create_pod("q", 6_000)
+        bind = asyncio.create_task(w.bind("p", "w1"))
+        await w.api.begun.wait()
+        assert await w.fitting("q") == []
+        assert await w.fitting("p") == ["w1"]
+        assert (await w.prioritize("p"))["w1"] > 0
+        w.api.writing.set()
+        assert await bind == ""

@@ -1,0 +1,212 @@
+"""filter and prioritize, from the body to the reply, over real nodes."""
+
+from __future__ import annotations
+
+import pytest
+
+from extender.node_server import PF0, PF1, pf, report
+from extender.world import until, world
+
+pytestmark = pytest.mark.anyio
+
+NOT_ENOUGH = "RDMA Scheduler Extension: Node did not have enough free RDMA resources. ("
+UNREADABLE = "RDMA Scheduler Extension: Unable to collect information on available RDMA resources for node. ("
+MALFORMED = "RDMA Scheduler Extension: 'rdma_interfaces_required' field in pod YAML file is malformatted. ("
+
+
+async def test_filter_passes_the_nodes_that_fit_in_the_requests_order():
+    async with world("w1", "w2", "w3") as w:
+        w.nodes["w2"].holds(other=9_000)
+        await w.create_pod("p", 5_000)
+        result = await w.filter("p", "w3", "w2", "w1")
+    assert result["NodeNames"] == ["w3", "w1"]
+    assert result["Nodes"] is None
+    assert list(result["FailedNodes"]) == ["w2"]
+    assert result["FailedNodes"]["w2"].startswith(NOT_ENOUGH)
+    assert result["FailedAndUnresolvableNodes"] == {}
+    assert result["Error"] == ""
+
+
+async def test_filter_shows_the_nodes_own_numbers_when_it_refuses():
+    async with world("w1") as w:
+        w.nodes["w1"].holds(other=9_000)
+        await w.create_pod("p", 5_000)
+        why = (await w.filter("p"))["FailedNodes"]["w1"]
+    assert "5000 Mb/s" in why
+    assert "1000 Mb/s" in why
+    assert "3 VFs" in why
+
+
+@pytest.mark.parametrize("pfs", [(), (pf(mbps=4_000),), (pf(vfs=0),)], ids=["no_pf", "slow_link", "no_vf"])
+async def test_filter_calls_a_node_unresolvable_when_no_eviction_could_help(pfs):
+    async with world("w1") as w:
+        empty = report("w1", pf())
+        w.nodes["w1"].report = type(empty)(node="w1", generation="epoch.2", ledger="ok", pfs=pfs)
+        await w.create_pod("p", 5_000)
+        result = await w.filter("p")
+    assert result["FailedNodes"] == {}
+    assert result["FailedAndUnresolvableNodes"]["w1"].startswith(NOT_ENOUGH)
+
+
+async def test_filter_refuses_every_node_for_good_when_the_annotation_is_malformed():
+    async with world("w1", "w2") as w:
+        await w.create_pod("p", annotation='[{"min_tx_rate": -1}]')
+        result = await w.filter("p")
+        assert not w.nodes["w1"].asked
+    refused = result["FailedAndUnresolvableNodes"]
+    assert set(refused) == {"w1", "w2"}
+    assert refused["w1"].startswith(MALFORMED)
+    assert "rdma_interfaces_required[0].min_tx_rate" in refused["w1"]
+    assert result["NodeNames"] == []
+    assert result["FailedNodes"] == {}
+
+
+@pytest.mark.parametrize("annotation", [None, "", "[]"])
+async def test_filter_passes_every_node_without_asking_when_nothing_is_wanted(annotation):
+    async with world("w1", "w2") as w:
+        await w.create_pod("p", annotation=annotation)
+        wanted = None if annotation is None else {"rdma_interfaces_required": annotation}
+        w.pods["p"]["metadata"]["annotations"] = wanted
+        assert await w.fitting("p") == ["w1", "w2"]
+        assert await w.prioritize("p") == {"w1": 0, "w2": 0}
+        assert not w.nodes["w1"].asked
+
+
+async def test_filter_ignores_unknown_keys_when_configured_so():
+    async with world("w1", strict=False) as w:
+        await w.create_pod("p", annotation='[{"max-tx-rate": 5}]')
+        assert await w.fitting("p") == ["w1"]
+
+
+async def test_filter_refuses_only_the_node_that_does_not_answer():
+    async with world("w1", "w2", node_timeout_s=0.1) as w:
+        w.nodes["w1"].answering.clear()
+        await w.create_pod("p", 1)
+        result = await w.filter("p")
+        assert result["NodeNames"] == ["w2"]
+        why = result["FailedNodes"]["w1"]
+        assert why.startswith(UNREADABLE)
+        assert f"{w.nodes['w1'].address}:{w.port}: no answer in 0.1 s" in why
+
+
+async def test_filter_leaves_a_node_that_timed_out_alone_for_a_while():
+    async with world("w1", node_timeout_s=0.05, retry_s=3600) as w:
+        w.nodes["w1"].answering.clear()
+        await w.create_pod("p", 1)
+        await w.filter("p")
+        await w.filter("p")
+        assert w.nodes["w1"].asked == 1
+
+
+@pytest.mark.parametrize(
+    ("raw", "why"),
+    [
+        (b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\n\r\n", "HTTP 500"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}", "node"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{", "before the answer's end"),
+        (b"HTTP/1.1 304 Not Modified\r\n\r\n", "HTTP 304"),
+        (b"SSH-2.0-OpenSSH_9.6\r\n", "not HTTP"),
+        (b"", "before the answer's end"),
+    ],
+)
+async def test_filter_refuses_a_node_that_answers_nonsense(raw, why):
+    async with world("w1") as w:
+        w.nodes["w1"].raw = raw
+        await w.create_pod("p", 1)
+        refused = (await w.filter("p"))["FailedNodes"]["w1"]
+    assert refused.startswith(UNREADABLE)
+    assert why in refused
+
+
+async def test_filter_refuses_a_node_whose_agent_is_down():
+    async with world("w1") as w:
+        up = w.nodes["w1"].report
+        w.nodes["w1"].report = type(up)(node="w1", generation="epoch.2", ledger="unavailable", pfs=up.pfs)
+        await w.create_pod("p", 1)
+        assert "agent is down" in (await w.filter("p"))["FailedNodes"]["w1"]
+
+
+async def test_filter_refuses_a_node_whose_address_answers_for_another():
+    async with world("w1") as w:
+        w.nodes["w1"].report = report("w2")
+        await w.create_pod("p", 1)
+        assert "answers for node 'w2'" in (await w.filter("p"))["FailedNodes"]["w1"]
+
+
+async def test_filter_refuses_a_node_that_the_api_server_does_not_know():
+    async with world("w1") as w:
+        await w.create_pod("p", 1)
+        result = await w.filter("p", "w1", "w9")
+        assert result["NodeNames"] == ["w1"]
+        assert result["FailedNodes"]["w9"].startswith(UNREADABLE)
+
+
+async def test_filter_tries_a_nodes_addresses_in_turn_and_keeps_to_the_one_that_answers():
+    async with world("w1") as w:
+        node = w.nodes["w1"]
+        await w.create_node("w2", "127.0.9.9", node.address)
+        node.report = report("w2")
+        await w.create_pod("p", 1)
+        await until(w.expect(nodes_readable=0))
+        assert await w.fitting("p", "w2") == ["w2"]
+        assert await w.fitting("p", "w2") == ["w2"]
+        assert node.connections == 1
+
+
+async def test_filter_asks_conditionally_over_one_connection_when_it_asks_again():
+    async with world("w1") as w:
+        await w.create_pod("p", 1)
+        for _ in range(3):
+            assert await w.fitting("p") == ["w1"]
+        node = w.nodes["w1"]
+        assert node.asked == 3
+        assert node.connections == 1
+        assert node.conditions == [b'"epoch.1"'] * 2
+        assert w.metric("node_unchanged_total") == 2
+
+
+async def test_filter_connects_again_when_the_node_closed_the_connection():
+    async with world("w1") as w:
+        await w.create_pod("p", 1)
+        w.nodes["w1"].raw = b"HTTP/1.1 500 Oops\r\nContent-Length: 0\r\n\r\n"
+        assert await w.fitting("p") == []
+        w.nodes["w1"].raw = None
+        assert await w.fitting("p") == ["w1"]
+        assert w.nodes["w1"].connections == 2
+
+
+async def test_prioritize_does_not_ask_again_what_filter_just_asked():
+    async with world("w1", max_age_s=3600.0) as w:
+        await w.create_pod("p", 1)
+        await w.filter("p")
+        assert set(await w.prioritize("p")) == {"w1"}
+        assert w.nodes["w1"].asked == 1
+
+
+async def test_prioritize_prefers_the_fuller_node_and_gives_nothing_to_one_that_does_not_fit():
+    async with world("w1", "w2", "w3") as w:
+        w.nodes["w2"].holds(a=4_000)
+        w.nodes["w3"].holds(a=9_999)
+        await w.create_pod("p", 2_000)
+        scores = await w.prioritize("p")
+    assert 10 >= scores["w2"] > scores["w1"] >= 0
+    assert scores["w3"] == 0
+
+
+async def test_filter_searches_once_for_nodes_in_an_equal_situation():
+    async with world(*(f"w{i}" for i in range(8))) as w:
+        w.nodes["w7"].holds(a=1)
+        await w.create_pod("p", 2_000, 3_000)
+        await w.create_pod("q", 2_000, 3_000)
+        assert len(await w.fitting("p")) == 8
+        assert len(await w.fitting("q")) == 8
+        assert w.metric("searches_total") == 2
+
+
+async def test_filter_counts_foreign_use():
+    async with world("w1") as w:
+        w.nodes["w1"].report = report("w1", pf(PF0, foreign_mbps=6_000, foreign_vfs=1), pf(PF1, mbps=None))
+        await w.create_pod("p", 5_000)
+        await w.create_pod("q", 4_000)
+        assert await w.fitting("p") == []
+        assert await w.fitting("q") == ["w1"]

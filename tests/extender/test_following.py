@@ -1,0 +1,168 @@
+"""Keeping up with the cluster: lists, watches, and what is concluded when one was lost."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from k8s_rdma.core.ids import NodeName, PciAddress, PodUid
+from k8s_rdma.core.placement import PlacedInterface, Placement
+from k8s_rdma.extender.decisions import Decisions
+from k8s_rdma.extender.following import NodeTracker, PodTracker, follow
+from k8s_rdma.extender.requests import Requests
+from k8s_rdma.extender.state import ClusterState, Reservation
+from k8s_rdma.extender.touching import Toucher
+from k8s_rdma.extender.waiting import Waiting
+from k8s_rdma.kube.api import ApiUncertainError, Changed, Gone, Listed, NodeView, PodView
+from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+W1 = NodeName("w1")
+PLACED = (PlacedInterface(pf=PciAddress("0000:03:00.0"), min_tx_rate_mbps=1_000),)
+
+
+class Lists:
+    """An API that tells the events of one stream after another, each of which is then lost."""
+
+    def __init__(self, *streams: list) -> None:
+        self.streams = list(streams)
+        self.nothing_left = asyncio.Event()
+
+    async def follow_pods(self) -> AsyncIterator:
+        if not self.streams:
+            self.nothing_left.set()
+            await asyncio.Event().wait()
+        for event in self.streams.pop(0):
+            yield event
+        raise ApiUncertainError("watch pods: connection lost")
+
+
+class Watched:
+    """Trackers and what they keep."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.state = ClusterState()
+        self.requests = Requests()
+        self.waiting = Waiting()
+        clock = lambda: self.now  # noqa: E731  a clock is a function
+        toucher = Toucher(self.waiting, Decisions(), api=None, clock=clock)
+        self.pods = PodTracker(state=self.state, requests=self.requests, toucher=toucher, clock=clock)
+
+    def reserve(self, name: str) -> None:
+        held = Reservation(interfaces=PLACED, pod=name, made_at=self.now)
+        self.state.reserve(W1, PodUid(name), held)
+
+    def listing(self, *pods: PodView) -> None:
+        self.pods.stream(Lists())
+        self.pods.take(Listed(pods))
+
+    def ended(self, name: str) -> bool:
+        return self.state.reservation(W1, PodUid(name)).ended_at is not None
+
+
+def pod(name: str, node: str | None = None, *, finished: bool = False, uid: str = "") -> PodView:
+    annotations = {}
+    if node:
+        placement = Placement(node=NodeName(node), interfaces=PLACED)
+        annotations[PLACEMENT_ANNOTATION] = encode(placement, PodUid(uid or name), None)
+    return PodView(
+        namespace="default",
+        name=name,
+        uid=PodUid(name),
+        node=NodeName(node) if node else None,
+        finished=finished,
+        annotations=annotations,
+    )
+
+
+def test_listed_pods_that_are_bound_hold_what_they_were_promised():
+    w = Watched()
+    w.listing(pod("p", "w1"), pod("q"), pod("done", "w1", finished=True), pod("copy", "w1", uid="other"))
+    assert w.pods.listed
+    assert w.state.pods() == {"p"}
+    assert w.state.reservation(W1, PodUid("p")).bound
+
+
+def test_pod_that_a_later_list_misses_has_ended():
+    w = Watched()
+    w.listing(pod("p", "w1"), pod("q", "w1"))
+    w.now = 1.0
+    w.listing(pod("q", "w1"))
+    assert w.ended("p")
+    assert not w.ended("q")
+
+
+def test_pod_bound_while_a_list_was_under_way_has_not_ended_for_missing_on_it():
+    w = Watched()
+    w.now = 1.0
+    w.pods.stream(Lists())
+    w.now = 2.0
+    w.reserve("p")
+    w.pods.take(Listed(()))
+    assert not w.ended("p")
+
+
+def test_pod_in_flight_is_kept_while_it_is_listed_unbound():
+    w = Watched()
+    w.reserve("p")
+    w.now = 1.0
+    w.listing(pod("p"))
+    assert not w.ended("p")
+    assert not w.state.reservation(W1, PodUid("p")).bound
+
+
+@pytest.mark.parametrize("event", [Gone(pod("p", "w1")), Changed(pod("p", "w1", finished=True))])
+def test_pod_that_is_gone_or_finished_has_ended_and_is_forgotten(event):
+    w = Watched()
+    w.listing(pod("p", "w1"))
+    w.requests.remember(PodUid("p"), {}, 0.0)
+    w.pods.take(event)
+    assert w.ended("p")
+    assert w.requests.recall(PodUid("p")) is None
+
+
+def test_nodes_that_a_later_list_misses_are_forgotten():
+    told = []
+
+    class States:
+        def learn(self, node, addresses):
+            told.append(("learn", node, addresses))
+
+        def forget(self, node):
+            told.append(("forget", node))
+
+    tracker = NodeTracker(state=ClusterState(), states=States())
+    tracker.take(Listed((NodeView(W1, ("a",)), NodeView(NodeName("w2"), ()))))
+    tracker.take(Changed(NodeView(W1, ("b",))))
+    tracker.take(Listed((NodeView(W1, ("b",)),)))
+    tracker.take(Gone(NodeView(W1, ("b",))))
+    assert [entry for entry in told if entry[0] == "forget"] == [("forget", "w2"), ("forget", "w1")]
+    assert ("learn", "w1", ("b",)) in told
+    assert tracker.listed
+
+
+@pytest.mark.anyio
+async def test_follow_starts_again_after_every_loss():
+    api = Lists([Listed(()), Changed(1)], [], [Listed((2,))])
+    taken = []
+    following = asyncio.create_task(follow("pods", api.follow_pods, taken.append, delay_s=0.001))
+    async with asyncio.timeout(30):
+        await api.nothing_left.wait()
+    following.cancel()
+    assert taken == [Listed(()), Changed(1), Listed((2,))]
+
+
+@pytest.mark.anyio
+async def test_follow_does_not_hide_a_defect():
+    api = Lists([Listed(())])
+
+    def take(_event):
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await follow("pods", api.follow_pods, take)

@@ -1,0 +1,192 @@
+"""How nodes are asked: once for everyone, never twice at a time, and each failure told for what it is."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+
+from extender.node_server import node_servers
+from extender.world import until
+from k8s_rdma.core.ids import NodeName
+from k8s_rdma.extender import http_get
+from k8s_rdma.extender.http_states import Asking, HttpNodeStates
+from k8s_rdma.extender.state import ClusterState
+
+pytestmark = pytest.mark.anyio
+
+W1, W2 = NodeName("w1"), NodeName("w2")
+
+
+class Clock:
+    """Time that passes when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@asynccontextmanager
+async def asking(*names: str, **how: float):
+    clock, state = Clock(), ClusterState()
+    async with asyncio.timeout(30), node_servers(*names) as (port, nodes):
+        how = {"timeout_s": 5.0, **how}
+        async with HttpNodeStates(state, Asking(port=port, **how), clock) as states:
+            for node in nodes.values():
+                states.learn(NodeName(node.name), (node.address,))
+            yield clock, state, states, nodes
+
+
+async def test_node_is_asked_once_for_all_who_ask_at_the_same_time():
+    async with asking("w1") as (_, state, states, nodes):
+        nodes["w1"].answering.clear()
+        waiting = [asyncio.create_task(states.refresh([W1], since=0.0)) for _ in range(5)]
+        waiting.append(asyncio.create_task(states.ask(W1)))
+        await nodes["w1"].heard.wait()
+        nodes["w1"].answering.set()
+        await asyncio.gather(*waiting)
+        assert nodes["w1"].asked == 1
+        assert W1 in state.situations
+
+
+async def test_state_is_not_asked_for_again_while_it_is_young_enough():
+    async with asking("w1") as (clock, _, states, nodes):
+        await states.refresh([W1], since=-1.0)
+        clock.now = 1.0
+        await states.refresh([W1], since=0.0)
+        assert nodes["w1"].asked == 1
+        await states.refresh([W1], since=0.5)
+        assert nodes["w1"].asked == 2
+
+
+async def test_question_from_before_does_not_satisfy_who_needs_a_later_one():
+    async with asking("w1") as (clock, _, states, nodes):
+        nodes["w1"].answering.clear()
+        early = asyncio.create_task(states.refresh([W1], since=0.0))
+        await nodes["w1"].heard.wait()
+        clock.now = 1.0
+        late = asyncio.create_task(states.ask(W1))
+        nodes["w1"].answering.set()
+        await asyncio.gather(early, late)
+        assert nodes["w1"].asked == 2
+
+
+async def test_caller_who_gives_up_leaves_the_question_to_the_others():
+    async with asking("w1") as (_, state, states, nodes):
+        nodes["w1"].answering.clear()
+        first, second = (asyncio.create_task(states.refresh([W1], since=0.0)) for _ in range(2))
+        await nodes["w1"].heard.wait()
+        first.cancel()
+        nodes["w1"].answering.set()
+        await second
+        assert nodes["w1"].asked == 1
+        assert W1 in state.situations
+
+
+async def test_silent_node_is_given_up_alone_and_left_alone_until_its_retry_time():
+    async with asking("w1", "w2", timeout_s=0.05, retry_s=10.0) as (clock, state, states, nodes):
+        nodes["w1"].answering.clear()
+        await states.refresh([W1, W2], since=0.0)
+        assert set(state.situations) == {W2}
+        assert "no answer in 0.05 s" in state.why_unreadable(W1)
+        clock.now = 10.0
+        await states.refresh([W1, W2], since=9.0)
+        assert (nodes["w1"].asked, nodes["w2"].asked) == (1, 2)
+        nodes["w1"].answering.set()
+        clock.now = 11.0
+        await states.refresh([W1], since=10.5)
+        assert set(state.situations) == {W1, W2}
+
+
+async def test_node_that_refused_the_connection_is_asked_again_at_once():
+    async with asking("w1", retry_s=1000.0) as (clock, state, states, nodes):
+        states.learn(W1, ("127.0.9.9",))
+        await states.refresh([W1], since=0.0)
+        assert "127.0.9.9" in state.why_unreadable(W1)
+        clock.now = 1.0
+        states.learn(W1, ("127.0.9.9", nodes["w1"].address))
+        await states.refresh([W1], since=1.0)
+        assert W1 in state.situations
+
+
+async def test_whole_report_is_asked_for_after_a_failure_in_between():
+    async with asking("w1") as (clock, state, states, nodes):
+        await states.ask(W1)
+        nodes["w1"].raw = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n"
+        clock.now = 1.0
+        await states.ask(W1)
+        assert W1 not in state.situations
+        nodes["w1"].raw = None
+        clock.now = 2.0
+        await states.ask(W1)
+        assert W1 in state.situations
+        assert nodes["w1"].conditions == []
+
+
+async def test_node_without_addresses_is_unreadable_for_that_reason():
+    async with asking() as (_, state, states, _nodes):
+        states.learn(W1, ())
+        await states.refresh([W1], since=0.0)
+        assert "no InternalIP" in state.why_unreadable(W1)
+
+
+async def test_node_that_nobody_told_of_is_not_asked():
+    async with asking() as (_, state, states, _nodes):
+        await states.refresh([W1], since=0.0)
+        await states.ask(W1)
+        assert W1 not in state.situations
+
+
+async def test_suggested_addresses_do_not_replace_those_the_api_server_gave():
+    async with asking("w1") as (_, state, states, nodes):
+        states.suggest(W1, ("127.0.9.9",))
+        states.suggest(W2, (nodes["w1"].address,))
+        await states.refresh([W1, W2], since=0.0)
+        assert W1 in state.situations
+        assert "answers for node 'w1'" in state.why_unreadable(W2)
+
+
+async def test_answer_for_a_node_that_was_deleted_meanwhile_is_dropped():
+    async with asking("w1") as (_, state, states, nodes):
+        nodes["w1"].answering.clear()
+        question = asyncio.create_task(states.refresh([W1], since=0.0))
+        await nodes["w1"].heard.wait()
+        states.forget(W1)
+        await question
+        assert W1 not in state.situations
+        assert W1 not in state.unreadable
+
+
+async def test_only_so_many_nodes_are_asked_at_once_and_all_are_answered():
+    names = [f"w{i}" for i in range(6)]
+    async with asking(*names, parallel=2) as (_, state, states, nodes):
+        for node in nodes.values():
+            node.answering.clear()
+        everyone = asyncio.create_task(states.refresh([NodeName(n) for n in names], since=0.0))
+        await until(lambda: sum(node.asked for node in nodes.values()) == 2)
+        for node in nodes.values():
+            node.answering.set()
+        await everyone
+        assert len(state.situations) == 6
+
+
+async def test_answer_is_cut_off_when_it_is_too_long():
+    async with asking("w1") as (_, state, states, nodes):
+        size = http_get.MAX_BODY + 1
+        nodes["w1"].raw = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (size, b" " * size)
+        await states.ask(W1)
+        assert "answers more than" in state.why_unreadable(W1)
+
+
+async def test_questions_under_way_end_when_the_asking_ends():
+    async with node_servers("w1") as (port, nodes):
+        nodes["w1"].answering.clear()
+        async with HttpNodeStates(ClusterState(), Asking(port=port), Clock()) as states:
+            states.learn(W1, (nodes["w1"].address,))
+            question = asyncio.create_task(states.refresh([W1], since=0.0))
+            await nodes["w1"].heard.wait()
+        question.cancel()
+        nodes["w1"].answering.set()

@@ -1,0 +1,125 @@
+"""The process: its configuration, its port, its signals."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+import httpx2
+import pytest
+
+from extender.world import cluster
+from k8s_rdma.config import load_config
+from k8s_rdma.errors import K8sRdmaError, MalformedError
+from k8s_rdma.extender.config import ExtenderConfig, port_of
+from k8s_rdma.extender.run import listen
+from k8s_rdma.sim.cluster.kubeconfig import write_kubeconfig
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MAIN = """
+import sys
+from k8s_rdma.config import load_config
+from k8s_rdma.extender.config import ExtenderConfig
+from k8s_rdma.extender.run import run
+run(load_config(ExtenderConfig, sys.argv[1], {}))
+"""
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_process_serves_where_port_says_and_ends_with_0_at_a_signal(tmp_path: Path, number: int):
+    async with cluster("w1") as c:
+        kubeconfig = write_kubeconfig(tmp_path / "kubeconfig", c.server.url)
+        (tmp_path / "key").write_text("secret\n")
+        config = {
+            "kubeconfig": str(kubeconfig),
+            "nodePort": c.port,
+            "port": 1,
+            "placementKeyFile": str(tmp_path / "key"),
+        }
+        (tmp_path / "extender.yaml").write_text(json.dumps(config))
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-c",
+            MAIN,
+            str(tmp_path / "extender.yaml"),
+            env={**os.environ, "PORT": "0"},
+            stderr=asyncio.subprocess.PIPE,
+        )
+        port = await _port(process)
+        async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False) as http:
+            while (await http.get("/healthz")).status_code != 200:  # noqa: ASYNC110  that is the interface
+                await asyncio.sleep(0.01)
+            pod = await c.create_pod("p", 1)
+            filtered = await http.post("/scheduler/rdma_scheduling", content=c.args("p"))
+            assert filtered.json()["NodeNames"] == ["w1"]
+            bind = {"PodName": "p", "PodNamespace": "default", "PodUID": pod["metadata"]["uid"], "Node": "w1"}
+            assert (await http.post("/scheduler/bind", json=bind)).json() == {"Error": ""}
+        process.send_signal(number)
+        rest = await process.stderr.read()
+        assert await process.wait() == 0, rest.decode()
+        assert "extender_stopped" in rest.decode()
+
+
+async def _port(process: asyncio.subprocess.Process) -> int:
+    while line := await process.stderr.readline():
+        event = json.loads(line)
+        if event["event"] == "extender_ready":
+            return event["port"]
+    raise AssertionError("ended before it was ready")
+
+
+def test_unknown_key_is_refused_by_name(tmp_path: Path):
+    path = tmp_path / "extender.yaml"
+    path.write_text("nodePorts: 1\n")
+    with pytest.raises(MalformedError, match="nodePorts"):
+        load_config(ExtenderConfig, str(path), {})
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("port", 65_536),
+        ("nodePort", 0),
+        ("filterPath", "no slash"),
+        ("filterPath", "/"),
+        ("bindPath", "/a/{b}"),
+        ("nodeTimeoutS", 0),
+        ("maxBodyBytes", -1),
+        ("strict", "yes"),
+    ],
+)
+def test_value_out_of_range_is_refused_by_key(key: str, value: object):
+    with pytest.raises(MalformedError, match=key):
+        load_config(ExtenderConfig, None, {key: value})
+
+
+def test_defaults_are_those_that_existing_scheduler_configurations_expect():
+    config = load_config(ExtenderConfig, None, {})
+    assert port_of(config, {}) == 8888
+    assert config.filter_path == "/scheduler/rdma_scheduling"
+    assert (config.node_port, config.node_timeout_s) == (54005, 1.5)
+
+
+@pytest.mark.parametrize("text", ["no", "-1", "65536", " 1", "1" * 5000])
+def test_port_of_the_environment_is_refused_when_it_is_none(text: str):
+    with pytest.raises(MalformedError, match="PORT"):
+        port_of(ExtenderConfig(), {"PORT": text})
+
+
+def test_port_of_the_environment_overrides_the_configured_one():
+    assert port_of(ExtenderConfig(port=1), {"PORT": "8080"}) == 8080
+    assert port_of(ExtenderConfig(port=1), {"PORT": ""}) == 1
+
+
+def test_listening_where_someone_listens_already_is_a_failure_with_a_name():
+    with listen("127.0.0.1", 0) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(K8sRdmaError, match=f"cannot listen on 127.0.0.1, port {port}"):
+            listen("127.0.0.1", port)

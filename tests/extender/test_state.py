@@ -1,0 +1,229 @@
+"""The model: what is used on a node, and when a promise ends."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extender.node_server import PF0, PF1, pf, report
+from k8s_rdma.core.ids import NodeName, PciAddress, PodUid
+from k8s_rdma.core.inventory import Used
+from k8s_rdma.core.placement import PlacedInterface
+from k8s_rdma.errors import MalformedError
+from k8s_rdma.extender.facts import facts_of
+from k8s_rdma.extender.state import NOT_ASKED, ClusterState, Reservation
+
+W1, W2 = NodeName("w1"), NodeName("w2")
+P, Q = PodUid("p"), PodUid("q")
+
+
+def facts(node: str = "w1", **held: int):
+    return facts_of(report(node, pf(PF0), held=held), NodeName(node))
+
+
+def reservation(mbps: int = 1_000, at: float = 0.0, **changes: object) -> Reservation:
+    placed = PlacedInterface(pf=PciAddress(PF0), min_tx_rate_mbps=mbps)
+    return Reservation(interfaces=(placed,), pod="default/p", made_at=at, **changes)
+
+
+def used(state: ClusterState, node: NodeName = W1) -> Used:
+    return state.situations[node].used.get(PciAddress(PF0), Used())
+
+
+def test_state_counts_what_is_promised_and_what_is_reported_once():
+    state = ClusterState()
+    state.observe(W1, facts(p=3_000), 1.0)
+    state.reserve(W1, P, reservation(1_000))
+    state.reserve(W1, Q, reservation(2_000))
+    assert used(state) == Used(2, 5_000)
+
+
+def test_state_counts_the_report_where_it_differs_from_the_promise():
+    state = ClusterState()
+    state.reserve(W1, P, reservation(1_000))
+    state.observe(W1, facts(p=4_000), 1.0)
+    assert used(state) == Used(1, 4_000)
+
+
+def test_ended_promise_stands_until_a_report_that_was_asked_for_later():
+    state = ClusterState()
+    state.observe(W1, facts(), 1.0)
+    state.reserve(W1, P, reservation(1_000))
+    state.ended(P, 5.0)
+    state.observe(W1, facts(), 4.0)
+    assert used(state) == Used(1, 1_000)
+    state.observe(W1, facts(), 5.0)
+    assert used(state) == Used(1, 1_000)
+    state.observe(W1, facts(), 6.0)
+    assert used(state) == Used()
+    assert not state.pods()
+
+
+def test_ended_promise_ends_when_the_node_says_that_nothing_changed():
+    state = ClusterState()
+    state.observe(W1, facts(), 1.0)
+    state.reserve(W1, P, reservation(1_000))
+    state.ended(P, 5.0)
+    state.confirm(W1, 6.0)
+    assert used(state) == Used()
+
+
+def test_ended_promise_is_the_nodes_word_once_the_node_reports_the_pod():
+    state = ClusterState()
+    state.reserve(W1, P, reservation(1_000))
+    state.ended(P, 5.0)
+    state.observe(W1, facts(p=1_000), 6.0)
+    assert used(state) == Used(1, 1_000)
+    state.observe(W1, facts(), 7.0)
+    assert used(state) == Used()
+
+
+def test_older_report_does_not_replace_a_newer_one():
+    state = ClusterState()
+    state.observe(W1, facts(p=1_000), 5.0)
+    state.observe(W1, facts(), 4.0)
+    state.confirm(W1, 4.0)
+    assert used(state) == Used(1, 1_000)
+
+
+def test_unreadable_node_has_no_situation_but_keeps_its_promises():
+    state = ClusterState()
+    state.observe(W1, facts(), 1.0)
+    state.reserve(W1, P, reservation(1_000))
+    state.lose(W1, "no answer")
+    assert W1 not in state.situations
+    assert state.situation_without(W1, P) is None
+    assert state.why_unreadable(W1) == "no answer"
+    state.confirm(W1, 2.0)
+    assert used(state) == Used(1, 1_000)
+    assert state.why_unreadable(W1) == NOT_ASKED
+
+
+def test_promise_made_before_the_first_report_counts_from_the_first_report_on():
+    state = ClusterState()
+    state.reserve(W1, P, reservation(1_000))
+    assert W1 not in state.situations
+    state.observe(W1, facts(), 1.0)
+    assert used(state) == Used(1, 1_000)
+
+
+def test_pod_bound_to_one_node_holds_nothing_on_the_others():
+    state = ClusterState()
+    state.reserve(W1, P, reservation(in_doubt=True))
+    state.reserve(W2, P, reservation())
+    state.bound(W2, P, None)
+    assert state.nodes_of(P) == {W2}
+    assert state.reservation(W2, P).bound
+
+
+def test_first_promise_stands_when_the_annotation_says_something_else_later():
+    state = ClusterState()
+    state.bound(W1, P, reservation(1_000))
+    state.bound(W1, P, reservation(9_000))
+    assert state.reservation(W1, P).interfaces == reservation(1_000).interfaces
+
+
+def test_pod_bound_without_a_placement_holds_nothing():
+    state = ClusterState()
+    state.bound(W1, P, None)
+    assert not state.pods()
+
+
+def test_situation_without_a_pod_leaves_out_its_promise_and_its_report():
+    state = ClusterState()
+    state.observe(W1, facts(p=1_000, q=2_000), 1.0)
+    state.reserve(W1, P, reservation(1_000))
+    assert state.situation_without(W1, P).used[PciAddress(PF0)] == Used(1, 2_000)
+
+
+def test_nodes_in_an_equal_situation_share_it_and_a_changed_one_leaves_it():
+    state = ClusterState()
+    state.observe(W1, facts("w1"), 1.0)
+    state.observe(W2, facts("w2"), 1.0)
+    assert state.situations[W1] is state.situations[W2]
+    state.reserve(W1, P, reservation())
+    assert state.situations[W1] is not state.situations[W2]
+    state.withdraw(W1, P)
+    assert state.situations[W1] is state.situations[W2]
+
+
+def test_situations_that_no_node_is_in_are_forgotten():
+    state = ClusterState()
+    state.observe(W1, facts(p=1), 1.0)
+    left = weakref.ref(state.situations[W1])
+    state.observe(W1, facts(p=2), 2.0)
+    gc.collect()
+    assert left() is None
+
+
+def test_forgotten_node_keeps_promises_of_pods_that_still_exist():
+    state = ClusterState()
+    state.observe(W1, facts(), 1.0)
+    state.reserve(W1, P, reservation())
+    state.reserve(W1, Q, reservation())
+    state.ended(Q, 2.0)
+    state.forget(W1)
+    assert W1 not in state.situations
+    assert state.pods() == {P}
+    state.observe(W1, facts(), 3.0)
+    assert used(state) == Used(1, 1_000)
+
+
+def test_change_is_told_with_what_was_before_and_only_when_it_is_one():
+    changes = []
+    state = ClusterState(on_change=lambda *change: changes.append(change))
+    state.observe(W1, facts(), 1.0)
+    empty = state.situations[W1]
+    state.observe(W1, facts(), 2.0)
+    state.confirm(W1, 3.0)
+    state.reserve(W1, P, reservation())
+    taken = state.situations[W1]
+    state.lose(W1, "why")
+    state.lose(W1, "why")
+    assert changes == [(W1, None, empty), (W1, empty, taken), (W1, taken, None)]
+
+
+claims = st.dictionaries(st.sampled_from("abcd"), st.integers(0, 5_000))
+
+
+@given(reported=claims, promised=claims, left=st.sampled_from("abcd"))
+def test_used_is_each_pod_once_by_the_report_first_in_any_order(reported, promised, left):
+    before, after = ClusterState(), ClusterState()
+    before.observe(W1, facts(**reported), 1.0)
+    for state in (before, after):
+        for uid, mbps in promised.items():
+            state.reserve(W1, PodUid(uid), reservation(mbps))
+    after.observe(W1, facts(**reported), 1.0)
+    wanted = {**promised, **reported}
+    assert used(before) == used(after) == Used(len(wanted), sum(wanted.values()))
+    wanted.pop(left, None)
+    without = before.situation_without(W1, PodUid(left)).used.get(PciAddress(PF0), Used())
+    assert without == Used(len(wanted), sum(wanted.values()))
+
+
+def test_facts_hold_foreign_use_and_all_sandboxes_of_a_pod():
+    one = report("w1", pf(PF1, foreign_vfs=2, foreign_mbps=7), pf(PF0), held={"p": 1})
+    both = type(one)(node="w1", generation="e.1", ledger="ok", pfs=one.pfs, allocations=one.allocations * 2)
+    found = facts_of(both, W1)
+    assert [p.pci for p in found.inventory.pfs] == [PF0, PF1]
+    assert found.foreign == {PF1: Used(2, 7)}
+    assert len(found.reported[P]) == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"node": "w2"}, "answers for node 'w2'"),
+        ({"ledger": "unavailable"}, "agent is down"),
+        ({"pfs": (), "unreadable": ("enp1s0f0: EIO",)}, "enp1s0f0: EIO"),
+        ({"pfs": (pf("eth0"),)}, "not a PCI address"),
+    ],
+)
+def test_facts_are_refused_when_nothing_may_be_concluded(changes, why):
+    fields = {"node": "w1", "generation": "e.1", "ledger": "ok", "pfs": (pf(),), **changes}
+    with pytest.raises(MalformedError, match=why):
+        facts_of(type(report("w1"))(**fields), W1)

@@ -1,0 +1,179 @@
+"""Nodes are touched when what came free helps a pod that waits, and at no other time."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from extender.node_server import pf, report
+from extender.world import until, world
+from k8s_rdma.extender.touching import ANNOTATION
+from k8s_rdma.kube.api import ApiRefusedError, ApiUncertainError
+
+pytestmark = pytest.mark.anyio
+
+
+async def touched_at(w, node: str) -> str | None:
+    found = (await w.http.get(f"/api/v1/nodes/{node}")).json()
+    return (found["metadata"].get("annotations") or {}).get(ANNOTATION)
+
+
+async def asked_again(w, node: str) -> None:
+    """The node was asked twice more: whatever its answers led to has been led to."""
+    asked = w.nodes[node].asked
+    await until(lambda: w.nodes[node].asked >= asked + 2)
+
+
+async def test_node_is_touched_when_its_report_shows_room_for_a_refused_pod():
+    async with world("w1", "w2") as w:
+        w.nodes["w1"].holds(a=9_000)
+        w.nodes["w2"].holds(a=9_000)
+        await w.create_pod("p", 5_000)
+        assert await w.fitting("p") == []
+        assert w.metric("pods_waiting") == 1
+        w.nodes["w1"].holds()
+        await until(lambda: w.api.touched == ["w1"])
+        assert await touched_at(w, "w1")
+        assert await touched_at(w, "w2") is None
+
+
+async def test_node_is_touched_when_the_pod_that_held_it_ends():
+    async with world("w1") as w:
+        await w.create_pod("q", 6_000)
+        assert await w.bind("q", "w1") == ""
+        await w.create_pod("p", 6_000)
+        assert await w.fitting("p") == []
+        await w.delete_pod("q")
+        await until(lambda: w.api.touched == ["w1"])
+
+
+async def test_node_is_touched_when_a_bind_that_held_it_failed():
+    async with world("w1") as w:
+        w.api.writing.clear()
+        await w.create_pod("q", 6_000)
+        await w.create_pod("p", 6_000)
+        await w.bind_by_hand("q", "w1")
+        bind = asyncio.create_task(w.bind("q", "w1"))
+        await w.api.begun.wait()
+        assert await w.fitting("p") == []
+        w.api.writing.set()
+        assert "already bound" in await bind
+        await until(lambda: w.api.touched == ["w1"])
+
+
+async def test_node_is_touched_when_it_can_be_read_again():
+    async with world("w1", node_timeout_s=0.05, retry_s=0.01) as w:
+        w.nodes["w1"].answering.clear()
+        await w.create_pod("p", 5_000)
+        assert await w.fitting("p") == []
+        w.nodes["w1"].answering.set()
+        await until(lambda: w.api.touched == ["w1"])
+
+
+async def test_node_is_not_touched_when_what_came_free_is_not_enough():
+    async with world("w1") as w:
+        w.nodes["w1"].holds(a=9_000)
+        await w.create_pod("p", 5_000)
+        assert await w.fitting("p") == []
+        w.nodes["w1"].holds(a=6_000)
+        await asked_again(w, "w1")
+        assert w.api.touched == []
+        w.nodes["w1"].holds(a=5_000)
+        await until(lambda: w.api.touched == ["w1"])
+
+
+async def test_node_is_not_touched_when_nobody_waits():
+    async with world("w1", "w2") as w:
+        w.nodes["w1"].holds(a=9_000)
+        await w.create_pod("p", 5_000)
+        assert await w.fitting("p") == ["w2"]
+        assert w.metric("pods_waiting") == 0
+        w.nodes["w1"].holds()
+        assert await w.fitting("p") == ["w1", "w2"]
+        assert w.api.touched == []
+
+
+async def test_nodes_are_not_asked_when_nobody_waits_any_more():
+    async with world("w1") as w:
+        w.nodes["w1"].holds(a=9_000)
+        await w.create_pod("p", 5_000)
+        assert await w.fitting("p") == []
+        await asked_again(w, "w1")
+        await w.delete_pod("p")
+        await until(w.expect(pods_waiting=0))
+        w.nodes["w1"].holds()
+        await w.create_pod("q", 9_999_999)  # refused for good: nobody waits for that
+        result = await w.filter("q")
+        assert result["FailedAndUnresolvableNodes"]
+        assert w.metric("pods_waiting") == 0
+        assert w.api.touched == []
+
+
+async def test_pod_waits_no_more_when_it_is_bound_by_someone_else():
+    async with world("w1") as w:
+        w.nodes["w1"].holds(a=9_000)
+        await w.create_pod("p", 5_000)
+        assert await w.fitting("p") == []
+        await w.bind_by_hand("p", "w1")
+        await until(w.expect(pods_waiting=0))
+
+
+async def test_pod_waits_no_more_when_it_is_bound_here():
+    async with world("w1", "w2") as w:
+        w.nodes["w1"].holds(a=9_000)
+        await w.create_pod("p", 5_000)
+        assert await w.fitting("p", "w1") == []
+        assert await w.bind("p", "w2") == ""
+        assert w.metric("pods_waiting") == 0
+
+
+async def test_node_is_touched_again_only_when_it_refused_again():
+    async with world("w1") as w:
+        w.nodes["w1"].holds(a=9_000)
+        await w.create_pod("p", 5_000)
+        assert await w.fitting("p") == []
+        w.nodes["w1"].holds()
+        await until(lambda: len(w.api.touched) == 1)
+        first = await touched_at(w, "w1")
+        w.nodes["w1"].holds(a=9_000)
+        assert await w.fitting("p") == []
+        w.nodes["w1"].holds()
+        await until(lambda: len(w.api.touched) == 2)
+        assert await touched_at(w, "w1") != first
+
+
+async def test_touch_is_repeated_when_the_api_server_did_not_answer():
+    async with world("w1") as w:
+        w.api.touch_faults.append(ApiUncertainError("annotate node: no answer"))
+        w.nodes["w1"].holds(a=9_000)
+        await w.create_pod("p", 5_000)
+        assert await w.fitting("p") == []
+        w.nodes["w1"].holds()
+        await until(lambda: w.api.touched == ["w1"])
+
+
+async def test_touch_is_given_up_when_the_api_server_refuses_it():
+    async with world("w1") as w:
+        w.api.touch_faults.append(ApiRefusedError("annotate node: forbidden", status=403))
+        w.nodes["w1"].holds(a=9_000)
+        await w.create_pod("p", 5_000)
+        assert await w.fitting("p") == []
+        w.nodes["w1"].holds()
+        await until(lambda: not w.api.touch_faults)
+        w.nodes["w1"].holds(a=9_000)
+        assert await w.fitting("p") == []
+        w.nodes["w1"].holds()
+        await until(lambda: w.api.touched == ["w1"])
+
+
+async def test_one_node_of_many_that_refused_is_touched_for_the_request_it_now_fits():
+    async with world("w1", "w2") as w:
+        for node in w.nodes.values():
+            node.report = report(node.name, pf(vfs=2), held={"a": 0, "b": 0})
+        await w.create_pod("p", 0)
+        await w.create_pod("q", 0, 0)
+        assert await w.fitting("p") == await w.fitting("q") == []
+        assert w.metric("pods_waiting") == 2
+        w.nodes["w2"].holds(a=0)
+        await until(lambda: w.api.touched == ["w2"])

@@ -1,0 +1,75 @@
+"""Who waits, and which nodes are of interest for it."""
+
+from __future__ import annotations
+
+from k8s_rdma.core.ids import NodeName, PodUid
+from k8s_rdma.core.request import InterfaceRequest, Request
+from k8s_rdma.extender.waiting import Waiting
+
+W1, W2 = NodeName("w1"), NodeName("w2")
+
+
+def request(rate: int) -> Request:
+    return Request((InterfaceRequest(min_tx_rate_mbps=rate),))
+
+
+def refuse(waiting: Waiting, pod: str, rate: int, *nodes: NodeName, at: float = 0.0) -> None:
+    waiting.refuse(PodUid(pod), request(rate), nodes or (W1,), at)
+
+
+def test_nodes_are_of_interest_while_anyone_waits():
+    waiting = Waiting()
+    refuse(waiting, "p", 1, W1)
+    refuse(waiting, "q", 2, W2)
+    waiting.settle(PodUid("p"))
+    assert waiting.nodes() == [W1, W2]
+    waiting.settle(PodUid("q"))
+    assert waiting.nodes() == []
+    assert not waiting.interesting(W1)
+
+
+def test_requests_come_once_and_the_one_refused_last_first():
+    waiting = Waiting()
+    for pod, rate in (("p", 1), ("q", 2), ("r", 1), ("s", 3)):
+        refuse(waiting, pod, rate)
+    assert waiting.requests() == [request(3), request(1), request(2)]
+    waiting.settle(PodUid("p"))
+    assert request(1) in waiting.requests()
+    waiting.settle(PodUid("r"))
+    assert request(1) not in waiting.requests()
+
+
+def test_pod_refused_again_with_another_request_waits_for_that_one():
+    waiting = Waiting()
+    refuse(waiting, "p", 1)
+    refuse(waiting, "p", 2)
+    assert len(waiting) == 1
+    assert waiting.requests() == [request(2)]
+
+
+def test_touched_node_is_of_interest_again_when_it_refuses_again():
+    waiting = Waiting()
+    refuse(waiting, "p", 1, W1, W2)
+    waiting.touched(W1)
+    assert waiting.nodes() == [W2]
+    refuse(waiting, "p", 1, W1)
+    assert waiting.interesting(W1)
+
+
+def test_pods_and_nodes_expire_when_nobody_tries_them_for_long():
+    waiting = Waiting()
+    refuse(waiting, "p", 1, W1, at=0.0)
+    refuse(waiting, "q", 2, W2, at=800.0)
+    waiting.expire(901.0)
+    assert len(waiting) == 1
+    assert waiting.nodes() == [W2]
+    waiting.expire(1_701.0)
+    assert len(waiting) == 0
+    assert waiting.nodes() == []
+
+
+def test_pods_are_not_kept_without_bound():
+    waiting = Waiting()
+    for number in range(10_005):
+        refuse(waiting, f"p{number}", number % 3)
+    assert len(waiting) == 10_000

@@ -1,0 +1,154 @@
+"""An extender among real sockets: an API server stand-in, nodes, and what a scheduler sends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+from lightkube import AsyncClient, KubeConfig
+
+from extender.faulty_api import FaultyApi
+from extender.node_server import NodeServer, node_servers
+from k8s_rdma.extender.app import Extender
+from k8s_rdma.extender.config import ExtenderConfig
+from k8s_rdma.extender.service import running
+from k8s_rdma.kube.client import Client
+from k8s_rdma.sim.cluster.api import RunningApi, serving_api
+from k8s_rdma.sim.cluster.kubeconfig import kubeconfig
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+DEADLINE_S = 30
+MERGE = {"Content-Type": "application/merge-patch+json"}
+QUICK = {"poll_s": 0.02, "touch_s": 0.02, "max_age_s": 1e-9, "node_timeout_s": 5.0}
+"""No state is too young to be asked for again, so that a test sees what it just changed."""
+
+
+def interfaces(*rates: int) -> str:
+    """The request annotation for interfaces with these reservations, Mb/s."""
+    return json.dumps([{"min_tx_rate": rate} for rate in rates])
+
+
+@dataclass(slots=True)
+class World:
+    """What a test arranges, and what it asks the extender."""
+
+    api: FaultyApi
+    server: RunningApi
+    http: httpx2.AsyncClient
+    nodes: dict[str, NodeServer]
+    port: int
+    pods: dict[str, dict[str, Any]] = field(default_factory=dict)
+    extender: Extender = field(init=False)
+
+    async def create_node(self, name: str, *addresses: str) -> None:
+        listed = [{"type": "InternalIP", "address": address} for address in addresses]
+        node = {"metadata": {"name": name}, "status": {"addresses": listed}}
+        assert (await self.http.post("/api/v1/nodes", json=node)).status_code == 201
+
+    async def create_pod(self, name: str, *rates: int, annotation: str | None = None) -> dict[str, Any]:
+        """Create a pod that asks for interfaces with these rates, or has this request annotation."""
+        meta: dict[str, Any] = {"name": name}
+        if rates or annotation is not None:
+            meta["annotations"] = {"rdma_interfaces_required": annotation or interfaces(*rates)}
+        pod = {"metadata": meta, "spec": {"containers": [{"name": "c", "image": "lab.local/busybox:1"}]}}
+        created = await self.http.post("/api/v1/namespaces/default/pods", json=pod)
+        assert created.status_code == 201, created.text
+        self.pods[name] = created.json()
+        return self.pods[name]
+
+    async def read_pod(self, name: str) -> dict[str, Any]:
+        return (await self.http.get(f"/api/v1/namespaces/default/pods/{name}")).json()
+
+    async def node_of(self, name: str) -> str | None:
+        return (await self.read_pod(name))["spec"].get("nodeName")
+
+    async def patch_pod(self, name: str, patch: dict[str, Any], sub: str = "") -> None:
+        url = f"/api/v1/namespaces/default/pods/{name}{sub}"
+        assert (await self.http.patch(url, json=patch, headers=MERGE)).status_code == 200
+
+    async def finish_pod(self, name: str) -> None:
+        await self.patch_pod(name, {"status": {"phase": "Succeeded"}}, "/status")
+
+    async def delete_pod(self, name: str) -> None:
+        url = f"/api/v1/namespaces/default/pods/{name}"
+        assert (await self.http.delete(url, params={"gracePeriodSeconds": 0})).status_code == 200
+
+    async def bind_by_hand(self, name: str, node: str, **annotations: str) -> None:
+        meta = {"name": name, "annotations": {k.replace("_", "/"): v for k, v in annotations.items()}}
+        url = f"/api/v1/namespaces/default/pods/{name}/binding"
+        bound = await self.http.post(url, json={"metadata": meta, "target": {"kind": "Node", "name": node}})
+        assert bound.status_code == 201, bound.text
+
+    def args(self, name: str, *nodes: str) -> bytes:
+        """The body of filter and prioritize, names only."""
+        return json.dumps(
+            {"Pod": self.pods[name], "Nodes": None, "NodeNames": list(nodes or self.nodes)}
+        ).encode()
+
+    async def filter(self, name: str, *nodes: str) -> dict[str, Any]:
+        return json.loads(await self.extender.filter(self.args(name, *nodes)))
+
+    async def fitting(self, name: str, *nodes: str) -> list[str]:
+        return (await self.filter(name, *nodes))["NodeNames"]
+
+    async def prioritize(self, name: str, *nodes: str) -> dict[str, int]:
+        scores = json.loads(await self.extender.prioritize(self.args(name, *nodes)))
+        return {entry["Host"]: entry["Score"] for entry in scores}
+
+    async def bind(self, name: str, node: str) -> str:
+        """Bind; the error's text."""
+        meta = self.pods[name]["metadata"]
+        args = {"PodName": name, "PodNamespace": "default", "PodUID": meta["uid"], "Node": node}
+        return json.loads(await self.extender.bind(json.dumps(args).encode()))["Error"]
+
+    def metric(self, name: str) -> float:
+        lines = self.extender.metrics.render().splitlines()
+        return float(next(line for line in lines if line.startswith(f"k8s_rdma_extender_{name} ")).split()[1])
+
+    def expect(self, **metrics: float) -> Callable[[], bool]:
+        return lambda: all(self.metric(name) == value for name, value in metrics.items())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for a condition; the world's deadline ends a wait in vain."""
+    while not condition():  # noqa: ASYNC110  what is waited for has no event for tests
+        await asyncio.sleep(0.002)
+
+
+@asynccontextmanager
+async def cluster(*names: str) -> AsyncIterator[World]:
+    """API server and nodes, without an extender."""
+    async with (
+        asyncio.timeout(DEADLINE_S),
+        serving_api() as server,
+        node_servers(*names) as (port, nodes),
+        httpx2.AsyncClient(base_url=server.url, trust_env=False) as http,
+        AsyncClient(config=KubeConfig.from_dict(kubeconfig(server.url)), trust_env=False) as client,
+    ):
+        real = Client(client, silence_s=DEADLINE_S)
+        made = World(api=FaultyApi(real), server=server, http=http, nodes=nodes, port=port)
+        for node in nodes.values():
+            await made.create_node(node.name, node.address)
+        yield made
+
+
+@asynccontextmanager
+async def extending(world: World, key: bytes | None = None, **settings: Any) -> AsyncIterator[World]:
+    """An extender for the cluster, ready."""
+    config = ExtenderConfig(node_port=world.port, **{**QUICK, **settings})
+    async with running(config, world.api, key) as world.extender:
+        await until(lambda: not world.extender.missing() or not world.api.watching.is_set())
+        yield world
+
+
+@asynccontextmanager
+async def world(*names: str, key: bytes | None = None, **settings: Any) -> AsyncIterator[World]:
+    """A cluster of these nodes with an extender."""
+    async with cluster(*names) as made, extending(made, key, **settings):
+        yield made
