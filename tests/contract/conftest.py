@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
 
 from contract.lab import FakeLab
+from contract.virtual_lab import VirtualLab
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from contract.lab import Lab
 
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, or a user namespace that makes one")
 
-@pytest.fixture(params=["fake"])
-def make_lab(request: pytest.FixtureRequest) -> Callable[[int], Lab]:
+
+@pytest.fixture(params=["fake", pytest.param("virtual", marks=needs_root)])
+def make_lab(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[int], Lab]]:
     """A machine with so many VFs on each PF, run by one of the kernels."""
-    return FakeLab
+    with ExitStack() as stack:
+
+        def make(vfs: int) -> Lab:
+            if request.param == "fake":
+                return FakeLab(vfs)
+            lab = VirtualLab(tmp_path, vfs)
+            stack.callback(lab.close)
+            return lab
+
+        yield make
 
 
 @pytest.fixture

@@ -1,0 +1,174 @@
+"""Network namespaces: found again by path and inode, entered for a moment.
+
+Source: namespaces(7), setns(2), ioctl_ns(2).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from k8s_rdma.core.step import NetnsRef
+from k8s_rdma.errors import KernelError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_CLONE_NEWNET = 0x40000000
+_NS_GET_NSTYPE = 0xB703
+_libc = ctypes.CDLL(None, use_errno=True)  # os.setns and os.unshare come with Python 3.12
+
+
+@contextmanager
+def entered(namespace: int) -> Iterator[None]:
+    """Have the calling thread, and it alone, in a network namespace (a descriptor) for a while.
+
+    Sockets opened meanwhile stay there. Nothing else may run on this thread until it is back.
+    """
+    home = current_namespace()
+    try:
+        _call("setns", namespace, _CLONE_NEWNET)
+        try:
+            yield
+        finally:
+            _call("setns", home, _CLONE_NEWNET)
+    finally:
+        os.close(home)
+
+
+def current_namespace() -> int:
+    """A descriptor of the calling thread's network namespace."""
+    return os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+
+
+def create_namespace() -> int:
+    """A descriptor of a new network namespace; without mount or process it ends when that is closed."""
+    home = current_namespace()
+    try:
+        _call("unshare", _CLONE_NEWNET)
+        try:
+            return current_namespace()
+        finally:
+            _call("setns", home, _CLONE_NEWNET)
+    finally:
+        os.close(home)
+
+
+class Namespaces:
+    """Resolves a `NetnsRef` to the namespace it means, or to the certainty that this is gone.
+
+    A descriptor that the CNI executable handed over is good even where the path leads nowhere (the
+    agent's mount namespace is another one); otherwise the path is opened below `host_root`.
+    """
+
+    def __init__(self, host_root: Path = Path("/")) -> None:
+        """`host_root` is where the node's root file system is mounted."""
+        self._host_root = host_root
+        self._held: dict[int, list[int]] = {}
+
+    def hold(self, namespace: int, path: str) -> NetnsRef:
+        """Keep a namespace reachable until `release`; the descriptor stays the caller's.
+
+        KernelError when it is not one of a network namespace. `path` is what CNI_NETNS said.
+        """
+        if not _is_network_namespace(namespace):
+            msg = f"namespace {path}: the descriptor handed over is not one of a network namespace"
+            raise KernelError(msg)
+        inode = os.fstat(namespace).st_ino
+        self._held.setdefault(inode, []).append(os.dup(namespace))
+        return NetnsRef(path, inode)
+
+    def release(self, netns: NetnsRef) -> None:
+        """Undo one `hold`. Whoever holds a namespace keeps the kernel from ending it."""
+        held = self._held.get(netns.inode, [])
+        if held:
+            os.close(held.pop())
+        if not held:
+            self._held.pop(netns.inode, None)
+
+    def close(self) -> None:
+        """Undo every `hold`."""
+        while self._held:
+            _, held = self._held.popitem()
+            for namespace in held:
+                os.close(namespace)
+
+    @contextmanager
+    def opened(self, netns: NetnsRef) -> Iterator[int | None]:
+        """A descriptor of that very namespace; None when it is gone.
+
+        KernelError when that cannot be told, because the path cannot be looked at from here.
+        """
+        if netns.inode in self._held:
+            yield self._held[netns.inode][-1]
+            return
+        namespace = self._open(netns)
+        try:
+            yield namespace
+        finally:
+            if namespace is not None:
+                os.close(namespace)
+
+    def alive(self, netns: NetnsRef) -> bool:
+        """Whether that very namespace exists; yes where it cannot be told, since a pod may live in it."""
+        try:
+            with self.opened(netns) as namespace:
+                return namespace is not None
+        except KernelError:
+            return True
+
+    def _open(self, netns: NetnsRef) -> int | None:
+        path = self._on_host(netns.path)
+        try:
+            # O_NONBLOCK: what lies there may be a FIFO as well.
+            namespace = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ESRCH) and self._would_be_found(path):
+                return None
+            raise _untold(netns, error.strerror or str(error)) from error
+        if not _is_network_namespace(namespace):
+            os.close(namespace)
+            raise _untold(netns, "no namespace is mounted on that file, or not where the agent can see it")
+        if os.fstat(namespace).st_ino != netns.inode:
+            os.close(namespace)
+            return None
+        return namespace
+
+    def _on_host(self, path: str) -> Path:
+        # On the node `/var/run` is an absolute link to `/run` (FHS 3.0, 5.13), which would lead out of
+        # the host's root into our own.
+        if path.startswith("/var/run/"):
+            path = path.removeprefix("/var")
+        return self._host_root / path.lstrip("/")
+
+    def _would_be_found(self, path: Path) -> bool:
+        """Whether it is the file that is missing, and not all of its surroundings."""
+        processes = self._host_root / "proc"
+        if path.is_relative_to(processes):
+            return (processes / "1").exists()
+        return path.parent.is_dir()
+
+
+def _is_network_namespace(descriptor: int) -> bool:
+    try:
+        return fcntl.ioctl(descriptor, _NS_GET_NSTYPE) == _CLONE_NEWNET
+    except OSError:
+        return False
+
+
+def _untold(netns: NetnsRef, why: str) -> KernelError:
+    return KernelError(f"namespace {netns.path} (inode {netns.inode}): cannot be looked at: {why}")
+
+
+def _call(name: str, *arguments: int) -> None:
+    if getattr(_libc, name)(*arguments) != 0:
+        number = ctypes.get_errno()
+        msg = f"{name}: {errno.errorcode.get(number, number)}: {os.strerror(number)}"
+        raise KernelError(
+            msg, details="network namespaces need CAP_SYS_ADMIN over the user namespace that owns them"
+        )

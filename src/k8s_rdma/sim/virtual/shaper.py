@@ -1,0 +1,118 @@
+"""The transmit scheduler of a virtual PF: HTB on an IFB that everything VFs send must pass.
+
+Reservation is a class's `rate`, cap its `ceil`. In one place for all traffic, so that a cap also holds
+between two VFs of one PF and what they send to each other counts against the link, as in the scheduler of
+a NIC's embedded switch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from k8s_rdma.core.step import VfRate
+from k8s_rdma.linux.traffic_control import HtbClass, TrafficControl
+
+if TYPE_CHECKING:
+    from k8s_rdma.linux.rtnl import Rtnl
+    from k8s_rdma.sim.virtual.topology import VirtualPf
+
+BYTES_PER_MBPS = 125_000
+
+FLOOR = 1000
+"""Bytes a second for a VF without reservation: HTB refuses none at all. The link's own class is larger by
+all floors together, so that reservations up to the last Mb/s of the link remain true."""
+
+NO_CAP = BYTES_PER_MBPS // 2
+"""Added to the link's rate in the `ceil` of a VF without a cap: no cap in whole Mb/s reads the same."""
+
+BURST = 128 << 10
+"""Bytes: two of the largest packets that TCP hands down (GSO, 64 KiB). With less, a class that waits for a
+late timer would lose what it has not sent."""
+
+QUANTUM = 64 << 10
+"""Bytes a class sends before the next one has its turn at what is left: one packet, the same for all."""
+
+QUEUE = 512 << 10
+"""Bytes that wait for a class: 4 ms at 1,000 Mb/s; what is more is dropped, and TCP slows down."""
+
+_QDISC = 0x10000
+_LINK = _QDISC | 1
+_DROPPED = 0xFFFF
+_FIRST_VF = 0x10
+
+
+class Shaper:
+    """Makes and reads schedulers of virtual PFs, in one network namespace."""
+
+    def __init__(self, rtnl: Rtnl) -> None:
+        """Ask by this socket."""
+        self._rtnl = rtnl
+        self._tc = TrafficControl(rtnl.socket)
+
+    def build(self, pf: VirtualPf, scheduler: int, sink: int) -> None:
+        """The scheduler on link `scheduler`, every VF without rates; link `sink` drops all it gets."""
+        self._tc.add_fifo(sink, 0xFFFFFFFF, 0, f"{pf.sink_name}: queue", packets=True)
+        self._tc.add_htb(scheduler, _QDISC, _DROPPED, f"{pf.scheduler_name}: HTB")
+        link = pf.link_mbps * BYTES_PER_MBPS + pf.vfs * FLOOR
+        whole = HtbClass(handle=_LINK, parent=_QDISC, rate=link, ceil=link, burst=BURST, quantum=QUANTUM)
+        self._tc.set_class(scheduler, whole, f"{pf.scheduler_name}: the link's class")
+        self._tc.add_source_table(scheduler, _QDISC, f"{pf.scheduler_name}: table of source MACs")
+        unknown = HtbClass(
+            handle=_QDISC | _DROPPED, parent=_LINK, rate=FLOOR, ceil=FLOOR, burst=BURST, quantum=QUANTUM
+        )
+        self._tc.set_class(scheduler, unknown, f"{pf.scheduler_name}: class of what no VF sends")
+        self._tc.add_fifo(scheduler, unknown.handle, 0, f"{pf.scheduler_name}: queue that drops")
+        for index in range(pf.vfs):
+            self._add_vf(pf, scheduler, index)
+
+    def police(self, pf: VirtualPf, index: int, port: int) -> None:
+        """Send what a VF's port receives to the PF's scheduler if it bears the VF's MAC, else nowhere."""
+        what = f"{pf.port_name(index)}: filter"
+        self._tc.add_ingress(port, what)
+        self._tc.redirect_source(port, pf.vf_mac(index), self._index(pf.scheduler_name), what)
+        self._tc.redirect_rest(port, self._index(pf.sink_name), what)
+
+    def set_rate(self, pf: VirtualPf, scheduler: int, rate: VfRate) -> None:
+        """Program a VF's rates."""
+        self._tc.set_class(scheduler, _class(pf, rate), f"{pf.scheduler_name}: rates of VF {rate.index}")
+
+    def rates(self, pf: VirtualPf, scheduler: int) -> dict[int, VfRate]:
+        """What is programmed, by VF; one netlink query."""
+        found = self._tc.class_rates(scheduler, f"{pf.scheduler_name}: classes")
+        return {
+            index: _rate(index, *found[_handle(index)]) for index in range(pf.vfs) if _handle(index) in found
+        }
+
+    def _add_vf(self, pf: VirtualPf, scheduler: int, index: int) -> None:
+        what = f"{pf.scheduler_name}: VF {index}"
+        self._tc.set_class(scheduler, _class(pf, VfRate(index)), what)
+        self._tc.add_fifo(scheduler, _handle(index), QUEUE, what)
+        self._tc.classify_source(scheduler, _QDISC, pf.vf_mac(index), _handle(index), what)
+
+    def _index(self, name: str) -> int:
+        link = self._rtnl.link(name)
+        return 0 if link is None else link.index
+
+
+def _handle(index: int) -> int:
+    return _QDISC | (_FIRST_VF + index)
+
+
+def _class(pf: VirtualPf, rate: VfRate) -> HtbClass:
+    link = pf.link_mbps * BYTES_PER_MBPS
+    return HtbClass(
+        handle=_handle(rate.index),
+        parent=_LINK,
+        rate=rate.min_tx_rate_mbps * BYTES_PER_MBPS or FLOOR,
+        ceil=rate.max_tx_rate_mbps * BYTES_PER_MBPS or link + NO_CAP,
+        burst=BURST,
+        quantum=QUANTUM,
+    )
+
+
+def _rate(index: int, rate: int, ceil: int) -> VfRate:
+    return VfRate(
+        index,
+        0 if rate == FLOOR else rate // BYTES_PER_MBPS,
+        0 if ceil % BYTES_PER_MBPS else ceil // BYTES_PER_MBPS,
+    )

@@ -1,0 +1,145 @@
+"""Virtual PFs and VFs as links of a network namespace; everything about them is kept in the kernel.
+
+    PF enp1s0f0   bridge `enp1s0f0`, its alias says what it is; the uplink is one of its ports
+    VF 3 of it    veth pair: `enp1s0f0v3` is the VF, `enp1s0f0r3` its port on the bridge
+    transmit      IFB `enp1s0f0-tx`: whatever VFs send goes through its HTB, then to the bridge
+    forged MACs   IFB `enp1s0f0-no`: a queue that holds nothing
+
+A port's alias names the namespace (its inode) that the VF was given to; it is empty while the VF is home.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from k8s_rdma.core.ids import PciAddress, pci_address
+from k8s_rdma.errors import KernelError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from k8s_rdma.core.step import VfRef
+    from k8s_rdma.linux.rtnl import Link
+
+MAX_VFS = 256
+"""The last byte of a VF's MAC is its index."""
+
+MAX_NAME = 10
+"""Of a PF, so that `<name>v255` is an interface's name as well (15 bytes)."""
+
+DEFAULT_LINK_MBPS = 1000
+"""What two cores can fill."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VirtualPf:
+    """A virtual PF. base_mac: of VF 0; the index of another VF is added to its last byte."""
+
+    name: str
+    pci: PciAddress
+    uplink: str
+    vfs: int
+    link_mbps: int = DEFAULT_LINK_MBPS
+    base_mac: str
+
+    def vf_name(self, index: int) -> str:
+        """The VF's netdev at home."""
+        return f"{self.name}v{index}"
+
+    def port_name(self, index: int) -> str:
+        """The VF's port on the bridge."""
+        return f"{self.name}r{index}"
+
+    @property
+    def scheduler_name(self) -> str:
+        """The IFB through which all VFs send."""
+        return f"{self.name}-tx"
+
+    @property
+    def sink_name(self) -> str:
+        """The IFB that swallows what no VF may send."""
+        return f"{self.name}-no"
+
+    def vf_mac(self, index: int) -> str:
+        """The VF's MAC address."""
+        return f"{self.base_mac[:-2]}{index:02x}"
+
+    def vf_pci(self, index: int) -> PciAddress:
+        """The VF's address: on a bus behind the PF's, one for each of its device's functions."""
+        bus = (int(self.pci[5:7], 16) + 1 + int(self.pci[-1])) % 256
+        return pci_address(f"{self.pci[:4]}:{bus:02x}:{index // 8:02x}.{index % 8}")
+
+
+class _Alias(msgspec.Struct, frozen=True, kw_only=True):
+    """What a PF's alias says; at most 255 bytes."""
+
+    pci: str
+    uplink: str
+    vfs: int
+    link_mbps: int
+    base_mac: str
+
+
+_decoder = msgspec.json.Decoder(_Alias)
+
+
+def random_base_mac() -> str:
+    """A locally administered MAC that ends in zero, so that PFs of two machines can share a network."""
+    return (b"\x02" + os.urandom(4) + b"\0").hex(":")
+
+
+def check(pf: VirtualPf) -> None:
+    """KernelError names what of a PF cannot be."""
+    for fault, holds in {
+        f"name {pf.name!r}: must have 1 to {MAX_NAME} characters": 0 < len(pf.name) <= MAX_NAME,
+        f"vfs {pf.vfs}: must be 1 to {MAX_VFS}": 1 <= pf.vfs <= MAX_VFS,
+        f"link_mbps {pf.link_mbps}: must be 1 to 1000000": 1 <= pf.link_mbps <= 1_000_000,
+        f"base_mac {pf.base_mac}: must end in :00": pf.base_mac.endswith(":00") and len(pf.base_mac) == 17,
+    }.items():
+        if not holds:
+            msg = f"virtual PF: {fault}"
+            raise KernelError(msg)
+
+
+def alias_of(pf: VirtualPf) -> str:
+    """What its bridge's alias says."""
+    alias = _Alias(pci=pf.pci, uplink=pf.uplink, vfs=pf.vfs, link_mbps=pf.link_mbps, base_mac=pf.base_mac)
+    return msgspec.json.encode(alias).decode()
+
+
+def pf_of(link: Link) -> VirtualPf | None:
+    """The virtual PF that this link is; None for any other link."""
+    if link.kind != "bridge" or not link.alias:
+        return None
+    try:
+        alias = _decoder.decode(link.alias)
+    except msgspec.MsgspecError:
+        return None
+    return VirtualPf(
+        name=link.name,
+        pci=pci_address(alias.pci),
+        uplink=alias.uplink,
+        vfs=alias.vfs,
+        link_mbps=alias.link_mbps,
+        base_mac=alias.base_mac,
+    )
+
+
+def pfs_among(links: Iterable[Link]) -> dict[PciAddress, VirtualPf]:
+    """The virtual PFs among these links, ordered by PCI address."""
+    found = sorted((pf for link in links if (pf := pf_of(link))), key=lambda pf: pf.pci)
+    return {pf.pci: pf for pf in found}
+
+
+def require(pfs: Mapping[PciAddress, VirtualPf], vf: VfRef) -> VirtualPf:
+    """The PF of a VF; KernelError when there is no such VF."""
+    pf = pfs.get(vf.pf)
+    if pf is None or not 0 <= vf.index < pf.vfs:
+        found = f"{pf.name} has {pf.vfs} VFs" if pf else "there is no such PF"
+        msg = f"VF {vf.index} of PF {vf.pf}: unknown: {found}"
+        raise KernelError(msg)
+    return pf
