@@ -22,7 +22,7 @@ demo: setup cni ## two simulated nodes in this kernel: pods placed, rates enforc
 
 .PHONY: test
 test: setup cni ## all tests, in random order, warnings as errors; ARGS="-k word" for some of them
-	@$(RUN) pytest $(ARGS)
+	@$(RUN) scripts/isolated pytest $(ARGS)
 
 .PHONY: check
 check: lint types layers wheel cni ## everything that needs no run: style, types, layers, the wheel, C warnings
@@ -33,7 +33,7 @@ lint: $(PYTHON_READY)
 	@echo "ruff format" && $(RUN) ruff format --check --quiet
 	@echo "shellcheck" && $(RUN) shellcheck --external-sources scripts/*.sh $(SCRIPTS) .ci/run
 
-SCRIPTS := $(addprefix scripts/,check-wheel lock run setup-python setup-tools)
+SCRIPTS := $(addprefix scripts/,check-wheel isolated lock run setup-python setup-tools)
 
 .PHONY: types
 types: $(PYTHON_READY)

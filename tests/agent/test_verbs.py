@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
+import shutil
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,10 +37,10 @@ if TYPE_CHECKING:
 
     from k8s_rdma.core.step import NetnsRef
 
-PLUGINS = "/usr/lib/cni"
+PLUGINS = os.environ.get("CNI_PATH") or "/opt/cni/bin:/usr/lib/cni"
 KEY = b"a key of the cluster"
 needs_host_local = pytest.mark.skipif(
-    not os.access(f"{PLUGINS}/host-local", os.X_OK), reason="needs Debian's containernetworking-plugins"
+    shutil.which("host-local", path=PLUGINS) is None, reason="needs Debian's containernetworking-plugins"
 )
 
 
@@ -489,7 +491,7 @@ def test_add_names_the_plugin_that_is_missing(machine: Machine) -> None:
         with machine.running() as (node, verbs):
             stdin = machine.stdin(asks({}), ipam={"type": "no-such-plugin"})
             with pytest.raises(
-                K8sRdmaError, match="'no-such-plugin' is not in CNI_PATH '/usr/lib/cni'"
+                K8sRdmaError, match=f"'no-such-plugin' is not in CNI_PATH '{re.escape(PLUGINS)}'"
             ) as caught:
                 await verbs.add(call("ADD"), machine.hardware.create_namespace(), stdin)
             assert caught.value.reason is Reason.IPAM_FAILURE

@@ -4,6 +4,7 @@ is asked about ends in error 11.
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import json
 import os
@@ -18,6 +19,7 @@ from cni.call import ANNOTATIONS, CONTAINER, DEADLINE_S, PREV_RESULT, WISH, Prog
 from k8s_rdma.errors import TRY_AGAIN_LATER
 from k8s_rdma.wire.cni_result import SUPPORTED_VERSIONS
 
+LIBC = ctypes.CDLL(None)
 NOTHING_OF_OURS = [
     {},
     None,
@@ -201,13 +203,22 @@ def test_shim_asks_when_the_marker_directory_is_no_directory(program, run_dir, c
     assert_asked(program(command, chained(run_dir, {})))
 
 
+def obey_file_modes() -> None:
+    """What root may and others may not, this process and the program it becomes may not either.
+
+    Another user would do as well, but a user namespace (user_namespaces(7)) need not have one.
+    """
+    pr_capbset_drop, cap_dac_override, cap_dac_read_search = 24, 1, 2  # linux/prctl.h, linux/capability.h
+    for capability in (cap_dac_override, cap_dac_read_search):
+        LIBC.prctl(pr_capbset_drop, capability, 0, 0, 0)  # refused to those who have no capabilities anyway
+
+
 @pytest.mark.parametrize("command", ["DEL", "CHECK"])
 @pytest.mark.parametrize("denied", ["", "attachments"])
 def test_shim_asks_when_the_marker_directory_is_denied(program, run_dir, command: str, denied: str) -> None:
-    nobody = {"user": 65534, "group": 65534, "extra_groups": []} if os.geteuid() == 0 else {}
-    assert_silent(program(command, chained(run_dir, {}), **nobody))
+    assert_silent(program(command, chained(run_dir, {}), preexec_fn=obey_file_modes))
     (run_dir / denied).chmod(0)
-    outcome = program(command, chained(run_dir, {}), **nobody)
+    outcome = program(command, chained(run_dir, {}), preexec_fn=obey_file_modes)
     (run_dir / denied).chmod(0o755)
     assert_asked(outcome)
 
