@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
 DEADLINE_S = 30
+TLS = ssl.create_default_context()  # never used, and slow to make for every test
 RECORDINGS = Path(__file__).parents[2] / "recordings"
 
 
@@ -83,7 +85,7 @@ async def _cluster(config: ApiConfig | None = None) -> AsyncIterator[Cluster]:
         asyncio.timeout(DEADLINE_S),
         serving_api(config) as api,
         AsyncClient(config=KubeConfig.from_dict(kubeconfig(api.url)), trust_env=False) as client,
-        httpx2.AsyncClient(base_url=api.url, trust_env=False) as http,
+        httpx2.AsyncClient(base_url=api.url, trust_env=False, verify=TLS) as http,
     ):
         yield Cluster(api, client, http)
 

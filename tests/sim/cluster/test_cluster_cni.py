@@ -59,6 +59,14 @@ def test_stdin_is_what_containerd_wrote_when_given_the_recorded_call(name, recor
     assert written.decode() == json.dumps(stdin, sort_keys=True, separators=(",", ":"))
 
 
+def test_plugin_gets_of_what_is_known_only_what_its_capabilities_switch_on():
+    plugin = {"type": "a", "capabilities": {"bandwidth": True, "portMappings": False, "dns": True}}
+    conflist = Conflist(name="n", cni_version="1.0.0", plugins=(plugin,))
+    known = {"bandwidth": {}, "portMappings": [], "ips": []}
+    written = json.loads(conflist.stdin_for(plugin, capability_args=known))
+    assert written["runtimeConfig"] == {"bandwidth": {}}
+
+
 @pytest.mark.parametrize(
     ("added", "deleted"),
     [("0.4.0-ADD-1", "1.0.0-DEL-1"), ("0.3.1-ADD-1", "0.4.0-DEL-1"), ("1.0.0-ADD-1", "0.3.1-DEL-1")],

@@ -338,6 +338,7 @@ async def test_several_binds_are_open_while_later_pods_are_filtered(cluster, mak
                 for name in ("p1", "p2", "p3"):
                     await c.pod_when(name, bound_to("node-1"))
         assert extender.verbs("p1") == ["filter", "bind"]
+        assert await c.events("p1", "FailedScheduling") == []
 
 
 async def test_late_bind_of_a_timed_out_call_ends_the_retries(cluster, make_pod, make_node):

@@ -12,8 +12,10 @@ from lightkube.resources.core_v1 import Node, Pod
 from k8s_rdma.sim.cluster.api import ApiConfig
 from k8s_rdma.sim.cluster.patch import merge_patch, strategic_merge_patch
 from k8s_rdma.sim.cluster.resources import NODES, PODS
+from k8s_rdma.sim.cluster.selectors import Selection
 from k8s_rdma.sim.cluster.status import StatusError
 from k8s_rdma.sim.cluster.store import Store
+from k8s_rdma.sim.cluster.watch import watch_lines
 
 pytestmark = pytest.mark.anyio
 
@@ -120,10 +122,9 @@ async def test_watch_tells_410_gone_when_the_revision_is_too_old(cluster, make_p
         assert gone.value.status.code == 410
 
 
-async def test_watch_ends_when_its_time_is_over(cluster):
-    async with cluster() as c:
-        answer = await c.http.get("/api/v1/pods", params={"watch": "1", "timeoutSeconds": "1"})
-        assert (answer.status_code, answer.content) == (200, b"")
+async def test_watch_ends_when_its_time_is_over():
+    lines = watch_lines(Store(), PODS, Selection(), revision=0, timeout_s=0.01)
+    assert [line async for line in lines] == []
 
 
 async def test_watch_ends_properly_when_the_server_stops(cluster):
@@ -142,6 +143,17 @@ async def test_watch_is_dropped_when_its_client_leaves(cluster, make_pod):
                 pass
         await c.http.post(PODS_URL, json=make_pod())
         assert (await c.http.get("/healthz")).text == "ok"
+
+
+async def test_client_that_talks_into_a_watch_is_cut_off(cluster):
+    async with cluster() as c:
+        reader, writer = await asyncio.open_connection(c.api.host, c.api.port)
+        writer.write(b"GET /api/v1/pods?watch=1 HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert await reader.read() == b"0\r\n\r\n"
+        writer.close()
+        await writer.wait_closed()
 
 
 async def test_many_watchers_all_see_a_node_change(cluster, make_node):
