@@ -49,7 +49,11 @@ async def _main(config: AgentConfig, key: bytes | None) -> None:
     verbs = Verbs(node=node, worker=worker, ipam=ipam, key=key)
     service = Service(node=node, verbs=verbs, worker=worker, namespaces=namespaces)
     loop = asyncio.get_running_loop()
-    end_watch = kernel.watch(lambda: loop.call_soon_threadsafe(service.hardware_changed.set))
+
+    def look_again() -> None:
+        loop.call_soon_threadsafe(service.hardware_changed.set)
+
+    end_watch = kernel.watch(look_again)
     try:
         await service.recover()
         await _serve(Path(config.run_dir), service)

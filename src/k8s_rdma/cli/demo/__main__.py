@@ -16,11 +16,11 @@ from k8s_rdma.cli.demo.launch import INIT_PID
 from k8s_rdma.cli.demo.outcome import Outcome
 from k8s_rdma.cli.demo.scenes import Scenes
 from k8s_rdma.cli.demo.watchman import Watchman
-from k8s_rdma.cli.demo.world import SERVER_PORT, Paths, World, processes_left
+from k8s_rdma.cli.demo.world import API_URL, SERVER_PORT, Paths, World, processes_left
 from k8s_rdma.errors import K8sRdmaError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 SCENES: tuple[tuple[str, str], ...] = (
     ("examples", "Pods of examples/: fitting, spread over both PFs, fitting nowhere"),
@@ -95,7 +95,7 @@ def _keep(world: World, console: Console) -> None:
         "It keeps running; Ctrl-C ends it. In another terminal, go in:",
         f"  nsenter --target {init} --mount --net --pid{as_user} bash",
         "and look around:",
-        f"  curl {world.kubectl.client.base_url}api/v1/namespaces/default/pods",
+        f"  curl {API_URL}/api/v1/namespaces/default/pods",
         *(f"  curl http://{node.address}:{SERVER_PORT}/getpfs     # {node.name}" for node in world.nodes),
         *(f"  nsenter --net={node.netns} ip link     # {node.name}'s interfaces" for node in world.nodes),
         f"  ls {directory}/logs",
@@ -104,7 +104,7 @@ def _keep(world: World, console: Console) -> None:
     signal.pause()
 
 
-def _check_home(world: World, outcome: Outcome, before: dict[str, object]) -> None:
+def _check_home(world: World, outcome: Outcome, before: Mapping[str, object]) -> None:
     """Everything is as it was before the first pod."""
     for node in world.nodes:
         after = world.kernel_state(node)

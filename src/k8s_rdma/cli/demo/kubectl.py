@@ -37,15 +37,6 @@ class Kubectl:
         self._call("POST", "/api/v1/namespaces/default/pods", pod)
         return str(pod["metadata"]["name"])
 
-    def create_node(self, name: str, address: str) -> None:
-        """Register a node, as its kubelet would."""
-        status = {
-            "addresses": [{"type": "InternalIP", "address": address}],
-            "conditions": [{"type": "Ready", "status": "True"}],
-        }
-        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "status": status}
-        self._call("POST", "/api/v1/nodes", node)
-
     def pod(self, name: str) -> dict[str, Any] | None:
         """The pod as it is now; None when there is none."""
         reply = self.client.get(f"/api/v1/namespaces/default/pods/{name}")

@@ -18,12 +18,14 @@ from k8s_rdma.cli.demo.kubectl import Kubectl
 from k8s_rdma.cli.demo.network import CONTROL_ADDRESS, LINK_MBPS, PFS_PER_NODE, VFS_PER_PF, DemoNode, build
 from k8s_rdma.cli.demo.processes import Processes
 from k8s_rdma.errors import K8sRdmaError
+from k8s_rdma.sim.cluster.sandbox import SandboxDirectory
 from k8s_rdma.wire.rest import NodeReport, decode_report
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 API_PORT = 6443
+API_URL = f"http://{CONTROL_ADDRESS}:{API_PORT}"
 EXTENDER_PORT = 8888
 SERVER_PORT = 54005
 RDMA_NETWORK = "10.56.0.0/16"
@@ -42,6 +44,15 @@ class Paths:
     shim: Path
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodInside:
+    """A pod's namespace: its interfaces' MACs and IPv4 addresses by name, loopback left out."""
+
+    netns: Path
+    macs: dict[str, str]
+    addresses: dict[str, str]
+
+
 class World:
     """Two nodes and a control plane; make one, `start` it, `stop` it."""
 
@@ -58,7 +69,7 @@ class World:
             for number in (1, 2)
         )
         self.processes = Processes(logs=paths.directory / "logs")
-        self.kubectl = Kubectl.at(f"http://{CONTROL_ADDRESS}:{API_PORT}")
+        self.kubectl = Kubectl.at(API_URL)
         self._http = httpx2.Client(timeout=5, trust_env=False)
 
     def node(self, name: str) -> DemoNode:
@@ -79,9 +90,8 @@ class World:
     def start(self) -> None:
         """Every process, and the nodes known to the API server; returns when all answer."""
         self._start_stand_in("api", "--host", CONTROL_ADDRESS, "--port", str(API_PORT), *self._kubeconfig())
-        self._wait("API server", lambda: self._http.get(f"{self.kubectl.client.base_url}healthz").is_success)
+        self._wait("API server", lambda: self._http.get(f"{API_URL}/healthz").is_success)
         for node in self.nodes:
-            self.kubectl.create_node(node.name, node.address)
             self.start_agent(node)
             self._start_k8s_rdma("server", node, {"runDir": str(self.run_dir(node))})
         for node in self.nodes:
@@ -131,6 +141,20 @@ class World:
     def getpfs(self, node: DemoNode) -> list[dict[str, Any]]:
         """`/getpfs` of a node."""
         return list(self._http.get(f"http://{node.address}:{SERVER_PORT}/getpfs").raise_for_status().json())
+
+    def sandbox(self, name: str) -> PodInside:
+        """A running pod, seen from within; K8sRdmaError when it does not run."""
+        for node in self.nodes:
+            found = SandboxDirectory(node.directory / "sandboxes").of_pod("default", name)
+            if found is not None:
+                return _look_inside(Path(found.netns))
+        msg = f"pod {name}: no node runs it"
+        raise K8sRdmaError(msg)
+
+    def sandboxes_left(self, node: DemoNode) -> list[str]:
+        """Namespaces and records of pods on a node."""
+        left = [*(node.directory / "netns").glob("*"), *(node.directory / "sandboxes").glob("*.json")]
+        return sorted(path.name for path in left)
 
     def kernel_state(self, node: DemoNode) -> dict[str, Any]:
         """Names, MACs and rates as `ip` and `tc` show them: not as this system says they are."""
@@ -207,6 +231,8 @@ class World:
             *self._api(),
             *("--node", node.name, "--conflist", str(node.directory / "pods.conflist")),
             *("--cni-path", str(node.directory / "cni"), "--netns-dir", str(node.directory / "netns")),
+            *("--state-dir", str(node.directory / "sandboxes"), "--late-delete-s", "1"),
+            *("--node-ip", node.address),
             node=node,
         )
 
@@ -231,7 +257,7 @@ class World:
         )
 
     def _api(self) -> tuple[str, ...]:
-        return ("--server", f"http://{CONTROL_ADDRESS}:{API_PORT}")
+        return ("--server", API_URL)
 
     def _kubeconfig(self) -> tuple[str, ...]:
         return ("--kubeconfig", str(self.paths.directory / "kubeconfig"))
@@ -249,6 +275,22 @@ class World:
                 msg = f"demo: {what} did not answer within {START_TIMEOUT_S} s; see {self.processes.logs}"
                 raise K8sRdmaError(msg)
             time.sleep(0.05)
+
+
+def _look_inside(netns: Path) -> PodInside:
+    command = ["nsenter", f"--net={netns}", "ip", "-json", "address", "show"]
+    shown = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    links = {link["ifname"]: link for link in shown if link["ifname"] != "lo"}
+    return PodInside(
+        netns=netns,
+        macs={name: link["address"] for name, link in links.items()},
+        addresses={
+            name: address["local"]
+            for name, link in links.items()
+            for address in link["addr_info"]
+            if address["family"] == "inet"
+        },
+    )
 
 
 def processes_left() -> list[int]:
