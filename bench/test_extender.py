@@ -1,0 +1,356 @@
+"""The scheduler extender: filter and prioritize as kube-scheduler sees them, and asking nodes for reports.
+
+The extender, the nodes and the scheduler's side are three processes joined by real sockets; only the API
+server is left out. Budget: filter of 5,000 names, states cached and request seen before, 5 ms at the
+median in the server; here the way there and back over loopback counts too.
+
+`alike`: 50 different situations among all nodes; `distinct`: no two nodes are in the same; `changing`: as
+alike, but never content with a report that was sent before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import resource
+import socket
+import subprocess
+import sys
+import time
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httptools
+import httpx2
+import msgspec
+import pytest
+import uvloop
+
+from k8s_rdma import logs
+from k8s_rdma.core.ids import NodeName
+from k8s_rdma.extender.config import ExtenderConfig
+from k8s_rdma.extender.http_states import Asking, HttpNodeStates
+from k8s_rdma.extender.run import listen, serve
+from k8s_rdma.extender.state import ClusterState
+from k8s_rdma.kube.api import Listed, NodeView
+from k8s_rdma.wire.rest import Allocation, Interface, NodeReport, PfReport, Pod, encode_report
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+
+SITUATIONS = 50
+PODS = 20
+REQUESTS = {"small": [1_000], "large": [1_000] * 60, "refused": [99_000] * 4}
+NODE_BYTES = 10_000
+
+
+def address(index: int) -> str:
+    """Of a node; every address of 127.0.0.0/8 is this host."""
+    return f"127.1.{index // 250}.{index % 250 + 1}"
+
+
+def node_name(index: int) -> str:
+    return f"node-{index}.example"
+
+
+# The nodes: one process that answers at every address.
+
+
+def report_of(index: int, kind: str) -> bytes:
+    pcis = [f"0000:{bus:02x}:00.0" for bus in range(4)]
+    foreign = index if kind == "distinct" else index % SITUATIONS
+    pfs = tuple(
+        PfReport(name=f"enp{bus}s0", pci=pci, driver="mlx5_core", capacity_vfs=64, link_mbps=100_000)
+        for bus, pci in enumerate(pcis)
+    )
+    pfs = (msgspec.structs.replace(pfs[0], foreign_mbps=foreign, foreign_vfs=1), *pfs[1:])
+    allocations = tuple(
+        Allocation(
+            pod=Pod(namespace="default", name=f"pod-{pod}", uid=f"{index:08x}-0000-4000-8000-{pod:012x}"),
+            container_id=f"{pod:064x}",
+            phase="attached",
+            interfaces=(
+                Interface(pf=pcis[pod % 4], vf=pod, ifname="eth0", mac="", min_tx_rate=1_000, max_tx_rate=0),
+            ),
+        )
+        for pod in range(PODS)
+    )
+    return encode_report(
+        NodeReport(node=node_name(index), generation="e.1", ledger="ok", pfs=pfs, allocations=allocations)
+    )
+
+
+class NodeProtocol(asyncio.Protocol):
+    """Answers every question; the node is known by the address that was called."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self._conditional = False
+        self._parser = httptools.HttpRequestParser(self)
+
+    def connection_made(self, transport: Any) -> None:
+        """Learn which node was called."""
+        self._transport = transport
+        _, _, high, low = transport.get_extra_info("sockname")[0].split(".")
+        self._body = report_of(int(high) * 250 + int(low) - 1, self._kind)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse."""
+        self._parser.feed_data(data)
+
+    def on_header(self, name: bytes, _value: bytes) -> None:
+        """Note a condition."""
+        if name.lower() == b"if-none-match" and self._kind != "changing":
+            self._conditional = True
+
+    def on_message_complete(self) -> None:
+        """Answer."""
+        if self._conditional:
+            self._transport.write(b'HTTP/1.1 304 Not Modified\r\netag: "e.1"\r\n\r\n')
+        else:
+            head = b'HTTP/1.1 200 OK\r\netag: "e.1"\r\ncontent-length: %d\r\n\r\n' % len(self._body)
+            self._transport.write(head + self._body)
+        self._conditional = False
+
+
+async def nodes_process(kind: str) -> None:
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: NodeProtocol(kind), "0.0.0.0", 0, backlog=8192)
+    announce(server.sockets[0].getsockname()[1])
+    await server.serve_forever()
+
+
+# The extender: as it is, with an API server that has these nodes and no pods.
+
+
+class Nodes:
+    """The part of `ClusterApi` that filter meets."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    async def follow_pods(self) -> AsyncIterator[Any]:
+        """There are none."""
+        yield Listed(())
+        await asyncio.Event().wait()
+
+    async def follow_nodes(self) -> AsyncIterator[Any]:
+        """All are there from the start."""
+        yield Listed(tuple(NodeView(NodeName(node_name(i)), (address(i),)) for i in range(self._count)))
+        await asyncio.Event().wait()
+
+
+async def extender_process(port: str, count: str) -> None:
+    logs.configure("extender")
+    config = ExtenderConfig(node_port=int(port), max_age_s=3600.0, node_timeout_s=30.0)
+    with listen("127.0.0.1", 0) as listener:
+        announce(listener.getsockname()[1])
+        await serve(config, Nodes(int(count)), listener, stop=asyncio.Event())
+
+
+def announce(port: int) -> None:
+    print(port, flush=True)
+
+
+@contextmanager
+def child(*arguments: str) -> Iterator[tuple[int, int]]:
+    """A process of this file; its port and its process ID."""
+    with subprocess.Popen(
+        [sys.executable, __file__, *arguments], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        try:
+            yield int(process.stdout.readline()), process.pid
+        finally:
+            process.kill()
+
+
+# The scheduler's side.
+
+
+class Caller:
+    """Posts as kube-scheduler does: one write, a connection that is kept."""
+
+    def __init__(self, port: int) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port))
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def close(self) -> None:
+        """Hang up."""
+        self._socket.close()
+
+    def post(self, path: str, body: bytes) -> bytes:
+        """The answer's body."""
+        head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+        self._socket.sendall(head + body)
+        return self._answer()
+
+    def get(self, path: str) -> bytes:
+        """The answer's body."""
+        self._socket.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        return self._answer()
+
+    def _answer(self) -> bytes:
+        data = b""
+        while b"\r\n\r\n" not in data:
+            data += self._socket.recv(65_536)
+        head, _, rest = data.partition(b"\r\n\r\n")
+        length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+        parts = [rest]
+        missing = length - len(rest)
+        while missing:
+            part = self._socket.recv(min(missing, 1 << 20))
+            parts.append(part)
+            missing -= len(part)
+        return b"".join(parts)
+
+
+class Cluster:
+    """An extender that has asked all its nodes once."""
+
+    def __init__(self, caller: Caller, count: int, pid: int) -> None:
+        self.post = caller.post
+        self.count = count
+        self._pid = pid
+
+    def body(self, rates: list[int], *, full: bool = False) -> bytes:
+        """What the scheduler sends of a pod that wants interfaces with these reservations, Mb/s."""
+        wanted = json.dumps([{"min_tx_rate": rate} for rate in rates])
+        meta = {"name": "p", "namespace": "default", "uid": "u"}
+        pod = {"metadata": {**meta, "annotations": {"rdma_interfaces_required": wanted}}, "spec": {}}
+        names = [node_name(index) for index in range(self.count)]
+        nodes = {"metadata": {}, "items": [node_object(i) for i in range(self.count)]} if full else None
+        return json.dumps({"Pod": pod, "Nodes": nodes, "NodeNames": None if full else names}).encode()
+
+    def resident_mib(self) -> int:
+        """The extender's resident memory now."""
+        pages = Path(f"/proc/{self._pid}/statm").read_text().split()[1]
+        return int(pages) * resource.getpagesize() // 2**20
+
+
+def node_object(index: int) -> dict[str, Any]:
+    """A node as the API server has it, filled up to the size that real ones have."""
+    node: dict[str, Any] = {
+        "metadata": {"name": node_name(index), "labels": {f"label-{i}": "value" for i in range(40)}},
+        "spec": {"podCIDR": "10.0.0.0/24"},
+        "status": {
+            "addresses": [{"type": "InternalIP", "address": address(index)}],
+            "images": [],
+            "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady"}],
+        },
+    }
+    while (missing := NODE_BYTES - len(json.dumps(node))) > 0:
+        image = {"names": ["registry.example/" + "x" * min(180, missing)], "sizeBytes": 10_000_000}
+        node["status"]["images"].append(image)
+    return node
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _many_connections() -> None:
+    allow_many_connections()
+
+
+def allow_many_connections() -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+@pytest.fixture(scope="module")
+def started() -> Iterator[Callable[[int, str], Cluster]]:
+    """A cluster of that many nodes of that kind; made once."""
+    made: dict[tuple[int, str], Cluster] = {}
+    with ExitStack() as stack:
+
+        def start(count: int, kind: str) -> Cluster:
+            if (count, kind) not in made:
+                nodes, _ = stack.enter_context(child("nodes", kind))
+                port, pid = stack.enter_context(child("extender", str(nodes), str(count)))
+                caller = stack.enter_context(closing(Caller(port)))
+                while caller.get("/healthz") != b"ok\n":
+                    time.sleep(0.01)
+                cluster = made[count, kind] = Cluster(caller, count, pid)
+                answer = json.loads(cluster.post("/scheduler/rdma_scheduling", cluster.body([1])))
+                assert len(answer["NodeNames"]) == count, answer
+            return made[count, kind]
+
+        yield start
+
+
+@pytest.mark.parametrize("request_kind", REQUESTS)
+@pytest.mark.parametrize("count", [1_000, 5_000])
+def test_filter_by_names(benchmark, started, count: int, request_kind: str) -> None:
+    cluster = started(count, "alike")
+    body = cluster.body(REQUESTS[request_kind])
+    answer = json.loads(benchmark(cluster.post, "/scheduler/rdma_scheduling", body))
+    assert len(answer["FailedNodes"]) == (count if request_kind == "refused" else 0)
+    benchmark.extra_info["resident_mib"] = cluster.resident_mib()
+
+
+@pytest.mark.parametrize("kind", ["alike", "distinct"])
+@pytest.mark.parametrize("count", [1_000, 5_000])
+def test_filter_by_names_of_a_request_not_seen_before(benchmark, started, count: int, kind: str) -> None:
+    cluster = started(count, kind)
+    rates = itertools.count(2_000)
+
+    def unseen() -> tuple[tuple[str, bytes], dict[str, Any]]:
+        return ("/scheduler/rdma_scheduling", cluster.body([next(rates)] * 8)), {}
+
+    benchmark.pedantic(cluster.post, setup=unseen, rounds=20, warmup_rounds=2)
+    benchmark.extra_info["resident_mib"] = cluster.resident_mib()
+
+
+@pytest.mark.parametrize("count", [1_000, 5_000])
+def test_prioritize_by_names(benchmark, started, count: int) -> None:
+    cluster = started(count, "alike")
+    scores = json.loads(benchmark(cluster.post, "/scheduler/prioritize", cluster.body(REQUESTS["small"])))
+    assert len(scores) == count
+
+
+@pytest.mark.parametrize("request_kind", ["small", "refused"])
+def test_filter_by_full_nodes(benchmark, started, request_kind: str) -> None:
+    cluster = started(1_000, "alike")
+    body = cluster.body(REQUESTS[request_kind], full=True)
+    benchmark(cluster.post, "/scheduler/rdma_scheduling", body)
+    benchmark.extra_info["body_bytes"] = len(body)
+    benchmark.extra_info["resident_mib"] = cluster.resident_mib()
+
+
+@pytest.mark.parametrize("what", ["reports", "unchanged"])
+def test_asking_1000_nodes(benchmark, what: str) -> None:
+    count = 1_000
+    kind = "changing" if what == "reports" else "alike"
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner, child("nodes", kind) as (port, _):
+        state = ClusterState()
+        states = HttpNodeStates(state, Asking(port=port, timeout_s=30.0), time.monotonic)
+        names = [NodeName(node_name(index)) for index in range(count)]
+        runner.run(states.__aenter__())
+        for index, name in enumerate(names):
+            states.learn(name, (address(index),))
+
+        async def ask() -> None:
+            await states.refresh(names, since=time.monotonic())
+
+        benchmark.pedantic(lambda: runner.run(ask()), rounds=20, warmup_rounds=1)
+        assert len(state.situations) == count
+        runner.run(states.__aexit__(None, None, None))
+
+
+def test_asking_1000_nodes_through_a_general_client(benchmark) -> None:
+    """The same questions through httpx, which the extender does not use for this reason; seconds a round."""
+    limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner, child("nodes", "alike") as (port, _):
+        client = httpx2.AsyncClient(limits=limits, timeout=60, trust_env=False)
+        urls = [f"http://{address(index)}:{port}/v1/node" for index in range(1_000)]
+
+        async def ask() -> None:
+            answers = await asyncio.gather(*(client.get(url) for url in urls))
+            assert all(answer.status_code == 200 for answer in answers)
+
+        benchmark.pedantic(lambda: runner.run(ask()), rounds=1, warmup_rounds=1)
+        runner.run(client.aclose())
+
+
+if __name__ == "__main__":
+    allow_many_connections()
+    uvloop.run({"nodes": nodes_process, "extender": extender_process}[sys.argv[1]](*sys.argv[2:]))
