@@ -19,8 +19,8 @@ from k8s_rdma.sim.cluster.client import ApiClient
 from k8s_rdma.sim.cluster.cni_runtime import CniRuntime
 from k8s_rdma.sim.cluster.events import EventRecorder
 from k8s_rdma.sim.cluster.informer import Informer
-from k8s_rdma.sim.cluster.node_status import register_node, watch_network
 from k8s_rdma.sim.cluster.node_services import KubeletConfig, NodeServices
+from k8s_rdma.sim.cluster.node_status import register_node, watch_network
 from k8s_rdma.sim.cluster.objects import JsonObject, uid_of
 from k8s_rdma.sim.cluster.pod_worker import PodWorker
 from k8s_rdma.sim.cluster.resources import PODS
