@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from extender.node_server import PF0, PF1, pf, report
@@ -210,3 +212,17 @@ async def test_filter_counts_foreign_use():
         await w.create_pod("q", 4_000)
         assert await w.fitting("p") == []
         assert await w.fitting("q") == ["w1"]
+
+
+async def test_filter_refuses_for_now_what_its_search_time_does_not_reach_and_goes_on_next_time():
+    async with world("w1", "w2", "w3") as w:
+        for held, node in enumerate(w.nodes.values()):
+            node.holds(a=held + 1)
+        await w.create_pod("p", 1_000)
+        scheduling = w.extender.scheduling
+        scheduling.clock = itertools.count(scheduling.clock(), 10.0).__next__  # every look takes ten seconds
+        for reached in (["w1"], ["w1", "w2"], ["w1", "w2", "w3"]):
+            result = await w.filter("p")
+            assert result["NodeNames"] == reached
+            assert all("new and takes long" in why for why in result["FailedNodes"].values())
+            assert len(result["FailedNodes"]) == 3 - len(reached)

@@ -9,6 +9,7 @@ import pytest
 
 from k8s_rdma.core.ids import NodeName, PciAddress, PodUid
 from k8s_rdma.core.placement import PlacedInterface, Placement
+from k8s_rdma.core.request import Request
 from k8s_rdma.extender.decisions import Decisions
 from k8s_rdma.extender.following import NodeTracker, PodTracker, follow
 from k8s_rdma.extender.requests import Requests
@@ -105,6 +106,16 @@ def test_pod_bound_while_a_list_was_under_way_has_not_ended_for_missing_on_it():
     w.reserve("p")
     w.pods.take(Listed(()))
     assert not w.ended("p")
+
+
+def test_waiting_pod_that_a_later_list_misses_waits_no_more():
+    w = Watched()
+    for name, at in (("p", 0.0), ("q", 0.0), ("r", 2.0)):
+        w.waiting.refuse(PodUid(name), Request(), [W1], at)
+    w.now = 1.0
+    w.listing(pod("q"))
+    w.waiting.settle(PodUid("q"))
+    assert w.waiting.pods_before(3.0) == ["r"]
 
 
 def test_pod_in_flight_is_kept_while_it_is_listed_unbound():

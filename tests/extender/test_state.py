@@ -221,6 +221,9 @@ def test_facts_hold_foreign_use_and_all_sandboxes_of_a_pod():
         ({"ledger": "unavailable"}, "agent is down"),
         ({"pfs": (), "unreadable": ("enp1s0f0: EIO",)}, "enp1s0f0: EIO"),
         ({"pfs": (pf("eth0"),)}, "not a PCI address"),
+        ({"pfs": (pf(foreign_mbps=-1),)}, "negative"),
+        ({"pfs": (pf(vfs=-1),)}, "negative"),
+        ({"allocations": report("w1", held={"p": -5}).allocations}, "reserves -5"),
     ],
 )
 def test_facts_are_refused_when_nothing_may_be_concluded(changes, why):

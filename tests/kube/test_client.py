@@ -156,6 +156,28 @@ async def test_follow_pods_ends_with_an_error_when_the_watch_falls_silent(answer
             await anext(events)
 
 
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../../nodes/w1", "a%2Fb", "a?b", "a#b"])
+async def test_name_that_would_lead_to_another_path_is_refused(answering, name):
+    asked = []
+
+    async def handle(request):
+        asked.append(request)
+        return Response(status=200, body=b"{}")
+
+    async with answering(handle) as client:
+        for call in (
+            client.get_pod("default", name),
+            client.get_pod(name, "p1"),
+            client.annotate_node(NodeName(name), "k8s-rdma.io/a", "1"),
+            client.bind_pod(
+                PodBinding(namespace="d", name=name, uid=PodUid("u"), node=NodeName("w1"), annotations={})
+            ),
+        ):
+            with pytest.raises(ApiRefusedError, match="not the name of an object"):
+                await call
+    assert asked == []
+
+
 STATUS = {"kind": "Status", "status": "Failure", "message": "no", "reason": "Whatever"}
 
 

@@ -53,6 +53,9 @@ def _facts(report: NodeReport, node: NodeName) -> NodeFacts:
     pfs, foreign = [], {}
     for entry in report.pfs:
         pci = _pci(entry.pci)
+        if min(entry.capacity_vfs, entry.link_mbps or 0, entry.foreign_vfs, entry.foreign_mbps) < 0:
+            msg = f"PF {entry.name}: a negative number"
+            raise ValueError(msg)
         pfs.append(Pf(name=entry.name, pci=pci, capacity_vfs=entry.capacity_vfs, link_mbps=entry.link_mbps))
         if entry.foreign_vfs or entry.foreign_mbps:
             foreign[pci] = Used(entry.foreign_vfs, entry.foreign_mbps)
@@ -75,6 +78,9 @@ _pci = lru_cache(maxsize=4096)(pci_address)
 @lru_cache(maxsize=65_536)
 def _placed(pf: str, min_mbps: int, max_mbps: int) -> PlacedInterface:
     """Shared between all nodes that say the same: thousands of nodes have few different interfaces."""
+    if min_mbps < 0:
+        msg = f"an interface on PF {pf} reserves {min_mbps} Mb/s"
+        raise ValueError(msg)
     return PlacedInterface(pf=_pci(pf), min_tx_rate_mbps=min_mbps, max_tx_rate_mbps=max_mbps)
 
 

@@ -83,7 +83,9 @@ class PodTracker:
                 self._end(pod.uid)
 
     def _list(self, pods: tuple[PodView, ...]) -> None:
-        for uid in self.state.pods() - {pod.uid for pod in pods}:
+        listed = {pod.uid for pod in pods}
+        self.toucher.settle_missing(listed, self._listing_since)
+        for uid in self.state.pods() - listed:
             # A pod made, filtered and being bound while the list was under way need not be on it.
             if self.state.held_since(uid) < self._listing_since:
                 self._end(uid)

@@ -1,7 +1,8 @@
 """GET over one kept-alive connection: what asking a thousand nodes at once needs, and no more.
 
-A general client costs more than the answer: side by side, 1,000 nodes over open connections take
-a tenth of the time that they take through httpx (`bench/test_extender.py`, both clients).
+A general client costs more than the answer: side by side (`bench/test_extender.py`), 1,000 nodes over open
+connections take 0.06 to 0.2 s here, and several seconds through httpx, whose pool looks at every
+connection for every request.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ class HttpNodeStates:
 
     async def refresh(self, nodes: Collection[NodeName], *, since: float) -> None:
         """As `NodeStates.refresh`."""
-        known = self._nodes
+        known, since = self._nodes, min(since, self._clock())
         while stale := [n for n in nodes if (entry := known.get(n)) is not None and entry.stands < since]:
             await asyncio.wait([self._question(node, known[node]) for node in stale])
 

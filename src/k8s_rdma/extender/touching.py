@@ -18,7 +18,7 @@ from k8s_rdma.extender.decisions import Fit
 from k8s_rdma.kube.api import ApiRefusedError, ApiUncertainError, ApiUnreachableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from k8s_rdma.core.ids import NodeName, PodUid
     from k8s_rdma.core.request import Request
@@ -84,6 +84,12 @@ class Toucher:
     def settled(self, uid: PodUid) -> None:
         """The pod fits somewhere, is bound, or is gone."""
         self._waiting.settle(uid)
+
+    def settle_missing(self, listed: Collection[PodUid], since: float) -> None:
+        """The pods that wait since before that time and are not listed are gone."""
+        for uid in self._waiting.pods_before(since):
+            if uid not in listed:
+                self.settled(uid)
 
     def changed(self, node: NodeName, before: Situation | None, _after: Situation | None) -> None:
         """The node's situation is another one."""

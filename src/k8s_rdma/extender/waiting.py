@@ -64,10 +64,14 @@ class Waiting:
         if not self._pods:
             self._nodes.clear()
 
+    def pods_before(self, at: float) -> list[PodUid]:
+        """Those that were refused before that time, and not since."""
+        return [uid for uid, pod in self._pods.items() if pod.refused_at < at]
+
     def expire(self, now: float) -> None:
         """Forget pods and nodes that nobody asked about for long."""
         limit = now - _MAX_AGE_S
-        for uid in [uid for uid, pod in self._pods.items() if pod.refused_at < limit]:
+        for uid in self.pods_before(limit):
             self.settle(uid)
         for node in [node for node, at in self._nodes.items() if at < limit]:
             del self._nodes[node]

@@ -79,7 +79,7 @@ class Client:
         """`GET /api/v1/namespaces/NS/pods/NAME`."""
         try:
             with _named_errors(f"get pod {namespace}/{name}"):
-                pod = await self._client.get(PodObject, name, namespace=namespace)
+                pod = await self._client.get(PodObject, _segment(name), namespace=_segment(namespace))
         except ApiRefusedError as refused:
             if refused.status == 404:
                 return None
@@ -89,15 +89,14 @@ class Client:
     async def bind_pod(self, binding: PodBinding) -> None:
         """`POST /api/v1/namespaces/NS/pods/NAME/binding`."""
         with _named_errors(f"bind pod {binding.namespace}/{binding.name} to node {binding.node}"):
-            await self._client.create(
-                BindingObject.of(binding), name=binding.name, namespace=binding.namespace
-            )
+            name, namespace = _segment(binding.name), _segment(binding.namespace)
+            await self._client.create(BindingObject.of(binding), name=name, namespace=namespace)
 
     async def annotate_node(self, node: NodeName, key: str, value: str) -> None:
         """`PATCH /api/v1/nodes/NAME`, a JSON merge patch (RFC 7396)."""
         patch = {"metadata": {"annotations": {key: value}}}
         with _named_errors(f"annotate node {node}"):
-            await self._client.patch(NodeObject, node, patch, patch_type=PatchType.MERGE)
+            await self._client.patch(NodeObject, _segment(node), patch, patch_type=PatchType.MERGE)
 
     async def follow_pods(self) -> AsyncIterator[Event[PodView]]:
         """List and watch `/api/v1/pods`, unfinished ones."""
@@ -122,6 +121,17 @@ class Client:
                     async with asyncio.timeout(self._silence_s):
                         operation, item = await anext(stream)
                     yield Gone(item.view()) if operation == "DELETED" else Changed(item.view())
+
+
+def _segment(name: str) -> str:
+    """The name, which becomes part of a path; refused (400) where it could lead to another one.
+
+    Source: `IsValidPathSegmentName`, k8s.io/apimachinery/pkg/api/validation/path.
+    """
+    if name in {"", ".", ".."} or any(sign in name for sign in "/%?#"):
+        msg = f"not the name of an object: {name!r}"
+        raise ApiRefusedError(msg, status=400)
+    return name
 
 
 @contextmanager
