@@ -1,0 +1,146 @@
+"""The sentences of refusals: what is needed, and the node's numbers against it."""
+
+from __future__ import annotations
+
+import pytest
+
+from k8s_rdma.core.inventory import Used
+from k8s_rdma.core.placement import DEFAULT_BUDGET, Rejection, place
+from k8s_rdma.errors import Reason
+from packing_oracle import inventory, pci, request
+
+TWO = ((100_000, 8), (100_000, 8))
+
+
+def _refused(
+    rates: list[int],
+    pfs: tuple[tuple[int | None, int], ...],
+    used: list[Used] | None = None,
+    budget: int = DEFAULT_BUDGET,
+) -> Rejection:
+    taken = {pci(at): there for at, there in enumerate(used or [])}
+    found = place(request(*rates), inventory(*pfs), taken, budget=budget)
+    assert isinstance(found, Rejection)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("rates", "pfs", "used", "reason", "message"),
+    [
+        pytest.param(
+            [5000, 5000],
+            (),
+            [],
+            Reason.NO_RDMA,
+            "needs 2 interfaces of 5000 Mb/s; the node has no SR-IOV PF",
+            id="no PF",
+        ),
+        pytest.param(
+            [100_000] * 2,
+            TWO,
+            [Used(5, 50_000), Used(2, 70_000)],
+            Reason.INSUFFICIENT,
+            "needs 2 interfaces of 100000 Mb/s; best PF has 50000 Mb/s and 3 VFs free",
+            id="one larger than any PF",
+        ),
+        pytest.param(
+            [200_000, 5],
+            TWO,
+            [Used(8, 50_000)],
+            Reason.EXCEEDS_CAPACITY,
+            "needs an interface of 200000 Mb/s; best PF has 100000 Mb/s and 8 VFs when empty",
+            id="one larger than any PF ever",
+        ),
+        pytest.param(
+            [0, 0, 0],
+            ((100_000, 4),),
+            [Used(3, 0)],
+            Reason.INSUFFICIENT,
+            "needs 3 interfaces; 1 PF has 1 of 4 VFs free",
+            id="VFs",
+        ),
+        pytest.param(
+            [0] * 17,
+            TWO,
+            [],
+            Reason.EXCEEDS_CAPACITY,
+            "needs 17 interfaces; 2 PFs have 16 VFs when empty",
+            id="VFs ever",
+        ),
+        pytest.param(
+            [50_000, 40_000, 60_000],
+            TWO,
+            [Used(1, 60_000)],
+            Reason.INSUFFICIENT,
+            "needs 150000 Mb/s for 3 interfaces; "
+            "2 PFs have 140000 of 200000 Mb/s unreserved and 15 of 16 VFs free",
+            id="bandwidth in total",
+        ),
+        pytest.param(
+            [50_001, 50_001, 50_001, 10, 0],
+            TWO,
+            [],
+            Reason.EXCEEDS_CAPACITY,
+            "needs 3 interfaces of 50001 Mb/s; "
+            "2 PFs have 200000 Mb/s and 16 VFs when empty, room for 2 such interfaces",
+            id="places",
+        ),
+        pytest.param(
+            [50_002, 50_001, 50_003],
+            ((100_000, 8), (100_000, 8), (100_000, 8)),
+            [Used(1, 1), Used(1, 1), Used(1, 50_000)],
+            Reason.INSUFFICIENT,
+            "needs 3 interfaces of 50001 Mb/s or more; 3 PFs have 249998 of 300000 Mb/s unreserved "
+            "and 21 of 24 VFs free, room for 2 such interfaces",
+            id="places for several rates",
+        ),
+        pytest.param(
+            [60, 40, 40, 40, 0],
+            ((90, 8), (90, 8)),
+            [],
+            Reason.EXCEEDS_CAPACITY,
+            "needs 5 interfaces, 4 of them of 40 to 60 Mb/s (180 Mb/s together); "
+            "2 PFs have 180 Mb/s and 16 VFs when empty, but no arrangement of the interfaces fits",
+            id="arrangement",
+        ),
+        pytest.param(
+            [5000],
+            ((None, 8), (10_000, 8)),
+            [Used(), Used(9, 8000)],
+            Reason.INSUFFICIENT,
+            "needs 1 interface of 5000 Mb/s; best PF has 0 Mb/s and 8 VFs free; link speed of enp0s0 "
+            "is unknown (link down?), only interfaces without a reservation fit there",
+            id="link unknown",
+        ),
+    ],
+)
+def test_rejection_says_what_is_needed_and_what_there_is(
+    rates: list[int], pfs: tuple[tuple[int | None, int], ...], used: list[Used], reason: Reason, message: str
+) -> None:
+    found = _refused(rates, pfs, used)
+    assert (found.reason, found.message) == (reason, message)
+
+
+def test_rejection_tells_what_to_do_when_the_search_ended_at_its_budget() -> None:
+    found = _refused([40, 30, 30, 20, 20, 20], ((80, 8), (81, 8)), budget=5)
+    assert found.reason is Reason.UNDECIDED
+    assert found.message == (
+        "needs 6 interfaces of 20 to 40 Mb/s (160 Mb/s together); 2 PFs have 161 of 161 Mb/s unreserved and "
+        "16 of 16 VFs free; the search for an arrangement of 3 distinct rates ended at its work budget: "
+        "fewer distinct rates (such as multiples of 1000 Mb/s), fewer interfaces or less bandwidth "
+        "make it decidable"
+    )
+
+
+def test_rejection_is_insufficient_when_the_empty_node_cannot_be_decided_within_the_budget() -> None:
+    """Refused as it is by a sum, while whether it fits the empty node takes a search."""
+    rates, pfs = [40, 30, 30, 20, 20, 20], ((80, 8), (81, 8))
+    used = [Used(1, 70), Used()]
+    assert _refused(rates, pfs, used, budget=5).reason is Reason.INSUFFICIENT
+
+
+@pytest.mark.parametrize("used", [[], [Used(8, 90_000), Used(8, 90_000)]])
+def test_rejection_message_is_one_line_without_the_nodes_name(used: list[Used]) -> None:
+    message = _refused([70_000] * 3, TWO, used).message
+    assert "\n" not in message
+    assert "w1" not in message

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from k8s_rdma.core.ids import NodeName, PodUid
+from k8s_rdma.core.inventory import NOTHING_USED, Generation, Inventory, Pf, Used, total
+from k8s_rdma.core.placement import PlacedInterface, usage_of
+from k8s_rdma.core.reservation import used_on_node
+from packing_oracle import pci
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from k8s_rdma.core.ids import PciAddress
+
+PCI = st.sampled_from([pci(at) for at in range(3)])
+UIDS = st.sampled_from([PodUid(f"uid-{at}") for at in range(5)])
+INTERFACES = st.lists(
+    st.builds(PlacedInterface, pf=PCI, min_tx_rate_mbps=st.integers(0, 9)), min_size=1, max_size=4
+).map(tuple)
+CLAIMS = st.dictionaries(UIDS, INTERFACES)
+USAGE = st.dictionaries(PCI, st.builds(Used, st.integers(0, 9), st.integers(0, 99)))
+
+_Claims = dict[PodUid, tuple[PlacedInterface, ...]]
+_Usage = dict["PciAddress", Used]
+
+
+def _nonzero(usage: Mapping[PciAddress, Used]) -> _Usage:
+    return {address: used for address, used in usage.items() if used != NOTHING_USED}
+
+
+@given(CLAIMS, USAGE, CLAIMS)
+def test_used_on_node_counts_every_pod_once_and_by_the_report_when_both_know_it(
+    reported: _Claims, foreign: _Usage, promised: _Claims
+) -> None:
+    used = used_on_node(reported=reported, foreign=foreign, promised=promised)
+    for address in {pci(at) for at in range(3)}:
+        vfs, mbps = foreign.get(address, NOTHING_USED).vfs, foreign.get(address, NOTHING_USED).mbps
+        for uid in reported.keys() | promised.keys():
+            for interface in reported.get(uid) or promised[uid]:
+                if interface.pf == address:
+                    vfs += 1
+                    mbps += interface.min_tx_rate_mbps
+        assert used.get(address, NOTHING_USED) == Used(vfs, mbps)
+
+
+@given(CLAIMS, USAGE, UIDS)
+def test_used_on_node_is_the_same_when_a_promise_becomes_an_allocation(
+    promised: _Claims, foreign: _Usage, uid: PodUid
+) -> None:
+    """Before the agent's report holds the pod, while both do, and when the pod has left the watch."""
+    before = used_on_node(reported={}, foreign=foreign, promised=promised)
+    moved = {uid: promised[uid]} if uid in promised else {}
+    rest = {other: claim for other, claim in promised.items() if other != uid}
+    assert used_on_node(reported=moved, foreign=foreign, promised=promised) == before
+    assert used_on_node(reported=moved, foreign=foreign, promised=rest) == before
+
+
+@given(CLAIMS, USAGE, CLAIMS, UIDS)
+def test_used_on_node_leaves_a_pods_own_claims_out_when_asked_on_its_behalf(
+    reported: _Claims, foreign: _Usage, promised: _Claims, uid: PodUid
+) -> None:
+    without = used_on_node(
+        reported={other: claim for other, claim in reported.items() if other != uid},
+        foreign=foreign,
+        promised={other: claim for other, claim in promised.items() if other != uid},
+    )
+    assert used_on_node(reported=reported, foreign=foreign, promised=promised, excluding=uid) == without
+
+
+@given(CLAIMS, USAGE, CLAIMS, INTERFACES)
+def test_used_on_node_never_falls_when_a_promise_is_added(
+    reported: _Claims, foreign: _Usage, promised: _Claims, more: tuple[PlacedInterface, ...]
+) -> None:
+    before = used_on_node(reported=reported, foreign=foreign, promised=promised)
+    after = used_on_node(reported=reported, foreign=foreign, promised={**promised, PodUid("uid-new"): more})
+    for address, used in before.items():
+        assert after[address].vfs >= used.vfs
+        assert after[address].mbps >= used.mbps
+
+
+@given(USAGE, USAGE, USAGE)
+def test_total_adds_pf_by_pf_in_any_grouping(first: _Usage, second: _Usage, third: _Usage) -> None:
+    assert _nonzero(total(first, second, third)) == _nonzero(total(third, total(second, first)))
+    assert _nonzero(total(first)) == _nonzero(first)
+    assert total() == {}
+
+
+@given(INTERFACES, INTERFACES)
+def test_usage_of_is_additive(
+    first: tuple[PlacedInterface, ...], second: tuple[PlacedInterface, ...]
+) -> None:
+    assert usage_of(first + second) == total(usage_of(first), usage_of(second))
+
+
+def test_total_leaves_its_arguments_alone() -> None:
+    first, second = {pci(0): Used(1, 5)}, {pci(0): Used(2, 7)}
+    assert total(first, second) == {pci(0): Used(3, 12)}
+    assert (first, second) == ({pci(0): Used(1, 5)}, {pci(0): Used(2, 7)})
+
+
+@given(st.permutations(range(5)))
+def test_inventory_is_equal_when_pfs_are_given_in_another_order(order: list[int]) -> None:
+    pfs = [Pf(name=f"enp{at}s0", pci=pci(at), capacity_vfs=at, link_mbps=None) for at in range(5)]
+    node = NodeName("w1")
+    assert Inventory(node=node, pfs=tuple(pfs[at] for at in order)) == Inventory(node=node, pfs=tuple(pfs))
+
+
+@pytest.mark.parametrize(
+    ("generation", "text"), [(Generation("e1", 7), "e1.7"), (Generation("e2", 0), "e2.0")]
+)
+def test_generation_reads_epoch_dot_counter(generation: Generation, text: str) -> None:
+    assert str(generation) == text
