@@ -30,6 +30,9 @@ SCENES: tuple[tuple[str, str], ...] = (
     ("race", "Two pods at the same moment that fit only alone"),
     ("crash", "kill -9 of the agent in the middle of an ADD"),
 )
+WIDTH = 110
+"""Of what is written to a file or a pipe."""
+
 KEEPS_PODS = frozenset({"examples", "sixty"})
 """Scenes whose pods the next one goes on with."""
 
@@ -38,7 +41,7 @@ def main() -> int:
     """Play everything; the exit status: 0 when every check passed, 130 when interrupted."""
     options = _options()
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
-    console = Console(highlight=False)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
     outcome = Outcome()
     world = World(Paths(directory=options.directory, plugins=options.plugins, shim=options.shim))
     status = 1
@@ -109,7 +112,7 @@ def _check_home(world: World, outcome: Outcome, before: Mapping[str, object]) ->
     for node in world.nodes:
         after = world.kernel_state(node)
         outcome.check_equal(
-            f"{node.name}: every VF is home: name, MAC, rates", True, after == before[node.name]
+            f"{node.name}: every VF is home with its name, MAC and rates", True, after == before[node.name]
         )
         used = [vf for pf in world.getpfs(node) for vf in pf["vfs"] if vf["allocated"] or vf["min_tx_rate"]]
         outcome.check_equal(f"{node.name}: /getpfs shows no VF in use", [], used)

@@ -66,7 +66,8 @@ class Outcome:
 
     def check(self, name: str, passed: bool, expected: object, measured: object) -> None:
         """Record a check."""
-        self.checks.append(Check(name=name, passed=passed, expected=str(expected), measured=str(measured)))
+        found = Check(name=name, passed=passed, expected=_words(expected), measured=_words(measured))
+        self.checks.append(found)
 
     def check_equal(self, name: str, expected: object, measured: object) -> None:
         """Record a check that two things are the same."""
@@ -114,7 +115,7 @@ class Outcome:
         console.print(self._check_table())
 
     def _pod_table(self) -> Table:
-        table = _table("Pods", "pod", "asks for", "node", "got")
+        table = _table("Pods", "pod", "asks for (Mb/s)", "node", "interfaces: PF x VFs")
         for pod in self.pods:
             table.add_row(pod.name, pod.asked, pod.node, pod.got)
         return table
@@ -134,12 +135,25 @@ class Outcome:
         return table
 
     def _check_table(self) -> Table:
-        table = _table("Checks", "", "check", "expected", "measured")
+        table = _table("Checks", "")
+        table.add_column("check", no_wrap=True)
+        table.add_column("measured")
+        table.add_column("expected")
         for check in self.checks:
             mark = "[green]✓[/]" if check.passed else "[bold red]✗[/]"
-            table.add_row(mark, check.name, check.expected, check.measured)
+            table.add_row(mark, check.name, check.measured, f"[dim]{check.expected}[/]")
         return table
 
 
+def _words(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if value is None or value == []:
+        return "none"
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
 def _table(title: str, *columns: str) -> Table:
-    return Table(*columns, title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    return Table(
+        *columns, title=f"\n{title}", title_justify="left", title_style="bold", box=None, pad_edge=False
+    )

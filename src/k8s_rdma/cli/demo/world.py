@@ -8,6 +8,7 @@ import secrets
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,8 @@ from k8s_rdma.cli.demo.kubectl import Kubectl
 from k8s_rdma.cli.demo.network import CONTROL_ADDRESS, LINK_MBPS, PFS_PER_NODE, VFS_PER_PF, DemoNode, build
 from k8s_rdma.cli.demo.processes import Processes
 from k8s_rdma.errors import K8sRdmaError
+from k8s_rdma.linux.receipts import Receipts
+from k8s_rdma.linux.rtnl import Rtnl
 from k8s_rdma.sim.cluster.sandbox import SandboxDirectory
 from k8s_rdma.wire.rest import NodeReport, decode_report
 
@@ -156,6 +159,20 @@ class World:
         left = [*(node.directory / "netns").glob("*"), *(node.directory / "sandboxes").glob("*.json")]
         return sorted(path.name for path in left)
 
+    def vfs_away(self, node: DemoNode) -> int:
+        """How many VFs' interfaces are in pods now."""
+        with node.netns.open("rb") as netns, Rtnl(netns.fileno()) as rtnl:
+            home = sum(_is_vf(link.name) for link in rtnl.links())
+        return PFS_PER_NODE * VFS_PER_PF - home
+
+    def receipts(self, node: DemoNode) -> list[str]:
+        """The phases of the receipts in the ledger of a node whose agent does not run."""
+        ledger = Receipts(node.directory / "lib" / "ledger.db")
+        try:
+            return [receipt.phase.value for receipt in ledger.load().receipts.values()]
+        finally:
+            ledger.close()
+
     def kernel_state(self, node: DemoNode) -> dict[str, Any]:
         """Names, MACs and rates as `ip` and `tc` show them: not as this system says they are."""
         links = json.loads(self._in_node(node, "ip", "-json", "link", "show"))
@@ -293,8 +310,16 @@ def _look_inside(netns: Path) -> PodInside:
     )
 
 
+def _is_vf(name: str) -> bool:
+    pf, _, index = name.rpartition("v")
+    return pf.startswith("enp") and index.isdigit()
+
+
 def processes_left() -> list[int]:
-    """What runs in this PID namespace besides this process."""
+    """What runs in this PID namespace besides this process, which is its init."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass  # ended, and orphaned by a parent that was killed
     own = os.getpid()
     numbers = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
     return [number for number in numbers if number != own]
