@@ -52,7 +52,7 @@ def main() -> int:
             outcome.show(console)
             _keep(world, console)
     except KeyboardInterrupt:
-        console.print("\ninterrupted: taking everything down")
+        console.print("interrupted")
         status = 130
     except K8sRdmaError as error:
         console.print(f"[bold red]{error}[/]\n  {error.details}", soft_wrap=True)
@@ -74,18 +74,31 @@ def _play(world: World, outcome: Outcome, console: Console) -> None:
     before = {node.name: world.kernel_state(node) for node in world.nodes}
     _step(console, "Agents, servers, extender; API server, scheduler, kubelets", world.start)
     with Watchman(world.nodes) as watchman:
-        for name, title in SCENES:
-            _step(console, title, getattr(scenes, name))
-            if name not in KEEPS_PODS:
-                scenes.finish()
-    outcome.check(
-        "no PF of any node was ever promised more than it has",
-        not watchman.overcommitted and watchman.reports > 0,
-        "at most 100 %",
-        ", ".join([f"at most {watchman.most:.0%} in {watchman.reports} reports", *watchman.overcommitted]),
-    )
-    _check_home(world, outcome, before)
-    console.print(f"[dim]{time.monotonic() - started:.0f} s[/]\n")
+        try:
+            for name, title in SCENES:
+                _step(console, title, getattr(scenes, name))
+                if name not in KEEPS_PODS:
+                    scenes.finish()
+        finally:
+            _give_everything_back(world, scenes, console)
+            outcome.check(
+                "no PF of any node was ever promised more than it has",
+                not watchman.overcommitted and watchman.reports > 0,
+                "at most 100 %",
+                ", ".join(
+                    [f"at most {watchman.most:.0%} in {watchman.reports} reports", *watchman.overcommitted]
+                ),
+            )
+            _check_home(world, outcome, before)
+    console.print(f"[dim]{time.monotonic() - started:.0f} s[/]")
+
+
+def _give_everything_back(world: World, scenes: Scenes, console: Console) -> None:
+    """Delete what pods there still are, however the scenes ended; Ctrl-C does not stop this."""
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    world.restart_agents()
+    _step(console, "Everything given back", scenes.finish)
+    signal.signal(signal.SIGINT, previous)
 
 
 def _keep(world: World, console: Console) -> None:

@@ -121,6 +121,12 @@ class World:
         }
         self._start_k8s_rdma("agent", node, config)
 
+    def restart_agents(self) -> None:
+        """Start the agents that were killed."""
+        for node in self.nodes:
+            if f"{node.name}-agent" not in self.processes.running:
+                self.start_agent(node)
+
     def stop(self) -> list[str]:
         """End every process; the names of those that did not end by themselves."""
         self._http.close()
@@ -174,16 +180,13 @@ class World:
             ledger.close()
 
     def kernel_state(self, node: DemoNode) -> dict[str, Any]:
-        """Names, MACs and rates as `ip` and `tc` show them: not as this system says they are."""
-        links = json.loads(self._in_node(node, "ip", "-json", "link", "show"))
-        vfs = {link["ifname"]: link["address"] for link in links if link["ifname"].startswith("enp")}
-        rates = {
-            pf: sorted(self._in_node(node, "tc", "class", "show", "dev", pf).splitlines())
-            for pf in sorted(
-                link["ifname"] for link in links if link.get("linkinfo", {}).get("info_kind") == "ifb"
-            )
+        """The VFs' names and MACs, and the rates of each PF, as `ip` and `tc` show them."""
+        links = json.loads(self._in_node(node, "ip", "-details", "-json", "link", "show"))
+        schedulers = [link["ifname"] for link in links if link.get("linkinfo", {}).get("info_kind") == "ifb"]
+        return {
+            "vfs": {link["ifname"]: link["address"] for link in links if _is_vf(link["ifname"])},
+            "rates": {name: self._in_node(node, "tc", "class", "show", "dev", name) for name in schedulers},
         }
-        return {"links": vfs, "rates": rates}
 
     def leases(self, node: DemoNode, network: str = "*") -> list[str]:
         """Addresses that the IPAM plugin holds: those of `pods`, those of `rdma`, or both."""
