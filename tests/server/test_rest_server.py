@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import struct
 from typing import TYPE_CHECKING
@@ -39,6 +40,7 @@ def test_index_lists_every_path(tmp_path: Path) -> None:
             index = await client.get("/")
             assert index.status_code == 200
             assert index.headers["content-type"].startswith("text/plain")
+            assert "server" not in index.headers
             for path in PATHS[1:]:
                 assert f"GET {path} " in index.text
 
@@ -196,6 +198,33 @@ def test_agent_is_asked_again_when_it_sends_nothing(tmp_path: Path) -> None:
             silent = await until(client, "/v1/node", lambda answer: "sends no report" in answer.text)
             assert silent.status_code == 503
             await agent.accept()
+
+    run(scenario())
+
+
+def test_agent_is_asked_less_and_less_often_while_it_is_away(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        pauses: asyncio.Queue[float] = asyncio.Queue()
+        over = asyncio.Semaphore(0)
+
+        async def pause(seconds: float) -> None:
+            pauses.put_nowait(seconds)
+            await over.acquire()
+
+        async def next_pause() -> float:
+            over.release()
+            return await pauses.get()
+
+        async with serving(tmp_path, pause=pause) as client:
+            asked = [await pauses.get()] + [await next_pause() for _ in range(7)]
+            assert asked == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
+            async with played_agent(tmp_path) as agent:
+                over.release()
+                await agent.accept()
+                await agent.send(report("e.1"))
+                await until_generation(client, "e.1")
+                agent.hang_up()
+                assert [await pauses.get(), await next_pause()] == [0.1, 0.2]
 
     run(scenario())
 

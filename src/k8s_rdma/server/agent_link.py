@@ -15,7 +15,7 @@ from k8s_rdma.server.answers import outage_answers, report_answers
 from k8s_rdma.wire.rest import decode_report
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
     from pathlib import Path
     from typing import NoReturn
 
@@ -50,6 +50,7 @@ class AgentLink:
         *,
         scan: Scan | None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
         first_report_timeout_s: float = FIRST_REPORT_TIMEOUT_S,
     ) -> None:
         """scan: looks at the hardware while the agent is away; without one nothing is known then.
@@ -60,6 +61,7 @@ class AgentLink:
         self._socket = socket
         self._scan = scan
         self._now = now
+        self._pause = pause
         self._first_report_timeout_s = first_report_timeout_s
         self._away_since: datetime | None = now()
         self.answers: Answers = outage_answers("not asked yet", now())
@@ -74,7 +76,7 @@ class AgentLink:
                 if self._away_since is None:
                     retry_s = FIRST_RETRY_S
                 await self._agent_away(_why(error))
-            await asyncio.sleep(retry_s)
+            await self._pause(retry_s)
             retry_s = min(2 * retry_s, LAST_RETRY_S)
 
     async def _follow(self) -> NoReturn:
