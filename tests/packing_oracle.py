@@ -101,4 +101,16 @@ def anything(*, most_rates: int = 10, most_rooms: int = 4) -> st.SearchStrategy[
     )
 
 
-INSTANCES = near_misses() | anything()
+@st.composite
+def alike(draw: st.DrawFn, *, most_rates: int = 10) -> tuple[list[int], list[Room]]:
+    """Few distinct rates and rooms, each several times; the rooms together hold a little more."""
+    sizes = draw(st.lists(st.integers(2, 30), min_size=1, max_size=3))
+    rates = draw(st.lists(st.sampled_from(sizes), min_size=2, max_size=most_rates))
+    small, large = draw(st.integers(1, 3)), draw(st.integers(0, 1))
+    spare = draw(st.integers(0, 8))
+    whole = (sum(rates) + spare) // (2 * small + 3 * large)
+    vfs = draw(st.integers(len(rates) // (small + large), len(rates)))
+    return rates, [Room(2 * whole, max(1, vfs))] * small + [Room(3 * whole, max(1, vfs))] * large
+
+
+INSTANCES = near_misses() | anything() | alike()

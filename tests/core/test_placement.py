@@ -158,5 +158,23 @@ def test_place_prefers_a_pf_without_bandwidth_when_nothing_is_reserved() -> None
     assert [it.pf for it in found.interfaces] == [pci(1), pci(0)]
 
 
+def test_place_prefers_the_pf_with_fewer_vfs_when_bandwidth_is_equal() -> None:
+    found = place(request(5), inventory((10, 3), (10, 2)), {})
+    assert isinstance(found, Placement)
+    assert [it.pf for it in found.interfaces] == [pci(1)]
+
+
+def test_place_gives_what_reserves_nothing_the_vfs_that_a_tight_packing_leaves() -> None:
+    wanted = request(0, 4, 3, 3, 0, 4, 3, 3)
+    node = inventory((10, 3), (10, 4), (None, 1))
+    found = place(wanted, node, {})
+    assert isinstance(found, Placement)
+    _assert_keeps_to(found, wanted, node, {})
+
+
+def test_place_takes_a_vf_of_a_pf_whose_bandwidth_is_oversold_when_nothing_is_reserved() -> None:
+    assert isinstance(place(request(0), inventory((10, 2)), {pci(0): Used(1, 15)}), Placement)
+
+
 def test_place_ignores_what_is_used_of_pfs_that_are_not_there() -> None:
     assert isinstance(place(request(5), inventory((5, 1)), {pci(9): Used(1, 5)}), Placement)

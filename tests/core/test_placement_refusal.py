@@ -46,7 +46,7 @@ def _refused(
         pytest.param(
             [200_000, 5],
             TWO,
-            [Used(8, 50_000)],
+            [Used(8, 50_000), Used(1, 1)],
             Reason.EXCEEDS_CAPACITY,
             "needs an interface of 200000 Mb/s; best PF has 100000 Mb/s and 8 VFs when empty",
             id="one larger than any PF ever",

@@ -6,7 +6,7 @@ import random
 from contextlib import suppress
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from k8s_rdma.core.bounds import attainable, surely_too_much
@@ -14,7 +14,7 @@ from k8s_rdma.core.duals import overpriced
 from k8s_rdma.core.packing import balanced_fit, best_fit, pack
 from k8s_rdma.core.rooms import Demand, OutOfWorkError, Room, Verdict, Work
 from k8s_rdma.core.search import Search
-from packing_oracle import INSTANCES, cut, fits, near_misses
+from packing_oracle import INSTANCES, alike, cut, fits, near_misses
 
 _Instance = tuple[list[int], list[Room]]
 PLENTY = 10_000_000
@@ -39,7 +39,9 @@ def _assert_packs(packing: list[dict[int, int]], demand: Demand, rooms: list[Roo
     assert placed == dict(zip(demand.sizes, demand.counts, strict=True))
 
 
+@settings(max_examples=500)
 @given(INSTANCES)
+@example(([5, 5], [Room(9, 9)] * 3))  # every room wastes as much as a left-over rate allows
 def test_search_finds_a_packing_exactly_when_there_is_one(instance: _Instance) -> None:
     demand, rooms = _usable(instance)
     packing = Search(demand, rooms).run(Work(PLENTY))
@@ -64,7 +66,7 @@ def test_search_remembers_truly_when_it_is_interrupted_again_and_again(
     assert (packing is not None) == fits(demand.descending, rooms)
 
 
-@given(near_misses())
+@given(near_misses() | alike())
 def test_proofs_are_silent_when_a_packing_exists(instance: _Instance) -> None:
     demand, rooms = _usable(instance)
     assume(fits(demand.descending, rooms))
@@ -122,6 +124,31 @@ def test_overpriced_proves_in_little_work_what_would_take_a_long_search() -> Non
     rooms = [Room(demand.total // 16 + 1200, 120)] * 16
     assert not surely_too_much(demand, rooms, Work(PLENTY))
     assert overpriced(demand, rooms, Work(2_000))
+
+
+def test_overpriced_counts_vfs_when_they_are_what_is_scarce() -> None:
+    """Two 18 leave a PF too little for a third; with a VF more, four would go where now three do."""
+    demand = Demand.of([18] * 5 + [8] * 3)
+    assert overpriced(demand, [Room(42, 3)] * 3, Work(PLENTY))
+    assert not overpriced(demand, [Room(42, 4)] * 3, Work(PLENTY))
+
+
+@pytest.mark.parametrize(
+    ("rates", "rooms"),
+    [
+        pytest.param([4, 4, 3, 3, 3, 3], [Room(10, 9)] * 2, id="two rates"),
+        pytest.param(
+            [4, 4, 3, 3, 3, 3, 3], [Room(10, 9), Room(3, 1), Room(10, 9)], id="a room of the smallest"
+        ),
+        pytest.param([50, 20, 20], [Room(60, 2), Room(100, 1)], id="scarce VFs"),
+    ],
+)
+def test_pack_finds_it_when_best_fit_does_not(rates: list[int], rooms: list[Room]) -> None:
+    demand = Demand.of(rates)
+    assert best_fit(demand.descending, rooms) is None
+    packing = pack(demand, rooms, Work(PLENTY))
+    assert not isinstance(packing, Verdict)
+    _assert_packs(packing, demand, rooms)
 
 
 @given(INSTANCES)

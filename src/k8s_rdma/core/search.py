@@ -86,7 +86,7 @@ class Search:
         alike = self._alike[at]
         if alike and left.sizes[0] > room.mbps:
             return None
-        ask = Ask(room, (0, slack), left.number - self._vfs[at + 1], alike, None if alike else ceiling)
+        ask = Ask(room, (0, slack), left.number - self._vfs[at + 1], alike, ceiling)
         return _Level(state, left, self._fills(left, ask, slack // len(holds)), [])
 
     def _fills(self, left: Left, ask: Ask, share: int) -> Iterator[Fill | None]:
