@@ -16,6 +16,7 @@ import pytest
 from k8s_rdma.agent.cni_socket import CniSocket
 from k8s_rdma.agent.state_socket import StatePublisher
 from k8s_rdma.agent.unix_socket import listen_unix, serve_connections
+from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.frame import Reply, Request, decode_reply, encode_request
 
 if TYPE_CHECKING:
@@ -62,6 +63,11 @@ def test_listen_unix_sets_the_mode_and_replaces_what_was_there(tmp_path: Path, m
     (tmp_path / "s").write_text("left by a predecessor")
     with listen_unix(tmp_path / "s", mode):
         assert stat.S_IMODE((tmp_path / "s").stat().st_mode) == mode
+
+
+def test_listen_unix_names_the_setting_when_the_path_is_too_long(tmp_path: Path) -> None:
+    with pytest.raises(MalformedError, match=r"runDir: the socket .* 107 at most"):
+        listen_unix(tmp_path / ("d" * 100) / "cni.sock", 0o600)
 
 
 def test_state_socket_sends_the_report_on_connect_and_after_each_change(tmp_path: Path) -> None:

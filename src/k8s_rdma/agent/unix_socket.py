@@ -6,13 +6,25 @@ import asyncio
 import socket
 from typing import TYPE_CHECKING
 
+from k8s_rdma.errors import MalformedError
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
+MAX_PATH_BYTES = 107
+"""`sun_path` without its NUL (unix(7))."""
+
 
 def listen_unix(path: Path, mode: int) -> socket.socket:
-    """Listen at `path`, replacing what a predecessor left; nobody can connect before `mode` holds."""
+    """Listen at `path`, replacing what a predecessor left; nobody can connect before `mode` holds.
+
+    MalformedError when the path is longer than a socket's may be.
+    """
+    if len(bytes(path)) > MAX_PATH_BYTES:
+        size = len(bytes(path))
+        msg = f"runDir: the socket {path} would have a path of {size} bytes, {MAX_PATH_BYTES} at most"
+        raise MalformedError(msg)
     path.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:

@@ -57,9 +57,11 @@ class Kubectl:
         return unschedulable(self._until(name, lambda pod: bool(pod and unschedulable(pod)), timeout_s))
 
     def delete(self, *names: str, timeout_s: float) -> None:
-        """Delete pods and wait until they are gone."""
+        """Delete pods and wait until they are gone; one that is gone already is."""
         for name in names:
-            self._call("DELETE", f"/api/v1/namespaces/default/pods/{name}")
+            reply = self.client.delete(f"/api/v1/namespaces/default/pods/{name}")
+            if reply.status_code != httpx2.codes.NOT_FOUND:
+                self._checked(reply)
         for name in names:
             self._until(name, lambda pod: pod is None, timeout_s)
 

@@ -28,6 +28,8 @@ TOOLS = {
 CNI_PLUGINS = ("bridge", "host-local")
 CNI_DIRECTORIES = ("/usr/lib/cni", "/opt/cni/bin")
 SHIM = "k8s-rdma-cni"
+MAX_SCRATCH = 48
+
 INIT_PID = "init.pid"
 """Where the demo learns its PID outside, to say how to look around."""
 
@@ -40,7 +42,7 @@ def launch(*, json_file: Path | None, keep: bool) -> int:
     plugins, shim = _requirements()
     isolation = (*ISOLATION, *(AS_USER if os.geteuid() else ()))
     _probe(isolation)
-    with tempfile.TemporaryDirectory(prefix="k8s-rdma-demo-") as directory:
+    with tempfile.TemporaryDirectory(prefix="k8s-rdma-demo-", dir=_scratch()) as directory:
         command = [
             "unshare",
             *isolation,
@@ -52,6 +54,12 @@ def launch(*, json_file: Path | None, keep: bool) -> int:
             *(("--keep",) if keep else ()),
         ]
         return _run(command, Path(directory))
+
+
+def _scratch() -> str:
+    """Where the demo's files go: a socket's path has 107 bytes, which a long TMPDIR would use up."""
+    directory = tempfile.gettempdir()
+    return directory if len(directory) <= MAX_SCRATCH else "/tmp"  # noqa: S108 - a fresh directory is made in it
 
 
 def _run(command: list[str], directory: Path) -> int:

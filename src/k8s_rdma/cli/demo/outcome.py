@@ -107,7 +107,9 @@ class Outcome:
 
     def show(self, console: Console) -> None:
         """Print everything as tables."""
-        console.print(self._pod_table(), self._flow_table())
+        for table, filled in ((self._pod_table(), self.pods), (self._flow_table(), self.flows)):
+            if filled:
+                console.print(table)
         for name, why in self.refusals.items():
             console.print(
                 f"[bold]kubectl describe pod {name}[/]\n  [dim]Warning  FailedScheduling[/]  {why}\n"

@@ -196,15 +196,14 @@ class Scenes:
         return dict(yaml.safe_load((self._examples / f"{example}.yaml").read_text(encoding="utf-8")))
 
     def _apply_manifest(self, example: str, name: str | None = None, *, node: str | None = None) -> str:
-        created = self._world.kubectl.apply(self._manifest(example), name=name, node=node)
-        self._created.append(created)
-        return created
+        self._created.append(name or example)  # first: what is under way is deleted as well
+        return self._world.kubectl.apply(self._manifest(example), name=name, node=node)
 
     def _apply(self, name: str, *interfaces: Mapping[str, int]) -> None:
         manifest = self._manifest("without-rdma")
         manifest["metadata"]["annotations"] = {ANNOTATION: json.dumps(interfaces)}
-        self._world.kubectl.apply(manifest, name=name)
         self._created.append(name)
+        self._world.kubectl.apply(manifest, name=name)
 
     def _await(self, name: str) -> None:
         """Wait until a pod runs, and note where and with what."""

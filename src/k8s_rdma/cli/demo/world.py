@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import subprocess
 import sys
@@ -33,6 +34,8 @@ EXTENDER_PORT = 8888
 SERVER_PORT = 54005
 RDMA_NETWORK = "10.56.0.0/16"
 START_TIMEOUT_S = 30
+_LEAF = re.compile(r" leaf \S+")
+"""The number of a class's queue, which says nothing about its rates."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,14 +182,20 @@ class World:
         finally:
             ledger.close()
 
-    def kernel_state(self, node: DemoNode) -> dict[str, Any]:
-        """The VFs' names and MACs, and the rates of each PF, as `ip` and `tc` show them."""
+    def kernel_state(self, node: DemoNode) -> frozenset[str]:
+        """The VFs' names and MACs and each PF's rates, as `ip` and `tc` show them, a line each."""
         links = json.loads(self._in_node(node, "ip", "-details", "-json", "link", "show"))
         schedulers = [link["ifname"] for link in links if link.get("linkinfo", {}).get("info_kind") == "ifb"]
-        return {
-            "vfs": {link["ifname"]: link["address"] for link in links if _is_vf(link["ifname"])},
-            "rates": {name: self._in_node(node, "tc", "class", "show", "dev", name) for name in schedulers},
-        }
+        return frozenset(
+            [
+                *(f"{link['ifname']} {link['address']}" for link in links if _is_vf(link["ifname"])),
+                *(
+                    f"{name}: {_LEAF.sub('', line)}"
+                    for name in schedulers
+                    for line in self._in_node(node, "tc", "class", "show", "dev", name).splitlines()
+                ),
+            ]
+        )
 
     def leases(self, node: DemoNode, network: str = "*") -> list[str]:
         """Addresses that the IPAM plugin holds: those of `pods`, those of `rdma`, or both."""

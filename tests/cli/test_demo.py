@@ -1,0 +1,142 @@
+"""`k8s-rdma demo` as a user runs it, to its end and interrupted."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).parents[2]
+PLUGINS = [*os.environ.get("CNI_PATH", "").split(":"), "/usr/lib/cni", "/opt/cni/bin"]
+DEADLINE_S = 110
+
+pytestmark = [
+    pytest.mark.skipif(not shutil.which("iperf3"), reason="needs Debian's iperf3"),
+    pytest.mark.skipif(
+        not any(os.access(f"{path}/host-local", os.X_OK) for path in PLUGINS),
+        reason="needs Debian's containernetworking-plugins",
+    ),
+    pytest.mark.skipif(
+        subprocess.run(["unshare", "--net", "--mount", "true"], check=False, capture_output=True).returncode
+        != 0,
+        reason="needs root, or a user namespace that makes one",
+    ),
+]
+
+
+@pytest.fixture
+def scratch() -> Iterator[Path]:
+    """A short path: sockets are in it."""
+    with tempfile.TemporaryDirectory(prefix="k8srdma-") as path:
+        yield Path(path)
+
+
+@pytest.fixture(scope="module")
+def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if not shutil.which(os.environ.get("CC", "cc")):
+        pytest.skip("needs a C compiler (cc) for k8s-rdma-cni")
+    build = tmp_path_factory.mktemp("shim")
+    subprocess.run(["make", "-s", "-C", ROOT / "cni", f"BUILD={build}"], check=True)
+    return build / "k8s-rdma-cni"
+
+
+def start(shim: Path, directory: Path, *options: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "k8s_rdma", "demo", *options],
+        env=os.environ | {"K8S_RDMA_CNI": str(shim), "TMPDIR": str(directory)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def processes_of(directory: Path) -> list[str]:
+    """Command lines of what still runs and names the demo's directory."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            command = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue  # ended meanwhile
+        if f"{directory}/" in command and "pytest" not in command:
+            found.append(command)
+    return found
+
+
+def checks_of(path: Path) -> dict[str, bool]:
+    return {check["name"]: check["passed"] for check in json.loads(path.read_bytes())["checks"]}
+
+
+@pytest.mark.timeout(DEADLINE_S)
+def test_demo_passes_every_check_and_leaves_nothing(shim: Path, scratch: Path, tmp_path: Path) -> None:
+    with start(shim, scratch, "--json", str(tmp_path / "demo.json")) as process:
+        output, _ = process.communicate()
+    assert process.returncode == 0, output
+    document = json.loads((tmp_path / "demo.json").read_bytes())
+    assert document["passed"]
+    assert all(set(check) == {"name", "passed", "expected", "measured"} for check in document["checks"])
+    assert len(document["checks"]) > 30
+    assert {"fits-nowhere"} < set(document["refusals"])
+    assert len(document["flows"]) == 6
+    for check in document["checks"]:
+        assert check["passed"], check
+    assert list(scratch.iterdir()) == []
+    assert processes_of(scratch) == []
+
+
+@pytest.mark.timeout(DEADLINE_S)
+def test_demo_gives_everything_back_when_interrupted(shim: Path, scratch: Path, tmp_path: Path) -> None:
+    seen = []
+    with start(shim, scratch, "--json", str(tmp_path / "demo.json")) as process:
+        for line in process.stdout:
+            seen.append(line)
+            if "Pods of examples" in line:
+                os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C in a terminal: to all in the foreground
+    assert process.returncode == 130, "".join(seen)
+    checks = checks_of(tmp_path / "demo.json")
+    assert all(checks.values()), checks
+    assert "w1: VFs not home with their name, MAC and rates" in checks
+    assert "no process is left" in checks
+    assert list(scratch.iterdir()) == []
+    assert processes_of(scratch) == []
+
+
+@pytest.mark.timeout(DEADLINE_S)
+def test_demo_leaves_no_process_when_killed(shim: Path, scratch: Path) -> None:
+    with start(shim, scratch) as process:
+        for line in process.stdout:
+            if "Agents, servers, extender" in line:
+                init = os.pidfd_open(int(next(scratch.glob("*/init.pid")).read_text()))
+                os.killpg(process.pid, signal.SIGKILL)
+    # A namespace's init has ended when all others in it have (pid_namespaces(7)).
+    assert select.select([init], [], [], 30)[0]
+    os.close(init)
+    assert processes_of(scratch) == []
+
+
+def test_demo_names_everything_that_is_missing(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "k8s_rdma", "demo"],
+        env={"PATH": str(tmp_path), "K8S_RDMA_CNI": str(tmp_path / "none"), "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 1
+    assert ended.stdout == ""
+    for missing in ("unshare", "iperf3 (Debian package iperf3)", "k8s-rdma-cni (build it with `make cni`"):
+        assert missing in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1
