@@ -1,7 +1,7 @@
 """The extender's HTTP interface: bodies in, bodies out.
 
 Answers that a scheduler understands are always 200 (it takes anything else for a failure of the
-extender); 400 and 413 are for bodies that are none of its documents.
+extender); 400 is for bodies that are none of its documents, too long ones among them.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class _Verb:
         try:
             reply = await self._answer(await self._body(request))
         except _TooLargeError:
-            return self._refuse(413, f"{self._verb}: body is longer than {self._limit} bytes")
+            return self._refuse(400, f"{self._verb}: body is longer than {self._limit} bytes")
         except MalformedError as error:
             return self._refuse(400, f"{self._verb}: {error.message}")
         return Response(reply, media_type="application/json"), "answered"
