@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,11 +19,35 @@ from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.server.config import ServerConfig, port_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
-PROGRAM = (
-    "from k8s_rdma.server import config, run; run.run(config.ServerConfig(listen='127.0.0.1', run_dir='.'))"
-)
+PROGRAM = """
+from k8s_rdma.server.config import ServerConfig
+from k8s_rdma.server.run import run
+
+run(ServerConfig(listen="127.0.0.1", run_dir="."))
+"""
+
+
+@contextmanager
+def started(tmp_path: Path, program: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """The process, once it listens, and its port."""
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env={**os.environ, "PORT": "0"},
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stderr is not None
+            ready = json.loads(process.stderr.readline())
+            assert ready["event"] == "server_ready"
+            yield process, ready["port"]
+        finally:
+            process.kill()
 
 
 def written(tmp_path: Path, text: str) -> str:
@@ -77,26 +103,29 @@ def test_port_is_refused_when_the_environment_sets_no_number(value: str) -> None
     assert refused.value.reason is Reason.INVALID_ENVIRONMENT
 
 
+def test_process_ends_with_an_error_when_it_has_a_fault_while_clients_are_connected(tmp_path: Path) -> None:
+    faulty = PROGRAM.replace('run_dir=".")', 'run_dir="."), scan=lambda: 1 // int(input())')
+    assert faulty != PROGRAM
+    with (
+        started(tmp_path, faulty) as (process, port),
+        socket.create_connection(("127.0.0.1", port)) as client,
+    ):
+        client.sendall(b"GET /healthz HTTP/1.1\r\nHost: w1\r\n\r\n")
+        assert client.recv(64)
+        _, stderr = process.communicate("0\n", timeout=20)
+        assert process.returncode == 1
+        assert "ZeroDivisionError" in stderr
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_process_serves_where_told_and_ends_with_status_0_when_signalled(
     tmp_path: Path, number: signal.Signals
 ) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", PROGRAM],
-        cwd=tmp_path,
-        env={**os.environ, "PORT": "0"},
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        try:
-            assert process.stderr is not None
-            ready = json.loads(process.stderr.readline())
-            assert ready["event"] == "server_ready"
-            url = f"http://127.0.0.1:{ready['port']}/healthz"
-            with urllib.request.urlopen(url, timeout=20) as answer:
-                assert answer.status == 200
-            process.send_signal(number)
-            assert process.wait(timeout=20) == 0
-            assert json.loads(process.stderr.readlines()[-1])["event"] == "server_stopped"
-        finally:
-            process.kill()
+    with started(tmp_path, PROGRAM) as (process, port):
+        url = f"http://127.0.0.1:{port}/healthz"
+        with urllib.request.urlopen(url, timeout=20) as answer:
+            assert answer.status == 200
+        process.send_signal(number)
+        _, stderr = process.communicate(timeout=20)
+        assert process.returncode == 0
+        assert json.loads(stderr.splitlines()[-1])["event"] == "server_stopped"

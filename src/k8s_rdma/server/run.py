@@ -80,7 +80,7 @@ async def serve(listener: socket.socket, link: AgentLink, stop: asyncio.Event) -
     host, port = listener.getsockname()[:2]
     async with asyncio.TaskGroup() as tasks:
         following = tasks.create_task(link.run())
-        serving = tasks.create_task(server.serve(sockets=[listener]))
+        serving = tasks.create_task(server.serve_orderly(listener))
         _log.info("server_ready", address=host, port=port)
         await stop.wait()
         server.should_exit = True
@@ -95,6 +95,19 @@ class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+    async def serve_orderly(self, listener: socket.socket) -> None:
+        """Serve, and close every connection also when cancelled.
+
+        uvicorn leaves them open then, and a uvloop loop that is closed over open connections can wait for
+        them for ever (seen when a test fails with its client in the same loop).
+        """
+        try:
+            await self.serve(sockets=[listener])
+        except asyncio.CancelledError:
+            if self.started:
+                await self.shutdown(sockets=[listener])
+            raise
 
 
 async def _until_signalled(listener: socket.socket, link: AgentLink) -> None:
