@@ -17,8 +17,8 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' Makefile
 
 .PHONY: demo
-demo: setup cni ## two simulated nodes in this kernel: pods placed, rates enforced, everything given back
-	@$(RUN) k8s-rdma demo
+demo: setup cni ## two nodes in this kernel, from annotation to bandwidth that holds; ARGS="--json FILE --keep"
+	@$(RUN) k8s-rdma demo $(ARGS)
 
 .PHONY: test
 test: setup cni ## all tests, in random order, warnings as errors; ARGS="-k word" for some of them
