@@ -48,12 +48,16 @@ def report(node: str, *pfs: PfReport, generation: int = 1, held: Held | None = N
 
 @dataclass(slots=True)
 class NodeServer:
-    """One node. answering: cleared to let questions wait. raw: sent instead of any answer."""
+    """One node. answering: cleared to let questions wait. raw: sent instead of any answer.
+
+    hang_up: the next question on a connection that was used before is not answered but cut.
+    """
 
     name: str
     address: str
     report: NodeReport
     raw: bytes | None = None
+    hang_up: bool = False
     asked: int = 0
     connections: int = 0
     answering: asyncio.Event = field(default_factory=asyncio.Event)
@@ -67,8 +71,13 @@ class NodeServer:
 
     async def talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
+        asked_before = False
         try:
             while head := await reader.readuntil(b"\r\n\r\n"):
+                if self.hang_up and asked_before:
+                    self.hang_up = False
+                    return
+                asked_before = True
                 self.asked += 1
                 self.heard.set()
                 await self.answering.wait()

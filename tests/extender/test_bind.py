@@ -287,6 +287,18 @@ async def test_bind_fails_when_the_pod_was_made_anew_under_its_name():
         assert w.metric("pods_promised") == 0
 
 
+async def test_bind_that_the_api_server_refused_for_another_uid_holds_nothing():
+    async with world("w1") as w:
+        old = await w.create_pod("p", 6_000)
+        await w.delete_pod("p")
+        await w.create_pod("p", 6_000)
+        w.pods["p"] = old
+        await w.filter("p")  # the scheduler has not seen the end of the old pod
+        assert "does not exist any more" in await w.bind("p", "w1")
+        assert len(w.api.started) == 1
+        assert w.metric("pods_promised") == 0
+
+
 @pytest.mark.parametrize("fault", [Fault.REFUSED, Fault.UNREACHABLE])
 async def test_bind_gives_the_capacity_back_at_once_when_the_write_surely_did_not_happen(fault):
     async with world("w1") as w:
@@ -394,6 +406,17 @@ async def test_doubt_ends_when_the_pod_is_deleted():
         uid = w.pods["p"]["metadata"]["uid"]
         await until(lambda: bool(w.extender.binder.state.reservation("w1", uid).ended_at))
         assert await w.bind("q", "w1") == ""
+
+
+async def test_doubt_leaves_the_end_of_a_deleted_pod_to_the_nodes_next_report():
+    async with world("w1", settle_s=0.02) as w:
+        w.api.faults.append(Fault.DROPPED)
+        await w.create_pod("p", 6_000)
+        assert await w.bind("p", "w1")
+        state, uid = w.extender.binder.state, w.pods["p"]["metadata"]["uid"]
+        state.ended(PodUid(uid), w.extender.binder.clock())
+        await until(lambda: not w.extender.binder.commits.doubts)
+        assert state.reservation("w1", uid).ended_at is not None
 
 
 async def test_bind_of_one_pod_waits_for_the_bind_of_it_that_is_under_way():

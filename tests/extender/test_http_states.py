@@ -126,6 +126,50 @@ async def test_whole_report_is_asked_for_after_a_failure_in_between():
         assert nodes["w1"].conditions == []
 
 
+async def test_late_answer_is_not_taken_for_the_answer_to_the_next_question():
+    async with asking("w1", timeout_s=0.05) as (clock, state, states, nodes):
+        await states.ask(W1)
+        nodes["w1"].answering.clear()
+        clock.now = 1.0
+        await states.ask(W1)
+        assert "no answer" in state.why_unreadable(W1)
+        nodes["w1"].answering.set()
+        clock.now = 2.0
+        await states.ask(W1)
+        assert W1 in state.situations
+        assert nodes["w1"].connections == 2
+
+
+async def test_question_is_put_again_when_the_node_closed_the_connection_at_that_moment():
+    async with asking("w1") as (clock, state, states, nodes):
+        await states.ask(W1)
+        nodes["w1"].hang_up = True
+        clock.now = 1.0
+        await states.ask(W1)
+        assert W1 in state.situations
+        assert nodes["w1"].connections == 2
+
+
+async def test_question_is_not_put_again_when_the_connection_broke_in_the_answer():
+    async with asking("w1") as (clock, state, states, nodes):
+        await states.ask(W1)
+        nodes["w1"].raw = b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{"
+        clock.now = 1.0
+        await states.ask(W1)
+        assert "before the answer's end" in state.why_unreadable(W1)
+        assert nodes["w1"].asked == 2
+
+
+async def test_address_that_answered_is_tried_first_from_then_on():
+    async with asking("w1", "w2") as (clock, state, states, nodes):
+        nodes["w2"].raw = b"HTTP/1.1 500 Oops\r\nContent-Length: 0\r\n\r\n"
+        states.learn(W1, (nodes["w2"].address, nodes["w1"].address))
+        for clock.now in (1.0, 2.0, 3.0):
+            await states.ask(W1)
+        assert W1 in state.situations
+        assert (nodes["w2"].asked, nodes["w1"].asked) == (1, 3)
+
+
 async def test_node_without_addresses_is_unreadable_for_that_reason():
     async with asking() as (_, state, states, _nodes):
         states.learn(W1, ())

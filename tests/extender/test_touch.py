@@ -83,6 +83,19 @@ async def test_node_is_not_touched_when_what_came_free_is_not_enough():
         await until(lambda: w.api.touched == ["w1"])
 
 
+async def test_node_is_not_touched_for_a_request_that_it_fitted_before_as_well():
+    async with world("w1", "w2") as w:
+        w.nodes["w1"].holds(a=8_000)
+        w.nodes["w2"].holds(a=10_000)
+        await w.create_pod("large", 5_000)
+        await w.create_pod("small", 1_000)
+        assert await w.fitting("large", "w1") == []
+        assert await w.fitting("small", "w2") == []
+        w.nodes["w1"].holds(a=7_000)
+        await asked_again(w, "w1")
+        assert w.api.touched == []
+
+
 async def test_node_is_not_touched_when_nobody_waits():
     async with world("w1", "w2") as w:
         w.nodes["w1"].holds(a=9_000)

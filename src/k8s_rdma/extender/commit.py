@@ -72,7 +72,7 @@ class Commits:
     """The writes; an async context manager that owns the reading again of pods in doubt.
 
     key: signs placements; None leaves them unsigned. settle_s: how long a write without an answer may
-    still take effect.
+    still take effect. doubts: what reads pods again, one for each write without an answer.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Commits:
         self._settle_s = settle_s
         self._locks: WeakValueDictionary[PodUid, asyncio.Lock] = WeakValueDictionary()
         self._tasks = asyncio.TaskGroup()
-        self._doubts: set[asyncio.Task[None]] = set()
+        self.doubts: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
         await self._tasks.__aenter__()
@@ -100,7 +100,7 @@ class Commits:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for task in self._doubts:
+        for task in self.doubts:
             task.cancel()
         await self._tasks.__aexit__(kind, error, trace)
 
@@ -177,8 +177,8 @@ class Commits:
         doubted = replace(reservation, in_doubt=True)
         self._state.reserve(bind.node, bind.uid, doubted)
         task = self._tasks.create_task(self._settle(bind, doubted))
-        self._doubts.add(task)
-        task.add_done_callback(self._doubts.discard)
+        self.doubts.add(task)
+        task.add_done_callback(self.doubts.discard)
         _log.warning("bind_in_doubt", pod=bind.pod, uid=bind.uid, node=bind.node)
 
     async def _settle(self, bind: Bind, doubted: Reservation) -> None:
