@@ -102,6 +102,7 @@ class Node:
         assert self.agent is not None
         self.agent.send_signal(signal.SIGKILL)
         self.agent.wait(DEADLINE_S)
+        self.agent = None
 
     def log(self) -> list[dict[str, Any]]:
         """What the agent has logged."""
@@ -150,19 +151,27 @@ class Node:
         return found
 
     def kernel_state(self) -> dict[str, Any]:
-        """Everything of PFs and VFs that must be again as it was; a VF made anew has another index."""
+        """Everything of PFs and VFs that must be again as it was.
+
+        MACs of VFs only: a bridge and its ports bear what the kernel thinks of, and none of it counts.
+        """
+        vfs = {f"{pf}v{index}" for pf, index in self.rates()}
         links = {
-            link["ifname"]: (link["address"], link["mtu"], "UP" in link["flags"], link.get("ifalias"))
+            link["ifname"]: (
+                link["address"] if link["ifname"] in vfs else None,
+                link["mtu"],
+                "UP" in link["flags"],
+                link.get("ifalias"),
+            )
             for link in self.ip("link", "show")
             if link["ifname"].startswith(PFS)
         }
-        for pf, index in self.rates():
-            port = f"{pf}r{index}"
-            links[port] = (None, *links[port][1:])  # a port's own MAC is random, and nobody's business
         return {"links": links, "rates": self.rates()}
 
     def leases(self, network: str = "*") -> list[str]:
-        return sorted(p.name for p in (self.directory / "leases").glob(f"{network}/*/*") if p.name[0] in "123456789")
+        return sorted(
+            p.name for p in (self.directory / "leases").glob(f"{network}/*/*") if p.name[0] in "123456789"
+        )
 
     def markers(self) -> list[str]:
         return sorted(path.name for path in (self.run_dir / "attachments").iterdir())

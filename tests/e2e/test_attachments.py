@@ -31,7 +31,9 @@ def inside(node: Node, sandbox: Sandbox) -> dict[str, dict[str, Any]]:
             "mac": link["address"],
             "up": "UP" in link["flags"],
             "addresses": [
-                f"{each['local']}/{each['prefixlen']}" for each in link["addr_info"] if each["family"] == "inet"
+                f"{each['local']}/{each['prefixlen']}"
+                for each in link["addr_info"]
+                if each["family"] == "inet"
             ],
         }
         for link in node.ip("address", "show", netns=sandbox.netns)

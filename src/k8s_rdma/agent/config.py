@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+
+Directory = Annotated[str, msgspec.Meta(pattern="^/")]
+"""Absolute, so that it does not depend on where the process was started."""
 
 
 class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -19,10 +22,10 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
     ipam_timeout_s: how long an IPAM plugin may take.
     """
 
-    node: str
+    node: Annotated[str, msgspec.Meta(min_length=1)]
     kernel: Literal["virtual"] = "virtual"
-    run_dir: str = "/run/k8s-rdma"
-    state_dir: str = "/var/lib/k8s-rdma"
-    host_root: str = "/"
+    run_dir: Directory = "/run/k8s-rdma"
+    state_dir: Directory = "/var/lib/k8s-rdma"
+    host_root: Directory = "/"
     placement_key_file: str | None = None
-    ipam_timeout_s: float = 20.0
+    ipam_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 20.0

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from k8s_rdma.errors import LedgerError
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
@@ -24,8 +26,25 @@ class Markers:
         self._directory = directory
 
     def replace_all(self, containers: Iterable[ContainerId]) -> None:
-        """Make the directory hold exactly these markers (after a reboot it is empty, the ledger is not)."""
-        wanted = set(containers)
+        """Make the directory hold exactly these markers (after a reboot it is empty, the ledger is not).
+
+        LedgerError when it cannot be made to.
+        """
+        try:
+            self._replace_all(set(containers))
+        except OSError as error:
+            msg = f"markers of attached containers: {error.filename}: {error.strerror}"
+            raise LedgerError(msg) from error
+
+    def add(self, container: ContainerId) -> None:
+        """Mark a container; before anything is changed for it."""
+        (self._directory / container).touch()
+
+    def discard(self, container: ContainerId) -> None:
+        """Unmark a container; after everything of it is undone."""
+        (self._directory / container).unlink(missing_ok=True)
+
+    def _replace_all(self, wanted: set[ContainerId]) -> None:
         staging = self._directory if self._directory.is_dir() else self._directory.with_suffix(".new")
         staging.mkdir(parents=True, exist_ok=True)
         for container in wanted:
@@ -35,11 +54,3 @@ class Markers:
                 marker.unlink()
         if staging != self._directory:
             staging.rename(self._directory)
-
-    def add(self, container: ContainerId) -> None:
-        """Mark a container; before anything is changed for it."""
-        (self._directory / container).touch()
-
-    def discard(self, container: ContainerId) -> None:
-        """Unmark a container; after everything of it is undone."""
-        (self._directory / container).unlink(missing_ok=True)

@@ -6,7 +6,7 @@ import asyncio
 import socket
 from typing import TYPE_CHECKING
 
-from k8s_rdma.errors import MalformedError
+from k8s_rdma.errors import K8sRdmaError, MalformedError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -19,21 +19,22 @@ MAX_PATH_BYTES = 107
 def listen_unix(path: Path, mode: int) -> socket.socket:
     """Listen at `path`, replacing what a predecessor left; nobody can connect before `mode` holds.
 
-    MalformedError when the path is longer than a socket's may be.
+    MalformedError when the path is longer than a socket's may be, K8sRdmaError when there can be no socket.
     """
     if len(bytes(path)) > MAX_PATH_BYTES:
         size = len(bytes(path))
         msg = f"runDir: the socket {path} would have a path of {size} bytes, {MAX_PATH_BYTES} at most"
         raise MalformedError(msg)
-    path.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
+        path.unlink(missing_ok=True)
         listener.bind(str(path))
         path.chmod(mode)
         listener.listen(128)
-    except OSError:
+    except OSError as error:
         listener.close()
-        raise
+        msg = f"cannot listen at {path}: {error.strerror}"
+        raise K8sRdmaError(msg) from error
     listener.setblocking(False)
     return listener
 

@@ -1,0 +1,155 @@
+"""The process `k8s-rdma agent`: its configuration, its lock on the node, its signals. Needs no privileges."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+DEADLINE_S = 30
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    """Short, since the path of a Unix socket has 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix="k8srdma-") as path:
+        yield Path(path)
+
+
+def command(config: Path | str) -> list[str]:
+    return [sys.executable, "-m", "k8s_rdma", "agent", "--config", str(config)]
+
+
+def config(directory: Path, **changes: object) -> Path:
+    path = directory / "agent.yaml"
+    document = {"node": "w1", "runDir": str(directory / "run"), "stateDir": str(directory / "state")}
+    path.write_text(json.dumps(document | changes))
+    return path
+
+
+def refusal(path: Path | str) -> str:
+    """What an agent that cannot start says: one line."""
+    ended = subprocess.run(command(path), capture_output=True, text=True, check=False, timeout=DEADLINE_S)
+    assert ended.returncode == 1
+    assert ended.stdout == ""
+    assert ended.stderr.startswith("k8s-rdma: ")
+    assert ended.stderr.count("\n") == 1, ended.stderr
+    return ended.stderr
+
+
+@pytest.fixture
+def agent(directory: Path) -> Iterator[subprocess.Popen[str]]:
+    """One that serves."""
+    with subprocess.Popen(command(config(directory)), stderr=subprocess.PIPE, text=True) as process:
+        assert json.loads(process.stderr.readline())["event"] == "agent_ready"
+        yield process
+        process.kill()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("nodes: w1", ["`nodes`"]),
+        ("node: 1", ["`$.node`", "`str`"]),
+        ("node: ''", ["`$.node`"]),
+        ("node: w1\nipamTimeoutS: soon", ["`$.ipamTimeoutS`"]),
+        ("node: w1\nipamTimeoutS: 0", ["`$.ipamTimeoutS`"]),
+        ("node: w1\nkernel: bsd", ["`$.kernel`", "bsd"]),
+        ("node: w1\nrunDir: run", ["`$.runDir`"]),
+        ("node: w1\nstateDir: ''", ["`$.stateDir`"]),
+    ],
+)
+def test_configuration_that_cannot_be_is_refused_in_one_line_that_names_the_key(
+    directory: Path, text: str, words: list[str]
+) -> None:
+    # Should one of them be accepted after all, that agent shall not come near the node's own directories.
+    lines = [f"{key}: {directory / key}" for key in ("runDir", "stateDir") if key not in text]
+    path = directory / "agent.yaml"
+    path.write_text("\n".join([*lines, text]))
+    said = refusal(path)
+    assert str(path) in said
+    for word in words:
+        assert word in said
+    assert list(directory.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("text", ["", "{}", "w1"])
+def test_configuration_that_says_nothing_is_refused(directory: Path, text: str) -> None:
+    path = directory / "agent.yaml"
+    path.write_text(text)
+    words = "`node`" if text in ("", "{}") else "expected a mapping"
+    assert words in refusal(path)
+
+
+def test_configuration_that_is_not_there_is_refused_by_name(directory: Path) -> None:
+    path = directory / "missing.yaml"
+    said = refusal(path)
+    assert str(path) in said
+    assert "No such file or directory" in said
+
+
+def test_key_file_that_cannot_be_read_is_refused_by_key(directory: Path) -> None:
+    said = refusal(config(directory, placementKeyFile=str(directory / "key")))
+    assert "placementKeyFile" in said
+    assert not (directory / "run").exists()
+
+
+def test_second_agent_on_a_node_is_refused_and_the_first_serves_on(
+    directory: Path, agent: subprocess.Popen[str]
+) -> None:
+    said = refusal(config(directory))
+    assert str(directory / "state" / "ledger.db") in said
+    assert "is another agent running on this node?" in said
+    with socket.socket(socket.AF_UNIX) as reader:
+        reader.connect(str(directory / "run" / "state.sock"))
+        assert len(reader.recv(4, socket.MSG_WAITALL)) == 4
+    assert agent.poll() is None
+
+
+def test_agent_whose_directory_is_no_directory_is_refused_by_name(directory: Path) -> None:
+    (directory / "file").touch()
+    assert str(directory / "file") in refusal(config(directory, stateDir=str(directory / "file")))
+    assert str(directory / "file") in refusal(config(directory, runDir=str(directory / "file")))
+
+
+def test_agent_that_cannot_listen_is_refused_by_name(directory: Path) -> None:
+    (directory / "run" / "cni.sock" / "taken").mkdir(parents=True)
+    assert f"cannot listen at {directory / 'run' / 'cni.sock'}" in refusal(config(directory))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_agent_ends_with_0_at_a_signal(agent: subprocess.Popen[str], number: signal.Signals) -> None:
+    agent.send_signal(number)
+    events = [json.loads(line)["event"] for line in agent.stderr]
+    assert agent.wait(DEADLINE_S) == 0
+    assert events == ["agent_stopped"]
+
+
+def test_cni_socket_is_its_owners_alone_and_state_is_everybodys(
+    directory: Path, agent: subprocess.Popen[str]
+) -> None:
+    def mode(name: str) -> int:
+        return stat.S_IMODE((directory / "run" / name).stat().st_mode)
+
+    assert (mode("cni.sock"), mode("state.sock")) == (0o600, 0o666)
+    assert (directory / "run" / "cni.sock").stat().st_uid == os.geteuid()
+
+
+def test_agent_loads_nothing_that_other_processes_need(directory: Path) -> None:
+    """Its memory budget has no room for it."""
+    heavy = {"lightkube", "httpx2", "uvicorn", "starlette", "uvloop", "httptools", "pyroute2"}
+    program = "import sys, k8s_rdma.cli.main, k8s_rdma.agent.run; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert heavy.isdisjoint(loaded.stdout.split())

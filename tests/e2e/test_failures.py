@@ -1,0 +1,186 @@
+"""The agent dies, is absent, is stopped; pods and their annotations that cannot be served."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from e2e.node import DEADLINE_S, Node, pod
+from k8s_rdma.sim.cluster.cni_plugin import Invocation, run_plugin
+from k8s_rdma.sim.cluster.cni_runtime import AttachError
+from k8s_rdma.sim.cluster.network_namespace import remove_namespace_at
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+TRY_AGAIN_LATER = 11
+MALFORMED_ANNOTATION = 100
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [lambda node: bool(node.leases("rdma")), Node.vf_away],
+    ids=["first address leased", "first VF moved"],
+)
+def test_agent_killed_during_an_add_leaves_nothing_behind(
+    make_node: Callable[[int], Node], moment: Callable[[Node], bool]
+) -> None:
+    node = make_node(32)
+    node.start_agent()
+
+    async def scenario() -> None:
+        runtime = node.runtime(chained=True)
+        adding = asyncio.create_task(runtime.add(pod("p", *[{"min_tx_rate": 10}] * 60)))
+        await asyncio.to_thread(node.wait, "the moment", lambda: moment(node))
+        node.kill_agent()
+        with pytest.raises(AttachError) as failed:
+            await adding
+        # The runtime's own DEL found no agent either: the marker says that this container had something.
+        sandbox = failed.value.left
+        assert sandbox is not None
+        assert node.markers() == [sandbox.container_id]
+        node.start_agent()
+        await runtime.delete(sandbox)
+
+    asyncio.run(scenario())
+    assert node.leftovers() == {}
+
+
+def test_agent_started_after_a_crash_needs_no_del_to_take_everything_back(node: Node) -> None:
+    async def scenario() -> None:
+        runtime = node.runtime(chained=False)
+        sandbox = await runtime.add(pod("p", {"min_tx_rate": 100}))
+        node.kill_agent()
+        remove_namespace_at(Path(sandbox.netns))
+        node.start_agent()
+
+    asyncio.run(scenario())
+    assert node.leftovers() == {}
+
+
+def test_running_pods_outlive_a_crash_of_the_agent(node: Node) -> None:
+    async def scenario() -> None:
+        runtime = node.runtime(chained=False)
+        sandbox = await runtime.add(pod("p", {"min_tx_rate": 100}))
+        before = node.kernel_state(), node.ip("address", "show", netns=sandbox.netns)
+        node.kill_agent()
+        node.start_agent()
+        assert (node.kernel_state(), node.ip("address", "show", netns=sandbox.netns)) == before
+        report = node.try_report()
+        assert [each.container_id for each in report.allocations] == [sandbox.container_id]
+        await runtime.delete(sandbox)
+
+    asyncio.run(scenario())
+    assert node.leftovers() == {}
+
+
+def test_pod_that_asks_is_told_to_try_again_while_the_agent_is_dead(node: Node) -> None:
+    node.kill_agent()
+
+    async def scenario() -> None:
+        for chained in (True, False):
+            with pytest.raises(AttachError) as failed:
+                await node.runtime(chained=chained).add(pod("p", {"min_tx_rate": 100}))
+            assert failed.value.code == TRY_AGAIN_LATER
+            assert failed.value.left is None
+
+    asyncio.run(scenario())
+    assert node.leftovers() == {}
+
+
+def test_pods_that_ask_for_nothing_come_and_go_while_the_agent_is_dead(node: Node) -> None:
+    node.kill_agent()
+
+    async def scenario() -> None:
+        runtime = node.runtime(chained=True)
+        sandbox = await runtime.add(pod("plain"))
+        assert [each["name"] for each in sandbox.result["interfaces"]][-1] == "eth0"
+        assert sandbox.ips == ["10.244.0.2"]
+        await runtime.delete(sandbox)
+
+    asyncio.run(scenario())
+    assert node.leftovers() == {}
+
+
+def test_version_is_answered_while_the_agent_is_dead(node: Node) -> None:
+    node.kill_agent()
+    invocation = Invocation(command="VERSION", path=tuple(node.cni_path))
+    stdout = asyncio.run(run_plugin("k8s-rdma-cni", invocation, b'{"cniVersion": "1.0.0"}', DEADLINE_S))
+    assert {"0.4.0", "1.0.0", "1.1.0"} <= set(json.loads(stdout)["supportedVersions"])
+
+
+def test_agent_stopped_by_a_signal_ends_with_0_and_leaves_pods_their_rates(node: Node) -> None:
+    async def scenario() -> None:
+        runtime = node.runtime(chained=False)
+        sandbox = await runtime.add(pod("p", {"min_tx_rate": 100, "max_tx_rate": 200}))
+        before = node.kernel_state(), node.ip("address", "show", netns=sandbox.netns)
+        assert ("100Mbit", "200Mbit") in before[0]["rates"].values()
+        node.agent.terminate()
+        assert node.agent.wait(DEADLINE_S) == 0
+        assert (node.kernel_state(), node.ip("address", "show", netns=sandbox.netns)) == before
+        assert node.log()[-1]["event"] == "agent_stopped"
+        node.start_agent()
+        await runtime.delete(sandbox)
+
+    asyncio.run(scenario())
+    assert node.leftovers() == {}
+
+
+def test_agent_stopped_during_an_add_undoes_it(make_node: Callable[[int], Node]) -> None:
+    node = make_node(32)
+    node.start_agent()
+
+    async def scenario() -> None:
+        adding = asyncio.create_task(node.runtime(chained=False).add(pod("p", *[{"min_tx_rate": 10}] * 60)))
+        await asyncio.to_thread(node.wait, "the first address", lambda: bool(node.leases("rdma")))
+        node.agent.terminate()
+        assert await asyncio.to_thread(node.agent.wait, DEADLINE_S) == 0
+        with pytest.raises(AttachError) as failed:
+            await adding
+        assert failed.value.left is None
+
+    asyncio.run(scenario())
+    assert node.leftovers() == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        ('[{"min_tx_rate": 100}, {"min_tx_rate": "fast"}]', "[1].min_tx_rate"),
+        ('[{"min_tx_rate": 300, "max_tx_rate": 200}]', "[0]"),
+        ("[{", "rdma_interfaces_required"),
+    ],
+)
+def test_malformed_annotation_is_refused_by_field_and_changes_nothing(
+    node: Node, text: str, field: str
+) -> None:
+    with pytest.raises(AttachError) as failed:
+        asyncio.run(node.runtime(chained=True).add(pod("p", text=text)))
+    assert failed.value.code == MALFORMED_ANNOTATION
+    assert field in failed.value.message
+    assert "rdma_interfaces_required" in failed.value.message
+    assert failed.value.left is None
+    assert node.leftovers() == {}
+
+
+def test_pod_that_does_not_fit_is_refused_with_numbers_and_changes_nothing(node: Node) -> None:
+    with pytest.raises(AttachError, match="needs 3 interfaces of 600 Mb/s; 2 PFs have 2000 Mb/s") as failed:
+        asyncio.run(node.runtime(chained=False).add(pod("p", *[{"min_tx_rate": 600}] * 3)))
+    assert failed.value.left is None
+    assert node.leftovers() == {}
+
+
+def test_ipam_plugin_that_runs_out_fails_the_add_and_gives_back_what_it_gave(node: Node) -> None:
+    ipam = {
+        "type": "host-local",
+        "ranges": [[{"subnet": "10.56.0.0/24", "rangeStart": "10.56.0.2", "rangeEnd": "10.56.0.3"}]],
+        "dataDir": str(node.directory / "leases" / "rdma"),
+    }
+    with pytest.raises(AttachError, match="eth2") as failed:
+        asyncio.run(node.runtime(chained=False, ours={"ipam": ipam}).add(pod("p", {}, {}, {})))
+    assert failed.value.left is None
+    assert node.leftovers() == {}
