@@ -2,41 +2,49 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import socket
 import threading
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _LINK_GROUP = 1
-_BUFFER_BYTES = 1 << 16
+_AT_ONCE = 1000
+"""Messages taken before the callback is told, so that a stream without end cannot keep it waiting."""
 
 
 class LinkEvents:
     """Calls back from a thread of its own after one or more link messages came, until closed.
 
-    Messages are not looked at, and lost ones (ENOBUFS) are a change like any other.
+    Such messages tell of links made, moved, renamed and gone, and of their state, the carrier with it.
+    They are not looked at, and lost ones (ENOBUFS) are a change like any other.
     """
 
     def __init__(self, changed: Callable[[], None]) -> None:
-        """Listen in the calling thread's network namespace."""
+        """Listen in the calling thread's network namespace; what came before is not told."""
         self._changed = changed
-        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0)
-        self._socket.setblocking(False)
-        self._socket.bind((0, _LINK_GROUP))
-        self._stop, self._stopping = os.pipe2(os.O_CLOEXEC)
-        self._thread = threading.Thread(target=self._listen, name="link-events", daemon=True)
-        self._thread.start()
+        with ExitStack() as undo:
+            self._socket = undo.enter_context(
+                socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0)
+            )
+            self._socket.setblocking(False)
+            self._socket.bind((0, _LINK_GROUP))
+            self._stop, stopping = os.pipe2(os.O_CLOEXEC)
+            undo.callback(os.close, self._stop)
+            thread = threading.Thread(target=self._listen, name="link-events", daemon=True)
+            thread.start()
+            undo.callback(thread.join)
+            undo.callback(os.close, stopping)
+            self._open = undo.pop_all()
 
     def close(self) -> None:
-        """End; no call comes afterwards."""
-        os.close(self._stopping)
-        self._thread.join()
-        os.close(self._stop)
-        self._socket.close()
+        """End; no call comes afterwards. Not from within the callback. Once more does nothing."""
+        self._open.close()
 
     def _listen(self) -> None:
         poll = select.poll()
@@ -47,10 +55,11 @@ class LinkEvents:
             self._changed()
 
     def _drain(self) -> None:
-        while True:
+        for _ in range(_AT_ONCE):
             try:
-                self._socket.recv(_BUFFER_BYTES)
+                self._socket.recv(1)  # the kernel drops the rest of the message
             except BlockingIOError:
                 return
-            except OSError:
-                continue  # ENOBUFS: told once, then the queue goes on
+            except OSError as error:
+                if error.errno != errno.ENOBUFS:  # which is told once, then the queue goes on
+                    raise

@@ -99,25 +99,31 @@ def string(value: bytes) -> str:
     return value.rstrip(b"\0").decode(errors="replace")
 
 
+def connect(family: int = ROUTE) -> socket.socket:
+    """A socket to the kernel, in the calling thread's network namespace."""
+    connection = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, family)
+    try:
+        timeout = struct.pack("@ll", _ANSWER_TIMEOUT_S, 0)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
+        connection.setsockopt(_SOL_NETLINK, _EXT_ACK, 1)
+        connection.setsockopt(_SOL_NETLINK, _STRICT_CHECK, 1)
+        connection.bind((0, 0))
+    except OSError:
+        connection.close()
+        raise
+    return connection
+
+
 class NetlinkSocket:
     """Requests to one netlink family, one at a time, in the namespace where it was opened.
 
     Such a socket keeps its network namespace alive, so one into a pod's must be closed soon.
     """
 
-    def __init__(self, family: int = ROUTE) -> None:
-        """Open in the calling thread's network namespace."""
-        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, family)
+    def __init__(self, connection: socket.socket | None = None) -> None:
+        """Ask over this connection, which is closed with it; by default over `connect()`."""
+        self._socket = connection or connect()
         self._sequence = itertools.count(1)
-        try:
-            timeout = struct.pack("@ll", _ANSWER_TIMEOUT_S, 0)
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
-            self._socket.setsockopt(_SOL_NETLINK, _EXT_ACK, 1)
-            self._socket.setsockopt(_SOL_NETLINK, _STRICT_CHECK, 1)
-            self._socket.bind((0, 0))
-        except OSError:
-            self._socket.close()
-            raise
 
     def __enter__(self) -> Self:
         return self
@@ -176,6 +182,8 @@ def _answers(receive: Callable[[], bytes], sequence: int, what: str) -> Iterator
         data, start = receive(), 0
         while start + 16 <= len(data):
             size, kind, flags, to, _ = _HEADER.unpack_from(data, start)
+            if size < 16:
+                raise NetlinkError(what, errno.EPROTO, "a message shorter than its header")
             message, start = data[start : start + size], start + ((size + 3) & ~3)
             if to != sequence:
                 continue

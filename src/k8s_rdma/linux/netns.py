@@ -114,6 +114,15 @@ class Namespaces:
             if namespace is not None:
                 os.close(namespace)
 
+    @contextmanager
+    def existing(self, netns: NetnsRef) -> Iterator[int]:
+        """A descriptor of that very namespace. KernelError when it is gone as well."""
+        with self.opened(netns) as namespace:
+            if namespace is None:
+                msg = f"namespace {netns.path} (inode {netns.inode}): gone"
+                raise KernelError(msg)
+            yield namespace
+
     def alive(self, netns: NetnsRef) -> bool:
         """Whether that very namespace exists; yes where it cannot be told, since a pod may live in it."""
         try:

@@ -10,6 +10,7 @@ from k8s_rdma.linux.rtnl import Rtnl, answering_for_itself
 
 if TYPE_CHECKING:
     from k8s_rdma.core.step import ClearInterface, ConfigureInterface
+    from k8s_rdma.linux.rtnl import Link
 
 
 def configure(step: ConfigureInterface, namespace: int) -> None:
@@ -33,7 +34,12 @@ def clear(step: ClearInterface, namespace: int) -> None:
         link = rtnl.link(step.ifname)
         if link is None:
             return
-        where = f"interface {step.ifname} in {step.netns.path}"
-        rtnl.change(link.index, f"{where}: down", up=False)
-        for address in rtnl.addresses(link.index):
-            rtnl.delete_address(link.index, address, f"{where}: address {address}")
+        make_bare(link, rtnl, f"interface {step.ifname} in {step.netns.path}")
+
+
+def make_bare(link: Link, rtnl: Rtnl, what: str) -> None:
+    """Take a link down, and all addresses from it; routes go with them. `what` begins an error."""
+    if link.up:
+        rtnl.change(link.index, f"{what}: down", up=False)
+    for address in rtnl.addresses(link.index):
+        rtnl.delete_address(link.index, address, f"{what}: address {address}")

@@ -155,9 +155,11 @@ class Rtnl:
         self.socket.do(_NEWADDR, _address_body(index, address), what, CREATE | REPLACE)
 
     def delete_address(self, index: int, address: Address, what: str) -> None:
-        """Take an address from a link; holds when it is gone."""
+        """Take an address from a link, whoever is at its other end; holds when it is gone."""
+        family = _AF_INET if address.version == 4 else _AF_INET6
+        body = _IFADDR.pack(family, address.network.prefixlen, 0, 0, index)
         try:
-            self.socket.do(_DELADDR, _address_body(index, address), what)
+            self.socket.do(_DELADDR, body + attribute(_IFA_LOCAL, address.ip.packed), what)
         except NetlinkError as error:
             if error.errno != errno.EADDRNOTAVAIL:
                 raise

@@ -6,16 +6,27 @@ Handles are `major << 16 | minor`, as `tc` prints them in hexadecimal.
 
 from __future__ import annotations
 
+import errno
 import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from k8s_rdma.linux.netlink import CREATE, EXCL, REPLACE, attribute, attributes, nested, text, u32
+from k8s_rdma.linux.netlink import (
+    CREATE,
+    EXCL,
+    REPLACE,
+    NetlinkError,
+    attribute,
+    attributes,
+    nested,
+    text,
+    u32,
+)
 
 if TYPE_CHECKING:
     from k8s_rdma.linux.netlink import NetlinkSocket
 
-_NEWQDISC, _NEWCLASS, _GETCLASS, _NEWFILTER = 36, 40, 42, 44
+_NEWQDISC, _NEWCLASS, _DELCLASS, _GETCLASS, _NEWFILTER, _DELFILTER = 36, 40, 41, 42, 44, 45
 _TCMSG = struct.Struct("=B3xiIII")
 _KIND, _OPTIONS = 1, 2
 
@@ -98,6 +109,10 @@ class TrafficControl:
         body = _header(index, each.handle, each.parent) + text(_KIND, "htb") + nested(_OPTIONS, *options)
         self._socket.do(_NEWCLASS, body, what, CREATE)
 
+    def delete_class(self, index: int, handle: int, what: str) -> None:
+        """Take an HTB class away with its queue; refused while a filter points to it."""
+        self._socket.do(_DELCLASS, _header(index, handle, 0), what)
+
     def class_rates(self, index: int, what: str) -> dict[int, tuple[int, int]]:
         """Rate and ceil of every HTB class of a link, bytes per second, by handle."""
         found = {}
@@ -125,9 +140,18 @@ class TrafficControl:
 
     def classify_source(self, index: int, parent: int, mac: str, handle: int, what: str) -> None:
         """Put what has this source MAC into class `handle`."""
-        bucket = _TABLE | int(mac[-2:], 16) << 12
-        options = (u32(_U32_CLASSID, handle), u32(_U32_HASH, bucket))
-        self._filter(index, (parent, 1), _source_selector(mac), *options, what=what)
+        node = _node(mac)
+        options = (u32(_U32_CLASSID, handle), u32(_U32_HASH, node & _BUCKET))
+        self._filter(index, (parent, 1), _source_selector(mac), *options, what=what, handle=node)
+
+    def forget_source(self, index: int, parent: int, mac: str, what: str) -> None:
+        """Undo `classify_source`; holds when there is nothing to undo."""
+        body = _header(index, _node(mac), parent, _info(1)) + text(_KIND, "u32")
+        try:
+            self._socket.do(_DELFILTER, body, what)
+        except NetlinkError as error:
+            if error.errno != errno.ENOENT:
+                raise
 
     def _add_qdisc(self, index: int, place: tuple[int, int], kind: str, options: bytes, what: str) -> None:
         body = _header(index, *place) + text(_KIND, kind)
@@ -136,17 +160,25 @@ class TrafficControl:
         self._socket.do(_NEWQDISC, body, what, CREATE | REPLACE)
 
     def _filter(
-        self, index: int, place: tuple[int, int], selector: bytes, *options: bytes, what: str
+        self, index: int, place: tuple[int, int], selector: bytes, *options: bytes, what: str, handle: int = 0
     ) -> None:
         """A u32 filter at (parent, priority)."""
         parent, priority = place
-        body = _header(index, 0, parent, _info(priority)) + text(_KIND, "u32")
+        body = _header(index, handle, parent, _info(priority)) + text(_KIND, "u32")
         body += nested(_OPTIONS, attribute(_U32_SEL, selector), *options)
         self._socket.do(_NEWFILTER, body, what, CREATE | EXCL)
 
 
 _TABLE = 0x00100000
 """The first u32 hash table that is not the root one."""
+
+_BUCKET = 0xFFFFF000
+"""The part of a u32 filter's handle that names table and bucket; the rest is its place in there."""
+
+
+def _node(mac: str) -> int:
+    """The handle of the filter for a source MAC in its bucket of the table."""
+    return _TABLE | int(mac[-2:], 16) << 12 | 1
 
 
 def _header(index: int, handle: int, parent: int, info: int = 0) -> bytes:

@@ -13,7 +13,6 @@ from k8s_rdma.core.step import (
     ConfigureInterface,
     GiveVf,
     SetRates,
-    VfHome,
     VfRate,
     VfRef,
 )
@@ -21,8 +20,9 @@ from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.link_events import LinkEvents
 from k8s_rdma.linux.netns import current_namespace
 from k8s_rdma.linux.pod_interface import clear, configure
-from k8s_rdma.linux.rtnl import Rtnl, in_namespace, named, with_alias, with_mac, with_mtu
-from k8s_rdma.sim.virtual.pf import revive_vf
+from k8s_rdma.linux.rtnl import Rtnl
+from k8s_rdma.sim.virtual.moves import Moves
+from k8s_rdma.sim.virtual.pf import DEFAULT_MTU, revive_vf
 from k8s_rdma.sim.virtual.shaper import Shaper
 from k8s_rdma.sim.virtual.topology import VirtualPf, pfs_among, require
 
@@ -47,6 +47,7 @@ class VirtualSriov:
         self._open.callback(os.close, self._host)
         self._rtnl = self._open.enter_context(Rtnl())
         self._shaper = Shaper(self._rtnl)
+        self._moves = Moves(self._rtnl, self._host, namespaces)
         self._pfs = pfs_among(self._rtnl.links())
         self._watches: list[LinkEvents] = []
 
@@ -54,9 +55,9 @@ class VirtualSriov:
         """Everything there is now. VFs that died with a pod's namespace are made anew first."""
         links = {link.name: link for link in self._rtnl.links()}
         self._pfs = pfs_among(links.values())
-        if self._revive_dead(links):
-            links = {link.name: link for link in self._rtnl.links()}
         unreadable: list[Unreadable] = []
+        if self._revive_dead(links, unreadable):
+            links = {link.name: link for link in self._rtnl.links()}
         states = [self._observe_pf(pf, links, unreadable) for pf in self._pfs.values()]
         return Hardware(pfs=tuple(filter(None, states)), unreadable=tuple(unreadable))
 
@@ -66,12 +67,12 @@ class VirtualSriov:
             case SetRates():
                 self._set_rates(step)
             case GiveVf():
-                self._give(step)
+                self._moves.give(self._pf(step.vf), step)
             case BringHome():
-                self._bring_home(step)
+                self._moves.bring_home(self._pf(step.vf), step)
             case ConfigureInterface():
-                with self._namespaces.opened(step.netns) as namespace:
-                    configure(step, _alive(namespace, step.netns))
+                with self._namespaces.existing(step.netns) as namespace:
+                    configure(step, namespace)
             case ClearInterface():
                 with self._namespaces.opened(step.netns) as namespace:
                     if namespace is not None:
@@ -101,15 +102,19 @@ class VirtualSriov:
 
     # Observation
 
-    def _revive_dead(self, links: Mapping[str, Link]) -> bool:
+    def _revive_dead(self, links: Mapping[str, Link], unreadable: list[Unreadable]) -> bool:
+        """Make VFs anew that died with a namespace, or whose making was cut short: then the port is down."""
         dead = [
             (pf, index)
             for pf in self._pfs.values()
             for index in range(pf.vfs)
-            if pf.port_name(index) not in links
+            if not _whole(links.get(pf.port_name(index)))
         ]
         for pf, index in dead:
-            revive_vf(pf, index, self._rtnl)
+            try:
+                revive_vf(pf, index, self._rtnl)
+            except KernelError as error:
+                unreadable.append(Unreadable(f"VF {index} of PF {pf.pci}", f"cannot be made anew: {error}"))
         return bool(dead)
 
     def _observe_pf(
@@ -119,9 +124,9 @@ class VirtualSriov:
         uplink, scheduler = links.get(pf.uplink), links.get(pf.scheduler_name)
         ports = [links.get(pf.port_name(index)) for index in range(pf.vfs)]
         if scheduler is None or None in ports:
-            unreadable.append(Unreadable(f"PF {pf.name}", "links that it is made of are missing"))
+            unreadable.append(Unreadable(f"PF {pf.pci}", f"links that {pf.name} is made of are missing"))
             return None
-        rates = self._shaper.rates(pf, scheduler.index)
+        rates = self._rates(pf, scheduler)
         here = {link.index: link for link in links.values()}
         return PfState(
             name=pf.name,
@@ -138,101 +143,36 @@ class VirtualSriov:
     # Steps
 
     def _set_rates(self, step: SetRates) -> None:
+        if not step.rates:
+            return
         pf = self._pf(VfRef(step.pf, step.rates[0].index))
         scheduler = self._named(pf.scheduler_name)
-        before = self._shaper.rates(pf, scheduler.index)
+        before = self._rates(pf, scheduler)
         _check_rates(pf, step, before)
         for rate in step.rates:
-            if before.get(rate.index) != rate:
-                self._shaper.set_rate(pf, scheduler.index, rate)
+            if before[rate.index] != rate:
+                self._shaper.set_rate(pf, scheduler.index, rate, before[rate.index])
         after = self._shaper.rates(pf, scheduler.index)
         for rate in step.rates:
             if after.get(rate.index) != rate:
                 msg = f"{_words(VfRef(step.pf, rate.index))}: read back {after.get(rate.index)}, set {rate}"
                 raise KernelError(msg)
 
-    def _give(self, step: GiveVf) -> None:
-        port = self._port(step.vf)
-        with self._namespaces.opened(step.netns) as found:
-            namespace = _alive(found, step.netns)
-            if port.alias and port.alias != str(step.netns.inode):
-                msg = f"{_words(step.vf)}: cannot be given to {step.netns.path}: it is in another namespace"
-                raise KernelError(msg)
-            if _holds(port, step, namespace):
-                return
-            self._refuse_taken(namespace, step)
-            self._rtnl.change(port.index, f"{port.name}: alias", with_alias(str(step.netns.inode)))
-            self._rtnl.change(
-                port.peer,
-                f"{_words(step.vf)}: move to {step.netns.path} as {step.ifname}",
-                in_namespace(namespace),
-                named(step.ifname),
-            )
-
-    def _refuse_taken(self, namespace: int, step: GiveVf) -> None:
-        """A message that moves and renames would move first, and only then find the name taken."""
-        with Rtnl(namespace) as there:
-            if there.link(step.ifname) is not None:
-                msg = (
-                    f"{_words(step.vf)}: cannot become {step.ifname} in {step.netns.path}: "
-                    "that name is taken there"
-                )
-                raise KernelError(msg)
-
-    def _bring_home(self, step: BringHome) -> None:
-        pf = self._pf(step.vf)
-        port = self._rtnl.link(pf.port_name(step.vf.index))
-        if port is None:
-            revive_vf(pf, step.vf.index, self._rtnl, step.home)
-            return
-        if port.peer_elsewhere is None:
-            self._tidy(port, step.home)
-            return
-        if port.alias != str(step.netns.inode):
-            return  # it serves another namespace meanwhile
-        with self._namespaces.opened(step.netns) as namespace:
-            if namespace is None or not self._fetch(port, step, namespace):
-                revive_vf(pf, step.vf.index, self._rtnl, step.home)
-                return
-        self._tidy(port, step.home)
-
-    def _fetch(self, port: Link, step: BringHome, namespace: int) -> bool:
-        """Move a VF here from a pod's namespace; False when it is not there any more."""
-        with Rtnl(namespace) as there:
-            found = there.link_at(port.peer)
-            if found is None or found.kind != "veth":
-                return False
-            if self._rtnl.link(step.home.name) is not None:
-                msg = f"{_words(step.vf)}: cannot come home: the name {step.home.name} is taken there"
-                raise KernelError(msg)
-            what = f"{_words(step.vf)}: move home from {step.netns.path}"
-            there.change(found.index, what, in_namespace(self._host), named(step.home.name))
-        return True
-
-    def _tidy(self, port: Link, home: VfHome) -> None:
-        """Make a VF that is here what it was: name, MAC, MTU, down; and say that it is nobody's."""
-        now = self._named(port.name)
-        found = self._rtnl.link_at(now.peer)
-        if found is None:
-            msg = f"{port.name}: its other end vanished while it was brought home"
-            raise KernelError(msg)
-        what = f"{home.name}: as it was"
-        if found.up:
-            self._rtnl.change(found.index, what, up=False)
-        if (found.name, found.mac, found.mtu) != (home.name, home.mac, home.mtu):
-            self._rtnl.change(found.index, what, named(home.name), with_mac(home.mac), with_mtu(home.mtu))
-        if now.alias:
-            self._rtnl.change(now.index, f"{port.name}: alias", with_alias(""))
-
     # What is there
+
+    def _rates(self, pf: VirtualPf, scheduler: Link) -> dict[int, VfRate]:
+        """What is programmed; a class whose making was cut short is made anew without rates first."""
+        found = self._shaper.rates(pf, scheduler.index)
+        for index in range(pf.vfs):
+            if index not in found:
+                found[index] = VfRate(index)
+                self._shaper.set_rate(pf, scheduler.index, found[index], None)
+        return found
 
     def _pf(self, vf: VfRef) -> VirtualPf:
         if vf.pf not in self._pfs:
             self._pfs = pfs_among(self._rtnl.links())
         return require(self._pfs, vf)
-
-    def _port(self, vf: VfRef) -> Link:
-        return self._named(self._pf(vf).port_name(vf.index))
 
     def _named(self, name: str) -> Link:
         link = self._rtnl.link(name)
@@ -242,23 +182,8 @@ class VirtualSriov:
         return link
 
 
-def _holds(port: Link, step: GiveVf, namespace: int) -> bool:
-    """Whether the VF is in that namespace under that name; KernelError when it is there under another."""
-    if port.peer_elsewhere is None:
-        return False
-    with Rtnl(namespace) as there:
-        found = there.link_at(port.peer)
-    if found is None or found.name != step.ifname:
-        msg = f"{_words(step.vf)}: is in a namespace already, not as {step.ifname} in {step.netns.path}"
-        raise KernelError(msg)
-    return True
-
-
-def _alive(namespace: int | None, netns: NetnsRef) -> int:
-    if namespace is None:
-        msg = f"namespace {netns.path} (inode {netns.inode}): gone"
-        raise KernelError(msg)
-    return namespace
+def _whole(port: Link | None) -> bool:
+    return port is not None and (port.up or port.peer_elsewhere is not None)
 
 
 def _at_home(port: Link, here: Mapping[int, Link]) -> Link | None:
@@ -270,8 +195,8 @@ def _vf(pf: VirtualPf, index: int, rate: VfRate, netdev: Link | None) -> Vf:
         index=index,
         pci=pf.vf_pci(index),
         netdev=netdev.name if netdev else None,
-        mac=netdev.mac if netdev else pf.vf_mac(index),
-        mtu=netdev.mtu if netdev else 1500,
+        mac=pf.vf_mac(index),
+        mtu=netdev.mtu if netdev else DEFAULT_MTU,
         min_tx_rate_mbps=rate.min_tx_rate_mbps,
         max_tx_rate_mbps=rate.max_tx_rate_mbps,
         spoof_check="ON",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.step import VfHome
@@ -18,7 +19,7 @@ from k8s_rdma.linux.rtnl import (
     without_link_local,
 )
 from k8s_rdma.sim.virtual.shaper import Shaper
-from k8s_rdma.sim.virtual.topology import alias_of, check, pf_of
+from k8s_rdma.sim.virtual.topology import alias_of, check, pf_of, pfs_among
 
 if TYPE_CHECKING:
     from k8s_rdma.linux.rtnl import Link
@@ -35,15 +36,19 @@ _SCHEDULER_QUEUE = 1000
 def create_pf(pf: VirtualPf, rtnl: Rtnl) -> None:
     """Make a PF with its VFs around an uplink that exists; holds when it is there with these values.
 
-    KernelError when its name is taken by something else, also by a PF of other values.
+    One whose making was cut short is made anew. KernelError when its name or PCI address is taken by
+    something else, also by a PF of other values.
     """
     check(pf)
-    existing = rtnl.link(pf.name)
-    if existing is not None:
-        if pf_of(existing) != pf:
-            msg = f"virtual PF {pf.name}: that name is taken in this namespace by something else"
-            raise KernelError(msg)
+    links = rtnl.links()
+    found = pfs_among(links).get(pf.pci)
+    if found == pf:
         return
+    taken = next((link for link in links if link.name == pf.name and not _unfinished(link)), None)
+    if found is not None or taken is not None:
+        msg = f"virtual PF {pf.name}: wanted {pf}, found {found or (taken and pf_of(taken)) or taken}"
+        raise KernelError(msg)
+    destroy_pf(pf, rtnl)
     uplink = rtnl.link(pf.uplink)
     if uplink is None:
         msg = f"virtual PF {pf.name}: there is no uplink {pf.uplink}"
@@ -57,11 +62,12 @@ def create_pf(pf: VirtualPf, rtnl: Rtnl) -> None:
 
 def destroy_pf(pf: VirtualPf, rtnl: Rtnl) -> None:
     """Take a PF down with all VFs, wherever they are; the uplink stays. Holds when it is gone."""
-    names = [*map(pf.port_name, range(pf.vfs)), pf.scheduler_name, pf.sink_name, pf.name]
-    for name in names:
-        link = rtnl.link(name)
-        if link is not None:
-            rtnl.delete(link.index, f"destroy {name}")
+    own = re.compile(rf"{re.escape(pf.name)}(r\d+|-tx|-no)?")
+    kinds = {"veth", "ifb", "bridge"}
+    links = [link for link in rtnl.links() if link.kind in kinds and own.fullmatch(link.name)]
+    # The bridge last: as long as it is there, a destruction that was cut short can be repeated.
+    for link in sorted(links, key=lambda link: link.name == pf.name):
+        rtnl.delete(link.index, f"destroy {link.name}")
 
 
 def revive_vf(pf: VirtualPf, index: int, rtnl: Rtnl, home: VfHome | None = None) -> None:
@@ -77,9 +83,12 @@ def revive_vf(pf: VirtualPf, index: int, rtnl: Rtnl, home: VfHome | None = None)
     _create_vf(pf, index, home, rtnl, bridge)
 
 
+def _unfinished(link: Link) -> bool:
+    return link.kind == "bridge" and not link.up and not link.alias
+
+
 def _build(pf: VirtualPf, rtnl: Rtnl, uplink: Link) -> None:
-    # The alias comes last: only with it is this a PF for anyone who looks.
-    rtnl.create(f"create bridge {pf.name}", named(pf.name), of_kind("bridge"))
+    rtnl.create(f"create bridge {pf.name}", named(pf.name), with_mac(pf.mac), of_kind("bridge"))
     bridge = rtnl.link(pf.name)
     for name in (pf.scheduler_name, pf.sink_name):
         rtnl.create(f"create {name}", named(name), u32(_TX_QUEUE_LENGTH, _SCHEDULER_QUEUE), of_kind("ifb"))
@@ -88,15 +97,17 @@ def _build(pf: VirtualPf, rtnl: Rtnl, uplink: Link) -> None:
         msg = f"virtual PF {pf.name}: its links vanished while it was made"
         raise KernelError(msg)
     Shaper(rtnl).build(pf, scheduler.index, sink.index)
-    for link in (bridge, scheduler, sink):
+    for link in (scheduler, sink, bridge):
         rtnl.change(link.index, f"{link.name}: no address of its own", without_link_local())
+    for link in (scheduler, sink):
         rtnl.change(link.index, f"{link.name}: up", up=True)
     rtnl.change(uplink.index, f"{uplink.name}: no address of its own", without_link_local())
     rtnl.change(uplink.index, f"{uplink.name}: port of {pf.name}", enslaved_to(bridge.index), up=True)
     for index in range(pf.vfs):
         home = VfHome(name=pf.vf_name(index), mac=pf.vf_mac(index), mtu=DEFAULT_MTU)
         _create_vf(pf, index, home, rtnl, bridge)
-    rtnl.change(bridge.index, f"{pf.name}: alias", with_alias(alias_of(pf)))
+    # Last of all: only with its alias is this a PF for anyone who looks.
+    rtnl.change(bridge.index, f"{pf.name}: alias, up", with_alias(alias_of(pf)), up=True)
 
 
 def _create_vf(pf: VirtualPf, index: int, home: VfHome, rtnl: Rtnl, bridge: Link) -> None:

@@ -7,9 +7,11 @@ a NIC's embedded switch.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.step import VfRate
+from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.traffic_control import HtbClass, TrafficControl
 
 if TYPE_CHECKING:
@@ -18,12 +20,16 @@ if TYPE_CHECKING:
 
 BYTES_PER_MBPS = 125_000
 
-FLOOR = 1000
-"""Bytes a second for a VF without reservation: HTB refuses none at all. The link's own class is larger by
-all floors together, so that reservations up to the last Mb/s of the link remain true."""
+FLOOR = 12_500
+"""Bytes a second for a VF without reservation: HTB refuses none at all, and with 100 kbit/s a connection
+lives on while others use all they reserved. The link's own class is larger by all floors together, so that
+reservations up to the last Mb/s of the link remain true."""
 
 NO_CAP = BYTES_PER_MBPS // 2
 """Added to the link's rate in the `ceil` of a VF without a cap: no cap in whole Mb/s reads the same."""
+
+UNFINISHED = FLOOR
+"""The `ceil` of a VF's class before it has a queue and a filter."""
 
 BURST = 128 << 10
 """Bytes: two of the largest packets that TCP hands down (GSO, 64 KiB). With less, a class that waits for a
@@ -63,7 +69,7 @@ class Shaper:
         self._tc.set_class(scheduler, unknown, f"{pf.scheduler_name}: class of what no VF sends")
         self._tc.add_fifo(scheduler, unknown.handle, 0, f"{pf.scheduler_name}: queue that drops")
         for index in range(pf.vfs):
-            self._add_vf(pf, scheduler, index)
+            self._renew(pf, scheduler, VfRate(index))
 
     def police(self, pf: VirtualPf, index: int, port: int) -> None:
         """Send what a VF's port receives to the PF's scheduler if it bears the VF's MAC, else nowhere."""
@@ -72,26 +78,46 @@ class Shaper:
         self._tc.redirect_source(port, pf.vf_mac(index), self._index(pf.scheduler_name), what)
         self._tc.redirect_rest(port, self._index(pf.sink_name), what)
 
-    def set_rate(self, pf: VirtualPf, scheduler: int, rate: VfRate) -> None:
-        """Program a VF's rates."""
-        self._tc.set_class(scheduler, _class(pf, rate), f"{pf.scheduler_name}: rates of VF {rate.index}")
+    def set_rate(self, pf: VirtualPf, scheduler: int, rate: VfRate, before: VfRate | None) -> None:
+        """Program a VF's rates; `before` is what `rates` told of it.
+
+        HTB counts what a class has overdrawn as time, up to a minute, and keeps it when the rate changes
+        (`htb_accnt_tokens`): of a few packets at the floor that is a minute in which a reservation would not
+        hold. So a class that had none is made anew.
+        """
+        if before is None or (rate.min_tx_rate_mbps and not before.min_tx_rate_mbps):
+            self._renew(pf, scheduler, rate)
+        else:
+            what = f"{pf.scheduler_name}: rates of VF {rate.index}"
+            self._tc.set_class(scheduler, _class(pf, rate), what)
 
     def rates(self, pf: VirtualPf, scheduler: int) -> dict[int, VfRate]:
-        """What is programmed, by VF; one netlink query."""
+        """What is programmed, by VF, without those whose class is unfinished; one netlink query."""
         found = self._tc.class_rates(scheduler, f"{pf.scheduler_name}: classes")
+        classes = {index: found.get(_handle(index), (0, UNFINISHED)) for index in range(pf.vfs)}
         return {
-            index: _rate(index, *found[_handle(index)]) for index in range(pf.vfs) if _handle(index) in found
+            index: _rate(index, rate, ceil) for index, (rate, ceil) in classes.items() if ceil != UNFINISHED
         }
 
-    def _add_vf(self, pf: VirtualPf, scheduler: int, index: int) -> None:
-        what = f"{pf.scheduler_name}: VF {index}"
-        self._tc.set_class(scheduler, _class(pf, VfRate(index)), what)
-        self._tc.add_fifo(scheduler, _handle(index), QUEUE, what)
-        self._tc.classify_source(scheduler, _QDISC, pf.vf_mac(index), _handle(index), what)
+    def _renew(self, pf: VirtualPf, scheduler: int, rate: VfRate) -> None:
+        """Make a VF's class anew, with queue and filter; its rates come last and tell that it is whole."""
+        handle, mac = _handle(rate.index), pf.vf_mac(rate.index)
+        what = f"{pf.scheduler_name}: VF {rate.index}"
+        unfinished = replace(_class(pf, rate), rate=FLOOR, ceil=UNFINISHED)
+        self._tc.set_class(scheduler, unfinished, what)
+        self._tc.forget_source(scheduler, _QDISC, mac, what)
+        self._tc.delete_class(scheduler, handle, what)
+        self._tc.set_class(scheduler, unfinished, what)
+        self._tc.add_fifo(scheduler, handle, QUEUE, what)
+        self._tc.classify_source(scheduler, _QDISC, mac, handle, what)
+        self._tc.set_class(scheduler, _class(pf, rate), what)
 
     def _index(self, name: str) -> int:
         link = self._rtnl.link(name)
-        return 0 if link is None else link.index
+        if link is None:
+            msg = f"link {name}: gone"
+            raise KernelError(msg)
+        return link.index
 
 
 def _handle(index: int) -> int:

@@ -6,11 +6,13 @@
     forged MACs   IFB `enp1s0f0-no`: a queue that holds nothing
 
 A port's alias names the namespace (its inode) that the VF was given to; it is empty while the VF is home.
+A bridge that is down and has no alias yet is a PF whose making was cut short.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -33,6 +35,9 @@ MAX_NAME = 10
 
 DEFAULT_LINK_MBPS = 1000
 """What two cores can fill."""
+
+_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{MAX_NAME - 1}}}")
+_BASE_MAC = re.compile(r"[0-9a-f][02468ace](:[0-9a-f]{2}){4}:00")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,10 +73,21 @@ class VirtualPf:
         """The VF's MAC address."""
         return f"{self.base_mac[:-2]}{index:02x}"
 
+    @property
+    def mac(self) -> str:
+        """The bridge's own, which would otherwise change with its ports."""
+        return f"06{self.base_mac[2:]}"
+
     def vf_pci(self, index: int) -> PciAddress:
-        """The VF's address: on a bus behind the PF's, one for each of its device's functions."""
-        bus = (int(self.pci[5:7], 16) + 1 + int(self.pci[-1])) % 256
-        return pci_address(f"{self.pci[:4]}:{bus:02x}:{index // 8:02x}.{index % 8}")
+        """The VF's address, in a domain of the PF's own: made of bus, device and function.
+
+        Domains from 10000 on are where Linux puts buses that no firmware numbered
+        (`drivers/pci/controller/vmd.c`), so it is no real device's either.
+        """
+        _, bus, rest = self.pci.split(":")
+        device, function = rest.split(".")
+        domain = 0x10000 | int(bus, 16) << 8 | int(device, 16) << 3 | int(function)
+        return pci_address(f"{domain:x}:00:{index // 8:02x}.{index % 8}")
 
 
 class _Alias(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,10 +111,10 @@ def random_base_mac() -> str:
 def check(pf: VirtualPf) -> None:
     """KernelError names what of a PF cannot be."""
     for fault, holds in {
-        f"name {pf.name!r}: must have 1 to {MAX_NAME} characters": 0 < len(pf.name) <= MAX_NAME,
+        f"name {pf.name!r}: must be 1 to {MAX_NAME} letters, digits, _ . -": _NAME.fullmatch(pf.name),
         f"vfs {pf.vfs}: must be 1 to {MAX_VFS}": 1 <= pf.vfs <= MAX_VFS,
         f"link_mbps {pf.link_mbps}: must be 1 to 1000000": 1 <= pf.link_mbps <= 1_000_000,
-        f"base_mac {pf.base_mac}: must end in :00": pf.base_mac.endswith(":00") and len(pf.base_mac) == 17,
+        f"base_mac {pf.base_mac}: must be one station's, and end in :00": _BASE_MAC.fullmatch(pf.base_mac),
     }.items():
         if not holds:
             msg = f"virtual PF: {fault}"

@@ -1,0 +1,110 @@
+"""VFs on their way into pods' namespaces and home again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from k8s_rdma.errors import KernelError
+from k8s_rdma.linux.pod_interface import make_bare
+from k8s_rdma.linux.rtnl import Rtnl, in_namespace, named, with_alias, with_mac, with_mtu
+from k8s_rdma.sim.virtual.pf import revive_vf
+
+if TYPE_CHECKING:
+    from k8s_rdma.core.step import BringHome, GiveVf, VfHome
+    from k8s_rdma.linux.netns import Namespaces
+    from k8s_rdma.linux.rtnl import Link
+    from k8s_rdma.sim.virtual.topology import VirtualPf
+
+
+class Moves:
+    """Carries out GiveVf and BringHome.
+
+    A VF is known by its port on the bridge: the port tells the index of its other end and, by the number
+    that this namespace has for it, in which namespace that is. Names are the pod's to change.
+    """
+
+    def __init__(self, rtnl: Rtnl, host: int, namespaces: Namespaces) -> None:
+        """`rtnl` and `host` (a descriptor) are of the namespace where VFs are at home."""
+        self._rtnl = rtnl
+        self._host = host
+        self._namespaces = namespaces
+
+    def give(self, pf: VirtualPf, step: GiveVf) -> None:
+        """Make a VF be in a namespace under a name."""
+        port = self._port(pf, step.vf.index)
+        with self._namespaces.existing(step.netns) as namespace:
+            what = f"{_words(step)}: move to {step.netns.path} as {step.ifname}"
+            if port.peer_elsewhere is not None:
+                self._rename(port, step, namespace)
+                return
+            # A message that moves and renames would move first, and only then find the name taken.
+            with Rtnl(namespace) as there:
+                if there.link(step.ifname) is not None:
+                    msg = f"{what}: that name is taken there"
+                    raise KernelError(msg)
+            self._rtnl.change(port.index, f"{port.name}: alias", with_alias(str(step.netns.inode)))
+            self._rtnl.change(port.peer, what, in_namespace(namespace), named(step.ifname))
+
+    def bring_home(self, pf: VirtualPf, step: BringHome) -> None:
+        """Make a VF be at home as it was, from wherever it is unless it serves another namespace."""
+        port = self._rtnl.link(pf.port_name(step.vf.index))
+        if port is None:
+            revive_vf(pf, step.vf.index, self._rtnl, step.home)
+            return
+        if port.peer_elsewhere is None:
+            self._tidy(port, step.home)
+            return
+        given = port.alias == str(step.netns.inode)
+        if port.alias and not given:
+            return
+        with self._namespaces.opened(step.netns) as namespace:
+            if namespace is not None and port.peer_elsewhere == self._rtnl.number_of(namespace):
+                self._fetch(port, step, namespace)
+                self._tidy(self._port(pf, step.vf.index), step.home)
+            elif given:
+                # Its namespace is gone, or whoever lives there moved it on.
+                revive_vf(pf, step.vf.index, self._rtnl, step.home)
+
+    def _rename(self, port: Link, step: GiveVf, namespace: int) -> None:
+        """Make the name hold of a VF that is given already; KernelError when it is in another namespace."""
+        if port.peer_elsewhere != self._rtnl.number_of(namespace):
+            msg = f"{_words(step)}: wanted in {step.netns.path}, but it is in another namespace"
+            raise KernelError(msg)
+        with Rtnl(namespace) as there:
+            found = there.link_at(port.peer)
+            if found is None or found.name != step.ifname:
+                what = f"{_words(step)}: rename to {step.ifname} in {step.netns.path}"
+                there.change(port.peer, what, named(step.ifname))
+
+    def _fetch(self, port: Link, step: BringHome, namespace: int) -> None:
+        """Move a VF here from a pod's namespace."""
+        what = f"{_words(step)}: move home from {step.netns.path} as {step.home.name}"
+        if self._rtnl.link(step.home.name) is not None:
+            msg = f"{what}: that name is taken here"
+            raise KernelError(msg)
+        with Rtnl(namespace) as there:
+            there.change(port.peer, what, in_namespace(self._host), named(step.home.name))
+
+    def _tidy(self, port: Link, home: VfHome) -> None:
+        """Make a VF that is here what it was: name, MAC, MTU, down; and say that it is nobody's."""
+        found = self._rtnl.link_at(port.peer)
+        if found is None:
+            msg = f"{port.name}: its other end vanished while it was brought home"
+            raise KernelError(msg)
+        what = f"{home.name}: as it was"
+        make_bare(found, self._rtnl, what)
+        if (found.name, found.mac, found.mtu) != (home.name, home.mac, home.mtu):
+            self._rtnl.change(found.index, what, named(home.name), with_mac(home.mac), with_mtu(home.mtu))
+        if port.alias:
+            self._rtnl.change(port.index, f"{port.name}: alias", with_alias(""))
+
+    def _port(self, pf: VirtualPf, index: int) -> Link:
+        link = self._rtnl.link(pf.port_name(index))
+        if link is None:
+            msg = f"VF {index} of PF {pf.pci}: died with a namespace, and is not made anew yet"
+            raise KernelError(msg)
+        return link
+
+
+def _words(step: GiveVf | BringHome) -> str:
+    return f"VF {step.vf.index} of PF {step.vf.pf}"
