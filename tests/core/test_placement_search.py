@@ -127,7 +127,7 @@ def test_overpriced_proves_in_little_work_what_would_take_a_long_search() -> Non
 
 
 def test_overpriced_counts_vfs_when_they_are_what_is_scarce() -> None:
-    """Two 18 leave a PF too little for a third; with a VF more, four would go where now three do."""
+    """18 and three 8 would fill a PF, and all fit: but that takes a fourth VF."""
     demand = Demand.of([18] * 5 + [8] * 3)
     assert overpriced(demand, [Room(42, 3)] * 3, Work(PLENTY))
     assert not overpriced(demand, [Room(42, 4)] * 3, Work(PLENTY))

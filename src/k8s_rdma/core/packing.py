@@ -125,20 +125,18 @@ def balanced_fit(descending: Sequence[int], rooms: Sequence[Room]) -> list[int] 
     """
     mbps = [room.mbps for room in rooms]
     vfs = [room.vfs for room in rooms]
+    per_vf = [room.mbps / room.vfs if room.vfs else -1.0 for room in rooms]
     everywhere = range(len(rooms))
     chosen: list[int] = []
     for rate in descending:
-        best = -1
+        best, most = -1, -1.0
         for index in everywhere:
-            if (
-                mbps[index] >= rate
-                and vfs[index]
-                and (best < 0 or mbps[index] * vfs[best] > mbps[best] * vfs[index])
-            ):
-                best = index
+            if per_vf[index] > most and mbps[index] >= rate:
+                best, most = index, per_vf[index]
         if best < 0:
             return None
         mbps[best] -= rate
         vfs[best] -= 1
+        per_vf[best] = mbps[best] / vfs[best] if vfs[best] else -1.0
         chosen.append(best)
     return chosen

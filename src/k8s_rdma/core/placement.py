@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from k8s_rdma.core.packing import Packing
     from k8s_rdma.core.request import Request
 
-DEFAULT_BUDGET = 13_000
-"""Work units for one decision: 8 ms on a 2.6 GHz EPYC. See `core.rooms.Work` and bench/test_place.py."""
+DEFAULT_BUDGET = 11_000
+"""Work units for one decision: 7 ms on a 2.6 GHz EPYC. See `core.rooms.Work` and bench/test_place.py."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,32 @@
+"""Run the benchmarks: `python -m bench [pytest's arguments]`, for instance `-k place`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+
+
+def main(arguments: list[str]) -> int:
+    """Everything under bench/, in order, one line each as it ends; then the table."""
+    return pytest.main(
+        [
+            str(HERE),
+            "-p",
+            "no:randomly",  # neighbours in the table are measured one after the other
+            "--benchmark-quiet",  # the table at the end says it
+            f"--benchmark-json={HERE / 'latest.json'}",
+            "--timeout=600",
+            "--override-ini=verbosity_test_cases=1",
+            "--override-ini=console_output_style=count",
+            "--no-header",
+            *arguments,
+        ]
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

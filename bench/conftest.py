@@ -1,0 +1,175 @@
+"""Collects what benchmarks measure, beside what they may take at most, and ends the run with one table.
+
+A benchmark declares its budget in one of two ways:
+
+    @pytest.mark.budget("parse a filter request of 1,000 nodes", 5, "ms")
+    def test_parse(benchmark): ...                  # the median of pytest-benchmark's rounds counts
+
+    def test_memory(record):
+        record("agent, resident memory", budget=60, measured=..., unit="MiB")
+
+See README.md.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pytest
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results.json"
+SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
+"""Units in which the median of a benchmark can be declared."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """One row of the table.
+
+    budget: None where there is none and the figure is for information.
+    at_least: the budget is a minimum (requests/s), not a maximum.
+    """
+
+    name: str
+    budget: float | None
+    measured: float
+    unit: str
+    at_least: bool = False
+    note: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the budget is kept; without one it is."""
+        if self.budget is None:
+            return True
+        return self.measured >= self.budget if self.at_least else self.measured <= self.budget
+
+    def as_json(self) -> dict[str, Any]:
+        """The row as results.json holds it."""
+        row = {**asdict(self), "ok": self.ok}
+        return {key: value for key, value in row.items() if value or key not in {"at_least", "note"}}
+
+    def __str__(self) -> str:
+        """What is shown as the benchmark ends."""
+        limit = "" if self.budget is None else f" of {figure(self.budget)}"
+        return f"{figure(self.measured)}{limit} {self.unit}"
+
+
+class Record(Protocol):
+    """What the `record` fixture is."""
+
+    def __call__(  # noqa: PLR0913 - the columns of the table, by keyword
+        self,
+        name: str,
+        *,
+        budget: float | None,
+        measured: float,
+        unit: str,
+        at_least: bool = False,
+        note: str = "",
+    ) -> None:
+        """Add a row; `name` is unique."""
+
+
+_ROWS = pytest.StashKey[list[Result]]()
+_PARTIAL = pytest.StashKey[bool]()
+
+
+@pytest.fixture
+def record(request: pytest.FixtureRequest) -> Record:
+    """Add a row to the table: times, sizes, ratios, counts."""
+
+    def add(name: str, **columns: Any) -> None:
+        _add(request.node, Result(name, **columns))
+
+    return add
+
+
+def _add(item: pytest.Item, row: Result) -> None:
+    item.config.stash[_ROWS].append(row)
+    item.user_properties.append(("result", str(row)))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Declare the marker, start the list of rows."""
+    config.addinivalue_line("markers", "budget(name, budget, unit): what the benchmark's median may be")
+    config.stash[_ROWS] = []
+    config.stash[_PARTIAL] = bool(config.option.keyword or config.option.markexpr)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Note whether these are all benchmarks there are."""
+    collected = {item.path for item in items}
+    config.stash[_PARTIAL] |= collected != set(HERE.glob("test_*.py")) or any(
+        "::" in arg for arg in config.args
+    )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[pytest.TestReport]:
+    """Take the median of a benchmark, for information if it declares no budget."""
+    marker = item.get_closest_marker("budget")
+    benchmark = getattr(item, "funcargs", {}).get("benchmark")
+    if call.when == "call" and not call.excinfo and benchmark and benchmark.stats:
+        name, budget, unit = marker.args if marker else (item.nodeid.split("/")[-1], None, "ms")
+        _add(item, Result(name, budget, benchmark.stats.stats.median / SECONDS[unit], unit))
+    report = yield
+    report.user_properties = list(item.user_properties)
+    return report
+
+
+def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:
+    """Show what was measured as each benchmark ends."""
+    shown = [text for key, text in report.user_properties if key == "result"]
+    if report.when == "call" and report.passed and shown:
+        return "passed", ".", "; ".join(shown[:3]) + ("; ..." if len(shown) > 3 else "")
+    return None
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Write results.json and show the table."""
+    rows = config.stash[_ROWS]
+    if not rows:
+        return
+    _write(rows, keep_others=config.stash[_PARTIAL] or bool(terminalreporter.stats.get("failed")))
+    terminalreporter.ensure_newline()
+    console = Console()
+    Console(width=console.width if console.is_terminal else 150).print(table(rows))
+
+
+def _write(rows: list[Result], *, keep_others: bool) -> None:
+    """A whole run replaces the file; one of some benchmarks only replaces their rows."""
+    old = json.loads(RESULTS.read_text()) if keep_others and RESULTS.exists() else []
+    new = {row.name: row.as_json() for row in rows}
+    merged = [new.pop(row["name"], row) for row in old] + list(new.values())
+    RESULTS.write_text(json.dumps(merged, indent=1) + "\n")
+
+
+def table(rows: list[Result]) -> Table:
+    """Work, budget, measured, ratio, met or not."""
+    shown = Table(title="Measured against budgets (medians)", title_justify="left")
+    for heading in ("work", "budget", "measured", "measured / budget", "", "note"):
+        shown.add_column(heading, justify="right" if heading in {"budget", "measured"} else "left")
+    for row in rows:
+        limit, ratio, met = "", "", ""
+        if row.budget is not None:
+            limit = f"{'>= ' if row.at_least else ''}{figure(row.budget)} {row.unit}"
+            ratio = figure(row.measured / row.budget) if row.budget else ""
+            met = "[green]met[/]" if row.ok else "[bold red]NOT MET[/]"
+        shown.add_row(row.name, limit, f"{figure(row.measured)} {row.unit}", ratio, met, row.note)
+    return shown
+
+
+def figure(value: float) -> str:
+    """Three digits that matter, without an exponent."""
+    digits = max(0, 2 - len(str(int(abs(value)))) + 1) if abs(value) >= 1 else 3
+    return f"{value:,.{digits}f}".rstrip("0").rstrip(".") if digits else f"{value:,.0f}"
