@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     marker = item.get_closest_marker("budget")
     benchmark = getattr(item, "funcargs", {}).get("benchmark")
     if call.when == "call" and not call.excinfo and benchmark and benchmark.stats:
-        name, budget, unit = marker.args if marker else (item.nodeid.split("/")[-1], None, "ms")
+        name, budget, unit = marker.args if marker else (f"{item.path.name}::{item.name}", None, "ms")
         _add(item, Result(name, budget, benchmark.stats.stats.median / SECONDS[unit], unit))
     report = yield
     report.user_properties = list(item.user_properties)
@@ -165,7 +166,9 @@ def table(rows: list[Result]) -> Table:
             limit = f"{'>= ' if row.at_least else ''}{figure(row.budget)} {row.unit}"
             ratio = figure(row.measured / row.budget) if row.budget else ""
             met = "[green]met[/]" if row.ok else "[bold red]NOT MET[/]"
-        shown.add_row(row.name, limit, f"{figure(row.measured)} {row.unit}", ratio, met, row.note)
+        shown.add_row(
+            escape(row.name), limit, f"{figure(row.measured)} {row.unit}", ratio, met, escape(row.note)
+        )
     return shown
 
 
