@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
 
 from contract.lab import FakeLab
-from contract.virtual_lab import VirtualLab
+from contract.virtual_lab import VirtualLab, needs_namespaces
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -17,10 +16,8 @@ if TYPE_CHECKING:
 
     from contract.lab import Lab
 
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, or a user namespace that makes one")
 
-
-@pytest.fixture(params=["fake", pytest.param("virtual", marks=needs_root)])
+@pytest.fixture(params=["fake", pytest.param("virtual", marks=needs_namespaces)])
 def make_lab(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[int], Lab]]:
     """A machine with so many VFs on each PF, run by one of the kernels."""
     with ExitStack() as stack:

@@ -8,8 +8,11 @@ import subprocess
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from contract.lab import LINK_MBPS, PF0, PF1
 from k8s_rdma.core.step import NetnsRef, Route
+from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.netns import Namespaces, create_namespace, entered
 from k8s_rdma.linux.rtnl import Rtnl, named, of_kind
 from k8s_rdma.sim.fake_machine import Interface
@@ -29,15 +32,17 @@ class VirtualLab:
     def __init__(self, directory: Path, vfs: int) -> None:
         self._directory = directory
         self._made = 0
-        self._stack = ExitStack()
         self.namespaces = Namespaces()
-        host = create_namespace()
-        self._stack.callback(os.close, host)
-        self._stack.enter_context(entered(host))
-        self.rtnl = self._stack.enter_context(Rtnl())
-        for number, pci in enumerate((PF0, PF1)):
-            self._create_pf(number, pci, vfs)
-        self.kernel = self.another_kernel()
+        self._stack = ExitStack()
+        with ExitStack() as failed:
+            failed.callback(self.close)
+            host = create_namespace()
+            self._stack.callback(os.close, host)
+            self._stack.enter_context(entered(host))
+            self.rtnl = self._stack.enter_context(Rtnl())
+            self.pfs = [self._create_pf(number, pci, vfs) for number, pci in enumerate((PF0, PF1))]
+            self.kernel = self.another_kernel()
+            failed.pop_all()
 
     def close(self) -> None:
         self._stack.close()
@@ -78,7 +83,9 @@ class VirtualLab:
             mtu=link["mtu"],
             up="UP" in link["flags"],
             addresses=tuple(
-                f"{each['local']}/{each['prefixlen']}" for each in link["addr_info"] if each["scope"] == "global"
+                f"{each['local']}/{each['prefixlen']}"
+                for each in link["addr_info"]
+                if each["scope"] == "global"
             ),
             routes=self._routes(ifname, netns),
         )
@@ -104,7 +111,7 @@ class VirtualLab:
         with self.namespaces.opened(netns) as namespace:
             return Rtnl(namespace)
 
-    def _create_pf(self, number: int, pci: PciAddress, vfs: int) -> None:
+    def _create_pf(self, number: int, pci: PciAddress, vfs: int) -> VirtualPf:
         uplink = f"up{number}"
         self.rtnl.create("create uplink", named(uplink), of_kind("veth"))
         for link in self.rtnl.links():
@@ -119,6 +126,21 @@ class VirtualLab:
             base_mac=random_base_mac(),
         )
         create_pf(pf, self.rtnl)
+        return pf
+
+
+def may_make_namespaces() -> bool:
+    """Whether this process is root, or one in a user namespace of its own."""
+    try:
+        os.close(create_namespace())
+    except KernelError:
+        return False
+    return True
+
+
+needs_namespaces = pytest.mark.skipif(
+    not may_make_namespaces(), reason="needs root or `unshare -Urmn`, since it makes network namespaces"
+)
 
 
 def _run(*command: str, check: bool = True) -> str:

@@ -1,0 +1,176 @@
+"""Messages as bytes, and what the socket makes of whatever answers come."""
+
+from __future__ import annotations
+
+import errno
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from k8s_rdma.linux.netlink import (
+    DUMP_INTR,
+    NetlinkError,
+    NetlinkSocket,
+    attribute,
+    attributes,
+    nested,
+    number,
+    string,
+    text,
+    u32,
+)
+
+ERROR, DONE, ANSWER = 2, 3, 16
+MULTI, CAPPED, WITH_TLVS = 0x2, 0x100, 0x200
+
+
+class Scripted:
+    """A connection that answers every request with the next of its scripts.
+
+    A script is a list of datagrams; in each, a message is made for the sequence number of the request.
+    """
+
+    def __init__(self, *scripts):
+        self._scripts = list(scripts)
+        self._datagrams = []
+        self.requests = 0
+
+    def send(self, request):
+        self.requests += 1
+        (sequence,) = struct.unpack_from("=I", request, 8)
+        for datagram in self._scripts.pop(0) if len(self._scripts) > 1 else self._scripts[0]:
+            self._datagrams.append(b"".join(make(sequence) for make in datagram))
+        return len(request)
+
+    def recv(self, size):
+        if not self._datagrams:
+            raise BlockingIOError
+        return self._datagrams.pop(0)[:size]
+
+    def close(self):
+        pass
+
+
+def message(kind, payload=b"", flags=0, *, late_by=0):
+    def make(sequence):
+        size = 16 + len(payload)
+        return struct.pack("=IHHII", size, kind, flags, sequence - late_by, 0) + payload + bytes(-size % 4)
+
+    return make
+
+
+def answer(payload, flags=MULTI):
+    return message(ANSWER, payload, flags)
+
+
+def ended(status=0, flags=0, tail=b""):
+    """NLMSG_ERROR: the status, and the header of the request that it answers."""
+    return message(ERROR, struct.pack("=i", status) + struct.pack("=IHHII", 16, 1, 5, 1, 0) + tail, flags)
+
+
+done = message(DONE, bytes(4), MULTI)
+
+
+def socket_on(*scripts):
+    connection = Scripted(*scripts)
+    return NetlinkSocket(connection), connection
+
+
+@given(st.dictionaries(st.integers(0, 0x3FFF), st.binary(max_size=40)))
+def test_attributes_are_read_as_they_were_written(wanted):
+    data = b"".join(attribute(kind, value) for kind, value in wanted.items())
+    assert len(data) % 4 == 0
+    assert attributes(data) == wanted
+
+
+def test_attributes_are_found_when_nested_and_after_a_header():
+    data = b"head" + nested(7, u32(1, 70_000), text(2, "rdma0"))
+    inner = attributes(attributes(data, 4)[7])
+    assert (number(inner[1]), string(inner[2])) == (70_000, "rdma0")
+
+
+@given(st.binary(max_size=60))
+def test_attributes_of_anything_at_all_are_read_to_an_end(data):
+    attributes(data)
+
+
+def test_answer_is_the_one_message_before_the_end():
+    socket, _ = socket_on([[answer(b"x"), ended()]])
+    assert socket.get(1, b"", "question") == b"x"
+
+
+@pytest.mark.parametrize("answers", [[], [answer(b"x"), answer(b"y")]])
+def test_answer_is_refused_when_there_is_not_exactly_one(answers):
+    socket, _ = socket_on([[*answers, ended()]])
+    with pytest.raises(NetlinkError, match=f"{len(answers)} answers") as failure:
+        socket.get(1, b"", "question")
+    assert failure.value.errno == errno.EPROTO
+
+
+def test_dump_is_all_messages_over_several_datagrams():
+    socket, _ = socket_on([[answer(b"abc"), answer(b"d")], [answer(b"e")], [done]])
+    assert socket.dump(1, b"", "all") == [b"abc", b"d", b"e"]
+
+
+def test_answers_to_an_earlier_request_are_skipped():
+    late = [message(ANSWER, b"late", MULTI, late_by=1), message(DONE, bytes(4), MULTI, late_by=1)]
+    socket, _ = socket_on([late, [answer(b"mine")], [done]])
+    assert socket.dump(1, b"", "all") == [b"mine"]
+
+
+@pytest.mark.parametrize("where", ["in an answer", "at the end"])
+def test_dump_is_repeated_when_it_was_interrupted(where):
+    interrupted = [answer(b"old", MULTI | (DUMP_INTR if where == "in an answer" else 0))]
+    end = message(DONE, bytes(4), MULTI | (DUMP_INTR if where == "at the end" else 0))
+    socket, connection = socket_on([[*interrupted, end]], [[answer(b"new"), done]])
+    assert socket.dump(1, b"", "all") == [b"new"]
+    assert connection.requests == 2
+
+
+def test_dump_fails_when_it_is_interrupted_every_time():
+    socket, connection = socket_on([[answer(b"old", MULTI | DUMP_INTR), done]])
+    with pytest.raises(NetlinkError, match=r"all links: EINTR: .*5 times") as failure:
+        socket.dump(1, b"", "all links")
+    assert (failure.value.errno, connection.requests) == (errno.EINTR, 5)
+
+
+def test_dump_fails_at_once_when_the_kernel_refuses_it():
+    socket, connection = socket_on([[message(DONE, struct.pack("=i", -errno.EPERM), MULTI)]])
+    with pytest.raises(NetlinkError) as failure:
+        socket.dump(1, b"", "all links")
+    assert (failure.value.errno, connection.requests) == (errno.EPERM, 1)
+
+
+def test_error_names_what_failed_the_errno_and_the_kernels_explanation():
+    explanation = text(1, "Unknown device type")
+    socket, _ = socket_on([[ended(-errno.EOPNOTSUPP, CAPPED | WITH_TLVS, explanation)]])
+    with pytest.raises(NetlinkError) as failure:
+        socket.do(1, b"", "create p0")
+    assert str(failure.value) in {
+        f"create p0: {name}: Operation not supported (Unknown device type)"
+        for name in ("ENOTSUP", "EOPNOTSUPP")
+    }
+
+
+def test_explanation_is_found_behind_the_whole_request_when_it_is_not_capped():
+    request = struct.pack("=IHHII", 24, 1, 5, 1, 0) + bytes(8)
+    payload = struct.pack("=i", -errno.EINVAL) + request + text(1, "No such thing")
+    socket, _ = socket_on([[message(ERROR, payload, WITH_TLVS)]])
+    with pytest.raises(NetlinkError, match="No such thing"):
+        socket.do(1, b"", "create p0")
+
+
+def test_request_fails_when_no_answer_comes():
+    socket, _ = socket_on([])
+    with pytest.raises(NetlinkError, match="no answer within") as failure:
+        socket.do(1, b"", "create p0")
+    assert failure.value.errno == errno.ETIMEDOUT
+
+
+def test_request_fails_when_the_answer_is_no_message():
+    socket, _ = socket_on([[lambda _: bytes(16)]])
+    with pytest.raises(NetlinkError) as failure:
+        socket.do(1, b"", "create p0")
+    assert failure.value.errno == errno.EPROTO

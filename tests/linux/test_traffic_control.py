@@ -1,0 +1,64 @@
+"""Rates as HTB keeps them."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from contract.virtual_lab import needs_namespaces
+from k8s_rdma.linux.netlink import NetlinkError
+from k8s_rdma.linux.netns import create_namespace
+from k8s_rdma.linux.rtnl import Rtnl, named, of_kind
+from k8s_rdma.linux.traffic_control import HtbClass, TrafficControl
+
+pytestmark = needs_namespaces
+QDISC = 0x10000
+MAC = "02:00:00:00:00:2a"
+
+
+@pytest.fixture
+def ifb():
+    namespace = create_namespace()
+    with Rtnl(namespace) as rtnl:
+        rtnl.create("create", named("q"), of_kind("ifb"))
+        index = rtnl.link("q").index
+        control = TrafficControl(rtnl.socket)
+        control.add_htb(index, QDISC, 0xFFFF, "HTB")
+        control.add_source_table(index, QDISC, "table")
+        yield control, index
+    os.close(namespace)
+
+
+def htb(minor, rate, ceil):
+    return HtbClass(handle=QDISC | minor, parent=QDISC, rate=rate, ceil=ceil, burst=1 << 17, quantum=1 << 16)
+
+
+@pytest.mark.parametrize(
+    ("rate", "ceil"),
+    [(1, 1), (12_500, 125_000_000), ((1 << 32) - 1, 1 << 32), (1 << 32, 1 << 33), (125_000_000_000,) * 2],
+)
+def test_rates_are_read_back_to_the_byte_also_above_32_bits(ifb, rate, ceil):
+    control, index = ifb
+    control.set_class(index, htb(1, rate, ceil), "class")
+    assert control.class_rates(index, "classes") == {QDISC | 1: (rate, ceil)}
+
+
+def test_class_changes_when_set_again(ifb):
+    control, index = ifb
+    control.set_class(index, htb(1, 1 << 33, 1 << 34), "class")
+    control.set_class(index, htb(1, 1000, 2000), "class")
+    control.set_class(index, htb(2, 3000, 4000), "class")
+    assert control.class_rates(index, "classes") == {QDISC | 1: (1000, 2000), QDISC | 2: (3000, 4000)}
+
+
+def test_class_goes_once_nothing_is_put_into_it(ifb):
+    control, index = ifb
+    control.set_class(index, htb(1, 1000, 2000), "class")
+    control.classify_source(index, QDISC, MAC, QDISC | 1, "filter")
+    with pytest.raises(NetlinkError, match="class 1: EBUSY"):
+        control.delete_class(index, QDISC | 1, "class 1")
+    control.forget_source(index, QDISC, MAC, "filter")
+    control.forget_source(index, QDISC, MAC, "filter")
+    control.delete_class(index, QDISC | 1, "class 1")
+    assert control.class_rates(index, "classes") == {}
