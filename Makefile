@@ -49,7 +49,7 @@ wheel: $(PYTHON_READY)
 
 .PHONY: bench
 bench: setup cni ## the measurements of bench/; ARGS="-k word" for some of them
-	@$(RUN) scripts/isolated pytest bench -p no:randomly --benchmark-only $(ARGS)
+	@$(RUN) scripts/isolated python -m bench $(ARGS)
 
 .PHONY: setup
 setup: $(PYTHON_READY) tools ## the virtual environment and the programs that tests and demo run

@@ -77,7 +77,19 @@ def ends_well(process: int) -> bool:
 
 
 @pytest.mark.parametrize(
-    "command", [[str(PROGRAM)], [sys.executable, "-I", "-S", "-c", INTERPRETED]], ids=["shim", "interpreter"]
+    "command",
+    [
+        pytest.param(
+            [str(PROGRAM)],
+            id="shim",
+            marks=pytest.mark.budget("k8s-rdma-cni, start to first byte on the socket", 2, "ms"),
+        ),
+        pytest.param(
+            [sys.executable, "-I", "-S", "-c", INTERPRETED],
+            id="interpreter",
+            marks=pytest.mark.budget("the same by python3 -I -S, for comparison", None, "ms"),
+        ),
+    ],
 )
 def test_start_to_first_byte(benchmark, run_dir: Path, agent: socket.socket, command: list[str]) -> None:
     (run_dir / "stdin").write_bytes(netconf(run_dir, {"rdma_interfaces_required": "[{}]"}))
@@ -102,6 +114,7 @@ def test_start_to_first_byte(benchmark, run_dir: Path, agent: socket.socket, com
     finish()
 
 
+@pytest.mark.budget("k8s-rdma-cni, whole ADD of a pod that asks for nothing", None, "ms")
 def test_pass_through_of_a_pod_that_wants_nothing(benchmark, run_dir: Path) -> None:
     (run_dir / "stdin").write_bytes(netconf(run_dir, {}))
     start = spawner([str(PROGRAM)], run_dir / "stdin", run_dir / "stdout")
