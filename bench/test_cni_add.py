@@ -1,0 +1,208 @@
+"""CNI ADD through the real executable and agent, beside the kernel operations that it cannot do without.
+
+Budget: 5 ms plus 1 ms an interface beyond the kernel's own work, IPAM apart. The kernel's own work is what a
+script does that knows everything in advance and checks nothing: on the same virtual functions it programs
+each one's rates, moves and renames it, and brings it up, with every socket open before the clock starts.
+What programming a rate takes on a virtual function (`Shaper.set_rate`) is the virtual hardware's, the same
+for both.
+
+ADD and DEL are timed from the spawn of the executable to its end, as the runtime sees them. All take turns in
+one run, in a namespace that stays, and none begins before the agent has looked at what the last one did.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from e2e.node import ANNOTATIONS, LINK_MBPS, Node
+from k8s_rdma.core.step import VfRate
+from k8s_rdma.linux.netns import current_namespace
+from k8s_rdma.linux.rtnl import Rtnl, answering_for_itself, in_namespace, named
+from k8s_rdma.sim.cluster.network_namespace import create_namespace_at
+from k8s_rdma.sim.virtual.shaper import Shaper
+from k8s_rdma.sim.virtual.topology import pfs_among
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from conftest import Record
+
+PROGRAM = Path(__file__).parents[1] / "build" / "k8s-rdma-cni"
+PLUGINS = os.environ.get("CNI_PATH") or "/opt/cni/bin:/usr/lib/cni"
+CONTAINER = "c0ffee"
+ROUNDS = {1: 20, 60: 5}
+FIXED_MS, INTERFACE_MS = 5, 1
+VFS = 32
+MIN_MBPS = LINK_MBPS // VFS
+QUIET_S = 0.15
+"""Longer than the agent waits (`agent.service.SETTLE_S`) before it looks at changes it was told of."""
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, or a user namespace (`make bench`)")
+
+
+class Bare:
+    """The kernel's own work on the first `count` VFs, PFs in turn; `undo` is not timed."""
+
+    def __init__(self, netns: Path, count: int, stack: ExitStack) -> None:
+        self._home = current_namespace()
+        stack.callback(os.close, self._home)
+        self._away = stack.enter_context(netns.open("rb"))
+        self._rtnl = stack.enter_context(Rtnl())
+        self._inside = stack.enter_context(Rtnl(self._away.fileno()))
+        self._shaper = Shaper(self._rtnl)
+        links = {link.name: link.index for link in self._rtnl.links()}
+        pfs = tuple(pfs_among(self._rtnl.links()).values())
+        self._vfs = [(pfs[each % len(pfs)], each // len(pfs)) for each in range(count)]
+        self._links = [links[pf.vf_name(index)] for pf, index in self._vfs]
+        self._schedulers = {pf.name: links[pf.scheduler_name] for pf in pfs}
+
+    def do(self) -> None:
+        """Rates, moves, up."""
+        for pf, index in self._vfs:
+            rate = VfRate(index, MIN_MBPS, 2 * MIN_MBPS)
+            self._shaper.set_rate(pf, self._schedulers[pf.name], rate, VfRate(index))
+        for each, link in enumerate(self._links):
+            self._rtnl.change(link, "move", in_namespace(self._away.fileno()), named(f"eth{each}"))
+        for link in self._links:
+            self._inside.change(link, "up", answering_for_itself(), up=True)
+
+    def undo(self) -> None:
+        """All of it back."""
+        for link, (pf, index) in zip(self._links, self._vfs, strict=True):
+            home = (in_namespace(self._home), named(pf.vf_name(index)))
+            self._inside.change(link, "home", *home, up=False)
+            free = VfRate(index, MIN_MBPS, 2 * MIN_MBPS)
+            self._shaper.set_rate(pf, self._schedulers[pf.name], VfRate(index), free)
+
+
+class Plugin:
+    """An executable that is run as a runtime does, with its input in a file."""
+
+    def __init__(self, path: str, node: Node, netns: Path, netconf: dict[str, Any]) -> None:
+        self._path, self._netns = path, netns
+        self._stdin, self._stdout = (node.directory / f"{Path(path).name}.{end}" for end in ("in", "out"))
+        self._stdin.write_text(json.dumps(netconf))
+
+    def run(self, command: str, ifname: str = "eth0") -> None:
+        """One call, from its spawn to its end."""
+        env = {
+            "CNI_COMMAND": command,
+            "CNI_CONTAINERID": CONTAINER,
+            "CNI_NETNS": str(self._netns),
+            "CNI_IFNAME": ifname,
+            "CNI_PATH": PLUGINS,
+            "CNI_ARGS": "IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=p;K8S_POD_UID=uid-p",
+        }
+        actions = [
+            (os.POSIX_SPAWN_OPEN, 0, str(self._stdin), os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, str(self._stdout), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600),
+        ]
+        process = os.posix_spawn(self._path, [self._path], env, file_actions=actions)
+        status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+        assert status == 0, self._stdout.read_text()
+
+
+class Rounds:
+    """Times in milliseconds, by what was done."""
+
+    def __init__(self) -> None:
+        self._times: dict[str, list[float]] = {}
+
+    def time(self, what: str, work: Callable[[], None]) -> None:
+        """Do it, and leave the agent time to look at it."""
+        started = time.perf_counter()
+        work()
+        self._times.setdefault(what, []).append((time.perf_counter() - started) * 1e3)
+        time.sleep(QUIET_S)
+
+    def __getitem__(self, what: str) -> float:
+        return median(self._times[what])
+
+
+@pytest.fixture
+def node() -> Iterator[Node]:
+    with Node(vfs=VFS, plugins=PLUGINS, shim=PROGRAM) as node:
+        node.start_agent()
+        yield node
+
+
+def netconf(node: Node, count: int, ipam: dict[str, Any] | None) -> dict[str, Any]:
+    """Our plugin's, not chained, of a pod that asks for so many interfaces."""
+    wish = json.dumps([{"min_tx_rate": MIN_MBPS, "max_tx_rate": 2 * MIN_MBPS}] * count)
+    conf = {"cniVersion": "1.0.0", "name": "net", "type": "k8s-rdma-cni", "runDir": str(node.run_dir)}
+    delivered = {"runtimeConfig": {ANNOTATIONS: {"rdma_interfaces_required": wish}}}
+    return conf | delivered | ({"ipam": ipam} if ipam else {})
+
+
+@needs_root
+@pytest.mark.parametrize("count", ROUNDS)
+def test_add_beyond_the_kernels_own_work(node: Node, record: Record, count: int) -> None:
+    netns = node.directory / "netns" / "pod"
+    create_namespace_at(netns)
+    ours = Plugin(str(PROGRAM), node, netns, netconf(node, count, None))
+    rounds = Rounds()
+    with ExitStack() as stack:
+        bare = Bare(netns, count, stack)
+        for number in range(ROUNDS[count] + 1):
+            if number == 1:
+                rounds = Rounds()  # the first one warms up
+            rounds.time("kernel", bare.do)
+            bare.undo()
+            time.sleep(QUIET_S)
+            rounds.time("ADD", lambda: ours.run("ADD"))
+            rounds.time("DEL", lambda: ours.run("DEL"))
+    interfaces = "1 interface" if count == 1 else f"{count} interfaces"
+    record(
+        f"CNI ADD of {interfaces} beyond the kernel's own work",
+        budget=FIXED_MS + INTERFACE_MS * count,
+        measured=rounds["ADD"] - rounds["kernel"],
+        unit="ms",
+        note=f"ADD {rounds['ADD']:.1f} ms, kernel's own work {rounds['kernel']:.1f} ms",
+    )
+    record(f"CNI DEL of {interfaces}", budget=None, measured=rounds["DEL"], unit="ms")
+
+
+@needs_root
+@pytest.mark.parametrize("count", ROUNDS)
+def test_add_with_host_local(node: Node, record: Record, count: int) -> None:
+    host_local = shutil.which("host-local", path=PLUGINS)
+    if host_local is None:
+        pytest.skip("no CNI plugin host-local: needs Debian's containernetworking-plugins")
+    netns = node.directory / "netns" / "pod"
+    create_namespace_at(netns)
+    ipam = {
+        "type": "host-local",
+        "ranges": [[{"subnet": "10.56.0.0/24"}]],
+        "dataDir": str(node.directory / "leases"),
+    }
+    conf = netconf(node, count, ipam)
+    ours, alone = Plugin(str(PROGRAM), node, netns, conf), Plugin(host_local, node, netns, conf)
+    names = [f"eth{index}" for index in range(count)]
+
+    def each(command: str) -> None:
+        for name in names:
+            alone.run(command, name)
+
+    rounds = Rounds()
+    for _ in range(ROUNDS[count] // 2):
+        for what, work in {"alone": each, "ours": ours.run}.items():
+            for command in ("ADD", "DEL"):
+                rounds.time(f"{command} {what}", lambda work=work, command=command: work(command))
+    interfaces = "1 interface" if count == 1 else f"{count} interfaces"
+    for command in ("ADD", "DEL"):
+        record(
+            f"CNI {command} of {interfaces} with host-local",
+            budget=None,
+            measured=rounds[f"{command} ours"],
+            unit="ms",
+            note=f"host-local alone, as often, {rounds[f'{command} alone']:.1f} ms",
+        )
