@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 
 from e2e.node import PFS, Node, pod
+from k8s_rdma.sim.virtual.shaper import FLOOR
 
 if TYPE_CHECKING:
     from k8s_rdma.sim.cluster.sandbox import Sandbox
@@ -32,8 +33,9 @@ def serve(node: Node, http: httpx2.Client) -> None:
 
 
 def in_tc_words(min_mbps: int, max_mbps: int) -> tuple[str, str]:
-    """As `tc` shows these rates; none is 1,000 bytes a second and a little more than the link."""
-    return f"{min_mbps}Mbit" if min_mbps else "8Kbit", f"{max_mbps}Mbit" if max_mbps else "1Gbit"
+    """As `tc` shows these rates; none is the floor and a little more than the link."""
+    floor = f"{FLOOR * 8 // 1000}Kbit"
+    return f"{min_mbps}Mbit" if min_mbps else floor, f"{max_mbps}Mbit" if max_mbps else "1Gbit"
 
 
 def macs(node: Node, sandboxes: list[Sandbox]) -> dict[str, str]:
