@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import structlog
 
@@ -135,7 +135,7 @@ class Scheduling:
         if sorted_.fitting or not sorted_.failed:
             self.toucher.settled(uid)
         else:
-            self.toucher.refused(uid, request, map(NodeName, sorted_.failed))
+            self.toucher.refused(uid, request, cast("Iterable[NodeName]", sorted_.failed))
         return sorted_
 
     async def _know(
@@ -148,11 +148,11 @@ class Scheduling:
         for candidate in candidates:
             self.states.suggest(NodeName(candidate.name), candidate.addresses)
         await self.states.refresh(names, since=self.clock() - self.max_age_s)
-        situations, known = self.state.situations, self.decisions.known(request)
-        ordered = dict.fromkeys(situations[name] for name in names if name in situations)
-        unseen = [situation for situation in ordered if situation not in known]
+        known = self.decisions.known(request)
+        current = map(self.state.situations.get, names)
+        unseen = [situation for situation in current if situation is not None and situation not in known]
         deadline = self.clock() + self.search_s
-        for situation in unseen:
+        for situation in dict.fromkeys(unseen):
             self.decisions.verdict(request, situation)
             if self.clock() > deadline:
                 return
@@ -195,7 +195,7 @@ class Scheduling:
 def _candidates(args: ExtenderArgs) -> tuple[list[Candidate], list[NodeName]]:
     """The node objects, decoded, and the names; no objects where only names were sent."""
     if args.nodes is None:
-        return [], [NodeName(name) for name in args.node_names or ()]
+        return [], cast("list[NodeName]", args.node_names or [])
     candidates = args.candidates()
     return candidates, [NodeName(candidate.name) for candidate in candidates]
 
