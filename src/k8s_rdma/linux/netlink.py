@@ -1,9 +1,7 @@
 """Netlink: messages as bytes, and a socket that asks and waits.
 
-Source: RFC 3549, netlink(7), Linux `include/uapi/linux/netlink.h`. Written here rather than taken from
-pyroute2 because of what an attachment costs: pyroute2 0.9 runs an event loop per request and decodes
-every attribute (320 us for one link against 8 us here, and 24 MiB of resident memory), and it knows
-neither RDMA netlink nor u32 hash tables.
+Source: RFC 3549, netlink(7), Linux `include/uapi/linux/netlink.h`. Why it is written here:
+docs/adr/0005-netlink-of-our-own.md.
 """
 
 from __future__ import annotations
