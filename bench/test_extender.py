@@ -34,8 +34,9 @@ from k8s_rdma import logs
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.extender.http_states import Asking, HttpNodeStates
-from k8s_rdma.extender.run import listen, serve
+from k8s_rdma.extender.run import serve
 from k8s_rdma.extender.state import ClusterState
+from k8s_rdma.http_server import listen
 from k8s_rdma.kube.api import Listed, NodeView
 from k8s_rdma.wire.rest import Allocation, Interface, NodeReport, PfReport, Pod, encode_report
 

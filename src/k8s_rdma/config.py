@@ -1,19 +1,33 @@
-"""Configuration files: YAML with camelCase keys, unknown keys refused by name; and the key beside them."""
+"""Configuration files: YAML with camelCase keys, unknown keys refused by name; the key and PORT."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 
 import msgspec
 import yaml
 
-from k8s_rdma.errors import MalformedError
+from k8s_rdma.errors import MalformedError, Reason
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 T = TypeVar("T")
+
+MAX_PORT = 65535
+
+Port = Annotated[int, msgspec.Meta(ge=0, le=MAX_PORT)]
+"""A TCP port; 0 for a free one."""
+
+
+class Listening(Protocol):
+    """A configuration that names a port."""
+
+    @property
+    def port(self) -> int:
+        """The port of the file."""
+        ...
 
 
 def load_config(kind: type[T], path: str | None, overrides: Mapping[str, Any]) -> T:
@@ -50,3 +64,14 @@ def load_key(path: str | None) -> bytes | None:
         msg = f"placementKeyFile {path}: is empty"
         raise MalformedError(msg)
     return key
+
+
+def port_of(config: Listening, environment: Mapping[str, str]) -> int:
+    """The port to listen on; MalformedError (`INVALID_ENVIRONMENT`) when the variable PORT holds none."""
+    text = environment.get("PORT", "")
+    if not text:
+        return config.port
+    if not (text.isascii() and text.isdigit() and len(text) <= len(str(MAX_PORT)) and int(text) <= MAX_PORT):
+        msg = f"PORT: {text!r} is no TCP port (0 to {MAX_PORT})"
+        raise MalformedError(msg, reason=Reason.INVALID_ENVIRONMENT)
+    return int(text)

@@ -11,7 +11,8 @@ import httpx2
 
 from extender.world import QUICK, World, until
 from k8s_rdma.extender.config import ExtenderConfig
-from k8s_rdma.extender.run import listen, serve
+from k8s_rdma.extender.run import serve
+from k8s_rdma.http_server import listen
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -13,10 +13,10 @@ import httpx2
 import pytest
 
 from extender.world import cluster
-from k8s_rdma.config import load_config
+from k8s_rdma.config import load_config, port_of
 from k8s_rdma.errors import K8sRdmaError, MalformedError
-from k8s_rdma.extender.config import ExtenderConfig, port_of
-from k8s_rdma.extender.run import listen
+from k8s_rdma.extender.config import ExtenderConfig
+from k8s_rdma.http_server import listen
 from k8s_rdma.sim.cluster.kubeconfig import write_kubeconfig
 
 if TYPE_CHECKING:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import uvloop
 
+from k8s_rdma.http_server import listen
 from k8s_rdma.server.agent_link import AgentLink
-from k8s_rdma.server.run import listen, serve
+from k8s_rdma.server.run import serve
 from k8s_rdma.wire.rest import (
     Allocation,
     Interface,

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from k8s_rdma.errors import K8sRdmaError, KernelError
+from k8s_rdma.http_server import listen
 from k8s_rdma.server.agent_link import MAX_REPORT_BYTES
-from k8s_rdma.server.run import listen
 from k8s_rdma.wire.getpfs import encode_getpfs
 from k8s_rdma.wire.rest import decode_report, encode_report
 from server.serving import (

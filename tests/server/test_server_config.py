@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from k8s_rdma.config import load_config
+from k8s_rdma.config import load_config, port_of
 from k8s_rdma.errors import MalformedError, Reason
-from k8s_rdma.server.config import ServerConfig, port_of
+from k8s_rdma.server.config import ServerConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,22 +1,16 @@
-"""The extender's configuration file, and the port that the environment may override."""
+"""The extender's configuration file."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import msgspec
 
-from k8s_rdma.errors import MalformedError, Reason
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from k8s_rdma.config import MAX_PORT, Port
 
 DEFAULT_PORT = 8888
 """Where the RDMA scheduler extender has always listened."""
 
-MAX_PORT = 65535
-
-Port = Annotated[int, msgspec.Meta(ge=0, le=MAX_PORT)]
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
 Path = Annotated[str, msgspec.Meta(pattern="^/[^?#{}]*[^/?#{}]$")]
 
@@ -58,14 +52,3 @@ class ExtenderConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     touch_s: Seconds = 1.0
     api_timeout_s: Seconds = 5.0
     settle_s: Seconds = 60.0
-
-
-def port_of(config: ExtenderConfig, environment: Mapping[str, str]) -> int:
-    """The port to listen on; MalformedError (`INVALID_ENVIRONMENT`) when PORT holds none."""
-    text = environment.get("PORT", "")
-    if not text:
-        return config.port
-    if not (text.isascii() and text.isdigit() and len(text) <= len(str(MAX_PORT)) and int(text) <= MAX_PORT):
-        msg = f"PORT: {text!r} is no TCP port (0 to {MAX_PORT})"
-        raise MalformedError(msg, reason=Reason.INVALID_ENVIRONMENT)
-    return int(text)

@@ -5,30 +5,24 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
-import signal
-import socket
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import structlog
-import uvicorn
 import uvloop
 
 from k8s_rdma import logs
-from k8s_rdma.config import load_key
-from k8s_rdma.errors import K8sRdmaError
+from k8s_rdma.config import load_key, port_of
 from k8s_rdma.extender.app import make_app
-from k8s_rdma.extender.config import port_of
 from k8s_rdma.extender.service import running
+from k8s_rdma.http_server import HttpServer, listen, stop_on_signals
 from k8s_rdma.kube.client import connect
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    import socket
 
     from k8s_rdma.extender.config import ExtenderConfig
     from k8s_rdma.kube.api import ClusterApi
 
-BACKLOG = 128
 KEEP_ALIVE_S = 300
 """Longer than Go's client keeps an idle connection (90 s): it must be the one that closes, since it does
 not repeat a POST that meets a connection closed at the same moment."""
@@ -51,21 +45,6 @@ def run(config: ExtenderConfig) -> None:
         runner.run(_until_signalled(config, key, listener))
 
 
-def listen(address: str, port: int) -> socket.socket:
-    """A listening socket; for an empty address on all addresses of both families, where there are two."""
-    ipv6 = ":" in address or (not address and socket.has_dualstack_ipv6())
-    try:
-        return socket.create_server(
-            (address, port),
-            family=socket.AF_INET6 if ipv6 else socket.AF_INET,
-            backlog=BACKLOG,
-            dualstack_ipv6=ipv6 and not address,
-        )
-    except OSError as error:
-        msg = f"cannot listen on {address or 'any address'}, port {port}: {error.strerror}"
-        raise K8sRdmaError(msg) from error
-
-
 async def serve(
     config: ExtenderConfig,
     api: ClusterApi,
@@ -76,20 +55,8 @@ async def serve(
 ) -> None:
     """Serve until `stop` is set; then finish the requests under way and close."""
     async with running(config, api, key) as extender, asyncio.TaskGroup() as tasks:
-        server = _Server(
-            uvicorn.Config(
-                make_app(extender, config),
-                http="httptools",
-                ws="none",
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                timeout_keep_alive=KEEP_ALIVE_S,
-                timeout_graceful_shutdown=SHUTDOWN_S,
-            )
-        )
-        serving = tasks.create_task(server.serve(sockets=[listener]))
+        server = HttpServer(make_app(extender, config), keep_alive_s=KEEP_ALIVE_S, shutdown_s=SHUTDOWN_S)
+        serving = tasks.create_task(server.serve_orderly(listener))
         host, port = listener.getsockname()[:2]
         _log.info("extender_ready", address=host, port=port)
         await stop.wait()
@@ -98,22 +65,10 @@ async def serve(
     _log.info("extender_stopped")
 
 
-class _Server(uvicorn.Server):
-    """Leaves signals to the process: uvicorn would end it by the signal itself after a clean stop."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
 async def _until_signalled(config: ExtenderConfig, key: bytes | None, listener: socket.socket) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
     client = connect(config.kubeconfig, timeout_s=config.api_timeout_s)
     try:
-        await serve(config, client, listener, stop=stop, key=key)
+        await serve(config, client, listener, stop=stop_on_signals(), key=key)
     finally:
         await client.close()
 
