@@ -133,11 +133,12 @@ def pf_of(link: Link) -> VirtualPf | None:
         return None
     try:
         alias = _decoder.decode(link.alias)
-    except msgspec.MsgspecError:
+        pci = pci_address(alias.pci)
+    except (msgspec.MsgspecError, ValueError):
         return None
     return VirtualPf(
         name=link.name,
-        pci=pci_address(alias.pci),
+        pci=pci,
         uplink=alias.uplink,
         vfs=alias.vfs,
         link_mbps=alias.link_mbps,

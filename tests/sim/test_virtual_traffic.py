@@ -1,0 +1,220 @@
+"""Real frames through virtual functions: what is dropped, and who waits for whom.
+
+Every bound here is one that holds however slow the machine is: what a scheduler lets through in a time is
+at most so much, and a frame sent after another through the same queues arrives after it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import socket
+import subprocess
+import time
+
+import pytest
+
+from contract.lab import PF0, home_of
+from contract.virtual_lab import VirtualLab, needs_namespaces
+from k8s_rdma.core.step import ConfigureInterface, GiveVf, SetRates, VfRate, VfRef
+from k8s_rdma.linux.netns import entered
+from k8s_rdma.sim.virtual.shaper import BURST
+
+pytestmark = needs_namespaces
+
+EXPERIMENTAL = 0x88B5
+"""IEEE 802 local experimental ethertype 1: nobody else here sends it."""
+EVERYBODY = "ff:ff:ff:ff:ff:ff"
+DEADLINE_S = 10
+SCHEDULER = "enp3s0f0-tx"
+
+
+class Pod:
+    """A VF in a namespace of its own, up, and a socket for whole frames on it."""
+
+    def __init__(self, lab, index):
+        vf, self.port = VfRef(PF0, index), f"enp3s0f0r{index}"
+        self.home, self.netns = home_of(lab, vf), lab.namespace()
+        lab.kernel.apply(GiveVf(vf=vf, home=self.home, netns=self.netns, ifname="rdma0"))
+        self.socket = self._listen(lab)
+
+    def listen_anew(self, lab):
+        """Forget what was received, and that the interface was down."""
+        self.socket.close()
+        self.socket = self._listen(lab)
+
+    def _listen(self, lab):
+        lab.kernel.apply(ConfigureInterface(netns=self.netns, ifname="rdma0"))
+        with lab.namespaces.existing(self.netns) as namespace, entered(namespace):
+            opened = frames("rdma0")
+        deadline = time.monotonic() + DEADLINE_S
+        while not forwards(self.port):
+            assert time.monotonic() < deadline, f"{self.port} does not forward"
+        return opened
+
+    def send(self, payload, source=None, destination=EVERYBODY):
+        self.socket.send(octets(destination) + octets(source or self.home.mac) + ethertype() + payload)
+
+    def receive_until(self, payload):
+        """Payloads received, up to this one."""
+        received = []
+        while payload not in received:
+            received.append(self.socket.recv(2048)[14:].rstrip(b"\0"))
+        return received
+
+
+def forwards(port):
+    """Whether the bridge knows by now that a port is up; the kernel tells it a moment later."""
+    shown = subprocess.run(
+        ["ip", "-json", "-details", "link", "show", "dev", port], capture_output=True, check=True
+    )
+    return json.loads(shown.stdout)[0]["linkinfo"]["info_slave_data"]["state"] == "forwarding"
+
+
+def frames(ifname):
+    """A socket for whole frames on an interface of the calling thread's namespace."""
+    opened = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(EXPERIMENTAL))
+    opened.bind((ifname, EXPERIMENTAL))
+    opened.settimeout(DEADLINE_S)
+    return opened
+
+
+def octets(mac):
+    return bytes.fromhex(mac.replace(":", ""))
+
+
+def ethertype():
+    return EXPERIMENTAL.to_bytes(2, "big")
+
+
+@pytest.fixture
+def lab(tmp_path):
+    made = VirtualLab(tmp_path, 3)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def pods(lab):
+    made = [Pod(lab, index) for index in range(3)]
+    yield made
+    for pod in made:
+        pod.socket.close()
+
+
+def set_rates(lab, *rates):
+    lab.kernel.apply(SetRates(pf=PF0, rates=rates, previous=tuple(VfRate(rate.index) for rate in rates)))
+
+
+def send_on(pod, destination):
+    """14 MB, and no longer than the kernel takes them."""
+    for _ in range(10_000):
+        pod.send(bytes(1400), destination=destination)
+
+
+def vf_class(index):
+    """Of a VF's class: bytes sent, packets dropped, tokens."""
+    shown = tc("-s", "class", "show", "dev", SCHEDULER)
+    (found,) = re.findall(
+        rf"class htb 1:{0x10 + index:x} .*?Sent (\d+) bytes.*?dropped (\d+),.*?\n tokens: (-?\d+)",
+        shown,
+        re.DOTALL,
+    )
+    return tuple(map(int, found))
+
+
+def tc(*arguments):
+    return subprocess.run(["tc", *arguments], capture_output=True, text=True, check=True).stdout
+
+
+def dropped_as_forged():
+    (queue,) = json.loads(tc("-json", "-s", "qdisc", "show", "dev", "enp3s0f0-no"))
+    return queue["drops"]
+
+
+def test_frame_with_the_vfs_own_mac_arrives_at_vfs_and_uplink(lab, pods):
+    with frames(lab.rtnl.link_at(lab.rtnl.link("up0").peer).name) as wire:
+        pods[0].send(b"genuine")
+        assert pods[1].receive_until(b"genuine") == [b"genuine"]
+        assert wire.recv(2048)[:12] == octets(EVERYBODY) + octets(pods[0].home.mac)
+
+
+@pytest.mark.parametrize("forged", ["of another VF", "of nobody", "of the last two bytes only"])
+def test_frame_with_another_source_mac_is_dropped_and_counted(lab, pods, forged):
+    own = pods[0].home.mac
+    mac = {
+        "of another VF": pods[1].home.mac,
+        "of nobody": "02:11:22:33:44:55",
+        "of the last two bytes only": f"02:11:22:33{own[11:]}",
+    }[forged]
+    before = dropped_as_forged()
+    pods[0].send(b"forged", source=mac)
+    pods[0].send(b"genuine")
+    assert pods[2].receive_until(b"genuine") == [b"genuine"]
+    assert dropped_as_forged() == before + 1
+
+
+def test_frame_is_dropped_when_the_pod_gave_its_interface_another_mac(lab, pods):
+    lab.alter("rdma0", pods[0].netns, name="rdma0", mac="02:11:22:33:44:55", mtu=1500)
+    pods[0].listen_anew(lab)
+    pods[0].send(b"forged", source="02:11:22:33:44:55")
+    pods[0].send(b"genuine")
+    assert pods[2].receive_until(b"genuine") == [b"genuine"]
+
+
+def test_frame_counts_for_its_own_vf_whatever_priority_its_sender_asks_for(pods):
+    """HTB takes a packet's priority for a class if it is one's handle: crossing the pair must clear it."""
+    before = [vf_class(index)[0] for index in range(2)]
+    pods[0].socket.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, 0x10011)
+    pods[0].send(b"first" + bytes(1000))
+    pods[1].receive_until(b"first")
+    after = [vf_class(index)[0] for index in range(2)]
+    assert after[0] - before[0] >= 1000
+    assert after[1] == before[1]
+
+
+@pytest.mark.parametrize("destination", ["a VF of the same PF", "the uplink"])
+def test_cap_lets_no_more_through_than_it_says(lab, pods, destination):
+    """10 Mb/s against all that a sender can do: the burst, and 1.25 MB for every second that it took."""
+    set_rates(lab, VfRate(0, 0, 10))
+    pods[0].socket.settimeout(0)
+    to = pods[1].home.mac if destination == "a VF of the same PF" else "02:99:00:00:00:01"
+    started, before = time.monotonic(), vf_class(0)
+    with pytest.raises(BlockingIOError):  # the queue holds the sender back
+        send_on(pods[0], to)
+    sent = vf_class(0)[0] - before[0]
+    assert 0 < sent <= BURST + 1_250_000 * (time.monotonic() - started) + 1500
+
+
+def test_reservation_holds_at_once_on_a_vf_that_overdrew_as_best_effort(lab, pods):
+    """HTB remembers what was overdrawn as time; with tokens below zero a reservation does not hold yet."""
+    for number in itertools.count():
+        pods[0].send(bytes(1400))
+        if number % 100 == 0 and vf_class(0)[2] < 0:
+            break
+    set_rates(lab, VfRate(0, 100, 0))
+    assert vf_class(0)[2] > 0
+    pods[1].listen_anew(lab)
+    pods[0].send(b"onward")
+    assert pods[1].receive_until(b"onward") == [b"onward"]
+
+
+def test_best_effort_vf_is_still_served_when_its_rates_were_set_and_taken_back(lab, pods):
+    set_rates(lab, VfRate(0, 100, 200), VfRate(1, 100, 0))
+    set_rates(lab, VfRate(0), VfRate(1))
+    pods[0].send(b"onward")
+    assert pods[1].receive_until(b"onward") == [b"onward"]
+
+
+def test_vf_made_anew_is_policed_and_scheduled_like_the_first(lab, pods):
+    lab.destroy(pods[0].netns)
+    pods[0].socket.close()
+    lab.kernel.apply(GiveVf(vf=VfRef(PF0, 0), home=pods[0].home, netns=pods[0].netns, ifname="rdma0").inverse)
+    again, before, forged = Pod(lab, 0), vf_class(0)[0], dropped_as_forged()
+    again.send(b"forged", source=pods[1].home.mac)
+    again.send(b"genuine")
+    assert pods[2].receive_until(b"genuine") == [b"genuine"]
+    assert vf_class(0)[0] > before
+    assert dropped_as_forged() == forged + 1
+    again.socket.close()
