@@ -51,7 +51,9 @@ async def _main(config: AgentConfig, key: bytes | None) -> None:
     loop = asyncio.get_running_loop()
 
     def look_again() -> None:
-        loop.call_soon_threadsafe(service.hardware_changed.set)
+        # An attachment makes hundreds of changes: once told, the loop need not wake for each of them.
+        if not service.hardware_changed.is_set():
+            loop.call_soon_threadsafe(service.hardware_changed.set)
 
     end_watch = kernel.watch(look_again)
     try:
