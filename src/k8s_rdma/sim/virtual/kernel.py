@@ -24,7 +24,7 @@ from k8s_rdma.linux.rtnl import Rtnl
 from k8s_rdma.sim.virtual.moves import Moves
 from k8s_rdma.sim.virtual.pf import DEFAULT_MTU, revive_vf
 from k8s_rdma.sim.virtual.shaper import Shaper
-from k8s_rdma.sim.virtual.topology import VirtualPf, pfs_among, require
+from k8s_rdma.sim.virtual.topology import VirtualPf, pf_of, pfs_among, require
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -126,12 +126,16 @@ class VirtualSriov:
         if scheduler is None or None in ports:
             unreadable.append(Unreadable(f"PF {pf.pci}", f"links that {pf.name} is made of are missing"))
             return None
-        rates = self._rates(pf, scheduler)
+        try:
+            rates = self._rates(pf, scheduler)
+        except KernelError as error:
+            unreadable.append(Unreadable(f"PF {pf.pci}", f"rates: {error}"))
+            return None
         here = {link.index: link for link in links.values()}
         return PfState(
             name=pf.name,
             pci=pf.pci,
-            link_mbps=pf.link_mbps if uplink is not None and uplink.carrier else None,
+            link_mbps=pf.link_mbps if _connects(uplink, links.get(pf.name)) else None,
             driver=DRIVER,
             vfs=tuple(
                 _vf(pf, index, rates.get(index, VfRate(index)), _at_home(port, here))
@@ -170,7 +174,9 @@ class VirtualSriov:
         return found
 
     def _pf(self, vf: VfRef) -> VirtualPf:
-        if vf.pf not in self._pfs:
+        known = self._pfs.get(vf.pf)
+        bridge = self._rtnl.link(known.name) if known else None
+        if bridge is None or pf_of(bridge) != known:  # never seen, or made anew with other values since
             self._pfs = pfs_among(self._rtnl.links())
         return require(self._pfs, vf)
 
@@ -184,6 +190,17 @@ class VirtualSriov:
 
 def _whole(port: Link | None) -> bool:
     return port is not None and (port.up or port.peer_elsewhere is not None)
+
+
+def _connects(uplink: Link | None, bridge: Link | None) -> bool:
+    """Whether an uplink has a carrier and is still its bridge's port."""
+    return (
+        uplink is not None
+        and uplink.carrier
+        and bridge is not None
+        and bridge.up
+        and uplink.master == bridge.index
+    )
 
 
 def _at_home(port: Link, here: Mapping[int, Link]) -> Link | None:

@@ -19,7 +19,7 @@ from k8s_rdma.linux.rtnl import (
     without_link_local,
 )
 from k8s_rdma.sim.virtual.shaper import Shaper
-from k8s_rdma.sim.virtual.topology import alias_of, check, pf_of, pfs_among
+from k8s_rdma.sim.virtual.topology import alias_of, check, is_pf_mac, pf_of, pfs_among
 
 if TYPE_CHECKING:
     from k8s_rdma.linux.rtnl import Link
@@ -36,8 +36,8 @@ _SCHEDULER_QUEUE = 1000
 def create_pf(pf: VirtualPf, rtnl: Rtnl) -> None:
     """Make a PF with its VFs around an uplink that exists; holds when it is there with these values.
 
-    One whose making was cut short is made anew. KernelError when its name or PCI address is taken by
-    something else, also by a PF of other values.
+    One whose making was cut short is made anew. KernelError when its PCI address or one of its names is
+    taken by something else, also by a PF of other values, or when the uplink serves another bridge.
     """
     check(pf)
     links = rtnl.links()
@@ -49,10 +49,8 @@ def create_pf(pf: VirtualPf, rtnl: Rtnl) -> None:
         msg = f"virtual PF {pf.name}: wanted {pf}, found {found or (taken and pf_of(taken)) or taken}"
         raise KernelError(msg)
     destroy_pf(pf, rtnl)
-    uplink = rtnl.link(pf.uplink)
-    if uplink is None:
-        msg = f"virtual PF {pf.name}: there is no uplink {pf.uplink}"
-        raise KernelError(msg)
+    uplink = _free_uplink(pf, rtnl)
+    rtnl.create(f"create bridge {pf.name}", named(pf.name), with_mac(pf.mac), of_kind("bridge"))
     try:
         _build(pf, rtnl, uplink)
     except KernelError:
@@ -61,12 +59,23 @@ def create_pf(pf: VirtualPf, rtnl: Rtnl) -> None:
 
 
 def destroy_pf(pf: VirtualPf, rtnl: Rtnl) -> None:
-    """Take a PF down with all VFs, wherever they are; the uplink stays. Holds when it is gone."""
-    own = re.compile(rf"{re.escape(pf.name)}(r\d+|-tx|-no)?")
-    kinds = {"veth", "ifb", "bridge"}
-    links = [link for link in rtnl.links() if link.kind in kinds and own.fullmatch(link.name)]
+    """Take a PF down with all VFs, wherever they are; the uplink stays. Holds when it is gone.
+
+    Links that only bear such names are left alone.
+    """
+    links = {link.name: link for link in rtnl.links()}
+    bridge = links.get(pf.name)
+    if bridge is None or bridge.kind != "bridge":
+        return
+    port_name = re.compile(rf"{re.escape(pf.name)}r\d+")
+    ports = [
+        link
+        for link in links.values()
+        if link.kind == "veth" and link.master == bridge.index and port_name.fullmatch(link.name)
+    ]
+    ifbs = [link for link in links.values() if link.kind == "ifb" and link.name in _ifb_names(pf)]
     # The bridge last: as long as it is there, a destruction that was cut short can be repeated.
-    for link in sorted(links, key=lambda link: link.name == pf.name):
+    for link in (*ports, *ifbs, bridge):
         rtnl.delete(link.index, f"destroy {link.name}")
 
 
@@ -84,13 +93,34 @@ def revive_vf(pf: VirtualPf, index: int, rtnl: Rtnl, home: VfHome | None = None)
 
 
 def _unfinished(link: Link) -> bool:
-    return link.kind == "bridge" and not link.up and not link.alias
+    """A bridge that was given a PF's address, and then no more."""
+    return link.kind == "bridge" and not link.up and not link.alias and is_pf_mac(link.mac)
+
+
+def _ifb_names(pf: VirtualPf) -> tuple[str, str]:
+    return pf.scheduler_name, pf.sink_name
+
+
+def _free_uplink(pf: VirtualPf, rtnl: Rtnl) -> Link:
+    """The uplink; KernelError when it cannot be one, or when the name of a port or IFB is in use."""
+    links = {link.name: link for link in rtnl.links()}
+    for name in (*map(pf.port_name, range(pf.vfs)), *_ifb_names(pf)):
+        if name in links:
+            msg = f"virtual PF {pf.name}: the name {name} is taken in this namespace"
+            raise KernelError(msg)
+    uplink = links.get(pf.uplink)
+    if uplink is None:
+        msg = f"virtual PF {pf.name}: there is no uplink {pf.uplink}"
+        raise KernelError(msg)
+    if uplink.master:
+        msg = f"virtual PF {pf.name}: uplink {pf.uplink} is a port of something else (link #{uplink.master})"
+        raise KernelError(msg)
+    return uplink
 
 
 def _build(pf: VirtualPf, rtnl: Rtnl, uplink: Link) -> None:
-    rtnl.create(f"create bridge {pf.name}", named(pf.name), with_mac(pf.mac), of_kind("bridge"))
     bridge = rtnl.link(pf.name)
-    for name in (pf.scheduler_name, pf.sink_name):
+    for name in _ifb_names(pf):
         rtnl.create(f"create {name}", named(name), u32(_TX_QUEUE_LENGTH, _SCHEDULER_QUEUE), of_kind("ifb"))
     scheduler, sink = rtnl.link(pf.scheduler_name), rtnl.link(pf.sink_name)
     if bridge is None or scheduler is None or sink is None:

@@ -103,6 +103,11 @@ class _Alias(msgspec.Struct, frozen=True, kw_only=True):
 _decoder = msgspec.json.Decoder(_Alias)
 
 
+def is_pf_mac(mac: str) -> bool:
+    """Whether `VirtualPf.mac` could be this one."""
+    return mac.startswith("06:") and mac.endswith(":00")
+
+
 def random_base_mac() -> str:
     """A locally administered MAC that ends in zero, so that PFs of two machines can share a network."""
     return (b"\x02" + os.urandom(4) + b"\0").hex(":")
