@@ -1,0 +1,91 @@
+"""Resident memory of the processes: of the agent (budget: 60 MiB) and, for information, of the server.
+
+That of the extender is in `test_extender.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import httpx2
+import pytest
+
+from e2e.node import Node, pod
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from conftest import Record
+
+PROGRAM = Path(__file__).parents[1] / "build" / "k8s-rdma-cni"
+PLUGINS = os.environ.get("CNI_PATH") or "/opt/cni/bin:/usr/lib/cni"
+BUDGET_MIB = 60
+ROUNDS = 5
+VFS = 120
+INTERFACES = 60
+SERVER = "http://127.0.0.1:54005"
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, or a user namespace (`make bench`)")
+
+
+@pytest.fixture
+def node() -> Iterator[Node]:
+    with Node(vfs=VFS, plugins=PLUGINS, shim=PROGRAM) as node:
+        node.start_agent()
+        yield node
+
+
+def resident_mib(process: int) -> float:
+    """VmRSS (proc_pid_status(5))."""
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:")) / 1024
+
+
+@needs_root
+def test_agent_memory(node: Node, record: Record) -> None:
+    after_start = resident_mib(node.agent.pid)
+    runtime = node.runtime(chained=False)
+
+    async def come_and_go() -> None:
+        sandbox = await runtime.add(pod("p", *[{"min_tx_rate": 10}] * INTERFACES))
+        assert len(sandbox.result["interfaces"]) == INTERFACES
+        await runtime.delete(sandbox)
+
+    for _ in range(ROUNDS):
+        asyncio.run(come_and_go())
+    what = f"agent of 2 x {VFS} VFs, resident memory"
+    record(f"{what} after its start", budget=BUDGET_MIB, measured=after_start, unit="MiB")
+    record(
+        f"{what} after {ROUNDS} pods of {INTERFACES} interfaces",
+        budget=BUDGET_MIB,
+        measured=resident_mib(node.agent.pid),
+        unit="MiB",
+    )
+
+
+@needs_root
+def test_server_memory(node: Node, record: Record) -> None:
+    config = node.directory / "server.yaml"
+    config.write_text(json.dumps({"runDir": str(node.run_dir)}))
+    server = node.start("server", config)
+    with httpx2.Client(base_url=SERVER, trust_env=False) as http:
+
+        def answers() -> bool:
+            try:
+                return http.get("/getpfs").is_success
+            except httpx2.TransportError:
+                return False
+
+        node.wait("the server", answers)
+        for _ in range(1000):
+            http.get("/getpfs").raise_for_status()
+    record(
+        f"server of 2 x {VFS} VFs, resident memory after 1,000 requests",
+        budget=None,
+        measured=resident_mib(server.pid),
+        unit="MiB",
+    )
