@@ -6,7 +6,6 @@ The application is the process's own; signals are the process's business too.
 from __future__ import annotations
 
 import asyncio
-import signal
 import socket
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -37,15 +36,6 @@ def listen(address: str, port: int, *, backlog: int = 2048) -> socket.socket:
     except OSError as error:
         msg = f"cannot listen on {address or 'any address'}, port {port}: {error.strerror}"
         raise K8sRdmaError(msg) from error
-
-
-def stop_on_signals() -> asyncio.Event:
-    """An event of the running loop that SIGTERM and SIGINT set."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    return stop
 
 
 class HttpServer(uvicorn.Server):

@@ -27,9 +27,11 @@ DEADLINE_S = 5
 
 
 @asynccontextmanager
-async def serving(path: Path, talk: Callable[[socket.socket], Awaitable[None]]) -> AsyncIterator[None]:
+async def serving(
+    path: Path, talk: Callable[[socket.socket], Awaitable[None]], *, most: int = 8
+) -> AsyncIterator[None]:
     with listen_unix(path, 0o600) as listener:
-        task = asyncio.create_task(serve_connections(listener, talk))
+        task = asyncio.create_task(serve_connections(listener, talk, most=most))
         try:
             yield
         finally:
@@ -106,7 +108,8 @@ def test_state_socket_skips_to_the_latest_when_a_reader_is_slow(tmp_path: Path) 
 def test_cni_socket_hands_request_and_namespace_to_the_handler(tmp_path: Path) -> None:
     seen = []
 
-    async def handler(request: Request, netns: int | None) -> Reply:
+    async def handler(request: Request, netns: int | None, waiting: Callable[[], bool]) -> Reply:
+        assert waiting()
         seen.append((request, os.fstat(netns).st_ino if netns is not None else None))
         return Reply(exit_status=3, stdout=b"answer")
 
@@ -126,7 +129,7 @@ def test_cni_socket_hands_request_and_namespace_to_the_handler(tmp_path: Path) -
 
 @pytest.mark.parametrize("frame", [b"GET / HTTP/1.1\r\n\r\n" * 3, b"KRDC\x02\x00" + bytes(18), b"KRDC"])
 def test_cni_socket_lives_on_when_a_caller_talks_nonsense(tmp_path: Path, frame: bytes) -> None:
-    async def handler(_request: Request, _netns: int | None) -> Reply:
+    async def handler(_request: Request, _netns: int | None, _waiting: Callable[[], bool]) -> Reply:
         return Reply(exit_status=0, stdout=b"fine")
 
     async def scenario() -> None:
@@ -145,7 +148,7 @@ def test_cni_socket_lives_on_when_a_caller_talks_nonsense(tmp_path: Path, frame:
 def test_cni_socket_begins_nothing_when_the_caller_has_given_up(tmp_path: Path) -> None:
     called = asyncio.Event()
 
-    async def handler(_request: Request, _netns: int | None) -> Reply:
+    async def handler(_request: Request, _netns: int | None, _waiting: Callable[[], bool]) -> Reply:
         called.set()
         return Reply(exit_status=0, stdout=b"")
 
@@ -155,5 +158,21 @@ def test_cni_socket_begins_nothing_when_the_caller_has_given_up(tmp_path: Path) 
         async with serving(tmp_path / "s", CniSocket(handler).talk):
             assert await exchange(tmp_path / "s", frame) == b""
         assert not called.is_set()
+
+    asyncio.run(scenario())
+
+
+def test_connections_beyond_the_limit_are_closed_and_the_others_served(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        publisher = StatePublisher(b"one")
+        async with serving(tmp_path / "s", publisher.talk, most=2):
+            held = [await asyncio.open_unix_connection(tmp_path / "s") for _ in range(2)]
+            assert [await next_report(reader) for reader, _ in held] == [b"one", b"one"]
+            beyond, beyond_writer = await asyncio.open_unix_connection(tmp_path / "s")
+            assert await beyond.read() == b""
+            await publisher.publish(b"two")
+            assert [await next_report(reader) for reader, _ in held] == [b"two", b"two"]
+            for writer in (*(writer for _, writer in held), beyond_writer):
+                writer.close()
 
     asyncio.run(scenario())

@@ -3,11 +3,11 @@ from __future__ import annotations
 import pytest
 
 from factories import PF0
-from k8s_rdma.agent.wanted import wanted
+from k8s_rdma.agent.wanted import Policy, wanted
 from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.request import InterfaceRequest, Request
-from k8s_rdma.errors import MalformedError
+from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
 from k8s_rdma.wire.placement_annotation import encode
 
 KEY = b"key"
@@ -17,8 +17,8 @@ PLACEMENT = Placement(
 REQUEST = Request((InterfaceRequest(min_tx_rate_mbps=5, max_tx_rate_mbps=9),))
 
 
-def read(annotations: dict[str, str], key: bytes | None = None):
-    return wanted(annotations, uid=PodUid("u"), node=NodeName("w1"), key=key)
+def read(annotations: dict[str, str], key: bytes | None = None, **policy: bool):
+    return wanted(annotations, uid=PodUid("u"), node=NodeName("w1"), policy=Policy(key=key, **policy))
 
 
 def test_wanted_is_nothing_when_the_pod_has_no_annotation() -> None:
@@ -51,3 +51,28 @@ def test_wanted_says_why_a_placement_does_not_count() -> None:
 def test_wanted_refuses_a_malformed_request() -> None:
     with pytest.raises(MalformedError, match="max-tx-rate"):
         read({"rdma_interfaces_required": '[{"max-tx-rate": 5}]'})
+
+
+def test_wanted_takes_unknown_keys_when_not_strict() -> None:
+    text = '[{"min_tx_rate": 5, "max_tx_rate": 9, "colour": "red"}]'
+    assert read({"rdma_interfaces_required": text}, strict=False).request == REQUEST
+
+
+@pytest.mark.parametrize(
+    ("key", "policy", "refused"),
+    [
+        (None, {}, False),
+        (KEY, {}, True),
+        (KEY, {"allow_unplaced": True}, False),
+        (None, {"allow_unplaced": False}, True),
+    ],
+)
+def test_wanted_needs_a_placement_where_placements_are_signed(key, policy, refused) -> None:
+    asked = {"rdma_interfaces_required": '[{"min_tx_rate": 5, "max_tx_rate": 9}]'}
+    if not refused:
+        assert read(asked, key, **policy).request == REQUEST
+        return
+    with pytest.raises(K8sRdmaError, match="allowUnplaced") as caught:
+        read(asked, key, **policy)
+    assert caught.value.reason is Reason.STALE_PLACEMENT
+    assert not read({}, key, **policy).request

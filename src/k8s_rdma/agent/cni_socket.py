@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
     from k8s_rdma.wire.frame import Reply
 
-    Handler = Callable[[Request, int | None], Awaitable[Reply]]
+    StillWaiting = Callable[[], bool]
+    Handler = Callable[[Request, int | None, StillWaiting], Awaitable[Reply]]
 
 RECEIVE_TIMEOUT_S = 5.0
 """The executable has read all of its input before it connects, so a frame arrives at once or not at all."""
@@ -29,7 +30,8 @@ class CniSocket:
     """Speaks the frame protocol; what a call means is the handler's business.
 
     The handler gets the namespace's descriptor (None when none came) and must not keep it: it is closed
-    when the handler returns.
+    when the handler returns. It is also told how to ask whether the caller still waits: for one that has
+    given up a DEL may have come and gone, so what an ADD gave it now would be nobody's.
     """
 
     def __init__(self, handler: Handler) -> None:
@@ -44,9 +46,13 @@ class CniSocket:
                     request, netns = await _receive(connection, descriptors)
             except MalformedError:
                 return  # not our executable: it gets no answer, and reports a cut-off reply if it was
-            if _given_up(connection, request):
-                return  # its DEL may have come and gone, so what an ADD gave now would be nobody's
-            reply = await self._handler(request, netns)
+
+            def still_waiting() -> bool:
+                return not _given_up(connection, request)
+
+            if not still_waiting():
+                return
+            reply = await self._handler(request, netns, still_waiting)
             await asyncio.get_running_loop().sock_sendall(connection, encode_reply(reply))
 
 

@@ -19,6 +19,10 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
     state_dir: the ledger; on a disk that a reboot keeps.
     host_root: where the node's root file system is mounted, for namespaces and IPAM plugins.
     placement_key_file: the key that extender and agents share; without one a placement is a hint only.
+    strict: whether unknown keys in a pod's annotation refuse it; the same as in the extender.
+    allow_unplaced: whether a pod that the extender did not place gets interfaces of what this node's ledger
+        leaves free; by default where nobody signs placements. It may be given what the extender has promised
+        to a pod that has not started yet.
     ipam_timeout_s: how long an IPAM plugin may take.
     """
 
@@ -28,4 +32,6 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
     state_dir: Directory = "/var/lib/k8s-rdma"
     host_root: Directory = "/"
     placement_key_file: str | None = None
+    strict: bool = True
+    allow_unplaced: bool | None = None
     ipam_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 20.0

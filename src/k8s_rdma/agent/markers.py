@@ -7,12 +7,13 @@ after the last, and a directory that is missing says nothing.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from k8s_rdma.errors import LedgerError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from k8s_rdma.core.ids import ContainerId
@@ -30,19 +31,18 @@ class Markers:
 
         LedgerError when it cannot be made to.
         """
-        try:
+        with _as_ledger_error():
             self._replace_all(set(containers))
-        except OSError as error:
-            msg = f"markers of attached containers: {error.filename}: {error.strerror}"
-            raise LedgerError(msg) from error
 
     def add(self, container: ContainerId) -> None:
-        """Mark a container; before anything is changed for it."""
-        (self._directory / container).touch()
+        """Mark a container; before anything is changed for it. LedgerError when it cannot be marked."""
+        with _as_ledger_error():
+            (self._directory / container).touch()
 
     def discard(self, container: ContainerId) -> None:
-        """Unmark a container; after everything of it is undone."""
-        (self._directory / container).unlink(missing_ok=True)
+        """Unmark a container; after everything of it is undone. LedgerError when it cannot be unmarked."""
+        with _as_ledger_error():
+            (self._directory / container).unlink(missing_ok=True)
 
     def _replace_all(self, wanted: set[ContainerId]) -> None:
         staging = self._directory if self._directory.is_dir() else self._directory.with_suffix(".new")
@@ -54,3 +54,12 @@ class Markers:
                 marker.unlink()
         if staging != self._directory:
             staging.rename(self._directory)
+
+
+@contextmanager
+def _as_ledger_error() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        msg = f"markers of attached containers: {error.filename}: {error.strerror}"
+        raise LedgerError(msg) from error

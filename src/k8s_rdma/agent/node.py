@@ -6,21 +6,22 @@ from another program) is two calls, `prepare` and `attach`; what lies between th
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.allocation import choose_vfs, decide, given, returned
 from k8s_rdma.core.ledger import Attachment, Ipam, Phase, Pod, Receipt
 from k8s_rdma.core.placement import Rejection
-from k8s_rdma.core.plan import plan, undo
-from k8s_rdma.core.step import NetnsRef
-from k8s_rdma.errors import K8sRdmaError, KernelError
+from k8s_rdma.core.plan import claims, plan, undo
+from k8s_rdma.core.step import BringHome, GiveVf, NetnsRef, SetRates
+from k8s_rdma.errors import K8sRdmaError, KernelError, LedgerError, Reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from k8s_rdma.agent.markers import Markers
-    from k8s_rdma.core.ids import NodeName
+    from k8s_rdma.core.ids import ContainerId, NodeName, PciAddress
     from k8s_rdma.core.kernel import Hardware, Kernel
     from k8s_rdma.core.ledger import Ledger
     from k8s_rdma.core.placement import Placement
@@ -67,7 +68,13 @@ class Node:
         return before != self.hardware
 
     def prepare(self, sandbox: Sandbox, request: Request, promised: Placement | None) -> Receipt | Rejection:
-        """Choose VFs and record the claim on disk; nothing in the kernel has changed yet."""
+        """Choose VFs and record the claim on disk; nothing in the kernel has changed yet.
+
+        K8sRdmaError (`HELD_BY_OLDER_SANDBOX`) when the pod holds interfaces elsewhere: it is given what it
+        asks for once, however many sandboxes or networks ask at the same time.
+        """
+        for held in self.ledger.of_pod(sandbox.pod.uid):
+            raise held_elsewhere(held)
         decision = decide(
             node=self.name, request=request, promised=promised, hardware=self.hardware, ledger=self.ledger
         )
@@ -87,7 +94,11 @@ class Node:
             ipam=sandbox.ipam,
         )
         self._markers.add(sandbox.attachment.container)
-        self._record(receipt)
+        try:
+            self._record(receipt)
+        except LedgerError:
+            self._unmark(sandbox.attachment.container)
+            raise
         return receipt
 
     def attach(self, receipt: Receipt, addressing: Mapping[str, Addressing]) -> Receipt:
@@ -108,8 +119,12 @@ class Node:
         Tries everything and raises one KernelError that names all that failed.
         """
         releasing = replace(receipt, phase=Phase.RELEASING)
-        self._record(releasing)
-        problems = self._apply_all(undo(plan(releasing, {})))
+        self.ledger = self.ledger.with_receipt(releasing)
+        # Without the mark a start finds the receipt as it was, and the DEL that got no answer comes again: a
+        # full disk must not keep VFs in pods.
+        with suppress(LedgerError):
+            self._receipts.put(releasing)
+        problems = self._undo(undo(claims(releasing)))
         if problems:
             msg = f"container {receipt.attachment.container}: {len(problems)} of its VFs' changes not undone"
             raise KernelError(msg, details="; ".join(problems))
@@ -119,16 +134,15 @@ class Node:
         """Drop the receipt: from here on the VFs may go to others."""
         self._receipts.remove(attachment)
         self.ledger = self.ledger.without(attachment)
-        if not self.ledger.of_container(attachment.container):
-            self._markers.discard(attachment.container)
+        self._unmark(attachment.container)
 
     def unfinished(self) -> tuple[Receipt, ...]:
-        """Receipts that must be ended: cut short by a crash, of another boot, or whose namespace is gone."""
-        return tuple(
-            receipt
-            for receipt in self.ledger.receipts.values()
-            if receipt.phase is not Phase.ATTACHED or self.orphaned(receipt)
-        )
+        """Receipts that must be ended."""
+        return tuple(filter(self.is_unfinished, self.ledger.receipts.values()))
+
+    def is_unfinished(self, receipt: Receipt) -> bool:
+        """Whether it was cut short by a crash, is of another boot, or its sandbox is gone."""
+        return receipt.phase is not Phase.ATTACHED or self.orphaned(receipt)
 
     def orphaned(self, receipt: Receipt) -> bool:
         """Whether the sandbox of a receipt no longer exists."""
@@ -139,18 +153,49 @@ class Node:
         self._receipts.put(receipt)
         self.ledger = ledger
 
-    def _apply_all(self, steps: Iterable[Step]) -> list[str]:
-        problems = []
+    def _unmark(self, container: ContainerId) -> None:
+        if not self.ledger.of_container(container):
+            self._markers.discard(container)
+
+    def _undo(self, steps: Iterable[Step]) -> list[str]:
+        """Apply all; what failed, but for steps on PFs that are there no more, which hold."""
+        failures = []
         for step in steps:
             try:
                 self._kernel.apply(step)
             except KernelError as error:
-                problems.append(str(error))
-        return problems
+                failures.append((pf_of(step), str(error)))
+        if not failures:
+            return []
+        hardware = self._kernel.observe()
+        if hardware.unreadable:
+            return [why for _, why in failures]
+        there = {pf.pci for pf in hardware.pfs}
+        return [why for pf, why in failures if pf in there]
+
+
+def pf_of(step: Step) -> PciAddress | None:
+    """The PF that a step changes something of; None for one that is about a pod's interface only."""
+    match step:
+        case SetRates():
+            return step.pf
+        case GiveVf() | BringHome():
+            return step.vf.pf
+        case _:
+            return None
+
+
+def held_elsewhere(receipt: Receipt) -> K8sRdmaError:
+    """The failure of an ADD whose pod holds its interfaces already."""
+    msg = (
+        f"pod {receipt.pod.namespace}/{receipt.pod.name} still holds its interfaces, in sandbox "
+        f"{receipt.attachment.container} as {receipt.attachment.ifname} of network {receipt.network}; "
+        "try again when that is gone"
+    )
+    return K8sRdmaError(msg, reason=Reason.HELD_BY_OLDER_SANDBOX)
 
 
 def rejected(rejection: Rejection, pod: Pod) -> K8sRdmaError:
     """The failure of an ADD that the node cannot serve."""
     message = f"node {rejection.node}: cannot give pod {pod.namespace}/{pod.name} its RDMA interfaces: "
-
     return K8sRdmaError(message + rejection.message, reason=rejection.reason)

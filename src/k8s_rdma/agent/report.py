@@ -1,21 +1,50 @@
-"""The agent's knowledge as a `NodeReport`."""
+"""The agent's knowledge as a `NodeReport`, and how it gets out."""
 
 from __future__ import annotations
 
+import uuid
 from typing import TYPE_CHECKING
 
+from k8s_rdma.agent.state_socket import StatePublisher
 from k8s_rdma.core.allocation import foreign_usage
-from k8s_rdma.core.inventory import NOTHING_USED
+from k8s_rdma.core.inventory import NOTHING_USED, Generation
 from k8s_rdma.core.step import VfRef
-from k8s_rdma.wire.rest import Allocation, Interface, NodeReport, PfReport, Pod, VfReport
+from k8s_rdma.wire.rest import Allocation, Interface, NodeReport, PfReport, Pod, VfReport, encode_report
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from k8s_rdma.agent.node import Node
     from k8s_rdma.core.ids import NodeName
-    from k8s_rdma.core.inventory import Generation, Used
+    from k8s_rdma.core.inventory import Used
     from k8s_rdma.core.kernel import Hardware, PfState, Vf
     from k8s_rdma.core.ledger import Ledger, Receipt
+
+
+class Reporter:
+    """Tells what the node's state is, each time at a new generation."""
+
+    def __init__(self, node: Node) -> None:
+        """Begin a new epoch."""
+        self._node = node
+        self._epoch = uuid.uuid4().hex[:12]
+        self._counter = 0
+        self.publisher = StatePublisher(self._report())
+
+    async def publish(self) -> None:
+        """Send the state to all readers."""
+        await self.publisher.publish(self._report())
+
+    def _report(self) -> bytes:
+        self._counter += 1
+        return encode_report(
+            node_report(
+                node=self._node.name,
+                generation=Generation(self._epoch, self._counter),
+                hardware=self._node.hardware,
+                ledger=self._node.ledger,
+            )
+        )
 
 
 def node_report(*, node: NodeName, generation: Generation, hardware: Hardware, ledger: Ledger) -> NodeReport:

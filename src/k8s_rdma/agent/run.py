@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,15 +13,17 @@ from k8s_rdma.agent.cni_socket import CniSocket
 from k8s_rdma.agent.ipam import IpamPlugins
 from k8s_rdma.agent.markers import Markers
 from k8s_rdma.agent.node import Node
+from k8s_rdma.agent.report import Reporter
 from k8s_rdma.agent.service import Service
-from k8s_rdma.agent.state_socket import StatePublisher
 from k8s_rdma.agent.unix_socket import listen_unix, serve_connections
 from k8s_rdma.agent.verbs import Verbs
+from k8s_rdma.agent.wanted import Policy
 from k8s_rdma.agent.worker import Worker
 from k8s_rdma.config import load_key
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.linux.netns import Namespaces
 from k8s_rdma.linux.receipts import Receipts
+from k8s_rdma.signals import stop_on_signals
 from k8s_rdma.sim.virtual.kernel import VirtualSriov
 
 if TYPE_CHECKING:
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
     from k8s_rdma.core.kernel import Kernel
 
 _log = structlog.get_logger()
+MOST_READERS = 64
+MOST_CALLS = 256
+"""At a time; a node has 110 pods, and each call is one connection."""
+
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -46,8 +51,10 @@ async def _main(config: AgentConfig, key: bytes | None) -> None:
     kernel = await worker.run(VirtualSriov, namespaces)
     node = await worker.run(_open_node, config, kernel)
     ipam = IpamPlugins(host_root=Path(config.host_root), timeout_s=config.ipam_timeout_s)
-    verbs = Verbs(node=node, worker=worker, ipam=ipam, key=key)
-    service = Service(node=node, verbs=verbs, worker=worker, namespaces=namespaces)
+    reporter = Reporter(node)
+    policy = Policy(key=key, strict=config.strict, allow_unplaced=config.allow_unplaced)
+    verbs = Verbs(node=node, worker=worker, ipam=ipam, policy=policy, claimed=reporter.publish)
+    service = Service(node=node, verbs=verbs, worker=worker, namespaces=namespaces, reporter=reporter)
     loop = asyncio.get_running_loop()
 
     def look_again() -> None:
@@ -58,7 +65,8 @@ async def _main(config: AgentConfig, key: bytes | None) -> None:
     end_watch = kernel.watch(look_again)
     try:
         await service.recover()
-        await _serve(Path(config.run_dir), service)
+        await reporter.publish()
+        await _serve(Path(config.run_dir), service, reporter)
     finally:
         end_watch()
         worker.close()
@@ -75,14 +83,9 @@ def _open_node(config: AgentConfig, kernel: Kernel) -> Node:
     )
 
 
-async def _serve(run_dir: Path, service: Service) -> None:
+async def _serve(run_dir: Path, service: Service, reporter: Reporter) -> None:
     """Serve both sockets until a signal; calls that are under way are undone, and answered by a retry."""
-    publisher = StatePublisher(service.report())
-    cni = CniSocket(lambda request, netns: service.call(publisher, request, netns))
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    stop = stop_on_signals()
     with (
         listen_unix(run_dir / "state.sock", 0o666) as state,
         listen_unix(run_dir / "cni.sock", 0o600) as calls,
@@ -90,9 +93,9 @@ async def _serve(run_dir: Path, service: Service) -> None:
         _log.info("agent_ready", run_dir=str(run_dir))
         async with asyncio.TaskGroup() as tasks:
             running = [
-                tasks.create_task(serve_connections(state, publisher.talk)),
-                tasks.create_task(serve_connections(calls, cni.talk)),
-                tasks.create_task(service.watch(publisher)),
+                tasks.create_task(serve_connections(state, reporter.publisher.talk, most=MOST_READERS)),
+                tasks.create_task(serve_connections(calls, CniSocket(service.call).talk, most=MOST_CALLS)),
+                tasks.create_task(service.watch()),
             ]
             await stop.wait()
             for task in running:

@@ -10,20 +10,17 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from k8s_rdma.agent.report import node_report
-from k8s_rdma.core.inventory import Generation
 from k8s_rdma.errors import K8sRdmaError, Reason
 from k8s_rdma.wire.cni_environment import CniEnvironment, parse_environment
 from k8s_rdma.wire.cni_result import IpamResult, ResultInterface, encode_error, encode_result
 from k8s_rdma.wire.frame import Reply
 from k8s_rdma.wire.netconf import decode_netconf
-from k8s_rdma.wire.rest import encode_report
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from k8s_rdma.agent.node import Node
-    from k8s_rdma.agent.state_socket import StatePublisher
+    from k8s_rdma.agent.report import Reporter
     from k8s_rdma.agent.verbs import Verbs
     from k8s_rdma.agent.worker import Worker
     from k8s_rdma.core.ledger import Receipt
@@ -43,35 +40,25 @@ RECONCILE_S = 10.0
 class Service:
     """Answers `cni.sock`, publishes on `state.sock`, reconciles."""
 
-    def __init__(self, *, node: Node, verbs: Verbs, worker: Worker, namespaces: Namespaces) -> None:
+    def __init__(
+        self, *, node: Node, verbs: Verbs, worker: Worker, namespaces: Namespaces, reporter: Reporter
+    ) -> None:
         """Nothing runs until `recover`."""
         self._node = node
         self._verbs = verbs
         self._worker = worker
         self._namespaces = namespaces
-        self._epoch = uuid.uuid4().hex[:12]
-        self._counter = 0
+        self._reporter = reporter
         self.hardware_changed = asyncio.Event()
-
-    def report(self) -> bytes:
-        """The node's state at a new generation."""
-        self._counter += 1
-        return encode_report(
-            node_report(
-                node=self._node.name,
-                generation=Generation(self._epoch, self._counter),
-                hardware=self._node.hardware,
-                ledger=self._node.ledger,
-            )
-        )
 
     async def recover(self) -> None:
         """Undo or complete what a crash or a reboot cut short; before anyone may ask for more."""
         if await self._verbs.reconcile():
             await self._worker.run(self._node.refresh)
 
-    async def watch(self, publisher: StatePublisher) -> None:
+    async def watch(self) -> None:
         """Look again when the hardware changed, end what lost its sandbox; until cancelled."""
+        observed = True
         while True:
             try:
                 async with asyncio.timeout(RECONCILE_S):
@@ -80,22 +67,26 @@ class Service:
             except TimeoutError:
                 pass
             changed = False
-            if self.hardware_changed.is_set():
+            if self.hardware_changed.is_set() or not observed:
                 self.hardware_changed.clear()
-                changed = await self._refresh()
+                observed, changed = await self._refresh()
             if await self._verbs.reconcile() or changed:
-                await publisher.publish(self.report())
+                await self._reporter.publish()
 
-    async def _refresh(self) -> bool:
+    async def _refresh(self) -> tuple[bool, bool]:
+        """Whether the hardware could be observed, and whether anything was new."""
         try:
-            return await self._worker.run(self._node.refresh)
+            return True, await self._worker.run(self._node.refresh)
         except K8sRdmaError as error:
-            # The last good observation stands; the next event or call looks again.
+            # The last good observation stands until the next look.
             _log.exception("observe_failed", error=str(error))
-            return False
+            return False, False
 
-    async def call(self, publisher: StatePublisher, request: Request, netns: int | None) -> Reply:
-        """Answer one call of the CNI executable; what goes wrong is the answer, too."""
+    async def call(self, request: Request, netns: int | None, still_waiting: Callable[[], bool]) -> Reply:
+        """Answer one call of the CNI executable; what goes wrong is the answer, too.
+
+        still_waiting: tells whether anybody will take the answer.
+        """
         started = time.monotonic()
         command = request.env.get("CNI_COMMAND", "")
         with structlog.contextvars.bound_contextvars(
@@ -103,7 +94,7 @@ class Service:
         ):
             before = self._node.ledger
             try:
-                reply = Reply(exit_status=0, stdout=await self._perform(request, netns))
+                reply = Reply(exit_status=0, stdout=await self._perform(request, netns, still_waiting))
                 _log.info("cni_call", duration_ms=_since(started))
             except K8sRdmaError as error:
                 reply = self._failure(request, error)
@@ -121,13 +112,14 @@ class Service:
                 )
                 reply = self._failure(request, fault)
             if self._node.ledger is not before:
-                await publisher.publish(self.report())
+                await self._reporter.publish()
             return reply
 
-    async def _perform(self, request: Request, netns: int | None) -> bytes:
+    async def _perform(self, request: Request, netns: int | None, still_waiting: Callable[[], bool]) -> bytes:
         call = parse_environment(request.env)
         if call.command == "ADD":
-            return await self._add(call, request.stdin, netns)
+            with self._held(call, netns) as sandbox:
+                return await self._add(call, request.stdin, sandbox, still_waiting)
         if call.command == "GC":
             await self._verbs.collect(decode_netconf(request.stdin, strict=False))
         elif call.command == "CHECK":
@@ -137,12 +129,13 @@ class Service:
                 await self._verbs.delete(call)
         return b""
 
-    async def _add(self, call: CniEnvironment, stdin: bytes, netns: int | None) -> bytes:
-        with self._held(call, netns) as sandbox:
-            if sandbox is None:
-                msg = f"CNI_NETNS {call.netns}: the executable could not open it"
-                raise K8sRdmaError(msg, reason=Reason.INVALID_ENVIRONMENT)
-            given = await self._verbs.add(call, sandbox, stdin)
+    async def _add(
+        self, call: CniEnvironment, stdin: bytes, sandbox: NetnsRef | None, still_waiting: Callable[[], bool]
+    ) -> bytes:
+        if sandbox is None:
+            msg = f"CNI_NETNS {call.netns}: the executable could not open it"
+            raise K8sRdmaError(msg, reason=Reason.INVALID_ENVIRONMENT)
+        given = await self._verbs.add(call, sandbox, stdin, still_waiting)
         netconf = decode_netconf(stdin)
         interfaces = _result_interfaces(*given) if given else []
         return encode_result(interfaces, netconf.cni_version, netconf.prev_result)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,8 @@ from k8s_rdma.errors import K8sRdmaError, MalformedError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
+
+ACCEPT_PAUSE_S = 0.1
 
 MAX_PATH_BYTES = 107
 """`sun_path` without its NUL (unix(7))."""
@@ -40,23 +43,46 @@ def listen_unix(path: Path, mode: int) -> socket.socket:
 
 
 async def serve_connections(
-    listener: socket.socket, talk: Callable[[socket.socket], Awaitable[None]]
+    listener: socket.socket, talk: Callable[[socket.socket], Awaitable[None]], *, most: int
 ) -> None:
     """Accept until cancelled, each connection in a task of its own that ends with this call.
 
     A connection that breaks ends alone; what `talk` raises otherwise ends everything, as a fault should.
+    most: connections at a time; those beyond are closed, so that nobody can use up the descriptors.
     """
     loop = asyncio.get_running_loop()
+    open_now = 0
 
     async def one(connection: socket.socket) -> None:
-        with connection:
-            try:
+        nonlocal open_now
+        open_now += 1
+        try:
+            with connection:
                 await talk(connection)
-            except (ConnectionError, TimeoutError):
-                return
+        except (ConnectionError, TimeoutError):
+            return
+        finally:
+            open_now -= 1
 
     async with asyncio.TaskGroup() as connections:
         while True:
-            connection, _ = await loop.sock_accept(listener)
-            connection.setblocking(False)
+            connection = await _accept(loop, listener)
+            if open_now >= most:
+                connection.close()
+                continue
             connections.create_task(one(connection))
+            await asyncio.sleep(0)  # let it count itself
+
+
+async def _accept(loop: asyncio.AbstractEventLoop, listener: socket.socket) -> socket.socket:
+    """The next connection; waits out a lack of descriptors."""
+    while True:
+        try:
+            connection, _ = await loop.sock_accept(listener)
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                raise
+            await asyncio.sleep(ACCEPT_PAUSE_S)
+        else:
+            connection.setblocking(False)
+            return connection

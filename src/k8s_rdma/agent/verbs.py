@@ -21,11 +21,11 @@ from k8s_rdma.errors import K8sRdmaError, Reason
 from k8s_rdma.wire.netconf import POD_ANNOTATIONS, decode_netconf, ipam_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from k8s_rdma.agent.ipam import IpamPlugins
     from k8s_rdma.agent.node import Node
-    from k8s_rdma.agent.wanted import Wanted
+    from k8s_rdma.agent.wanted import Policy, Wanted
     from k8s_rdma.agent.worker import Worker
     from k8s_rdma.core.ledger import Receipt
     from k8s_rdma.core.step import NetnsRef
@@ -39,18 +39,33 @@ _log = structlog.get_logger()
 class Verbs:
     """ADD, DEL, CHECK and GC on one node."""
 
-    def __init__(self, *, node: Node, worker: Worker, ipam: IpamPlugins, key: bytes | None) -> None:
-        """key: what placements are signed with; None where nobody signs."""
+    def __init__(
+        self,
+        *,
+        node: Node,
+        worker: Worker,
+        ipam: IpamPlugins,
+        policy: Policy,
+        claimed: Callable[[], Awaitable[None]],
+    ) -> None:
+        """claimed: awaited after a claim is on disk, before the pod gets anything of it."""
         self._node = node
         self._worker = worker
         self._ipam = ipam
-        self._key = key
+        self._policy = policy
+        self._claimed = claimed
         self._turns = Turns()
 
     async def add(
-        self, call: CniEnvironment, netns: NetnsRef, stdin: bytes
+        self,
+        call: CniEnvironment,
+        netns: NetnsRef,
+        stdin: bytes,
+        still_waiting: Callable[[], bool] = lambda: True,
     ) -> tuple[Receipt, Mapping[str, IpamResult]] | None:
         """Give the pod its interfaces; None when it asks for none.
+
+        still_waiting: asked when its turn has come; nothing is begun for a caller that has given up.
 
         Whatever fails, everything is undone before the error goes out; what could not be undone stays in
         the ledger for the DEL that follows.
@@ -72,6 +87,9 @@ class Verbs:
             self._ipam.require(sandbox.ipam)
         async with self._turns.alone(call.container_id):
             await self._end_predecessors(sandbox)
+            if not still_waiting():
+                msg = f"container {call.container_id}: the runtime no longer waits for its ADD"
+                raise K8sRdmaError(msg, reason=Reason.AGENT_UNREACHABLE)
             return await self._attach(sandbox, wants)
 
     async def delete(self, call: CniEnvironment) -> None:
@@ -95,10 +113,16 @@ class Verbs:
         if netconf.valid_attachments is None:
             return
         valid = {Attachment(each.container_id, each.ifname) for each in netconf.valid_attachments}
+        problems = []
         for attachment, receipt in dict(self._node.ledger.receipts).items():
-            if receipt.network == netconf.name and attachment not in valid:
-                async with self._turns.alone(attachment.container):
-                    await self._end_if_held(attachment)
+            if receipt.network != netconf.name or attachment in valid or receipt.phase is Phase.PREPARED:
+                continue
+            try:
+                await self._end_if(attachment, lambda held: held.phase is not Phase.PREPARED)
+            except K8sRdmaError as error:
+                problems.append(error)
+        if problems:
+            raise _together(problems)
 
     async def reconcile(self) -> bool:
         """End what no call will end: attachments cut short, or whose sandbox vanished; whether any was.
@@ -110,13 +134,10 @@ class Verbs:
             container = receipt.attachment.container
             if self._turns.busy(container):
                 continue
-            async with self._turns.alone(container):
-                try:
-                    ended |= await self._end_if_held(receipt.attachment)
-                except K8sRdmaError as error:
-                    _log.warning(
-                        "reconcile_failed", container=container, error=str(error), details=error.details
-                    )
+            try:
+                ended |= await self._end_if(receipt.attachment, self._node.is_unfinished)
+            except K8sRdmaError as error:
+                _log.warning("reconcile_failed", container=container, error=str(error), details=error.details)
         return ended
 
     def _wanted(self, netconf: NetConf, pod: Pod) -> Wanted:
@@ -126,7 +147,7 @@ class Verbs:
                 f'"capabilities": {{"{POD_ANNOTATIONS}": true}} in the network configuration {netconf.name}'
             )
             raise K8sRdmaError(msg, reason=Reason.INVALID_NETCONF)
-        wants = wanted(netconf.pod_annotations, uid=pod.uid, node=self._node.name, key=self._key)
+        wants = wanted(netconf.pod_annotations, uid=pod.uid, node=self._node.name, policy=self._policy)
         if wants.ignored:
             _log.warning("placement_ignored", pod=f"{pod.namespace}/{pod.name}", why=wants.ignored)
         return wants
@@ -136,6 +157,7 @@ class Verbs:
         if isinstance(receipt, Rejection):
             raise rejected(receipt, sandbox.pod)
         try:
+            await self._claimed()
             results = await self._ipam.add(receipt, receipt.ipam) if receipt.ipam else {}
             return await self._worker.run(self._node.attach, receipt, addressing(results)), results
         except BaseException as failure:
@@ -146,48 +168,40 @@ class Verbs:
             raise
 
     async def _end_predecessors(self, sandbox: Sandbox) -> None:
-        """End what the pod held in sandboxes that are gone, and what an ADD cut short left in this one."""
-        for receipt in self._node.ledger.of_pod(sandbox.pod.uid):
-            same = receipt.attachment == sandbox.attachment
-            if receipt.attachment.container == sandbox.attachment.container and not same:
-                continue  # another network of the same sandbox
-            alive = receipt.phase is Phase.ATTACHED and not await self._worker.run(
-                self._node.orphaned, receipt
-            )
-            if alive and same:
-                msg = f"container {receipt.attachment.container} has its interfaces already"
-                raise K8sRdmaError(msg, reason=Reason.ALREADY_ATTACHED)
-            if alive or (not same and self._turns.busy(receipt.attachment.container)):
-                msg = (
-                    f"pod {sandbox.pod.namespace}/{sandbox.pod.name} still holds its interfaces in sandbox "
-                    f"{receipt.attachment.container}; try again when that is gone"
-                )
-                raise K8sRdmaError(msg, reason=Reason.HELD_BY_OLDER_SANDBOX)
-            await self._end(receipt)
+        """End what the pod held in sandboxes that are gone, and what an ADD cut short left in this one.
 
-    async def _end_if_held(self, attachment: Attachment) -> bool:
-        receipt = self._node.ledger.receipts.get(attachment)
-        if receipt is None:
-            return False
-        await self._end(receipt)
-        return True
+        What it holds elsewhere is left to `Node.prepare` to refuse.
+        """
+        for receipt in self._node.ledger.of_pod(sandbox.pod.uid):
+            unfinished = await self._worker.run(self._node.is_unfinished, receipt)
+            if receipt.attachment == sandbox.attachment:
+                if not unfinished:
+                    msg = f"container {receipt.attachment.container} has its interfaces already"
+                    raise K8sRdmaError(msg, reason=Reason.ALREADY_ATTACHED)
+                await self._end(receipt)
+            elif unfinished and not self._turns.busy(receipt.attachment.container):
+                await self._end_if(receipt.attachment, self._node.is_unfinished)
+
+    async def _end_if(self, attachment: Attachment, ended: Callable[[Receipt], bool]) -> bool:
+        """End an attachment when its turn has come, if `ended` holds of it then; whether it was."""
+        async with self._turns.alone(attachment.container):
+            receipt = self._node.ledger.receipts.get(attachment)
+            if receipt is None or not await self._worker.run(ended, receipt):
+                return False
+            await self._end(receipt)
+            return True
 
     async def _end(self, receipt: Receipt) -> None:
-        """VFs home, addresses back, receipt gone; the receipt stays if anything of it failed."""
-        problems = []
-        try:
-            await self._worker.run(self._node.detach, receipt)
-        except K8sRdmaError as error:
-            problems.append(error)
-        try:
-            if receipt.ipam is not None:
-                await self._ipam.delete(receipt, receipt.ipam)
-        except K8sRdmaError as error:
-            problems.append(error)
-        if problems:
-            details = "; ".join(filter(None, (problem.details for problem in problems)))
-            raise K8sRdmaError("; ".join(map(str, problems)), reason=problems[0].reason, details=details)
+        """VFs home, then addresses back, then the receipt gone; it stays if anything of this failed."""
+        await self._worker.run(self._node.detach, receipt)
+        if receipt.ipam is not None:
+            await self._ipam.delete(receipt, receipt.ipam)
         await self._worker.run(self._node.forget, receipt.attachment)
+
+
+def _together(problems: Sequence[K8sRdmaError]) -> K8sRdmaError:
+    details = "; ".join(filter(None, (problem.details for problem in problems)))
+    return K8sRdmaError("; ".join(map(str, problems)), reason=problems[0].reason, details=details)
 
 
 def _pod(call: CniEnvironment) -> Pod:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from k8s_rdma.core.placement import Placement
 from k8s_rdma.core.request import InterfaceRequest, Request
-from k8s_rdma.errors import MalformedError
-from k8s_rdma.wire.annotation import ANNOTATION, parse_request
+from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
+from k8s_rdma.wire.annotation import ANNOTATION, read_request
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, decode
 
 if TYPE_CHECKING:
@@ -35,22 +35,56 @@ class Wanted:
     ignored: str = ""
 
 
-def wanted(annotations: Mapping[str, str], *, uid: PodUid, node: NodeName, key: bytes | None) -> Wanted:
-    """Read a pod's annotations. MalformedError when its request says nothing that can be granted."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """How far pods are believed.
+
+    key: what placements are signed with; None where nobody signs. strict: whether unknown keys in a request
+    refuse it. allow_unplaced: whether a pod without a placement gets anything; None: where nobody signs.
+    """
+
+    key: bytes | None = None
+    strict: bool = True
+    allow_unplaced: bool | None = None
+
+    @property
+    def needs_placement(self) -> bool:
+        """Whether a pod that the extender did not place is refused."""
+        return self.key is not None if self.allow_unplaced is None else not self.allow_unplaced
+
+
+def wanted(annotations: Mapping[str, str], *, uid: PodUid, node: NodeName, policy: Policy) -> Wanted:
+    """Read a pod's annotations.
+
+    MalformedError when its request says nothing that can be granted; K8sRdmaError (`STALE_PLACEMENT`) when
+    it asks for interfaces without a placement that counts, and needs one.
+    """
+    found = _read(annotations, uid, node, policy)
+    if found.request and found.promised is None and policy.needs_placement:
+        why = found.ignored or f"it has no annotation {PLACEMENT_ANNOTATION}"
+        msg = f"not placed by the scheduler extender, and allowUnplaced is off: {why}"
+        raise K8sRdmaError(msg, reason=Reason.STALE_PLACEMENT)
+    return found
+
+
+def _read(annotations: Mapping[str, str], uid: PodUid, node: NodeName, policy: Policy) -> Wanted:
+    def request() -> Request:
+        return read_request(annotations.get(ANNOTATION), strict=policy.strict).request
+
     text = annotations.get(PLACEMENT_ANNOTATION)
     if not text:
-        return Wanted(request=parse_request(annotations.get(ANNOTATION)))
+        return Wanted(request=request())
     try:
-        promised = decode(text, uid=uid, node=node, key=key)
+        promised = decode(text, uid=uid, node=node, key=policy.key)
     except MalformedError as error:
-        return Wanted(request=parse_request(annotations.get(ANNOTATION)), ignored=str(error))
-    if key is not None:
+        return Wanted(request=request(), ignored=str(error))
+    if policy.key is not None:
         return Wanted(request=_request_of(promised), promised=promised)
-    request = parse_request(annotations.get(ANNOTATION))
-    if request != _request_of(promised):
+    asked = request()
+    if asked != _request_of(promised):
         why = f"{PLACEMENT_ANNOTATION}: not signed, and its rates are not those of {ANNOTATION}"
-        return Wanted(request=request, ignored=why)
-    return Wanted(request=request, promised=promised)
+        return Wanted(request=asked, ignored=why)
+    return Wanted(request=asked, promised=promised)
 
 
 def _request_of(placement: Placement) -> Request:

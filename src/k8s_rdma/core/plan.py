@@ -23,20 +23,31 @@ def plan(receipt: Receipt, addressing: Mapping[str, Addressing]) -> tuple[Step, 
     addressing: by interface name; an interface that is not in it comes up without addresses.
     """
     return (
+        *claims(receipt),
+        *(_configure(receipt, interface, addressing) for interface in receipt.interfaces),
+    )
+
+
+def claims(receipt: Receipt) -> tuple[Step, ...]:
+    """The part of the plan whose inverses end an attachment: rates and moves.
+
+    A VF that moves loses its addresses (Linux `__dev_change_net_namespace`), so they need no undoing; and
+    what the pod has under an interface's name may be somebody else's if that VF was never given.
+    """
+    return (
         *_rates(receipt.interfaces),
         *(
             GiveVf(vf=interface.vf, home=interface.home, netns=receipt.netns, ifname=interface.ifname)
             for interface in receipt.interfaces
         ),
-        *(_configure(receipt, interface, addressing) for interface in receipt.interfaces),
     )
 
 
 def undo(steps: Iterable[Step]) -> tuple[Step, ...]:
     """The inverses in reverse order.
 
-    Of the whole plan, this is also how an attachment ends and how a crash is cleaned up: every inverse
-    holds at once where its step never happened.
+    Of `claims`, this is how an attachment ends, how a failure is undone and how a crash is cleaned up:
+    every inverse holds at once where its step never happened.
     """
     return tuple(step.inverse for step in reversed(tuple(steps)))
 

@@ -14,8 +14,9 @@ from k8s_rdma import logs
 from k8s_rdma.config import load_key, port_of
 from k8s_rdma.extender.app import make_app
 from k8s_rdma.extender.service import running
-from k8s_rdma.http_server import HttpServer, listen, stop_on_signals
+from k8s_rdma.http_server import HttpServer, listen
 from k8s_rdma.kube.client import connect
+from k8s_rdma.signals import stop_on_signals
 
 if TYPE_CHECKING:
     import socket

@@ -12,9 +12,10 @@ import uvloop
 
 from k8s_rdma import logs
 from k8s_rdma.config import port_of
-from k8s_rdma.http_server import HttpServer, listen, stop_on_signals
+from k8s_rdma.http_server import HttpServer, listen
 from k8s_rdma.server.agent_link import AgentLink
 from k8s_rdma.server.app import make_app
+from k8s_rdma.signals import stop_on_signals
 
 if TYPE_CHECKING:
     import socket

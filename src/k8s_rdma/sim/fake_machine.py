@@ -160,6 +160,13 @@ class FakeMachine:
         self.links[pci] = link_mbps
         self.changed()
 
+    def remove_pf(self, pci: PciAddress) -> None:
+        """Let a PF vanish with its VFs, wherever they are."""
+        del self.pfs[pci]
+        for vf in [each for each in self.functions if each.pf == pci]:
+            self._devices.remove(self.functions.pop(vf).device)
+        self.changed()
+
     def set_unreadable(self, *unreadable: Unreadable) -> None:
         """Let observations report that these could not be looked at."""
         self.unreadable = unreadable
