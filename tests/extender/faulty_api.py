@@ -42,7 +42,8 @@ class FaultyApi:
     """`ClusterApi` that hands on to another one.
 
     faults: of the binds to come, in order. unread: that many reads of a pod fail. writing: binds wait
-    for it before they are handed on. started, begun: binds that began, and an event for the first.
+    for it before they are handed on. answering, reading: binds wait before they are answered, reads of a
+    pod before they are. started, begun: binds that began, and an event for the first.
     watching: cleared to hold back the lists of pods.
     """
 
@@ -55,6 +56,8 @@ class FaultyApi:
     started: list[PodBinding] = field(default_factory=list)
     begun: asyncio.Event = field(default_factory=asyncio.Event)
     writing: asyncio.Event = field(default_factory=open_gate)
+    answering: asyncio.Event = field(default_factory=open_gate)
+    reading: asyncio.Event = field(default_factory=open_gate)
     watching: asyncio.Event = field(default_factory=open_gate)
     late: asyncio.Event = field(default_factory=asyncio.Event)
     late_writes: list[asyncio.Task[None]] = field(default_factory=list)
@@ -65,7 +68,9 @@ class FaultyApi:
             self.unread -= 1
             message = "get pod: no answer"
             raise ApiUncertainError(message)
-        return await self.real.get_pod(namespace, name)
+        pod = await self.real.get_pod(namespace, name)
+        await self.reading.wait()
+        return pod
 
     async def bind_pod(self, binding: PodBinding) -> None:
         self.started.append(binding)
@@ -80,6 +85,7 @@ class FaultyApi:
             self.late_writes.append(asyncio.create_task(self._write_late(binding)))
         elif fault is not Fault.DROPPED:
             await self.real.bind_pod(binding)
+        await self.answering.wait()
         if fault:
             raise ApiUncertainError("bind pod: no answer")
 

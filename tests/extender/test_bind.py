@@ -419,6 +419,45 @@ async def test_doubt_leaves_the_end_of_a_deleted_pod_to_the_nodes_next_report():
         assert state.reservation("w1", uid).ended_at is not None
 
 
+@pytest.mark.parametrize("fault", [None, Fault.LOST])
+async def test_answer_after_the_pods_end_does_not_bring_its_promise_back(fault):
+    async with world("w1", settle_s=3600.0) as w:
+        w.api.faults.append(fault)
+        (w.api.answering if fault is None else w.api.reading).clear()
+        await w.create_pod("q", 6_000)
+        await w.filter("q")
+        state, uid = w.extender.binder.state, w.pods["q"]["metadata"]["uid"]
+        bind = asyncio.create_task(w.bind("q", "w1"))
+        await until(lambda: bool(state.reservation("w1", uid)) and state.reservation("w1", uid).bound)
+        if fault:
+            await until(lambda: w.api.reads == 1)
+        await w.delete_pod("q")
+        await until(lambda: state.reservation("w1", uid).ended_at is not None)
+        await w.create_pod("p", 6_000)
+        assert await w.fitting("p") == ["w1"]  # the node was asked, and what had ended is over
+        w.api.answering.set()
+        w.api.reading.set()
+        await bind
+        assert state.pods() == frozenset()
+        assert await w.fitting("p") == ["w1"]
+
+
+async def test_end_of_a_pod_that_is_being_read_back_is_not_forgotten():
+    async with world("w1", settle_s=3600.0) as w:
+        w.api.faults.append(Fault.LOST)
+        w.api.reading.clear()
+        await w.create_pod("q", 6_000)
+        await w.filter("q")
+        state, uid = w.extender.binder.state, w.pods["q"]["metadata"]["uid"]
+        bind = asyncio.create_task(w.bind("q", "w1"))
+        await until(lambda: w.api.reads == 1 and state.reservation("w1", uid).bound)
+        await w.finish_pod("q")
+        await until(lambda: state.reservation("w1", uid).ended_at is not None)
+        w.api.reading.set()
+        assert await bind == ""
+        assert state.reservation("w1", uid).ended_at is not None
+
+
 async def test_bind_of_one_pod_waits_for_the_bind_of_it_that_is_under_way():
     async with world("w1") as w:
         w.api.writing.clear()

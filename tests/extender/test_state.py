@@ -127,6 +127,34 @@ def test_first_promise_stands_when_the_annotation_says_something_else_later():
     assert state.reservation(W1, P).interfaces == reservation(1_000).interfaces
 
 
+def test_answer_of_a_write_makes_nothing_anew_when_the_promise_is_over():
+    state = ClusterState()
+    state.reserve(W2, P, reservation(in_doubt=True))
+    state.written(W1, P)
+    assert not state.pods()
+
+
+def test_answer_of_a_write_keeps_the_end_and_takes_over_what_was_written():
+    state = ClusterState()
+    state.reserve(W1, P, reservation(1_000, in_doubt=True))
+    state.ended(P, 5.0)
+    state.written(W1, P, reservation(2_000).interfaces)
+    held = state.reservation(W1, P)
+    assert (held.bound, held.in_doubt, held.ended_at) == (True, False, 5.0)
+    assert held.interfaces == reservation(2_000).interfaces
+
+
+@pytest.mark.parametrize("changes", [{"bound": True}, {"ended_at": 5.0}])
+def test_doubt_changes_nothing_when_the_pod_is_known_to_be_bound_or_over(changes):
+    state = ClusterState()
+    held = reservation(**changes)
+    state.reserve(W1, P, held)
+    assert state.doubt(W1, P) is None
+    assert state.doubt(W2, P) is None
+    assert state.reservation(W1, P) is held
+    assert state.nodes_of(P) == {W1}
+
+
 def test_pod_bound_without_a_placement_holds_nothing():
     state = ClusterState()
     state.bound(W1, P, None)

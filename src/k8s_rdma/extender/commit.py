@@ -15,7 +15,7 @@ between filter and bind; and what it would guard, the request annotation, is com
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 from weakref import WeakValueDictionary
 
@@ -125,7 +125,7 @@ class Commits:
             return error.message
         except ApiUncertainError as error:
             return await self._read_back(bind, reservation, error, sure=False)
-        self._state.bound(bind.node, bind.uid, reservation)
+        self._state.written(bind.node, bind.uid)
         return ""
 
     def _binding(self, bind: Bind, reservation: Reservation | None) -> PodBinding:
@@ -161,11 +161,11 @@ class Commits:
         """The pod is bound to the wanted node: by an earlier write of ours, or by someone else."""
         if reservation is None:
             return ""
-        self._state.withdraw(bind.node, bind.uid)
         interfaces = promised_to(pod, self._key)
         if interfaces is None:
+            self._state.withdraw(bind.node, bind.uid)
             return f"pod {bind.pod} is already bound to node {pod.node}, without a placement of this extender"
-        self._state.bound(bind.node, bind.uid, replace(reservation, interfaces=interfaces))
+        self._state.written(bind.node, bind.uid, interfaces)
         return ""
 
     def _unbound(self, bind: Bind, reservation: Reservation | None, *, sure: bool) -> None:
@@ -174,8 +174,9 @@ class Commits:
         if sure and not reservation.in_doubt:
             self._state.withdraw(bind.node, bind.uid)
             return
-        doubted = replace(reservation, in_doubt=True)
-        self._state.reserve(bind.node, bind.uid, doubted)
+        doubted = self._state.doubt(bind.node, bind.uid)
+        if doubted is None:
+            return
         task = self._tasks.create_task(self._settle(bind, doubted))
         self.doubts.add(task)
         task.add_done_callback(self.doubts.discard)

@@ -156,11 +156,37 @@ class ClusterState:
         promised: by its placement annotation, None when it has none that counts. What was reserved here
         first stands whatever the annotation says later: the pod's owner may edit it.
         """
-        for other in self._places.get(uid, set()) - {node}:
-            self.withdraw(other, uid)
+        self._leave_others(node, uid)
         held = self.reservation(node, uid) or promised
         if held is not None and not held.bound:
             self.reserve(node, uid, replace(held, bound=True, in_doubt=False))
+
+    def written(
+        self, node: NodeName, uid: PodUid, interfaces: tuple[PlacedInterface, ...] | None = None
+    ) -> None:
+        """The API server answered that the pod is bound to the node; it holds nothing anywhere else.
+
+        interfaces: what was written; None when it is what is held. The answer may come after the pod's
+        end: what has ended stays ended, and what is not held any more is not made anew, since nobody would
+        end it again.
+        """
+        self._leave_others(node, uid)
+        held = self.reservation(node, uid)
+        if held is not None:
+            changed = replace(held, interfaces=interfaces or held.interfaces, bound=True, in_doubt=False)
+            self.reserve(node, uid, changed)
+
+    def doubt(self, node: NodeName, uid: PodUid) -> Reservation | None:
+        """A write that binds the pod here got no answer; what is in doubt now.
+
+        None when nothing is: the pod has ended, or is known to be bound.
+        """
+        held = self.reservation(node, uid)
+        if held is None or held.bound or held.ended_at is not None:
+            return None
+        doubted = replace(held, in_doubt=True)
+        self.reserve(node, uid, doubted)
+        return doubted
 
     def ended(self, uid: PodUid, at: float) -> None:
         """The pod is finished or gone.
@@ -212,6 +238,10 @@ class ClusterState:
             del entry.reservations[uid]
             self._left(node, uid)
         return bool(over)
+
+    def _leave_others(self, node: NodeName, uid: PodUid) -> None:
+        for other in self._places.get(uid, set()) - {node}:
+            self.withdraw(other, uid)
 
     def _left(self, node: NodeName, uid: PodUid) -> None:
         places = self._places[uid]
