@@ -216,6 +216,22 @@ async def test_placement_that_a_pods_owner_wrote_promises_nothing_when_there_is_
         assert await w.bind("p", "w1") == ""
 
 
+async def test_plain_pod_cannot_claim_a_node_by_a_placement_of_its_own_when_there_is_no_key():
+    async with world("w1") as w:
+        q = await w.create_pod("q")
+        claim = {"version": 1, "node": "w1", "uid": q["metadata"]["uid"], "interfaces": []}
+        claim["interfaces"] = [{"pf": PF0, "min_tx_rate": 10_000, "max_tx_rate": 0}]
+        await w.bind_by_hand("q", "w1", **{"k8s-rdma.io_placement": json.dumps(claim)})
+        await w.create_pod("marker", 6_000)
+        assert await w.bind("marker", "w1") == ""
+        await w.finish_pod("marker")
+        uid = w.pods["marker"]["metadata"]["uid"]
+        await until(lambda: w.extender.binder.state.reservation("w1", uid).ended_at is not None)
+        await w.create_pod("p", 9_000)  # the marker's end has been seen, and so has the bound pod before it
+        assert await w.fitting("p") == ["w1"]
+        assert await w.bind("p", "w1") == ""
+
+
 async def test_promise_stands_when_the_pods_owner_edits_or_removes_the_annotation():
     async with world("w1", key=KEY) as w:
         await w.create_pod("q", 6_000)

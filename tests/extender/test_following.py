@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,6 +18,7 @@ from k8s_rdma.extender.state import ClusterState, Reservation
 from k8s_rdma.extender.touching import Toucher
 from k8s_rdma.extender.waiting import Waiting
 from k8s_rdma.kube.api import ApiUncertainError, Changed, Gone, Listed, NodeView, PodView
+from k8s_rdma.wire.annotation import ANNOTATION
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode
 
 if TYPE_CHECKING:
@@ -66,8 +68,15 @@ class Watched:
         return self.state.reservation(W1, PodUid(name)).ended_at is not None
 
 
-def pod(name: str, node: str | None = None, *, finished: bool = False, uid: str = "") -> PodView:
-    annotations = {}
+def pod(
+    name: str,
+    node: str | None = None,
+    *,
+    finished: bool = False,
+    uid: str = "",
+    asks: str = '[{"min_tx_rate": 1000}]',
+) -> PodView:
+    annotations = {ANNOTATION: asks}
     if node:
         placement = Placement(node=NodeName(node), interfaces=PLACED)
         annotations[PLACEMENT_ANNOTATION] = encode(placement, PodUid(uid or name), None)
@@ -87,6 +96,33 @@ def test_listed_pods_that_are_bound_hold_what_they_were_promised():
     assert w.pods.listed
     assert w.state.pods() == {"p"}
     assert w.state.reservation(W1, PodUid("p")).bound
+
+
+@pytest.mark.parametrize(
+    ("asks", "counts"),
+    [
+        ('[{"min_tx_rate": 1000}]', True),
+        ('[{"Min_TX_rate": 1000, "colour": "red"}]', True),
+        ("", False),
+        ('[{"min_tx_rate": 999}]', False),
+        ('[{"min_tx_rate": 1000, "max_tx_rate": 2000}]', False),
+        ('[{"min_tx_rate": 1000}, {}]', False),
+        ("[", False),
+    ],
+)
+def test_placement_that_is_not_signed_counts_only_when_the_pod_asks_for_just_that(asks, counts):
+    w = Watched()
+    w.listing(pod("p", "w1", asks=asks))
+    assert bool(w.state.pods()) == counts
+
+
+def test_signed_placement_counts_whatever_the_pod_asks_for_later():
+    w = Watched()
+    w.pods.key = b"key"
+    signed = encode(Placement(node=W1, interfaces=PLACED), PodUid("p"), b"key")
+    annotations = {PLACEMENT_ANNOTATION: signed, ANNOTATION: "[{}]"}
+    w.listing(replace(pod("p", "w1"), annotations=annotations))
+    assert w.state.pods() == {"p"}
 
 
 def test_pod_that_a_later_list_misses_has_ended():

@@ -25,13 +25,15 @@ from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.placement import Placement
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.kube.api import API_ERRORS, ApiRefusedError, ApiUncertainError, ApiUnreachableError, PodBinding
+from k8s_rdma.wire.annotation import ANNOTATION, read_request
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, decode, encode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from types import TracebackType
 
     from k8s_rdma.core.placement import PlacedInterface
+    from k8s_rdma.core.request import InterfaceRequest
     from k8s_rdma.errors import K8sRdmaError
     from k8s_rdma.extender.state import ClusterState, Reservation
     from k8s_rdma.kube.api import ClusterApi, PodView
@@ -57,15 +59,38 @@ class Bind:
 
 
 def promised_to(pod: PodView, key: bytes | None) -> tuple[PlacedInterface, ...] | None:
-    """What a bound pod's placement annotation promises it; None when it has none that counts."""
+    """What a bound pod's placement annotation promises it; None when it has none that counts.
+
+    Without a key anybody may have written it, so it counts only if it gives what the pod asks for: then
+    it says no more than where. Agents judge placements by the same rule.
+    """
     text = pod.annotations.get(PLACEMENT_ANNOTATION)
     if text is None or pod.node is None:
         return None
     try:
-        return decode(text, uid=pod.uid, node=pod.node, key=key).interfaces
+        interfaces = decode(text, uid=pod.uid, node=pod.node, key=key).interfaces
+        if key is None:
+            _check_rates(pod, interfaces)
     except MalformedError as error:
         _log.warning("placement_ignored", pod=f"{pod.namespace}/{pod.name}", error=error.message)
         return None
+    return interfaces
+
+
+def _check_rates(pod: PodView, interfaces: Iterable[PlacedInterface]) -> None:
+    """Refuse a placement that does not give what the pod asks for."""
+    if _rates(interfaces) != _asked_rates(pod):
+        msg = f"{PLACEMENT_ANNOTATION}: not signed, and its rates are not those of {ANNOTATION}"
+        raise MalformedError(msg)
+
+
+def _asked_rates(pod: PodView) -> list[tuple[int, int]]:
+    """Not strict: unknown keys say nothing of rates, and it may have been bound where they are tolerated."""
+    return _rates(read_request(pod.annotations.get(ANNOTATION), strict=False).request.interfaces)
+
+
+def _rates(interfaces: Iterable[InterfaceRequest | PlacedInterface]) -> list[tuple[int, int]]:
+    return [(interface.min_tx_rate_mbps, interface.max_tx_rate_mbps) for interface in interfaces]
 
 
 class Commits:
