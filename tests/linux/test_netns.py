@@ -130,6 +130,24 @@ def test_held_namespace_does_not_depend_on_the_descriptor_it_came_by():
     namespaces.release(sandbox)
 
 
+def test_held_namespace_does_not_stand_for_another_path_of_the_same_inode(netns, tmp_path):
+    """The kernel gives a dead namespace's inode to a new one; they differ by their paths."""
+    namespaces = Namespaces()
+    held = namespaces.hold(netns, "/nowhere/new")
+    dead = NetnsRef(str(tmp_path / "dead"), held.inode)
+    assert namespaces.alive(held)
+    assert not namespaces.alive(dead)
+    namespaces.release(held)
+
+
+def test_descriptor_lent_survives_a_release_meanwhile(netns):
+    namespaces = Namespaces()
+    held = namespaces.hold(netns, "/nowhere/pod")
+    with namespaces.opened(held) as lent:
+        namespaces.release(held)
+        assert os.fstat(lent).st_ino == held.inode
+
+
 def test_holding_fails_when_the_descriptor_is_none_of_a_network_namespace():
     for path in ("/dev/null", "/proc/self/ns/mnt"):
         with (

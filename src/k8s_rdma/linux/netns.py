@@ -9,6 +9,7 @@ import ctypes
 import errno
 import fcntl
 import os
+import threading
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -69,7 +70,9 @@ class Namespaces:
     def __init__(self, host_root: Path = Path("/")) -> None:
         """`host_root` is where the node's root file system is mounted."""
         self._host_root = host_root
-        self._held: dict[int, list[int]] = {}
+        # By path and inode: an inode alone names another namespace as soon as the kernel uses it again.
+        self._held: dict[NetnsRef, list[int]] = {}
+        self._lock = threading.Lock()
 
     def hold(self, namespace: int, path: str) -> NetnsRef:
         """Keep a namespace reachable until `release`; the descriptor stays the caller's.
@@ -79,24 +82,27 @@ class Namespaces:
         if not _is_network_namespace(namespace):
             msg = f"namespace {path}: the descriptor handed over is not one of a network namespace"
             raise KernelError(msg)
-        inode = os.fstat(namespace).st_ino
-        self._held.setdefault(inode, []).append(os.dup(namespace))
-        return NetnsRef(path, inode)
+        netns = NetnsRef(path, os.fstat(namespace).st_ino)
+        with self._lock:
+            self._held.setdefault(netns, []).append(os.dup(namespace))
+        return netns
 
     def release(self, netns: NetnsRef) -> None:
         """Undo one `hold`. Whoever holds a namespace keeps the kernel from ending it."""
-        held = self._held.get(netns.inode, [])
-        if held:
-            os.close(held.pop())
-        if not held:
-            self._held.pop(netns.inode, None)
+        with self._lock:
+            held = self._held.get(netns, [])
+            if held:
+                os.close(held.pop())
+            if not held:
+                self._held.pop(netns, None)
 
     def close(self) -> None:
         """Undo every `hold`."""
-        while self._held:
-            _, held = self._held.popitem()
-            for namespace in held:
-                os.close(namespace)
+        with self._lock:
+            while self._held:
+                _, held = self._held.popitem()
+                for namespace in held:
+                    os.close(namespace)
 
     @contextmanager
     def opened(self, netns: NetnsRef) -> Iterator[int | None]:
@@ -104,10 +110,9 @@ class Namespaces:
 
         KernelError when that cannot be told, because the path cannot be looked at from here.
         """
-        if netns.inode in self._held:
-            yield self._held[netns.inode][-1]
-            return
-        namespace = self._open(netns)
+        namespace = self._held_descriptor(netns)
+        if namespace is None:
+            namespace = self._open(netns)
         try:
             yield namespace
         finally:
@@ -130,6 +135,12 @@ class Namespaces:
                 return namespace is not None
         except KernelError:
             return True
+
+    def _held_descriptor(self, netns: NetnsRef) -> int | None:
+        """A descriptor of its own, so that a `release` on another thread does not close it under way."""
+        with self._lock:
+            held = self._held.get(netns)
+            return os.dup(held[-1]) if held else None
 
     def _open(self, netns: NetnsRef) -> int | None:
         path = self._on_host(netns.path)
