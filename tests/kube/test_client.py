@@ -15,6 +15,7 @@ from k8s_rdma.kube.api import (
     ApiUnreachableError,
     Changed,
     Gone,
+    LeaseView,
     Listed,
     NodeView,
     PodBinding,
@@ -71,6 +72,45 @@ async def test_bind_pod_is_refused_when_pod_is_bound_already(cluster):
         await c.client.bind_pod(binding(uid))
         with pytest.raises(ApiRefusedError, match="already assigned to node"):
             await c.client.bind_pod(binding(uid))
+
+
+def lease(holder: str, version: str = "") -> LeaseView:
+    return LeaseView(namespace="kube-system", name="binder", holder=holder, duration_s=15, version=version)
+
+
+async def test_lease_is_made_renewed_and_released(cluster):
+    async with cluster() as c:
+        assert await c.client.get_lease("kube-system", "binder") is None
+        made = await c.client.write_lease(lease("a"))
+        assert made == lease("a", made.version) == await c.client.get_lease("kube-system", "binder")
+        renewed = await c.client.write_lease(made)
+        assert renewed.version != made.version
+        released = await c.client.write_lease(lease("", renewed.version))
+        assert released == await c.client.get_lease("kube-system", "binder") == lease("", released.version)
+
+
+async def test_lease_is_refused_with_409_when_somebody_else_wrote_it(cluster):
+    async with cluster() as c:
+        made = await c.client.write_lease(lease("a"))
+        taken = await c.client.write_lease(lease("b", made.version))
+        for late in (made, lease("c")):
+            with pytest.raises(ApiRefusedError) as refused:
+                await c.client.write_lease(late)
+            assert refused.value.status == 409
+        assert await c.client.get_lease("kube-system", "binder") == taken
+
+
+async def test_lease_keeps_what_others_wrote_into_it(cluster):
+    async with cluster() as c:
+        made = await c.client.write_lease(lease("a"))
+        url = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/binder"
+        labelled = await c.http.patch(url, json={"metadata": {"labels": {"a": "b"}}}, headers=MERGE)
+        assert labelled.status_code == 200
+        seen = await c.client.get_lease(made.namespace, made.name)
+        await c.client.write_lease(seen)
+        stored = (await c.http.get(url)).json()
+        assert stored["metadata"]["labels"] == {"a": "b"}
+        assert stored["spec"]["renewTime"].endswith("Z")
 
 
 async def test_annotate_node_sets_one_annotation_and_keeps_the_others(cluster):

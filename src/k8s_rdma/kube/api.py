@@ -81,6 +81,22 @@ class PodBinding:
     annotations: Mapping[str, str]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseView:
+    """A Lease of `coordination.k8s.io/v1`.
+
+    holder: `holderIdentity`, empty when it was released. duration_s: `leaseDurationSeconds`, whole seconds
+    for which a renewal counts. version: `resourceVersion`, another one with every write; empty while the
+    object is not made.
+    """
+
+    namespace: str
+    name: str
+    holder: str
+    duration_s: int
+    version: str = ""
+
+
 class ApiRefusedError(K8sRdmaError):
     """The API server answered that it did not do it (HTTP 4xx); `status` is the code, nothing was written."""
 
@@ -130,4 +146,20 @@ class ClusterApi(Protocol):
 
     def follow_nodes(self) -> AsyncIterator[Event[NodeView]]:
         """Nodes: as `follow_pods`."""
+        ...
+
+
+class LeaseApi(Protocol):
+    """The calls for a Lease; errors as in `ClusterApi`."""
+
+    async def get_lease(self, namespace: str, name: str) -> LeaseView | None:
+        """The Lease as it is now, None when there is none."""
+        ...
+
+    async def write_lease(self, lease: LeaseView) -> LeaseView:
+        """Take, renew or release: set holder and duration, with the time now; answers what is there then.
+
+        Makes the object when `version` is empty. ApiRefusedError with 409 when there is one already, or
+        one of another version: somebody else has written it.
+        """
         ...

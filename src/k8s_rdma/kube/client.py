@@ -1,4 +1,4 @@
-"""`ClusterApi` over lightkube: the only code that talks to an API server."""
+"""`ClusterApi` and `LeaseApi` over lightkube: the only code that talks to an API server."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from k8s_rdma.kube.api import (
     Gone,
     Listed,
 )
-from k8s_rdma.kube.objects import BindingObject, NodeObject, PodObject
+from k8s_rdma.kube.objects import BindingObject, LeaseObject, NodeObject, PodObject
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
     from k8s_rdma.core.ids import NodeName
-    from k8s_rdma.kube.api import Event, NodeView, PodBinding, PodView
+    from k8s_rdma.kube.api import Event, LeaseView, NodeView, PodBinding, PodView
 
 SILENCE_S = 600.0
 """Nodes alone make a change every five minutes, by their status."""
@@ -61,7 +61,7 @@ def connect(kubeconfig: str | None = None, *, timeout_s: float = 5.0, silence_s:
 
 
 class Client:
-    """`ClusterApi` through a lightkube client, which it owns.
+    """`ClusterApi` and `LeaseApi` through a lightkube client, which it owns.
 
     silence_s: a watch that says nothing for so long is taken for lost: a connection that a firewall
         forgot never ends by itself.
@@ -97,6 +97,31 @@ class Client:
         patch = {"metadata": {"annotations": {key: value}}}
         with _named_errors(f"annotate node {node}"):
             await self._client.patch(NodeObject, _segment(node), patch, patch_type=PatchType.MERGE)
+
+    async def get_lease(self, namespace: str, name: str) -> LeaseView | None:
+        """`GET /apis/coordination.k8s.io/v1/namespaces/NS/leases/NAME`."""
+        try:
+            with _named_errors(f"get lease {namespace}/{name}"):
+                lease = await self._client.get(LeaseObject, _segment(name), namespace=_segment(namespace))
+        except ApiRefusedError as refused:
+            if refused.status == 404:
+                return None
+            raise
+        return lease.view()
+
+    async def write_lease(self, lease: LeaseView) -> LeaseView:
+        """`POST` without a version; else `PATCH`, which leaves alone what others keep in the object."""
+        written, namespace = LeaseObject.of(lease), _segment(lease.namespace)
+        with _named_errors(f"write lease {lease.namespace}/{lease.name}"):
+            if not lease.version:
+                made = await self._client.create(written, namespace=namespace)
+                return made.view()
+            name, spec = _segment(lease.name), msgspec.to_builtins(written.spec)
+            patch = {"metadata": {"resourceVersion": lease.version}, "spec": spec}
+            changed = await self._client.patch(
+                LeaseObject, name, patch, namespace=namespace, patch_type=PatchType.MERGE
+            )
+            return changed.view()
 
     async def follow_pods(self) -> AsyncIterator[Event[PodView]]:
         """List and watch `/api/v1/pods`, unfinished ones."""

@@ -6,19 +6,21 @@ of the memory, which counts when all pods of a cluster are listed.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import msgspec
 from lightkube.core.resource import (
     ApiInfo,
     GlobalResource,
+    NamespacedResource,
     NamespacedResourceG,
     NamespacedSubResource,
     ResourceDef,
 )
 
 from k8s_rdma.core.ids import NodeName, PodUid
-from k8s_rdma.kube.api import NodeView, PodView
+from k8s_rdma.kube.api import LeaseView, NodeView, PodView
 from k8s_rdma.wire.annotation import ANNOTATION
 
 if TYPE_CHECKING:
@@ -140,4 +142,49 @@ class BindingObject(msgspec.Struct, NamespacedSubResource):
                 annotations=dict(binding.annotations) or None,
             ),
             target=_Target(name=binding.node),
+        )
+
+
+class _LeaseSpec(msgspec.Struct, frozen=True, omit_defaults=True):
+    holderIdentity: str | None = None  # noqa: N815  the API's name
+    leaseDurationSeconds: int | None = None  # noqa: N815  the API's name
+    renewTime: str | None = None  # noqa: N815  the API's name
+
+
+class LeaseObject(msgspec.Struct, NamespacedResource):
+    """`coordination.k8s.io/v1` Lease."""
+
+    _api_info = ApiInfo(
+        resource=ResourceDef("coordination.k8s.io", "v1", "Lease"),
+        plural="leases",
+        verbs=["get", "post", "patch"],
+    )
+    metadata: Metadata
+    apiVersion: str | None = None  # noqa: N815  the API's name
+    kind: str | None = None
+    spec: _LeaseSpec = _LeaseSpec()
+
+    @classmethod
+    def of(cls, lease: LeaseView) -> LeaseObject:
+        """The object to write, renewed now."""
+        return cls(
+            metadata=Metadata(
+                name=lease.name, namespace=lease.namespace, resourceVersion=lease.version or None
+            ),
+            spec=_LeaseSpec(
+                holderIdentity=lease.holder,
+                leaseDurationSeconds=lease.duration_s,
+                renewTime=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+            ),
+        )
+
+    def view(self) -> LeaseView:
+        """The same as a value."""
+        meta, spec = self.metadata, self.spec
+        return LeaseView(
+            namespace=meta.namespace or "",
+            name=meta.name,
+            holder=spec.holderIdentity or "",
+            duration_s=spec.leaseDurationSeconds or 0,
+            version=meta.resourceVersion or "",
         )
