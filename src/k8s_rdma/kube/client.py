@@ -111,11 +111,10 @@ class Client:
 
     async def write_lease(self, lease: LeaseView) -> LeaseView:
         """`POST` without a version; else `PATCH`, which leaves alone what others keep in the object."""
-        written, namespace = LeaseObject.of(lease), _segment(lease.namespace)
         with _named_errors(f"write lease {lease.namespace}/{lease.name}"):
+            written, namespace = LeaseObject.of(lease), _segment(lease.namespace)
             if not lease.version:
-                made = await self._client.create(written, namespace=namespace)
-                return made.view()
+                return (await self._client.create(written)).view()
             name, spec = _segment(lease.name), msgspec.to_builtins(written.spec)
             patch = {"metadata": {"resourceVersion": lease.version}, "spec": spec}
             changed = await self._client.patch(
