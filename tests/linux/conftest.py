@@ -1,0 +1,33 @@
+"""Namespaces of the test's own."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from k8s_rdma.linux.netns import create_namespace, entered
+from k8s_rdma.linux.rtnl import Rtnl
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def namespace() -> Iterator[int]:
+    """A new network namespace, which this thread is in."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root, or a user namespace that makes one")
+    descriptor = create_namespace()
+    try:
+        with entered(descriptor):
+            yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@pytest.fixture
+def rtnl(namespace: int) -> Iterator[Rtnl]:
+    with Rtnl() as opened:
+        yield opened

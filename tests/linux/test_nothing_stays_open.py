@@ -1,0 +1,80 @@
+"""Descriptors and threads: what is closed is gone, and nothing waits for ever."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import struct
+import threading
+from pathlib import Path
+
+import pytest
+
+from k8s_rdma.core.step import NetnsRef
+from k8s_rdma.errors import KernelError
+from k8s_rdma.linux.link_events import LinkEvents
+from k8s_rdma.linux.netlink import NetlinkError, NetlinkSocket, text
+from k8s_rdma.linux.netns import Namespaces, current_namespace
+from k8s_rdma.linux.rtnl import named, of_kind
+
+OURS = Path("/proc/self/ns/net")
+DEADLINE_S = 10
+
+
+def open_files():
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_namespaces_keep_nothing_open_when_all_is_released_or_closed(tmp_path):
+    own, namespaces = current_namespace(), Namespaces()
+    before = open_files()
+    namespaces.release(namespaces.hold(own, "/run/netns/elsewhere"))
+    assert open_files() == before
+    for _ in range(2):
+        namespaces.hold(own, "/run/netns/elsewhere")
+    namespaces.close()
+    assert open_files() == before
+    os.close(own)
+
+
+@pytest.mark.parametrize(
+    ("kind", "offset"), [("net", 0), ("net", 1), ("mnt", 0)], ids=["it", "other", "no net"]
+)
+def test_looking_at_a_namespace_keeps_nothing_open(tmp_path, kind, offset):
+    (tmp_path / "a").symlink_to(f"/proc/self/ns/{kind}")
+    before = open_files()
+    Namespaces(tmp_path).alive(NetnsRef("/a", OURS.stat().st_ino + offset))
+    assert open_files() == before
+
+
+def test_looking_at_a_namespace_does_not_wait_when_a_fifo_lies_there(tmp_path):
+    os.mkfifo(tmp_path / "a")
+    with (
+        pytest.raises(KernelError, match="cannot be looked at"),
+        Namespaces(tmp_path).opened(NetnsRef("/a", 1)),
+    ):
+        pass
+
+
+def test_link_events_leave_no_thread_and_no_file_when_closed_even_twice(rtnl, tmp_path):
+    before, told = open_files(), threading.Event()
+    events = LinkEvents(told.set)
+    rtnl.create("create", named("b"), of_kind("bridge"))
+    assert told.wait(DEADLINE_S)
+    events.close()
+    assert "link-events" not in {thread.name for thread in threading.enumerate()}
+    assert open_files() == before
+    with (tmp_path / "a").open("w") as one, (tmp_path / "b").open("w") as other:
+        events.close()
+        assert not one.closed
+        assert os.fstat(one.fileno()) != os.fstat(other.fileno())
+
+
+def test_error_at_a_dumps_end_has_the_kernels_explanation():
+    """The explanation stands at once behind the status there: no request is copied (netlink_dump_done)."""
+    connection, kernel = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    body = struct.pack("=i", -errno.EINVAL) + text(1, "so it is")
+    kernel.send(struct.pack("=IHHII", 16 + len(body), 3, 0x200, 1, 0) + body)
+    with kernel, NetlinkSocket(connection) as asking, pytest.raises(NetlinkError, match=r"\(so it is\)$"):
+        asking.dump(0, b"", "list")
