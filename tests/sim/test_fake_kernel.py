@@ -106,6 +106,15 @@ def test_vf_comes_home_under_its_last_name_or_a_free_one_when_its_namespace_dies
     assert [vf.netdev for vf in kernel.observe().pfs[0].vfs] == ["rdma0", "dev0", "p0v2", "p0v3"]
 
 
+def test_vf_comes_home_down_and_bare_when_its_namespace_dies(kernel):
+    netns = kernel.machine.create_namespace()
+    kernel.apply(give(kernel, netns))
+    kernel.apply(ConfigureInterface(netns=netns, ifname="rdma0", addresses=("10.0.0.1/24",)))
+    kernel.machine.destroy_namespace(netns)
+    found = kernel.machine.interface("rdma0")
+    assert (found.up, found.addresses) == (False, ())
+
+
 def test_observation_tells_what_it_could_not_see_and_counts(kernel):
     unreadable = Unreadable("0000:04:00.0", "EIO")
     kernel.machine.set_unreadable(unreadable)

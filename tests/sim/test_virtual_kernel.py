@@ -9,7 +9,7 @@ import pytest
 
 from contract.lab import PF0, PF1, home_of
 from contract.virtual_lab import VirtualLab, needs_namespaces
-from k8s_rdma.core.step import BringHome, ConfigureInterface, GiveVf, SetRates, VfRate, VfRef
+from k8s_rdma.core.step import BringHome, ConfigureInterface, GiveVf, NetnsRef, SetRates, VfRate, VfRef
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.rtnl import Rtnl, enslaved_to, in_namespace, named, of_kind, with_alias, with_mac
 
@@ -133,6 +133,60 @@ def test_pods_own_interface_stays_when_it_bears_the_index_that_the_vf_had(lab):
         lab.kernel.apply(step.inverse)
         assert inside.link_at(vf.index).name == "own"
     assert lab.seen("enp3s0f0v1") is not None
+
+
+def test_giving_fails_and_the_pods_own_interface_keeps_its_name_when_it_bears_that_index(lab):
+    netns, other = lab.namespace(), lab.namespace()
+    step = give(lab, netns)
+    lab.kernel.apply(give(lab, other))
+    index = lab.rtnl.link("enp3s0f0r1").peer
+    inside = ("nsenter", f"--net={netns.path}", "ip", "link")
+    subprocess.run([*inside, "add", "own", "index", str(index), "type", "veth"], check=True)
+    with pytest.raises(KernelError, match="another namespace"):
+        lab.kernel.apply(step)
+    assert lab.seen("own", netns) is not None
+
+
+def test_vf_of_another_namespace_is_left_alone_where_the_released_one_cannot_be_looked_at(lab):
+    netns = lab.namespace()
+    step = give(lab, NetnsRef("/no/such/directory/pod", 1))
+    lab.kernel.apply(give(lab, netns))
+    before = lab.seen("rdma0", netns)
+    lab.kernel.apply(step.inverse)
+    assert lab.seen("rdma0", netns) == before
+
+
+def test_vf_stays_where_it_is_when_its_own_namespace_cannot_be_looked_at(lab, tmp_path):
+    netns = lab.namespace()
+    step = give(lab, netns)
+    lab.kernel.apply(step)
+    elsewhere = NetnsRef(str(tmp_path / "unmounted" / "pod"), netns.inode)
+    with pytest.raises(KernelError, match="cannot be looked at"):
+        lab.kernel.apply(BringHome(vf=VF, home=step.home, netns=elsewhere, ifname="rdma0"))
+    assert lab.seen("rdma0", netns) is not None
+
+
+def test_port_says_whose_the_vf_is_while_it_is_away(lab):
+    netns = lab.namespace()
+    step = give(lab, netns)
+    lab.kernel.apply(step)
+    assert lab.rtnl.link("enp3s0f0r1").alias == str(netns.inode)
+    lab.kernel.apply(step.inverse)
+    assert lab.rtnl.link("enp3s0f0r1").alias == ""
+
+
+def test_vf_that_is_away_is_not_made_anew_when_its_port_is_down(lab):
+    netns = lab.namespace()
+    lab.kernel.apply(give(lab, netns))
+    lab.rtnl.change(lab.rtnl.link("enp3s0f0r1").index, "maintenance", up=False)
+    assert lab.kernel.observe().pfs[0].vfs[1].netdev is None
+    assert lab.seen("rdma0", netns) is not None
+
+
+def test_vf_has_the_mac_that_its_pf_lets_through_whatever_its_netdev_says(lab):
+    before = lab.kernel.observe()
+    lab.rtnl.change(lab.rtnl.link("enp3s0f0v1").index, "alter", with_mac("02:00:00:00:00:77"))
+    assert lab.kernel.observe() == before
 
 
 def test_vf_comes_home_from_the_pod_where_somebody_else_put_it(lab):
