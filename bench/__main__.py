@@ -23,6 +23,8 @@ def main(arguments: list[str]) -> int:
             "--override-ini=verbosity_test_cases=1",
             "--override-ini=console_output_style=count",
             "--no-header",
+            # Benchmarks that only `record` save nothing of pytest-benchmark's; that is no fault.
+            "-Wignore::pytest_benchmark.logger.PytestBenchmarkWarning",
             *arguments,
         ]
     )

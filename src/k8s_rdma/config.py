@@ -38,13 +38,14 @@ def load_config(kind: type[T], path: str | None, overrides: Mapping[str, Any]) -
     where = path or "command line"
     try:
         document = yaml.safe_load(Path(path).read_text(encoding="utf-8")) if path else {}
-        if not isinstance(document or {}, dict):
+        document = {} if document is None else document
+        if not isinstance(document, dict):
             msg = f"{where}: expected a mapping of settings, got {type(document).__name__}"
             raise MalformedError(msg)
         given = {key: value for key, value in overrides.items() if value is not None}
-        return msgspec.convert({**(document or {}), **given}, kind)
+        return msgspec.convert({**document, **given}, kind)
     except (OSError, UnicodeDecodeError, yaml.YAMLError, msgspec.ValidationError) as error:
-        msg = f"{where}: {error}"
+        msg = f"{where}: {_words(error)}"
         raise MalformedError(msg) from error
 
 
@@ -75,3 +76,13 @@ def port_of(config: Listening, environment: Mapping[str, str]) -> int:
         msg = f"PORT: {text!r} is no TCP port (0 to {MAX_PORT})"
         raise MalformedError(msg, reason=Reason.INVALID_ENVIRONMENT)
     return int(text)
+
+
+def _words(error: Exception) -> str:
+    """What is wrong with the file, in one line."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        mark = error.problem_mark
+        return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
+    return " ".join(str(error).split())

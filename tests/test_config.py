@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from k8s_rdma.agent.config import AgentConfig
+from k8s_rdma.config import load_config, load_key
+from k8s_rdma.errors import MalformedError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def load(directory: Path, text: str, **overrides: object) -> AgentConfig:
+    (directory / "agent.yaml").write_text(text)
+    return load_config(AgentConfig, str(directory / "agent.yaml"), overrides)
+
+
+def test_config_is_defaults_then_file_then_overrides(tmp_path: Path) -> None:
+    found = load(tmp_path, "node: w1\nrunDir: /a\nstateDir: /b\n", runDir="/c", stateDir=None)
+    assert (found.node, found.run_dir, found.state_dir, found.host_root) == ("w1", "/c", "/b", "/")
+    assert load(tmp_path, "", node="w1").node == "w1"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("node: w1\nruNdir: /a\n", "unknown field `ruNdir`"),
+        ("runDir: /a\n", "missing required field `node`"),
+        ("node: w1\nstrict: 5\n", r"Expected `bool`, got `int` - at `\$.strict`"),
+        ("[]", "expected a mapping of settings, got list"),
+        ("node: [\n", "line 2, column 1: "),
+    ],
+)
+def test_config_error_is_one_line_with_file_and_field(tmp_path: Path, text: str, why: str) -> None:
+    with pytest.raises(MalformedError, match=why) as caught:
+        load(tmp_path, text)
+    assert str(caught.value).startswith(f"{tmp_path}/agent.yaml: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_config_file_that_is_missing_is_said_without_numbers(tmp_path: Path) -> None:
+    with pytest.raises(MalformedError, match=r"none\.yaml: No such file or directory$"):
+        load_config(AgentConfig, str(tmp_path / "none.yaml"), {})
+
+
+def test_key_is_refused_when_missing_or_empty(tmp_path: Path) -> None:
+    (tmp_path / "empty").write_text("\n")
+    (tmp_path / "key").write_text("secret\n")
+    assert load_key(None) is None
+    assert load_key(str(tmp_path / "key")) == b"secret"
+    for name, why in (("empty", "is empty"), ("none", "No such file")):
+        with pytest.raises(MalformedError, match=why):
+            load_key(str(tmp_path / name))
