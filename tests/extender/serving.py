@@ -12,10 +12,13 @@ import httpx2
 from extender.world import QUICK, World, until
 from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.extender.run import serve
+from k8s_rdma.extender.service import Authority
 from k8s_rdma.http_server import listen
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+    from k8s_rdma.extender.lease import Lease
 
 FILTER = "/scheduler/rdma_scheduling"
 PRIORITIZE = "/scheduler/prioritize"
@@ -40,13 +43,16 @@ class Served:
 
 
 @asynccontextmanager
-async def served(world: World, key: bytes | None = None, **settings: Any) -> AsyncIterator[Served]:
+async def served(
+    world: World, key: bytes | None = None, lease: Lease | None = None, **settings: Any
+) -> AsyncIterator[Served]:
     """Serve an extender for the cluster; entered at once, whether it is ready or not."""
     config = ExtenderConfig(node_port=world.port, **{**QUICK, **settings})
     stop = asyncio.Event()
     with listen("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
-        done = asyncio.create_task(serve(config, world.api, listener, stop=stop, key=key))
+        authority = Authority(key=key, lease=lease)
+        done = asyncio.create_task(serve(config, world.api, listener, stop=stop, authority=authority))
         try:
             base = f"http://127.0.0.1:{port}"
             async with httpx2.AsyncClient(base_url=base, trust_env=False, timeout=30) as http:

@@ -30,6 +30,8 @@ from k8s_rdma.extender.run import run
 run(load_config(ExtenderConfig, sys.argv[1], {}))
 """
 
+LEASE = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/k8s-rdma-extender"
+
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -65,6 +67,8 @@ async def test_process_serves_where_port_says_and_ends_with_0_at_a_signal(tmp_pa
         rest = await process.stderr.read()
         assert await process.wait() == 0, rest.decode()
         assert "extender_stopped" in rest.decode()
+        lease = (await c.http.get(LEASE)).json()["spec"]
+        assert (lease["holderIdentity"], lease["leaseDurationSeconds"]) == ("", 15)
 
 
 async def _port(process: asyncio.subprocess.Process) -> int:
@@ -93,6 +97,9 @@ def test_unknown_key_is_refused_by_name(tmp_path: Path):
         ("nodeTimeoutS", 0),
         ("maxBodyBytes", -1),
         ("strict", "yes"),
+        ("leaseS", 4),
+        ("leaseNamespace", ""),
+        ("shutdownS", 0),
     ],
 )
 def test_value_out_of_range_is_refused_by_key(key: str, value: object):

@@ -15,13 +15,15 @@ from extender.faulty_api import FaultyApi
 from extender.node_server import NodeServer, node_servers
 from k8s_rdma.extender.app import Extender
 from k8s_rdma.extender.config import ExtenderConfig
-from k8s_rdma.extender.service import running
+from k8s_rdma.extender.service import Authority, running
 from k8s_rdma.kube.client import Client
 from k8s_rdma.sim.cluster.api import RunningApi, serving_api
 from k8s_rdma.sim.cluster.kubeconfig import kubeconfig
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
+
+    from k8s_rdma.extender.lease import Lease
 
 DEADLINE_S = 30
 MERGE = {"Content-Type": "application/merge-patch+json"}
@@ -103,9 +105,13 @@ class World:
 
     async def bind(self, name: str, node: str) -> str:
         """Bind; the error's text."""
+        return json.loads(await self.extender.bind(self.bind_args(name, node)))["Error"]
+
+    def bind_args(self, name: str, node: str) -> bytes:
+        """The body of bind."""
         meta = self.pods[name]["metadata"]
         args = {"PodName": name, "PodNamespace": "default", "PodUID": meta["uid"], "Node": node}
-        return json.loads(await self.extender.bind(json.dumps(args).encode()))["Error"]
+        return json.dumps(args).encode()
 
     def metric(self, name: str) -> float:
         lines = self.extender.metrics.render().splitlines()
@@ -139,11 +145,13 @@ async def cluster(*names: str) -> AsyncIterator[World]:
 
 
 @asynccontextmanager
-async def extending(world: World, key: bytes | None = None, **settings: Any) -> AsyncIterator[World]:
+async def extending(
+    world: World, key: bytes | None = None, lease: Lease | None = None, **settings: Any
+) -> AsyncIterator[World]:
     """An extender for the cluster, ready."""
     config = ExtenderConfig(node_port=world.port, **{**QUICK, **settings})
-    async with running(config, world.api, key) as world.extender:
-        await until(lambda: not world.extender.missing() or not world.api.watching.is_set())
+    async with running(config, world.api, Authority(key=key, lease=lease)) as world.extender:
+        await until(lambda: not world.extender.missing() or lease or not world.api.watching.is_set())
         yield world
 
 

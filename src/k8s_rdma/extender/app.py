@@ -66,7 +66,7 @@ def make_app(extender: Extender, config: ExtenderConfig) -> Starlette:
     async def healthz(_request: Request) -> Response:
         missing = extender.missing()
         if missing:
-            return Response(f"starting: not listed yet: {', '.join(missing)}\n", 503, media_type="text/plain")
+            return Response(f"starting: not there yet: {', '.join(missing)}\n", 503, media_type="text/plain")
         return Response("ok\n", media_type="text/plain")
 
     async def metrics(_request: Request) -> Response:

@@ -28,7 +28,10 @@ if TYPE_CHECKING:
     from k8s_rdma.extender.state import Situation
     from k8s_rdma.wire.extender import ExtenderBindingArgs
 
-STARTING = "the RDMA scheduler extender is starting: it has not listed the cluster's pods yet; try again"
+STARTING = (
+    "the RDMA scheduler extender is starting: it does not hold its lease, or has not listed the cluster's "
+    "pods since; try again"
+)
 
 _log = structlog.get_logger()
 _SHOWN_PODS = 3
@@ -38,8 +41,8 @@ _SHOWN_PODS = 3
 class Binder:
     """Binds pods.
 
-    clock: seconds, monotonic. ready: whether every promise made before this process started is known;
-    until then nothing may be promised.
+    clock: seconds, monotonic. ready: whether every promise that others made is known, and nobody else makes
+    any now; else nothing may be promised.
     """
 
     state: ClusterState
@@ -99,7 +102,12 @@ class Binder:
         if held is not None and held.bound:
             return ""
         await self.states.ask(bind.node)
-        decided = self._reserve(bind, request, remembered.filtered_at if remembered else None)
+        return await self._commit(bind, request, remembered.filtered_at if remembered else None)
+
+    async def _commit(self, bind: Bind, request: Request, filtered_at: float | None) -> str:
+        if not self.ready():  # the lease may have been lost while the node was asked
+            return STARTING
+        decided = self._reserve(bind, request, filtered_at)
         return decided if isinstance(decided, str) else await self.commits.write(bind, decided)
 
     def _reserve(self, bind: Bind, request: Request, filtered_at: float | None) -> Reservation | str:

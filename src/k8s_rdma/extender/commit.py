@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 _log = structlog.get_logger()
 _CONFLICT = 409
 _READ_AGAIN_S = 5.0
+_LOOK_S = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +99,9 @@ class Commits:
 
     key: signs placements; None leaves them unsigned. settle_s: how long a write without an answer may
     still take effect. doubts: what reads pods again, one for each write without an answer.
+
+    The state is in memory only: whoever comes after this process counts what is written, and must not
+    promise anything while there is something `undecided`.
     """
 
     def __init__(
@@ -116,7 +120,8 @@ class Commits:
         self._settle_s = settle_s
         self._locks: WeakValueDictionary[PodUid, asyncio.Lock] = WeakValueDictionary()
         self._tasks = asyncio.TaskGroup()
-        self.doubts: set[asyncio.Task[None]] = set()
+        self.doubts: dict[asyncio.Task[None], tuple[Bind, Reservation]] = {}
+        self._under_way: list[Bind] = []
 
     async def __aenter__(self) -> Self:
         await self._tasks.__aenter__()
@@ -129,6 +134,19 @@ class Commits:
             task.cancel()
         await self._tasks.__aexit__(kind, error, trace)
 
+    def undecided(self) -> list[str]:
+        """The pods, `namespace/name`, that a write of this process may yet bind."""
+        in_doubt = [bind for bind, doubted in self.doubts.values() if self._stands(bind, doubted)]
+        return sorted({bind.pod for bind in (*self._under_way, *in_doubt)})
+
+    async def finish(self, within_s: float) -> None:
+        """Return when nothing is undecided any more, or after that time; logs what is left then."""
+        began = self._clock()
+        while self.undecided() and self._clock() - began < within_s:  # noqa: ASYNC110  it ends in many places
+            await asyncio.sleep(min(_LOOK_S, within_s))
+        if left := self.undecided():
+            _log.error("binds_left_in_doubt", pods=left, settle_s=self._settle_s)
+
     def lock(self, uid: PodUid) -> asyncio.Lock:
         """To be held while the pod is bound: one bind of a pod at a time."""
         return self._locks.setdefault(uid, asyncio.Lock())
@@ -138,6 +156,14 @@ class Commits:
 
         reservation: is held in the state already; None for a pod that asks for nothing.
         """
+        if reservation is None:
+            return await self._write(bind, None)
+        self._under_way.append(bind)  # stays there when this is cancelled: nobody knows what became of it
+        error = await self._write(bind, reservation)
+        self._under_way.remove(bind)
+        return error
+
+    async def _write(self, bind: Bind, reservation: Reservation | None) -> str:
         try:
             await self._api.bind_pod(self._binding(bind, reservation))
         except ApiUnreachableError as error:
@@ -203,16 +229,22 @@ class Commits:
         if doubted is None:
             return
         task = self._tasks.create_task(self._settle(bind, doubted))
-        self.doubts.add(task)
-        task.add_done_callback(self.doubts.discard)
+        self.doubts[task] = bind, doubted
+        task.add_done_callback(self._forget)
         _log.warning("bind_in_doubt", pod=bind.pod, uid=bind.uid, node=bind.node)
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        del self.doubts[task]
+
+    def _stands(self, bind: Bind, doubted: Reservation) -> bool:
+        return self._state.reservation(bind.node, bind.uid) is doubted
 
     async def _settle(self, bind: Bind, doubted: Reservation) -> None:
         """Read the pod again when no write of it can be under way any more, until the API server answers."""
         await asyncio.sleep(self._settle_s)
         while True:
             async with self.lock(bind.uid):
-                if self._state.reservation(bind.node, bind.uid) is not doubted:
+                if not self._stands(bind, doubted):
                     return  # the pod was seen bound or gone, or a later bind took over
                 if await self._settled(bind, doubted):
                     return

@@ -33,6 +33,13 @@ class ExtenderConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     touch_s: the least time between two touches of a node.
     api_timeout_s: for one call of the API server. settle_s: how long the API server may still work on a
         call that was not answered (its own `--request-timeout`).
+    lease_name, lease_namespace: of the Lease whose holder alone binds pods that ask for interfaces (needs the
+        verbs get, create and patch on `leases` of `coordination.k8s.io` there); an empty name: no Lease, then
+        there must never be two extenders, nor one soon after another that did not end by itself.
+    lease_s: whole seconds without a renewal after which another may take the Lease; it then also waits for
+        settle_s before it binds.
+    shutdown_s: for requests under way and binds in doubt when told to stop; less than the pod's
+        `terminationGracePeriodSeconds`. What is in doubt after it is left to the next holder's waiting.
     """
 
     listen: str = "127.0.0.1"
@@ -52,3 +59,7 @@ class ExtenderConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     touch_s: Seconds = 1.0
     api_timeout_s: Seconds = 5.0
     settle_s: Seconds = 60.0
+    lease_name: str = "k8s-rdma-extender"
+    lease_namespace: Annotated[str, msgspec.Meta(min_length=1)] = "kube-system"
+    lease_s: Annotated[int, msgspec.Meta(ge=5, le=3600)] = 15
+    shutdown_s: Seconds = 25.0

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
+import socket
+import uuid
+from math import ceil
 from typing import TYPE_CHECKING
 
 import structlog
@@ -13,23 +16,19 @@ import uvloop
 from k8s_rdma import logs
 from k8s_rdma.config import load_key, port_of
 from k8s_rdma.extender.app import make_app
-from k8s_rdma.extender.service import running
+from k8s_rdma.extender.lease import Lease, Terms
+from k8s_rdma.extender.service import CLOCK, NOBODY_ELSE, Authority, running
 from k8s_rdma.http_server import HttpServer, listen
 from k8s_rdma.kube.client import connect
 from k8s_rdma.signals import stop_on_signals
 
 if TYPE_CHECKING:
-    import socket
-
     from k8s_rdma.extender.config import ExtenderConfig
-    from k8s_rdma.kube.api import ClusterApi
+    from k8s_rdma.kube.api import ClusterApi, LeaseApi
 
 KEEP_ALIVE_S = 300
 """Longer than Go's client keeps an idle connection (90 s): it must be the one that closes, since it does
 not repeat a POST that meets a connection closed at the same moment."""
-
-SHUTDOWN_S = 30
-"""For the requests under way, above all for binds."""
 
 _log = structlog.get_logger()
 
@@ -52,26 +51,43 @@ async def serve(
     listener: socket.socket,
     *,
     stop: asyncio.Event,
-    key: bytes | None = None,
+    authority: Authority = NOBODY_ELSE,
 ) -> None:
-    """Serve until `stop` is set; then finish the requests under way and close."""
-    async with running(config, api, key) as extender, asyncio.TaskGroup() as tasks:
-        server = HttpServer(make_app(extender, config), keep_alive_s=KEEP_ALIVE_S, shutdown_s=SHUTDOWN_S)
+    """Serve until `stop` is set; then finish the requests under way and what is in doubt, and close."""
+    async with running(config, api, authority) as extender, asyncio.TaskGroup() as tasks:
+        shutdown_s = ceil(config.shutdown_s)
+        server = HttpServer(make_app(extender, config), keep_alive_s=KEEP_ALIVE_S, shutdown_s=shutdown_s)
         serving = tasks.create_task(server.serve_orderly(listener))
         host, port = listener.getsockname()[:2]
         _log.info("extender_ready", address=host, port=port)
         await stop.wait()
+        stopped_at = CLOCK()
         server.should_exit = True
         await serving
+        await extender.binder.commits.finish(stopped_at + config.shutdown_s - CLOCK())
     _log.info("extender_stopped")
 
 
 async def _until_signalled(config: ExtenderConfig, key: bytes | None, listener: socket.socket) -> None:
     client = connect(config.kubeconfig, timeout_s=config.api_timeout_s)
     try:
-        await serve(config, client, listener, stop=stop_on_signals(), key=key)
+        authority = Authority(key=key, lease=_lease(config, client))
+        await serve(config, client, listener, stop=stop_on_signals(), authority=authority)
     finally:
         await client.close()
+
+
+def _lease(config: ExtenderConfig, api: LeaseApi) -> Lease | None:
+    if not config.lease_name:
+        return None
+    terms = Terms(
+        namespace=config.lease_namespace,
+        name=config.lease_name,
+        holder=f"{socket.gethostname()}_{uuid.uuid4()}",
+        lease_s=config.lease_s,
+        settle_s=config.settle_s,
+    )
+    return Lease(api, terms, CLOCK)
 
 
 def _allow_many_connections() -> None:

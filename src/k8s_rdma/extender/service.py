@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NoReturn
 
 from k8s_rdma.extender.app import Extender
 from k8s_rdma.extender.binding import Binder
@@ -13,6 +14,7 @@ from k8s_rdma.extender.commit import Commits
 from k8s_rdma.extender.decisions import Decisions
 from k8s_rdma.extender.following import NodeTracker, PodTracker, follow
 from k8s_rdma.extender.http_states import Asking, HttpNodeStates
+from k8s_rdma.extender.lease import Lease
 from k8s_rdma.extender.metrics import Metrics
 from k8s_rdma.extender.requests import Requests
 from k8s_rdma.extender.scheduling import Scheduling
@@ -31,14 +33,31 @@ CLOCK = time.monotonic
 """The one clock that all times here are of."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Authority:
+    """What makes this process's promises count.
+
+    key: signs and checks placements. lease: to be held before anything is promised, and given back in the
+    end if nothing is in doubt then; None where nobody else can bind.
+    """
+
+    key: bytes | None = None
+    lease: Lease | None = None
+
+
+NOBODY_ELSE = Authority()
+"""Neither signatures nor a Lease."""
+
+
 @asynccontextmanager
 async def running(
-    config: ExtenderConfig, api: ClusterApi, key: bytes | None = None
+    config: ExtenderConfig, api: ClusterApi, authority: Authority = NOBODY_ELSE
 ) -> AsyncIterator[Extender]:
     """An extender that follows the cluster until the block ends.
 
-    key: signs and checks placements. A defect in what runs beside the block ends the block, too.
+    A defect in what runs beside the block ends the block, too.
     """
+    key, lease = authority.key, authority.lease
     decisions = Decisions()
     waiting = Waiting()
     toucher = Toucher(waiting, decisions, api, CLOCK, Pace(poll_s=config.poll_s, touch_s=config.touch_s))
@@ -51,10 +70,11 @@ async def running(
         nodes = NodeTracker(state=state, states=states)
 
         def missing() -> list[str]:
-            return [what for what, tracker in (("pods", pods), ("nodes", nodes)) if not tracker.listed]
+            unlisted = [what for what, tracker in (("pods", pods), ("nodes", nodes)) if not tracker.listed]
+            return unlisted if lease is None or lease.holds() else [_named(lease), *unlisted]
 
         def ready() -> bool:
-            return pods.listed and nodes.listed
+            return pods.listed and nodes.listed and (lease is None or lease.holds())
 
         scheduling = Scheduling(
             state=state,
@@ -79,7 +99,7 @@ async def running(
         readings = _readings(state, decisions, states, waiting, toucher)
         async with asyncio.TaskGroup() as beside:
             tasks = [
-                beside.create_task(follow("pods", lambda: pods.stream(api), pods.take)),
+                beside.create_task(_follow_pods(pods, api, lease)),
                 beside.create_task(follow("nodes", api.follow_nodes, nodes.take)),
                 beside.create_task(toucher.poll(states)),
                 beside.create_task(toucher.touch(state)),
@@ -87,6 +107,25 @@ async def running(
             yield Extender(scheduling=scheduling, binder=binder, metrics=Metrics(readings), missing=missing)
             for task in tasks:
                 task.cancel()
+        if lease is not None and not commits.undecided():
+            await lease.release()
+
+
+def _named(lease: Lease) -> str:
+    return f"lease {lease.name} ({lease.obstacle})"
+
+
+async def _follow_pods(pods: PodTracker, api: ClusterApi, lease: Lease | None) -> NoReturn:
+    """Follow them; a list that began before the Lease was held may miss what its holder before bound."""
+    if lease is None:
+        await follow("pods", lambda: pods.stream(api), pods.take)
+    while True:
+        await lease.acquire()
+        pods.listed = False
+        async with asyncio.TaskGroup() as held:
+            following = held.create_task(follow("pods", lambda: pods.stream(api), pods.take))
+            await lease.keep()
+            following.cancel()
 
 
 def _readings(

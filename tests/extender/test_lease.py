@@ -1,0 +1,387 @@
+"""The Lease: who may bind, when, and what the next one waits for."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import httpx2
+import pytest
+
+from extender.faulty_api import Fault
+from extender.serving import BIND, served
+from extender.world import cluster, extending, until
+from k8s_rdma.extender.lease import Lease, Terms
+from k8s_rdma.kube.api import ApiRefusedError, ApiUncertainError, ApiUnreachableError, LeaseView
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+pytestmark = pytest.mark.anyio
+
+LEASE_S, SETTLE_S = 15, 60.0
+
+
+@dataclass
+class Leases:
+    """A Lease in an API server, and time that passes when somebody sleeps.
+
+    faults: what the next writes raise; with `written` they happen nevertheless.
+    """
+
+    stored: LeaseView | None = None
+    now: float = 1_000.0
+    put_at: float = 0.0
+    version: int = 0
+    faults: list[Exception] = field(default_factory=list)
+    written: bool = False
+
+    async def get_lease(self, namespace: str, name: str) -> LeaseView | None:
+        return self.stored
+
+    async def write_lease(self, lease: LeaseView) -> LeaseView:
+        fault = self.faults.pop(0) if self.faults else None
+        if fault and not self.written:
+            raise fault
+        if lease.version != (self.stored.version if self.stored else ""):
+            raise ApiRefusedError("write lease: modified", status=409)
+        self.put(lease.holder, lease.duration_s)
+        if fault:
+            raise fault
+        return self.stored
+
+    def put(self, holder: str, duration_s: int = LEASE_S) -> None:
+        self.version += 1
+        self.put_at = self.now
+        self.stored = LeaseView(
+            namespace="n", name="l", holder=holder, duration_s=duration_s, version=str(self.version)
+        )
+
+    def clock(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        await asyncio.sleep(0)
+
+    def lease(self, holder: str = "me") -> Lease:
+        terms = Terms(namespace="n", name="l", holder=holder, lease_s=LEASE_S, settle_s=SETTLE_S)
+        return Lease(self, terms, self.clock, self.sleep)
+
+
+class SteppedLeases(Leases):
+    """Each sleep ends when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps: asyncio.Queue[None] = asyncio.Queue()
+
+    async def sleep(self, seconds: float) -> None:
+        await self.steps.get()
+        self.now += seconds
+
+    def step(self) -> None:
+        self.steps.put_nowait(None)
+
+
+async def turns(condition: Callable[[], bool]) -> None:
+    """Let others run until the condition holds, and not one turn of the loop longer."""
+    async with asyncio.timeout(30):
+        while not condition():  # noqa: ASYNC110  virtual time passes meanwhile
+            await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def keeping(lease: Lease) -> AsyncIterator[asyncio.Task[None]]:
+    keep = asyncio.create_task(lease.keep())
+    async with asyncio.timeout(30):
+        yield keep
+    keep.cancel()
+
+
+@pytest.mark.parametrize("before", [None, ""])
+async def test_lease_is_taken_at_once_when_there_is_none_or_it_was_given_back(before):
+    api = Leases()
+    if before is not None:
+        api.put(before)
+    lease = api.lease()
+    assert not lease.holds()
+    await lease.acquire()
+    assert lease.holds()
+    assert (api.now, api.stored.holder) == (1_000.0, "me")
+
+
+async def test_lease_that_was_not_given_back_is_waited_out_and_then_the_api_servers_own_time():
+    api = Leases()
+    api.put("before")
+    lease = api.lease()
+    taking = asyncio.create_task(lease.acquire())
+    await turns(lambda: api.stored.holder == "me")
+    taken_at = api.put_at
+    assert taken_at == 1_000.0 + LEASE_S
+    assert not lease.holds()
+    assert "may take effect" in lease.obstacle
+    await taking
+    assert lease.holds()
+    assert api.now - taken_at >= SETTLE_S
+
+
+async def test_lease_that_is_renewed_is_not_taken():
+    api = Leases()
+    api.put("other")
+    lease = api.lease()
+    taking = asyncio.create_task(lease.acquire())
+    for _ in range(50):
+        api.put("other")
+        await asyncio.sleep(0)
+    assert api.now > 1_000.0 + LEASE_S
+    assert api.stored.holder == "other"
+    assert lease.obstacle == "held by other"
+    taking.cancel()
+
+
+async def test_holder_stops_binding_before_another_may_take_the_lease():
+    api = Leases()
+    lease = api.lease()
+    await lease.acquire()
+    api.now += LEASE_S * 0.6
+    assert lease.holds()
+    api.now += LEASE_S * 0.1
+    assert not lease.holds()
+
+
+async def test_holder_that_renews_goes_on_holding():
+    api = Leases()
+    lease = api.lease()
+    await lease.acquire()
+    async with keeping(lease):
+        while api.now < 1_000.0 + 10 * LEASE_S:
+            await asyncio.sleep(0)
+            assert lease.holds()
+
+
+@pytest.mark.parametrize("written", [False, True])
+async def test_holder_stops_for_as_long_as_it_cannot_renew_and_goes_on_then(written):
+    api = Leases(written=written)
+    lease = api.lease()
+    await lease.acquire()
+    api.faults = [ApiUncertainError("write lease: no answer")] * 6
+    async with keeping(lease) as keep:
+        await turns(lambda: not lease.holds())
+        await turns(lease.holds)
+        assert not keep.done()
+
+
+async def test_holder_whose_lease_was_deleted_makes_it_again():
+    api = Leases()
+    lease = api.lease()
+    await lease.acquire()
+    api.stored = None
+    async with keeping(lease):
+        await turns(lambda: api.stored is not None)
+    assert api.stored.holder == "me"
+
+
+@pytest.mark.parametrize("holder", ["other", ""])
+async def test_holder_stops_at_once_when_another_has_taken_the_lease(holder):
+    api = Leases()
+    lease = api.lease()
+    await lease.acquire()
+    api.put(holder)
+    async with keeping(lease) as keep:
+        await keep
+    assert not lease.holds()
+    await lease.release()
+    assert api.stored.holder == holder
+
+
+async def test_lease_taken_by_a_write_without_an_answer_counts_as_it_was_found():
+    api = Leases(faults=[ApiUncertainError("write lease: no answer")], written=True)
+    lease = api.lease()
+    await lease.acquire()
+    assert lease.holds()
+    assert api.now < 1_000.0 + LEASE_S
+
+
+async def test_lease_that_may_not_be_written_is_said_to_be_the_obstacle():
+    api = Leases(faults=[ApiRefusedError("write lease: forbidden", status=403)] * 3)
+    lease = api.lease()
+    taking = asyncio.create_task(lease.acquire())
+    while api.faults:
+        await asyncio.sleep(0)
+        assert not lease.holds()
+    assert lease.obstacle == "write lease: forbidden"
+    await taking
+    assert lease.holds()
+
+
+async def test_release_lets_the_next_one_take_the_lease_at_once():
+    api = Leases()
+    lease = api.lease()
+    await lease.acquire()
+    api.put("me")  # a renewal whose answer was cut off
+    await lease.release()
+    assert not lease.holds()
+    following = api.lease("next")
+    before = api.now
+    await following.acquire()
+    assert api.now == before
+
+
+async def test_release_leaves_the_lease_while_the_holder_before_may_have_writes_under_way():
+    api = Leases()
+    api.put("before")
+    lease = api.lease()
+    taking = asyncio.create_task(lease.acquire())
+    await turns(lambda: api.stored.holder == "me")
+    taking.cancel()
+    await lease.release()
+    assert api.stored.holder == "me"
+
+
+async def test_release_that_fails_is_no_failure():
+    api = Leases()
+    lease = api.lease()
+    await lease.acquire()
+    api.faults.append(ApiUnreachableError("write lease: no connection"))
+    await lease.release()
+    assert api.stored.holder == "me"
+
+
+async def test_extender_promises_nothing_until_it_holds_its_lease_and_has_listed_the_pods_since():
+    api = SteppedLeases()
+    api.put("before")
+    lease = api.lease()
+    async with cluster("w1") as c, extending(c, lease=lease) as w:
+        await w.create_pod("p", 1)
+        await w.create_pod("plain")
+        assert "is starting" in await w.bind("p", "w1")
+        assert "is starting" in (await w.filter("p"))["Error"]
+        assert await w.bind("plain", "w1") == ""
+        await until(lambda: any("held by before" in what for what in w.extender.missing()))
+        w.api.watching.clear()
+        api.put("")
+        api.step()
+        await until(lease.holds)
+        assert w.extender.missing() == ["pods"]
+        assert "is starting" in await w.bind("p", "w1")
+        w.api.watching.set()
+        await until(lambda: not w.extender.missing())
+        assert await w.bind("p", "w1") == ""
+    assert api.stored.holder == ""
+
+
+async def test_extender_that_lost_its_lease_promises_again_when_it_has_it_back_and_has_listed_anew():
+    api = SteppedLeases()
+    lease = api.lease()
+    async with cluster("w1") as c, extending(c, lease=lease) as w:
+        await until(lambda: not w.extender.missing())
+        api.put("other")
+        api.step()
+        await until(lambda: not lease.holds())
+        await w.create_pod("p", 1)
+        assert "is starting" in await w.bind("p", "w1")
+        w.api.watching.clear()
+        api.put("")
+        api.step()
+        await until(lease.holds)
+        assert "is starting" in await w.bind("p", "w1")
+        w.api.watching.set()
+        await until(lambda: not w.extender.missing())
+        assert await w.bind("p", "w1") == ""
+
+
+async def test_bind_is_not_written_when_the_lease_runs_out_while_the_node_is_asked():
+    api = SteppedLeases()
+    lease = api.lease()
+    async with cluster("w1") as c, extending(c, lease=lease) as w:
+        await until(lambda: not w.extender.missing())
+        await w.create_pod("p", 1)
+        asked = w.nodes["w1"].asked
+        w.nodes["w1"].answering.clear()
+        bind = asyncio.create_task(w.bind("p", "w1"))
+        await until(lambda: w.nodes["w1"].asked > asked)
+        api.now += LEASE_S
+        w.nodes["w1"].answering.set()
+        assert "is starting" in await bind
+        assert w.api.started == []
+
+
+@pytest.mark.parametrize("how", ["is read unbound", "is bound", "is deleted"])
+async def test_finish_returns_when_the_pod_in_doubt_is_known_to_be_bound_or_not(how):
+    settle_s = 0.01 if how == "is read unbound" else 3600.0
+    async with cluster("w1") as c, extending(c, settle_s=settle_s) as w:
+        await until(lambda: not w.extender.missing())
+        w.api.faults.append(Fault.LATE)
+        await w.create_pod("p", 6_000)
+        assert "no answer" in await w.bind("p", "w1")
+        w.api.reading.clear()  # when it is read again
+        commits = w.extender.binder.commits
+        finish = asyncio.create_task(commits.finish(3600.0))
+        assert (await asyncio.wait([finish], timeout=0))[1]
+        assert commits.undecided() == ["default/p"]
+        w.api.reading.set()
+        if how == "is bound":
+            w.api.late.set()
+        if how == "is deleted":
+            await w.delete_pod("p")
+        await finish
+        assert commits.undecided() == []
+        w.api.late.set()
+        await asyncio.gather(*w.api.late_writes)
+
+
+async def test_stop_gives_the_lease_back_when_the_last_doubt_is_over():
+    api = SteppedLeases()
+    async with cluster("w1") as c, served(c, lease=api.lease(), settle_s=3600.0) as s:
+        await s.ready()
+        c.api.faults.append(Fault.LATE)
+        await c.create_pod("p", 6_000)
+        assert "no answer" in (await s.post(BIND, c.bind_args("p", "w1"))).json()["Error"]
+        s.stop.set()
+        with contextlib.suppress(httpx2.TransportError):
+            while True:
+                await s.http.get("/healthz")
+        assert (await asyncio.wait([s.done], timeout=0.3))[1]  # it would have ended by now
+        c.api.late.set()
+        await s.done
+        assert api.stored.holder == ""
+
+
+async def test_stop_keeps_the_lease_for_the_next_one_to_wait_when_something_stays_in_doubt():
+    api = SteppedLeases()
+    async with cluster("w1") as c:
+        async with served(c, lease=api.lease(), settle_s=3600.0, shutdown_s=0.05) as s:
+            await s.ready()
+            c.api.faults.append(Fault.LATE)
+            await c.create_pod("p", 6_000)
+            await s.post(BIND, c.bind_args("p", "w1"))
+            s.stop.set()
+            await s.done
+        assert api.stored.holder == "me"
+        async with extending(c, lease=api.lease("next")) as w:
+            await w.create_pod("q", 6_000)
+            assert "is starting" in await w.bind("q", "w1")
+            w.api.late.set()  # the write of the process before
+            await asyncio.gather(*w.api.late_writes)
+            while w.extender.missing():
+                api.step()
+                await asyncio.sleep(0.002)
+            assert "enough free" in await w.bind("q", "w1")
+            assert await w.node_of("p") == "w1"
+
+
+async def test_stop_keeps_the_lease_when_a_write_was_cut_short():
+    api = SteppedLeases()
+    async with cluster("w1") as c, extending(c, lease=api.lease()) as w:
+        await until(lambda: not w.extender.missing())
+        w.api.writing.clear()
+        await w.create_pod("p", 6_000)
+        bind = asyncio.create_task(w.bind("p", "w1"))
+        await w.api.begun.wait()
+        bind.cancel()
+        await asyncio.gather(bind, return_exceptions=True)
+    assert api.stored.holder == "me"
