@@ -681,3 +681,17 @@ def test_delete_brings_vfs_home_when_the_disk_is_full(machine: Machine) -> None:
             assert not node.ledger.receipts
 
     run(scenario)
+
+
+def test_add_looks_at_the_hardware_again_before_it_refuses(machine: Machine) -> None:
+    async def scenario() -> None:
+        with machine.running() as (node, verbs):
+            machine.hardware.set_link(PF0, None)
+            machine.hardware.set_link(PF1, None)
+            node.refresh()
+            machine.hardware.set_link(PF1, 100_000)
+            netns = machine.hardware.create_namespace()
+            receipt, _ = await verbs.add(call("ADD"), netns, machine.stdin(asks({"min_tx_rate": 5})))
+            assert receipt.interfaces[0].vf.pf == PF1
+
+    run(scenario)

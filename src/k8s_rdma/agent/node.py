@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.allocation import choose_vfs, decide, given, returned
-from k8s_rdma.core.ledger import Attachment, Ipam, Phase, Pod, Receipt
+from k8s_rdma.core.ledger import AllocatedInterface, Attachment, Ipam, Phase, Pod, Receipt
 from k8s_rdma.core.placement import Rejection
 from k8s_rdma.core.plan import claims, plan, undo
 from k8s_rdma.core.step import BringHome, GiveVf, NetnsRef, SetRates
@@ -75,12 +75,9 @@ class Node:
         """
         for held in self.ledger.of_pod(sandbox.pod.uid):
             raise held_elsewhere(held)
-        decision = decide(
-            node=self.name, request=request, promised=promised, hardware=self.hardware, ledger=self.ledger
-        )
-        if isinstance(decision, Rejection):
-            return decision
-        interfaces = choose_vfs(decision, self.hardware, self.ledger, sandbox.ifnames)
+        interfaces = self._choose(sandbox, request, promised)
+        if isinstance(interfaces, Rejection) and self.refresh():
+            interfaces = self._choose(sandbox, request, promised)  # what was refused was not the node of now
         if isinstance(interfaces, Rejection):
             return interfaces
         receipt = Receipt(
@@ -100,6 +97,16 @@ class Node:
             self._unmark(sandbox.attachment.container)
             raise
         return receipt
+
+    def _choose(
+        self, sandbox: Sandbox, request: Request, promised: Placement | None
+    ) -> tuple[AllocatedInterface, ...] | Rejection:
+        decision = decide(
+            node=self.name, request=request, promised=promised, hardware=self.hardware, ledger=self.ledger
+        )
+        if isinstance(decision, Rejection):
+            return decision
+        return choose_vfs(decision, self.hardware, self.ledger, sandbox.ifnames)
 
     def attach(self, receipt: Receipt, addressing: Mapping[str, Addressing]) -> Receipt:
         """Make the kernel follow the receipt.

@@ -29,11 +29,11 @@ class Reporter:
         self._node = node
         self._epoch = uuid.uuid4().hex[:12]
         self._counter = 0
-        self.publisher = StatePublisher(self._report())
+        self.publisher = StatePublisher(self._report)
 
     async def publish(self) -> None:
         """Send the state to all readers."""
-        await self.publisher.publish(self._report())
+        await self.publisher.publish()
 
     def _report(self) -> bytes:
         self._counter += 1

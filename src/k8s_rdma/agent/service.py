@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger()
 
-SETTLE_S = 0.1
-"""Changes of the hardware come in bursts; it is looked at once after each."""
+SETTLE_S = 0.5
+"""Changes of the hardware come in bursts, most of them the agent's own, which it knows of: it is looked at
+once after each, and not so soon that the next call of a burst finds the kernel being asked."""
 
 RECONCILE_S = 10.0
 """How often sandboxes are checked for being gone: a look at each namespace's file, no netlink."""

@@ -12,26 +12,33 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Callable
 
 SEND_TIMEOUT_S = 10.0
 """A reader that takes longer for one report is cut off; it will connect again."""
 
 
 class StatePublisher:
-    """Holds the latest report and sends it to every reader."""
+    """Sends the latest report to every reader; one that nobody reads is never made."""
 
-    def __init__(self, report: bytes) -> None:
-        """Start with this report."""
-        self._report = report
+    def __init__(self, render: Callable[[], bytes]) -> None:
+        """render: makes the report of now."""
+        self._render = render
+        self._report: bytes | None = None
         self._published = 0
         self._change = asyncio.Condition()
 
-    async def publish(self, report: bytes) -> None:
-        """Replace the report; readers that have not yet had the one before never will."""
+    async def publish(self) -> None:
+        """Tell that there is something new; readers that have not had the report before never will."""
         async with self._change:
-            self._report = report
+            self._report = None
             self._published += 1
             self._change.notify_all()
+
+    def _latest(self) -> bytes:
+        if self._report is None:
+            self._report = self._render()
+        return self._report
 
     async def talk(self, connection: socket.socket) -> None:
         """Serve one reader until it hangs up (it never writes)."""
@@ -54,6 +61,6 @@ class StatePublisher:
             async with self._change:
                 while self._published == sent:
                     await self._change.wait()
-                sent, report = self._published, self._report
+                sent, report = self._published, self._latest()
             async with asyncio.timeout(SEND_TIMEOUT_S):
                 await loop.sock_sendall(connection, struct.pack("<I", len(report)) + report)

@@ -13,6 +13,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+REST_MS = 50
+"""After telling of changes: an attachment makes hundreds, and to wake for each costs the thread that makes
+them more than the changes themselves take."""
+
 _LINK_GROUP = 1
 _AT_ONCE = 1000
 """Messages taken before the callback is told, so that a stream without end cannot keep it waiting."""
@@ -50,9 +54,13 @@ class LinkEvents:
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         poll.register(self._stop, select.POLLHUP)
+        stopping = select.poll()
+        stopping.register(self._stop, select.POLLHUP)
         while not any(descriptor == self._stop for descriptor, _ in poll.poll()):
             self._drain()
             self._changed()
+            if stopping.poll(REST_MS):
+                return
 
     def _drain(self) -> None:
         for _ in range(_AT_ONCE):
