@@ -125,8 +125,12 @@ def returned(hardware: Hardware, interfaces: Iterable[AllocatedInterface]) -> Ha
 
 
 def _with_vfs(hardware: Hardware, changed: Mapping[VfRef, Mapping[str, Any]]) -> Hardware:
-    pfs = tuple(
-        replace(pf, vfs=tuple(replace(vf, **changed.get(VfRef(pf.pci, vf.index), {})) for vf in pf.vfs))
-        for pf in hardware.pfs
-    )
+    touched = {vf.pf for vf in changed}
+    pfs = tuple(_with_changes(pf, changed) if pf.pci in touched else pf for pf in hardware.pfs)
     return replace(hardware, pfs=pfs)
+
+
+def _with_changes(pf: PfState, changed: Mapping[VfRef, Mapping[str, Any]]) -> PfState:
+    changes = {vf.index: fields for vf, fields in changed.items() if vf.pf == pf.pci}
+    vfs = (replace(vf, **changes[vf.index]) if vf.index in changes else vf for vf in pf.vfs)
+    return replace(pf, vfs=tuple(vfs))
