@@ -16,13 +16,19 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).resolve().parent.parent
 RUNTIME, DEV = ROOT / "requirements/runtime.txt", ROOT / "requirements/dev.txt"
 OURS = ("src", "tests", "bench", "cni", "scripts", "docs", "examples", "deploy", "requirements", ".ci")
+NOT_OURS = {".git", "latest.json"}
+"""A worktree's link, and the raw timings of benchmarks, which git ignores."""
+
 TEXT = sorted(
     path
     for path in (
         *(path for path in ROOT.iterdir() if path.is_file()),
         *(path for folder in OURS for path in (ROOT / folder).rglob("*")),
     )
-    if path.is_file() and "__pycache__" not in path.parts and path.suffix != ".so" and path.name != ".git"
+    if path.is_file()
+    and "__pycache__" not in path.parts
+    and path.suffix != ".so"
+    and path.name not in NOT_OURS
 )
 DOCUMENTS = [path for path in TEXT if path.suffix == ".md"]
 MODULES = sorted((ROOT / "src").rglob("*.py"))

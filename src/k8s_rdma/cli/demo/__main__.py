@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,12 +45,13 @@ def main() -> int:
     console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
     outcome = Outcome()
     world = World(Paths(directory=options.directory, plugins=options.plugins, shim=options.shim))
-    status = 1
+    status, shown = 1, False
     try:
         _play(world, outcome, console)
         status = 0
         if options.keep:
             outcome.show(console)
+            shown = True
             _keep(world, console)
     except KeyboardInterrupt:
         console.print("interrupted")
@@ -61,7 +63,8 @@ def main() -> int:
         stubborn = world.stop()
     outcome.check_equal("every process ended when told to", [], stubborn)
     outcome.check_equal("no process is left", [], processes_left())
-    outcome.show(console)
+    if not shown:
+        outcome.show(console)
     if options.json:
         outcome.write(options.json)
     return status or (0 if outcome.passed else 1)
@@ -117,7 +120,8 @@ def _keep(world: World, console: Console) -> None:
         f"  ls {directory}/logs",
     ]
     console.print("\n".join(lines), soft_wrap=True)
-    signal.pause()
+    with suppress(KeyboardInterrupt):
+        signal.pause()
 
 
 def _check_home(world: World, outcome: Outcome, before: Mapping[str, frozenset[str]]) -> None:
