@@ -119,8 +119,8 @@ def _keep(world: World, console: Console) -> None:
         *(f"  nsenter --net={node.netns} ip link     # {node.name}'s interfaces" for node in world.nodes),
         f"  ls {directory}/logs",
     ]
-    console.print("\n".join(lines), soft_wrap=True)
     with suppress(KeyboardInterrupt):
+        console.print("\n".join(lines), soft_wrap=True)
         signal.pause()
 
 
