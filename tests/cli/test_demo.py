@@ -140,3 +140,20 @@ def test_demo_names_everything_that_is_missing(tmp_path: Path) -> None:
     for missing in ("unshare", "iperf3 (Debian package iperf3)", "k8s-rdma-cni (build it with `make cni`"):
         assert missing in ended.stderr
     assert len(ended.stderr.splitlines()) == 1
+
+
+def test_demo_says_what_is_needed_where_namespaces_are_not_to_be_had(shim: Path, tmp_path: Path) -> None:
+    refusing = tmp_path / "unshare"
+    refusing.write_text("#!/bin/sh\necho 'unshare: unshare failed: Operation not permitted' >&2\nexit 1\n")
+    refusing.chmod(0o755)
+    ended = subprocess.run(
+        [sys.executable, "-m", "k8s_rdma", "demo"],
+        env=os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "K8S_RDMA_CNI": str(shim)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 1
+    assert "the demo needs network, mount and PID namespaces" in ended.stderr
+    assert "Operation not permitted" in ended.stderr
+    assert "run it as root, or allow user namespaces" in ended.stderr
