@@ -346,20 +346,6 @@ def test_prioritize_by_names(benchmark, started, count: int) -> None:
     assert len(scores) == count
 
 
-@pytest.mark.parametrize(
-    "request_kind",
-    rows(
-        ("small", "filter, 1,000 full nodes (10 MB), all fit", None),
-        ("refused", "filter, 1,000 full nodes (10 MB), none fits", None),
-    ),
-)
-def test_filter_by_full_nodes(benchmark, started, request_kind: str) -> None:
-    cluster = started(1_000, "alike")
-    body = cluster.body(REQUESTS[request_kind], full=True)
-    assert len(body) > 10_000_000
-    benchmark(cluster.post, "/scheduler/rdma_scheduling", body)
-
-
 @pytest.mark.parametrize("count", [1_000, 5_000])
 def test_resident_memory(record, started, count: int) -> None:
     cluster = started(count, "alike")
@@ -367,6 +353,22 @@ def test_resident_memory(record, started, count: int) -> None:
         cluster.post("/scheduler/rdma_scheduling", cluster.body(REQUESTS["large"], full=full))
     name = f"extender, resident memory, {count:,} nodes"
     record(name, budget=None, measured=cluster.resident_mib(), unit="MiB", note="one connection a node")
+
+
+@pytest.mark.parametrize(
+    ("count", "request_kind"),
+    rows(
+        (1_000, "small", "filter, 1,000 full nodes (10 MB), all fit", None),
+        (1_000, "refused", "filter, 1,000 full nodes (10 MB), none fits", None),
+        (5_000, "small", "filter, 5,000 full nodes (50 MB), all fit", None),
+        (5_000, "refused", "filter, 5,000 full nodes (50 MB), none fits", None),
+    ),
+)
+def test_filter_by_full_nodes(benchmark, started, count: int, request_kind: str) -> None:
+    cluster = started(count, "alike")
+    body = cluster.body(REQUESTS[request_kind], full=True)
+    assert len(body) > 10_000_000
+    benchmark(cluster.post, "/scheduler/rdma_scheduling", body)
 
 
 @pytest.mark.parametrize(
