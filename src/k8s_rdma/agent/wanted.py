@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.placement import Placement
-from k8s_rdma.core.request import InterfaceRequest, Request
+from k8s_rdma.core.request import Request
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
 from k8s_rdma.wire.annotation import ANNOTATION, read_request
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, decode
@@ -79,20 +79,9 @@ def _read(annotations: Mapping[str, str], uid: PodUid, node: NodeName, policy: P
     except MalformedError as error:
         return Wanted(request=request(), ignored=str(error))
     if policy.key is not None:
-        return Wanted(request=_request_of(promised), promised=promised)
+        return Wanted(request=promised.request(), promised=promised)
     asked = request()
-    if asked != _request_of(promised):
+    if asked != promised.request():
         why = f"{PLACEMENT_ANNOTATION}: not signed, and its rates are not those of {ANNOTATION}"
         return Wanted(request=asked, ignored=why)
     return Wanted(request=asked, promised=promised)
-
-
-def _request_of(placement: Placement) -> Request:
-    return Request(
-        tuple(
-            InterfaceRequest(
-                min_tx_rate_mbps=interface.min_tx_rate_mbps, max_tx_rate_mbps=interface.max_tx_rate_mbps
-            )
-            for interface in placement.interfaces
-        )
-    )

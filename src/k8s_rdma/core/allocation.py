@@ -15,7 +15,7 @@ from k8s_rdma.errors import Reason
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from k8s_rdma.core.ids import NodeName, PciAddress, PodUid
+    from k8s_rdma.core.ids import NodeName, PciAddress
     from k8s_rdma.core.kernel import Hardware, PfState, Vf
     from k8s_rdma.core.ledger import Ledger
     from k8s_rdma.core.request import Request
@@ -37,15 +37,12 @@ def foreign_usage(hardware: Hardware, ledger: Ledger) -> dict[PciAddress, Used]:
     return result
 
 
-def used_here(
-    hardware: Hardware, ledger: Ledger, *, excluding: PodUid | None = None
-) -> Mapping[PciAddress, Used]:
+def used_here(hardware: Hardware, ledger: Ledger) -> Mapping[PciAddress, Used]:
     """What is used by the node's own knowledge."""
     return used_on_node(
         reported=ledger.allocations(),
         foreign=foreign_usage(hardware, ledger),
         promised={},
-        excluding=excluding,
     )
 
 

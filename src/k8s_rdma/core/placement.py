@@ -10,6 +10,7 @@ from k8s_rdma.core.ids import NodeName, PciAddress
 from k8s_rdma.core.inventory import NOTHING_USED, Used
 from k8s_rdma.core.packing import best_fit, pack
 from k8s_rdma.core.refusal import Free, explain
+from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.core.rooms import Demand, Room, Verdict, Work
 from k8s_rdma.errors import Reason
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
     from k8s_rdma.core.inventory import Inventory, Pf
     from k8s_rdma.core.packing import Packing
-    from k8s_rdma.core.request import Request
 
 DEFAULT_BUDGET = 11_000
 """Work units for one decision: 7 ms on a 2.6 GHz EPYC. See `core.rooms.Work` and bench/test_place.py."""
@@ -43,6 +43,17 @@ class Placement:
     def usage(self) -> dict[PciAddress, Used]:
         """What this placement takes of each PF."""
         return usage_of(self.interfaces)
+
+    def request(self) -> Request:
+        """The request that it serves: its rates, without the PFs."""
+        return Request(
+            tuple(
+                InterfaceRequest(
+                    min_tx_rate_mbps=placed.min_tx_rate_mbps, max_tx_rate_mbps=placed.max_tx_rate_mbps
+                )
+                for placed in self.interfaces
+            )
+        )
 
 
 def usage_of(interfaces: Iterable[PlacedInterface]) -> dict[PciAddress, Used]:

@@ -42,8 +42,3 @@ class Request:
     def __bool__(self) -> bool:
         """Whether the pod needs any interface."""
         return bool(self.interfaces)
-
-    @property
-    def reserved_mbps(self) -> int:
-        """The sum of the reservations, Mb/s."""
-        return sum(interface.min_tx_rate_mbps for interface in self.interfaces)

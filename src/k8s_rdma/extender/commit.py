@@ -29,11 +29,10 @@ from k8s_rdma.wire.annotation import ANNOTATION, read_request
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, decode, encode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
     from types import TracebackType
 
     from k8s_rdma.core.placement import PlacedInterface
-    from k8s_rdma.core.request import InterfaceRequest
     from k8s_rdma.errors import K8sRdmaError
     from k8s_rdma.extender.state import ClusterState, Reservation
     from k8s_rdma.kube.api import ClusterApi, PodView
@@ -69,29 +68,23 @@ def promised_to(pod: PodView, key: bytes | None) -> tuple[PlacedInterface, ...] 
     if text is None or pod.node is None:
         return None
     try:
-        interfaces = decode(text, uid=pod.uid, node=pod.node, key=key).interfaces
+        placement = decode(text, uid=pod.uid, node=pod.node, key=key)
         if key is None:
-            _check_rates(pod, interfaces)
+            _check_rates(pod, placement)
     except MalformedError as error:
         _log.warning("placement_ignored", pod=f"{pod.namespace}/{pod.name}", error=error.message)
         return None
-    return interfaces
+    return placement.interfaces
 
 
-def _check_rates(pod: PodView, interfaces: Iterable[PlacedInterface]) -> None:
-    """Refuse a placement that does not give what the pod asks for."""
-    if _rates(interfaces) != _asked_rates(pod):
+def _check_rates(pod: PodView, placement: Placement) -> None:
+    """Refuse a placement that does not give what the pod asks for.
+
+    Not strict: unknown keys say nothing of rates, and it may have been bound where they are tolerated.
+    """
+    if placement.request() != read_request(pod.annotations.get(ANNOTATION), strict=False).request:
         msg = f"{PLACEMENT_ANNOTATION}: not signed, and its rates are not those of {ANNOTATION}"
         raise MalformedError(msg)
-
-
-def _asked_rates(pod: PodView) -> list[tuple[int, int]]:
-    """Not strict: unknown keys say nothing of rates, and it may have been bound where they are tolerated."""
-    return _rates(read_request(pod.annotations.get(ANNOTATION), strict=False).request.interfaces)
-
-
-def _rates(interfaces: Iterable[InterfaceRequest | PlacedInterface]) -> list[tuple[int, int]]:
-    return [(interface.min_tx_rate_mbps, interface.max_tx_rate_mbps) for interface in interfaces]
 
 
 class Commits:
