@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.ids import NodeName, PciAddress
+from k8s_rdma.core.rates import EVERY_RATE, Enforce, RateAbility
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,12 +19,15 @@ class Pf:
     capacity_vfs: VFs that exist and may be given to pods.
     link_mbps: link speed in Mb/s that reservations may add up to; None when unknown (link down):
         such a PF takes interfaces without a reservation only.
+    rates, enforce: what its driver can program, and what is demanded of it.
     """
 
     name: str
     pci: PciAddress
     capacity_vfs: int
     link_mbps: int | None
+    rates: RateAbility = EVERY_RATE
+    enforce: Enforce = Enforce.AUTO
 
 
 @dataclass(frozen=True, slots=True)

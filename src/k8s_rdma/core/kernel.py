@@ -6,11 +6,15 @@ Three implementations pass one contract suite (`tests/contract/`): `linux.kernel
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum, unique
 from typing import TYPE_CHECKING, Protocol
 
 from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.inventory import Inventory, Pf
+from k8s_rdma.core.rates import EVERY_RATE, Enforce, RateAbility
+from k8s_rdma.core.step import VfRef
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,11 +23,21 @@ if TYPE_CHECKING:
     from k8s_rdma.core.step import NetnsRef, Step
 
 
+@unique
+class LinkType(StrEnum):
+    """What a port speaks."""
+
+    ETHERNET = "ethernet"
+    INFINIBAND = "infiniband"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vf:
     """A virtual function as it is now.
 
-    netdev: its name in the host's namespace; None while it is in another one.
+    netdev: its name in the host's namespace; None while it is in another one, or where no driver made one.
+    mac: its netdev's while that is at home, else the one that the PF has for it.
+    unusable: why it cannot be given to a pod although its netdev is at home; empty when it can.
     Rates in Mb/s, 0 as in `VfRate`. The other fields are those of `IFLA_VFINFO_LIST` and of
     `/getpfs`; text as `ip link` and MLNX_OFED print it.
     """
@@ -44,17 +58,38 @@ class Vf:
     vgt_plus: str = "OFF"
     rate_group: int = 0
     rdma_device: str | None = None
+    unusable: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PfState:
-    """A physical function and its VFs, ordered by index; `link_mbps` None when unknown."""
+    """A physical function and its VFs, ordered by index.
+
+    link_mbps: None when unknown, as while the link is down.
+    mtu: bytes. vendor: PCI vendor and device, `15b3:1017`.
+    numa_node: None where the machine does not say.
+    pcie_path: its PCI bridges and switches from the root port down; functions that share more of it are closer.
+    switchdev: whether its embedded switch is in that mode, where VFs are configured through representors.
+    rates, enforce: what its driver can program, and what is demanded of it.
+    problems: one sentence each for an operator, such as that the link is down.
+    """
 
     name: str
     pci: PciAddress
     link_mbps: int | None
     driver: str
     vfs: tuple[Vf, ...]
+    mtu: int = 1500
+    link_type: LinkType = LinkType.ETHERNET
+    rdma_device: str | None = None
+    vendor: str = ""
+    firmware: str = ""
+    numa_node: int | None = None
+    pcie_path: tuple[PciAddress, ...] = ()
+    switchdev: bool = False
+    rates: RateAbility = EVERY_RATE
+    enforce: Enforce = Enforce.AUTO
+    problems: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,20 +102,46 @@ class Unreadable:
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """One observation: the PFs seen, ordered by PCI address, and what could not be seen."""
+    """One observation: the PFs seen, ordered by PCI address, and what could not be seen.
+
+    problems: one sentence each on what is of no PF seen here, such as one that was left out.
+    """
 
     pfs: tuple[PfState, ...]
     unreadable: tuple[Unreadable, ...] = ()
+    problems: tuple[str, ...] = ()
 
     def inventory(self, node: NodeName) -> Inventory:
         """The same as placement sees it."""
         return Inventory(
             node=node,
             pfs=tuple(
-                Pf(name=pf.name, pci=pf.pci, capacity_vfs=len(pf.vfs), link_mbps=pf.link_mbps)
+                Pf(
+                    name=pf.name,
+                    pci=pf.pci,
+                    capacity_vfs=len(pf.vfs),
+                    link_mbps=pf.link_mbps,
+                    rates=pf.rates,
+                    enforce=pf.enforce,
+                )
                 for pf in self.pfs
             ),
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VfCounters:
+    """What went through a VF since its netdev was made, in its own direction: `tx` is sent by its holder.
+
+    rdma: the RDMA device's `hw_counters` by the kernel's names; empty where it has none.
+    """
+
+    vf: VfRef
+    tx_bytes: int
+    rx_bytes: int
+    tx_packets: int
+    rx_packets: int
+    rdma: Mapping[str, int] = field(default_factory=dict)
 
 
 class Kernel(Protocol):
@@ -99,6 +160,17 @@ class Kernel(Protocol):
 
     def namespace_alive(self, netns: NetnsRef) -> bool:
         """Whether that very namespace (path and inode) still exists."""
+        ...
+
+    def sample(self) -> tuple[VfCounters, ...]:
+        """The traffic of all VFs that it can be told of, wherever they are. Costs as much as an observation."""
+        ...
+
+    def reset(self, vf: VfRef) -> None:
+        """Make a VF that lies in the host's namespace nobody's: no rates, no VLAN, no addresses, down.
+
+        KernelError when it is not there, or something of it stays.
+        """
         ...
 
     def watch(self, changed: Callable[[], None]) -> Callable[[], None]:

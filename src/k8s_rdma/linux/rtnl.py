@@ -39,6 +39,7 @@ _GETNSID = 90
 
 _ADDRESS, _IFNAME, _MTU, _LINK, _MASTER, _LINKINFO, _IFALIAS = 1, 3, 4, 5, 10, 18, 20
 _AF_SPEC, _NET_NS_FD, _EXT_MASK, _CARRIER, _LINK_NETNSID = 26, 28, 29, 33, 37
+_PARENT_DEV_NAME = 56
 _INFO_KIND = 1
 _SKIP_STATS = 8
 _IFF_UP = 1
@@ -65,6 +66,8 @@ class Link:
 
     peer: index of the other end of a veth pair, in this namespace unless `peer_elsewhere`.
     peer_elsewhere: this namespace's number for the one that the peer is in; None when it is this one.
+    type: ARPHRD_*, 1 for Ethernet and 32 for InfiniBand (`include/uapi/linux/if_arp.h`).
+    device: what it is a netdev of, a PCI address for one of a PCI function (since Linux 5.14).
     """
 
     index: int
@@ -78,6 +81,8 @@ class Link:
     alias: str
     peer: int
     peer_elsewhere: int | None
+    type: int = 1
+    device: str = ""
 
 
 class Rtnl:
@@ -247,7 +252,7 @@ def without_link_local() -> bytes:
 
 
 def _link(body: bytes) -> Link:
-    _, _, index, flags, _ = _IFINFO.unpack_from(body)
+    _, kind, index, flags, _ = _IFINFO.unpack_from(body)
     found = attributes(body, _IFINFO.size)
     elsewhere = found.get(_LINK_NETNSID)
     return Link(
@@ -262,6 +267,8 @@ def _link(body: bytes) -> Link:
         alias=string(found.get(_IFALIAS, b"")),
         peer=number(found.get(_LINK, b"")),
         peer_elsewhere=None if elsewhere is None else struct.unpack("=i", elsewhere)[0],
+        type=kind,
+        device=string(found.get(_PARENT_DEV_NAME, b"")),
     )
 
 

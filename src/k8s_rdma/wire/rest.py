@@ -21,8 +21,19 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True):
     uid: str
 
 
+class Enforced(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
+    """Who holds an interface's rates: `hardware`, `accounted` (nobody but the sums), or null without a rate."""
+
+    min: Literal["hardware", "accounted"] | None
+    max: Literal["hardware", "accounted"] | None
+
+
 class Interface(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
-    """An interface given to a pod; rates in Mb/s, 0 as in the annotation."""
+    """An interface given to a pod; rates in Mb/s, 0 as in the annotation.
+
+    set_min_tx_rate, set_max_tx_rate: what is programmed; a reservation is rounded up to what the driver
+        takes and a cap down, and 0 is programmed for what it does not take at all.
+    """
 
     pf: str
     vf: int
@@ -30,6 +41,9 @@ class Interface(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     mac: str
     min_tx_rate: int
     max_tx_rate: int
+    set_min_tx_rate: int
+    set_max_tx_rate: int
+    enforced: Enforced
 
 
 class Allocation(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,16 +73,53 @@ class VfReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     allocated: bool
 
 
+class Range(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
+    """Rates that a driver takes, as `core.rates.RateRange`; Mb/s."""
+
+    step: int
+    smallest: int
+    largest: int
+
+
+class Rates(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
+    """What a PF's driver does with rates, as `core.rates.RateAbility`."""
+
+    min: Range | None
+    max: Range | None
+    sum_checked: bool
+    needs_link: bool
+    weights: int | None
+
+
+class ForeignVf(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
+    """A VF that is held or rated by someone else than this system, or cannot be given; rates in Mb/s."""
+
+    vf: int
+    why: str
+    min_tx_rate: int
+    max_tx_rate: int
+
+
 class PfReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A PF. link_mbps: null when unknown. foreign_*: held or rated by someone else than this system."""
+    """A PF, as `core.kernel.PfState`. link_mbps: null when unknown. rates: null where an agent says none."""
 
     name: str
     pci: str
     driver: str
     capacity_vfs: int
     link_mbps: int | None
-    foreign_vfs: int = 0
-    foreign_mbps: int = 0
+    mtu: int = 0
+    link_type: str = "ethernet"
+    rdma_device: str | None = None
+    vendor: str = ""
+    firmware: str = ""
+    numa_node: int | None = None
+    pcie_path: tuple[str, ...] = ()
+    switchdev: bool = False
+    rates: Rates | None = None
+    enforce: str = "auto"
+    problems: tuple[str, ...] = ()
+    foreign: tuple[ForeignVf, ...] = ()
     vfs: tuple[VfReport, ...] = ()
 
 
@@ -79,9 +130,10 @@ GenerationText = Annotated[str, msgspec.Meta(pattern=r"^[!#-~]+$")]
 class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     """A node's state at one generation (`epoch.counter`).
 
-    ledger: `unavailable` when the agent is down: then `allocations` is not known and the PFs' foreign
-        figures hold everything that is in use.
-    unreadable: what the scan could not see, one sentence each.
+    ledger: `unavailable` when the agent is down: then `allocations` is not known and everything that is in
+        use is foreign.
+    unreadable: what the scan could not see, one sentence each; the document is then shown to nobody.
+    problems: what an operator should know of the node and of no PF alone, one sentence each.
     """
 
     node: str
@@ -90,6 +142,7 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     pfs: tuple[PfReport, ...]
     allocations: tuple[Allocation, ...] = ()
     unreadable: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
 
 
 _encoder = msgspec.json.Encoder()

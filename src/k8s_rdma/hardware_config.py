@@ -1,0 +1,63 @@
+"""The section `hardware` of the configuration files of `init`, `agent` and `server`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from k8s_rdma.core.ids import pci_address
+from k8s_rdma.core.kernel import LinkType
+from k8s_rdma.core.rates import Enforce
+from k8s_rdma.core.selection import PfRule, Selection
+from k8s_rdma.errors import MalformedError
+
+PciText = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[01][0-9a-fA-F]\.[0-7]$")]
+VendorText = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{4}(:[0-9a-f]{4})?$")]
+Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class PfConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """One rule; see `core.selection.PfRule`. numVfs: a number, or `all`."""
+
+    names: tuple[str, ...] = ()
+    pcis: tuple[PciText, ...] = ()
+    vendors: tuple[VendorText, ...] = ()
+    drivers: tuple[str, ...] = ()
+    link_types: tuple[LinkType, ...] = ()
+    num_vfs: Count | str = "all"
+    enforce: Enforce = Enforce.AUTO
+    trust: bool | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse any other text than the one that means every VF."""
+        if isinstance(self.num_vfs, str) and self.num_vfs != "all":
+            msg = f"numVfs: expected a number or `all`, got {self.num_vfs!r}"
+            raise ValueError(msg)
+
+    def to_core(self) -> PfRule:
+        """The rule."""
+        return PfRule(
+            names=frozenset(self.names),
+            pcis=frozenset(map(pci_address, self.pcis)),
+            vendors=frozenset(self.vendors),
+            drivers=frozenset(self.drivers),
+            link_types=frozenset(self.link_types),
+            num_vfs=None if isinstance(self.num_vfs, str) else self.num_vfs,
+            enforce=self.enforce,
+            trust=self.trust,
+        )
+
+
+class HardwareConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """YAML with these keys in camelCase; without `pfs` every PF that does not carry the default route."""
+
+    require_rdma: bool = True
+    pfs: tuple[PfConfig, ...] = (PfConfig(),)
+
+    def to_core(self) -> Selection:
+        """The selection. MalformedError when it could select nothing."""
+        if not self.pfs:
+            msg = "hardware.pfs: is empty, so that no PF would be used; leave it out to use all"
+            raise MalformedError(msg)
+        return Selection(require_rdma=self.require_rdma, rules=tuple(rule.to_core() for rule in self.pfs))
