@@ -68,7 +68,7 @@ class PfState:
     link_mbps: None when unknown, as while the link is down.
     mtu: bytes. vendor: PCI vendor and device, `15b3:1017`.
     numa_node: None where the machine does not say.
-    pcie_path: its PCI bridges and switches from the root port down; functions that share more of it are closer.
+    pcie_path: its PCI bridges and switches from the root port down; those that share more of it are closer.
     switchdev: whether its embedded switch is in that mode, where VFs are configured through representors.
     rates, enforce: what its driver can program, and what is demanded of it.
     problems: one sentence each for an operator, such as that the link is down.
@@ -163,7 +163,7 @@ class Kernel(Protocol):
         ...
 
     def sample(self) -> tuple[VfCounters, ...]:
-        """The traffic of all VFs that it can be told of, wherever they are. Costs as much as an observation."""
+        """The traffic of all VFs that it can be told of, wherever they are. As dear as an observation."""
         ...
 
     def reset(self, vf: VfRef) -> None:

@@ -11,7 +11,7 @@ from k8s_rdma.core.rates import Enforce
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PfRule:
-    """Selectors, all of which must match (one without values matches every PF), and settings for what matches.
+    """Selectors, all of which must match (one without values matches every PF), and settings for it.
 
     names: of network devices. vendors: PCI vendor, or vendor and device: `15b3`, `15b3:1017`.
     num_vfs: how many VFs `init` creates; None for as many as the PF can have.

@@ -39,7 +39,7 @@ class VfInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RdmaPort:
-    """One port of an RDMA device. state: `ACTIVE`, `DOWN`, `INIT`, `ARMED`. netdev_index: None without one."""
+    """A port of an RDMA device. state: `ACTIVE`, `DOWN`, `INIT`, `ARMED`. netdev_index: None without one."""
 
     number: int
     state: str
@@ -48,7 +48,7 @@ class RdmaPort:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RdmaDevice:
-    """One device of RDMA netlink (Linux `include/uapi/rdma/rdma_netlink.h`, RDMA_NLDEV_CMD_GET and PORT_GET)."""
+    """A device of RDMA netlink (Linux `include/uapi/rdma/rdma_netlink.h`, RDMA_NLDEV_CMD_GET, PORT_GET)."""
 
     index: int
     name: str
@@ -58,7 +58,7 @@ class RdmaDevice:
 
 
 class Queries(Protocol):
-    """Questions about one network namespace, the host's. Each raises KernelError when it cannot be answered."""
+    """Questions about one network namespace, the host's; KernelError when one cannot be answered."""
 
     def links(self) -> Sequence[Link]:
         """All netdevs, without VF information."""
@@ -69,7 +69,7 @@ class Queries(Protocol):
         ...
 
     def default_route_links(self) -> frozenset[int]:
-        """The links that default routes lead through, IPv4 and IPv6, directly or by master (bond, bridge, VLAN)."""
+        """The links that default routes lead through, IPv4 and IPv6, and those below (bond, bridge)."""
         ...
 
     def rdma_devices(self) -> Sequence[RdmaDevice]:
@@ -77,7 +77,7 @@ class Queries(Protocol):
         ...
 
     def eswitch_modes(self) -> Mapping[str, str]:
-        """`legacy` or `switchdev` by PCI address, of the devices that devlink knows to have an embedded switch."""
+        """`legacy` or `switchdev` by PCI address, of devices that have an embedded switch (devlink)."""
         ...
 
     def firmware(self, name: str) -> str:

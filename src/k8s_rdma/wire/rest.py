@@ -22,7 +22,7 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Enforced(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
-    """Who holds an interface's rates: `hardware`, `accounted` (nobody but the sums), or null without a rate."""
+    """Who holds an interface's rates: `hardware`, `accounted` (the sums alone), or null without a rate."""
 
     min: Literal["hardware", "accounted"] | None
     max: Literal["hardware", "accounted"] | None
