@@ -38,7 +38,16 @@ from k8s_rdma.extender.run import serve
 from k8s_rdma.extender.state import ClusterState
 from k8s_rdma.http_server import listen
 from k8s_rdma.kube.api import Listed, NodeView
-from k8s_rdma.wire.rest import Allocation, Interface, NodeReport, PfReport, Pod, encode_report
+from k8s_rdma.wire.rest import (
+    Allocation,
+    Enforced,
+    ForeignVf,
+    Interface,
+    NodeReport,
+    PfReport,
+    Pod,
+    encode_report,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -69,14 +78,25 @@ def report_of(index: int, kind: str) -> bytes:
         PfReport(name=f"enp{bus}s0", pci=pci, driver="mlx5_core", capacity_vfs=64, link_mbps=100_000)
         for bus, pci in enumerate(pcis)
     )
-    pfs = (msgspec.structs.replace(pfs[0], foreign_mbps=foreign, foreign_vfs=1), *pfs[1:])
+    other = ForeignVf(vf=63, why="rates that are not ours", min_tx_rate=foreign, max_tx_rate=0)
+    pfs = (msgspec.structs.replace(pfs[0], foreign=(other,)), *pfs[1:])
     allocations = tuple(
         Allocation(
             pod=Pod(namespace="default", name=f"pod-{pod}", uid=f"{index:08x}-0000-4000-8000-{pod:012x}"),
             container_id=f"{pod:064x}",
             phase="attached",
             interfaces=(
-                Interface(pf=pcis[pod % 4], vf=pod, ifname="eth0", mac="", min_tx_rate=1_000, max_tx_rate=0),
+                Interface(
+                    pf=pcis[pod % 4],
+                    vf=pod,
+                    ifname="eth0",
+                    mac="",
+                    min_tx_rate=1_000,
+                    max_tx_rate=0,
+                    set_min_tx_rate=1_000,
+                    set_max_tx_rate=0,
+                    enforced=Enforced(min="hardware", max=None),
+                ),
             ),
         )
         for pod in range(PODS)

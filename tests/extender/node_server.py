@@ -8,7 +8,16 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from k8s_rdma.wire.rest import Allocation, Interface, NodeReport, PfReport, Pod, encode_report
+from k8s_rdma.wire.rest import (
+    Allocation,
+    Enforced,
+    ForeignVf,
+    Interface,
+    NodeReport,
+    PfReport,
+    Pod,
+    encode_report,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -17,9 +26,35 @@ PF0 = "0000:03:00.0"
 PF1 = "0000:03:00.1"
 
 
-def pf(pci: str = PF0, *, vfs: int = 4, mbps: int | None = 10_000, **foreign: int) -> PfReport:
+def pf(
+    pci: str = PF0, *, vfs: int = 4, mbps: int | None = 10_000, foreign: Sequence[int] = (), **more: object
+) -> PfReport:
+    """A PF, with a foreign VF for each of these minimum rates."""
     return PfReport(
-        name=f"enp3s0f{pci[-1]}", pci=pci, driver="virtual", capacity_vfs=vfs, link_mbps=mbps, **foreign
+        name=f"enp3s0f{pci[-1]}",
+        pci=pci,
+        driver="virtual",
+        capacity_vfs=vfs,
+        link_mbps=mbps,
+        foreign=tuple(
+            ForeignVf(vf=index, why="of this test", min_tx_rate=rate, max_tx_rate=0)
+            for index, rate in enumerate(foreign)
+        ),
+        **more,
+    )
+
+
+def held_interface(pf: str, rate: int) -> Interface:
+    return Interface(
+        pf=pf,
+        vf=0,
+        ifname="eth0",
+        mac="",
+        min_tx_rate=rate,
+        max_tx_rate=0,
+        set_min_tx_rate=rate,
+        set_max_tx_rate=0,
+        enforced=Enforced(min="hardware" if rate else None, max=None),
     )
 
 
@@ -35,8 +70,7 @@ def report(node: str, *pfs: PfReport, generation: int = 1, held: Held | None = N
             container_id=f"c-{uid}",
             phase="attached",
             interfaces=tuple(
-                Interface(pf=pfs[0].pci, vf=0, ifname="eth0", mac="", min_tx_rate=rate, max_tx_rate=0)
-                for rate in ([rates] if isinstance(rates, int) else rates)
+                held_interface(pfs[0].pci, rate) for rate in ([rates] if isinstance(rates, int) else rates)
             ),
         )
         for uid, rates in (held or {}).items()

@@ -265,7 +265,7 @@ async def test_bind_is_success_when_an_extender_before_this_one_bound_the_pod():
             before = await placement(w, "p", KEY)
         async with extending(c, KEY) as w:
             w.extender.binder.state.withdraw("w1", w.pods["p"]["metadata"]["uid"])  # as if not seen yet
-            w.nodes["w1"].report = report("w1", pf(PF0, foreign_mbps=5_000), pf(PF1), generation=2)
+            w.nodes["w1"].report = report("w1", pf(PF0, foreign=[5_000]), pf(PF1), generation=2)
             assert await w.bind("p", "w1") == ""
             held = w.extender.binder.state.reservation("w1", w.pods["p"]["metadata"]["uid"])
             assert held.interfaces == before.interfaces
@@ -353,9 +353,7 @@ async def test_bind_repeats_the_same_placement_after_an_unanswered_write():
         w.api.faults.append(Fault.DROPPED)
         await w.create_pod("p", 6_000)
         assert await w.bind("p", "w1")
-        w.nodes["w1"].report = report(
-            "w1", pf(PF0, foreign_mbps=1), pf(PF1, foreign_mbps=3_000), generation=2
-        )
+        w.nodes["w1"].report = report("w1", pf(PF0, foreign=[1]), pf(PF1, foreign=[3_000]), generation=2)
         assert await w.bind("p", "w1") == ""
         first, second = (binding.annotations for binding in w.api.started)
         assert first == second
@@ -367,7 +365,7 @@ async def test_bind_does_not_choose_another_placement_while_the_first_may_still_
         w.api.faults.append(Fault.DROPPED)
         await w.create_pod("p", 6_000)
         assert await w.bind("p", "w1")
-        w.nodes["w1"].report = report("w1", pf(PF0, foreign_mbps=5_000), pf(PF1), generation=2)
+        w.nodes["w1"].report = report("w1", pf(PF0, foreign=[5_000]), pf(PF1), generation=2)
         assert "an earlier bind without an answer" in await w.bind("p", "w1")
         assert len(w.api.started) == 1
 

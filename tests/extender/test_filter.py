@@ -207,7 +207,7 @@ async def test_filter_searches_once_for_nodes_in_an_equal_situation():
 
 async def test_filter_counts_foreign_use():
     async with world("w1") as w:
-        w.nodes["w1"].report = report("w1", pf(PF0, foreign_mbps=6_000, foreign_vfs=1), pf(PF1, mbps=None))
+        w.nodes["w1"].report = report("w1", pf(PF0, foreign=[6_000]), pf(PF1, mbps=None))
         await w.create_pod("p", 5_000)
         await w.create_pod("q", 4_000)
         assert await w.fitting("p") == []

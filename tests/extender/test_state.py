@@ -234,7 +234,7 @@ def test_used_is_each_pod_once_by_the_report_first_in_any_order(reported, promis
 
 
 def test_facts_hold_foreign_use_and_all_sandboxes_of_a_pod():
-    one = report("w1", pf(PF1, foreign_vfs=2, foreign_mbps=7), pf(PF0), held={"p": 1})
+    one = report("w1", pf(PF1, foreign=[7, 0]), pf(PF0), held={"p": 1})
     both = type(one)(node="w1", generation="e.1", ledger="ok", pfs=one.pfs, allocations=one.allocations * 2)
     found = facts_of(both, W1)
     assert [p.pci for p in found.inventory.pfs] == [PF0, PF1]
@@ -249,7 +249,7 @@ def test_facts_hold_foreign_use_and_all_sandboxes_of_a_pod():
         ({"ledger": "unavailable"}, "agent is down"),
         ({"pfs": (), "unreadable": ("enp1s0f0: EIO",)}, "enp1s0f0: EIO"),
         ({"pfs": (pf("eth0"),)}, "not a PCI address"),
-        ({"pfs": (pf(foreign_mbps=-1),)}, "negative"),
+        ({"pfs": (pf(foreign=[-1]),)}, "negative"),
         ({"pfs": (pf(vfs=-1),)}, "negative"),
         ({"allocations": report("w1", held={"p": -5}).allocations}, "reserves -5"),
     ],

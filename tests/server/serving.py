@@ -17,6 +17,8 @@ from k8s_rdma.server.agent_link import AgentLink
 from k8s_rdma.server.run import serve
 from k8s_rdma.wire.rest import (
     Allocation,
+    Enforced,
+    ForeignVf,
     Interface,
     NodeReport,
     PfReport,
@@ -51,6 +53,10 @@ def vf(index: int, *, rate: int = 0, allocated: bool = False) -> VfReport:
     )
 
 
+def foreign(vf: int, rate: int) -> ForeignVf:
+    return ForeignVf(vf=vf, why="rates that are not ours", min_tx_rate=rate, max_tx_rate=0)
+
+
 def report(generation: str = "e.1", **changes: Any) -> NodeReport:
     pf = PfReport(
         name="enp3s0f0",
@@ -60,7 +66,17 @@ def report(generation: str = "e.1", **changes: Any) -> NodeReport:
         link_mbps=1000,
         vfs=(vf(0, rate=300, allocated=True), vf(1)),
     )
-    held = Interface(pf=pf.pci, vf=0, ifname="rdma0", mac="0a:00:00:00:00:00", min_tx_rate=300, max_tx_rate=0)
+    held = Interface(
+        pf=pf.pci,
+        vf=0,
+        ifname="rdma0",
+        mac="0a:00:00:00:00:00",
+        min_tx_rate=300,
+        max_tx_rate=0,
+        set_min_tx_rate=300,
+        set_max_tx_rate=0,
+        enforced=Enforced(min="hardware", max=None),
+    )
     allocation = Allocation(
         pod=Pod(namespace="default", name="p", uid="u"),
         container_id="c",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from k8s_rdma.server.metrics import render_metrics
-from server.serving import report
+from server.serving import foreign, report
 
 EXPOSITION = """\
 # HELP k8s_rdma_agent_reachable Whether the node's agent answers.
@@ -34,7 +34,7 @@ k8s_rdma_pf_link_bits_per_second{node="w1",pf="enp3s0f0",pci="0000:03:00.0"} 100
 
 def test_exposition_counts_what_pods_and_others_hold() -> None:
     told = report(unreadable=("enp4s0: no answer",))
-    told = replace(told, pfs=(replace(told.pfs[0], foreign_vfs=1, foreign_mbps=100),))
+    told = replace(told, pfs=(replace(told.pfs[0], foreign=(foreign(1, 100),)),))
     assert render_metrics(told).decode() == EXPOSITION
 
 

@@ -20,7 +20,7 @@ DOCUMENT = {
             "driver": "mlx5_core",
             "capacity_vfs": 1,
             "link_mbps": None,
-            "foreign_vfs": 1,
+            "foreign": [{"vf": 0, "why": "rated", "min_tx_rate": 5, "max_tx_rate": 0}],
             "vfs": [
                 {
                     "vf": 0,
@@ -42,6 +42,7 @@ DOCUMENT = {
     ],
     "allocations": [],
     "unreadable": ["enp4s0f0: no answer"],
+    "problems": [],
 }
 
 

@@ -6,19 +6,31 @@ import uuid
 from typing import TYPE_CHECKING
 
 from k8s_rdma.agent.state_socket import StatePublisher
-from k8s_rdma.core.allocation import foreign_usage
-from k8s_rdma.core.inventory import NOTHING_USED, Generation
+from k8s_rdma.core.allocation import foreign_vfs
+from k8s_rdma.core.inventory import Generation
 from k8s_rdma.core.step import VfRef
-from k8s_rdma.wire.rest import Allocation, Interface, NodeReport, PfReport, Pod, VfReport, encode_report
+from k8s_rdma.wire.rest import (
+    Allocation,
+    Enforced,
+    ForeignVf,
+    Interface,
+    NodeReport,
+    PfReport,
+    Pod,
+    Range,
+    Rates,
+    VfReport,
+    encode_report,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from k8s_rdma.agent.node import Node
     from k8s_rdma.core.ids import NodeName
-    from k8s_rdma.core.inventory import Used
     from k8s_rdma.core.kernel import Hardware, PfState, Vf
-    from k8s_rdma.core.ledger import Ledger, Receipt
+    from k8s_rdma.core.ledger import AllocatedInterface, Ledger, Receipt
+    from k8s_rdma.core.rates import RateAbility, RateRange
 
 
 class Reporter:
@@ -49,29 +61,62 @@ class Reporter:
 
 def node_report(*, node: NodeName, generation: Generation, hardware: Hardware, ledger: Ledger) -> NodeReport:
     """What the node has and who holds it."""
-    foreign = foreign_usage(hardware, ledger)
+    foreign: dict[str, list[ForeignVf]] = {}
+    for each in foreign_vfs(hardware, ledger):
+        told = ForeignVf(
+            vf=each.vf.index,
+            why=each.why,
+            min_tx_rate=each.min_tx_rate_mbps,
+            max_tx_rate=each.max_tx_rate_mbps,
+        )
+        foreign.setdefault(each.vf.pf, []).append(told)
     held = ledger.holders().keys()
     return NodeReport(
         node=node,
         generation=str(generation),
         ledger="ok",
-        pfs=tuple(_pf(pf, foreign.get(pf.pci, NOTHING_USED), held) for pf in hardware.pfs),
+        pfs=tuple(_pf(pf, tuple(foreign.get(pf.pci, ())), held) for pf in hardware.pfs),
         allocations=tuple(_allocation(receipt) for receipt in ledger.receipts.values()),
         unreadable=tuple(f"{item.what}: {item.why}" for item in hardware.unreadable),
+        problems=hardware.problems,
     )
 
 
-def _pf(pf: PfState, foreign: Used, held: Collection[VfRef]) -> PfReport:
+def _pf(pf: PfState, foreign: tuple[ForeignVf, ...], held: Collection[VfRef]) -> PfReport:
     return PfReport(
         name=pf.name,
         pci=pf.pci,
         driver=pf.driver,
         capacity_vfs=len(pf.vfs),
         link_mbps=pf.link_mbps,
-        foreign_vfs=foreign.vfs,
-        foreign_mbps=foreign.mbps,
+        mtu=pf.mtu,
+        link_type=pf.link_type,
+        rdma_device=pf.rdma_device,
+        vendor=pf.vendor,
+        firmware=pf.firmware,
+        numa_node=pf.numa_node,
+        pcie_path=tuple(pf.pcie_path),
+        switchdev=pf.switchdev,
+        rates=_rates(pf.rates),
+        enforce=pf.enforce,
+        problems=pf.problems,
+        foreign=foreign,
         vfs=tuple(_vf(vf, allocated=VfRef(pf.pci, vf.index) in held or vf.netdev is None) for vf in pf.vfs),
     )
+
+
+def _rates(ability: RateAbility) -> Rates:
+    return Rates(
+        min=_range(ability.min),
+        max=_range(ability.max),
+        sum_checked=ability.sum_checked,
+        needs_link=ability.needs_link,
+        weights=ability.weights,
+    )
+
+
+def _range(rates: RateRange | None) -> Range | None:
+    return None if rates is None else Range(step=rates.step, smallest=rates.smallest, largest=rates.largest)
 
 
 def _vf(vf: Vf, *, allocated: bool) -> VfReport:
@@ -97,15 +142,20 @@ def _allocation(receipt: Receipt) -> Allocation:
         pod=Pod(namespace=receipt.pod.namespace, name=receipt.pod.name, uid=receipt.pod.uid),
         container_id=receipt.attachment.container,
         phase=receipt.phase,
-        interfaces=tuple(
-            Interface(
-                pf=interface.vf.pf,
-                vf=interface.vf.index,
-                ifname=interface.ifname,
-                mac=interface.home.mac,
-                min_tx_rate=interface.min_tx_rate_mbps,
-                max_tx_rate=interface.max_tx_rate_mbps,
-            )
-            for interface in receipt.interfaces
-        ),
+        interfaces=tuple(map(_interface, receipt.interfaces)),
+    )
+
+
+def _interface(interface: AllocatedInterface) -> Interface:
+    reserved, cap = interface.min_tx_rate_mbps, interface.max_tx_rate_mbps
+    return Interface(
+        pf=interface.vf.pf,
+        vf=interface.vf.index,
+        ifname=interface.ifname,
+        mac=interface.home.mac,
+        min_tx_rate=reserved,
+        max_tx_rate=cap,
+        set_min_tx_rate=reserved,
+        set_max_tx_rate=cap,
+        enforced=Enforced(min="hardware" if reserved else None, max="hardware" if cap else None),
     )

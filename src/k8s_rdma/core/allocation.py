@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from k8s_rdma.core.inventory import Used
@@ -21,19 +21,54 @@ if TYPE_CHECKING:
     from k8s_rdma.core.request import Request
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignVf:
+    """A VF that the ledger does not know and that is not free: rates in Mb/s, and why, in one clause."""
+
+    vf: VfRef
+    why: str
+    min_tx_rate_mbps: int
+    max_tx_rate_mbps: int
+
+
 def is_free(vf: Vf) -> bool:
-    """Whether an unallocated VF is nobody's: its netdev is at home and no rates are set on it."""
-    return vf.netdev is not None and not vf.min_tx_rate_mbps and not vf.max_tx_rate_mbps
+    """Whether an unallocated VF is nobody's and can be given: at home, no rates, nothing wrong with it."""
+    return not _why_not_free(vf)
+
+
+def _why_not_free(vf: Vf) -> str:
+    """One clause; empty for a free VF."""
+    if vf.unusable:
+        return vf.unusable
+    if vf.netdev is None:
+        return "its netdev is in another network namespace, or no driver made one"
+    if vf.min_tx_rate_mbps or vf.max_tx_rate_mbps:
+        return f"rates that are not ours: min {vf.min_tx_rate_mbps}, max {vf.max_tx_rate_mbps} Mb/s"
+    return ""
+
+
+def foreign_vfs(hardware: Hardware, ledger: Ledger) -> tuple[ForeignVf, ...]:
+    """VFs that the ledger does not know but that someone moved away or rated, or that cannot be given."""
+    holders = ledger.holders()
+    return tuple(
+        ForeignVf(
+            vf=VfRef(pf.pci, vf.index),
+            why=why,
+            min_tx_rate_mbps=vf.min_tx_rate_mbps,
+            max_tx_rate_mbps=vf.max_tx_rate_mbps,
+        )
+        for pf in hardware.pfs
+        for vf in pf.vfs
+        if VfRef(pf.pci, vf.index) not in holders and (why := _why_not_free(vf))
+    )
 
 
 def foreign_usage(hardware: Hardware, ledger: Ledger) -> dict[PciAddress, Used]:
-    """VFs that the ledger does not know but that someone moved away or rated, with the rates they have."""
-    holders = ledger.holders()
+    """What foreign VFs take of each PF: their minimum rates are used bandwidth."""
     result: dict[PciAddress, Used] = {}
-    for pf in hardware.pfs:
-        for vf in pf.vfs:
-            if VfRef(pf.pci, vf.index) not in holders and not is_free(vf):
-                result[pf.pci] = result.get(pf.pci, Used()) + Used(1, vf.min_tx_rate_mbps)
+    for foreign in foreign_vfs(hardware, ledger):
+        pci = foreign.vf.pf
+        result[pci] = result.get(pci, Used()) + Used(1, foreign.min_tx_rate_mbps)
     return result
 
 

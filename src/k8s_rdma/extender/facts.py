@@ -53,12 +53,12 @@ def _facts(report: NodeReport, node: NodeName) -> NodeFacts:
     pfs, foreign = [], {}
     for entry in report.pfs:
         pci = _pci(entry.pci)
-        if min(entry.capacity_vfs, entry.link_mbps or 0, entry.foreign_vfs, entry.foreign_mbps) < 0:
+        if min(entry.capacity_vfs, entry.link_mbps or 0, *(vf.min_tx_rate for vf in entry.foreign)) < 0:
             msg = f"PF {entry.name}: a negative number"
             raise ValueError(msg)
         pfs.append(Pf(name=entry.name, pci=pci, capacity_vfs=entry.capacity_vfs, link_mbps=entry.link_mbps))
-        if entry.foreign_vfs or entry.foreign_mbps:
-            foreign[pci] = Used(entry.foreign_vfs, entry.foreign_mbps)
+        if entry.foreign:
+            foreign[pci] = Used(len(entry.foreign), sum(vf.min_tx_rate for vf in entry.foreign))
     reported: dict[PodUid, tuple[PlacedInterface, ...]] = {}
     for allocation in report.allocations:
         uid = PodUid(allocation.pod.uid)

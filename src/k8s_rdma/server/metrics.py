@@ -57,8 +57,8 @@ def _node_lines(report: NodeReport) -> Iterator[str]:
 
 def _taken(report: NodeReport) -> tuple[Counter[str], Counter[str]]:
     """VFs and Mb/s by PF: what pods hold, and what others do."""
-    vfs = Counter({pf.pci: pf.foreign_vfs for pf in report.pfs})
-    mbps = Counter({pf.pci: pf.foreign_mbps for pf in report.pfs})
+    vfs = Counter({pf.pci: len(pf.foreign) for pf in report.pfs})
+    mbps = Counter({pf.pci: sum(vf.min_tx_rate for vf in pf.foreign) for pf in report.pfs})
     for allocation in report.allocations:
         for interface in allocation.interfaces:
             vfs[interface.pf] += 1

@@ -62,7 +62,7 @@ class Watchman:
         report = decode_report(reply.content)
         self.reports += 1
         for pf in report.pfs:
-            reserved = pf.foreign_mbps + sum(
+            reserved = sum(vf.min_tx_rate for vf in pf.foreign) + sum(
                 interface.min_tx_rate
                 for allocation in report.allocations
                 for interface in allocation.interfaces
