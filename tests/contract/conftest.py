@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from contract.lab import FakeLab
-from contract.virtual_lab import VirtualLab, needs_namespaces
+from contract.linux_lab import needs_namespaces
+from contract.virtual_lab import VirtualLab
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

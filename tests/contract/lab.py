@@ -4,24 +4,44 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+import pytest
+
 from k8s_rdma.core.ids import PciAddress
-from k8s_rdma.core.step import VfHome, VfRef
+from k8s_rdma.core.rates import EVERY_RATE, RateAbility
+from k8s_rdma.core.step import GiveVf, VfHome, VfRate, VfRef
 from k8s_rdma.sim.fake_kernel import FakeKernel
 from k8s_rdma.sim.fake_machine import FakeMachine, FakePf, Interface
 
 if TYPE_CHECKING:
-    from k8s_rdma.core.kernel import Kernel
+    from k8s_rdma.core.kernel import Kernel, Vf
     from k8s_rdma.core.step import NetnsRef
 
 PF0 = PciAddress("0000:03:00.0")
 PF1 = PciAddress("0000:03:00.1")
 LINK_MBPS = 1000
+FRAME_BYTES = 1000
+"""Of a frame that is sent, without the frame check sequence."""
 
 
 class Lab(Protocol):
-    """Two PFs of LINK_MBPS, `enp3s0f0` and `enp3s0f1`, and whoever else uses the machine."""
+    """Two PFs, and whoever else uses the machine.
 
+    pcis: their PCI addresses. pf_names: their netdevs.
+    vfs: how many VFs each has. A kernel may be shown more PFs and VFs than those.
+    link_mbps: of both PFs.
+    rates: what they take. A driver without minimum rates skips what needs them.
+    """
+
+    pcis: tuple[PciAddress, PciAddress]
+    pf_names: tuple[str, str]
+    vfs: int
+    link_mbps: int
+    rates: RateAbility
     kernel: Kernel
+
+    def vf_name(self, pf: int, index: int) -> str:
+        """The name at home of a VF of the first (0) or second (1) PF."""
+        ...
 
     def another_kernel(self) -> Kernel:
         """A second one on the same machine, as after a restart of the agent."""
@@ -43,6 +63,14 @@ class Lab(Protocol):
         """What a pod may do with its interface."""
         ...
 
+    def use(self, ifname: str, netns: NetnsRef | None, *addresses: str) -> None:
+        """What whoever has an interface may do: bring it up with these addresses."""
+        ...
+
+    def send(self, ifname: str, netns: NetnsRef, frames: int) -> None:
+        """Send Ethernet frames of FRAME_BYTES through an interface that is up; nobody wants them."""
+        ...
+
     def seen(self, ifname: str, netns: NetnsRef | None = None) -> Interface | None:
         """The interface as its namespace's inhabitants see it; link-local addresses left out."""
         ...
@@ -51,12 +79,21 @@ class Lab(Protocol):
 class FakeLab:
     """In memory."""
 
+    pcis = (PF0, PF1)
+    pf_names = ("enp3s0f0", "enp3s0f1")
+    link_mbps = LINK_MBPS
+    rates = EVERY_RATE
+
     def __init__(self, vfs: int) -> None:
+        self.vfs = vfs
         self.machine = FakeMachine(
             FakePf(name="enp3s0f0", pci=PF0, vfs=vfs, link_mbps=LINK_MBPS),
             FakePf(name="enp3s0f1", pci=PF1, vfs=vfs, link_mbps=LINK_MBPS),
         )
         self.kernel = FakeKernel(self.machine)
+
+    def vf_name(self, pf: int, index: int) -> str:
+        return f"{self.pf_names[pf]}v{index}"
 
     def another_kernel(self) -> FakeKernel:
         return FakeKernel(self.machine)
@@ -73,12 +110,39 @@ class FakeLab:
     def alter(self, ifname: str, netns: NetnsRef, *, name: str, mac: str, mtu: int) -> None:
         self.machine.alter_interface(ifname, netns, name=name, mac=mac, mtu=mtu)
 
+    def use(self, ifname: str, netns: NetnsRef | None, *addresses: str) -> None:
+        self.machine.use_interface(ifname, netns, *addresses)
+
+    def send(self, ifname: str, netns: NetnsRef, frames: int) -> None:
+        self.machine.count(ifname, netns, tx_packets=frames, tx_bytes=frames * FRAME_BYTES)
+
     def seen(self, ifname: str, netns: NetnsRef | None = None) -> Interface | None:
         return self.machine.interface(ifname, netns)
 
 
+def state_of(lab: Lab, vf: VfRef) -> Vf:
+    """The VF as the kernel shows it."""
+    return next(pf for pf in lab.kernel.observe().pfs if pf.pci == vf.pf).vfs[vf.index]
+
+
 def home_of(lab: Lab, vf: VfRef) -> VfHome:
     """What a VF at home is, as the ledger records it before giving it away."""
-    state = next(pf for pf in lab.kernel.observe().pfs if pf.pci == vf.pf).vfs[vf.index]
+    state = state_of(lab, vf)
     assert state.netdev is not None
     return VfHome(name=state.netdev, mac=state.mac, mtu=state.mtu)
+
+
+def give(lab: Lab, vf: VfRef, netns: NetnsRef, ifname: str = "rdma0") -> GiveVf:
+    """The step that gives a VF away which is at home now."""
+    return GiveVf(vf=vf, home=home_of(lab, vf), netns=netns, ifname=ifname)
+
+
+def rate(lab: Lab, index: int, minimum: int, maximum: int) -> VfRate:
+    """A rate of a VF; without its minimum where the lab takes none."""
+    return VfRate(index, minimum if lab.rates.min else 0, maximum)
+
+
+def needs_min_rates(lab: Lab) -> None:
+    """Skip where VFs have no minimum rates."""
+    if not lab.rates.min:
+        pytest.skip(f"needs minimum rates, which the driver of {lab.pf_names[0]} does not take")

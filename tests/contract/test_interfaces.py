@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from contract.lab import PF0, home_of
-from k8s_rdma.core.step import ConfigureInterface, GiveVf, Route, VfRef
+from contract.lab import give
+from k8s_rdma.core.step import ConfigureInterface, Route, VfRef
 from k8s_rdma.errors import KernelError
 
 ADDRESSES = ("10.56.0.2/24", "fd00:56::2/64")
@@ -20,8 +20,7 @@ def netns(lab):
 def given(lab, *indexes):
     netns = lab.namespace()
     for index in indexes:
-        vf = VfRef(PF0, index)
-        lab.kernel.apply(GiveVf(vf=vf, home=home_of(lab, vf), netns=netns, ifname=f"rdma{index}"))
+        lab.kernel.apply(give(lab, VfRef(lab.pcis[0], index), netns, f"rdma{index}"))
     return netns
 
 

@@ -4,37 +4,37 @@ from __future__ import annotations
 
 import pytest
 
-from contract.lab import PF0, PF1, home_of
+from contract.lab import give, home_of, rate, state_of
 from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.step import ConfigureInterface, GiveVf, SetRates, VfHome, VfRate, VfRef
 from k8s_rdma.errors import KernelError
 
-VF = VfRef(PF0, 1)
+
+@pytest.fixture
+def vf(lab):
+    return VfRef(lab.pcis[0], 1)
 
 
-def give(lab, netns, vf=VF, ifname="rdma0"):
-    return GiveVf(vf=vf, home=home_of(lab, vf), netns=netns, ifname=ifname)
+def at_home(lab, vf):
+    """The machine as its kernel shows it, and the VF's netdev as anyone sees it."""
+    return lab.kernel.observe(), lab.seen(home_of(lab, vf).name)
 
 
-def state(lab, vf=VF):
-    return next(pf for pf in lab.kernel.observe().pfs if pf.pci == vf.pf).vfs[vf.index]
-
-
-def test_vf_is_in_the_namespace_down_and_under_its_new_name_when_given(lab):
+def test_vf_is_in_the_namespace_down_and_under_its_new_name_when_given(lab, vf):
     netns = lab.namespace()
-    step = give(lab, netns)
+    step = give(lab, vf, netns)
     lab.kernel.apply(step)
     found = lab.seen("rdma0", netns)
     assert found is not None
     assert (found.mac, found.mtu, found.up, found.addresses) == (step.home.mac, step.home.mtu, False, ())
     assert lab.seen(step.home.name) is None
-    assert state(lab).netdev is None
-    assert state(lab).mac == step.home.mac
+    assert state_of(lab, vf).netdev is None
+    assert state_of(lab, vf).mac == step.home.mac
 
 
-def test_giving_changes_nothing_when_it_holds(lab):
+def test_giving_changes_nothing_when_it_holds(lab, vf):
     netns = lab.namespace()
-    step = give(lab, netns)
+    step = give(lab, vf, netns)
     lab.kernel.apply(step)
     lab.kernel.apply(ConfigureInterface(netns=netns, ifname="rdma0", addresses=("10.0.0.1/24",)))
     before = lab.kernel.observe(), lab.seen("rdma0", netns)
@@ -42,19 +42,19 @@ def test_giving_changes_nothing_when_it_holds(lab):
     assert (lab.kernel.observe(), lab.seen("rdma0", netns)) == before
 
 
-def test_vf_is_exactly_as_before_when_given_and_brought_home(lab):
-    before = lab.kernel.observe(), lab.seen("enp3s0f0v1")
+def test_vf_is_exactly_as_before_when_given_and_brought_home(lab, vf):
+    before = at_home(lab, vf)
     netns = lab.namespace()
-    step = give(lab, netns)
+    step = give(lab, vf, netns)
     lab.kernel.apply(step)
     lab.kernel.apply(step.inverse)
-    assert (lab.kernel.observe(), lab.seen("enp3s0f0v1")) == before
+    assert at_home(lab, vf) == before
     assert lab.seen("rdma0", netns) is None
 
 
-def test_bringing_home_holds_when_never_given_and_when_repeated(lab):
+def test_bringing_home_holds_when_never_given_and_when_repeated(lab, vf):
     netns = lab.namespace()
-    step = give(lab, netns)
+    step = give(lab, vf, netns)
     before = lab.kernel.observe()
     lab.kernel.apply(step.inverse)
     assert lab.kernel.observe() == before
@@ -64,43 +64,43 @@ def test_bringing_home_holds_when_never_given_and_when_repeated(lab):
     assert lab.kernel.observe() == before
 
 
-def test_vf_comes_home_as_it_was_when_the_pod_altered_it(lab):
-    before = lab.kernel.observe(), lab.seen("enp3s0f0v1")
+def test_vf_comes_home_as_it_was_when_the_pod_altered_it(lab, vf):
+    before = at_home(lab, vf)
     netns = lab.namespace()
-    step = give(lab, netns)
+    step = give(lab, vf, netns)
     lab.kernel.apply(step)
     lab.kernel.apply(ConfigureInterface(netns=netns, ifname="rdma0", addresses=("10.0.0.1/24",)))
     lab.alter("rdma0", netns, name="mine", mac="02:00:00:00:00:77", mtu=1280)
     lab.kernel.apply(step.inverse)
-    assert (lab.kernel.observe(), lab.seen("enp3s0f0v1")) == before
+    assert at_home(lab, vf) == before
 
 
-def test_vf_comes_home_as_it_was_when_its_namespace_was_destroyed(lab):
-    rates = SetRates(pf=PF0, rates=(VfRate(1, 100, 200),), previous=(VfRate(1),))
+def test_vf_comes_home_as_it_was_when_its_namespace_was_destroyed(lab, vf):
+    rates = SetRates(pf=vf.pf, rates=(rate(lab, 1, 100, 200),), previous=(VfRate(1),))
     lab.kernel.apply(rates)
-    before = lab.kernel.observe(), lab.seen("enp3s0f0v1")
+    before = at_home(lab, vf)
     netns = lab.namespace()
-    step = give(lab, netns)
+    step = give(lab, vf, netns)
     lab.kernel.apply(step)
     lab.destroy(netns)
     lab.kernel.apply(step.inverse)
-    assert (lab.kernel.observe(), lab.seen("enp3s0f0v1")) == before
+    assert at_home(lab, vf) == before
 
 
-def test_vf_can_be_given_again_when_its_namespace_was_destroyed(lab):
+def test_vf_can_be_given_again_when_its_namespace_was_destroyed(lab, vf):
     first, second = lab.namespace(), lab.namespace()
-    step = give(lab, first)
+    step = give(lab, vf, first)
     lab.kernel.apply(step)
     lab.destroy(first)
     lab.kernel.apply(step.inverse)
-    lab.kernel.apply(give(lab, second))
+    lab.kernel.apply(give(lab, vf, second))
     assert lab.seen("rdma0", second) is not None
 
 
-def test_giving_fails_and_the_vf_stays_home_when_the_name_is_taken(lab):
+def test_giving_fails_and_the_vf_stays_home_when_the_name_is_taken(lab, vf):
     netns = lab.namespace()
     lab.occupy("rdma0", netns)
-    step = give(lab, netns)
+    step = give(lab, vf, netns)
     before = lab.kernel.observe(), lab.seen("rdma0", netns)
     with pytest.raises(KernelError, match="rdma0"):
         lab.kernel.apply(step)
@@ -109,20 +109,20 @@ def test_giving_fails_and_the_vf_stays_home_when_the_name_is_taken(lab):
     assert (lab.kernel.observe(), lab.seen("rdma0", netns)) == before
 
 
-def test_bringing_home_fails_when_its_name_is_taken_there_and_works_when_it_is_free_again(lab):
+def test_bringing_home_fails_when_its_name_is_taken_there_and_works_when_it_is_free_again(lab, vf):
     netns = lab.namespace()
-    step = give(lab, netns)
+    step = give(lab, vf, netns)
     lab.kernel.apply(step)
     lab.occupy(step.home.name)
     with pytest.raises(KernelError, match=step.home.name):
         lab.kernel.apply(step.inverse)
-    assert state(lab).netdev is None
+    assert state_of(lab, vf).netdev is None
     assert lab.seen("rdma0", netns) is not None
 
 
-def test_giving_fails_and_the_vf_stays_home_when_the_namespace_is_gone(lab):
+def test_giving_fails_and_the_vf_stays_home_when_the_namespace_is_gone(lab, vf):
     netns = lab.namespace()
-    step = give(lab, netns)
+    step = give(lab, vf, netns)
     lab.destroy(netns)
     before = lab.kernel.observe()
     with pytest.raises(KernelError, match=netns.path):
@@ -131,10 +131,10 @@ def test_giving_fails_and_the_vf_stays_home_when_the_namespace_is_gone(lab):
     assert lab.kernel.observe() == before
 
 
-def test_vf_of_another_namespace_is_left_alone_when_wanted_or_released_for_this_one(lab):
+def test_vf_of_another_namespace_is_left_alone_when_wanted_or_released_for_this_one(lab, vf):
     mine, other = lab.namespace(), lab.namespace()
-    step = give(lab, mine)
-    lab.kernel.apply(give(lab, other))
+    step = give(lab, vf, mine)
+    lab.kernel.apply(give(lab, vf, other))
     before = lab.kernel.observe(), lab.seen("rdma0", other)
     with pytest.raises(KernelError, match="VF 1 of PF"):
         lab.kernel.apply(step)
@@ -144,20 +144,21 @@ def test_vf_of_another_namespace_is_left_alone_when_wanted_or_released_for_this_
     assert (lab.kernel.observe(), lab.seen("rdma0", other)) == before
 
 
-@pytest.mark.parametrize("vf", [VfRef(PF0, 3), VfRef(PciAddress("0000:99:00.0"), 0)], ids=["index", "PF"])
-def test_moves_fail_when_the_vf_is_unknown(lab, vf):
+@pytest.mark.parametrize("unknown", ["index", "PF"])
+def test_moves_fail_when_the_vf_is_unknown(lab, vf, unknown):
+    absent = VfRef(vf.pf, 255) if unknown == "index" else VfRef(PciAddress("0000:99:00.0"), 0)
     home = VfHome(name="enp3s0f0v3", mac="02:00:00:00:00:01", mtu=1500)
-    step = GiveVf(vf=vf, home=home, netns=lab.namespace(), ifname="rdma0")
-    with pytest.raises(KernelError, match=str(vf.pf)):
+    step = GiveVf(vf=absent, home=home, netns=lab.namespace(), ifname="rdma0")
+    with pytest.raises(KernelError, match=str(absent.pf)):
         lab.kernel.apply(step)
-    with pytest.raises(KernelError, match=str(vf.pf)):
+    with pytest.raises(KernelError, match=str(absent.pf)):
         lab.kernel.apply(step.inverse)
 
 
-def test_two_vfs_bear_one_name_when_in_two_namespaces(lab):
+def test_two_vfs_bear_one_name_when_in_two_namespaces(lab, vf):
     here, there = lab.namespace(), lab.namespace()
     before = lab.kernel.observe()
-    steps = [give(lab, here), give(lab, there, VfRef(PF1, 0))]
+    steps = [give(lab, vf, here), give(lab, VfRef(lab.pcis[1], 0), there)]
     for step in steps:
         lab.kernel.apply(step)
     macs = {lab.seen("rdma0", netns).mac for netns in (here, there)}
@@ -172,11 +173,11 @@ def test_sixty_vfs_are_in_one_namespace_and_home_again(make_lab):
     lab = make_lab(60)
     netns = lab.namespace()
     before = lab.kernel.observe()
-    steps = [give(lab, netns, VfRef(PF1, index), f"rdma{index}") for index in range(60)]
+    steps = [give(lab, VfRef(lab.pcis[1], index), netns, f"rdma{index}") for index in range(60)]
     for step in steps:
         lab.kernel.apply(step)
     assert {lab.seen(f"rdma{index}", netns).mac for index in range(60)} == {step.home.mac for step in steps}
-    assert [vf.netdev for vf in lab.kernel.observe().pfs[1].vfs] == [None] * 60
+    assert [vf.netdev for vf in lab.kernel.observe().pfs[1].vfs[:60]] == [None] * 60
     for step in reversed(steps):
         lab.kernel.apply(step.inverse)
     assert lab.kernel.observe() == before

@@ -6,27 +6,25 @@ import threading
 
 import pytest
 
-from contract.lab import LINK_MBPS, PF0, PF1, home_of
+from contract.lab import give, rate
 from k8s_rdma.core.plan import undo
-from k8s_rdma.core.step import ConfigureInterface, GiveVf, NetnsRef, SetRates, VfRate, VfRef
+from k8s_rdma.core.step import ConfigureInterface, NetnsRef, SetRates, VfRate, VfRef
 from k8s_rdma.errors import KernelError
 
 DEADLINE_S = 10
 
 
 def plan_for(lab, netns):
-    vfs = [VfRef(PF0, 0), VfRef(PF0, 2), VfRef(PF1, 1)]
+    pf0, pf1 = lab.pcis
+    vfs = [VfRef(pf0, 0), VfRef(pf0, 2), VfRef(pf1, 1)]
     return [
         SetRates(
-            pf=PF0,
-            rates=(VfRate(0, 100, 200), VfRate(2, 0, 50)),
+            pf=pf0,
+            rates=(rate(lab, 0, 100, 200), VfRate(2, 0, 50)),
             previous=(VfRate(0), VfRate(2)),
         ),
-        SetRates(pf=PF1, rates=(VfRate(1, 300, 0),), previous=(VfRate(1),)),
-        *(
-            GiveVf(vf=vf, home=home_of(lab, vf), netns=netns, ifname=f"rdma{number}")
-            for number, vf in enumerate(vfs)
-        ),
+        SetRates(pf=pf1, rates=(rate(lab, 1, 300, 400),), previous=(VfRate(1),)),
+        *(give(lab, vf, netns, f"rdma{number}") for number, vf in enumerate(vfs)),
         *(
             ConfigureInterface(netns=netns, ifname=f"rdma{number}", addresses=(f"10.56.{number}.2/24",))
             for number in range(len(vfs))
@@ -43,14 +41,17 @@ def apply_all(kernel, steps, done):
 def test_observation_shows_pfs_and_vfs_at_home(lab):
     hardware = lab.kernel.observe()
     assert hardware.unreadable == ()
-    assert [(pf.name, pf.pci, pf.link_mbps) for pf in hardware.pfs] == [
-        ("enp3s0f0", PF0, LINK_MBPS),
-        ("enp3s0f1", PF1, LINK_MBPS),
-    ]
-    vfs = [vf for pf in hardware.pfs for vf in pf.vfs]
-    assert [vf.index for vf in vfs] == [0, 1, 2, 0, 1, 2]
-    assert [vf.netdev for vf in vfs] == [f"enp3s0f{pf}v{index}" for pf in (0, 1) for index in (0, 1, 2)]
-    assert len({vf.mac for vf in vfs}) == len({vf.pci for vf in vfs}) == 6
+    pfs = [pf for pf in hardware.pfs if pf.pci in lab.pcis]
+    assert [(pf.pci, pf.name) for pf in pfs] == list(zip(lab.pcis, lab.pf_names, strict=True))
+    assert {pf.link_mbps for pf in pfs} == {lab.link_mbps}
+    for number, pf in enumerate(pfs):
+        assert [vf.index for vf in pf.vfs] == list(range(len(pf.vfs)))
+        assert len(pf.vfs) >= lab.vfs
+        assert [vf.netdev for vf in pf.vfs] == [lab.vf_name(number, vf.index) for vf in pf.vfs]
+        assert all(lab.seen(vf.netdev).mac == vf.mac for vf in pf.vfs)
+    vfs = [vf for pf in pfs for vf in pf.vfs]
+    assert len({vf.mac for vf in vfs}) == len({vf.pci for vf in vfs}) == len({vf.netdev for vf in vfs})
+    assert len({vf.mac for vf in vfs}) == len(vfs) >= 2 * lab.vfs
     assert all((vf.min_tx_rate_mbps, vf.max_tx_rate_mbps) == (0, 0) for vf in vfs)
 
 
@@ -124,8 +125,7 @@ def test_namespace_is_alive_until_destroyed_and_only_under_its_inode(lab):
 
 def test_watch_tells_when_a_vf_moves_or_its_namespace_dies(lab):
     changed, netns = threading.Event(), lab.namespace()
-    vf = VfRef(PF0, 0)
-    step = GiveVf(vf=vf, home=home_of(lab, vf), netns=netns, ifname="rdma0")
+    step = give(lab, VfRef(lab.pcis[0], 0), netns)
     end = lab.kernel.watch(changed.set)
     lab.kernel.apply(step)
     assert changed.wait(DEADLINE_S)
@@ -139,8 +139,7 @@ def test_watch_tells_when_a_vf_moves_or_its_namespace_dies(lab):
 def test_watch_is_silent_when_ended(lab):
     told = []
     lab.kernel.watch(lambda: told.append(True))()
-    vf = VfRef(PF0, 0)
-    lab.kernel.apply(GiveVf(vf=vf, home=home_of(lab, vf), netns=lab.namespace(), ifname="rdma0"))
+    lab.kernel.apply(give(lab, VfRef(lab.pcis[0], 0), lab.namespace()))
     assert told == []
 
 

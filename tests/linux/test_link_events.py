@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from contract.virtual_lab import needs_namespaces
+from contract.linux_lab import needs_namespaces
 from k8s_rdma.linux.link_events import LinkEvents
 from k8s_rdma.linux.netns import create_namespace, entered
 from k8s_rdma.linux.rtnl import Rtnl, named, of_kind

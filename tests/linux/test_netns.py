@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from contract.virtual_lab import needs_namespaces
+from contract.linux_lab import needs_namespaces
 from k8s_rdma.core.step import NetnsRef
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.netns import Namespaces, create_namespace, current_namespace, entered

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from contract.virtual_lab import needs_namespaces
+from contract.linux_lab import needs_namespaces
 from k8s_rdma.core.step import ConfigureInterface, NetnsRef, Route
 from k8s_rdma.linux.netlink import NetlinkError
 from k8s_rdma.linux.netns import create_namespace, entered

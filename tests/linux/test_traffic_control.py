@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from contract.virtual_lab import needs_namespaces
+from contract.linux_lab import needs_namespaces
 from k8s_rdma.linux.netlink import NetlinkError
 from k8s_rdma.linux.netns import create_namespace
 from k8s_rdma.linux.rtnl import Rtnl, named, of_kind

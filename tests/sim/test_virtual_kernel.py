@@ -8,7 +8,8 @@ import subprocess
 import pytest
 
 from contract.lab import PF0, PF1, home_of
-from contract.virtual_lab import VirtualLab, needs_namespaces
+from contract.linux_lab import needs_namespaces
+from contract.virtual_lab import VirtualLab
 from k8s_rdma.core.step import BringHome, ConfigureInterface, GiveVf, NetnsRef, SetRates, VfRate, VfRef
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.rtnl import Rtnl, enslaved_to, in_namespace, named, of_kind, with_alias, with_mac
@@ -36,7 +37,7 @@ def test_vf_is_made_anew_with_its_rates_when_a_pod_destroyed_it(lab):
     lab.kernel.apply(SetRates(pf=PF0, rates=(VfRate(1, 100, 200),), previous=(VfRate(1),)))
     before, netns = lab.kernel.observe(), lab.namespace()
     lab.kernel.apply(give(lab, netns))
-    with lab._rtnl_of(netns) as inside:
+    with lab.rtnl_of(netns) as inside:
         delete(inside, "rdma0")
     assert lab.kernel.observe() == before
     assert lab.seen("enp3s0f0v1").mac == before.pfs[0].vfs[1].mac
@@ -96,7 +97,7 @@ def test_vf_comes_home_when_the_pod_moved_it_on(lab):
     before, netns, nested = lab.kernel.observe(), lab.namespace(), lab.namespace()
     step = give(lab, netns)
     lab.kernel.apply(step)
-    with lab._rtnl_of(netns) as inside, lab.namespaces.existing(nested) as target:
+    with lab.rtnl_of(netns) as inside, lab.namespaces.existing(nested) as target:
         inside.change(inside.link("rdma0").index, "move on", in_namespace(target))
     lab.kernel.apply(step.inverse)
     assert lab.kernel.observe() == before

@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from contract.lab import LINK_MBPS, PF0, PF1
-from contract.virtual_lab import VirtualLab, needs_namespaces
+from contract.linux_lab import needs_namespaces
+from contract.virtual_lab import VirtualLab
 from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.step import BringHome, NetnsRef, VfHome, VfRef
 from k8s_rdma.errors import KernelError

@@ -10,7 +10,8 @@ from dataclasses import replace
 import pytest
 
 from contract.lab import PF1
-from contract.virtual_lab import VirtualLab, needs_namespaces
+from contract.linux_lab import needs_namespaces
+from contract.virtual_lab import VirtualLab
 from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.netns import create_namespace, entered

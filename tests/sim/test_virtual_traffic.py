@@ -16,7 +16,8 @@ import time
 import pytest
 
 from contract.lab import PF0, home_of
-from contract.virtual_lab import VirtualLab, needs_namespaces
+from contract.linux_lab import needs_namespaces
+from contract.virtual_lab import VirtualLab
 from k8s_rdma.core.step import ConfigureInterface, GiveVf, SetRates, VfRate, VfRef
 from k8s_rdma.linux.netns import entered
 from k8s_rdma.sim.virtual.shaper import BURST

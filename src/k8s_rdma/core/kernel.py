@@ -162,8 +162,12 @@ class Kernel(Protocol):
         """Whether that very namespace (path and inode) still exists."""
         ...
 
-    def sample(self) -> tuple[VfCounters, ...]:
-        """The traffic of all VFs that it can be told of, wherever they are. As dear as an observation."""
+    def sample(self, holders: Mapping[VfRef, NetnsRef]) -> tuple[VfCounters, ...]:
+        """The traffic of all VFs that it can be told of, ordered by VF. As dear as an observation.
+
+        holders: the namespaces of those that were given away, as the ledger has them: some drivers count
+            nowhere but in the VF's own netdev. A VF that cannot be asked is left out.
+        """
         ...
 
     def reset(self, vf: VfRef) -> None:

@@ -10,13 +10,24 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.kernel import Hardware, PfState, Vf
-from k8s_rdma.core.step import BringHome, ClearInterface, ConfigureInterface, GiveVf, SetRates, VfRef
+from k8s_rdma.core.rate_check import check_rates
+from k8s_rdma.core.rates import EVERY_RATE
+from k8s_rdma.core.step import (
+    BringHome,
+    ClearInterface,
+    ConfigureInterface,
+    GiveVf,
+    SetRates,
+    VfRate,
+    VfRef,
+)
 from k8s_rdma.errors import KernelError
 from k8s_rdma.sim.fake_machine import HOST
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
+    from k8s_rdma.core.kernel import VfCounters
     from k8s_rdma.core.step import NetnsRef, Step, VfHome
     from k8s_rdma.sim.fake_machine import Device, FakeMachine, FakePf, Function
 
@@ -74,6 +85,24 @@ class FakeKernel:
         """Whether that very namespace still exists."""
         return self.machine.alive(netns)
 
+    def sample(self, holders: Mapping[VfRef, NetnsRef]) -> tuple[VfCounters, ...]:  # noqa: ARG002  all count here
+        """The counters of the machine, which tells them wherever a VF is."""
+        with self.machine.lock:
+            return tuple(self.machine.counters[vf] for vf in sorted(self.machine.functions))
+
+    def reset(self, vf: VfRef) -> None:
+        """Make a VF nobody's."""
+        try:
+            with self.machine.lock:
+                function = self.machine.function(vf)
+                if function.device.place != HOST or function.rdma_place != HOST:
+                    msg = f"VF {vf.index} of PF {vf.pf}: not in the host's namespace, so it is not reset"
+                    raise KernelError(msg)
+                function.min_tx_rate_mbps = function.max_tx_rate_mbps = function.vlan = 0
+                function.device.up, function.device.addresses, function.device.routes = False, (), ()
+        finally:
+            self.machine.changed()
+
     def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
         """Call `changed` on the thread that makes a change."""
         end = self.machine.watch(changed)
@@ -116,7 +145,12 @@ class FakeKernel:
 
     def _set_rates(self, step: SetRates) -> Iterator[None]:
         functions = {rate.index: self.machine.function(VfRef(step.pf, rate.index)) for rate in step.rates}
-        self._check_rates(step, functions)
+        before = {
+            vf.index: VfRate(vf.index, each.min_tx_rate_mbps, each.max_tx_rate_mbps)
+            for vf, each in self.machine.functions.items()
+            if vf.pf == step.pf
+        }
+        check_rates(step, ability=EVERY_RATE, link_mbps=self.machine.links.get(step.pf) or 0, before=before)
         for rate in step.rates:
             function = functions[rate.index]
             wanted = (rate.min_tx_rate_mbps, rate.max_tx_rate_mbps)
@@ -181,22 +215,6 @@ class FakeKernel:
             yield
             device.addresses = ()
 
-    def _check_rates(self, step: SetRates, functions: dict[int, Function]) -> None:
-        of_pf = (each for vf, each in self.machine.functions.items() if vf.pf == step.pf)
-        before = after = sum(each.min_tx_rate_mbps for each in of_pf)
-        for rate in step.rates:
-            after += rate.min_tx_rate_mbps - functions[rate.index].min_tx_rate_mbps
-            if rate.max_tx_rate_mbps and rate.max_tx_rate_mbps < rate.min_tx_rate_mbps:
-                msg = (
-                    f"VF {rate.index} of PF {step.pf}: min rate {rate.min_tx_rate_mbps} Mb/s"
-                    f" above max rate {rate.max_tx_rate_mbps} Mb/s"
-                )
-                raise KernelError(msg)
-        link = self.machine.links.get(step.pf) or 0
-        if after > max(link, before):
-            msg = f"PF {step.pf}: min rates would add up to {after} Mb/s, its link has {link}"
-            raise KernelError(msg)
-
     def _observe_pf(self, pf: FakePf) -> PfState:
         functions = self.machine.functions
         return PfState(
@@ -218,6 +236,7 @@ def _observe_vf(index: int, function: Function) -> Vf:
         mtu=device.mtu,
         min_tx_rate_mbps=function.min_tx_rate_mbps,
         max_tx_rate_mbps=function.max_tx_rate_mbps,
+        vlan=function.vlan,
         rdma_device=function.rdma_device if function.rdma_place == HOST else None,
     )
 

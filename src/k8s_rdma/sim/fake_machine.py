@@ -8,10 +8,11 @@ A netdev that moves goes down and loses addresses and routes (`__dev_change_net_
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.ids import PciAddress
+from k8s_rdma.core.kernel import VfCounters
 from k8s_rdma.core.step import NetnsRef, Route, VfRef
 from k8s_rdma.errors import KernelError
 
@@ -73,12 +74,14 @@ class Function:
     rdma_place: int = HOST
     min_tx_rate_mbps: int = 0
     max_tx_rate_mbps: int = 0
+    vlan: int = 0
 
 
 class FakeMachine:
     """What outlives a `FakeKernel`, as a machine outlives its agent. Safe to use from several threads.
 
     pfs, links, functions: the hardware; links in Mb/s, None while down.
+    counters: the traffic of each VF.
     unreadable: what observations shall report as such.
     """
 
@@ -92,6 +95,9 @@ class FakeMachine:
             VfRef(pf.pci, index): _function(pf, number, index)
             for number, pf in enumerate(self.pfs.values())
             for index in range(pf.vfs)
+        }
+        self.counters = {
+            vf: VfCounters(vf=vf, tx_bytes=0, rx_bytes=0, tx_packets=0, rx_packets=0) for vf in self.functions
         }
         self._devices = [function.device for function in self.functions.values()]
         self._namespaces: dict[int, str] = {}
@@ -141,6 +147,23 @@ class FakeMachine:
             device.mac, device.mtu = mac or device.mac, mtu or device.mtu
             self.move(device, device.place, name or device.name)
 
+    def use_interface(self, ifname: str, netns: NetnsRef | None = None, *addresses: str) -> None:
+        """Let whoever has an interface bring it up with these addresses."""
+        with self.lock:
+            device = self.device(netns, ifname)
+            device.up, device.addresses = True, addresses
+        self.changed()
+
+    def count(self, ifname: str, netns: NetnsRef | None, *, tx_packets: int = 0, tx_bytes: int = 0) -> None:
+        """Let whoever has a VF's interface send; nobody receives it."""
+        with self.lock:
+            device = self.device(netns, ifname)
+            vf = next(vf for vf, function in self.functions.items() if function.device is device)
+            was = self.counters[vf]
+            self.counters[vf] = replace(
+                was, tx_packets=was.tx_packets + tx_packets, tx_bytes=was.tx_bytes + tx_bytes
+            )
+
     def interface(self, ifname: str, netns: NetnsRef | None = None) -> Interface | None:
         """What is seen of an interface from within a namespace; None when it is not there."""
         with self.lock:
@@ -165,6 +188,7 @@ class FakeMachine:
         del self.pfs[pci]
         for vf in [each for each in self.functions if each.pf == pci]:
             self._devices.remove(self.functions.pop(vf).device)
+            del self.counters[vf]
         self.changed()
 
     def set_unreadable(self, *unreadable: Unreadable) -> None:
@@ -191,11 +215,12 @@ class FakeMachine:
         """The netdev of that name in a namespace."""
         return next((each for each in self._devices if each.name == name and each.place == place), None)
 
-    def device(self, netns: NetnsRef, ifname: str) -> Device:
+    def device(self, netns: NetnsRef | None, ifname: str) -> Device:
         """The netdev of that name in a namespace. KernelError when either is not there."""
-        device = self.find(ifname, self.inode(netns))
+        place = self.inode(netns) if netns else HOST
+        device = self.find(ifname, place)
         if device is None:
-            msg = f"interface {ifname}: not in namespace {netns.path}"
+            msg = f"interface {ifname}: not in {self.where(place)}"
             raise KernelError(msg)
         return device
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 from contextlib import ExitStack
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.kernel import Hardware, PfState, Unreadable, Vf
+from k8s_rdma.core.kernel import Hardware, PfState, Unreadable, Vf, VfCounters
+from k8s_rdma.core.rate_check import check_rates
+from k8s_rdma.core.rates import EVERY_RATE
 from k8s_rdma.core.step import (
     BringHome,
     ClearInterface,
@@ -17,6 +20,7 @@ from k8s_rdma.core.step import (
     VfRef,
 )
 from k8s_rdma.errors import KernelError
+from k8s_rdma.linux.link_counters import counters_of_all
 from k8s_rdma.linux.link_events import LinkEvents
 from k8s_rdma.linux.netns import current_namespace
 from k8s_rdma.linux.pod_interface import clear, configure
@@ -81,6 +85,22 @@ class VirtualSriov:
     def namespace_alive(self, netns: NetnsRef) -> bool:
         """Whether that very namespace still exists."""
         return self._namespaces.alive(netns)
+
+    def sample(self, holders: Mapping[VfRef, NetnsRef]) -> tuple[VfCounters, ...]:  # noqa: ARG002  all count here
+        """What the VFs' ports count, from the other side; wherever a VF is, its port is here."""
+        links = {link.name: link for link in self._rtnl.links()}
+        counted = counters_of_all(self._rtnl.socket)
+        return tuple(
+            VfCounters(vf=VfRef(pf.pci, index), **asdict(counted[port.index].opposite))
+            for pf in pfs_among(links.values()).values()
+            for index in range(pf.vfs)
+            if (port := links.get(pf.port_name(index))) and port.index in counted
+        )
+
+    def reset(self, vf: VfRef) -> None:
+        """Make a VF that is at home nobody's."""
+        self._moves.reset(self._pf(vf), vf)
+        self._set_rates(SetRates(pf=vf.pf, rates=(VfRate(vf.index),), previous=(VfRate(vf.index),)))
 
     def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
         """Call `changed` from a thread of the watch's own when links of this namespace changed."""
@@ -152,7 +172,9 @@ class VirtualSriov:
         pf = self._pf(VfRef(step.pf, step.rates[0].index))
         scheduler = self._named(pf.scheduler_name)
         before = self._rates(pf, scheduler)
-        _check_rates(pf, step, before)
+        for rate in step.rates:
+            require({pf.pci: pf}, VfRef(step.pf, rate.index))
+        check_rates(step, ability=EVERY_RATE, link_mbps=pf.link_mbps, before=before)
         for rate in step.rates:
             if before[rate.index] != rate:
                 self._shaper.set_rate(pf, scheduler.index, rate, before[rate.index])
@@ -218,24 +240,6 @@ def _vf(pf: VirtualPf, index: int, rate: VfRate, netdev: Link | None) -> Vf:
         max_tx_rate_mbps=rate.max_tx_rate_mbps,
         spoof_check="ON",
     )
-
-
-def _check_rates(pf: VirtualPf, step: SetRates, before: Mapping[int, VfRate]) -> None:
-    """Refuse all rates before the first is set when one cannot be."""
-    after = dict(before)
-    for rate in step.rates:
-        require({pf.pci: pf}, VfRef(step.pf, rate.index))
-        if 0 < rate.max_tx_rate_mbps < rate.min_tx_rate_mbps:
-            msg = (
-                f"{_words(VfRef(step.pf, rate.index))}: min rate {rate.min_tx_rate_mbps} Mb/s"
-                f" above its max rate {rate.max_tx_rate_mbps} Mb/s"
-            )
-            raise KernelError(msg)
-        after[rate.index] = rate
-    had, has = (sum(rate.min_tx_rate_mbps for rate in rates.values()) for rates in (before, after))
-    if has > max(pf.link_mbps, had):
-        msg = f"PF {step.pf}: min rates add up to {has} Mb/s, the link has {pf.link_mbps}"
-        raise KernelError(msg)
 
 
 def _words(vf: VfRef) -> str:

@@ -10,7 +10,7 @@ from k8s_rdma.linux.rtnl import Rtnl, in_namespace, named, with_alias, with_mac,
 from k8s_rdma.sim.virtual.pf import revive_vf
 
 if TYPE_CHECKING:
-    from k8s_rdma.core.step import BringHome, GiveVf, VfHome
+    from k8s_rdma.core.step import BringHome, GiveVf, VfHome, VfRef
     from k8s_rdma.linux.netns import Namespaces
     from k8s_rdma.linux.rtnl import Link
     from k8s_rdma.sim.virtual.topology import VirtualPf
@@ -65,6 +65,15 @@ class Moves:
                 # Its namespace is gone, or whoever lives there moved it on.
                 revive_vf(pf, step.vf.index, self._rtnl, step.home)
 
+    def reset(self, pf: VirtualPf, vf: VfRef) -> None:
+        """Take a VF that is at home down, and all addresses from it; KernelError when it is not."""
+        port = self._port(pf, vf.index)
+        if port.peer_elsewhere is not None:
+            msg = f"VF {vf.index} of PF {vf.pf}: not in the host's namespace, so it is not reset"
+            raise KernelError(msg)
+        found = self._other_end(port)
+        make_bare(found, self._rtnl, f"{found.name}: reset")
+
     def _rename(self, port: Link, step: GiveVf, namespace: int) -> None:
         """Make the name hold of a VF that is given already; KernelError when it is in another namespace."""
         if port.peer_elsewhere != self._rtnl.number_of(namespace):
@@ -87,16 +96,20 @@ class Moves:
 
     def _tidy(self, port: Link, home: VfHome) -> None:
         """Make a VF that is here what it was: name, MAC, MTU, down; and say that it is nobody's."""
-        found = self._rtnl.link_at(port.peer)
-        if found is None:
-            msg = f"{port.name}: its other end vanished while it was brought home"
-            raise KernelError(msg)
+        found = self._other_end(port)
         what = f"{home.name}: as it was"
         make_bare(found, self._rtnl, what)
         if (found.name, found.mac, found.mtu) != (home.name, home.mac, home.mtu):
             self._rtnl.change(found.index, what, named(home.name), with_mac(home.mac), with_mtu(home.mtu))
         if port.alias:
             self._rtnl.change(port.index, f"{port.name}: alias", with_alias(""))
+
+    def _other_end(self, port: Link) -> Link:
+        found = self._rtnl.link_at(port.peer)
+        if found is None:
+            msg = f"{port.name}: its other end has just vanished"
+            raise KernelError(msg)
+        return found
 
     def _port(self, pf: VirtualPf, index: int) -> Link:
         link = self._rtnl.link(pf.port_name(index))

@@ -1,0 +1,149 @@
+"""Network namespaces and their inhabitants, by the system's own programs and none of what is tested."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import time
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from contract.lab import FRAME_BYTES
+from k8s_rdma.core.step import NetnsRef, Route
+from k8s_rdma.errors import KernelError
+from k8s_rdma.linux.netns import Namespaces, create_namespace, entered
+from k8s_rdma.sim.fake_machine import Interface
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DEADLINE_S = 20
+"""For a link to come up: one of a slow emulated machine takes several seconds."""
+
+EXPERIMENTAL = b"\x88\xb5"
+"""IEEE 802 local experimental ethertype 1: nobody else here sends it."""
+
+BROADCAST = b"\xff" * 6
+
+
+class LinuxLab:
+    """What a lab on the running kernel is made of, in the namespace where its thread is."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._made = 0
+        self.namespaces = Namespaces()
+        self.stack = ExitStack()
+
+    def close(self) -> None:
+        self.stack.close()
+
+    def namespace(self) -> NetnsRef:
+        self._made += 1
+        path = self._directory / f"ns{self._made}"
+        path.touch()
+        run("unshare", f"--net={path}", "true")
+        self.stack.callback(run, "umount", "--lazy", str(path), check=False)
+        return NetnsRef(str(path), path.stat().st_ino)
+
+    def destroy(self, netns: NetnsRef) -> None:
+        run("umount", "--lazy", netns.path)
+        run("rm", netns.path)
+
+    def occupy(self, name: str, netns: NetnsRef | None = None) -> None:
+        run(*inside(netns), "ip", "link", "add", name, "type", "bridge")
+        if netns is None:
+            self.stack.callback(run, "ip", "link", "delete", name, check=False)
+
+    def alter(self, ifname: str, netns: NetnsRef, *, name: str, mac: str, mtu: int) -> None:
+        link = (*inside(netns), "ip", "link", "set", ifname)
+        run(*link, "down")
+        run(*link, "name", name, "address", mac, "mtu", str(mtu))
+
+    def use(self, ifname: str, netns: NetnsRef | None, *addresses: str) -> None:
+        run(*inside(netns), "ip", "link", "set", ifname, "up")
+        for address in addresses:
+            nodad = ("nodad",) if ":" in address else ()
+            run(*inside(netns), "ip", "address", "add", address, "dev", ifname, *nodad)
+
+    def send(self, ifname: str, netns: NetnsRef, frames: int) -> None:
+        found = self.seen(ifname, netns)
+        assert found is not None
+        frame = BROADCAST + bytes.fromhex(found.mac.replace(":", "")) + EXPERIMENTAL
+        with self.namespaces.existing(netns) as namespace, entered(namespace):
+            sender = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+        with sender:
+            self._await_carrier(ifname, netns)
+            sender.bind((ifname, 0))
+            for _ in range(frames):
+                sender.send(frame.ljust(FRAME_BYTES, b"\0"))
+
+    def seen(self, ifname: str, netns: NetnsRef | None = None) -> Interface | None:
+        links = [each for each in ip(netns, "address") if each["ifname"] == ifname]
+        if not links:
+            return None
+        link = links[0]
+        return Interface(
+            mac=link["address"],
+            mtu=link["mtu"],
+            up="UP" in link["flags"],
+            addresses=tuple(
+                f"{each['local']}/{each['prefixlen']}"
+                for each in link["addr_info"]
+                if each["scope"] == "global"
+            ),
+            routes=_routes(ifname, netns),
+        )
+
+    def _await_carrier(self, ifname: str, netns: NetnsRef) -> None:
+        deadline = time.monotonic() + DEADLINE_S
+        while "LOWER_UP" not in ip(netns, "link", "show", ifname)[0]["flags"]:
+            assert time.monotonic() < deadline, f"{ifname} has no carrier"
+            time.sleep(0.05)
+
+
+def may_make_namespaces() -> bool:
+    """Whether this process is root, or one in a user namespace of its own."""
+    try:
+        os.close(create_namespace())
+    except KernelError:
+        return False
+    return True
+
+
+needs_namespaces = pytest.mark.skipif(
+    not may_make_namespaces(), reason="needs root or `unshare -Urmn`, since it makes network namespaces"
+)
+
+
+def run(*command: str, check: bool = True) -> str:
+    """What a program prints; it must succeed unless told otherwise."""
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert not check or ended.returncode == 0, (command, ended.stderr)
+    return ended.stdout
+
+
+def ip(netns: NetnsRef | None, *arguments: str) -> list[dict[str, Any]]:
+    """What `ip` tells of a namespace, the caller's own by default."""
+    return json.loads(run(*inside(netns), "ip", "-json", *arguments) or "[]")
+
+
+def inside(netns: NetnsRef | None) -> tuple[str, ...]:
+    """Begins a command that is to run in a namespace."""
+    return ("nsenter", f"--net={netns.path}") if netns else ()
+
+
+def _routes(ifname: str, netns: NetnsRef | None) -> tuple[Route, ...]:
+    found = [
+        *ip(netns, "-4", "route", "show", "dev", ifname),
+        *ip(netns, "-6", "route", "show", "dev", ifname),
+    ]
+    return tuple(
+        Route(each["dst"], each.get("gateway"))
+        for each in found
+        if each.get("protocol") is None and not each["dst"].startswith("fe80")
+    )

@@ -1,0 +1,58 @@
+"""What a kernel tells of traffic, the same on every kernel."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from contract.lab import FRAME_BYTES, give
+from k8s_rdma.core.step import ConfigureInterface, VfRef
+
+FRAMES = 20
+DEADLINE_S = 10
+"""Drivers read their counters every two seconds or so."""
+
+
+@pytest.fixture
+def sender(lab):
+    return VfRef(lab.pcis[0], 1)
+
+
+def sent(lab, holders, since=None):
+    """Packets and bytes that each VF sent, once one of them has sent all its frames since."""
+    until = time.monotonic() + DEADLINE_S
+    while True:
+        now = {each.vf: (each.tx_packets, each.tx_bytes) for each in lab.kernel.sample(holders)}
+        if since is None or any(packets >= since[vf][0] + FRAMES for vf, (packets, _) in now.items()):
+            return now
+        assert time.monotonic() < until, f"since {since} only {now}"
+        time.sleep(0.05)
+
+
+def test_sample_tells_of_every_vf_at_home(lab):
+    pfs = [pf for pf in lab.kernel.observe().pfs if pf.pci in lab.pcis]
+    vfs = [VfRef(pf.pci, vf.index) for pf in pfs for vf in pf.vfs]
+    assert [each.vf for each in lab.kernel.sample({}) if each.vf.pf in lab.pcis] == vfs
+
+
+def test_sample_tells_what_the_holder_of_a_vf_sent_as_sent_by_it_and_nobody_else(lab, sender):
+    netns = lab.namespace()
+    lab.kernel.apply(give(lab, sender, netns))
+    lab.kernel.apply(ConfigureInterface(netns=netns, ifname="rdma0"))
+    before = sent(lab, {sender: netns})
+    lab.send("rdma0", netns, FRAMES)
+    after = sent(lab, {sender: netns}, before)
+    assert after[sender][1] >= before[sender][1] + FRAMES * FRAME_BYTES
+    others = after.keys() - {sender}
+    assert all(after[vf][0] < before[vf][0] + FRAMES for vf in others)
+
+
+def test_sample_tells_of_vfs_in_several_namespaces_also_when_one_was_destroyed(lab):
+    holders = {VfRef(lab.pcis[0], 0): lab.namespace(), VfRef(lab.pcis[1], 2): lab.namespace()}
+    for vf, netns in holders.items():
+        lab.kernel.apply(give(lab, vf, netns))
+    assert holders.keys() <= {each.vf for each in lab.kernel.sample(holders)}
+    gone, kept = holders
+    lab.destroy(holders[gone])
+    assert kept in {each.vf for each in lab.kernel.sample(holders)}
