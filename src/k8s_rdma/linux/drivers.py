@@ -1,0 +1,225 @@
+"""What each driver accepts as rates of its VFs, from the kernel's sources.
+
+Netlink sets the minimum and the maximum of a VF together (`rtnl_set_vf_rate`, net/core/rtnetlink.c:
+EOPNOTSUPP without `ndo_set_vf_rate`, EINVAL for a maximum below the minimum). The rest is each driver's own.
+Paths below are under drivers/net/ethernet/ of Linux 6.1. docs/drivers.md tells operators the same.
+"""
+
+from __future__ import annotations
+
+import errno as codes
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from k8s_rdma.core.kernel import LinkType
+from k8s_rdma.core.rates import NO_RATE, RateAbility, RateRange
+
+MLX5_MAX_TSAR_BW_SHARE = 100
+"""The largest share of an mlx5 scheduler (`MLX5_CAP_QOS(max_tsar_bw_share)`, include/linux/mlx5/mlx5_ifc.h).
+
+The firmware's to say, and told by no interface that a node's agent can read. 100 (0x64) in the capabilities
+that NVIDIA's mlx5ctl shows as its example; not measured here.
+"""
+
+IGB_82576 = frozenset(
+    f"8086:{device}" for device in ("10c9", "10e6", "10e7", "10e8", "1526", "150a", "1518", "150d")
+)
+"""PCI IDs of the 82576 (intel/igb/e1000_hw.h); the other cards of the driver have no rates."""
+
+
+class Port(NamedTuple):
+    """What a driver's ability depends on; see `ability`."""
+
+    link_type: LinkType
+    link_mbps: int | None
+    vendor: str
+    vst: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Driver:
+    """A row: where it was read, what the driver takes on a port, and what its errors mean."""
+
+    source: str
+    ability: Callable[[Port], RateAbility]
+    errors: Mapping[int, str] = field(default_factory=dict)
+
+
+def ability(
+    *,
+    driver: str,
+    link_type: LinkType = LinkType.ETHERNET,
+    link_mbps: int | None,
+    vendor: str = "",
+    vst: bool = False,
+) -> RateAbility:
+    """What can be programmed on the VFs of a PF; nothing for a driver that is not in the table.
+
+    link_mbps: None while the link is down. vendor: PCI vendor and device, `15b3:1017`.
+    vst: whether all its VFs have a VLAN that the PF gives them (mlx4's VST mode).
+
+    The mode of the embedded switch (legacy, switchdev) makes no difference to any driver of the table: mlx5's
+    uplink keeps `mlx5e_netdev_ops`, ice and bnxt_en do not look at it.
+    """
+    if link_type is LinkType.INFINIBAND:
+        return NO_RATE  # IPoIB has no ndo_set_vf_rate (drivers/infiniband/ulp/ipoib/ipoib_main.c)
+    row = DRIVERS.get(driver)
+    return row.ability(Port(link_type, link_mbps, vendor, vst)) if row else NO_RATE
+
+
+def explain(driver: str, errno: int) -> str:
+    """What it means that a driver refused rates with this error (a positive number), for an operator."""
+    row = DRIVERS.get(driver)
+    name = codes.errorcode.get(errno, str(errno))
+    meaning = (row and row.errors.get(errno)) or _ANY_DRIVER.get(errno) or os.strerror(errno)
+    return f"{driver or 'the driver'} answers {name}: {meaning}"
+
+
+def understood_max(driver: str, max_tx_rate_mbps: int, link_mbps: int | None) -> int:
+    """A VF's maximum as the kernel tells it, Mb/s; 0 for one that is only the link's speed.
+
+    qede tells the link's speed for a VF without a maximum (`qed_get_vf_config`, qlogic/qed/qed_sriov.c).
+    """
+    return 0 if driver == "qede" and max_tx_rate_mbps == link_mbps else max_tx_rate_mbps
+
+
+_ANY_DRIVER = {
+    codes.EOPNOTSUPP: "it sets no rates on VFs of this card",
+    codes.EINVAL: "it does not take these rates; any driver refuses a maximum below the minimum",
+    codes.EPERM: "the agent lacks CAP_NET_ADMIN in the host's user namespace",
+    codes.ENODEV: "the PF is gone",
+}
+"""net/core/rtnetlink.c, `do_setvfinfo`, `rtnl_set_vf_rate`."""
+
+
+def _mlx5(_: Port) -> RateAbility:
+    """Minimum rates become shares of a scheduler, and their sum is not looked at: see `core.weights`."""
+    return RateAbility(min=RateRange(), max=RateRange(), weights=MLX5_MAX_TSAR_BW_SHARE)
+
+
+def _mlx4(port: Port) -> RateAbility:
+    """A maximum is stored in any mode, but holds, and is read back, for VFs in VST mode only."""
+    return RateAbility(max=RateRange()) if port.vst else NO_RATE
+
+
+def _ice(port: Port) -> RateAbility:
+    """Neither above the link, nor the minima together; while it is down, 0 counts as its speed."""
+    takes = RateRange(largest=min(port.link_mbps or 100_000, 100_000))  # ICE_SCHED_MAX_BW
+    return RateAbility(min=takes, max=takes, sum_checked=True, needs_link=True)
+
+
+def _i40e(port: Port) -> RateAbility:
+    """Rounds down to 50 Mb/s, and what is less up to it; refuses more than the link."""
+    return RateAbility(max=RateRange(step=50, smallest=50, largest=(port.link_mbps or 40_000) // 50 * 50))
+
+
+def _ixgbe(port: Port) -> RateAbility:
+    """Only while the link is up at 10 Gb/s; forgets all rates when its speed changes."""
+    if port.link_mbps not in (None, 10_000):
+        return RateAbility(needs_link=True)
+    return RateAbility(max=RateRange(smallest=11, largest=10_000), needs_link=True)
+
+
+def _igb(port: Port) -> RateAbility:
+    """Only the 82576, only while the link is up (a link of 10 Mb/s counts as 0); forgets as ixgbe does."""
+    if port.vendor not in IGB_82576 or port.link_mbps not in (None, 100, 1000):
+        return NO_RATE
+    return RateAbility(max=RateRange(largest=port.link_mbps or 1000), needs_link=True)
+
+
+def _bnxt(port: Port) -> RateAbility:
+    """Neither above the link; the sum is not looked at, and the firmware may round without telling."""
+    takes = RateRange() if port.link_mbps is None else RateRange(largest=port.link_mbps)
+    return RateAbility(min=takes, max=takes)
+
+
+def _qede(_: Port) -> RateAbility:
+    """Ignores 0, so that no rate could be taken back when a pod ends: none is programmed.
+
+    Else it would take minima in whole percent of the link and leave 1 % to every VF without one, and a
+    maximum; a VF without one is read back with the link's speed as its maximum.
+    """
+    return NO_RATE
+
+
+DRIVERS: Mapping[str, Driver] = {
+    "mlx5_core": Driver(
+        source="mellanox/mlx5/core/esw/qos.c",
+        ability=_mlx5,
+        errors={
+            codes.EOPNOTSUPP: "the card's firmware has no e-switch QoS, or no bandwidth shares; "
+            "look for a newer firmware",
+            codes.EPERM: "this PF does not manage its e-switch (a BlueField whose own cores do?), "
+            "or the agent lacks CAP_NET_ADMIN",
+            codes.EIO: "the firmware did not set up the VF's scheduler; see the kernel's log",
+            codes.EREMOTEIO: "the firmware refused the change; see the kernel's log for its syndrome",
+        },
+    ),
+    "mlx4_core": Driver(
+        source="mellanox/mlx4/cmd.c",
+        ability=_mlx4,
+        errors={
+            codes.EPROTONOSUPPORT: "it takes no minimum rates, and no maximum where the firmware lacks "
+            "QoS for VFs (QOS_VPP)",
+            codes.EINVAL: "the firmware has no QoS resources left for this VF, or there is no such VF",
+        },
+    ),
+    "ice": Driver(
+        source="intel/ice/ice_sriov.c, ice_lib.c",
+        ability=_ice,
+        errors={
+            codes.EINVAL: "a rate is above the present link speed, or the minimum rates of all VFs together "
+            "are (while the link is down or slower than they are, it takes no change at all, not even to 0)",
+            codes.EBUSY: "the VF is being reset; try again",
+            codes.EOPNOTSUPP: "DCB is on at this PF, which excludes minimum rates; turn it off",
+        },
+    ),
+    "i40e": Driver(
+        source="intel/i40e/i40e_virtchnl_pf.c, i40e_main.c",
+        ability=_i40e,
+        errors={
+            codes.EINVAL: "it takes no minimum rates, and no maximum above the link speed",
+            codes.EAGAIN: "the VF is being reset, or another of its operations is under way; try again",
+        },
+    ),
+    "ixgbe": Driver(
+        source="intel/ixgbe/ixgbe_sriov.c",
+        ability=_ixgbe,
+        errors={
+            codes.EINVAL: "it takes rates only while the link is up at 10000 Mb/s (0 as well), "
+            "no minimum, and a maximum of 11 to 10000 Mb/s",
+        },
+    ),
+    "igb": Driver(
+        source="intel/igb/igb_main.c",
+        ability=_igb,
+        errors={
+            codes.EOPNOTSUPP: "only the 82576 among its cards has rates",
+            codes.EINVAL: "it takes rates only while the link is up (0 as well), no minimum, "
+            "and no maximum above the link speed",
+        },
+    ),
+    "bnxt_en": Driver(
+        source="broadcom/bnxt/bnxt_sriov.c, bnxt_hwrm.c",
+        ability=_bnxt,
+        errors={
+            codes.EINVAL: "a rate is above the link speed, or the firmware does not take it",
+            codes.EOPNOTSUPP: "the firmware sets no bandwidth on VFs",
+            codes.ENOSPC: "the firmware has no resources left for it",
+            codes.EACCES: "the firmware does not let this PF do so",
+            codes.EAGAIN: "the firmware is busy or being reset; try again",
+            codes.EIO: "the firmware failed; see the kernel's log",
+        },
+    ),
+    "qede": Driver(
+        source="qlogic/qed/qed_sriov.c, qed_dev.c",
+        ability=_qede,
+        errors={
+            codes.EINVAL: "a minimum is below 1 % of the link, or would leave less than 1 % for a VF without "
+            "one, or this VF's driver has not started; it takes none at all on cards with two engines",
+        },
+    ),
+}
+"""By the kernel module's name, as in sysfs `device/driver`."""
