@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import struct
+from socket import MSG_TRUNC
 
 import pytest
 from hypothesis import given
@@ -44,10 +45,11 @@ class Scripted:
             self._datagrams.append(b"".join(make(sequence) for make in datagram))
         return len(request)
 
-    def recv(self, size):
+    def recvmsg(self, size):
         if not self._datagrams:
             raise BlockingIOError
-        return self._datagrams.pop(0)[:size]
+        datagram = self._datagrams.pop(0)
+        return datagram[:size], [], MSG_TRUNC if len(datagram) > size else 0, None
 
     def close(self):
         pass
@@ -167,6 +169,21 @@ def test_request_fails_when_no_answer_comes():
     with pytest.raises(NetlinkError, match="no answer within") as failure:
         socket.do(1, b"", "create p0")
     assert failure.value.errno == errno.ETIMEDOUT
+
+
+def test_answer_of_85_kib_is_read_whole():
+    socket, _ = socket_on([[answer(bytes(85 << 10)), ended()]])
+    assert len(socket.get(1, b"", "question")) == 85 << 10
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_answer_is_refused_when_it_does_not_fit_the_buffer(count):
+    """Also when the cut lies between two messages."""
+    half = bytes((1 << 16) - 16)
+    socket, _ = socket_on([[answer(half), answer(half), *[answer(b"more")] * count], [done]])
+    with pytest.raises(NetlinkError, match="all VFs: EMSGSIZE") as failure:
+        socket.dump(1, b"", "all VFs")
+    assert failure.value.errno == errno.EMSGSIZE
 
 
 def test_request_fails_when_the_answer_is_no_message():

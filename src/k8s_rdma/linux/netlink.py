@@ -12,15 +12,17 @@ import os
 import socket
 import struct
 import sys
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Self
 
 from k8s_rdma.errors import KernelError
+from k8s_rdma.linux.netns import entered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-ROUTE = 0
-"""NETLINK_ROUTE"""
+ROUTE, KOBJECT_UEVENT, GENERIC, RDMA = 0, 15, 16, 20
+"""The families that are spoken here (NETLINK_*)."""
 
 REQUEST, MULTI, ACK, DUMP_INTR = 0x1, 0x2, 0x4, 0x10
 DUMP, REPLACE, EXCL, CREATE = 0x300, 0x100, 0x200, 0x400
@@ -39,6 +41,7 @@ _ANSWER_TIMEOUT_S = 30
 """The kernel answers as soon as it has its lock; whoever holds that for so long is stuck."""
 
 _BUFFER_BYTES = 1 << 17
+"""One answer at most: a PF with 256 VFs and their counters is 85 KiB (rtnl_fill_vfinfo, Linux 6.1)."""
 _DUMP_ATTEMPTS = 5
 
 
@@ -76,15 +79,18 @@ def text(kind: int, value: str) -> bytes:
 
 def attributes(data: bytes, start: int = 0) -> dict[int, bytes]:
     """The attributes from `start` on by kind; of several of one kind the last."""
-    found = {}
+    return dict(each_attribute(data, start))
+
+
+def each_attribute(data: bytes, start: int = 0) -> Iterator[tuple[int, bytes]]:
+    """Kind and value of the attributes from `start` on, as where several of one kind make a list."""
     end = len(data)
     while start + 4 <= end:
         size, kind = _ATTRIBUTE.unpack_from(data, start)
         if size < 4:
             break
-        found[kind & _TYPE_MASK] = data[start + 4 : start + size]
+        yield kind & _TYPE_MASK, data[start + 4 : start + size]
         start += (size + 3) & ~3
-    return found
 
 
 def number(value: bytes) -> int:
@@ -97,9 +103,13 @@ def string(value: bytes) -> str:
     return value.rstrip(b"\0").decode(errors="replace")
 
 
-def connect(family: int = ROUTE) -> socket.socket:
-    """A socket to the kernel, in the calling thread's network namespace."""
-    connection = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, family)
+def connect(family: int = ROUTE, namespace: int | None = None) -> socket.socket:
+    """A socket to the kernel in that namespace (a descriptor), by default in the calling thread's own.
+
+    OSError EPROTONOSUPPORT when the kernel has no such family.
+    """
+    with nullcontext() if namespace is None else entered(namespace):
+        connection = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, family)
     try:
         timeout = struct.pack("@ll", _ANSWER_TIMEOUT_S, 0)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
@@ -170,7 +180,10 @@ class NetlinkSocket:
             raise NetlinkError(what, error.errno or errno.EIO) from error
 
     def _receive(self) -> bytes:
-        return self._socket.recv(_BUFFER_BYTES)
+        data, _, flags, _ = self._socket.recvmsg(_BUFFER_BYTES)
+        if flags & socket.MSG_TRUNC:
+            raise OSError(errno.EMSGSIZE, "")
+        return data
 
 
 def _answers(receive: Callable[[], bytes], sequence: int, what: str) -> Iterator[bytes]:

@@ -20,7 +20,8 @@ class VfInfo:
 
     mac: `aa:bb:cc:dd:ee:ff`, or 20 bytes so for InfiniBand. Rates in Mb/s. vlan_proto: `802.1Q`, `802.1ad`;
     empty without a VLAN. Flags are None where the driver does not say.
-    link_state: `auto`, `enable` or `disable`.
+    link_state: `auto`, `enable` or `disable`. GUIDs (InfiniBand only) as `ip link` prints them: eight octets
+    `00:11:22:33:44:55:66:77`.
     """
 
     index: int
@@ -48,7 +49,10 @@ class RdmaPort:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RdmaDevice:
-    """A device of RDMA netlink (Linux `include/uapi/rdma/rdma_netlink.h`, RDMA_NLDEV_CMD_GET, PORT_GET)."""
+    """A device of RDMA netlink (Linux `include/uapi/rdma/rdma_netlink.h`, RDMA_NLDEV_CMD_GET, PORT_GET).
+
+    node_guid: as `rdma dev` and sysfs print it, `0011:2233:4455:6677`.
+    """
 
     index: int
     name: str

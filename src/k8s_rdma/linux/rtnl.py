@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import ipaddress
 import struct
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
@@ -17,17 +16,18 @@ from k8s_rdma.linux.netlink import (
     CREATE,
     EXCL,
     REPLACE,
+    ROUTE,
     NetlinkError,
     NetlinkSocket,
     attribute,
     attributes,
+    connect,
     nested,
     number,
     string,
     text,
     u32,
 )
-from k8s_rdma.linux.netns import entered
 
 if TYPE_CHECKING:
     from k8s_rdma.core.step import Route
@@ -93,8 +93,7 @@ class Rtnl:
 
     def __init__(self, namespace: int | None = None) -> None:
         """Open in the namespace of this descriptor, by default in the calling thread's own."""
-        with nullcontext() if namespace is None else entered(namespace):
-            self.socket = NetlinkSocket()
+        self.socket = NetlinkSocket(connect(ROUTE, namespace))
 
     def __enter__(self) -> Self:
         return self
@@ -119,6 +118,11 @@ class Rtnl:
     def link_at(self, index: int) -> Link | None:
         """The one of that index, if there is one."""
         return self._find(index, b"", f"#{index}")
+
+    def details(self, index: int, filters: int, what: str) -> dict[int, bytes]:
+        """A link's attributes, with those that are only told to who asks for them (RTEXT_FILTER_*)."""
+        body = _IFINFO.pack(0, 0, index, 0, 0) + u32(_EXT_MASK, filters)
+        return attributes(self.socket.get(_GETLINK, body, what), _IFINFO.size)
 
     def create(self, what: str, *attributes: bytes) -> None:
         """Make a link; `what` begins the error when it cannot be."""
