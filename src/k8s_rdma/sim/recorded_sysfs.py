@@ -1,0 +1,111 @@
+"""A recorded sysfs, served from memory: directories, symbolic links, and what the kernel refuses to read.
+
+Paths are those below the root of sysfs, with or without `/` at the beginning. Failures are the OSErrors that
+reading files gives.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING
+
+from k8s_rdma.wire.machine_yaml import Refused, SymbolicLink
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from k8s_rdma.wire.machine import Entry
+
+_MOST_LINKS = 40
+"""Symbolic links that a path may lead through (Linux `include/linux/namei.h`, MAXSYMLINKS)."""
+
+_DIRECTORY = None
+
+
+class RecordedTree:
+    """Entries by path; directories are those that have something below them, and the empty ones recorded."""
+
+    def __init__(self, entries: Mapping[str, Entry]) -> None:
+        self._nodes: dict[str, Entry] = {"": _DIRECTORY}
+        self._names: dict[str, set[str]] = {"": set()}
+        for path, entry in entries.items():
+            self._enter(path, entry)
+
+    def _enter(self, path: str, entry: Entry) -> None:
+        parent, _, name = path.rpartition("/")
+        if parent not in self._names:
+            self._enter(parent, _DIRECTORY)
+        self._names[parent].add(name)
+        self._nodes[path] = entry
+        if entry is _DIRECTORY:
+            self._names.setdefault(path, set())
+
+    def read(self, path: str) -> str:
+        """A file's text; one that is not empty ends with a newline."""
+        node = self._nodes[self.resolved(path)]
+        if isinstance(node, Refused):
+            raise _error(node.number, path)
+        if not isinstance(node, str):
+            raise _error(errno.EISDIR, path)
+        return f"{node}\n" if node else ""
+
+    def names(self, path: str) -> list[str]:
+        """What a directory holds."""
+        found = self.resolved(path)
+        node = self._nodes[found]
+        if isinstance(node, Refused):
+            raise _error(node.number, path)
+        if node is not _DIRECTORY:
+            raise _error(errno.ENOTDIR, path)
+        return sorted(self._names[found])
+
+    def resolved(self, path: str) -> str:
+        """The path itself, where it leads through no symbolic link any more."""
+        steps, links, found = path.split("/")[::-1], 0, ""
+        while steps:
+            step = steps.pop()
+            if step in {"", "."}:
+                continue
+            if step == "..":
+                found = found.rpartition("/")[0]
+                continue
+            below = f"{found}/{step}" if found else step
+            node = self._node(found, below, path)
+            if not isinstance(node, SymbolicLink):
+                found = below
+                continue
+            links += 1
+            if links > _MOST_LINKS:
+                raise _error(errno.ELOOP, path)
+            found = ""
+            steps += node.target.split("/")[::-1]
+        return found
+
+    def _node(self, directory: str, below: str, path: str) -> Entry:
+        if self._nodes[directory] is not _DIRECTORY:
+            node = self._nodes[directory]
+            raise _error(node.number if isinstance(node, Refused) else errno.ENOTDIR, path)
+        if below not in self._nodes:
+            raise _error(errno.ENOENT, path)
+        return self._nodes[below]
+
+    def remove(self, path: str) -> None:
+        """Take away a resolved path, what is below it, and the links that lead there."""
+        links = {at: node.target[1:] for at, node in self._nodes.items() if isinstance(node, SymbolicLink)}
+        for each in (path, *(at for at, target in links.items() if f"{target}/".startswith(f"{path}/"))):
+            self._cut(each)
+
+    def _cut(self, path: str) -> None:
+        if path not in self._nodes:
+            return
+        for name in list(self._names.get(path, ())):
+            self._cut(f"{path}/{name}")
+        parent, _, name = path.rpartition("/")
+        self._names[parent].discard(name)
+        self._names.pop(path, None)
+        del self._nodes[path]
+
+
+def _error(number: int, path: str) -> OSError:
+    return OSError(number, os.strerror(number), f"/{path.strip('/')}")
