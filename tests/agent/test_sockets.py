@@ -6,7 +6,6 @@ import asyncio
 import os
 import socket
 import stat
-import struct
 import time
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
@@ -14,10 +13,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from k8s_rdma.agent.cni_socket import CniSocket
-from k8s_rdma.agent.state_socket import StatePublisher
+from k8s_rdma.agent.state_socket import StatePublisher, StateSocket
 from k8s_rdma.agent.unix_socket import listen_unix, serve_connections
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.frame import Reply, Request, decode_reply, encode_request
+from k8s_rdma.wire.state import HEADER, Kind, decode_header, encode_message
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -41,21 +41,33 @@ async def serving(
 
 
 class Text(StatePublisher):
-    """Publishes what it is told to."""
+    """Publishes what it is told to, and answers each question with a number."""
 
     def __init__(self, text: bytes) -> None:
         super().__init__(lambda: self.text)
         self.text = text
+        self.asked = 0
+        self.talk = StateSocket(self, self.sample).talk
+
+    async def sample(self) -> bytes:
+        self.asked += 1
+        return b"%d" % self.asked
 
     async def say(self, text: bytes) -> None:
         self.text = text
         await self.publish()
 
 
-async def next_report(reader: asyncio.StreamReader) -> bytes:
+async def next_message(reader: asyncio.StreamReader) -> tuple[Kind, bytes]:
     async with asyncio.timeout(DEADLINE_S):
-        (size,) = struct.unpack("<I", await reader.readexactly(4))
-        return await reader.readexactly(size)
+        kind, size = decode_header(await reader.readexactly(HEADER.size))
+        return kind, await reader.readexactly(size)
+
+
+async def next_report(reader: asyncio.StreamReader) -> bytes:
+    kind, body = await next_message(reader)
+    assert kind is Kind.REPORT
+    return body
 
 
 async def exchange(path: Path, frame: bytes, descriptors: tuple[int, ...] = ()) -> bytes:
@@ -107,12 +119,62 @@ def test_state_socket_skips_to_the_latest_when_a_reader_is_slow(tmp_path: Path) 
         publisher = Text(b"x" * 4_000_000)  # more than the socket's buffers hold
         async with serving(tmp_path / "s", publisher.talk):
             reader, writer = await asyncio.open_unix_connection(tmp_path / "s", limit=1024)
-            await reader.readexactly(4)
+            await reader.readexactly(HEADER.size)
             for number in range(50):
                 await publisher.say(b"%d" % number)
             await reader.readexactly(4_000_000)
             assert await next_report(reader) == b"49"
             writer.close()
+
+    asyncio.run(scenario())
+
+
+def test_state_socket_says_nothing_when_nothing_is_new(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        publisher = Text(b"one")
+        async with serving(tmp_path / "s", publisher.talk):
+            reader, writer = await asyncio.open_unix_connection(tmp_path / "s")
+            assert await next_report(reader) == b"one"
+            await publisher.say(b"one")
+            await publisher.say(b"two")
+            assert await next_report(reader) == b"two"
+            writer.close()
+
+    asyncio.run(scenario())
+
+
+def test_state_socket_answers_each_question_with_counters(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        publisher = Text(b"one")
+        async with serving(tmp_path / "s", publisher.talk):
+            reader, writer = await asyncio.open_unix_connection(tmp_path / "s")
+            assert await next_report(reader) == b"one"
+            question = encode_message(Kind.SAMPLE)
+            writer.write(question + question[:2])
+            assert await next_message(reader) == (Kind.COUNTERS, b"1")
+            await publisher.say(b"two")
+            assert await next_report(reader) == b"two"
+            writer.write(question[2:])
+            assert await next_message(reader) == (Kind.COUNTERS, b"2")
+            writer.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    "said", [encode_message(Kind.REPORT, b"{}"), encode_message(Kind.COUNTERS), HEADER.pack(3, 1), b"GET /"]
+)
+def test_state_socket_hangs_up_when_a_reader_says_what_no_reader_says(tmp_path: Path, said: bytes) -> None:
+    async def scenario() -> None:
+        publisher = Text(b"one")
+        async with serving(tmp_path / "s", publisher.talk):
+            reader, writer = await asyncio.open_unix_connection(tmp_path / "s")
+            assert await next_report(reader) == b"one"
+            writer.write(said)
+            with suppress(ConnectionResetError):  # where something of what was said was never read
+                assert await reader.read() == b""
+            writer.close()
+        assert publisher.asked == 0
 
     asyncio.run(scenario())
 

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import tempfile
@@ -24,6 +23,7 @@ from k8s_rdma.sim.cluster.sandbox import PodRef
 from k8s_rdma.sim.virtual.pf import create_pf
 from k8s_rdma.sim.virtual.topology import VirtualPf, random_base_mac
 from k8s_rdma.wire.rest import NodeReport, decode_report
+from k8s_rdma.wire.state import HEADER, Kind, decode_header
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -248,7 +248,8 @@ def pod(name: str, *interfaces: dict[str, int], text: str | None = None) -> PodR
 
 
 def _read_report(reader: socket.socket) -> NodeReport:
-    (size,) = struct.unpack("<I", reader.recv(4, socket.MSG_WAITALL))
+    kind, size = decode_header(reader.recv(HEADER.size, socket.MSG_WAITALL))
+    assert kind is Kind.REPORT
     return decode_report(reader.recv(size, socket.MSG_WAITALL))
 
 

@@ -10,19 +10,23 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from k8s_rdma.agent.observer import Observer
+from k8s_rdma.core.adoption import Candidate, candidates
 from k8s_rdma.core.allocation import choose_vfs, decide, given, returned
 from k8s_rdma.core.ledger import AllocatedInterface, Attachment, Ipam, Phase, Pod, Receipt
 from k8s_rdma.core.placement import Rejection
 from k8s_rdma.core.plan import claims, plan, undo
 from k8s_rdma.core.step import BringHome, GiveVf, NetnsRef, SetRates
 from k8s_rdma.errors import K8sRdmaError, KernelError, LedgerError, Reason
+from k8s_rdma.wire.adopt import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from k8s_rdma.agent.markers import Markers
+    from k8s_rdma.core.adoption import Scope
     from k8s_rdma.core.ids import ContainerId, NodeName, PciAddress
-    from k8s_rdma.core.kernel import Hardware, Kernel
+    from k8s_rdma.core.kernel import Hardware, Kernel, VfCounters
     from k8s_rdma.core.ledger import Ledger
     from k8s_rdma.core.placement import Placement
     from k8s_rdma.core.plan import Addressing
@@ -46,6 +50,23 @@ class Sandbox:
     ipam: Ipam | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """Who has a VF, and as which interface."""
+
+    pod: Pod
+    ifname: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adopted:
+    """What became of a VF that was to be adopted, and why."""
+
+    candidate: Candidate
+    outcome: Outcome
+    why: str
+
+
 class Node:
     """One node's devices and who holds them."""
 
@@ -58,13 +79,17 @@ class Node:
         self._receipts = receipts
         self._markers = markers
         self._boot_id = boot_id
+        self.observer = Observer(kernel)
         self.ledger: Ledger = receipts.load()
-        self.hardware: Hardware = kernel.observe()
+        self.hardware: Hardware = self.observer.look()
         self._markers.replace_all({key.container for key in self.ledger.receipts})
 
     def refresh(self) -> bool:
-        """Observe the hardware anew; whether anything differs from before."""
-        before, self.hardware = self.hardware, self._kernel.observe()
+        """Observe the hardware anew; whether anything differs from before.
+
+        What was seen last stands while the kernel cannot be asked; see `Observer.look_again`.
+        """
+        before, self.hardware = self.hardware, self.observer.look_again(self.hardware)
         return before != self.hardware
 
     def prepare(self, sandbox: Sandbox, request: Request, promised: Placement | None) -> Receipt | Rejection:
@@ -75,11 +100,14 @@ class Node:
         """
         for held in self.ledger.of_pod(sandbox.pod.uid):
             raise held_elsewhere(held)
+        if self.observer.incomplete:
+            self.refresh()
+        self._require_seen(promised)
         interfaces = self._choose(sandbox, request, promised)
         if isinstance(interfaces, Rejection) and self.refresh():
             interfaces = self._choose(sandbox, request, promised)  # what was refused was not the node of now
         if isinstance(interfaces, Rejection):
-            return interfaces
+            return self._doubted(interfaces)
         receipt = Receipt(
             attachment=sandbox.attachment,
             network=sandbox.network,
@@ -97,6 +125,27 @@ class Node:
             self._unmark(sandbox.attachment.container)
             raise
         return receipt
+
+    def _require_seen(self, promised: Placement | None) -> None:
+        """K8sRdmaError (`UNREADABLE_NODE`) when it is not known what there is where it was promised."""
+        if self.observer.error:
+            msg = f"node {self.name}: its hardware cannot be looked at: {self.observer.error}; try again"
+            raise K8sRdmaError(msg, reason=Reason.UNREADABLE_NODE)
+        missing = {each.pf for each in promised.interfaces} if promised else set()
+        missing -= {pf.pci for pf in self.hardware.pfs}
+        if missing and self.hardware.unreadable:
+            msg = f"node {self.name}: PF {', '.join(sorted(missing))} is promised and could not be looked at"
+            raise K8sRdmaError(msg, reason=Reason.UNREADABLE_NODE, details=self._unreadable())
+
+    def _doubted(self, rejection: Rejection) -> Rejection:
+        """The rejection of a node that was seen in part only: there may be room where nobody could look."""
+        if not self.hardware.unreadable:
+            return rejection
+        message = f"{rejection.message}; and not everything could be looked at: {self._unreadable()}"
+        return replace(rejection, reason=Reason.UNREADABLE_NODE, message=message)
+
+    def _unreadable(self) -> str:
+        return "; ".join(f"{item.what}: {item.why}" for item in self.hardware.unreadable)
 
     def _choose(
         self, sandbox: Sandbox, request: Request, promised: Placement | None
@@ -143,6 +192,39 @@ class Node:
         self.ledger = self.ledger.without(attachment)
         self._unmark(attachment.container)
 
+    def traffic(self) -> tuple[tuple[VfCounters, Holder | None], ...]:
+        """The counters of every VF that can be asked, and who has it. KernelError when none can."""
+        holders = {
+            interface.vf: (Holder(pod=receipt.pod, ifname=interface.ifname), receipt.netns)
+            for receipt in self.ledger.receipts.values()
+            if receipt.phase is not Phase.PREPARED
+            for interface in receipt.interfaces
+        }
+        counters = self._kernel.sample({vf: netns for vf, (_, netns) in holders.items()})
+        return tuple((each, holders.get(each.vf, (None, None))[0]) for each in counters)
+
+    def adopt(self, scope: Scope, *, dry_run: bool) -> tuple[Adopted, ...]:
+        """Reset the foreign VFs in scope that lie unused, by a look at the hardware of now.
+
+        MalformedError when there is no such VF, KernelError when the hardware cannot be looked at.
+        """
+        self.hardware = self.observer.look()
+        adopted = tuple(self._adopt(each, dry_run) for each in candidates(self.hardware, self.ledger, scope))
+        if not dry_run:
+            self.refresh()
+        return adopted
+
+    def _adopt(self, candidate: Candidate, dry_run: bool) -> Adopted:
+        if candidate.spared:
+            return Adopted(candidate=candidate, outcome="left alone", why=candidate.spared)
+        if dry_run:
+            return Adopted(candidate=candidate, outcome="would reset", why=candidate.foreign)
+        try:
+            self._kernel.reset(candidate.ref)
+        except KernelError as error:
+            return Adopted(candidate=candidate, outcome="failed", why=str(error))
+        return Adopted(candidate=candidate, outcome="reset", why=candidate.foreign)
+
     def unfinished(self) -> tuple[Receipt, ...]:
         """Receipts that must be ended."""
         return tuple(filter(self.is_unfinished, self.ledger.receipts.values()))
@@ -174,7 +256,7 @@ class Node:
                 failures.append((pf_of(step), str(error)))
         if not failures:
             return []
-        hardware = self._kernel.observe()
+        hardware = self.observer.look()
         if hardware.unreadable:
             return [why for _, why in failures]
         there = {pf.pci for pf in hardware.pfs}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from k8s_rdma.agent.state_socket import StatePublisher
 from k8s_rdma.core.allocation import foreign_vfs
 from k8s_rdma.core.inventory import Generation
@@ -34,29 +36,33 @@ if TYPE_CHECKING:
 
 
 class Reporter:
-    """Tells what the node's state is, each time at a new generation."""
+    """Tells the node's state; a generation is one content, of which nothing but the generation is new."""
 
     def __init__(self, node: Node) -> None:
         """Begin a new epoch."""
         self._node = node
         self._epoch = uuid.uuid4().hex[:12]
         self._counter = 0
+        self._told: NodeReport | None = None
+        self._encoded = b""
         self.publisher = StatePublisher(self._report)
 
     async def publish(self) -> None:
-        """Send the state to all readers."""
+        """Send the state to all readers that have another one."""
         await self.publisher.publish()
 
     def _report(self) -> bytes:
-        self._counter += 1
-        return encode_report(
-            node_report(
-                node=self._node.name,
-                generation=Generation(self._epoch, self._counter),
-                hardware=self._node.hardware,
-                ledger=self._node.ledger,
-            )
+        now = node_report(
+            node=self._node.name,
+            generation=Generation(self._epoch, self._counter),
+            hardware=self._node.hardware,
+            ledger=self._node.ledger,
         )
+        if now != self._told:
+            self._counter += 1
+            self._told = replace(now, generation=str(Generation(self._epoch, self._counter)))
+            self._encoded = encode_report(self._told)
+        return self._encoded
 
 
 def node_report(*, node: NodeName, generation: Generation, hardware: Hardware, ledger: Ledger) -> NodeReport:

@@ -9,13 +9,17 @@ from typing import TYPE_CHECKING
 import structlog
 
 from k8s_rdma import logs
+from k8s_rdma.agent.adoption import Adoption
 from k8s_rdma.agent.cni_socket import CniSocket
 from k8s_rdma.agent.ipam import IpamPlugins
 from k8s_rdma.agent.markers import Markers
 from k8s_rdma.agent.node import Node
 from k8s_rdma.agent.report import Reporter
+from k8s_rdma.agent.sampler import Sampler
 from k8s_rdma.agent.service import Service
+from k8s_rdma.agent.state_socket import StateSocket
 from k8s_rdma.agent.unix_socket import listen_unix, serve_connections
+from k8s_rdma.agent.upkeep import Upkeep
 from k8s_rdma.agent.verbs import Verbs
 from k8s_rdma.agent.wanted import Policy
 from k8s_rdma.agent.worker import Worker
@@ -25,10 +29,13 @@ from k8s_rdma.linux.netns import Namespaces
 from k8s_rdma.linux.receipts import Receipts
 from k8s_rdma.signals import stop_on_signals
 from k8s_rdma.sim.virtual.kernel import VirtualSriov
+from k8s_rdma.wire.adopt import is_adopt
 
 if TYPE_CHECKING:
+    from k8s_rdma.agent.cni_socket import Handler, StillWaiting
     from k8s_rdma.agent.config import AgentConfig
     from k8s_rdma.core.kernel import Kernel
+    from k8s_rdma.wire.frame import Reply, Request
 
 _log = structlog.get_logger()
 MOST_READERS = 64
@@ -51,22 +58,29 @@ async def _main(config: AgentConfig, key: bytes | None) -> None:
     kernel = await worker.run(VirtualSriov, namespaces)
     node = await worker.run(_open_node, config, kernel)
     ipam = IpamPlugins(host_root=Path(config.host_root), timeout_s=config.ipam_timeout_s)
-    reporter = Reporter(node)
     policy = Policy(key=key, strict=config.strict, allow_unplaced=config.allow_unplaced)
+    reporter = Reporter(node)
     verbs = Verbs(node=node, worker=worker, ipam=ipam, policy=policy, claimed=reporter.publish)
-    service = Service(node=node, verbs=verbs, worker=worker, namespaces=namespaces, reporter=reporter)
+    sampler = Sampler(node=node, worker=worker, quiet=verbs.idle)
+    service = Service(node=node, verbs=verbs, namespaces=namespaces, reporter=reporter)
+    adoption = Adoption(node=node, worker=worker, reporter=reporter)
+    upkeep = Upkeep(node=node, verbs=verbs, worker=worker, reporter=reporter)
     loop = asyncio.get_running_loop()
 
     def look_again() -> None:
         # An attachment makes hundreds of changes: once told, the loop need not wake for each of them.
-        if not service.hardware_changed.is_set():
-            loop.call_soon_threadsafe(service.hardware_changed.set)
+        if not upkeep.hardware_changed.is_set():
+            loop.call_soon_threadsafe(upkeep.hardware_changed.set)
+
+    async def answer(request: Request, netns: int | None, still_waiting: StillWaiting) -> Reply:
+        if is_adopt(request):
+            return await adoption.call(request)
+        return await service.call(request, netns, still_waiting)
 
     end_watch = kernel.watch(look_again)
     try:
-        await service.recover()
-        await reporter.publish()
-        await _serve(Path(config.run_dir), service, reporter)
+        await upkeep.recover()
+        await _serve(Path(config.run_dir), answer, StateSocket(reporter.publisher, sampler.counters), upkeep)
     finally:
         end_watch()
         worker.close()
@@ -83,7 +97,7 @@ def _open_node(config: AgentConfig, kernel: Kernel) -> Node:
     )
 
 
-async def _serve(run_dir: Path, service: Service, reporter: Reporter) -> None:
+async def _serve(run_dir: Path, answer: Handler, state_socket: StateSocket, upkeep: Upkeep) -> None:
     """Serve both sockets until a signal; calls that are under way are undone, and answered by a retry."""
     stop = stop_on_signals()
     with (
@@ -93,9 +107,9 @@ async def _serve(run_dir: Path, service: Service, reporter: Reporter) -> None:
         _log.info("agent_ready", run_dir=str(run_dir))
         async with asyncio.TaskGroup() as tasks:
             running = [
-                tasks.create_task(serve_connections(state, reporter.publisher.talk, most=MOST_READERS)),
-                tasks.create_task(serve_connections(calls, CniSocket(service.call).talk, most=MOST_CALLS)),
-                tasks.create_task(service.watch()),
+                tasks.create_task(serve_connections(state, state_socket.talk, most=MOST_READERS)),
+                tasks.create_task(serve_connections(calls, CniSocket(answer).talk, most=MOST_CALLS)),
+                tasks.create_task(upkeep.run()),
             ]
             await stop.wait()
             for task in running:

@@ -1,8 +1,7 @@
-"""The agent at work: calls come in, state goes out, and what nobody asks for is put right."""
+"""The calls of the CNI executable: what each asks for, and its answer."""
 
 from __future__ import annotations
 
-import asyncio
 import time
 import uuid
 from contextlib import contextmanager
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from k8s_rdma.agent.node import Node
     from k8s_rdma.agent.report import Reporter
     from k8s_rdma.agent.verbs import Verbs
-    from k8s_rdma.agent.worker import Worker
     from k8s_rdma.core.ledger import Receipt
     from k8s_rdma.core.step import NetnsRef
     from k8s_rdma.linux.netns import Namespaces
@@ -30,58 +28,16 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger()
 
-SETTLE_S = 0.5
-"""Changes of the hardware come in bursts, most of them the agent's own, which it knows of: it is looked at
-once after each, and not so soon that the next call of a burst finds the kernel being asked."""
-
-RECONCILE_S = 10.0
-"""How often sandboxes are checked for being gone: a look at each namespace's file, no netlink."""
-
 
 class Service:
-    """Answers `cni.sock`, publishes on `state.sock`, reconciles."""
+    """Answers the CNI executable, and publishes what its calls changed."""
 
-    def __init__(
-        self, *, node: Node, verbs: Verbs, worker: Worker, namespaces: Namespaces, reporter: Reporter
-    ) -> None:
-        """Nothing runs until `recover`."""
+    def __init__(self, *, node: Node, verbs: Verbs, namespaces: Namespaces, reporter: Reporter) -> None:
+        """Nothing happens until the first call."""
         self._node = node
         self._verbs = verbs
-        self._worker = worker
         self._namespaces = namespaces
         self._reporter = reporter
-        self.hardware_changed = asyncio.Event()
-
-    async def recover(self) -> None:
-        """Undo or complete what a crash or a reboot cut short; before anyone may ask for more."""
-        if await self._verbs.reconcile():
-            await self._worker.run(self._node.refresh)
-
-    async def watch(self) -> None:
-        """Look again when the hardware changed, end what lost its sandbox; until cancelled."""
-        observed = True
-        while True:
-            try:
-                async with asyncio.timeout(RECONCILE_S):
-                    await self.hardware_changed.wait()
-                await asyncio.sleep(SETTLE_S)
-            except TimeoutError:
-                pass
-            changed = False
-            if self.hardware_changed.is_set() or not observed:
-                self.hardware_changed.clear()
-                observed, changed = await self._refresh()
-            if await self._verbs.reconcile() or changed:
-                await self._reporter.publish()
-
-    async def _refresh(self) -> tuple[bool, bool]:
-        """Whether the hardware could be observed, and whether anything was new."""
-        try:
-            return True, await self._worker.run(self._node.refresh)
-        except K8sRdmaError as error:
-            # The last good observation stands until the next look.
-            _log.exception("observe_failed", error=str(error))
-            return False, False
 
     async def call(self, request: Request, netns: int | None, still_waiting: Callable[[], bool]) -> Reply:
         """Answer one call of the CNI executable; what goes wrong is the answer, too.

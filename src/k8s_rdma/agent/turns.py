@@ -19,16 +19,23 @@ class Turns:
         """Nobody is busy."""
         self._locks: dict[ContainerId, asyncio.Lock] = {}
         self._users: dict[ContainerId, int] = {}
+        self._idle = asyncio.Event()
+        self._idle.set()
 
     def busy(self, container: ContainerId) -> bool:
         """Whether someone works on this container or waits to."""
         return container in self._locks
+
+    async def idle(self) -> None:
+        """Wait until nobody is worked on."""
+        await self._idle.wait()
 
     @asynccontextmanager
     async def alone(self, container: ContainerId) -> AsyncIterator[None]:
         """Wait for this container's turn, and hold off others."""
         lock = self._locks.setdefault(container, asyncio.Lock())
         self._users[container] = self._users.get(container, 0) + 1
+        self._idle.clear()
         try:
             async with lock:
                 yield
@@ -36,3 +43,5 @@ class Turns:
             self._users[container] -= 1
             if not self._users[container]:
                 del self._users[container], self._locks[container]
+            if not self._locks:
+                self._idle.set()

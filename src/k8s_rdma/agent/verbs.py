@@ -140,6 +140,10 @@ class Verbs:
                 _log.warning("reconcile_failed", container=container, error=str(error), details=error.details)
         return ended
 
+    async def idle(self) -> None:
+        """Wait until no attachment is being made or ended: for work that would only hold them up."""
+        await self._turns.idle()
+
     def _wanted(self, netconf: NetConf, pod: Pod) -> Wanted:
         if netconf.pod_annotations is None:
             msg = (

@@ -33,17 +33,19 @@ class ForeignVf:
 
 def is_free(vf: Vf) -> bool:
     """Whether an unallocated VF is nobody's and can be given: at home, no rates, nothing wrong with it."""
-    return not _why_not_free(vf)
+    return not why_not_free(vf)
 
 
-def _why_not_free(vf: Vf) -> str:
-    """One clause; empty for a free VF."""
+def why_not_free(vf: Vf) -> str:
+    """What makes a VF that the ledger does not know foreign, in one clause; empty for a free one."""
     if vf.unusable:
         return vf.unusable
     if vf.netdev is None:
         return "its netdev is in another network namespace, or no driver made one"
     if vf.min_tx_rate_mbps or vf.max_tx_rate_mbps:
         return f"rates that are not ours: min {vf.min_tx_rate_mbps}, max {vf.max_tx_rate_mbps} Mb/s"
+    if vf.vlan:
+        return f"VLAN {vf.vlan}, which is not ours"
     return ""
 
 
@@ -59,7 +61,7 @@ def foreign_vfs(hardware: Hardware, ledger: Ledger) -> tuple[ForeignVf, ...]:
         )
         for pf in hardware.pfs
         for vf in pf.vfs
-        if VfRef(pf.pci, vf.index) not in holders and (why := _why_not_free(vf))
+        if VfRef(pf.pci, vf.index) not in holders and (why := why_not_free(vf))
     )
 
 

@@ -1,0 +1,61 @@
+"""`k8s-rdma agent adopt`: foreign VFs that lie unused become ours, because somebody says so."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+
+from k8s_rdma.core.adoption import Scope
+from k8s_rdma.errors import K8sRdmaError
+from k8s_rdma.wire.adopt import AdoptedVf, AdoptReply, decode_adopt, encode_adopted
+
+if TYPE_CHECKING:
+    from k8s_rdma.agent.node import Adopted, Node
+    from k8s_rdma.agent.report import Reporter
+    from k8s_rdma.agent.worker import Worker
+    from k8s_rdma.wire.frame import Reply, Request
+
+_log = structlog.get_logger()
+
+
+class Adoption:
+    """Answers `adopt` requests."""
+
+    def __init__(self, *, node: Node, worker: Worker, reporter: Reporter) -> None:
+        """Nothing is adopted until somebody asks."""
+        self._node = node
+        self._worker = worker
+        self._reporter = reporter
+
+    async def call(self, request: Request) -> Reply:
+        """Adopt what the request names; what goes wrong is the answer, too."""
+        try:
+            wanted = decode_adopt(request)
+            scope = Scope(pf=wanted.pf, vf=wanted.vf)
+            adopted = await self._worker.run(self._node.adopt, scope, dry_run=wanted.dry_run)
+        except K8sRdmaError as error:
+            _log.warning("adopt_refused", error=str(error))
+            return encode_adopted(AdoptReply(error=str(error)))
+        vfs = tuple(map(_told, adopted))
+        for vf in vfs:
+            rates = {"min_tx_rate": vf.min_tx_rate, "max_tx_rate": vf.max_tx_rate, "vlan": vf.vlan}
+            _log.info("vf_adoption", pf=vf.pf, vf=vf.vf, outcome=vf.outcome, why=vf.why, previous=rates)
+        await self._reporter.publish()
+        unreadable = tuple(f"{item.what}: {item.why}" for item in self._node.hardware.unreadable)
+        return encode_adopted(AdoptReply(vfs=vfs, unreadable=unreadable))
+
+
+def _told(adopted: Adopted) -> AdoptedVf:
+    candidate = adopted.candidate
+    return AdoptedVf(
+        pf=candidate.pf_name,
+        pci=candidate.ref.pf,
+        vf=candidate.ref.index,
+        netdev=candidate.vf.netdev,
+        min_tx_rate=candidate.vf.min_tx_rate_mbps,
+        max_tx_rate=candidate.vf.max_tx_rate_mbps,
+        vlan=candidate.vf.vlan,
+        outcome=adopted.outcome,
+        why=adopted.why,
+    )

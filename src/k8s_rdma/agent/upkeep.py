@@ -1,0 +1,108 @@
+"""What the agent does unasked: looks again when the hardware changed, ends what no call will end."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import structlog
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from k8s_rdma.agent.node import Node
+    from k8s_rdma.agent.report import Reporter
+    from k8s_rdma.agent.verbs import Verbs
+    from k8s_rdma.agent.worker import Worker
+
+_log = structlog.get_logger()
+
+SETTLE_S = 0.5
+"""Changes of the hardware come in bursts, most of them the agent's own, which it knows of: it is looked at
+once after each, and not so soon that the next call of a burst finds the kernel being asked."""
+
+REST_FACTOR = 10
+"""So many times as long as a look takes passes before the next one: it holds the kernel's RTNL lock for
+1-2 ms a VF on some drivers, and on a busy node, where links of other pods come and go, changes do not end."""
+
+QUIET_S = 5.0
+"""How long a look that is due waits for a moment in which no pod does."""
+
+RECONCILE_S = 10.0
+"""How often sandboxes are checked for being gone: a look at each namespace's file, no netlink."""
+
+FIRST_RETRY_S = 1.0
+LAST_RETRY_S = 30.0
+"""After a look that failed or could not see everything the next one comes without a change, too: what hid it
+may tell of nothing when it goes."""
+
+
+class Upkeep:
+    """Keeps the agent's knowledge and its ledger true; nothing polls the kernel while all is well.
+
+    hardware_changed: to be set, on the loop's thread, when something observable changed.
+    """
+
+    def __init__(
+        self,
+        *,
+        node: Node,
+        verbs: Verbs,
+        worker: Worker,
+        reporter: Reporter,
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """Nothing runs until `recover`. pause: as `asyncio.sleep`."""
+        self._node = node
+        self._verbs = verbs
+        self._worker = worker
+        self._reporter = reporter
+        self._pause = pause
+        self._retry_s = FIRST_RETRY_S
+        self.hardware_changed = asyncio.Event()
+
+    async def recover(self) -> None:
+        """Undo or complete what a crash or a reboot cut short; before anyone may ask for more."""
+        if await self._verbs.reconcile():
+            await self._worker.run(self._node.refresh)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            incomplete = self._node.observer.incomplete
+            changed = await self._changed_within(self._retry_s if incomplete else RECONCILE_S)
+            if changed:
+                await self._pause(max(SETTLE_S, REST_FACTOR * self._node.observer.last_s))
+            different = await self._look() if changed or self._node.observer.incomplete else False
+            if await self._verbs.reconcile() or different:
+                await self._reporter.publish()
+
+    async def _changed_within(self, timeout_s: float) -> bool:
+        either = [
+            asyncio.ensure_future(self.hardware_changed.wait()),
+            asyncio.ensure_future(self._pause(timeout_s)),
+        ]
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for waiting in either:
+                waiting.cancel()
+            await asyncio.gather(*either, return_exceptions=True)
+        return self.hardware_changed.is_set()
+
+    async def _look(self) -> bool:
+        """Look at the hardware; whether anything differs from before."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(QUIET_S):
+                await self._verbs.idle()
+        self.hardware_changed.clear()
+        different = await self._worker.run(self._node.refresh)
+        observer = self._node.observer
+        if observer.incomplete:
+            self._retry_s = min(2 * self._retry_s, LAST_RETRY_S)
+            unreadable = [f"{item.what}: {item.why}" for item in self._node.hardware.unreadable]
+            _log.warning("observe_failed", error=observer.error, unreadable=unreadable)
+        else:
+            self._retry_s = FIRST_RETRY_S
+        return different

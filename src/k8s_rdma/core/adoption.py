@@ -1,0 +1,87 @@
+"""Which foreign VFs may be made ours: those that lie unused in the host's namespace, held by nobody.
+
+An older CNI plugin that crashed, or was replaced, leaves rates and VLANs behind on VFs that no pod has.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from k8s_rdma.core.allocation import why_not_free
+from k8s_rdma.core.kernel import Vf
+from k8s_rdma.core.step import VfRef
+from k8s_rdma.errors import MalformedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from k8s_rdma.core.kernel import Hardware, PfState
+    from k8s_rdma.core.ledger import Ledger, Receipt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """All foreign VFs, those of one PF (by its name or PCI address), or one VF of it by index."""
+
+    pf: str | None = None
+    vf: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A VF in scope, as it is now.
+
+    foreign: why it is not free. spared: why it must not be reset; empty when it may be.
+    """
+
+    ref: VfRef
+    pf_name: str
+    vf: Vf
+    foreign: str
+    spared: str
+
+
+def candidates(hardware: Hardware, ledger: Ledger, scope: Scope) -> tuple[Candidate, ...]:
+    """The VFs in scope that are foreign, by PF and index; one that was asked for by index whatever it is.
+
+    MalformedError when there is no such PF or VF.
+    """
+    holders = {interface.vf: held for held in ledger.receipts.values() for interface in held.interfaces}
+    found = [
+        _judged(pf, vf, holders.get(VfRef(pf.pci, vf.index)))
+        for pf in _pfs(hardware, scope)
+        for vf in _vfs(pf, scope)
+    ]
+    return tuple(each for each in found if scope.vf is not None or each.foreign)
+
+
+def _judged(pf: PfState, vf: Vf, holder: Receipt | None) -> Candidate:
+    foreign = "" if holder else why_not_free(vf)
+    spared = ""
+    if holder is not None:
+        spared = f"held by pod {holder.pod.namespace}/{holder.pod.name}"
+    elif not foreign:
+        spared = "free already"
+    elif vf.netdev is None or vf.unusable:
+        spared = foreign
+    return Candidate(ref=VfRef(pf.pci, vf.index), pf_name=pf.name, vf=vf, foreign=foreign, spared=spared)
+
+
+def _pfs(hardware: Hardware, scope: Scope) -> Sequence[PfState]:
+    if scope.pf is None:
+        return hardware.pfs
+    found = [pf for pf in hardware.pfs if scope.pf in (pf.name, pf.pci)]
+    if not found:
+        there = ", ".join(pf.name for pf in hardware.pfs) or "none"
+        msg = f"PF {scope.pf}: not among those of this node that are ours: {there}"
+        raise MalformedError(msg)
+    return found
+
+
+def _vfs(pf: PfState, scope: Scope) -> Iterator[Vf]:
+    found = [vf for vf in pf.vfs if scope.vf in (None, vf.index)]
+    if not found and scope.vf is not None:
+        msg = f"VF {scope.vf} of PF {pf.name}: unknown; it has {len(pf.vfs)} VFs"
+        raise MalformedError(msg)
+    yield from found

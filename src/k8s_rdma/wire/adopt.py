@@ -1,0 +1,80 @@
+"""`k8s-rdma agent adopt`, on its way to the agent and back.
+
+It comes by `cni.sock` (mode 0600), in the frames of `wire.frame`: `K8S_RDMA_COMMAND=ADOPT` is the only
+variable, so that no call of the CNI executable, which passes on `CNI_*` alone, can be one. stdin holds an
+`AdoptRequest`, stdout an `AdoptReply`; exit status 1 says that nothing was done, and `error` why.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from k8s_rdma.wire.frame import Reply, Request
+from k8s_rdma.wire.json import decode
+
+VARIABLE = "K8S_RDMA_COMMAND"
+ADOPT = "ADOPT"
+
+Outcome = Literal["reset", "would reset", "left alone", "failed"]
+
+
+class AdoptRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which VFs, as `core.adoption.Scope`, and whether only to say what would be done."""
+
+    pf: str | None = None
+    vf: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    dry_run: bool = False
+
+
+class AdoptedVf(msgspec.Struct, frozen=True, kw_only=True):
+    """One VF: what it was (rates in Mb/s; netdev null when not at home), what became of it, and why."""
+
+    pf: str
+    pci: str
+    vf: int
+    netdev: str | None
+    min_tx_rate: int
+    max_tx_rate: int
+    vlan: int
+    outcome: Outcome
+    why: str
+
+
+class AdoptReply(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of each VF, and what could not be looked at."""
+
+    vfs: tuple[AdoptedVf, ...] = ()
+    unreadable: tuple[str, ...] = ()
+    error: str = ""
+
+
+_encoder = msgspec.json.Encoder()
+_request_decoder = msgspec.json.Decoder(AdoptRequest)
+_reply_decoder = msgspec.json.Decoder(AdoptReply)
+
+
+def is_adopt(request: Request) -> bool:
+    """Whether a request is one of these."""
+    return request.env == {VARIABLE: ADOPT}
+
+
+def encode_adopt(wanted: AdoptRequest, deadline_ms: int) -> Request:
+    """The request that carries it."""
+    return Request(env={VARIABLE: ADOPT}, stdin=_encoder.encode(wanted), deadline_ms=deadline_ms)
+
+
+def decode_adopt(request: Request) -> AdoptRequest:
+    """What a request carries; MalformedError names the field that does not fit."""
+    return decode(request.stdin, _request_decoder, "adopt")
+
+
+def encode_adopted(adopted: AdoptReply) -> Reply:
+    """The reply that carries it."""
+    return Reply(exit_status=1 if adopted.error else 0, stdout=_encoder.encode(adopted))
+
+
+def decode_adopted(reply: Reply) -> AdoptReply:
+    """What a reply carries; MalformedError names the field that does not fit."""
+    return decode(reply.stdout, _reply_decoder, "answer of the agent")
