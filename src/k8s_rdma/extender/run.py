@@ -18,7 +18,7 @@ from k8s_rdma.config import load_key, port_of
 from k8s_rdma.extender.app import make_app
 from k8s_rdma.extender.lease import Lease, Terms
 from k8s_rdma.extender.service import CLOCK, NOBODY_ELSE, Authority, running
-from k8s_rdma.http_server import HttpServer, listen
+from k8s_rdma.http_server import HttpServer, Limits, listen
 from k8s_rdma.kube.client import connect
 from k8s_rdma.signals import stop_on_signals
 
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from k8s_rdma.extender.config import ExtenderConfig
     from k8s_rdma.kube.api import ClusterApi, LeaseApi
 
-KEEP_ALIVE_S = 300
-"""Longer than Go's client keeps an idle connection (90 s): it must be the one that closes, since it does
-not repeat a POST that meets a connection closed at the same moment."""
+LIMITS = Limits(keep_alive_s=300, request_timeout_s=60, send_timeout_s=60)
+"""An idle connection stays for longer than Go's client keeps it (90 s): that one must be the one that closes,
+since it does not repeat a POST that meets a connection closed at the same moment. Full nodes are 50 MB."""
 
 _log = structlog.get_logger()
 
@@ -56,7 +56,7 @@ async def serve(
     """Serve until `stop` is set; then finish the requests under way and what is in doubt, and close."""
     async with running(config, api, authority) as extender, asyncio.TaskGroup() as tasks:
         shutdown_s = ceil(config.shutdown_s)
-        server = HttpServer(make_app(extender, config), keep_alive_s=KEEP_ALIVE_S, shutdown_s=shutdown_s)
+        server = HttpServer(make_app(extender, config), limits=LIMITS, shutdown_s=shutdown_s)
         serving = tasks.create_task(server.serve_orderly(listener))
         host, port = listener.getsockname()[:2]
         _log.info("extender_ready", address=host, port=port)

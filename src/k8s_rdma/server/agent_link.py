@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import struct
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -12,30 +11,27 @@ from msgspec.structs import replace
 
 from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.server.answers import outage_answers, report_answers
+from k8s_rdma.server.shown import Shown
+from k8s_rdma.server.traffic import Traffic
 from k8s_rdma.wire.rest import decode_report
+from k8s_rdma.wire.state import HEADER, Kind, decode_counters, decode_header, encode_message
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
     from typing import NoReturn
 
-    from k8s_rdma.server.answers import Answers
     from k8s_rdma.wire.rest import NodeReport
 
     Scan = Callable[[], NodeReport]
 
 _log = structlog.get_logger()
 
-MAX_REPORT_BYTES = 16 << 20
-"""Ten times what 1,024 VFs and as many pods take."""
-
 FIRST_REPORT_TIMEOUT_S = 10.0
 """An agent sends its report at once on connect; afterwards only when something changed."""
 
 FIRST_RETRY_S = 0.1
 LAST_RETRY_S = 5.0
-
-_LENGTH = struct.Struct("<I")
 
 
 class AgentLink:
@@ -64,7 +60,8 @@ class AgentLink:
         self._pause = pause
         self._first_report_timeout_s = first_report_timeout_s
         self._away_since: datetime | None = now()
-        self.answers: Answers = outage_answers("not asked yet", now())
+        self.shown = Shown(outage_answers("not asked yet", now()))
+        self.traffic = Traffic()
 
     async def run(self) -> NoReturn:
         """Follow the agent, again and again, until cancelled."""
@@ -86,33 +83,36 @@ class AgentLink:
                 await self._receive(reader)
             self._away_since = None
             _log.info("agent_connected", socket=str(self._socket))
+            self.traffic.connected(lambda: writer.write(encode_message(Kind.SAMPLE)))
             while True:
                 await self._receive(reader)
         finally:
+            self.traffic.lost()
             writer.close()
 
     async def _receive(self, reader: asyncio.StreamReader) -> None:
-        (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
-        if length > MAX_REPORT_BYTES:
-            msg = f"node report of {length} bytes; at most {MAX_REPORT_BYTES}"
-            raise MalformedError(msg)
-        self.answers = report_answers(decode_report(await reader.readexactly(length)))
+        kind, length = decode_header(await reader.readexactly(HEADER.size))
+        body = await reader.readexactly(length)
+        if kind is Kind.COUNTERS:
+            self.traffic.received(decode_counters(body))
+        else:
+            self.shown.show(report_answers(decode_report(body)))
 
     async def _agent_away(self, why: str) -> None:
         if self._away_since is None:
             self._away_since = self._now()
             # At once, so that nobody reads what may have changed while a scan takes its time.
-            self.answers = outage_answers(why, self._away_since)
+            self.shown.show(outage_answers(why, self._away_since))
             _log.warning("agent_lost", socket=str(self._socket), why=why)
         if self._scan is None:
-            self.answers = outage_answers(why, self._away_since)
+            self.shown.show(outage_answers(why, self._away_since))
             return
         try:
             seen = await asyncio.to_thread(self._scan)
         except K8sRdmaError as error:
-            self.answers = outage_answers(f"{why}; and the hardware: {error}", self._away_since)
+            self.shown.show(outage_answers(f"{why}; and the hardware: {error}", self._away_since))
         else:
-            self.answers = report_answers(replace(seen, ledger="unavailable", allocations=()))
+            self.shown.show(report_answers(replace(seen, ledger="unavailable", allocations=())))
 
 
 def _why(error: OSError | EOFError | MalformedError) -> str:

@@ -5,55 +5,55 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import msgspec
-from starlette.responses import Response
-
 from k8s_rdma.errors import STATUS, Reason
-from k8s_rdma.server.metrics import CONTENT_TYPE, render_metrics
+from k8s_rdma.http_server.answer import JSON, Answer, error_answer
+from k8s_rdma.server.metrics import render_metrics
 from k8s_rdma.wire.getpfs import encode_getpfs
 from k8s_rdma.wire.rest import encode_report, without_vfs
+from k8s_rdma.wire.rest_error import Error
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from k8s_rdma.wire.rest import NodeReport
 
-INDEX = """\
-k8s-rdma: RDMA functions of this node
-
-GET /getpfs    physical and virtual functions, as the RDMA hardware DaemonSet shows them (JSON)
-GET /v1/node   physical functions and allocations by pod, with an ETag for each state (JSON)
-GET /metrics   the same in figures (Prometheus)
-GET /healthz   whether this server runs, and whether the agent answers it
-"""
+RETRY = {"retry-after": "1"}
+"""For what may be answered soon, seconds (RFC 9110, section 10.2.3)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answers:
-    """What each path answers in one state. The responses hold their bytes and may be sent many times.
+    """What each path answers in one state.
 
-    etag: of `/v1/node`; None while there is no such document. unchanged: the answer to whoever has it.
+    metrics: what this state has in figures; the traffic is not part of it.
+    generation: what `/v1/node` shows; None while there is no such document.
+    unchanged: the answer to whoever has it.
     """
 
-    node: Response
-    getpfs: Response
-    metrics: Response
-    healthz: Response
-    etag: str | None = None
-    unchanged: Response | None = None
+    node: Answer
+    getpfs: Answer
+    healthz: Answer
+    readyz: Answer
+    metrics: bytes
+    generation: str | None = None
+    unchanged: Answer | None = None
 
 
 def report_answers(report: NodeReport) -> Answers:
-    """While the node's state is known."""
-    etag = f'"{report.generation}"'
+    """While the node's state is known; while only a part of it is, that part is shown in figures alone."""
     agent = "answers" if report.ledger == "ok" else "does not answer; the ledger is unavailable"
+    if report.unreadable:
+        return _unavailable(_unreadable(report), render_metrics(report), agent)
+    etag = f'"{report.generation}"'
+    node = Answer(encode_report(without_vfs(report)), content_type=JSON, headers={"etag": etag})
     return Answers(
-        node=_json(encode_report(without_vfs(report)), headers={"etag": etag}),
-        getpfs=_json(encode_getpfs(report)),
-        metrics=Response(render_metrics(report), media_type=CONTENT_TYPE),
+        node=node,
+        getpfs=Answer(encode_getpfs(report), content_type=JSON),
         healthz=_health(agent),
-        etag=etag,
-        unchanged=Response(status_code=304, headers={"etag": etag}),
+        readyz=Answer(f"ok\nledger: {report.ledger}\n"),
+        metrics=render_metrics(report),
+        generation=report.generation,
+        unchanged=Answer(status=304, headers={"etag": etag}),
     )
 
 
@@ -64,20 +64,26 @@ def outage_answers(why: str, since: datetime) -> Answers:
     """
     told = since.isoformat(timespec="seconds")
     message = f"the agent has not answered since {told}: {why}"
-    error = {"reason": Reason.AGENT_UNREACHABLE, "message": message, "since": told}
-    unavailable = _json(msgspec.json.encode({"error": error}), status=STATUS[Reason.AGENT_UNREACHABLE].http)
+    error = Error(reason=Reason.AGENT_UNREACHABLE, message=message, since=told)
+    return _unavailable(error, render_metrics(None), f"does not answer since {told}: {why}")
+
+
+def _unreadable(report: NodeReport) -> Error:
+    message = f"node {report.node}: {len(report.unreadable)} of what it has could not be read, see problems"
+    return Error(reason=Reason.UNREADABLE_NODE, message=message, problems=report.unreadable)
+
+
+def _unavailable(error: Error, metrics: bytes, agent: str) -> Answers:
+    unavailable = error_answer(STATUS[Reason(error.reason)].http, error, headers=RETRY)
     return Answers(
         node=unavailable,
         getpfs=unavailable,
-        metrics=Response(render_metrics(None), media_type=CONTENT_TYPE),
-        healthz=_health(f"does not answer since {told}: {why}"),
+        healthz=_health(agent),
+        readyz=unavailable,
+        metrics=metrics,
     )
 
 
-def _json(body: bytes, *, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    return Response(body, status_code=status, headers=headers, media_type="application/json")
-
-
-def _health(agent: str) -> Response:
+def _health(agent: str) -> Answer:
     """Always 200: restarting this server does not bring the agent back."""
-    return Response(f"ok\nagent: {agent}\n", media_type="text/plain")
+    return Answer(f"ok\nagent: {agent}\n")

@@ -1,60 +1,153 @@
-"""The paths of the node's REST server, as an ASGI application."""
+"""The paths of the node's REST server, as an ASGI application, and as what is answered without one."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
-from starlette.applications import Starlette
-from starlette.responses import Response
-from starlette.routing import Route
-
-from k8s_rdma.server.answers import INDEX
+from k8s_rdma.errors import STATUS, MalformedError
+from k8s_rdma.http_server.answer import Answer, error_answer, json_answer
+from k8s_rdma.server.answers import RETRY
+from k8s_rdma.server.exposition import CONTENT_TYPE
+from k8s_rdma.server.openapi import openapi_document
+from k8s_rdma.server.watch import MAX_WATCHES, parse_watch, wait_for_change
+from k8s_rdma.wire.rest_error import Error
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from starlette.types import Receive, Scope, Send
 
-    from k8s_rdma.server.answers import Answers
+    from k8s_rdma.http_server.protocol import Fields
+    from k8s_rdma.http_server.tokens import Tokens
+    from k8s_rdma.server.shown import Shown
+    from k8s_rdma.server.traffic import Traffic
+    from k8s_rdma.server.watch import Watch
 
-    Current = Callable[[], Answers]
+INDEX = """\
+k8s-rdma: RDMA functions of this node
+
+GET /getpfs        physical and virtual functions, as the RDMA hardware DaemonSet shows them (JSON)
+GET /v1/node       physical functions and allocations by pod, with an ETag for each state (JSON)
+                   ?watch=<generation>&timeout_s=<seconds> waits until there is another one
+GET /metrics       the same in figures, and traffic (Prometheus)
+GET /healthz       whether this server runs, and whether the agent answers it
+GET /readyz        whether it can show the node's state now
+GET /openapi.json  all of this for programs (OpenAPI 3.1)
+"""
+
+OPEN_PATHS = frozenset({"/healthz", "/readyz"})
+"""For kubelet's probes, which bear no token."""
+
+_METHODS = ("GET", "HEAD")
 
 
-def make_app(current: Current) -> Starlette:
-    """Serve whatever `current` returns at the time of each request."""
-    index = Response(INDEX, media_type="text/plain")
-    return Starlette(
-        routes=[
-            _get("/", _Answer(lambda _scope: index)),
-            _get("/getpfs", _Answer(lambda _scope: current().getpfs)),
-            _get("/v1/node", _Answer(lambda scope: _node(current(), scope))),
-            _get("/metrics", _Answer(lambda _scope: current().metrics)),
-            _get("/healthz", _Answer(lambda _scope: current().healthz)),
-        ]
-    )
+class NodeApp:
+    """Answers from what is shown at the time of each request.
 
+    Nearly all is there already: `ready` answers that at once for the paths as they are usually written. As
+    an ASGI application it answers the same to all other requests, and waits where there is something to await.
+    """
 
-class _Answer:
-    """Sends a response that is there already: neither a request object nor a rendering on the way."""
+    def __init__(
+        self,
+        shown: Shown,
+        traffic: Traffic,
+        *,
+        tokens: Callable[[], Tokens] | None = None,
+        max_watches: int = MAX_WATCHES,
+    ) -> None:
+        """tokens: those of now, one of which is demanded but for `OPEN_PATHS`; None demands none."""
+        self.stopping = asyncio.Event()
+        self._shown = shown
+        self._traffic = traffic
+        self._tokens = tokens
+        self._max_watches = max_watches
+        self._watches = 0
+        index, openapi = Answer(INDEX), json_answer(openapi_document(bearer=tokens is not None))
+        self._paths: dict[str, Callable[[Fields], Answer]] = {
+            "/": lambda _fields: index,
+            "/getpfs": lambda _fields: shown.answers.getpfs,
+            "/v1/node": self._node,
+            "/healthz": lambda _fields: shown.answers.healthz,
+            "/readyz": lambda _fields: shown.answers.readyz,
+            "/openapi.json": lambda _fields: openapi,
+        }
+        self._targets = {path.encode(): path for path in self._paths}
 
-    def __init__(self, choose: Callable[[Scope], Response]) -> None:
-        self._choose = choose
+    def ready(self, method: bytes, target: bytes, fields: Fields) -> Answer | None:
+        """As `http_server.protocol.Ready`."""
+        path = self._targets.get(target)
+        if path is None or method not in (b"GET", b"HEAD"):
+            return None
+        return self._denied(path, fields) or self._paths[path](fields)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._choose(scope)(scope, receive, send)
+        """Answer a request."""
+        answer = self._checked(scope)
+        if answer is None:
+            answer = await self._answer(scope, receive)
+        await answer(scope, receive, send)
+
+    def _checked(self, scope: Scope) -> Answer | None:
+        """Why the request is not answered; None for one that is."""
+        path, method = scope["path"], scope["method"]
+        if denied := self._denied(path, scope["headers"]):
+            return denied
+        if path not in self._paths and path != "/metrics":
+            return error_answer(404, Error(reason="not_found", message="there is no such path; / lists them"))
+        if method not in _METHODS:
+            message = "this server changes nothing: GET and HEAD are all that it answers"
+            error = Error(reason="method_not_allowed", message=message)
+            return error_answer(405, error, headers={"allow": ", ".join(_METHODS)})
+        return None
+
+    async def _answer(self, scope: Scope, receive: Receive) -> Answer:
+        if scope["path"] == "/metrics":
+            traffic = await self._traffic.exposition()
+            return Answer(self._shown.answers.metrics + traffic, content_type=CONTENT_TYPE)
+        if scope["path"] == "/v1/node":
+            try:
+                watch = parse_watch(scope["query_string"])
+            except MalformedError as error:
+                return error_answer(
+                    STATUS[error.reason].http, Error(reason=error.reason, message=error.message)
+                )
+            if watch is not None:
+                return await self._watched(watch, receive)
+        return self._paths[scope["path"]](scope["headers"])
+
+    async def _watched(self, watch: Watch, receive: Receive) -> Answer:
+        if self._watches >= self._max_watches:
+            message = f"{self._watches} clients wait for a change already"
+            return error_answer(503, Error(reason="busy", message=message), headers=RETRY)
+        self._watches += 1
+        try:
+            return await wait_for_change(watch, self._shown, self.stopping.wait(), _client_gone(receive))
+        finally:
+            self._watches -= 1
+
+    def _denied(self, path: str, fields: Fields) -> Answer | None:
+        if self._tokens is None or path in OPEN_PATHS or self._tokens().accept(fields):
+            return None
+        error = Error(
+            reason="unauthorized", message="it takes `Authorization: Bearer` and a token of this server"
+        )
+        return error_answer(401, error, headers={"www-authenticate": "Bearer"})
+
+    def _node(self, fields: Fields) -> Answer:
+        answers = self._shown.answers
+        if answers.unchanged is not None and f'"{answers.generation}"' in _if_none_match(fields):
+            return answers.unchanged
+        return answers.node
 
 
-def _get(path: str, answer: ASGIApp) -> Route:
-    return Route(path, answer, methods=["GET"])
-
-
-def _node(answers: Answers, scope: Scope) -> Response:
-    if answers.unchanged is not None and answers.etag in _if_none_match(scope):
-        return answers.unchanged
-    return answers.node
-
-
-def _if_none_match(scope: Scope) -> list[str]:
+def _if_none_match(fields: Fields) -> list[str]:
     """The entity tags of `If-None-Match`; compared weakly (RFC 9110, section 13.1.2)."""
-    tags = b",".join(value for name, value in scope["headers"] if name == b"if-none-match")
+    tags = b",".join(value for name, value in fields if name == b"if-none-match")
     return [tag.strip().removeprefix("W/") for tag in tags.decode("latin-1").split(",")]
+
+
+async def _client_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

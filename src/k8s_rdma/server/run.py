@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,9 +15,11 @@ import uvloop
 
 from k8s_rdma import logs
 from k8s_rdma.config import port_of
-from k8s_rdma.http_server import HttpServer, listen
+from k8s_rdma.http_server import HttpServer, Limits, listen
+from k8s_rdma.http_server.tls import tls_context
+from k8s_rdma.http_server.tokens import Tokens, tokens_of
 from k8s_rdma.server.agent_link import AgentLink
-from k8s_rdma.server.app import make_app
+from k8s_rdma.server.app import NodeApp
 from k8s_rdma.signals import stop_on_signals
 
 if TYPE_CHECKING:
@@ -25,38 +30,66 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger()
 
-KEEP_ALIVE_S = 75
-"""Longer than the pauses between two looks of a scheduler, so that its connections stay."""
-
 SHUTDOWN_S = 5
+
+LIMITS = Limits(body_bytes=16 << 10)
+"""Connections stay for longer than the pauses between two looks of a scheduler. Bodies mean nothing here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """Who is served, and how much of the server one may take.
+
+    tls, tokens: those of now; None for plain HTTP, and for everybody.
+    """
+
+    limits: Limits = LIMITS
+    tls: Callable[[], ssl.SSLContext] | None = None
+    tokens: Callable[[], Tokens] | None = None
+
+
+EVERYBODY = Access()
 
 
 def run(config: ServerConfig, *, scan: Scan | None = None) -> None:
-    """Serve until SIGTERM or SIGINT. K8sRdmaError when it cannot listen.
+    """Serve until SIGTERM or SIGINT. K8sRdmaError when it cannot start.
 
     scan: as for `AgentLink`.
     """
     logs.configure("server")
+    access = _access(config)
     with listen(config.listen, port_of(config, os.environ)) as listener:
         link = AgentLink(Path(config.run_dir) / "state.sock", scan=scan)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_until_signalled(listener, link))
+            runner.run(_until_signalled(listener, link, access))
 
 
-async def serve(listener: socket.socket, link: AgentLink, stop: asyncio.Event) -> None:
-    """Serve until `stop` is set; then finish the requests under way and close."""
-    server = HttpServer(make_app(lambda: link.answers), keep_alive_s=KEEP_ALIVE_S, shutdown_s=SHUTDOWN_S)
+async def serve(
+    listener: socket.socket, link: AgentLink, stop: asyncio.Event, *, access: Access = EVERYBODY
+) -> None:
+    """Serve until `stop` is set; then answer those who wait, finish the requests under way, and close."""
+    app = NodeApp(link.shown, link.traffic, tokens=access.tokens)
+    server = HttpServer(app, shutdown_s=SHUTDOWN_S, limits=access.limits, ready=app.ready, tls=access.tls)
     host, port = listener.getsockname()[:2]
     async with asyncio.TaskGroup() as tasks:
         following = tasks.create_task(link.run())
         serving = tasks.create_task(server.serve_orderly(listener))
-        _log.info("server_ready", address=host, port=port)
+        _log.info("server_ready", address=host, port=port, tls=access.tls is not None)
         await stop.wait()
+        app.stopping.set()
         server.should_exit = True
         await serving
         following.cancel()
     _log.info("server_stopped")
 
 
-async def _until_signalled(listener: socket.socket, link: AgentLink) -> None:
-    await serve(listener, link, stop_on_signals())
+def _access(config: ServerConfig) -> Access:
+    return Access(
+        limits=replace(LIMITS, connections=config.max_connections),
+        tls=None if config.tls is None else tls_context(config.tls),
+        tokens=None if config.token_file is None else tokens_of(config.token_file, field="tokenFile"),
+    )
+
+
+async def _until_signalled(listener: socket.socket, link: AgentLink, access: Access) -> None:
+    await serve(listener, link, stop_on_signals(), access=access)

@@ -123,7 +123,8 @@ class PfReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     vfs: tuple[VfReport, ...] = ()
 
 
-GenerationText = Annotated[str, msgspec.Meta(pattern=r"^[!#-~]+$")]
+GENERATION_PATTERN = r"^[!#-~]+$"
+GenerationText = Annotated[str, msgspec.Meta(pattern=GENERATION_PATTERN)]
 """What an entity tag may hold (RFC 9110, section 8.8.3): the generation is the document's tag."""
 
 

@@ -1,0 +1,79 @@
+"""Responses that are rendered once and sent many times."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from k8s_rdma.wire.rest_error import ErrorDocument
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from starlette.types import Receive, Scope, Send
+
+    from k8s_rdma.wire.rest_error import Error
+
+    Fields = list[tuple[bytes, bytes]]
+
+JSON = "application/json"
+TEXT = "text/plain; charset=utf-8"
+
+_NO_CONTENT = frozenset({HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED})
+"""Statuses whose responses have neither content nor its length (RFC 9110, sections 8.6 and 15.4.5)."""
+
+
+class Answer:
+    """A response: `rendered` for a protocol that writes it; otherwise an ASGI application that sends it."""
+
+    __slots__ = ("_added", "_fields", "_head", "_whole", "body", "status")
+
+    def __init__(
+        self,
+        body: bytes | str = b"",
+        *,
+        status: int = HTTPStatus.OK,
+        content_type: str = TEXT,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        self.status = HTTPStatus(status)
+        self.body = body.encode() if isinstance(body, str) else body
+        fields = dict(headers or {})
+        if self.status not in _NO_CONTENT:
+            fields |= {"content-type": content_type, "content-length": str(len(self.body))}
+        self._fields: Fields = [(name.encode(), value.encode("latin-1")) for name, value in fields.items()]
+        self._added: Fields | None = None
+        self._head = self._whole = b""
+
+    def rendered(self, added: Fields, *, body: bool) -> bytes:
+        """The response for HTTP/1.1 with the server's own fields, such as the date, and with or without body.
+
+        The bytes are kept for as long as the same list is added.
+        """
+        if added is not self._added:
+            line = f"HTTP/1.1 {self.status.value} {self.status.phrase}\r\n".encode()
+            self._head = line + b"".join(_lines((*added, *self._fields))) + b"\r\n"
+            self._whole = self._head + self.body
+            self._added = added
+        return self._whole if body else self._head
+
+    async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
+        """Send it."""
+        await send({"type": "http.response.start", "status": self.status.value, "headers": self._fields})
+        await send({"type": "http.response.body", "body": self.body})
+
+
+def json_answer(document: object, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Answer:
+    """Any document that msgspec encodes."""
+    return Answer(msgspec.json.encode(document), status=status, content_type=JSON, headers=headers)
+
+
+def error_answer(status: int, error: Error, *, headers: Mapping[str, str] | None = None) -> Answer:
+    """Why there is no other answer, in the shape that all errors have."""
+    return json_answer(ErrorDocument(error=error), status=status, headers=headers)
+
+
+def _lines(fields: Iterable[tuple[bytes, bytes]]) -> Iterable[bytes]:
+    return (b"%b: %b\r\n" % field for field in fields)

@@ -1,0 +1,224 @@
+"""uvicorn's HTTP/1.1 protocol, held to limits, and answering at once what needs no task.
+
+What uvicorn does not bound with httptools: the length of a head, the time that a request takes to come, and
+the time that an answer takes to go. Its own errors are plain text; ours have one shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from http import HTTPStatus
+from math import inf
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from k8s_rdma.errors import Reason
+from k8s_rdma.http_server.answer import Answer, error_answer
+from k8s_rdma.wire.rest_error import Error
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from k8s_rdma.http_server.connections import Connections
+    from k8s_rdma.http_server.limits import Limits
+
+Fields: TypeAlias = list[tuple[bytes, bytes]]
+
+Ready: TypeAlias = Callable[[bytes, bytes, Fields], Answer | None]
+"""The answer that is there already, to a method, a request target as sent, and header fields with lower-case
+names; None leaves the request to the application."""
+
+_SENDS_BODY = frozenset({b"content-length", b"transfer-encoding"})
+
+
+@dataclass(slots=True)
+class _Refused(Exception):  # noqa: N818  it is no error of ours
+    """Raised within the parser, which then stops."""
+
+    status: HTTPStatus
+    error: Error
+
+
+def _refused(status: HTTPStatus, reason: str, message: str) -> _Refused:
+    return _Refused(status, Error(reason=reason, message=message))
+
+
+_BUSY = _refused(HTTPStatus.SERVICE_UNAVAILABLE, "busy", "there are too many connections")
+_MALFORMED = _refused(HTTPStatus.BAD_REQUEST, Reason.MALFORMED_REQUEST, "this is no HTTP/1.1 request")
+
+
+class HttpProtocol(HttpToolsProtocol):
+    """One connection; a `connections.Connection`."""
+
+    def __init__(
+        self, *, limits: Limits, connections: Connections, ready: Ready | None, **uvicorn: Any
+    ) -> None:
+        """uvicorn: what it gives its protocols."""
+        super().__init__(**uvicorn)
+        self.owes_by = inf
+        self.unsent_since: float | None = None
+        self._limits = limits
+        self._guard = connections
+        self._ready = ready
+        self._refused = False
+        self._refusal: _Refused | None = None
+        # Of the request that is coming in:
+        self._receiving = self._in_head = self._in_later_part = self._answered = False
+        self._head_bytes = self._later_bytes = self._body_bytes = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn
+        """Begin to wait for the client, if there is room for it."""
+        super().connection_made(transport)
+        self._owes_within(self._limits.request_timeout_s)
+        if not self._guard.admit():
+            self._refuse(_BUSY)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse, unless the client was refused; count what belongs to no whole head yet."""
+        if self._refused:
+            return
+        super().data_received(data)
+        if not self._in_head:
+            return
+        # The parser keeps an unfinished field to itself, so that parts after the first count as they come.
+        if self._in_later_part:
+            self._later_bytes += len(data)
+            if self._later_bytes > self._limits.head_bytes:
+                self._refuse(self._too_long_head())
+        self._in_later_part = True
+
+    def send_400_response(self, _msg: str) -> None:
+        """What uvicorn calls when the parser has stopped."""
+        self._refuse(self._refusal or _MALFORMED)
+
+    def on_message_begin(self) -> None:
+        """A request begins to come."""
+        super().on_message_begin()
+        self._receiving = self._in_head = True
+        self._in_later_part = self._answered = False
+        self._head_bytes = self._later_bytes = self._body_bytes = 0
+        self._owes_within(self._limits.request_timeout_s)
+
+    def on_url(self, url: bytes) -> None:
+        """A part of the request's target."""
+        super().on_url(url)
+        self._head_bytes += len(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One whole field."""
+        super().on_header(name, value)
+        self._head_bytes += len(name) + len(value) + len(": \r\n")
+
+    def on_headers_complete(self) -> None:
+        """Answer at once, or let uvicorn start the application."""
+        self._in_head = False
+        if self._head_bytes > self._limits.head_bytes:
+            self._stop(self._too_long_head())
+        if self._ready is not None and self._may_answer_at_once():
+            method = self.parser.get_method()
+            answer = self._ready(method, self.url, self.headers)
+            if answer is not None:
+                self._answered = True
+                added = self.server_state.default_headers
+                self.transport.write(answer.rendered(added, body=method != b"HEAD"))
+                return
+        self._check_body(sum(int(value) for name, value in self.headers if name == b"content-length"))
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """A part of the body."""
+        self._body_bytes += len(body)
+        self._check_body(self._body_bytes)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """The request is here."""
+        self._receiving = False
+        if not self._answered:
+            super().on_message_complete()
+        self._await_next()
+
+    def on_response_complete(self) -> None:
+        """Uvicorn has handed over the application's answer."""
+        super().on_response_complete()
+        if not self._receiving:
+            self._await_next()
+
+    def overdue(self) -> None:
+        """As `Connection.overdue`: say so to who has begun to speak; the others know."""
+        if self._refused or self.transport.is_closing():
+            self.transport.abort()
+        elif self._receiving and self.flow.read_paused:
+            return  # it is we who do not listen
+        elif self._receiving:
+            message = f"the request was not here within {self._limits.request_timeout_s:g} s"
+            self._refuse(_refused(HTTPStatus.REQUEST_TIMEOUT, "request_timeout", message))
+        else:
+            self._owes_within(self._limits.linger_s)
+            self.transport.close()
+
+    def _owes_within(self, seconds: float) -> None:
+        self.owes_by = self.loop.time() + seconds
+
+    def _await_next(self) -> None:
+        """It is the client's turn, once it is answered."""
+        if self._idle():
+            self._owes_within(self._limits.keep_alive_s)
+        else:
+            self.owes_by = inf
+
+    def _idle(self) -> bool:
+        """Whether everything that came before is answered."""
+        return self.cycle is None or self.cycle.response_complete
+
+    def _may_answer_at_once(self) -> bool:
+        """What stays to be said in order, is slow to be read, or has a body, is uvicorn's to handle."""
+        return (
+            self._idle()
+            and not self.flow.write_paused
+            and self.parser.should_keep_alive()
+            and self.parser.get_http_version() == "1.1"
+            and not any(name in _SENDS_BODY for name, _ in self.headers)
+        )
+
+    def _check_body(self, length: int) -> None:
+        limit = self._limits.body_bytes
+        if limit is not None and length > limit:
+            message = f"the body is longer than {limit} bytes"
+            self._stop(_refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "body_too_large", message))
+
+    def _too_long_head(self) -> _Refused:
+        message = f"request line and header fields are longer than {self._limits.head_bytes} bytes"
+        return _refused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "head_too_large", message)
+
+    def _stop(self, refusal: _Refused) -> None:
+        self._refusal = refusal
+        raise refusal
+
+    def _refuse(self, refusal: _Refused) -> None:
+        """Say why, and listen to nothing more.
+
+        Where that cannot be said in its turn, only the connection ends.
+        """
+        self._refused = True
+        self._owes_within(self._limits.linger_s)
+        if not self._may_say_why():
+            self.transport.abort()
+            return
+        if self.cycle is not None:
+            self.cycle.disconnected = True  # whatever the application still says of it
+            self.cycle.message_event.set()
+        answer = error_answer(refusal.status, refusal.error, headers={"connection": "close"})
+        self.transport.write(answer.rendered(self.server_state.default_headers, body=True))
+        if self.transport.can_write_eof():
+            self.transport.write_eof()  # closed with unread input, the client would see a reset and no answer
+        else:
+            self.transport.close()
+
+    def _may_say_why(self) -> bool:
+        if self._receiving and not self._in_head and self.cycle is not None:
+            of_this_request = not self._answered and not self.pipeline
+            return of_this_request and not self.cycle.response_started
+        return self._idle()

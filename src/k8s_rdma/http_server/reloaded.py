@@ -1,0 +1,73 @@
+"""Values made from files that are renewed while the process runs."""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+import structlog
+
+from k8s_rdma.errors import MalformedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+T = TypeVar("T")
+
+EVERY_S = 1.0
+"""The files are looked at no more often than this."""
+
+_log = structlog.get_logger()
+
+
+class Reloaded(Generic[T]):
+    """The value of now; while the files hold none (half renewed, say), the last one that they held."""
+
+    def __init__(
+        self,
+        load: Callable[[], T],
+        *paths: Path,
+        every_s: float = EVERY_S,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        """MalformedError as `load` raises it, the first time."""
+        self._load = load
+        self._paths = paths
+        self._every_s = every_s
+        self._clock = clock
+        self._looked_at = clock()
+        self._seen = self._look()
+        self._value = load()
+
+    def __call__(self) -> T:
+        """The value of now."""
+        now = self._clock()
+        if now - self._looked_at >= self._every_s:
+            self._looked_at = now
+            self._look_again()
+        return self._value
+
+    def _look_again(self) -> None:
+        seen = self._look()
+        if seen == self._seen:
+            return
+        self._seen = seen
+        try:
+            self._value = self._load()
+        except MalformedError as error:
+            _log.error("not_reloaded", error=error.message)
+        else:
+            _log.info("reloaded", files=[str(path) for path in self._paths])
+
+    def _look(self) -> list[tuple[int, int, int] | None]:
+        return [_identity(path) for path in self._paths]
+
+
+def _identity(path: Path) -> tuple[int, int, int] | None:
+    """What differs once a file was written or replaced; None while there is none."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return stat.st_ino, stat.st_mtime_ns, stat.st_size

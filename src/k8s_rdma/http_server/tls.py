@@ -1,0 +1,80 @@
+"""TLS from certificate files."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from k8s_rdma.errors import MalformedError
+from k8s_rdma.http_server.reloaded import Reloaded
+
+File = Annotated[str, msgspec.Meta(pattern="^/")]
+"""Absolute, so that it does not depend on where the process was started."""
+
+
+class TlsConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """YAML with these keys in camelCase, all of them PEM files.
+
+    cert_file: the server's certificate and those that lead to its issuer. key_file: its key, not encrypted.
+    client_ca_file: whoever has no certificate from these is not served at all; None serves everybody.
+    """
+
+    cert_file: File
+    key_file: File
+    client_ca_file: File | None = None
+
+
+def tls_context(config: TlsConfig) -> Reloaded[ssl.SSLContext]:
+    """The context for a connection of now, made anew when a file has changed.
+
+    MalformedError names the field whose file is none.
+    """
+    paths = [config.cert_file, config.key_file, *([config.client_ca_file] if config.client_ca_file else [])]
+    return Reloaded(lambda: _load(config), *map(Path, paths))
+
+
+def _load(config: TlsConfig) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    for field, path in (("certFile", config.cert_file), ("keyFile", config.key_file)):
+        _check_readable(field, path)
+    try:
+        context.load_cert_chain(config.cert_file, config.key_file, password=_no_password)
+    except OSError as error:  # ssl.SSLError among them
+        msg = f"tls.certFile {config.cert_file} and tls.keyFile {config.key_file}: {_words(error)}"
+        raise MalformedError(msg) from error
+    if config.client_ca_file is not None:
+        _check_readable("clientCaFile", config.client_ca_file)
+        _demand_certificates(context, config.client_ca_file)
+    return context
+
+
+def _demand_certificates(context: ssl.SSLContext, path: str) -> None:
+    try:
+        context.load_verify_locations(cafile=path)
+    except OSError as error:
+        msg = f"tls.clientCaFile {path}: {_words(error)}"
+        raise MalformedError(msg) from error
+    context.verify_mode = ssl.CERT_REQUIRED
+
+
+def _check_readable(field: str, path: str) -> None:
+    """OpenSSL does not say which of its files it could not open."""
+    try:
+        Path(path).open("rb").close()
+    except OSError as error:
+        msg = f"tls.{field} {path}: {error.strerror}"
+        raise MalformedError(msg) from error
+
+
+def _no_password() -> str:
+    """OpenSSL would ask at the terminal."""
+    return ""
+
+
+def _words(error: OSError) -> str:
+    reason = error.reason if isinstance(error, ssl.SSLError) else error.strerror
+    return (reason or "no PEM file of what is expected").lower().replace("_", " ")

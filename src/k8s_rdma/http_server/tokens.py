@@ -1,0 +1,67 @@
+"""Bearer tokens (RFC 6750, section 2.1)."""
+
+from __future__ import annotations
+
+import re
+from hashlib import sha256
+from hmac import compare_digest
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from k8s_rdma.errors import MalformedError
+from k8s_rdma.http_server.reloaded import Reloaded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
+_SCHEME = b"bearer "
+
+
+class Tokens:
+    """Those that are accepted.
+
+    How long a comparison takes tells nothing of them: digests are compared, and all of them.
+    """
+
+    def __init__(self, tokens: Iterable[str]) -> None:
+        self._digests = [sha256(token.encode()).digest() for token in tokens]
+
+    def accept(self, fields: Iterable[tuple[bytes, bytes]]) -> bool:
+        """Whether header fields (names in lower case) bear one of them: one `Authorization`, no more."""
+        values = [value for name, value in fields if name == b"authorization"]
+        if len(values) != 1 or values[0][: len(_SCHEME)].lower() != _SCHEME:
+            return False
+        given = sha256(values[0][len(_SCHEME) :].strip(b" ")).digest()
+        return any([compare_digest(given, digest) for digest in self._digests])  # noqa: C419  each is compared
+
+
+def tokens_of(path: str, *, field: str, every_s: float = 1.0) -> Callable[[], Tokens]:
+    """The tokens of now, read anew when the file has changed: one a line; empty lines and `#` lines are none.
+
+    MalformedError names the field, and the line that is no token.
+    """
+    return Reloaded(lambda: _load(Path(path), field), Path(path), every_s=every_s)
+
+
+def _load(path: Path, field: str) -> Tokens:
+    try:
+        lines = path.read_text(encoding="ascii").splitlines()
+    except OSError as error:
+        msg = f"{field} {path}: {error.strerror}"
+        raise MalformedError(msg) from error
+    except UnicodeDecodeError as error:
+        msg = f"{field} {path}: holds bytes that are no ASCII text"
+        raise MalformedError(msg) from error
+    numbered = [(number, line.strip()) for number, line in enumerate(lines, 1)]
+    given = [(number, line) for number, line in numbered if line and not line.startswith("#")]
+    for number, line in given:
+        if not _TOKEN.fullmatch(line):
+            msg = (
+                f"{field} {path}: line {number} is no bearer token (letters, digits, -._~+/ and = at its end)"
+            )
+            raise MalformedError(msg)
+    if not given:
+        msg = f"{field} {path}: holds no token, so that nobody could be served"
+        raise MalformedError(msg)
+    return Tokens(line for _, line in given)
