@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from k8s_rdma.agent.state_socket import StatePublisher
-from k8s_rdma.core.allocation import foreign_vfs
-from k8s_rdma.core.inventory import Generation
+from k8s_rdma.core.allocation import foreign_vfs, used_here
+from k8s_rdma.core.inventory import NOTHING_USED, Generation
 from k8s_rdma.core.step import VfRef
 from k8s_rdma.wire.rest import (
     Allocation,
@@ -26,10 +26,11 @@ from k8s_rdma.wire.rest import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Mapping
 
     from k8s_rdma.agent.node import Node
     from k8s_rdma.core.ids import NodeName
+    from k8s_rdma.core.inventory import Used
     from k8s_rdma.core.kernel import Hardware, PfState, Vf
     from k8s_rdma.core.ledger import AllocatedInterface, Ledger, Receipt
     from k8s_rdma.core.rates import RateAbility, RateRange
@@ -76,19 +77,25 @@ def node_report(*, node: NodeName, generation: Generation, hardware: Hardware, l
             max_tx_rate=each.max_tx_rate_mbps,
         )
         foreign.setdefault(each.vf.pf, []).append(told)
-    held = ledger.holders().keys()
+    held = {interface.vf: interface for each in ledger.receipts.values() for interface in each.interfaces}
+    used = used_here(hardware, ledger)
     return NodeReport(
         node=node,
         generation=str(generation),
         ledger="ok",
-        pfs=tuple(_pf(pf, tuple(foreign.get(pf.pci, ())), held) for pf in hardware.pfs),
+        pfs=tuple(
+            _pf(pf, tuple(foreign.get(pf.pci, ())), held, used.get(pf.pci, NOTHING_USED))
+            for pf in hardware.pfs
+        ),
         allocations=tuple(_allocation(receipt) for receipt in ledger.receipts.values()),
         unreadable=tuple(f"{item.what}: {item.why}" for item in hardware.unreadable),
         problems=hardware.problems,
     )
 
 
-def _pf(pf: PfState, foreign: tuple[ForeignVf, ...], held: Collection[VfRef]) -> PfReport:
+def _pf(
+    pf: PfState, foreign: tuple[ForeignVf, ...], held: Mapping[VfRef, AllocatedInterface], used: Used
+) -> PfReport:
     return PfReport(
         name=pf.name,
         pci=pf.pci,
@@ -105,10 +112,19 @@ def _pf(pf: PfState, foreign: tuple[ForeignVf, ...], held: Collection[VfRef]) ->
         switchdev=pf.switchdev,
         rates=_rates(pf.rates),
         enforce=pf.enforce,
-        problems=pf.problems,
+        problems=(*pf.problems, *_broken_promises(pf, used)),
         foreign=foreign,
-        vfs=tuple(_vf(vf, allocated=VfRef(pf.pci, vf.index) in held or vf.netdev is None) for vf in pf.vfs),
+        vfs=tuple(_vf(vf, held.get(VfRef(pf.pci, vf.index))) for vf in pf.vfs),
     )
+
+
+def _broken_promises(pf: PfState, used: Used) -> tuple[str, ...]:
+    """That the link has less than what is reserved on it: nothing is taken from whoever has it."""
+    if pf.link_mbps is None and used.mbps:
+        return (f"PF {pf.name}: {used.mbps} Mb/s are reserved, and its link speed is unknown now",)
+    if pf.link_mbps is not None and used.mbps > pf.link_mbps:
+        return (f"PF {pf.name}: {used.mbps} Mb/s are reserved, and its link has {pf.link_mbps} Mb/s now",)
+    return ()
 
 
 def _rates(ability: RateAbility) -> Rates:
@@ -125,21 +141,22 @@ def _range(rates: RateRange | None) -> Range | None:
     return None if rates is None else Range(step=rates.step, smallest=rates.smallest, largest=rates.largest)
 
 
-def _vf(vf: Vf, *, allocated: bool) -> VfReport:
+def _vf(vf: Vf, held: AllocatedInterface | None) -> VfReport:
+    """A VF; of one that is given away MAC and rates are those of the ledger, whatever its pod made of it."""
     return VfReport(
         vf=vf.index,
-        mac=vf.mac,
+        mac=held.home.mac if held else vf.mac,
         vlan=vf.vlan,
         qos=vf.qos,
         vlan_proto=vf.vlan_proto,
         spoof_check=vf.spoof_check,
         trust=vf.trust,
         link_state=vf.link_state,
-        min_tx_rate=vf.min_tx_rate_mbps,
-        max_tx_rate=vf.max_tx_rate_mbps,
+        min_tx_rate=held.min_tx_rate_mbps if held else vf.min_tx_rate_mbps,
+        max_tx_rate=held.max_tx_rate_mbps if held else vf.max_tx_rate_mbps,
         vgt_plus=vf.vgt_plus,
         rate_group=vf.rate_group,
-        allocated=allocated,
+        allocated=held is not None or vf.netdev is None,
     )
 
 

@@ -36,18 +36,47 @@ def root(
         typer.echo(context.get_help())
 
 
-@app.command()
+agent_app = typer.Typer(invoke_without_command=True)
+app.add_typer(agent_app, name="agent")
+
+
+@agent_app.callback()
 def agent(
+    context: typer.Context,
     config: ConfigFile = None,
     node: Annotated[str | None, typer.Option(help="The node's name in Kubernetes.")] = None,
     kernel: Annotated[str | None, typer.Option(help="Where the functions come from: virtual.")] = None,
 ) -> None:
     """Own the node's virtual functions: allocate, program, move, release."""
+    if context.invoked_subcommand is not None:
+        return
     from k8s_rdma.agent.config import AgentConfig
     from k8s_rdma.agent.run import run
     from k8s_rdma.config import load_config
 
     run(load_config(AgentConfig, config, {"node": node, "kernel": kernel}))
+
+
+@agent_app.command("adopt")
+def agent_adopt(
+    every: Annotated[bool, typer.Option("--all", help="All foreign VFs of the node.")] = False,
+    pf: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Those of one PF, or its PCI address.")
+    ] = None,
+    vf: Annotated[int | None, typer.Option(metavar="N", min=0, help="This VF of the PF alone.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")
+    ] = False,
+    run_dir: Annotated[Path, typer.Option(metavar="DIR", help="The agent's runDir.")] = Path("/run/k8s-rdma"),
+) -> None:
+    """Reset VFs that lie unused with rates or a VLAN that nobody accounts for, so that pods may have them.
+
+    The running agent does it. VFs that a pod holds or that are in another network namespace are left alone.
+    """
+    from k8s_rdma.cli.adopt import adopt
+    from k8s_rdma.wire.adopt import AdoptRequest
+
+    raise typer.Exit(adopt(run_dir, AdoptRequest(pf=pf, vf=vf, dry_run=dry_run), every=every))
 
 
 @app.command()

@@ -68,8 +68,10 @@ class FakeKernel:
         """Everything there is now."""
         with self.machine.lock:
             self.observations += 1
+            self._require_answers()
+            found = (pf for pci, pf in self.machine.pfs.items() if pci not in self.machine.hidden)
             return Hardware(
-                pfs=tuple(self._observe_pf(pf) for pf in self.machine.pfs.values()),
+                pfs=tuple(map(self._observe_pf, found)),
                 unreadable=self.machine.unreadable,
             )
 
@@ -88,6 +90,7 @@ class FakeKernel:
     def sample(self, holders: Mapping[VfRef, NetnsRef]) -> tuple[VfCounters, ...]:  # noqa: ARG002  all count here
         """The counters of the machine, which tells them wherever a VF is."""
         with self.machine.lock:
+            self._require_answers()
             return tuple(self.machine.counters[vf] for vf in sorted(self.machine.functions))
 
     def reset(self, vf: VfRef) -> None:
@@ -113,6 +116,10 @@ class FakeKernel:
         """End all watches; the machine stays as it is."""
         for end in self._watches:
             end()
+
+    def _require_answers(self) -> None:
+        if self.machine.silent:
+            raise KernelError(self.machine.silent)
 
     def _carry_out(self, step: Step) -> None:
         stop = self._stop()

@@ -17,7 +17,7 @@ from k8s_rdma.core.step import NetnsRef, Route, VfRef
 from k8s_rdma.errors import KernelError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from k8s_rdma.core.kernel import Unreadable
 
@@ -82,7 +82,8 @@ class FakeMachine:
 
     pfs, links, functions: the hardware; links in Mb/s, None while down.
     counters: the traffic of each VF.
-    unreadable: what observations shall report as such.
+    unreadable: what observations shall report as such. hidden: PFs that they do not find then.
+    silent: why no question about the hardware is answered; empty while they are.
     """
 
     def __init__(self, *pfs: FakePf) -> None:
@@ -91,6 +92,8 @@ class FakeMachine:
         self.pfs = {pf.pci: pf for pf in sorted(pfs, key=lambda pf: pf.pci)}
         self.links = {pf.pci: pf.link_mbps for pf in pfs}
         self.unreadable: tuple[Unreadable, ...] = ()
+        self.hidden: frozenset[PciAddress] = frozenset()
+        self.silent = ""
         self.functions = {
             VfRef(pf.pci, index): _function(pf, number, index)
             for number, pf in enumerate(self.pfs.values())
@@ -191,9 +194,9 @@ class FakeMachine:
             del self.counters[vf]
         self.changed()
 
-    def set_unreadable(self, *unreadable: Unreadable) -> None:
-        """Let observations report that these could not be looked at."""
-        self.unreadable = unreadable
+    def set_unreadable(self, *unreadable: Unreadable, hidden: Iterable[PciAddress] = ()) -> None:
+        """Let observations report that these could not be looked at, and not find the hidden PFs."""
+        self.unreadable, self.hidden = unreadable, frozenset(hidden)
         self.changed()
 
     def watch(self, changed: Callable[[], None]) -> Callable[[], None]:

@@ -1,0 +1,98 @@
+"""`k8s-rdma agent adopt`: asks the running agent to adopt VFs, and shows what became of them."""
+
+from __future__ import annotations
+
+import socket
+import time
+from typing import TYPE_CHECKING
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
+from k8s_rdma.wire.adopt import AdoptRequest, decode_adopted, encode_adopt
+from k8s_rdma.wire.frame import decode_reply, encode_request, reply_bytes_missing
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from k8s_rdma.wire.adopt import AdoptedVf, AdoptReply
+    from k8s_rdma.wire.frame import Reply
+
+TIMEOUT_S = 60.0
+"""For all of it; a VF takes some milliseconds to reset, after whatever pods come first."""
+
+HEADINGS = ("PF", "VF", "netdev", "min Mb/s", "max Mb/s", "VLAN", "", "why")
+
+
+def adopt(run_dir: Path, wanted: AdoptRequest, *, every: bool) -> int:
+    """Print what became of each VF; the exit status is 1 when something that should be reset is not.
+
+    every: whether all foreign VFs are meant. MalformedError when options contradict each other, K8sRdmaError
+    when the agent cannot be asked or refuses.
+    """
+    if every == (wanted.pf is not None) or (wanted.vf is not None and wanted.pf is None):
+        msg = "say which VFs: --all, or --pf NAME, or --pf NAME --vf N"
+        raise MalformedError(msg)
+    adopted = decode_adopted(_ask(run_dir / "cni.sock", wanted))
+    if adopted.error:
+        raise K8sRdmaError(adopted.error)
+    _show(adopted)
+    return 1 if _incomplete(adopted, wanted) else 0
+
+
+def _incomplete(adopted: AdoptReply, wanted: AdoptRequest) -> bool:
+    """Whether a reset failed, one VF that was named was not reset, or not everything could be looked at."""
+    failures = {"failed"} if wanted.vf is None else {"failed", "left alone"}
+    return bool(adopted.unreadable) or any(vf.outcome in failures for vf in adopted.vfs)
+
+
+def _ask(path: Path, wanted: AdoptRequest) -> Reply:
+    request = encode_adopt(wanted, deadline_ms=int((time.monotonic() + TIMEOUT_S) * 1000))
+    data = bytearray()
+    try:
+        with socket.socket(socket.AF_UNIX) as agent:
+            agent.settimeout(TIMEOUT_S)
+            agent.connect(str(path))
+            agent.sendall(encode_request(request))
+            while missing := reply_bytes_missing(data):
+                chunk = agent.recv(missing)
+                if not chunk:
+                    msg = "the agent ended before it answered; its log may say why"
+                    raise K8sRdmaError(msg, reason=Reason.AGENT_UNREACHABLE)
+                data += chunk
+    except OSError as error:
+        raise K8sRdmaError(_why(path, error), reason=Reason.AGENT_UNREACHABLE) from error
+    return decode_reply(data)
+
+
+def _why(path: Path, error: OSError) -> str:
+    match error:
+        case FileNotFoundError() | ConnectionRefusedError():
+            return f"the agent is not running: nobody listens at {path}"
+        case PermissionError():
+            return f"{path}: only the user that the agent runs as may ask it to, root as a rule"
+        case TimeoutError():
+            return f"the agent did not answer within {TIMEOUT_S:g} s; what it had begun it finishes"
+        case _:
+            return f"{path}: {error.strerror or error}"
+
+
+def _show(adopted: AdoptReply) -> None:
+    console = Console()
+    if adopted.vfs:
+        table = Table(*HEADINGS, box=SIMPLE_HEAD)
+        for vf in adopted.vfs:
+            table.add_row(*_row(vf))
+        console.print(table)
+    else:
+        console.print("no foreign VF: nothing to adopt")
+    for sentence in adopted.unreadable:
+        console.print(f"could not be looked at: {sentence}", markup=False)
+
+
+def _row(vf: AdoptedVf) -> tuple[str, ...]:
+    rates = (str(vf.min_tx_rate), str(vf.max_tx_rate), str(vf.vlan))
+    return (escape(vf.pf), str(vf.vf), escape(vf.netdev or ""), *rates, vf.outcome, escape(vf.why))

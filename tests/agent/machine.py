@@ -1,0 +1,113 @@
+"""A node to play with: the fake kernel, a real ledger on disk, and the agent's code over both."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from factories import PF0, PF1
+from k8s_rdma.agent.ipam import IpamPlugins
+from k8s_rdma.agent.markers import Markers
+from k8s_rdma.agent.node import Node
+from k8s_rdma.agent.verbs import Verbs
+from k8s_rdma.agent.wanted import Policy
+from k8s_rdma.agent.worker import Worker
+from k8s_rdma.core.ids import NodeName
+from k8s_rdma.linux.receipts import Receipts
+from k8s_rdma.sim.fake_kernel import FakeKernel
+from k8s_rdma.sim.fake_machine import FakeMachine, FakePf
+from k8s_rdma.wire.cni_environment import parse_environment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PLUGINS = os.environ.get("CNI_PATH") or "/opt/cni/bin:/usr/lib/cni"
+
+
+class Machine:
+    """A node that can be stopped and started over the same disk and kernel."""
+
+    def __init__(self, directory: Path, *, ipam: bool = False) -> None:
+        self.directory = directory
+        self.ipam = ipam
+        self.hardware = FakeMachine(FakePf(name="f0", pci=PF0, vfs=4), FakePf(name="f1", pci=PF1, vfs=4))
+        self.kernel = FakeKernel(self.hardware)
+        self.pristine = self.kernel.observe()
+        self.claims = 0
+
+    @contextmanager
+    def running(
+        self, key: bytes | None = None, boot_id: str = "boot-1", allow_unplaced: bool | None = None
+    ) -> Iterator[tuple[Node, Verbs]]:
+        receipts = Receipts(self.directory / "state" / "ledger.db")
+        self.worker = worker = Worker()
+        node = Node(
+            name=NodeName("w1"),
+            kernel=self.kernel,
+            receipts=receipts,
+            markers=Markers(self.directory / "run" / "attachments"),
+            boot_id=boot_id,
+        )
+        plugins = IpamPlugins(host_root=Path("/"), timeout_s=10)
+        policy = Policy(key=key, allow_unplaced=allow_unplaced)
+        try:
+            yield node, Verbs(node=node, worker=worker, ipam=plugins, policy=policy, claimed=self.claim)
+        finally:
+            worker.close()
+            receipts.close()
+
+    async def claim(self) -> None:
+        self.claims += 1
+        await self.on_claim()
+
+    async def on_claim(self) -> None:
+        """What a test wants to happen while the claim is on disk and nothing given."""
+
+    @contextmanager
+    def full_disk(self) -> Iterator[None]:
+        """No file of this process may grow."""
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    def markers(self) -> set[str]:
+        return {marker.name for marker in (self.directory / "run" / "attachments").iterdir()}
+
+    def leases(self) -> set[str]:
+        return {path.name for path in (self.directory / "leases").glob("*/*.*.*.*")}
+
+    def is_pristine(self) -> bool:
+        return self.kernel.observe() == self.pristine and not self.leases()
+
+    def stdin(self, annotations: dict[str, str] | None, **changes: object) -> bytes:
+        conf: dict[str, object] = {"cniVersion": "1.0.0", "name": "net", "type": "k8s-rdma-cni"}
+        if annotations is not None:
+            conf["runtimeConfig"] = {"io.kubernetes.cri.pod-annotations": annotations}
+        if self.ipam:
+            ranges = [[{"subnet": "10.55.206.0/24"}]]
+            conf["ipam"] = {"type": "host-local", "ranges": ranges, "dataDir": str(self.directory / "leases")}
+        return json.dumps(conf | changes).encode()
+
+
+def asks(*interfaces: dict[str, int]) -> dict[str, str]:
+    return {"rdma_interfaces_required": json.dumps(interfaces)}
+
+
+def call(command: str, container: str = "c1", uid: str = "uid-p", ifname: str = "eth0"):
+    return parse_environment(
+        {
+            "CNI_COMMAND": command,
+            "CNI_CONTAINERID": container,
+            "CNI_NETNS": "/run/netns/x",
+            "CNI_IFNAME": ifname,
+            "CNI_PATH": PLUGINS,
+            "CNI_ARGS": f"IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=p;K8S_POD_UID={uid}",
+        }
+    )
