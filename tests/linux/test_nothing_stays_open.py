@@ -13,7 +13,7 @@ import pytest
 
 from k8s_rdma.core.step import NetnsRef
 from k8s_rdma.errors import KernelError
-from k8s_rdma.linux.link_events import LinkEvents
+from k8s_rdma.linux.changes import Changes
 from k8s_rdma.linux.netlink import NetlinkError, NetlinkSocket, text
 from k8s_rdma.linux.netns import Namespaces, current_namespace
 from k8s_rdma.linux.rtnl import named, of_kind
@@ -57,13 +57,13 @@ def test_looking_at_a_namespace_does_not_wait_when_a_fifo_lies_there(tmp_path):
         pass
 
 
-def test_link_events_leave_no_thread_and_no_file_when_closed_even_twice(rtnl, tmp_path):
+def test_changes_leave_no_thread_and_no_file_when_closed_even_twice(rtnl, tmp_path):
     before, told = open_files(), threading.Event()
-    events = LinkEvents(told.set)
+    events = Changes(told.set)
     rtnl.create("create", named("b"), of_kind("bridge"))
     assert told.wait(DEADLINE_S)
     events.close()
-    assert "link-events" not in {thread.name for thread in threading.enumerate()}
+    assert "changes" not in {thread.name for thread in threading.enumerate()}
     assert open_files() == before
     with (tmp_path / "a").open("w") as one, (tmp_path / "b").open("w") as other:
         events.close()

@@ -20,11 +20,12 @@ from k8s_rdma.core.step import (
     VfRef,
 )
 from k8s_rdma.errors import KernelError
+from k8s_rdma.linux.changes import Changes
 from k8s_rdma.linux.link_counters import counters_of_all
-from k8s_rdma.linux.link_events import LinkEvents
 from k8s_rdma.linux.netns import current_namespace
 from k8s_rdma.linux.pod_interface import clear, configure
 from k8s_rdma.linux.rtnl import Rtnl
+from k8s_rdma.linux.subscriptions import LINKS
 from k8s_rdma.sim.virtual.moves import Moves
 from k8s_rdma.sim.virtual.pf import DEFAULT_MTU, revive_vf
 from k8s_rdma.sim.virtual.shaper import Shaper
@@ -53,7 +54,7 @@ class VirtualSriov:
         self._shaper = Shaper(self._rtnl)
         self._moves = Moves(self._rtnl, self._host, namespaces)
         self._pfs = pfs_among(self._rtnl.links())
-        self._watches: list[LinkEvents] = []
+        self._watches: list[Changes] = []
 
     def observe(self) -> Hardware:
         """Everything there is now. VFs that died with a pod's namespace are made anew first."""
@@ -104,7 +105,7 @@ class VirtualSriov:
 
     def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
         """Call `changed` from a thread of the watch's own when links of this namespace changed."""
-        events = LinkEvents(changed)
+        events = Changes(changed, (LINKS,))
         self._watches.append(events)
 
         def end() -> None:

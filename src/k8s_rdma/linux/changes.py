@@ -1,0 +1,171 @@
+"""Tells that something changed, and keeps what, for whoever looks."""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import threading
+import time
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING, Self
+
+from k8s_rdma.linux.subscriptions import LINKS, RDMA_EVENTS, UEVENTS, Gathering
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
+
+    from k8s_rdma.linux.subscriptions import Dirty, Subscription
+
+REST_MS = 50
+"""After telling of changes: an attachment makes hundreds, and to wake for each costs the thread that makes
+them more than the changes themselves take."""
+
+LOOK_S = 1.0
+"""Between two looks at the watched files."""
+
+QUEUE_BYTES = 4 << 20
+"""What a socket may hold during the rest, before messages are lost: some 1,900 of links (48 by default)."""
+
+_AT_ONCE = 10_000
+"""Messages taken before the callback is told, so that a stream without end cannot keep it waiting."""
+
+
+class Changes:
+    """Calls back from a thread of its own after one or more changes, until closed.
+
+    By default it listens to what the kernel tells of links, devices (PCI, network, RDMA) and RDMA ports.
+    Files are for what it tells nothing of: their contents are compared once a second.
+    """
+
+    def __init__(
+        self,
+        changed: Callable[[], None],
+        subscriptions: Sequence[Subscription] = (LINKS, UEVENTS, RDMA_EVENTS),
+        *,
+        queue_bytes: int = QUEUE_BYTES,
+    ) -> None:
+        """Listen in the calling thread's network namespace; what came before is not told."""
+        self._changed = changed
+        self._lock = threading.Lock()
+        self._gathering = Gathering()
+        self._untold = False
+        self._files: dict[Path, bytes | None] = {}
+        self._subscribed: list[tuple[Subscription, socket.socket]] = []
+        with ExitStack() as undo:
+            for subscription in subscriptions:
+                opened = subscription.open(queue_bytes)
+                if opened is not None:
+                    self._subscribed.append((subscription, undo.enter_context(opened)))
+            self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            undo.callback(os.close, self._wake)
+            self._stop, stopping = os.pipe2(os.O_CLOEXEC)
+            undo.callback(os.close, self._stop)
+            thread = threading.Thread(target=self._listen, name="changes", daemon=True)
+            thread.start()
+            undo.callback(thread.join)
+            undo.callback(os.close, stopping)
+            self._open = undo.pop_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End; no call comes afterwards. Not from within the callback. Once more does nothing."""
+        self._open.close()
+
+    def dirty(self) -> Dirty:
+        """What changed since this was asked last, up to this moment: ask first, then look.
+
+        The kernel tells of a change before it answers who made it. So whoever makes one, asks this, and then
+        reads back what they made, need not look again for that. The callback comes all the same.
+        """
+        with self._lock:
+            if self._drain():
+                self._untold = True
+                os.eventfd_write(self._wake, 1)
+            return self._gathering.taken()
+
+    def watch_files(self, paths: Iterable[Path]) -> None:
+        """Look at these files from now on, and at no others: call first, then read them."""
+        wanted = set(paths)
+        new = {path: _contents(path) for path in wanted - self._files.keys()}
+        with self._lock:
+            self._files = {path: kept for path, kept in self._files.items() if path in wanted} | new
+            os.eventfd_write(self._wake, 1)  # it may be waiting without end
+
+    def _listen(self) -> None:
+        poll, stopping = select.poll(), select.poll()
+        poll.register(self._wake, select.POLLIN)
+        for _, opened in self._subscribed:
+            poll.register(opened, select.POLLIN)
+        for each in (poll, stopping):
+            each.register(self._stop, select.POLLHUP)
+        look_at = time.monotonic() + LOOK_S
+        while not any(descriptor == self._stop for descriptor, _ in poll.poll(self._patience_ms(look_at))):
+            told = self._gather()
+            if time.monotonic() >= look_at:
+                told |= self._look()
+                look_at = time.monotonic() + LOOK_S
+            if told:
+                self._changed()
+                if stopping.poll(REST_MS):
+                    return
+
+    def _patience_ms(self, look_at: float) -> float | None:
+        return max(0.0, look_at - time.monotonic()) * 1000 if self._files else None
+
+    def _gather(self) -> bool:
+        """Whether there is something to tell."""
+        with self._lock:
+            with suppress(BlockingIOError):
+                os.eventfd_read(self._wake)
+            told = self._drain() or self._untold
+            self._untold = False
+            return told
+
+    def _drain(self) -> bool:
+        """Take what the sockets hold; whether any of it is of interest."""
+        interesting = False
+        for subscription, opened in self._subscribed:
+            interesting |= self._drain_one(subscription, opened)
+        return interesting
+
+    def _drain_one(self, subscription: Subscription, opened: socket.socket) -> bool:
+        interesting = False
+        for _ in range(_AT_ONCE):
+            try:
+                interesting |= subscription.read(opened.recv(subscription.size), self._gathering)
+            except BlockingIOError:
+                break
+            except OSError as error:
+                if error.errno != errno.ENOBUFS:  # which is told once, then the queue goes on
+                    raise
+                self._gathering.everything = interesting = True
+        return interesting
+
+    def _look(self) -> bool:
+        """Whether a watched file has other contents than before."""
+        now = {path: _contents(path) for path in self._files}
+        with self._lock:
+            changed = {
+                path: found
+                for path, found in now.items()
+                if path in self._files and self._files[path] != found
+            }
+            self._files.update(changed)
+            self._gathering.everything |= bool(changed)
+        return bool(changed)
+
+
+def _contents(path: Path) -> bytes | None:
+    """None while it cannot be read, whyever: that it can be, or no longer, is a change."""
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None

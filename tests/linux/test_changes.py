@@ -1,0 +1,199 @@
+"""Whoever watches is told of changes, can ask which, and is told of nothing once it ended."""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import contextmanager
+
+import pytest
+
+from contract.linux_lab import needs_namespaces
+from k8s_rdma.linux.changes import Changes
+from k8s_rdma.linux.netns import create_namespace, entered
+from k8s_rdma.linux.rtnl import Rtnl, named, of_kind
+from k8s_rdma.linux.subscriptions import LINKS, UEVENTS, Dirty, Gathering
+
+pytestmark = needs_namespaces
+DEADLINE_S = 10
+NOTHING, EVERYTHING = Dirty(), Dirty(everything=True)
+
+
+@contextmanager
+def watching(changed=lambda: None, subscriptions=(LINKS,), **options):
+    with Changes(changed, subscriptions, **options) as changes:
+        yield changes
+
+
+class Watcher:
+    """The callback: how often it was called; `wait` for the next call."""
+
+    def __init__(self):
+        self._called = threading.Semaphore(0)
+
+    def __call__(self):
+        self._called.release()
+
+    def wait(self):
+        assert self._called.acquire(timeout=DEADLINE_S)
+
+    def called(self):
+        return self._called.acquire(blocking=False)
+
+
+@pytest.fixture
+def bridge(rtnl):
+    rtnl.create("create", named("a"), of_kind("bridge"))
+    return rtnl.link("a").index
+
+
+@pytest.fixture
+def other(rtnl):
+    rtnl.create("create", named("b"), of_kind("bridge"))
+    return rtnl.link("b").index
+
+
+def test_watcher_is_told_when_a_link_comes_changes_and_goes(rtnl):
+    told = threading.Event()
+    with watching(told.set, (LINKS, UEVENTS)):
+        rtnl.create("create", named("a"), of_kind("bridge"))
+        index = rtnl.link("a").index
+        for change in (
+            lambda: rtnl.change(index, "up", up=True),
+            lambda: rtnl.change(index, "rename", named("b")),
+            lambda: rtnl.delete(index, "delete"),
+        ):
+            assert told.wait(DEADLINE_S)
+            told.clear()
+            change()
+        assert told.wait(DEADLINE_S)
+
+
+def test_watcher_is_told_of_one_namespace_only_and_not_after_the_end(rtnl):
+    told, elsewhere = [], create_namespace()
+    with entered(elsewhere):
+        changes = Changes(lambda: told.append(True), (LINKS,))
+    rtnl.create("create", named("a"), of_kind("bridge"))
+    changes.close()
+    changes.close()
+    with Rtnl(elsewhere) as there:
+        there.create("create", named("a"), of_kind("bridge"))
+    os.close(elsewhere)
+    assert told == []
+
+
+def test_dirty_links_are_those_that_changed_and_once(rtnl, bridge, other):
+    with watching() as changes:
+        assert changes.dirty() == NOTHING
+        rtnl.change(bridge, "up", up=True)
+        assert changes.dirty() == Dirty(frozenset({bridge}))
+        assert changes.dirty() == NOTHING
+        rtnl.change(bridge, "down", up=False)
+        rtnl.change(other, "up", up=True)
+        assert changes.dirty() == Dirty(frozenset({bridge, other}))
+
+
+def test_watcher_is_told_although_somebody_asked_first(rtnl, bridge):
+    """Else nobody would see a change that was asked away by who had another purpose."""
+    working, told = threading.Event(), Watcher()
+
+    def changed():
+        told()
+        assert working.wait(DEADLINE_S)
+
+    with watching(changed) as changes:
+        rtnl.change(bridge, "up", up=True)
+        told.wait()
+        rtnl.change(bridge, "down", up=False)  # the watch's own thread cannot take this message yet
+        assert changes.dirty() == Dirty(frozenset({bridge}))
+        working.set()
+        told.wait()
+
+
+def test_nothing_is_lost_when_an_attachment_makes_more_messages_than_a_common_queue_holds(rtnl, bridge):
+    working = threading.Event()
+    with watching(lambda: working.wait(DEADLINE_S)) as changes:
+        for number in range(1000):
+            rtnl.change(bridge, "toggle", up=number % 2 == 0)
+        working.set()
+        assert changes.dirty() == Dirty(frozenset({bridge}))
+
+
+def test_everything_is_dirty_when_more_changed_than_the_queue_holds(rtnl, bridge):
+    working, told = threading.Event(), Watcher()
+
+    def changed():
+        told()
+        assert working.wait(DEADLINE_S)
+
+    with watching(changed, queue_bytes=4096) as changes:
+        rtnl.change(bridge, "up", up=True)
+        told.wait()
+        for number in range(100):
+            rtnl.change(bridge, "toggle", up=number % 2 == 1)
+        working.set()
+        told.wait()
+        assert changes.dirty().everything
+
+
+def test_uevents_tell_of_links(rtnl):
+    watcher = Watcher()
+    with watching(watcher, (UEVENTS,)) as changes:
+        rtnl.create("create", named("a"), of_kind("bridge"))
+        watcher.wait()
+        assert changes.dirty() == Dirty(frozenset({rtnl.link("a").index}))
+
+
+def uevent(subsystem, *more):
+    values = [f"ACTION=add\0DEVPATH=/devices/a=b\0SUBSYSTEM={subsystem}", *more]
+    return b"add@/devices/a=b\0" + "\0".join(values).encode() + b"\0"
+
+
+@pytest.mark.parametrize(
+    ("message", "interesting", "dirty"),
+    [
+        (uevent("net", "INTERFACE=eth0", "IFINDEX=7"), True, Dirty(frozenset({7}))),
+        (uevent("pci", "PCI_SLOT_NAME=0000:3b:00.2"), True, EVERYTHING),
+        (uevent("infiniband", "NAME=mlx5_2"), True, NOTHING),
+        (uevent("queues"), False, NOTHING),
+        (b"libudev\0\xfe\xed\xca\xfe", False, NOTHING),
+        (b"", False, NOTHING),
+    ],
+    ids=["net", "pci", "infiniband", "queues", "udev", "nothing"],
+)
+def test_uevent_is_of_interest_by_its_subsystem(message, interesting, dirty):
+    gathering = Gathering()
+    assert UEVENTS.read(message, gathering) is interesting
+    assert gathering.taken() == dirty
+
+
+def test_watcher_is_told_when_a_watched_file_changes_comes_and_goes(rtnl, tmp_path):
+    watcher, state, rates = Watcher(), tmp_path / "state", tmp_path / "rates"
+    state.write_text("4: ACTIVE\n")
+    with watching(watcher, ()) as changes:
+        changes.watch_files([state, rates])
+        for change in (
+            lambda: state.write_text("1: DOWN\n"),
+            lambda: rates.write_text("max 100\n"),
+            rates.unlink,
+        ):
+            assert changes.dirty() == NOTHING
+            change()
+            watcher.wait()
+            assert changes.dirty() == EVERYTHING
+
+
+def test_change_of_a_file_is_told_when_it_is_named_anew_before_the_next_look(rtnl, tmp_path):
+    watcher, one, forgotten = Watcher(), tmp_path / "one", tmp_path / "forgotten"
+    for path in (one, forgotten):
+        path.write_text("before")
+    with watching(watcher, ()) as changes:
+        changes.watch_files([forgotten])
+        changes.watch_files([one])
+        forgotten.write_text("after")
+        one.write_text("before")
+        changes.watch_files([one])
+        one.write_text("after")
+        changes.watch_files([one])
+        watcher.wait()
+    assert not watcher.called()
