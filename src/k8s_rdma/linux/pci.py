@@ -1,0 +1,95 @@
+"""PCI functions of network cards by sysfs. Source: Linux `Documentation/ABI/testing/sysfs-bus-pci`, 6.1."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from k8s_rdma.core.ids import PciAddress, pci_address
+from k8s_rdma.errors import KernelError
+from k8s_rdma.linux.sysfs import Sysfs
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+USERSPACE_DRIVERS = frozenset({"vfio-pci", "mlx5_vfio_pci", "uio_pci_generic", "igb_uio", "pci-stub"})
+"""Those that hand a function to a program or a guest, and make no netdev of it."""
+
+_DEVICES = "bus/pci/devices"
+_NETWORK_CLASS = 0x02
+_VIRTFN = re.compile(r"virtfn(\d+)")
+_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+
+
+@dataclass(frozen=True, slots=True)
+class PciFunction:
+    """One function. Every failure to read it is an OSError with the kernel's errno."""
+
+    sysfs: Sysfs
+    pci: PciAddress
+
+    def _at(self, name: str) -> str:
+        return f"{_DEVICES}/{self.pci}/{name}"
+
+    def is_network(self) -> bool:
+        """Whether it is a network controller: Ethernet, InfiniBand or another."""
+        return (self.sysfs.number(self._at("class")) or 0) >> 16 == _NETWORK_CLASS
+
+    def vendor(self) -> str:
+        """Vendor and device, `15b3:1017`."""
+        numbers = (self.sysfs.number(self._at(name)) or 0 for name in ("vendor", "device"))
+        return ":".join(f"{each:04x}" for each in numbers)
+
+    def driver(self) -> str | None:
+        """The driver that it is bound to."""
+        return self.sysfs.target_if_any(self._at("driver"))
+
+    def numa_node(self) -> int | None:
+        """The NUMA node that it is attached to; None where the firmware does not say."""
+        node = self.sysfs.number_if_any(self._at("numa_node"))
+        return None if node is None or node < 0 else node
+
+    def pcie_path(self) -> tuple[PciAddress, ...]:
+        """The bridges and switches above it, from the root port down."""
+        path = self.sysfs.resolved(f"{_DEVICES}/{self.pci}").split("/")
+        return tuple(pci_address(part) for part in path[:-1] if _ADDRESS.fullmatch(part))
+
+    def total_vfs(self) -> int:
+        """The most VFs that it can have; 0 for one that is no PF."""
+        return self.sysfs.number_if_any(self._at("sriov_totalvfs")) or 0
+
+    def num_vfs(self) -> int:
+        """The VFs that it is set to have."""
+        return self.sysfs.number(self._at("sriov_numvfs")) or 0
+
+    def vfs(self) -> Mapping[int, PciAddress]:
+        """The VFs that are there, by index, in its order."""
+        found = (_VIRTFN.fullmatch(name) for name in self.sysfs.names(f"{_DEVICES}/{self.pci}"))
+        indexes = sorted(int(match[1]) for match in found if match)
+        return {index: pci_address(self.sysfs.target(self._at(f"virtfn{index}"))) for index in indexes}
+
+    def netdevs(self) -> list[str] | None:
+        """Its netdevs in this network namespace.
+
+        Empty when they are in another one; None while its driver has made none: the kernel keeps the
+        directory for as long as there is a netdev anywhere (`drivers/base/core.c`, get_device_parent).
+        """
+        return self.sysfs.names_if_any(self._at("net"))
+
+    def rdma_devices(self) -> list[str]:
+        """Its RDMA devices in this namespace; soft ones are not among them."""
+        return sorted(self.sysfs.names_if_any(self._at("infiniband")) or ())
+
+
+def pfs(sysfs: Sysfs) -> tuple[PciFunction, ...]:
+    """All network functions that can have VFs, by address. KernelError where there is no sysfs to look at."""
+    addresses = sysfs.names_if_any(_DEVICES)
+    if addresses is None:
+        if sysfs.names_if_any("bus") is None:
+            msg = "sysfs: there is no directory bus; is it mounted where the configuration says?"
+            raise KernelError(msg)
+        return ()
+    functions = (PciFunction(sysfs, pci_address(name)) for name in sorted(addresses))
+    return tuple(each for each in functions if each.total_vfs() > 0 and each.is_network())
