@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 
 import structlog
@@ -21,3 +22,14 @@ def configure(process: str) -> None:
         cache_logger_on_first_use=True,
     )
     structlog.contextvars.bind_contextvars(process=process)
+    # A library's warnings are about its callers; those of uvicorn come with every client that speaks no HTTP.
+    logging.basicConfig(level=logging.ERROR, handlers=[_OfLibraries()])
+
+
+class _OfLibraries(logging.Handler):
+    """Their errors in our form."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Log it."""
+        told = {"logger": record.name, "message": record.getMessage(), "exc_info": record.exc_info}
+        structlog.get_logger().log(record.levelno, "library_error", **told)

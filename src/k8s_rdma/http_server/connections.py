@@ -35,15 +35,16 @@ class Connections:
         self._limits = limits
         self._connections = connections
 
-    def admit(self) -> bool:
-        """Whether there is room for the connection that was added last.
+    def admit(self, newcomer: Connection) -> bool:
+        """Whether there is room for one that was just added.
 
         Room is made by closing the one that must send something soonest: of all that the server awaits
         something of, it has been silent longest by its own limit. There is none when each is being answered.
         """
         if len(self._connections) <= self._limits.connections:
             return True
-        silent = min(self._connections, key=lambda connection: connection.owes_by)
+        others = (connection for connection in self._connections if connection is not newcomer)
+        silent = min(others, key=lambda connection: connection.owes_by)
         if silent.owes_by == inf:
             return False
         self._connections.discard(silent)  # it takes a turn of the loop until that one knows of its end

@@ -46,7 +46,7 @@ class Handshake(asyncio.Protocol):
         self.transport = cast("asyncio.Transport", transport)  # uvloop's are no subclass of it
         self.transport.pause_reading()  # until `start_tls` listens
         self._connections.add(self)
-        if self._guard.admit():
+        if self._guard.admit(self):
             self._negotiating = self._loop.create_task(self._negotiate())
         else:
             self._connections.discard(self)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum, auto, unique
 from http import HTTPStatus
 from math import inf
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -31,6 +32,19 @@ Ready: TypeAlias = Callable[[bytes, bytes, Fields], Answer | None]
 names; None leaves the request to the application."""
 
 _SENDS_BODY = frozenset({b"content-length", b"transfer-encoding"})
+
+
+@unique
+class _Stage(Enum):
+    """How much of a request is here."""
+
+    BETWEEN = auto()
+    """Between two of them."""
+    HEAD = auto()
+    BODY = auto()
+    """The application has the request, and its body may still come."""
+    ANSWERED = auto()
+    """Answered at once; only its end is left."""
 
 
 @dataclass(slots=True)
@@ -64,15 +78,15 @@ class HttpProtocol(HttpToolsProtocol):
         self._ready = ready
         self._refused = False
         self._refusal: _Refused | None = None
-        # Of the request that is coming in:
-        self._receiving = self._in_head = self._in_later_part = self._answered = False
-        self._head_bytes = self._later_bytes = self._body_bytes = 0
+        self._stage = _Stage.BETWEEN
+        self._head_bytes = self._body_bytes = 0
+        self._later_bytes: int | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn
         """Begin to wait for the client, if there is room for it."""
         super().connection_made(transport)
         self._owes_within(self._limits.request_timeout_s)
-        if not self._guard.admit():
+        if not self._guard.admit(self):
             self._refuse(_BUSY)
 
     def data_received(self, data: bytes) -> None:
@@ -80,14 +94,12 @@ class HttpProtocol(HttpToolsProtocol):
         if self._refused:
             return
         super().data_received(data)
-        if not self._in_head:
+        if self._refused or self._stage is not _Stage.HEAD:
             return
         # The parser keeps an unfinished field to itself, so that parts after the first count as they come.
-        if self._in_later_part:
-            self._later_bytes += len(data)
-            if self._later_bytes > self._limits.head_bytes:
-                self._refuse(self._too_long_head())
-        self._in_later_part = True
+        self._later_bytes = 0 if self._later_bytes is None else self._later_bytes + len(data)
+        if self._later_bytes > self._limits.head_bytes:
+            self._refuse(self._too_long_head())
 
     def send_400_response(self, _msg: str) -> None:
         """What uvicorn calls when the parser has stopped."""
@@ -96,9 +108,9 @@ class HttpProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """A request begins to come."""
         super().on_message_begin()
-        self._receiving = self._in_head = True
-        self._in_later_part = self._answered = False
-        self._head_bytes = self._later_bytes = self._body_bytes = 0
+        self._stage = _Stage.HEAD
+        self._head_bytes = self._body_bytes = 0
+        self._later_bytes = None
         self._owes_within(self._limits.request_timeout_s)
 
     def on_url(self, url: bytes) -> None:
@@ -113,19 +125,19 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Answer at once, or let uvicorn start the application."""
-        self._in_head = False
         if self._head_bytes > self._limits.head_bytes:
             self._stop(self._too_long_head())
         if self._ready is not None and self._may_answer_at_once():
             method = self.parser.get_method()
             answer = self._ready(method, self.url, self.headers)
             if answer is not None:
-                self._answered = True
+                self._stage = _Stage.ANSWERED
                 added = self.server_state.default_headers
                 self.transport.write(answer.rendered(added, body=method != b"HEAD"))
                 return
         self._check_body(sum(int(value) for name, value in self.headers if name == b"content-length"))
         super().on_headers_complete()
+        self._stage = _Stage.BODY
 
     def on_body(self, body: bytes) -> None:
         """A part of the body."""
@@ -135,29 +147,27 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """The request is here."""
-        self._receiving = False
-        if not self._answered:
+        if self._stage is _Stage.BODY:
             super().on_message_complete()
+        self._stage = _Stage.BETWEEN
         self._await_next()
 
     def on_response_complete(self) -> None:
         """Uvicorn has handed over the application's answer."""
         super().on_response_complete()
-        if not self._receiving:
+        if self._stage is _Stage.BETWEEN:
             self._await_next()
 
     def overdue(self) -> None:
         """As `Connection.overdue`: say so to who has begun to speak; the others know."""
         if self._refused or self.transport.is_closing():
             self.transport.abort()
-        elif self._receiving and self.flow.read_paused:
-            return  # it is we who do not listen
-        elif self._receiving:
-            message = f"the request was not here within {self._limits.request_timeout_s:g} s"
-            self._refuse(_refused(HTTPStatus.REQUEST_TIMEOUT, "request_timeout", message))
-        else:
+        elif self._stage is _Stage.BETWEEN:
             self._owes_within(self._limits.linger_s)
             self.transport.close()
+        elif not self.flow.read_paused:  # else it is we who do not listen
+            message = f"the request was not here within {self._limits.request_timeout_s:g} s"
+            self._refuse(_refused(HTTPStatus.REQUEST_TIMEOUT, "request_timeout", message))
 
     def _owes_within(self, seconds: float) -> None:
         self.owes_by = self.loop.time() + seconds
@@ -218,7 +228,7 @@ class HttpProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def _may_say_why(self) -> bool:
-        if self._receiving and not self._in_head and self.cycle is not None:
-            of_this_request = not self._answered and not self.pipeline
-            return of_this_request and not self.cycle.response_started
+        """Whether nothing else is to be said before, and nothing was said of this request."""
+        if self._stage is _Stage.BODY:
+            return not self.pipeline and not self.cycle.response_started
         return self._idle()

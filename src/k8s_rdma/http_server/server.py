@@ -46,7 +46,9 @@ class HttpServer(uvicorn.Server):
                 app,
                 http=self._protocol,  # type: ignore[arg-type]  # it is only called
                 ws="none",
+                interface="asgi3",
                 lifespan="off",
+                proxy_headers=False,
                 log_config=None,
                 access_log=False,
                 server_header=False,

@@ -46,7 +46,7 @@ class NodeApp:
     """Answers from what is shown at the time of each request.
 
     Nearly all is there already: `ready` answers that at once for the paths as they are usually written. As
-    an ASGI application it answers the same to all other requests, and waits where there is something to await.
+    an ASGI application it answers the same to all other requests, and waits where there is a reason to.
     """
 
     def __init__(
