@@ -36,7 +36,7 @@ def usage(pod: str) -> list[tuple[int, int]]:
     """VFs and reserved Mb/s on each PF that the pod uses."""
     placement = outcome(pod)
     assert isinstance(placement, Placement), placement
-    return [(used.vfs, used.mbps) for _, used in sorted(placement.usage().items())]
+    return [(used.vfs, used.mbps) for _, used in sorted(placement.usage(DEMO_NODE).items())]
 
 
 @pytest.mark.parametrize("path", PODS, ids=lambda path: path.name)

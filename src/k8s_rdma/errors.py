@@ -28,6 +28,7 @@ class Reason(StrEnum):
     NO_RDMA = "no_rdma"
     INSUFFICIENT = "insufficient"
     EXCEEDS_CAPACITY = "exceeds_capacity"
+    DRIVER_REFUSES = "driver_refuses"
     UNDECIDED = "undecided"
     STALE_PLACEMENT = "stale_placement"
     ALREADY_ATTACHED = "already_attached"
@@ -67,6 +68,7 @@ STATUS: Mapping[Reason, Status] = {
     Reason.NO_RDMA: Status(409, 101),
     Reason.INSUFFICIENT: Status(409, 102),
     Reason.EXCEEDS_CAPACITY: Status(409, 103),
+    Reason.DRIVER_REFUSES: Status(409, 107),
     Reason.UNDECIDED: Status(409, 104),
     Reason.STALE_PLACEMENT: Status(409, 105),
     Reason.ALREADY_ATTACHED: Status(409, 106),

@@ -57,7 +57,7 @@ def _assert_keeps_to(
         (it.min_tx_rate_mbps, it.max_tx_rate_mbps) for it in wanted.interfaces
     ]
     pfs = {pf.pci: pf for pf in node.pfs}
-    for address, takes in found.usage().items():
+    for address, takes in found.usage(node).items():
         there = used.get(address, Used())
         assert takes.vfs <= pfs[address].capacity_vfs - there.vfs
         assert takes.mbps <= max(0, (pfs[address].link_mbps or 0) - there.mbps)

@@ -10,13 +10,14 @@ from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.inventory import NOTHING_USED, Generation, Inventory, Pf, Used, total
 from k8s_rdma.core.placement import PlacedInterface, usage_of
 from k8s_rdma.core.reservation import used_on_node
-from packing_oracle import pci
+from packing_oracle import inventory, pci
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from k8s_rdma.core.ids import PciAddress
 
+PFS = inventory((100, 9), (100, 9))  # the third of PCI is not there
 PCI = st.sampled_from([pci(at) for at in range(3)])
 UIDS = st.sampled_from([PodUid(f"uid-{at}") for at in range(5)])
 INTERFACES = st.lists(
@@ -37,7 +38,7 @@ def _nonzero(usage: Mapping[PciAddress, Used]) -> _Usage:
 def test_used_on_node_counts_every_pod_once_and_by_the_report_when_both_know_it(
     reported: _Claims, foreign: _Usage, promised: _Claims
 ) -> None:
-    used = used_on_node(reported=reported, foreign=foreign, promised=promised)
+    used = used_on_node(reported=reported, foreign=foreign, promised=promised, inventory=PFS)
     for address in {pci(at) for at in range(3)}:
         vfs, mbps = foreign.get(address, NOTHING_USED).vfs, foreign.get(address, NOTHING_USED).mbps
         for uid in reported.keys() | promised.keys():
@@ -53,11 +54,11 @@ def test_used_on_node_is_the_same_when_a_promise_becomes_an_allocation(
     promised: _Claims, foreign: _Usage, uid: PodUid
 ) -> None:
     """Before the agent's report holds the pod, while both do, and when the pod has left the watch."""
-    before = used_on_node(reported={}, foreign=foreign, promised=promised)
+    before = used_on_node(reported={}, foreign=foreign, promised=promised, inventory=PFS)
     moved = {uid: promised[uid]} if uid in promised else {}
     rest = {other: claim for other, claim in promised.items() if other != uid}
-    assert used_on_node(reported=moved, foreign=foreign, promised=promised) == before
-    assert used_on_node(reported=moved, foreign=foreign, promised=rest) == before
+    assert used_on_node(reported=moved, foreign=foreign, promised=promised, inventory=PFS) == before
+    assert used_on_node(reported=moved, foreign=foreign, promised=rest, inventory=PFS) == before
 
 
 @given(CLAIMS, USAGE, CLAIMS, UIDS)
@@ -65,19 +66,25 @@ def test_used_on_node_leaves_a_pods_own_claims_out_when_asked_on_its_behalf(
     reported: _Claims, foreign: _Usage, promised: _Claims, uid: PodUid
 ) -> None:
     without = used_on_node(
+        inventory=PFS,
         reported={other: claim for other, claim in reported.items() if other != uid},
         foreign=foreign,
         promised={other: claim for other, claim in promised.items() if other != uid},
     )
-    assert used_on_node(reported=reported, foreign=foreign, promised=promised, excluding=uid) == without
+    assert (
+        used_on_node(reported=reported, foreign=foreign, promised=promised, excluding=uid, inventory=PFS)
+        == without
+    )
 
 
 @given(CLAIMS, USAGE, CLAIMS, INTERFACES)
 def test_used_on_node_never_falls_when_a_promise_is_added(
     reported: _Claims, foreign: _Usage, promised: _Claims, more: tuple[PlacedInterface, ...]
 ) -> None:
-    before = used_on_node(reported=reported, foreign=foreign, promised=promised)
-    after = used_on_node(reported=reported, foreign=foreign, promised={**promised, PodUid("uid-new"): more})
+    before = used_on_node(reported=reported, foreign=foreign, promised=promised, inventory=PFS)
+    after = used_on_node(
+        reported=reported, foreign=foreign, promised={**promised, PodUid("uid-new"): more}, inventory=PFS
+    )
     for address, used in before.items():
         assert after[address].vfs >= used.vfs
         assert after[address].mbps >= used.mbps
@@ -94,7 +101,7 @@ def test_total_adds_pf_by_pf_in_any_grouping(first: _Usage, second: _Usage, thir
 def test_usage_of_is_additive(
     first: tuple[PlacedInterface, ...], second: tuple[PlacedInterface, ...]
 ) -> None:
-    assert usage_of(first + second) == total(usage_of(first), usage_of(second))
+    assert usage_of(first + second, PFS) == total(usage_of(first, PFS), usage_of(second, PFS))
 
 
 def test_total_leaves_its_arguments_alone() -> None:

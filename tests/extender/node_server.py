@@ -16,6 +16,8 @@ from k8s_rdma.wire.rest import (
     NodeReport,
     PfReport,
     Pod,
+    Range,
+    Rates,
     encode_report,
 )
 
@@ -42,6 +44,11 @@ def pf(
         ),
         **more,
     )
+
+
+def rates(*, step: int = 1, weights: int | None = None) -> Rates:
+    takes = Range(step=step, smallest=1, largest=100_000)
+    return Rates(min=takes, max=takes, sum_checked=False, needs_link=False, weights=weights)
 
 
 def held_interface(pf: str, rate: int) -> Interface:

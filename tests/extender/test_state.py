@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.node_server import PF0, PF1, pf, report
+from extender.node_server import PF0, PF1, pf, rates, report
 from k8s_rdma.core.ids import NodeName, PciAddress, PodUid
 from k8s_rdma.core.inventory import Used
 from k8s_rdma.core.placement import PlacedInterface
@@ -248,6 +248,10 @@ def test_facts_hold_foreign_use_and_all_sandboxes_of_a_pod():
         ({"node": "w2"}, "answers for node 'w2'"),
         ({"ledger": "unavailable"}, "agent is down"),
         ({"pfs": (), "unreadable": ("enp1s0f0: EIO",)}, "enp1s0f0: EIO"),
+        ({"unreadable": ("enp1s0f0: EIO",)}, "not all of its hardware could be looked at: enp1s0f0: EIO"),
+        ({"pfs": (pf(enforce="perhaps"),)}, "perhaps"),
+        ({"pfs": (pf(rates=rates(step=0)),)}, "no range of rates"),
+        ({"pfs": (pf(rates=rates(weights=0)),)}, "no largest share"),
         ({"pfs": (pf("eth0"),)}, "not a PCI address"),
         ({"pfs": (pf(foreign=[-1]),)}, "negative"),
         ({"pfs": (pf(vfs=-1),)}, "negative"),

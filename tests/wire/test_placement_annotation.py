@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from k8s_rdma.core.ids import NodeName, PodUid, pci_address
 from k8s_rdma.core.placement import PlacedInterface, Placement
-from k8s_rdma.core.request import MAX_RATE_MBPS
+from k8s_rdma.core.rates import MAX_RATE_MBPS
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, Promise, decode, decode_promise, encode
 

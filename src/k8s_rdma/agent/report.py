@@ -19,10 +19,9 @@ from k8s_rdma.wire.rest import (
     NodeReport,
     PfReport,
     Pod,
-    Range,
-    Rates,
     VfReport,
     encode_report,
+    rates_of,
 )
 
 if TYPE_CHECKING:
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from k8s_rdma.core.inventory import Used
     from k8s_rdma.core.kernel import Hardware, PfState, Vf
     from k8s_rdma.core.ledger import AllocatedInterface, Ledger, Receipt
-    from k8s_rdma.core.rates import RateAbility, RateRange
 
 
 class Reporter:
@@ -110,7 +108,7 @@ def _pf(
         numa_node=pf.numa_node,
         pcie_path=tuple(pf.pcie_path),
         switchdev=pf.switchdev,
-        rates=_rates(pf.rates),
+        rates=rates_of(pf.rates),
         enforce=pf.enforce,
         problems=(*pf.problems, *_broken_promises(pf, used)),
         foreign=foreign,
@@ -125,20 +123,6 @@ def _broken_promises(pf: PfState, used: Used) -> tuple[str, ...]:
     if pf.link_mbps is not None and used.mbps > pf.link_mbps:
         return (f"PF {pf.name}: {used.mbps} Mb/s are reserved, and its link has {pf.link_mbps} Mb/s now",)
     return ()
-
-
-def _rates(ability: RateAbility) -> Rates:
-    return Rates(
-        min=_range(ability.min),
-        max=_range(ability.max),
-        sum_checked=ability.sum_checked,
-        needs_link=ability.needs_link,
-        weights=ability.weights,
-    )
-
-
-def _range(rates: RateRange | None) -> Range | None:
-    return None if rates is None else Range(step=rates.step, smallest=rates.smallest, largest=rates.largest)
 
 
 def _vf(vf: Vf, held: AllocatedInterface | None) -> VfReport:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from k8s_rdma.core.inventory import Used
+from k8s_rdma.core.ids import NodeName
+from k8s_rdma.core.inventory import NOTHING_USED, Used
 from k8s_rdma.core.ledger import AllocatedInterface
-from k8s_rdma.core.placement import Placement, Rejection, place, usage_of
+from k8s_rdma.core.placement import Placement, Rejection, fits, place
 from k8s_rdma.core.reservation import used_on_node
 from k8s_rdma.core.step import VfHome, VfRef
 from k8s_rdma.errors import Reason
@@ -15,9 +16,10 @@ from k8s_rdma.errors import Reason
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from k8s_rdma.core.ids import NodeName, PciAddress
+    from k8s_rdma.core.ids import PciAddress
     from k8s_rdma.core.kernel import Hardware, PfState, Vf
     from k8s_rdma.core.ledger import Ledger
+    from k8s_rdma.core.rates import RateAbility
     from k8s_rdma.core.request import Request
 
 
@@ -67,11 +69,19 @@ def foreign_vfs(hardware: Hardware, ledger: Ledger) -> tuple[ForeignVf, ...]:
 
 def foreign_usage(hardware: Hardware, ledger: Ledger) -> dict[PciAddress, Used]:
     """What foreign VFs take of each PF: their minimum rates are used bandwidth."""
+    pfs = {pf.pci: pf for pf in hardware.pfs}
     result: dict[PciAddress, Used] = {}
     for foreign in foreign_vfs(hardware, ledger):
         pci = foreign.vf.pf
-        result[pci] = result.get(pci, Used()) + Used(1, foreign.min_tx_rate_mbps)
+        taken = foreign_use(pfs[pci].rates, foreign.min_tx_rate_mbps)
+        result[pci] = result.get(pci, NOTHING_USED) + taken
     return result
+
+
+def foreign_use(rates: RateAbility, min_tx_rate_mbps: int) -> Used:
+    """What a foreign VF with this minimum rate takes of a PF."""
+    mins = (min_tx_rate_mbps,) if min_tx_rate_mbps and rates.weights else ()
+    return Used(1, min_tx_rate_mbps, mins)
 
 
 def used_here(hardware: Hardware, ledger: Ledger) -> Mapping[PciAddress, Used]:
@@ -80,6 +90,7 @@ def used_here(hardware: Hardware, ledger: Ledger) -> Mapping[PciAddress, Used]:
         reported=ledger.allocations(),
         foreign=foreign_usage(hardware, ledger),
         promised={},
+        inventory=hardware.inventory(NodeName("")),
     )
 
 
@@ -87,23 +98,11 @@ def decide(
     *, node: NodeName, request: Request, promised: Placement | None, hardware: Hardware, ledger: Ledger
 ) -> Placement | Rejection:
     """The placement an ADD follows: the promised one where it still fits, else a new one on this node."""
-    used = used_here(hardware, ledger)
     inventory = hardware.inventory(node)
-    if promised is not None and _fits(promised, hardware, used):
+    used = used_here(hardware, ledger)
+    if promised is not None and fits(promised.interfaces, inventory, used):
         return promised
     return place(request, inventory, used)
-
-
-def _fits(placement: Placement, hardware: Hardware, used: Mapping[PciAddress, Used]) -> bool:
-    pfs = {pf.pci: pf for pf in hardware.pfs}
-    for pci, more in usage_of(placement.interfaces).items():
-        pf = pfs.get(pci)
-        if pf is None:
-            return False
-        after = used.get(pci, Used()) + more
-        if after.vfs > len(pf.vfs) or (more.mbps and after.mbps > (pf.link_mbps or 0)):
-            return False
-    return True
 
 
 def choose_vfs(

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from k8s_rdma.core.ids import NodeName, PciAddress
 from k8s_rdma.core.rates import EVERY_RATE, Enforce, RateAbility
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,15 +16,18 @@ class Pf:
     capacity_vfs: VFs that exist and may be given to pods.
     link_mbps: link speed in Mb/s that reservations may add up to; None when unknown (link down):
         such a PF takes interfaces without a reservation only.
-    rates, enforce: what its driver can program, and what is demanded of it.
+    rates, enforce: what its driver can program, and what is demanded of it. driver: its name, for messages.
     """
 
     name: str
     pci: PciAddress
     capacity_vfs: int
     link_mbps: int | None
-    rates: RateAbility = EVERY_RATE
-    enforce: Enforce = Enforce.AUTO
+    rates: RateAbility = field(
+        default=EVERY_RATE, hash=False
+    )  # few differ in these alone, and hashing is slow
+    enforce: Enforce = field(default=Enforce.AUTO, hash=False)
+    driver: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,26 +47,44 @@ class Generation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
-    """A node's PFs, ordered by PCI address."""
+    """A node's PFs, ordered by PCI address.
+
+    takes_every_rate: whether they differ in what is free of them alone.
+    """
 
     node: NodeName
     pfs: tuple[Pf, ...]
+    takes_every_rate: bool = field(init=False, repr=False, compare=False)
+    _by_pci: Mapping[PciAddress, Pf] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Order the PFs, so that equal hardware gives equal inventories."""
         object.__setattr__(self, "pfs", tuple(sorted(self.pfs, key=lambda pf: pf.pci)))
+        object.__setattr__(self, "takes_every_rate", all(pf.rates == EVERY_RATE for pf in self.pfs))
+        object.__setattr__(self, "_by_pci", {pf.pci: pf for pf in self.pfs})
+
+    def pf(self, pci: PciAddress) -> Pf | None:
+        """The PF at an address."""
+        return self._by_pci.get(pci)
 
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """What is taken of one PF: VFs, and the sum of their reservations in Mb/s."""
+    """What is taken of one PF: VFs, and the sum of their reservations in Mb/s.
+
+    mins: those reservations one by one, falling, where the PF's rates are weights; empty elsewhere.
+    """
 
     vfs: int = 0
     mbps: int = 0
+    mins: tuple[int, ...] = ()
 
     def __add__(self, other: Used) -> Used:
         """Both together."""
-        return Used(self.vfs + other.vfs, self.mbps + other.mbps)
+        mins = self.mins + other.mins
+        if self.mins and other.mins:
+            mins = tuple(sorted(mins, reverse=True))
+        return Used(self.vfs + other.vfs, self.mbps + other.mbps, mins)
 
 
 NOTHING_USED = Used()

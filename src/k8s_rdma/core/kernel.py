@@ -123,6 +123,7 @@ class Hardware:
                     link_mbps=pf.link_mbps,
                     rates=pf.rates,
                     enforce=pf.enforce,
+                    driver=pf.driver,
                 )
                 for pf in self.pfs
             ),

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from k8s_rdma.core.arrangement import arrange
+from k8s_rdma.core.assignment import assign
 from k8s_rdma.core.ids import NodeName, PciAddress
 from k8s_rdma.core.inventory import NOTHING_USED, Used
-from k8s_rdma.core.packing import best_fit, pack
+from k8s_rdma.core.objections import objections
+from k8s_rdma.core.offers import common_costs, offers, room_of
+from k8s_rdma.core.programming import objection, reserved
+from k8s_rdma.core.rates import Enforce
 from k8s_rdma.core.refusal import Free, explain
 from k8s_rdma.core.request import InterfaceRequest, Request
-from k8s_rdma.core.rooms import Demand, Room, Verdict, Work
+from k8s_rdma.core.rooms import Verdict, Work
+from k8s_rdma.core.weights import Scheduler
 from k8s_rdma.errors import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from k8s_rdma.core.inventory import Inventory, Pf
-    from k8s_rdma.core.packing import Packing
 
 DEFAULT_BUDGET = 11_000
 """Work units for one decision: 7 ms on a 2.6 GHz EPYC. See `core.rooms.Work` and bench/test_place.py."""
@@ -26,11 +30,20 @@ DEFAULT_BUDGET = 11_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedInterface:
-    """An interface on a PF; rates in Mb/s, 0 as in `InterfaceRequest`."""
+    """An interface on a PF; rates in Mb/s, 0 as in `InterfaceRequest`, which has `enforce` too."""
 
     pf: PciAddress
     min_tx_rate_mbps: int = 0
     max_tx_rate_mbps: int = 0
+    enforce: Enforce = Enforce.AUTO
+
+    def wanted(self) -> InterfaceRequest:
+        """The interface that it serves."""
+        return InterfaceRequest(
+            min_tx_rate_mbps=self.min_tx_rate_mbps,
+            max_tx_rate_mbps=self.max_tx_rate_mbps,
+            enforce=self.enforce,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,28 +53,49 @@ class Placement:
     node: NodeName
     interfaces: tuple[PlacedInterface, ...]
 
-    def usage(self) -> dict[PciAddress, Used]:
+    def usage(self, inventory: Inventory) -> dict[PciAddress, Used]:
         """What this placement takes of each PF."""
-        return usage_of(self.interfaces)
+        return usage_of(self.interfaces, inventory)
 
     def request(self) -> Request:
         """The request that it serves: its rates, without the PFs."""
-        return Request(
-            tuple(
-                InterfaceRequest(
-                    min_tx_rate_mbps=placed.min_tx_rate_mbps, max_tx_rate_mbps=placed.max_tx_rate_mbps
-                )
-                for placed in self.interfaces
-            )
-        )
+        return Request(tuple(placed.wanted() for placed in self.interfaces))
 
 
-def usage_of(interfaces: Iterable[PlacedInterface]) -> dict[PciAddress, Used]:
-    """What placed interfaces take of each PF."""
+def usage_of(interfaces: Iterable[PlacedInterface], inventory: Inventory) -> dict[PciAddress, Used]:
+    """What placed interfaces take of each PF; by their reservations alone of PFs that the inventory lacks."""
     result: dict[PciAddress, Used] = {}
     for interface in interfaces:
-        result[interface.pf] = result.get(interface.pf, Used()) + Used(1, interface.min_tx_rate_mbps)
+        pci = interface.pf
+        result[pci] = result.get(pci, NOTHING_USED) + usage(inventory.pf(pci), interface.min_tx_rate_mbps)
     return result
+
+
+def usage(pf: Pf | None, min_tx_rate_mbps: int) -> Used:
+    """What a VF with this reservation takes of a PF."""
+    if pf is None:
+        return Used(1, min_tx_rate_mbps)
+    mbps = reserved(pf, min_tx_rate_mbps)
+    return Used(1, mbps, (mbps,) if mbps and pf.rates.weights else ())
+
+
+def fits(
+    interfaces: Sequence[PlacedInterface], inventory: Inventory, used: Mapping[PciAddress, Used]
+) -> bool:
+    """Whether a given placement fits beside what is used, and its PFs take it."""
+    for interface in interfaces:
+        pf = inventory.pf(interface.pf)
+        if pf is None or objection(pf, interface.wanted()):
+            return False
+    for pci, more in usage_of(interfaces, inventory).items():
+        pf = inventory.pf(pci)
+        after = used.get(pci, NOTHING_USED) + more
+        if pf is None or after.vfs > pf.capacity_vfs or (more.mbps and after.mbps > (pf.link_mbps or 0)):
+            return False
+        scheduler = Scheduler.of(pf, after)
+        if scheduler is not None and not scheduler.load().keeps:
+            return False
+    return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +103,7 @@ class Rejection:
     """Why there is no placement on a node.
 
     reason: `NO_RDMA` (no PF at all), `EXCEEDS_CAPACITY` (would not fit on the empty node),
+        `DRIVER_REFUSES` (would fit on the empty node, but for what its drivers can program),
         `INSUFFICIENT` (would fit if enough of what is used were free) or `UNDECIDED` (the search
         ended at its work budget; nothing is claimed about the request).
     message: one line with the node's numbers, without the node's name.
@@ -88,79 +123,88 @@ def place(
 ) -> Placement | Rejection:
     """Find a PF for every interface: a free VF each, and unreserved bandwidth for the reservations together.
 
+    A PF takes only what its driver can program where that is demanded (`core.programming`), a reservation
+    costs what is programmed for it, and where minimum rates are weights every VF in use must still get
+    its reservation (`core.weights`).
+
     Pure and total: equal arguments give equal answers, ties go by PCI address. A `Placement` if and only
     if one exists, unless finding out takes more than `budget` work units: then `UNDECIDED`.
-    `EXCEEDS_CAPACITY` is claimed where it is proved within what the first answer left of the budget.
+    `EXCEEDS_CAPACITY` and `DRIVER_REFUSES` are claimed where they are proved within what the first answer
+    left of the budget.
 
-    used: more than a PF has counts as all of it; PFs that the inventory lacks do not matter.
+    used: more than a PF has counts as all of it; PFs that the inventory lacks do not matter. ValueError when
+        it lacks the `mins` of a PF whose rates are weights.
     """
     order = _largest_first(request)
-    rates = [request.interfaces[at].min_tx_rate_mbps for at in order]
-    rooms = [_room(pf, used.get(pf.pci, NOTHING_USED)) for pf in inventory.pfs]
+    wanted = [request.interfaces[at] for at in order]
     work = Work(budget)
-    chosen = _choose(rates, rooms, work)
+    chosen = _choose(wanted, inventory, used, work)
     if isinstance(chosen, Verdict):
-        return _reject(request, inventory, used, chosen, work)
+        return _reject(wanted, inventory, used, chosen, work)
     placed: list[PlacedInterface | None] = [None] * len(order)
     for at, pf in zip(order, chosen, strict=True):
-        wanted = request.interfaces[at]
+        interface = request.interfaces[at]
         placed[at] = PlacedInterface(
             pf=inventory.pfs[pf].pci,
-            min_tx_rate_mbps=wanted.min_tx_rate_mbps,
-            max_tx_rate_mbps=wanted.max_tx_rate_mbps,
+            min_tx_rate_mbps=interface.min_tx_rate_mbps,
+            max_tx_rate_mbps=interface.max_tx_rate_mbps,
+            enforce=interface.enforce,
         )
     return Placement(node=inventory.node, interfaces=tuple(interface for interface in placed if interface))
 
 
 def _largest_first(request: Request) -> list[int]:
-    """Positions by reservation, then by cap: interfaces that are equal in both may change places."""
-    keys = [(-wanted.min_tx_rate_mbps, -wanted.max_tx_rate_mbps) for wanted in request.interfaces]
+    """Positions by reservation, then by cap: interfaces that are equal in all may change places."""
+    keys = [
+        (-wanted.min_tx_rate_mbps, -wanted.max_tx_rate_mbps, wanted.enforce) for wanted in request.interfaces
+    ]
     return sorted(range(len(keys)), key=keys.__getitem__)
 
 
-def _room(pf: Pf, used: Used) -> Room:
-    """What is free of a PF; an unknown link has no bandwidth to reserve."""
-    return Room(max(0, (pf.link_mbps or 0) - used.mbps), max(0, pf.capacity_vfs - used.vfs))
-
-
-def _choose(rates: Sequence[int], rooms: Sequence[Room], work: Work) -> list[int] | Verdict:
-    """A PF's index for each rate; rates fall."""
-    chosen = best_fit(rates, rooms)
-    if chosen is not None:
-        return chosen
-    demand = Demand.of(rates)
-    if len(rates) > sum(room.vfs for room in rooms) or not demand.sizes:
-        return Verdict.IMPOSSIBLE
-    packing = pack(demand, rooms, work)
-    return packing if isinstance(packing, Verdict) else _dealt(rates, packing, rooms)
-
-
-def _dealt(rates: Sequence[int], packing: Packing, rooms: Sequence[Room]) -> list[int]:
-    """A packing as a PF's index for each rate; what reserves nothing takes the VFs that are left."""
-    homes: dict[int, deque[int]] = {}
-    left = list(rooms)
-    for at, fill in enumerate(packing):
-        for rate, number in fill.items():
-            homes.setdefault(rate, deque()).extend([at] * number)
-            left[at] = Room(left[at].mbps - rate * number, left[at].vfs - number)
-    free = best_fit([rate for rate in rates if not rate], left)
-    homes[0] = deque(free or ())
-    return [homes[rate].popleft() for rate in rates]
+def _choose(
+    wanted: Sequence[InterfaceRequest], inventory: Inventory, used: Mapping[PciAddress, Used], work: Work
+) -> list[int] | Verdict:
+    """A PF's index for each interface, the largest reservation first."""
+    if inventory.takes_every_rate:
+        rooms = [room_of(pf, used.get(pf.pci, NOTHING_USED)) for pf in inventory.pfs]
+        return arrange([interface.min_tx_rate_mbps for interface in wanted], rooms, work)
+    kinds = list(dict.fromkeys(wanted))
+    made = offers(kinds, inventory, used)
+    index = {kind: at for at, kind in enumerate(kinds)}
+    numbers = [index[interface] for interface in wanted]
+    costs = common_costs(made, kinds)
+    if costs is not None:
+        return arrange([costs[number] for number in numbers], [offer.room for offer in made], work)
+    return assign(numbers, made, work)
 
 
 def _reject(
-    request: Request, inventory: Inventory, used: Mapping[PciAddress, Used], verdict: Verdict, work: Work
+    wanted: Sequence[InterfaceRequest],
+    inventory: Inventory,
+    used: Mapping[PciAddress, Used],
+    verdict: Verdict,
+    work: Work,
 ) -> Rejection:
     """Find the reason, and put the numbers into words."""
     reason = Reason.UNDECIDED
     if not inventory.pfs:
         reason = Reason.NO_RDMA
     elif verdict is Verdict.IMPOSSIBLE:
-        reason = Reason.INSUFFICIENT
-        rates = sorted((wanted.min_tx_rate_mbps for wanted in request.interfaces), reverse=True)
-        empty = [_room(pf, NOTHING_USED) for pf in inventory.pfs]
-        if _choose(rates, empty, work) is Verdict.IMPOSSIBLE:
-            reason = Reason.EXCEEDS_CAPACITY
-            used = {}
-    free = [Free(pf, _room(pf, used.get(pf.pci, NOTHING_USED))) for pf in inventory.pfs]
-    return Rejection(node=inventory.node, reason=reason, message=explain(request, free, reason))
+        reason = _impossible(wanted, inventory, work)
+    if reason in (Reason.EXCEEDS_CAPACITY, Reason.DRIVER_REFUSES):
+        used = {}
+    free = [Free(pf, room_of(pf, used.get(pf.pci, NOTHING_USED))) for pf in inventory.pfs]
+    why = () if inventory.takes_every_rate else objections(wanted, inventory, used)
+    return Rejection(node=inventory.node, reason=reason, message=explain(wanted, free, reason, why))
+
+
+def _impossible(wanted: Sequence[InterfaceRequest], inventory: Inventory, work: Work) -> Reason:
+    """What it would take to make it possible."""
+    if _choose(wanted, inventory, {}, work) is not Verdict.IMPOSSIBLE:
+        return Reason.INSUFFICIENT
+    if not inventory.takes_every_rate:
+        rates = [interface.min_tx_rate_mbps for interface in wanted]
+        empty = [room_of(pf, NOTHING_USED) for pf in inventory.pfs]
+        if arrange(rates, empty, work) is not Verdict.IMPOSSIBLE:
+            return Reason.DRIVER_REFUSES
+    return Reason.EXCEEDS_CAPACITY

@@ -1,4 +1,4 @@
-"""What a PF's driver does with the rates of its VFs, and what its VFs effectively get.
+"""What a PF's driver does with the rates of its VFs.
 
 The values are those of `linux.drivers`, which has them from the kernel's sources; they travel in the node's
 report, so that the scheduler knows of a node what the node's agent knows.
@@ -9,12 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum, unique
 
-from k8s_rdma.core.request import MAX_RATE_MBPS
+MAX_RATE_MBPS = 2**32 - 1
+"""The kernel's rates are unsigned 32 bit Mb/s (`struct ifla_vf_rate`, include/uapi/linux/if_link.h, 6.1)."""
 
 
 @unique
 class Enforce(StrEnum):
-    """How the rates of a PF's VFs are to be enforced.
+    """How rates are to be enforced; a PF's configuration says it, and an interface may demand more.
 
     HARDWARE: by the NIC, read back; what its driver cannot program is refused.
     AUTO: by the NIC where its driver can, else only accounted; each allocation says which.
@@ -26,11 +27,28 @@ class Enforce(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateRange:
-    """Rates that a driver takes beside 0: from `smallest` to `largest` in steps of `step`, all Mb/s."""
+    """Rates that a driver takes beside 0: multiples of `step` from `smallest` to `largest`, all Mb/s."""
 
     step: int = 1
     smallest: int = 1
     largest: int = MAX_RATE_MBPS
+
+    def __post_init__(self) -> None:
+        """Refuse a range without a rate, or that ends between two steps. ValueError."""
+        in_order = 1 <= self.step <= self.smallest <= self.largest <= MAX_RATE_MBPS
+        if not in_order or self.smallest % self.step or self.largest % self.step:
+            msg = f"no range of rates: {self.smallest} to {self.largest} in steps of {self.step} Mb/s"
+            raise ValueError(msg)
+
+    def up(self, rate: int) -> int | None:
+        """The least that it takes and that is as much; None above all of it."""
+        rounded = max(self.smallest, -(-rate // self.step) * self.step)
+        return rounded if rounded <= self.largest else None
+
+    def down(self, rate: int) -> int | None:
+        """The most that it takes and that is no more; None below all of it."""
+        rounded = min(self.largest, rate // self.step * self.step)
+        return rounded if rounded >= self.smallest else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +59,7 @@ class RateAbility:
     sum_checked: whether it refuses minimum rates that add up to more than the link.
     needs_link: whether it takes rates only while the link is up.
     weights: the largest share of its scheduler when minimum rates are only the weights of one (see
-        `effective_mins`); None when each is a rate of its own.
+        `core.weights`); None when each is a rate of its own.
     """
 
     min: RateRange | None = None

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from k8s_rdma.core.inventory import Pf
-    from k8s_rdma.core.request import Request
+    from k8s_rdma.core.request import InterfaceRequest
 
 
 class Free(NamedTuple):
@@ -22,19 +22,23 @@ class Free(NamedTuple):
     room: Room
 
 
-def explain(request: Request, free: Sequence[Free], reason: Reason) -> str:
+def explain(
+    wanted: Sequence[InterfaceRequest], free: Sequence[Free], reason: Reason, objections: Sequence[str] = ()
+) -> str:
     """The sentence: what is needed, found against it, and what to do where something can be done.
 
-    free: of the node as it is, or of the empty node for `EXCEEDS_CAPACITY`.
+    free: of the node as it is, or of the empty node for `EXCEEDS_CAPACITY` and `DRIVER_REFUSES`.
+    objections: what drivers have against it, in clauses.
     """
-    demand = Demand.of([wanted.min_tx_rate_mbps for wanted in request.interfaces])
-    number = len(request.interfaces)
+    demand = Demand.of([interface.min_tx_rate_mbps for interface in wanted])
+    number = len(wanted)
     if not free:
         return f"needs {_needed(number, demand)}; the node has no SR-IOV PF"
     scene = _Scene(number, demand, free, empty=reason is Reason.EXCEEDS_CAPACITY)
-    if reason is Reason.UNDECIDED:
-        return scene.undecided()
-    return scene.impossible() + scene.unknown_links()
+    if reason is Reason.DRIVER_REFUSES:
+        return "; ".join([scene.needs, *objections])
+    said = scene.undecided() if reason is Reason.UNDECIDED else scene.impossible() + scene.unknown_links()
+    return "; ".join([said, *objections])
 
 
 def _needed(number: int, demand: Demand) -> str:
@@ -71,7 +75,7 @@ class _Scene:
 
     def impossible(self) -> str:
         """The simplest of the causes that apply."""
-        if self.number > self.vfs:
+        if self.number > self.vfs or not self.demand.sizes:
             return f"{self.needs}; {self.pfs} {self._free_vfs()}"
         best = max((room for room in self.rooms if room.vfs), default=Room(0, 0))
         if self.demand.sizes[0] > best.mbps:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-MAX_RATE_MBPS = 2**32 - 1
-"""The kernel's rates are unsigned 32 bit Mb/s (`struct ifla_vf_rate`, include/uapi/linux/if_link.h, 6.1)."""
+from k8s_rdma.core.rates import MAX_RATE_MBPS, Enforce
 
 MAX_INTERFACES = 1024
 """More than any node has: 8 PFs of 128 VFs (the most that today's drivers create on a PF)."""
@@ -17,10 +16,12 @@ class InterfaceRequest:
 
     min_tx_rate_mbps: reserved bandwidth, Mb/s (10^6 bit/s); 0 reserves nothing.
     max_tx_rate_mbps: cap, Mb/s; 0 is no cap.
+    enforce: HARDWARE where nothing but the NIC will do, whatever the PF's configuration says.
     """
 
     min_tx_rate_mbps: int = 0
     max_tx_rate_mbps: int = 0
+    enforce: Enforce = Enforce.AUTO
 
     def __post_init__(self) -> None:
         """Hold the invariants that the wire layer has already reported in its own words."""

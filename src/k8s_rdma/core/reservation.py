@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from k8s_rdma.core.ids import PciAddress, PodUid
+    from k8s_rdma.core.inventory import Inventory
     from k8s_rdma.core.placement import PlacedInterface
 
 
@@ -25,6 +26,7 @@ def used_on_node(
     reported: Mapping[PodUid, tuple[PlacedInterface, ...]],
     foreign: Mapping[PciAddress, Used],
     promised: Mapping[PodUid, tuple[PlacedInterface, ...]],
+    inventory: Inventory,
     excluding: PodUid | None = None,
 ) -> dict[PciAddress, Used]:
     """The rule above.
@@ -32,9 +34,10 @@ def used_on_node(
     reported: allocations by pod in the agent's last report.
     foreign: VFs that someone else holds or rated, from the same report.
     promised: placements of bound, unfinished pods and of binds in flight on this node.
+    inventory: the PFs, which say what a reservation takes of them.
     excluding: a pod whose own claim does not count against it.
     """
     claims = {**promised, **reported}
     if excluding is not None:
         claims.pop(excluding, None)
-    return total(foreign, *(usage_of(interfaces) for interfaces in claims.values()))
+    return total(foreign, *(usage_of(interfaces, inventory) for interfaces in claims.values()))

@@ -31,7 +31,7 @@ def score(placement: Placement, inventory: Inventory, used: Mapping[PciAddress, 
     """
     if not placement.interfaces:
         return 0
-    after = total(used, placement.usage())
+    after = total(used, placement.usage(inventory))
     fullness = {pf.pci: _fullness(pf, after.get(pf.pci, NOTHING_USED)) for pf in inventory.pfs}
     placed = sum(fullness[interface.pf] for interface in placement.interfaces) // len(placement.interfaces)
     node = sum(fullness.values()) // len(fullness)

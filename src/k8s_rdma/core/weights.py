@@ -7,10 +7,15 @@ shares. From the source alone, not measured on such a card.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from k8s_rdma.core.inventory import Pf, Used
+
+_NO_LIMIT = 1 << 62
 
 
 def shares(mins: Sequence[int], most: int) -> list[int]:
@@ -20,10 +25,12 @@ def shares(mins: Sequence[int], most: int) -> list[int]:
     most: the largest share there is (`RateAbility.weights`).
     """
     largest = max(mins, default=0)
-    if not largest:
-        return [0] * len(mins)
+    return [_share(rate, largest, most) for rate in mins] if largest else [0] * len(mins)
+
+
+def _share(rate: int, largest: int, most: int) -> int:
     divider = max(1, largest // most)
-    return [min(most, max(1, -(-rate // divider))) for rate in mins]
+    return min(most, max(1, -(-rate // divider)))
 
 
 def effective_mins(mins: Sequence[int], link_mbps: int, most: int) -> list[int]:
@@ -34,3 +41,59 @@ def effective_mins(mins: Sequence[int], link_mbps: int, most: int) -> list[int]:
     weights = [share or 1 for share in shares(mins, most)]
     total = sum(weights)
     return [link_mbps * weight // total for weight in weights]
+
+
+class Load(NamedTuple):
+    """What the VFs in use weigh: their largest minimum, the sum of their shares, and what that may be.
+
+    limit: with more shares together than this, some VF gets less than its minimum.
+    """
+
+    largest: int
+    total: int
+    limit: int
+
+    @property
+    def keeps(self) -> bool:
+        """Whether every VF gets its minimum."""
+        return self.total <= self.limit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scheduler:
+    """A PF's scheduler before a request: minima of the VFs in use, falling, and how many have none."""
+
+    link_mbps: int
+    most: int
+    mins: tuple[int, ...]
+    others: int
+
+    @classmethod
+    def of(cls, pf: Pf, used: Used) -> Scheduler | None:
+        """The PF's, None when its rates are no weights. ValueError when `used` does not tell its minima."""
+        if pf.rates.weights is None:
+            return None
+        if sum(used.mins) != used.mbps:
+            msg = f"PF {pf.name}: {used.mbps} Mb/s are reserved, its minimum rates are {used.mins}"
+            raise ValueError(msg)
+        others = max(0, used.vfs - len(used.mins))
+        return cls(link_mbps=pf.link_mbps or 0, most=pf.rates.weights, mins=used.mins, others=others)
+
+    def load(self, largest: int = 0) -> Load:
+        """Of the VFs in use, if one of them or one that joins had this minimum."""
+        largest = max(largest, *self.mins[:1], 0)
+        if not largest:
+            return Load(0, 0, _NO_LIMIT)
+        weights = [_share(rate, largest, self.most) for rate in self.mins]
+        limits = [self.link_mbps * weight // rate for weight, rate in zip(weights, self.mins, strict=True)]
+        return Load(largest, sum(weights) + self.others, min(limits, default=_NO_LIMIT))
+
+    def join(self, load: Load, rate: int) -> Load:
+        """With one more VF. Those that join do so from the largest minimum to the smallest."""
+        if rate > load.largest:
+            load = self.load(rate)
+        if not load.largest:
+            return load
+        share = _share(rate, load.largest, self.most)
+        limit = min(load.limit, self.link_mbps * share // rate) if rate else load.limit
+        return Load(load.largest, load.total + share, limit)

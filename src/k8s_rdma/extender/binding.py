@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from k8s_rdma.core.ids import NodeName, PodUid
-from k8s_rdma.core.inventory import NOTHING_USED
-from k8s_rdma.core.placement import Rejection, place, usage_of
+from k8s_rdma.core.placement import Rejection, fits, place
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.commit import Bind, Commits
 from k8s_rdma.extender.requests import Requests
@@ -21,11 +20,7 @@ from k8s_rdma.kube.api import API_ERRORS, ClusterApi
 from k8s_rdma.wire.extender import MALFORMED_ANNOTATION, NOT_ENOUGH_FREE, UNREADABLE_NODE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from k8s_rdma.core.placement import PlacedInterface
     from k8s_rdma.core.request import Request
-    from k8s_rdma.extender.state import Situation
     from k8s_rdma.wire.extender import ExtenderBindingArgs
 
 STARTING = (
@@ -122,7 +117,7 @@ class Binder:
             return f"{UNREADABLE_NODE} (node {bind.node}: {why})"
         reservation = self.state.reservation(bind.node, bind.uid)
         if reservation is not None:  # in doubt: the write may have happened, so that it can only be repeated
-            if not _fits(reservation.interfaces, situation):
+            if not fits(reservation.interfaces, situation.inventory, situation.used):
                 why = "the placement of an earlier bind without an answer does not fit any more"
                 return f"{NOT_ENOUGH_FREE} (node {bind.node}: {why})"
         else:
@@ -143,16 +138,3 @@ class Binder:
             return "; its report changed since the pod was filtered"
         more = f" and {len(pods) - _SHOWN_PODS} more" if len(pods) > _SHOWN_PODS else ""
         return f"; bound there since the pod was filtered: {', '.join(pods[:_SHOWN_PODS])}{more}"
-
-
-def _fits(interfaces: Iterable[PlacedInterface], situation: Situation) -> bool:
-    """Whether a given placement fits beside what is used."""
-    pfs = {pf.pci: pf for pf in situation.inventory.pfs}
-    for pci, more in usage_of(interfaces).items():
-        pf = pfs.get(pci)
-        if pf is None:
-            return False
-        after = situation.used.get(pci, NOTHING_USED) + more
-        if after.vfs > pf.capacity_vfs or (more.mbps and after.mbps > (pf.link_mbps or 0)):
-            return False
-    return True

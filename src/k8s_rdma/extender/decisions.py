@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from k8s_rdma.core.request import Request
     from k8s_rdma.extender.state import Situation
 
-UNRESOLVABLE = frozenset({Reason.EXCEEDS_CAPACITY, Reason.NO_RDMA})
+UNRESOLVABLE = frozenset({Reason.EXCEEDS_CAPACITY, Reason.DRIVER_REFUSES, Reason.NO_RDMA})
 """Refusals that no eviction could turn into a fit."""
 
 MAX_REQUESTS = 256

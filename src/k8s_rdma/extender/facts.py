@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, NoReturn
 
+from k8s_rdma.core.allocation import foreign_use
 from k8s_rdma.core.ids import NodeName, PciAddress, PodUid, pci_address
-from k8s_rdma.core.inventory import Inventory, Pf, Used
+from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf, Used
 from k8s_rdma.core.placement import PlacedInterface
+from k8s_rdma.core.rates import Enforce
 from k8s_rdma.errors import MalformedError, Reason
+from k8s_rdma.wire.rest import ability_of
 
 if TYPE_CHECKING:
     from k8s_rdma.wire.rest import NodeReport
@@ -20,7 +23,8 @@ if TYPE_CHECKING:
 class NodeFacts:
     """A node at one generation of its report.
 
-    reported: what each pod holds there; the interfaces of several sandboxes of a pod together.
+    reported: what each pod holds there; the interfaces of several sandboxes of a pod together. Reservations
+        are as programmed, which may be more than was asked for.
     foreign: VFs that someone else holds or rated.
     """
 
@@ -34,15 +38,15 @@ def facts_of(report: NodeReport, node: NodeName) -> NodeFacts:
     """The facts of a report that `node` was asked for.
 
     MalformedError (`UNREADABLE_NODE`) when nothing may be concluded from it: another node answered, the
-    agent is down (its allocations are not known, and no pod could start there), a PF is named in no
-    known form, or nothing was seen because of what could not be read.
+    agent is down (its allocations are not known, and no pod could start there), what it tells of a PF
+    has no meaning, or not everything could be seen: what is missing must not look like less hardware.
     """
     if report.node != node:
         _refuse(f"the address answers for node {report.node!r}")
     if report.ledger != "ok":
         _refuse("its agent is down, so that what it has allocated is not known")
-    if not report.pfs and report.unreadable:
-        _refuse(f"no PF could be read: {report.unreadable[0]}")
+    if report.unreadable:
+        _refuse(f"not all of its hardware could be looked at: {'; '.join(report.unreadable)}")
     try:
         return _facts(report, node)
     except ValueError as error:
@@ -56,13 +60,26 @@ def _facts(report: NodeReport, node: NodeName) -> NodeFacts:
         if min(entry.capacity_vfs, entry.link_mbps or 0, *(vf.min_tx_rate for vf in entry.foreign)) < 0:
             msg = f"PF {entry.name}: a negative number"
             raise ValueError(msg)
-        pfs.append(Pf(name=entry.name, pci=pci, capacity_vfs=entry.capacity_vfs, link_mbps=entry.link_mbps))
+        rates = ability_of(entry.rates)
+        pfs.append(
+            Pf(
+                name=entry.name,
+                pci=pci,
+                capacity_vfs=entry.capacity_vfs,
+                link_mbps=entry.link_mbps,
+                rates=rates,
+                enforce=Enforce(entry.enforce),
+                driver=entry.driver,
+            )
+        )
         if entry.foreign:
-            foreign[pci] = Used(len(entry.foreign), sum(vf.min_tx_rate for vf in entry.foreign))
+            foreign[pci] = sum((foreign_use(rates, vf.min_tx_rate) for vf in entry.foreign), NOTHING_USED)
     reported: dict[PodUid, tuple[PlacedInterface, ...]] = {}
     for allocation in report.allocations:
         uid = PodUid(allocation.pod.uid)
-        placed = tuple(_placed(i.pf, i.min_tx_rate, i.max_tx_rate) for i in allocation.interfaces)
+        placed = tuple(
+            _placed(i.pf, max(i.min_tx_rate, i.set_min_tx_rate), i.max_tx_rate) for i in allocation.interfaces
+        )
         reported[uid] = reported.get(uid, ()) + placed
     return NodeFacts(
         generation=report.generation,

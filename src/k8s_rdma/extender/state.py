@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     OnChange: TypeAlias = "Callable[[NodeName, Situation | None, Situation | None], None]"
 
+_NO_INVENTORY = Inventory(node=NodeName(""), pfs=())
+
 NOT_ASKED = "the API server knows no such node, or it was not asked yet"
 
 
@@ -69,6 +71,7 @@ class _Node:
             reported=facts.reported if facts else {},
             foreign=facts.foreign if facts else {},
             promised={uid: reservation.interfaces for uid, reservation in self.reservations.items()},
+            inventory=facts.inventory if facts else _NO_INVENTORY,
             excluding=excluding,
         )
 

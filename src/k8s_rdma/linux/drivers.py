@@ -112,7 +112,8 @@ def _ice(port: Port) -> RateAbility:
 
 def _i40e(port: Port) -> RateAbility:
     """Rounds down to 50 Mb/s, and what is less up to it; refuses more than the link."""
-    return RateAbility(max=RateRange(step=50, smallest=50, largest=(port.link_mbps or 40_000) // 50 * 50))
+    largest = (port.link_mbps or 40_000) // 50 * 50
+    return RateAbility(max=RateRange(step=50, smallest=50, largest=largest)) if largest else NO_RATE
 
 
 def _ixgbe(port: Port) -> RateAbility:

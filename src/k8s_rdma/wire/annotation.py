@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 
-from k8s_rdma.core.request import MAX_INTERFACES, MAX_RATE_MBPS, InterfaceRequest, Request
+from k8s_rdma.core.rates import MAX_RATE_MBPS
+from k8s_rdma.core.request import MAX_INTERFACES, InterfaceRequest, Request
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.wire.json import describe_unknown, shown
 

@@ -1,0 +1,84 @@
+"""What drivers have against a request, in clauses for its refusal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from k8s_rdma.core.offers import offers
+from k8s_rdma.core.packing import best_fit
+from k8s_rdma.core.programming import objection
+from k8s_rdma.core.rates import Enforce
+from k8s_rdma.core.weights import effective_mins
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from k8s_rdma.core.ids import PciAddress
+    from k8s_rdma.core.inventory import Inventory, Used
+    from k8s_rdma.core.offers import Offer
+    from k8s_rdma.core.request import InterfaceRequest
+
+_MOST = 3
+"""Clauses; one interface that nothing takes is enough to refuse a request, and the line is for a terminal."""
+
+
+def objections(
+    wanted: Sequence[InterfaceRequest], inventory: Inventory, used: Mapping[PciAddress, Used]
+) -> tuple[str, ...]:
+    """The clauses, none when nothing but what is free matters. wanted: the largest reservation first."""
+    kinds = list(dict.fromkeys(wanted))
+    made = offers(kinds, inventory, used)
+    found = [*_refused(kinds, inventory), *_rounded(kinds, made), *_weighed(wanted, kinds, made)]
+    more = [f"{len(found) - _MOST} more such limits"] if len(found) > _MOST else []
+    return (*found[:_MOST], *more)
+
+
+def _refused(kinds: Sequence[InterfaceRequest], inventory: Inventory) -> Iterator[str]:
+    """Rates that cannot be programmed but must be: one clause for the PFs that say the same."""
+    said: dict[tuple[str, str], list[str]] = {}
+    for kind in kinds:
+        for pf in inventory.pfs:
+            why = objection(pf, kind)
+            if why:
+                by = "there" if pf.enforce is Enforce.HARDWARE else "by the pod"
+                said.setdefault((why, by), []).append(pf.name)
+    for (why, by), names in said.items():
+        yield f"{', '.join(names)}: {why}, and enforcement by hardware is demanded {by}"
+
+
+def _rounded(kinds: Sequence[InterfaceRequest], made: Sequence[Offer]) -> Iterator[str]:
+    """Reservations that cost more than they say."""
+    said: dict[tuple[int, int, str], list[str]] = {}
+    for offer in made:
+        for kind, cost in zip(kinds, offer.costs, strict=True):
+            if cost is not None and cost > kind.min_tx_rate_mbps:
+                key = kind.min_tx_rate_mbps, cost, offer.pf.driver
+                said.setdefault(key, []).append(offer.pf.name)
+    for (rate, cost, driver), names in said.items():
+        yield f"{', '.join(names)}: {driver} rounds a reservation of {rate} up to {cost} Mb/s"
+
+
+def _weighed(
+    wanted: Sequence[InterfaceRequest], kinds: Sequence[InterfaceRequest], made: Sequence[Offer]
+) -> Iterator[str]:
+    """Where the reservations would add up, but some VF would get less than its own."""
+    costs = {
+        kind: min((offer.costs[at] or 0 for offer in made if offer.costs[at] is not None), default=0)
+        for at, kind in enumerate(kinds)
+    }
+    chosen = best_fit([costs[kind] for kind in wanted], [offer.room for offer in made])
+    for at, offer in enumerate(made):
+        scheduler = offer.scheduler
+        if scheduler is None or chosen is None:
+            continue
+        joining = [costs[kind] for kind, there in zip(wanted, chosen, strict=True) if there == at]
+        mins = [*scheduler.mins, *joining, *[0] * scheduler.others]
+        got = effective_mins(mins, scheduler.link_mbps, scheduler.most)
+        short, rate = min(
+            zip((g - m for g, m in zip(got, mins, strict=True)), mins, strict=True), default=(0, 0)
+        )
+        if joining and short < 0:
+            yield (
+                f"{offer.pf.name}: minimum rates of {offer.pf.driver} are weights of 1 to {scheduler.most}, "
+                f"by which one VF would get {rate + short} of its {rate} Mb/s"
+            )

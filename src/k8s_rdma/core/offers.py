@@ -1,0 +1,75 @@
+"""What each PF offers to a request: what is free of it, which interfaces it takes, and at what cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from k8s_rdma.core.inventory import NOTHING_USED, Pf
+from k8s_rdma.core.programming import objection, reserved
+from k8s_rdma.core.rates import EVERY_RATE
+from k8s_rdma.core.rooms import Room
+from k8s_rdma.core.weights import Scheduler
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from k8s_rdma.core.ids import PciAddress
+    from k8s_rdma.core.inventory import Inventory, Used
+    from k8s_rdma.core.request import InterfaceRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """One PF's.
+
+    room: what is free of it; no bandwidth where it takes no reservation of the request, no VFs where it
+        takes nothing of it.
+    costs: what each kind of interface takes of its link, Mb/s; None for one that it does not take.
+    scheduler: where its minimum rates are weights.
+    """
+
+    pf: Pf
+    room: Room
+    costs: tuple[int | None, ...]
+    scheduler: Scheduler | None = None
+
+
+def room_of(pf: Pf, used: Used) -> Room:
+    """What is free of a PF; an unknown link has no bandwidth to reserve."""
+    return Room(max(0, (pf.link_mbps or 0) - used.mbps), max(0, pf.capacity_vfs - used.vfs))
+
+
+def offers(
+    kinds: Sequence[InterfaceRequest], inventory: Inventory, used: Mapping[PciAddress, Used]
+) -> list[Offer]:
+    """What each PF offers to these distinct interfaces."""
+    return [_offer(pf, used.get(pf.pci, NOTHING_USED), kinds) for pf in inventory.pfs]
+
+
+def _offer(pf: Pf, used: Used, kinds: Sequence[InterfaceRequest]) -> Offer:
+    room = room_of(pf, used)
+    if pf.rates is EVERY_RATE:
+        return Offer(pf=pf, room=room, costs=tuple([kind.min_tx_rate_mbps for kind in kinds]))
+    costs = tuple(None if objection(pf, kind) else reserved(pf, kind.min_tx_rate_mbps) for kind in kinds)
+    if not any(costs):
+        room = Room(0, room.vfs if 0 in costs else 0)
+    return Offer(pf=pf, room=room, costs=costs, scheduler=Scheduler.of(pf, used))
+
+
+def common_costs(made: Iterable[Offer], kinds: Sequence[InterfaceRequest]) -> list[int] | None:
+    """What each kind costs wherever there is room for it; None when that differs, or minima are weights.
+
+    Then a PF is told from another by its room alone.
+    """
+    costs: dict[int, int] = {}
+    for offer in made:
+        if offer.scheduler is not None:
+            return None
+        for index, kind in enumerate(kinds):
+            cost = offer.costs[index]
+            if not offer.room.vfs or (kind.min_tx_rate_mbps and not offer.room.mbps):
+                continue
+            if cost is None or costs.setdefault(index, cost) != cost:
+                return None
+    return [costs.get(index, kind.min_tx_rate_mbps) for index, kind in enumerate(kinds)]
