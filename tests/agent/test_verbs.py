@@ -15,13 +15,14 @@ from factories import PF0, PF1
 from k8s_rdma.agent.ipam import IpamPlugins, addressing
 from k8s_rdma.agent.node import Node, Sandbox
 from k8s_rdma.core.ids import ContainerId, NodeName, PodUid
+from k8s_rdma.core.kernel import Unreadable
 from k8s_rdma.core.ledger import Attachment, Ipam, Phase, Pod, Receipt
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.plan import plan
-from k8s_rdma.errors import K8sRdmaError, Reason
+from k8s_rdma.errors import STATUS, TRY_AGAIN_LATER, K8sRdmaError, Reason
 from k8s_rdma.wire.annotation import ANNOTATION, parse_request
 from k8s_rdma.wire.netconf import decode_netconf, ipam_of
-from k8s_rdma.wire.placement_annotation import encode
+from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -596,5 +597,86 @@ def test_add_looks_at_the_hardware_again_before_it_refuses(machine: Machine) -> 
             netns = machine.hardware.create_namespace()
             receipt, _ = await verbs.add(call("ADD"), netns, machine.stdin(asks({"min_tx_rate": 5})))
             assert receipt.interfaces[0].vf.pf == PF1
+
+    run(scenario)
+
+
+def test_add_is_told_to_try_again_when_what_was_promised_cannot_be_seen(machine: Machine) -> None:
+    async def scenario() -> None:
+        promised = Placement(
+            node=NodeName("w1"), interfaces=(PlacedInterface(pf=PF0, min_tx_rate_mbps=5, max_tx_rate_mbps=0),)
+        )
+        annotations = {PLACEMENT_ANNOTATION: encode(promised, PodUid("uid-p"), KEY)}
+        with machine.running(key=KEY) as (node, verbs):
+            machine.hardware.set_unreadable(Unreadable("PF f0", "no answer"), hidden=[PF0])
+            node.refresh()
+            netns = machine.hardware.create_namespace()
+            with pytest.raises(K8sRdmaError, match=f"PF {PF0} is promised") as caught:
+                await verbs.add(call("ADD"), netns, machine.stdin(annotations))
+            assert STATUS[caught.value.reason].cni == TRY_AGAIN_LATER
+            assert "no answer" in caught.value.details
+            assert not node.ledger.receipts
+            machine.hardware.set_unreadable()
+            receipt, _ = await verbs.add(call("ADD"), netns, machine.stdin(annotations))
+            assert receipt.interfaces[0].vf.pf == PF0
+
+    run(scenario)
+
+
+def test_add_uses_what_can_be_seen_and_is_told_to_try_again_when_that_is_too_little(machine: Machine) -> None:
+    async def scenario() -> None:
+        with machine.running() as (node, verbs):
+            machine.hardware.set_unreadable(Unreadable("PF f0", "no answer"), hidden=[PF0])
+            node.refresh()
+            for number in range(4):
+                netns = machine.hardware.create_namespace()
+                given = await verbs.add(
+                    call("ADD", f"c{number}", f"uid-{number}"), netns, machine.stdin(asks({}))
+                )
+                assert given[0].interfaces[0].vf.pf == PF1
+            with pytest.raises(K8sRdmaError, match="not everything could be looked at: PF f0") as caught:
+                await verbs.add(call("ADD"), machine.hardware.create_namespace(), machine.stdin(asks({})))
+            assert STATUS[caught.value.reason].cni == TRY_AGAIN_LATER
+
+    run(scenario)
+
+
+def test_add_is_told_to_try_again_while_the_kernel_is_silent(machine: Machine) -> None:
+    async def scenario() -> None:
+        with machine.running() as (node, verbs):
+            machine.hardware.silent = "netlink says no"
+            node.refresh()
+            netns = machine.hardware.create_namespace()
+            with pytest.raises(K8sRdmaError, match="netlink says no") as caught:
+                await verbs.add(call("ADD"), netns, machine.stdin(asks({})))
+            assert STATUS[caught.value.reason].cni == TRY_AGAIN_LATER
+            machine.hardware.silent = ""
+            assert await verbs.add(call("ADD"), netns, machine.stdin(asks({}))) is not None
+
+    run(scenario)
+
+
+def test_link_that_slows_below_what_was_promised_takes_nothing_and_gives_no_more(machine: Machine) -> None:
+    async def scenario() -> None:
+        with machine.running() as (node, verbs):
+            machine.hardware.remove_pf(PF1)
+            machine.hardware.set_link(PF0, 1000)
+            node.refresh()
+            netns = machine.hardware.create_namespace()
+            await verbs.add(call("ADD"), netns, machine.stdin(asks({"min_tx_rate": 600})))
+            applied = len(machine.kernel.applied)
+            for link_mbps in (500, None):
+                machine.hardware.set_link(PF0, link_mbps)
+                node.refresh()
+                assert not await verbs.reconcile()
+                with pytest.raises(K8sRdmaError, match="cannot give pod"):
+                    await verbs.add(
+                        call("ADD", "c2", "uid-q"),
+                        machine.hardware.create_namespace(),
+                        machine.stdin(asks({"min_tx_rate": 1})),
+                    )
+            assert len(machine.kernel.applied) == applied
+            assert node.hardware.pfs[0].vfs[0].min_tx_rate_mbps == 600
+            assert machine.hardware.interface("eth0", netns) is not None
 
     run(scenario)

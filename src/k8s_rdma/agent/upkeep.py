@@ -59,7 +59,7 @@ class Upkeep:
         self._worker = worker
         self._reporter = reporter
         self._pause = pause
-        self._retry_s = FIRST_RETRY_S
+        self._retry_s = 0.0
         self.hardware_changed = asyncio.Event()
 
     async def recover(self) -> None:
@@ -70,13 +70,15 @@ class Upkeep:
     async def run(self) -> None:
         """Until cancelled."""
         while True:
-            incomplete = self._node.observer.incomplete
-            changed = await self._changed_within(self._retry_s if incomplete else RECONCILE_S)
+            changed = await self._changed_within(self._patience_s())
             if changed:
                 await self._pause(max(SETTLE_S, REST_FACTOR * self._node.observer.last_s))
             different = await self._look() if changed or self._node.observer.incomplete else False
             if await self._verbs.reconcile() or different:
                 await self._reporter.publish()
+
+    def _patience_s(self) -> float:
+        return max(FIRST_RETRY_S, self._retry_s) if self._node.observer.incomplete else RECONCILE_S
 
     async def _changed_within(self, timeout_s: float) -> bool:
         either = [
@@ -100,9 +102,9 @@ class Upkeep:
         different = await self._worker.run(self._node.refresh)
         observer = self._node.observer
         if observer.incomplete:
-            self._retry_s = min(2 * self._retry_s, LAST_RETRY_S)
+            self._retry_s = min(max(FIRST_RETRY_S, 2 * self._retry_s), LAST_RETRY_S)
             unreadable = [f"{item.what}: {item.why}" for item in self._node.hardware.unreadable]
             _log.warning("observe_failed", error=observer.error, unreadable=unreadable)
         else:
-            self._retry_s = FIRST_RETRY_S
+            self._retry_s = 0.0
         return different

@@ -44,14 +44,14 @@ class FakeKernel:
 
     machine: what it acts on; another FakeKernel on the same machine is the agent after a restart.
     applied: every step that was asked for, failed ones too.
-    observations: how often the hardware was looked at.
+    observations, samples: how often the hardware was looked at, and its traffic.
     """
 
     def __init__(self, machine: FakeMachine) -> None:
         """Act on this machine."""
         self.machine = machine
         self.applied: list[Step] = []
-        self.observations = 0
+        self.observations = self.samples = 0
         self._faults: list[_Fault] = []
         self._watches: list[Callable[[], None]] = []
 
@@ -90,6 +90,7 @@ class FakeKernel:
     def sample(self, holders: Mapping[VfRef, NetnsRef]) -> tuple[VfCounters, ...]:  # noqa: ARG002  all count here
         """The counters of the machine, which tells them wherever a VF is."""
         with self.machine.lock:
+            self.samples += 1
             self._require_answers()
             return tuple(self.machine.counters[vf] for vf in sorted(self.machine.functions))
 
