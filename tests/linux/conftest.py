@@ -9,9 +9,11 @@ import pytest
 
 from k8s_rdma.linux.netns import create_namespace, entered
 from k8s_rdma.linux.rtnl import Rtnl
+from linux.small_machine import SmallMachine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 
 @pytest.fixture
@@ -31,3 +33,8 @@ def namespace() -> Iterator[int]:
 def rtnl(namespace: int) -> Iterator[Rtnl]:
     with Rtnl() as opened:
         yield opened
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> SmallMachine:
+    return SmallMachine(tmp_path)

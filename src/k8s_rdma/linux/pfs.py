@@ -40,7 +40,7 @@ class Missing(Enum):
     """What a PF lacks to be ours.
 
     DRIVER: it is bound to none. NETDEV: its driver made none, or it is in another network namespace.
-    AGREEMENT: netlink knows nothing of the netdev that sysfs names. RDMA: it has no RDMA device.
+    AGREEMENT: netlink, or a driver, for the netdev that sysfs names. RDMA: it has no RDMA device.
     LEAVE: it carries the default route, and its rule does not name it.
     """
 
@@ -216,10 +216,11 @@ def _matches(rule: PfRule, pf: FoundPf, names: frozenset[str]) -> bool:
 
 def _incomplete(pf: FoundPf, rule: PfRule) -> LeftOut:
     who = f"PF {pf.pci} ({pf.vendor})"
-    if pf.driver is None:
+    if pf.driver is None and not pf.netdevs:
         return LeftOut(pf, rule, Missing.DRIVER, f"{who} is not used: no driver is bound to it")
     if pf.netdevs:
-        why = f"sysfs has {', '.join(pf.netdevs)} as its netdev, of which netlink knows nothing"
+        other = "of which netlink knows nothing" if pf.driver else "and no driver that could have made it"
+        why = f"sysfs has {', '.join(pf.netdevs)} as its netdev, {other}"
         return LeftOut(pf, rule, Missing.AGREEMENT, f"{who} is not used: {why}")
     why = "has made no netdev" if pf.netdevs is None else "has its netdev in another network namespace"
     return LeftOut(pf, rule, Missing.NETDEV, f"{who} is not used: its driver {pf.driver} {why}")
