@@ -14,7 +14,7 @@ import msgspec
 from k8s_rdma.linux.netlink import NetlinkError
 from k8s_rdma.linux.queries import RdmaDevice, RdmaPort, VfInfo
 from k8s_rdma.linux.rtnl import Link
-from k8s_rdma.sim.recorded_sysfs import RecordedTree
+from k8s_rdma.sim.recorded_sysfs import RecordedSysfs, RecordedTree
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,11 +24,16 @@ if TYPE_CHECKING:
 
 
 class RecordedMachine:
-    """One machine; `looks` counts what was read of it and asked."""
+    """One machine; `looks` counts what was read of it and asked.
+
+    sysfs, queries: what `linux.sysfs.Sysfs` and `linux.queries.Queries` are of a real one.
+    """
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self.tree = RecordedTree(machine.sysfs)
+        self.sysfs = RecordedSysfs(self.tree, self.look)
+        self.queries = RecordedQueries(self)
         self.looks = 0
         self._leaving: tuple[PciAddress, int] | None = None
 
@@ -60,6 +65,7 @@ class RecordedMachine:
             self.tree.names(device)
         ):
             self.tree.remove(f"{device}/{name}")
+        self.tree.set_text(f"{device}/sriov_numvfs", "0")
         self._forget(netdevs, addresses)
 
     def _forget(self, netdevs: set[str], addresses: set[str]) -> None:

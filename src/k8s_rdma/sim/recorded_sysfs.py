@@ -1,7 +1,6 @@
 """A recorded sysfs, served from memory: directories, symbolic links, and what the kernel refuses to read.
 
-Paths are those below the root of sysfs, with or without `/` at the beginning. Failures are the OSErrors that
-reading files gives.
+Every failure is an OSError with the kernel's errno.
 """
 
 from __future__ import annotations
@@ -10,10 +9,11 @@ import errno
 import os
 from typing import TYPE_CHECKING
 
+from k8s_rdma.linux.sysfs import Sysfs
 from k8s_rdma.wire.machine_yaml import Refused, SymbolicLink
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from k8s_rdma.wire.machine import Entry
 
@@ -24,13 +24,19 @@ _DIRECTORY = None
 
 
 class RecordedTree:
-    """Entries by path; directories are those that have something below them, and the empty ones recorded."""
+    """Entries by path; directories are those that have something below them, and the empty ones recorded.
+
+    As in sysfs, links lead to something: to an empty directory where nothing is recorded of it.
+    """
 
     def __init__(self, entries: Mapping[str, Entry]) -> None:
         self._nodes: dict[str, Entry] = {"": _DIRECTORY}
         self._names: dict[str, set[str]] = {"": set()}
         for path, entry in entries.items():
             self._enter(path, entry)
+        for entry in entries.values():
+            if isinstance(entry, SymbolicLink) and entry.target[1:] not in self._nodes:
+                self._enter(entry.target[1:], _DIRECTORY)
 
     def _enter(self, path: str, entry: Entry) -> None:
         parent, _, name = path.rpartition("/")
@@ -59,6 +65,15 @@ class RecordedTree:
         if node is not _DIRECTORY:
             raise _error(errno.ENOTDIR, path)
         return sorted(self._names[found])
+
+    def target(self, path: str) -> str:
+        """The last part of where a link leads."""
+        parent, _, name = path.rstrip("/").rpartition("/")
+        directory = self.resolved(parent)
+        node = self._node(directory, f"{directory}/{name}" if directory else name, path)
+        if not isinstance(node, SymbolicLink):
+            raise _error(errno.EINVAL, path)
+        return node.target.rpartition("/")[2]
 
     def resolved(self, path: str) -> str:
         """The path itself, where it leads through no symbolic link any more."""
@@ -90,6 +105,11 @@ class RecordedTree:
             raise _error(errno.ENOENT, path)
         return self._nodes[below]
 
+    def set_text(self, path: str, text: str) -> None:
+        """Give the file at a resolved path another text; without one there nothing happens."""
+        if path in self._nodes:
+            self._nodes[path] = text
+
     def remove(self, path: str) -> None:
         """Take away a resolved path, what is below it, and the links that lead there."""
         links = {at: node.target[1:] for at, node in self._nodes.items() if isinstance(node, SymbolicLink)}
@@ -105,6 +125,39 @@ class RecordedTree:
         self._names[parent].discard(name)
         self._names.pop(path, None)
         del self._nodes[path]
+
+
+class RecordedSysfs(Sysfs):
+    """The sysfs of a recorded machine; nothing can be written to it (EROFS)."""
+
+    def __init__(self, tree: RecordedTree, look: Callable[[], None]) -> None:
+        """`look` is called before anything is looked at."""
+        super().__init__()
+        self._tree, self._look = tree, look
+
+    def read(self, path: str) -> str:
+        """A file's text, whole."""
+        self._look()
+        return self._tree.read(path)
+
+    def names(self, path: str) -> list[str]:
+        """What a directory holds."""
+        self._look()
+        return self._tree.names(path)
+
+    def target(self, path: str) -> str:
+        """The last part of where a symbolic link leads."""
+        self._look()
+        return self._tree.target(path)
+
+    def resolved(self, path: str) -> str:
+        """The path without symbolic links."""
+        self._look()
+        return self._tree.resolved(path)
+
+    def write(self, path: str, _text: str) -> None:
+        """Refuse."""
+        raise _error(errno.EROFS, path)
 
 
 def _error(number: int, path: str) -> OSError:

@@ -43,7 +43,7 @@ class Refused:
 
     def __post_init__(self) -> None:
         """Refuse a name that is none."""
-        if self.error not in errno.errorcode.values():
+        if not (self.error.startswith("E") and hasattr(errno, self.error)):
             msg = f"!refused: expected the name of an error such as EINVAL, got {self.error!r}"
             raise MalformedError(msg)
 
