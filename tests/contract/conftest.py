@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from contract.hardware_lab import HardwareLab, needs_hardware
 from contract.lab import FakeLab
 from contract.linux_lab import needs_namespaces
 from contract.virtual_lab import VirtualLab
@@ -18,7 +19,13 @@ if TYPE_CHECKING:
     from contract.lab import Lab
 
 
-@pytest.fixture(params=["fake", pytest.param("virtual", marks=needs_namespaces)])
+@pytest.fixture(
+    params=[
+        "fake",
+        pytest.param("virtual", marks=needs_namespaces),
+        pytest.param("hardware", marks=needs_hardware),
+    ]
+)
 def make_lab(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[int], Lab]]:
     """A machine with so many VFs on each PF, run by one of the kernels."""
     with ExitStack() as stack:
@@ -26,8 +33,10 @@ def make_lab(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callabl
         def make(vfs: int) -> Lab:
             if request.param == "fake":
                 return FakeLab(vfs)
-            lab = VirtualLab(tmp_path, vfs)
+            lab = VirtualLab(tmp_path, vfs) if request.param == "virtual" else HardwareLab(tmp_path)
             stack.callback(lab.close)
+            if lab.vfs < vfs:
+                pytest.skip(f"needs {vfs} VFs on a PF, has {lab.vfs}")
             return lab
 
         yield make

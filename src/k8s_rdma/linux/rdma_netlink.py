@@ -6,6 +6,7 @@ Source: Linux `include/uapi/rdma/rdma_netlink.h` and `drivers/infiniband/core/nl
 from __future__ import annotations
 
 import errno
+from contextlib import nullcontext
 from enum import StrEnum, unique
 from typing import Self
 
@@ -15,16 +16,19 @@ from k8s_rdma.linux.netlink import (
     NetlinkSocket,
     attributes,
     connect,
+    each_attribute,
     number,
     string,
     u32,
 )
+from k8s_rdma.linux.netns import entered
 from k8s_rdma.linux.queries import RdmaDevice, RdmaPort
 
 _NLDEV = 5 << 10
-_GET, _SET, _PORT_GET, _SYS_GET = (_NLDEV + command for command in (1, 2, 5, 6))
+_GET, _SET, _PORT_GET, _SYS_GET, _STAT_GET = (_NLDEV + command for command in (1, 2, 5, 6, 17))
 _DEV_INDEX, _DEV_NAME, _PORT_INDEX, _FW_VERSION, _NODE_GUID = 1, 2, 3, 5, 6
 _PORT_STATE, _NDEV_INDEX, _NETNS_MODE, _NET_NS_FD = 12, 50, 66, 68
+_HWCOUNTERS, _HWCOUNTER_NAME, _HWCOUNTER_VALUE = 80, 82, 83
 
 _PORT_STATES = ("NOP", "DOWN", "INIT", "ARMED", "ACTIVE", "ACTIVE_DEFER")
 """`enum ib_port_state`, include/rdma/ib_verbs.h."""
@@ -43,16 +47,17 @@ class NetnsMode(StrEnum):
 class RdmaNetlink:
     """One namespace's RDMA devices. Every failure is a `NetlinkError`.
 
-    It keeps the namespace alive; close it soon unless it is one's own.
+    It keeps the namespace alive; close it soon unless it is one's own. A descriptor must stay open as long.
     """
 
-    def __init__(self, namespace: int | None = None) -> None:
-        """Open in the namespace of this descriptor, by default in the calling thread's own.
+    def __init__(self, namespace: int | None = None, *, socket: NetlinkSocket | None = None) -> None:
+        """Open in the namespace of this descriptor, by default in the thread's own; or ask by `socket`.
 
         NetlinkError EPROTONOSUPPORT while the kernel knows no RDMA (no driver has loaded `ib_core`).
         """
+        self._namespace = namespace
         try:
-            self._socket = NetlinkSocket(connect(RDMA, namespace))
+            self._socket = socket or NetlinkSocket(connect(RDMA, namespace))
         except OSError as error:
             raise NetlinkError("RDMA netlink", error.errno or errno.EIO) from error
 
@@ -82,13 +87,34 @@ class RdmaNetlink:
                     raise
         raise NetlinkError("RDMA devices", errno.EINTR, f"changed under way {_ATTEMPTS} times")
 
+    def indexes(self) -> dict[str, int]:
+        """The devices that this namespace sees, by name; one request, where `devices` makes one for each."""
+        found = map(attributes, self._socket.dump(_GET, b"", "RDMA devices"))
+        return {string(each[_DEV_NAME]): number(each[_DEV_INDEX]) for each in found}
+
+    def hw_counters(self, index: int) -> dict[str, int]:
+        """A device's `hw_counters` by the kernel's names, those of its first port; none where it has none."""
+        try:
+            answer = self._socket.get(
+                _STAT_GET, u32(_DEV_INDEX, index) + u32(_PORT_INDEX, 1), f"counters of RDMA device #{index}"
+            )
+        except NetlinkError as error:
+            if error.errno in (errno.EINVAL, errno.EOPNOTSUPP):  # no such device here; it has no counters
+                return {}
+            raise
+        entries = (attributes(entry) for _, entry in each_attribute(attributes(answer)[_HWCOUNTERS]))
+        return {string(entry[_HWCOUNTER_NAME]): number(entry[_HWCOUNTER_VALUE]) for entry in entries}
+
     def move(self, index: int, namespace: int, what: str) -> None:
         """Bring a device of this namespace into another one (a descriptor); `what` begins the error.
 
         Whatever has it open is cut off. EOPNOTSUPP in the shared mode, and of a driver that cannot;
         EINVAL when there is no such device here.
         """
-        self._socket.do(_SET, u32(_DEV_INDEX, index) + u32(_NET_NS_FD, namespace), what)
+        # A device is taken from the namespace of the thread that asks, whatever that of its socket is
+        # (ib_device_set_netns_put, drivers/infiniband/core/device.c: ENODEV).
+        with nullcontext() if self._namespace is None else entered(self._namespace):
+            self._socket.do(_SET, u32(_DEV_INDEX, index) + u32(_NET_NS_FD, namespace), what)
 
     def _device(self, found: dict[int, bytes]) -> RdmaDevice:
         index, name = number(found[_DEV_INDEX]), string(found[_DEV_NAME])

@@ -1,0 +1,199 @@
+"""`core.kernel.Kernel` on SR-IOV hardware, in the network namespace where it is made."""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from k8s_rdma.core.step import (
+    BringHome,
+    ClearInterface,
+    ConfigureInterface,
+    GiveVf,
+    SetRates,
+    VfRate,
+    VfRef,
+)
+from k8s_rdma.errors import KernelError
+from k8s_rdma.linux.changes import Changes
+from k8s_rdma.linux.netlink_queries import NetlinkQueries
+from k8s_rdma.linux.netns import current_namespace
+from k8s_rdma.linux.observation import Observer
+from k8s_rdma.linux.pod_interface import clear, configure, make_bare
+from k8s_rdma.linux.sysfs import Sysfs
+from k8s_rdma.linux.unannounced import files_without_events
+from k8s_rdma.linux.vf_config import set_vfs, vlan
+from k8s_rdma.linux.vf_moves import VfMoves
+from k8s_rdma.linux.vf_places import VfPlaces, words
+from k8s_rdma.linux.vf_rates import set_rates, with_rates
+from k8s_rdma.linux.vf_rdma import VfRdma
+from k8s_rdma.linux.vf_traffic import VfTraffic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from k8s_rdma.core.ids import PciAddress
+    from k8s_rdma.core.kernel import Hardware, PfState, VfCounters
+    from k8s_rdma.core.selection import Selection
+    from k8s_rdma.core.step import NetnsRef, Step
+    from k8s_rdma.linux.netns import Namespaces
+    from k8s_rdma.linux.subscriptions import Dirty
+
+
+class SriovKernel:
+    """Implements `core.kernel.Kernel`; made and used on one thread, which must stay in its namespace."""
+
+    def __init__(self, namespaces: Namespaces, selection: Selection, sysfs: Path | str = "/sys") -> None:
+        """Work with the PFs that are selected; `sysfs` must be mounted in the same network namespace."""
+        self._namespaces = namespaces
+        self._watchers: list[Callable[[], None]] = []
+        self._watching = threading.Lock()
+        with ExitStack() as undo:
+            host = current_namespace()
+            undo.callback(os.close, host)
+            self._root, self._sysfs = Path(sysfs), Sysfs(sysfs)
+            self._queries = undo.enter_context(NetlinkQueries())
+            self._changes = undo.enter_context(Changes(self._tell))
+            self._observer = Observer(self._sysfs, self._queries, selection)
+            self._places = VfPlaces(self._queries.rtnl, self._sysfs)
+            rdma = VfRdma(queries=self._queries, sysfs=self._sysfs, host=host)
+            self._moves = VfMoves(
+                rtnl=self._queries.rtnl, host=host, namespaces=namespaces, places=self._places, rdma=rdma
+            )
+            self._traffic = VfTraffic(
+                queries=self._queries, sysfs=self._sysfs, namespaces=namespaces, rdma=rdma
+            )
+            self._pfs: dict[PciAddress, PfState] = {}
+            self._stale: frozenset[int] = frozenset()
+            self._all_stale = True
+            self._files: frozenset[str] = frozenset()
+            self._open = undo.pop_all()
+
+    def observe(self) -> Hardware:
+        """Everything there is now; PFs whose VFs were not changed since are not asked about them again."""
+        hardware = self._look()
+        files = files_without_events(self._sysfs, hardware)
+        if files != self._files:
+            self._files = files
+            self._changes.watch_files(self._root / file for file in files)
+            hardware = self._look()  # they may have changed before they were watched
+        return hardware
+
+    def apply(self, step: Step) -> None:
+        """Make the step hold."""
+        match step:
+            case SetRates():
+                self._set_rates(step)
+            case GiveVf():
+                self._moves.give(step)
+            case BringHome():
+                self._moves.bring_home(step)
+            case ConfigureInterface():
+                with self._namespaces.existing(step.netns) as namespace:
+                    configure(step, namespace)
+            case ClearInterface():
+                with self._namespaces.opened(step.netns) as namespace:
+                    if namespace is not None:
+                        clear(step, namespace)
+
+    def namespace_alive(self, netns: NetnsRef) -> bool:
+        """Whether that very namespace still exists."""
+        return self._namespaces.alive(netns)
+
+    def sample(self, holders: Mapping[VfRef, NetnsRef]) -> tuple[VfCounters, ...]:
+        """The traffic of all VFs, from their PFs or from their netdevs."""
+        return self._traffic.sample(self.observe(), holders)
+
+    def reset(self, vf: VfRef) -> None:
+        """Make a VF that is at home nobody's, and look whether it is."""
+        link = self._places.at_home(vf)
+        if link is None:
+            msg = f"{words(vf)}: not in the host's namespace, so it is not reset"
+            raise KernelError(msg)
+        what = f"{words(vf)}: reset"
+        make_bare(link, self._queries.rtnl, what)
+        self._set_rates(SetRates(pf=vf.pf, rates=(VfRate(vf.index),), previous=(VfRate(vf.index),)))
+        pf = self._pf(vf.pf)
+        if any((each.vlan or each.qos) and each.index == vf.index for each in pf.vfs):
+            set_vfs(self._queries.rtnl, self._index(pf), what, [vlan(vf.index, 0)])
+        self._require_nobodys(vf, what)
+
+    def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
+        """Call `changed` from a thread of the kernel's own after something may have changed."""
+        with self._watching:
+            self._watchers.append(changed)
+
+        def end() -> None:
+            with self._watching:
+                if changed in self._watchers:
+                    self._watchers.remove(changed)
+
+        return end
+
+    def close(self) -> None:
+        """Release sockets and threads; once more does nothing."""
+        self._open.close()
+
+    def _tell(self) -> None:
+        with self._watching:
+            for changed in self._watchers:
+                changed()
+
+    def _look(self) -> Hardware:
+        self._gather()
+        hardware = self._observer.observe(None if self._all_stale else self._stale)
+        self._stale, self._all_stale = frozenset(), False
+        self._pfs = {pf.pci: pf for pf in hardware.pfs}
+        return hardware
+
+    def _gather(self) -> Dirty:
+        """What changed since this was called last; it is stale for the next observation, too."""
+        dirty = self._changes.dirty()
+        self._stale |= dirty.links
+        self._all_stale |= dirty.everything
+        return dirty
+
+    def _set_rates(self, step: SetRates) -> None:
+        if not step.rates:
+            return
+        pf = self._pf(step.pf)
+        del self._pfs[pf.pci]  # what holds when this fails is not known
+        seen = {vf.index: VfRate(vf.index, vf.min_tx_rate_mbps, vf.max_tx_rate_mbps) for vf in pf.vfs}
+        now = set_rates(step, pf, rtnl=self._queries.rtnl, index=self._index(pf), seen=seen)
+        self._pfs[pf.pci] = with_rates(pf, now)
+        self._gather()  # that was ourselves
+
+    def _pf(self, pci: PciAddress) -> PfState:
+        """A PF as it is now; looked at again if it is not known, or something of it changed since."""
+        known, dirty = self._pfs.get(pci), self._gather()
+        if known is None or dirty.everything or self._index(known) in dirty.links:
+            self.observe()
+            known = self._pfs.get(pci)
+        if known is None:
+            msg = f"PF {pci}: there is no such PF among those that are ours"
+            raise KernelError(msg)
+        return known
+
+    def _index(self, pf: PfState) -> int:
+        """Of its netdev; 0, which none has, when that is not called so any more."""
+        link = self._queries.rtnl.link(pf.name)
+        return link.index if link is not None and link.device in ("", pf.pci) else 0
+
+    def _require_nobodys(self, vf: VfRef, what: str) -> None:
+        self.observe()
+        state = next((each for each in self._pf(vf.pf).vfs if each.index == vf.index), None)
+        link = self._places.at_home(vf)
+        if state is None or link is None:
+            msg = f"{what}: it has just gone away"
+            raise KernelError(msg)
+        left = {
+            "is up": link.up,
+            "has addresses": bool(self._queries.rtnl.addresses(link.index)),
+            f"has VLAN {state.vlan}, QoS {state.qos}": bool(state.vlan or state.qos),
+        }
+        if any(left.values()):
+            msg = f"{what}: it still {', '.join(words for words, holds in left.items() if holds)}"
+            raise KernelError(msg)

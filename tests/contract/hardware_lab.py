@@ -1,0 +1,122 @@
+"""Two SR-IOV PFs of the machine, of which the variable K8S_RDMA_HARDWARE_PFS says which.
+
+Their VFs must be nobody's: tests move them, set their rates, and leave them as they were.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contract.linux_lab import DEADLINE_S, LinuxLab, ip, run
+from k8s_rdma.core.ids import PciAddress
+from k8s_rdma.core.selection import PfRule, Selection
+from k8s_rdma.linux.drivers import ability
+from k8s_rdma.linux.kernel import SriovKernel
+
+VARIABLE = "K8S_RDMA_HARDWARE_PFS"
+FEWEST_VFS = 3
+PFS = tuple(os.environ.get(VARIABLE, "").split(",")) if os.environ.get(VARIABLE) else ()
+
+needs_hardware = pytest.mark.skipif(
+    not PFS, reason=f"needs SR-IOV hardware: set {VARIABLE}, such as to eth0,eth1"
+)
+
+
+@dataclass(frozen=True)
+class Home:
+    """A VF's netdev before the first test, by what the system's own programs tell."""
+
+    name: str
+    mac: str
+    mtu: int
+
+
+class HardwareLab(LinuxLab):
+    """In the host's own namespace, which the tests' thread is in."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        assert len(PFS) == 2, f"{VARIABLE}: two PFs, such as eth0,eth1; not {PFS}"
+        self.pf_names = PFS[0], PFS[1]
+        self.pcis = _pci(PFS[0]), _pci(PFS[1])
+        self.homes = {(pf, index): _home(PFS[pf], index) for pf in (0, 1) for index in range(_vfs(PFS[pf]))}
+        self.vfs = min(_vfs(name) for name in PFS)
+        assert self.vfs >= FEWEST_VFS, f"{PFS}: {FEWEST_VFS} VFs on each"
+        self.link_mbps = int(Path(f"/sys/class/net/{PFS[0]}/speed").read_text())
+        self.rates = ability(driver=_driver(PFS[0]), link_mbps=self.link_mbps, vendor=_vendor(PFS[0]))
+        with ExitStack() as failed:
+            failed.callback(self.close)
+            self.stack.callback(self._tidy)
+            self.kernel = self.another_kernel()
+            failed.pop_all()
+
+    def vf_name(self, pf: int, index: int) -> str:
+        return self.homes[pf, index].name
+
+    def another_kernel(self) -> SriovKernel:
+        selection = Selection(require_rdma=False, rules=(PfRule(names=frozenset(PFS)),))
+        kernel = SriovKernel(self.namespaces, selection)
+        self.stack.callback(kernel.close)
+        return kernel
+
+    def _tidy(self) -> None:
+        """Wait until all VFs are back, and make them what they were."""
+        for (pf, index), home in self.homes.items():
+            name = _await_netdev(PFS[pf], index)
+            link = ("ip", "link", "set", name)
+            run(*link, "down")
+            run("ip", "address", "flush", "dev", name)
+            if name != home.name:
+                run(*link, "name", home.name)
+            run("ip", "link", "set", home.name, "address", home.mac, "mtu", str(home.mtu))
+        for name in PFS:
+            for vf in _details(name)["vfinfo_list"]:
+                if vf["rate"]["max_tx"] or vf["rate"]["min_tx"]:
+                    run(
+                        "ip", "link", "set", name, "vf", str(vf["vf"]), "max_tx_rate", "0", "min_tx_rate", "0"
+                    )
+
+
+def _await_netdev(pf: str, index: int) -> str:
+    deadline = time.monotonic() + DEADLINE_S
+    while not (names := _netdevs(pf, index)):
+        assert time.monotonic() < deadline, f"VF {index} of {pf} is not at home"
+        time.sleep(0.02)
+    return names[0]
+
+
+def _netdevs(pf: str, index: int) -> list[str]:
+    return [each.name for each in Path(f"/sys/class/net/{pf}/device/virtfn{index}/net").iterdir()]
+
+
+def _home(pf: str, index: int) -> Home:
+    link = _details(_netdevs(pf, index)[0])
+    return Home(link["ifname"], link["address"], link["mtu"])
+
+
+def _details(name: str) -> dict[str, Any]:
+    return ip(None, "-details", "link", "show", name)[0]
+
+
+def _pci(pf: str) -> PciAddress:
+    return PciAddress(Path(f"/sys/class/net/{pf}/device").resolve().name)
+
+
+def _vfs(pf: str) -> int:
+    return int(Path(f"/sys/class/net/{pf}/device/sriov_numvfs").read_text())
+
+
+def _driver(pf: str) -> str:
+    return Path(f"/sys/class/net/{pf}/device/driver").resolve().name
+
+
+def _vendor(pf: str) -> str:
+    device = Path(f"/sys/class/net/{pf}/device")
+    return ":".join((device / name).read_text().strip().removeprefix("0x") for name in ("vendor", "device"))
