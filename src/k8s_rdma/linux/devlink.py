@@ -40,9 +40,9 @@ class DevlinkDevice(NamedTuple):
 class Devlink:
     """The devlink devices of the calling thread's network namespace. Every failure is a `NetlinkError`."""
 
-    def __init__(self) -> None:
-        """Open a socket; the family may come later, with the first driver that has it."""
-        self._socket = NetlinkSocket(connect(GENERIC))
+    def __init__(self, socket: NetlinkSocket | None = None) -> None:
+        """Ask by this socket, or a new one; the family may come later, with the first driver that has it."""
+        self._socket = socket or NetlinkSocket(connect(GENERIC))
         self._family: int | None = None
 
     def __enter__(self) -> Self:

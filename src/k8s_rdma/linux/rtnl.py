@@ -91,9 +91,9 @@ class Rtnl:
     It keeps the namespace alive; close it soon unless it is one's own.
     """
 
-    def __init__(self, namespace: int | None = None) -> None:
-        """Open in the namespace of this descriptor, by default in the calling thread's own."""
-        self.socket = NetlinkSocket(connect(ROUTE, namespace))
+    def __init__(self, namespace: int | None = None, *, socket: NetlinkSocket | None = None) -> None:
+        """Open in the namespace of this descriptor, by default in the thread's own; or ask by `socket`."""
+        self.socket = socket or NetlinkSocket(connect(ROUTE, namespace))
 
     def __enter__(self) -> Self:
         return self

@@ -1,0 +1,83 @@
+"""Conversations with the kernel: recorded where the hardware is, replayed where it is not.
+
+A file holds a request a line (`> ` and its bytes in hexadecimal), and below it what answered (`< `), a line a
+datagram. Sequence and port numbers are 0 there. Lines that begin with `#` say where it was recorded.
+"""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from k8s_rdma.linux.netlink import NetlinkSocket, connect
+
+if TYPE_CHECKING:
+    import socket
+
+FOLDER = Path(__file__).with_name("recorded")
+_SEQUENCE_AND_PORT = struct.Struct("=II")
+
+
+def replayed(name: str) -> NetlinkSocket:
+    """A socket that answers the requests of a recorded conversation, and no others."""
+    return NetlinkSocket(Replay((FOLDER / f"{name}.txt").read_text()))
+
+
+class Replay:
+    """A connection; of several equal requests each gets its own answer, and any after them the last one."""
+
+    def __init__(self, conversation: str) -> None:
+        self._answers: dict[bytes, list[list[bytes]]] = {}
+        self._waiting: list[bytes] = []
+        datagrams: list[bytes] = []
+        for line in conversation.splitlines():
+            direction, _, data = line.partition(" ")
+            if direction == ">":
+                datagrams = []
+                self._answers.setdefault(bytes.fromhex(data), []).append(datagrams)
+            elif direction == "<":
+                datagrams.append(bytes.fromhex(data))
+
+    def send(self, request: bytes) -> int:
+        sequence = struct.unpack_from("=I", request, 8)[0]
+        answers = self._answers.get(_numbered(request, 0))
+        assert answers is not None, f"not recorded: {_numbered(request, 0).hex()}"
+        answer = answers.pop(0) if len(answers) > 1 else answers[0]
+        self._waiting = [_numbered(datagram, sequence) for datagram in answer]
+        return len(request)
+
+    def recvmsg(self, size: int) -> tuple[bytes, list[object], int, None]:
+        return self._waiting.pop(0)[:size], [], 0, None
+
+    def close(self) -> None:
+        pass
+
+
+class Recording:
+    """A connection to the kernel that writes down what is said."""
+
+    def __init__(self, family: int) -> None:
+        self._kernel: socket.socket = connect(family)
+        self.lines: list[str] = []
+
+    def send(self, request: bytes) -> int:
+        self.lines.append(f"> {_numbered(request, 0).hex()}")
+        return self._kernel.send(request)
+
+    def recvmsg(self, size: int) -> tuple[bytes, list[object], int, object]:
+        data, ancillary, flags, sender = self._kernel.recvmsg(size)
+        self.lines.append(f"< {_numbered(data, 0).hex()}")
+        return data, ancillary, flags, sender
+
+    def close(self) -> None:
+        self._kernel.close()
+
+
+def _numbered(datagram: bytes, sequence: int) -> bytes:
+    """The same with another sequence number in each of its messages."""
+    data, start = bytearray(datagram), 0
+    while start + 16 <= len(data):
+        _SEQUENCE_AND_PORT.pack_into(data, start + 8, sequence, 0)
+        start += (struct.unpack_from("=I", data, start)[0] + 3) & ~3
+    return bytes(data)
