@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import struct
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -14,7 +13,8 @@ import uvloop
 
 from k8s_rdma.http_server import listen
 from k8s_rdma.server.agent_link import AgentLink
-from k8s_rdma.server.run import serve
+from k8s_rdma.server.run import EVERYBODY, Access, serve
+from k8s_rdma.server.traffic import Traffic
 from k8s_rdma.wire.rest import (
     Allocation,
     Enforced,
@@ -26,10 +26,13 @@ from k8s_rdma.wire.rest import (
     VfReport,
     encode_report,
 )
+from k8s_rdma.wire.state import HEADER, Kind, decode_header, encode_counters, encode_message
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
     from pathlib import Path
+
+    from k8s_rdma.wire.state import Counters
 
 DEADLINE_S = 20
 THEN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -92,11 +95,23 @@ class PlayedAgent:
     """Accepts on `state.sock`; what a reader gets is the test's business."""
 
     _server: asyncio.Server
-    _accepted: asyncio.Queue[asyncio.StreamWriter]
+    _accepted: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]]
+    _readers: list[asyncio.StreamReader] = field(default_factory=list)
     _writers: list[asyncio.StreamWriter] = field(default_factory=list)
 
     async def accept(self) -> None:
-        self._writers.append(await self._accepted.get())
+        reader, writer = await self._accepted.get()
+        self._readers.append(reader)
+        self._writers.append(writer)
+
+    async def asked(self) -> Kind:
+        """The kind of the reader's next message, which has no body."""
+        kind, size = decode_header(await self._readers[-1].readexactly(HEADER.size))
+        assert size == 0
+        return kind
+
+    async def answer(self, counters: Counters) -> None:
+        await self.send_bytes(encode_message(Kind.COUNTERS, encode_counters(counters)))
 
     async def send(self, told: NodeReport) -> None:
         await self.send_bytes(framed(encode_report(told)))
@@ -110,21 +125,21 @@ class PlayedAgent:
 
 
 def framed(document: bytes) -> bytes:
-    return struct.pack("<I", len(document)) + document
+    return encode_message(Kind.REPORT, document)
 
 
 @asynccontextmanager
 async def played_agent(run_dir: Path) -> AsyncIterator[PlayedAgent]:
-    accepted: asyncio.Queue[asyncio.StreamWriter] = asyncio.Queue()
+    accepted: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.Queue()
     path = run_dir / "state.sock"
     path.unlink(missing_ok=True)
-    server = await asyncio.start_unix_server(lambda _reader, writer: accepted.put_nowait(writer), path)
+    server = await asyncio.start_unix_server(lambda *streams: accepted.put_nowait(streams), path)
     agent = PlayedAgent(server, accepted)
     try:
         yield agent
     finally:
         agent._server.close()
-        for writer in [*agent._writers, *(accepted.get_nowait() for _ in range(accepted.qsize()))]:
+        for writer in [*agent._writers, *(accepted.get_nowait()[1] for _ in range(accepted.qsize()))]:
             writer.close()
 
 
@@ -138,15 +153,27 @@ async def telling_agent(run_dir: Path, told: NodeReport) -> AsyncIterator[Played
 
 
 @asynccontextmanager
-async def serving(run_dir: Path, **link: Any) -> AsyncIterator[httpx2.AsyncClient]:
-    """A server of this run directory, and a client of it."""
-    stop = asyncio.Event()
+async def serving(
+    run_dir: Path,
+    *,
+    access: Access = EVERYBODY,
+    stop: asyncio.Event | None = None,
+    traffic: Traffic | None = None,
+    **link: Any,
+) -> AsyncIterator[httpx2.AsyncClient]:
+    """A server of this run directory, and a client of it; it does not wait for counters by default."""
+    stop = stop or asyncio.Event()
     with listen("127.0.0.1", 0) as listener:
         host, port = listener.getsockname()
         made = AgentLink(run_dir / "state.sock", **{"scan": None, "now": lambda: THEN, **link})
+        made.traffic = traffic or Traffic(timeout_s=0)
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(serve(listener, made, stop))
-            async with httpx2.AsyncClient(base_url=f"http://{host}:{port}", trust_env=False) as client:
+            tasks.create_task(serve(listener, made, stop, access=access))
+            async with httpx2.AsyncClient(
+                base_url=f"http://{host}:{port}",
+                trust_env=False,
+                limits=httpx2.Limits(max_connections=None),
+            ) as client:
                 try:
                     yield client
                 finally:

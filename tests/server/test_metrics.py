@@ -1,60 +1,136 @@
-"""The exposition, line by line."""
+"""The exposition, family by family."""
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 
 from k8s_rdma.server.metrics import render_metrics
+from k8s_rdma.server.traffic_metrics import render_age, render_traffic
+from k8s_rdma.wire.rest import NodeReport, Pod
+from k8s_rdma.wire.state import Counters, ScanCounts, VfTraffic
+from server.exposition_reader import Family, read, value
 from server.serving import foreign, report
 
-EXPOSITION = """\
-# HELP k8s_rdma_agent_reachable Whether the node's agent answers.
-# TYPE k8s_rdma_agent_reachable gauge
-k8s_rdma_agent_reachable 1
-# HELP k8s_rdma_allocations Sandboxes that hold interfaces.
-# TYPE k8s_rdma_allocations gauge
-k8s_rdma_allocations{node="w1"} 1
-# HELP k8s_rdma_unreadable What the last look at the hardware could not see.
-# TYPE k8s_rdma_unreadable gauge
-k8s_rdma_unreadable{node="w1"} 1
-# HELP k8s_rdma_pf_vfs Virtual functions that exist.
-# TYPE k8s_rdma_pf_vfs gauge
-k8s_rdma_pf_vfs{node="w1",pf="enp3s0f0",pci="0000:03:00.0"} 2
-# HELP k8s_rdma_pf_vfs_taken Virtual functions that are taken, by whomever.
-# TYPE k8s_rdma_pf_vfs_taken gauge
-k8s_rdma_pf_vfs_taken{node="w1",pf="enp3s0f0",pci="0000:03:00.0"} 2
-# HELP k8s_rdma_pf_reserved_bits_per_second Reserved bandwidth, by whomever.
-# TYPE k8s_rdma_pf_reserved_bits_per_second gauge
-k8s_rdma_pf_reserved_bits_per_second{node="w1",pf="enp3s0f0",pci="0000:03:00.0"} 400000000
-# HELP k8s_rdma_pf_link_bits_per_second Link speed; absent while it is unknown.
-# TYPE k8s_rdma_pf_link_bits_per_second gauge
-k8s_rdma_pf_link_bits_per_second{node="w1",pf="enp3s0f0",pci="0000:03:00.0"} 1000000000
-"""
+NODE = {"node": "w1"}
+PF = {"node": "w1", "pf": "enp3s0f0", "pci": "0000:03:00.0"}
+HELD = PF | {"vf": "0", "namespace": "default", "pod": "p", "interface": "rdma0"}
+
+
+def shown(told: NodeReport | None) -> dict[str, Family]:
+    return read(render_metrics(told).decode())
+
+
+def with_pf(**changes: object) -> NodeReport:
+    told = report()
+    return replace(told, pfs=(replace(told.pfs[0], **changes),))
+
+
+def counters(*vfs: VfTraffic, age_s: float | None = 1.5) -> Counters:
+    scans = ScanCounts(total=7, failed=2, seconds=0.25)
+    return Counters(node="w1", age_s=age_s, failed_samples=3, scans=scans, vfs=vfs)
+
+
+def traffic(**changes: object) -> VfTraffic:
+    made = VfTraffic(
+        pf="0000:03:00.0", pf_name="enp3s0f0", vf=0, tx_bytes=1, rx_bytes=2, tx_packets=3, rx_packets=4
+    )
+    return replace(made, **changes)
 
 
 def test_exposition_counts_what_pods_and_others_hold() -> None:
-    told = report(unreadable=("enp4s0: no answer",))
-    told = replace(told, pfs=(replace(told.pfs[0], foreign=(foreign(1, 100),)),))
-    assert render_metrics(told).decode() == EXPOSITION
+    told = replace(with_pf(foreign=(foreign(1, 100),)), unreadable=("enp4s0: no answer",))
+    found = shown(told)
+    assert value(found, "k8s_rdma_agent_reachable") == 1
+    assert value(found, "k8s_rdma_allocations", **NODE) == 1
+    assert value(found, "k8s_rdma_unreadable", **NODE) == 1
+    assert {
+        name.removeprefix("k8s_rdma_pf_"): value(found, name, **PF) for name in found if "_pf_" in name
+    } == {
+        "vfs": 2,
+        "vfs_taken": 2,
+        "vfs_free": 0,
+        "link_bits_per_second": 1_000_000_000,
+        "reserved_bits_per_second": 400_000_000,
+        "free_bits_per_second": 600_000_000,
+        "overcommitted_bits_per_second": 0,
+    }
+    assert {family.kind for family in found.values()} == {"gauge"}
 
 
-def test_exposition_has_no_link_speed_when_it_is_unknown() -> None:
-    told = report()
-    told = replace(told, pfs=(replace(told.pfs[0], link_mbps=None),))
-    assert "k8s_rdma_pf_link_bits_per_second{" not in render_metrics(told).decode()
+def test_exposition_has_no_bandwidth_of_a_link_whose_speed_is_unknown() -> None:
+    found = shown(with_pf(link_mbps=None))
+    for name in ("link", "free", "overcommitted"):
+        assert not found[f"k8s_rdma_pf_{name}_bits_per_second"].samples
+    assert value(found, "k8s_rdma_pf_reserved_bits_per_second", **PF) == 300_000_000
+
+
+def test_exposition_says_how_much_was_promised_beyond_a_link_that_slowed_down() -> None:
+    found = shown(with_pf(link_mbps=100))
+    assert value(found, "k8s_rdma_pf_overcommitted_bits_per_second", **PF) == 200_000_000
+    assert value(found, "k8s_rdma_pf_free_bits_per_second", **PF) == 0
 
 
 def test_exposition_has_no_allocations_when_the_ledger_is_unavailable() -> None:
-    exposition = render_metrics(report(ledger="unavailable", allocations=())).decode()
-    assert "k8s_rdma_allocations" not in exposition
-    assert "k8s_rdma_agent_reachable 0\n" in exposition
+    found = shown(report(ledger="unavailable", allocations=()))
+    assert "k8s_rdma_allocations" not in found
+    assert value(found, "k8s_rdma_agent_reachable") == 0
 
 
 def test_exposition_says_only_that_the_agent_is_away_when_nothing_is_known() -> None:
-    samples = [line for line in render_metrics(None).decode().splitlines() if not line.startswith("#")]
-    assert samples == ["k8s_rdma_agent_reachable 0"]
+    found = shown(None)
+    assert list(found) == ["k8s_rdma_agent_reachable"]
+    assert value(found, "k8s_rdma_agent_reachable") == 0
 
 
 def test_label_is_escaped_when_it_holds_what_would_end_it() -> None:
-    exposition = render_metrics(report(node='a"b\\c\nd')).decode()
-    assert r'k8s_rdma_allocations{node="a\"b\\c\nd"} 1' in exposition
+    name = 'a"b\\c\nd'
+    assert value(shown(report(node=name)), "k8s_rdma_allocations", node=name) == 1
+
+
+def test_traffic_is_told_of_each_vf_with_the_pod_that_holds_it() -> None:
+    held = traffic(pod=Pod(namespace="default", name="p", uid="u"), ifname="rdma0", rdma={"out_of_buffer": 9})
+    found = read(render_traffic(counters(held, traffic(vf=1, tx_bytes=2**63))).decode())
+    names = ("transmitted_bytes", "received_bytes", "transmitted_packets", "received_packets")
+    assert [value(found, f"k8s_rdma_vf_{name}_total", **HELD) for name in names] == [1, 2, 3, 4]
+    assert value(found, "k8s_rdma_vf_transmitted_bytes_total", **PF, vf="1") == 2**63
+    assert value(found, "k8s_rdma_vf_rdma_counter_total", **HELD, counter="out_of_buffer") == 9
+    assert len(found["k8s_rdma_vf_rdma_counter_total"].samples) == 1
+
+
+def test_looks_of_the_agent_are_counted_and_timed() -> None:
+    found = read(render_traffic(counters()).decode())
+    assert value(found, "k8s_rdma_scan_duration_seconds_sum", **NODE) == 0.25
+    assert value(found, "k8s_rdma_scan_duration_seconds_count", **NODE) == 7
+    assert value(found, "k8s_rdma_scan_errors_total", **NODE) == 2
+    assert value(found, "k8s_rdma_sample_errors_total", **NODE) == 3
+
+
+def test_traffic_is_absent_when_no_sample_was_ever_taken() -> None:
+    found = read(render_traffic(counters(age_s=None)).decode())
+    assert not [name for name in found if name.startswith("k8s_rdma_vf_")]
+    assert value(found, "k8s_rdma_scan_errors_total", **NODE) == 2
+
+
+def test_age_of_the_sample_is_told() -> None:
+    found = read(render_age(counters(), 12.3456).decode())
+    assert value(found, "k8s_rdma_sample_age_seconds", **NODE) == 12.346
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "x 1\n",
+        "# HELP x y\n# TYPE x gauge\nx 1",
+        "# HELP x y\n# TYPE x counter\nx 1\n",
+        "# HELP x y\n# TYPE z gauge\nz 1\n",
+        "# HELP x y\n# TYPE x gauge\nx 1\nx 2\n",
+        '# HELP x y\n# TYPE x gauge\nx{a="b"c"} 1\n',
+        '# HELP x y\n# TYPE x gauge\nx{a="b",a="c"} 1\n',
+        "# HELP x y\n# TYPE x gauge\nx one\n",
+        "# HELP x y\n# TYPE x gauge\n# HELP x y\n# TYPE x gauge\n",
+    ],
+)
+def test_reader_of_these_tests_refuses_what_is_no_exposition(wrong: str) -> None:
+    with pytest.raises((AssertionError, KeyError, ValueError)):
+        read(wrong)
