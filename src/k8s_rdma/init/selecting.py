@@ -1,0 +1,107 @@
+"""Which PFs are to be made ready, once their drivers are there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import structlog
+
+from k8s_rdma.errors import KernelError
+from k8s_rdma.init.job import Target
+from k8s_rdma.init.waiting import until
+from k8s_rdma.linux.observation import Observer
+from k8s_rdma.linux.pci import USERSPACE_DRIVERS
+from k8s_rdma.linux.pfs import Discovery, LeftOut, Missing, Selected
+from k8s_rdma.linux.sysfs import is_gone
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from k8s_rdma.init.config import InitConfig
+    from k8s_rdma.init.machine import Machine
+
+_log = structlog.get_logger()
+LOOK_EVERY_S = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selecting:
+    """targets: in order of their PCI address. left_out: those that could have been, and why not."""
+
+    targets: tuple[Target, ...]
+    left_out: tuple[LeftOut, ...]
+    problems: tuple[str, ...]
+
+
+def select_pfs(machine: Machine, config: InitConfig) -> Selecting:
+    """Wait for drivers and netdevs, then for RDMA devices where they are demanded.
+
+    KernelError when the machine cannot be looked at.
+    """
+    waits = (
+        ("driver", config.driver_timeout_s, is_unfinished),
+        ("RDMA device", config.rdma_timeout_s, lacks_rdma),
+    )
+    with machine.queries() as queries:
+        look = _Look(Observer(machine.sysfs, queries, config.hardware.to_core()))
+        for what, timeout_s, incomplete in waits:
+            if not until(machine.clock, timeout_s, partial(look.none_is, incomplete), LOOK_EVERY_S):
+                _log.warning("pfs_incomplete", without=what, waited_s=timeout_s)
+    found = look.found
+    return Selecting(
+        targets=tuple(map(_target, found.selected)), left_out=found.left_out, problems=found.problems
+    )
+
+
+def is_fault(left_out: LeftOut) -> bool:
+    """Whether a PF that is left out should not have been.
+
+    Who names a PF wants it. A PF without driver, or without what its driver should have made, is broken;
+    one that is lent to a program or another namespace, or that only a broad rule meant, is not.
+    """
+    return left_out.rule.names_it or is_unfinished(left_out)
+
+
+def is_unfinished(left_out: LeftOut) -> bool:
+    """Whether its driver is still to come, or still to make its netdev."""
+    match left_out.missing:
+        case Missing.DRIVER | Missing.AGREEMENT:
+            return True
+        case Missing.NETDEV:
+            return left_out.pf.netdevs is None and left_out.pf.driver not in USERSPACE_DRIVERS
+        case _:
+            return False
+
+
+def lacks_rdma(left_out: LeftOut) -> bool:
+    """Whether an RDMA device is what it lacks; its driver may come later than that of the netdev."""
+    return left_out.missing is Missing.RDMA
+
+
+class _Look:
+    """Looks at the machine; `found` is what the last one saw."""
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+        self.found = Discovery((), (), ())
+
+    def none_is(self, incomplete: Callable[[LeftOut], bool]) -> bool:
+        """Look, and say whether no PF that is left out is so."""
+        try:
+            self.found = self._observer.discover()
+        except OSError as error:
+            if is_gone(error):  # while it was being looked at, as its driver leaves or comes
+                return False
+            msg = f"sysfs: {error}"
+            raise KernelError(msg) from error
+        return not any(map(incomplete, self.found.left_out))
+
+
+def _target(selected: Selected) -> Target:
+    pf = selected.pf
+    if pf.link_type is None:
+        msg = f"PF {pf.name} ({pf.pci}): is neither Ethernet nor InfiniBand; exclude it in hardware.pfs"
+        raise KernelError(msg)
+    return Target(name=pf.name, pci=pf.pci, link_type=pf.link_type, rule=selected.rule)

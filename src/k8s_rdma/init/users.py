@@ -1,0 +1,98 @@
+"""Who uses VFs: pods by the agent's ledger, and whoever else holds one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from k8s_rdma.core.step import VfRef
+from k8s_rdma.errors import LedgerError
+from k8s_rdma.linux.pci import USERSPACE_DRIVERS
+from k8s_rdma.linux.receipts import Receipts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from k8s_rdma.core.ids import PciAddress
+    from k8s_rdma.core.ledger import Ledger
+    from k8s_rdma.linux.sriov import VfFunction
+    from k8s_rdma.linux.sriov_links import SriovLinks
+
+
+@dataclass(frozen=True, slots=True)
+class Pods:
+    """The pods that hold VFs.
+
+    holders: in words. unknown: why the ledger could not be read; any VF with a driver may then be a pod's.
+    """
+
+    holders: Mapping[VfRef, str] = field(default_factory=dict)
+    unknown: str = ""
+
+
+@contextmanager
+def ledger_held(path: Path, boot_id: str) -> Iterator[Pods]:
+    """What the agent's ledger says; meanwhile no agent can start and allocate VFs that are about to change.
+
+    Nothing is written to it, and it is not made where there is none: no agent ran on this node yet. Receipts
+    of another boot hold nothing any more.
+    """
+    if not path.exists():
+        yield Pods()
+        return
+    with ExitStack() as opened:
+        try:
+            receipts = opened.enter_context(closing(Receipts(path)))
+            pods = Pods(_holders(receipts.load(), boot_id))
+        except LedgerError as error:
+            pods = Pods(unknown=str(error))
+        yield pods
+
+
+def _holders(ledger: Ledger, boot_id: str) -> dict[VfRef, str]:
+    return {
+        interface.vf: f"pod {receipt.pod.namespace}/{receipt.pod.name}"
+        for receipt in ledger.receipts.values()
+        if receipt.boot_id == boot_id
+        for interface in receipt.interfaces
+    }
+
+
+def used_vfs(pf: PciAddress, vfs: Sequence[VfFunction], pods: Pods, links: SriovLinks) -> Mapping[int, str]:
+    """Who uses each VF of a PF that is used."""
+    host = _Host(links)
+    found = {vf.index: pods.holders.get(VfRef(pf, vf.index)) or host.user(vf) for vf in vfs}
+    if pods.unknown:
+        found |= {vf.index: found[vf.index] or "perhaps a pod" for vf in vfs if vf.driver}
+    return {index: user for index, user in found.items() if user}
+
+
+class _Host:
+    """Uses by anything but our pods."""
+
+    def __init__(self, links: SriovLinks) -> None:
+        self._links = links
+        self._by_name = {link.name: link for link in links.links()}
+
+    def user(self, vf: VfFunction) -> str | None:
+        if vf.driver is None:
+            return None
+        if vf.driver in USERSPACE_DRIVERS:
+            return f"driver {vf.driver}"
+        if vf.netdevs is None:
+            return None
+        if not vf.netdevs:
+            return "another network namespace"
+        return next((use for name in vf.netdevs if (use := self._use_of(name))), None)
+
+    def _use_of(self, name: str) -> str | None:
+        link = self._by_name.get(name)
+        if link is None:
+            return f"netdev {name}, which just went away"
+        if link.master:
+            return f"netdev {name} in a bond or bridge"
+        addresses = [each for each in self._links.addresses(link.index) if not each.ip.is_link_local]
+        return f"netdev {name} with address {addresses[0]}" if addresses else None

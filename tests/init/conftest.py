@@ -1,0 +1,63 @@
+"""Pretended machines, and what `init` makes of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from k8s_rdma.core.ids import PciAddress
+from k8s_rdma.init.config import InitConfig
+from k8s_rdma.init.machine import Machine
+from k8s_rdma.init.run import make_all_ready
+from k8s_rdma.sim.sriov.card import Card, CardState
+from k8s_rdma.sim.sriov.links import MachineLinks
+from k8s_rdma.sim.sriov.machine import MachineClock, MachineSysfs, SriovMachine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from k8s_rdma.init.outcome import Outcome
+
+BOOT_ID = "5c3a1a1e-boot"
+IGB = Card(name="enp1s0f0", pci=PciAddress("0000:01:00.0"), mac="52:54:00:aa:00:01")
+IGB2 = Card(name="enp2s0f0", pci=PciAddress("0000:02:00.0"), mac="52:54:00:aa:00:02")
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """A pretended machine, and a directory for its agent's ledger."""
+
+    machine: SriovMachine
+    state_dir: Path
+
+    def init(self, **changes: object) -> dict[str, Outcome]:
+        """Run it; outcomes by PF. `changes` to the configuration, `hardware` to its section."""
+        hardware = {"requireRdma": False} | dict(changes.pop("hardware", {}))  # type: ignore[call-overload]
+        document = {"stateDir": str(self.state_dir), "hardware": hardware} | changes
+        machine = Machine(
+            sysfs=MachineSysfs(self.machine),
+            queries=lambda: MachineLinks(self.machine),
+            links=lambda: MachineLinks(self.machine),
+            clock=MachineClock(self.machine),
+            boot_id=BOOT_ID,
+        )
+        outcomes = make_all_ready(machine, msgspec.convert(document, InitConfig))
+        return {outcome.pf: outcome for outcome in outcomes}
+
+    def card(self, card: Card = IGB) -> CardState:
+        """The state of a card."""
+        return self.machine.cards[card.pci]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Callable[..., World]:
+    """Make one of these cards."""
+
+    def make(*cards: Card) -> World:
+        return World(SriovMachine(tmp_path / "sys", cards or (IGB,)), tmp_path / "state")
+
+    return make

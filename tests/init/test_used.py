@@ -1,0 +1,163 @@
+"""VFs that somebody uses are not touched."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import TYPE_CHECKING
+
+import pytest
+
+from init.conftest import BOOT_ID, IGB, IGB2
+from k8s_rdma.core.ids import ContainerId, PodUid
+from k8s_rdma.core.ledger import AllocatedInterface, Attachment, Phase, Pod, Receipt
+from k8s_rdma.core.step import NetnsRef, VfHome, VfRef
+from k8s_rdma.init.outcome import Result, all_well
+from k8s_rdma.linux.receipts import Receipts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from init.conftest import World
+
+    Make = Callable[..., World]
+
+FIVE = {"pfs": [{"numVfs": 5}]}
+
+
+def receipt(name: str, *vfs: int, boot_id: str = BOOT_ID) -> Receipt:
+    home = VfHome(name="eth9", mac="02:00:00:00:00:01", mtu=1500)
+    return Receipt(
+        attachment=Attachment(ContainerId(name), "net1"),
+        network="rdma",
+        pod=Pod(namespace="default", name=name, uid=PodUid(name)),
+        netns=NetnsRef("/run/netns/a", 1),
+        boot_id=boot_id,
+        phase=Phase.ATTACHED,
+        interfaces=tuple(
+            AllocatedInterface(
+                vf=VfRef(IGB.pci, vf),
+                pci=IGB.pci,
+                ifname=f"net{vf}",
+                min_tx_rate_mbps=0,
+                max_tx_rate_mbps=0,
+                home=home,
+            )
+            for vf in vfs
+        ),
+    )
+
+
+def write_ledger(world: World, *receipts: Receipt) -> None:
+    ledger = Receipts(world.state_dir / "ledger.db")
+    for each in receipts:
+        ledger.put(each)
+    ledger.close()
+
+
+def test_count_is_not_changed_while_pods_have_vfs_and_they_are_named(world: Make) -> None:
+    w = world(IGB, IGB2)
+    w.init()
+    write_ledger(w, receipt("b", 3), receipt("a", 0, 2))
+    w.machine.written.clear()
+    outcomes = w.init(hardware=FIVE)
+    outcome = outcomes["enp1s0f0"]
+    assert (outcome.result, outcome.before, outcome.now) == (Result.KEPT, 7, 7)
+    assert outcome.said.endswith("used: pod default/a (VF 0, 2), pod default/b (VF 3)")
+    assert "drain the node" in outcome.advice
+    assert outcomes["enp2s0f0"].result is Result.CHANGED
+    assert not [path for path, _ in w.machine.written if str(IGB.pci) in path]
+
+
+def test_kept_vfs_are_a_failure_unless_the_configuration_says_otherwise(world: Make) -> None:
+    w = world()
+    w.init()
+    write_ledger(w, receipt("a", 0))
+    outcomes = w.init(hardware=FIVE).values()
+    assert not all_well(outcomes, keep_used_vfs=False)
+    assert all_well(outcomes, keep_used_vfs=True)
+
+
+def test_receipts_of_another_boot_hold_nothing(world: Make) -> None:
+    w = world()
+    w.init()
+    write_ledger(w, receipt("a", 0, boot_id="the boot before"))
+    assert w.init(hardware=FIVE)["enp1s0f0"].result is Result.CHANGED
+
+
+def test_ledger_stays_as_it_was(world: Make) -> None:
+    w = world()
+    w.init()
+    assert not w.state_dir.exists()
+    write_ledger(w, receipt("a", 0))
+    w.init()
+    ledger = Receipts(w.state_dir / "ledger.db")
+    assert ledger.load().of_container(ContainerId("a")) == (receipt("a", 0),)
+    ledger.close()
+
+
+def test_running_agent_keeps_vfs_from_change_and_lets_none_be_made(world: Make) -> None:
+    w = world(IGB, IGB2)
+    w.init(hardware={"pfs": [{"names": ["enp1s0f0"]}]})
+    agent = Receipts(w.state_dir / "ledger.db")
+    w.machine.written.clear()
+    outcomes = w.init(hardware=FIVE)
+    agent.close()
+    assert outcomes["enp1s0f0"].result is Result.KEPT
+    assert "perhaps a pod (VF 0, 1, 2, 3, 4, 5, 6)" in outcomes["enp1s0f0"].said
+    assert outcomes["enp2s0f0"].result is Result.CHANGED
+
+
+@pytest.mark.parametrize("spoilt", [b"no database" * 100, b""])
+def test_ledger_that_cannot_be_understood_is_no_empty_one(world: Make, spoilt: bytes) -> None:
+    w = world()
+    w.init()
+    w.state_dir.mkdir()
+    (w.state_dir / "ledger.db").write_bytes(spoilt)
+    result = w.init(hardware=FIVE)["enp1s0f0"].result
+    assert result is (Result.KEPT if spoilt else Result.CHANGED)
+
+
+def test_vf_in_another_namespace_is_used(world: Make) -> None:
+    w = world()
+    w.init()
+    w.machine.move_away(IGB.pci, 4)
+    outcome = w.init(hardware=FIVE)["enp1s0f0"]
+    assert (outcome.result, outcome.now) == (Result.KEPT, 7)
+    assert "another network namespace (VF 4)" in outcome.said
+
+
+def test_vf_of_a_program_or_guest_is_used(world: Make) -> None:
+    w = world()
+    w.init()
+    vf = w.card().vfs[6]
+    w.machine.write(f"bus/pci/devices/{vf.pci}/driver/unbind", vf.pci)
+    w.machine.tree.bind(vf.pci, "vfio-pci")
+    assert "driver vfio-pci (VF 6)" in w.init(hardware=FIVE)["enp1s0f0"].said
+
+
+def test_vf_that_the_host_itself_uses_is_used(world: Make) -> None:
+    w = world()
+    w.init()
+    w.card().vfs[1].master = 77
+    w.card().vfs[2].addresses = (
+        ipaddress.ip_interface("fe80::1/64"),
+        ipaddress.ip_interface("10.0.0.7/24"),
+    )
+    w.card().vfs[3].addresses = (ipaddress.ip_interface("fe80::2/64"),)
+    said = w.init(hardware=FIVE)["enp1s0f0"].said
+    assert "netdev enp1s0f0v1 in a bond or bridge (VF 1)" in said
+    assert "netdev enp1s0f0v2 with address 10.0.0.7/24 (VF 2)" in said
+    assert "VF 3" not in said
+
+
+def test_used_vfs_are_left_as_they_are_and_told_of_while_others_are_made_ready(world: Make) -> None:
+    w = world()
+    w.init()
+    write_ledger(w, receipt("a", 0))
+    for vf in w.card().vfs.values():
+        vf.mac = "02:00:00:00:00:99"
+    outcome = w.init(hardware={"pfs": [{"trust": True}]})["enp1s0f0"]
+    assert outcome.result is Result.CHANGED
+    assert outcome.said == "12 settings; used, and left as they are: pod default/a (VF 0)"
+    assert w.card().vfs[0].mac == "02:00:00:00:00:99"
+    assert not w.card().vfs[0].trust
