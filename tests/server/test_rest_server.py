@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import struct
 from typing import TYPE_CHECKING
 
 import pytest
 
 from k8s_rdma.errors import K8sRdmaError, KernelError
 from k8s_rdma.http_server import listen
-from k8s_rdma.server.agent_link import MAX_REPORT_BYTES
 from k8s_rdma.wire.getpfs import encode_getpfs
 from k8s_rdma.wire.rest import decode_report, encode_report
+from k8s_rdma.wire.state import HEADER, MAX_BODY_BYTES, Kind
 from server.serving import (
     THEN,
     framed,
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
     from k8s_rdma.wire.rest import NodeReport
 
-PATHS = ["/", "/getpfs", "/v1/node", "/metrics", "/healthz"]
+PATHS = ["/", "/getpfs", "/v1/node", "/metrics", "/healthz", "/readyz", "/openapi.json"]
 
 
 def test_index_lists_every_path(tmp_path: Path) -> None:
@@ -162,8 +161,10 @@ def test_documents_come_back_when_the_agent_does(tmp_path: Path) -> None:
         (framed(b"{}"), "missing required field `node`"),
         (framed(b"\xff"), "node report: "),
         (framed(b'{"node":"w1","generation":"a\\"b","ledger":"ok","pfs":[]}'), "$.generation"),
-        (struct.pack("<I", MAX_REPORT_BYTES + 1), f"at most {MAX_REPORT_BYTES}"),
-        (struct.pack("<I", 0), "truncated"),
+        (HEADER.pack(Kind.REPORT, MAX_BODY_BYTES + 1), f"at most {MAX_BODY_BYTES}"),
+        (HEADER.pack(Kind.REPORT, 0), "truncated"),
+        (HEADER.pack(Kind.COUNTERS, 2) + b"{}", "counters: "),
+        (HEADER.pack(9, 0), "unknown kind 9"),
     ],
 )
 def test_state_is_unknown_when_the_agent_sends_no_report(tmp_path: Path, sent: bytes, why: str) -> None:
@@ -261,6 +262,46 @@ def test_documents_are_unavailable_when_the_scan_fails(tmp_path: Path) -> None:
     run(scenario())
 
 
+def test_incomplete_scan_is_unavailable_and_never_less_hardware(tmp_path: Path) -> None:
+    problems = ("PF enp4s0f0: no answer", "PF enp4s0f1: vanished")
+
+    async def scenario() -> None:
+        async with serving(tmp_path) as client, telling_agent(tmp_path, report("e.1")) as agent:
+            await until_generation(client, "e.1")
+            assert (await client.get("/readyz")).text == "ok\nledger: ok\n"
+            await agent.send(report("e.2", unreadable=problems))
+            await until(client, "/v1/node", lambda answer: answer.status_code == 503)
+            for path in ("/v1/node", "/getpfs", "/readyz"):
+                answer = await client.get(path, headers={"if-none-match": '"e.1", "e.2"'})
+                assert answer.status_code == 503
+                assert "etag" not in answer.headers
+                assert answer.headers["retry-after"] == "1"
+                error = answer.json()["error"]
+                assert (error["reason"], error["problems"]) == ("unreadable_node", list(problems))
+                assert error["message"].startswith("node w1: 2 of what it has")
+            assert 'k8s_rdma_unreadable{node="w1"} 2\n' in (await client.get("/metrics")).text
+            assert (await client.get("/healthz")).text == "ok\nagent: answers\n"
+            await agent.send(report("e.3"))
+            await until_generation(client, "e.3")
+
+    run(scenario())
+
+
+def test_readiness_is_whether_the_state_can_be_shown(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path) as client:
+            starting = await client.get("/readyz")
+            assert (starting.status_code, starting.json()["error"]["reason"]) == (503, "agent_unreachable")
+            async with telling_agent(tmp_path, report("e.1")):
+                await until_generation(client, "e.1")
+                assert (await client.get("/readyz")).status_code == 200
+        async with serving(tmp_path, scan=lambda: report("scan.1")) as client:
+            await until_generation(client, "scan.1")
+            assert (await client.get("/readyz")).text == "ok\nledger: unavailable\n"
+
+    run(scenario())
+
+
 def test_head_has_the_headers_alone(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with serving(tmp_path) as client, telling_agent(tmp_path, report("e.1")):
@@ -276,10 +317,27 @@ def test_head_has_the_headers_alone(tmp_path: Path) -> None:
 def test_nothing_can_be_changed(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with serving(tmp_path) as client:
-            for method in ("POST", "PUT", "PATCH", "DELETE"):
+            for method in ("POST", "PUT", "PATCH", "DELETE", "OPTIONS"):
                 for path in PATHS:
-                    assert (await client.request(method, path, content=b"x")).status_code == 405
-            assert (await client.get("/v1/nodes")).status_code == 404
+                    answer = await client.request(method, path, content=b"x")
+                    assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD")
+                    assert answer.json()["error"]["reason"] == "method_not_allowed"
+            for path in ("/v1/nodes", "/v1/node/", "/%00", "/getpfs%20"):
+                answer = await client.get(path)
+                assert (answer.status_code, answer.json()["error"]["reason"]) == (404, "not_found")
+
+    run(scenario())
+
+
+def test_path_is_the_same_however_it_is_written(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path) as client, telling_agent(tmp_path, report("e.1")):
+            await until_generation(client, "e.1")
+            expected = (await client.get("/getpfs")).content
+            for path in ("/getpfs?", "/getpfs?v=1", "/%67etpfs"):
+                assert (await client.get(path)).content == expected
+            headers = {"if-none-match": '"e.1"'}
+            assert (await client.get("/v1/node?", headers=headers)).status_code == 304
 
     run(scenario())
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
+from msgspec.structs import replace
 
 from k8s_rdma.wire.getpfs import encode_getpfs
-from k8s_rdma.wire.rest import NodeReport, PfReport, VfReport
+from k8s_rdma.wire.rest import ForeignVf, NodeReport, PfReport, VfReport
 
 EXAMPLE = """[{"name":"enp4s0f0","used_tx_rate":0,"capacity_tx_rate":100000,"used_vfs":0,"capacity_vfs":120,
   "vfs":[{"vf":0,"mac":"7a:90:db:7b:30:ac","vlan":0,"qos":0,"vlan_proto":"N/A","spoof_check":"OFF","trust":"ON",
@@ -61,6 +62,14 @@ def test_used_figures_are_sums_over_the_vfs() -> None:
     assert pf["used_vfs"] == 2
     assert pf["capacity_vfs"] == 3
     assert [(found["vf"], found["allocated"]) for found in pf["vfs"]] == [(0, True), (1, False), (2, True)]
+
+
+def test_foreign_vf_is_shown_as_taken_wherever_it_is() -> None:
+    told = report(vf(0, rate=5000), vf(1), capacity_vfs=2)
+    foreign = ForeignVf(vf=0, why="rates that are not ours", min_tx_rate=5000, max_tx_rate=0)
+    [pf] = json.loads(encode_getpfs(replace(told, pfs=(replace(told.pfs[0], foreign=(foreign,)),))))
+    assert [found["allocated"] for found in pf["vfs"]] == [True, False]
+    assert (pf["used_vfs"], pf["used_tx_rate"]) == (1, 5000)
 
 
 @pytest.mark.parametrize(("link_mbps", "capacity"), [(None, 0), (0, 0), (1000, 1000)])

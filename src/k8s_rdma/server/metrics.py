@@ -77,11 +77,11 @@ def _of_pfs(report: NodeReport) -> tuple[tuple[str, str, Value], ...]:
 
 
 def _taken(report: NodeReport) -> tuple[Counter[str], Counter[str]]:
-    """VFs and Mb/s by PF: what pods hold, and what others do."""
+    """VFs and Mb/s by PF: what pods hold, as programmed where that is more, and what others do."""
     vfs = Counter({pf.pci: len(pf.foreign) for pf in report.pfs})
     mbps = Counter({pf.pci: sum(vf.min_tx_rate for vf in pf.foreign) for pf in report.pfs})
     for allocation in report.allocations:
         for interface in allocation.interfaces:
             vfs[interface.pf] += 1
-            mbps[interface.pf] += interface.min_tx_rate
+            mbps[interface.pf] += max(interface.min_tx_rate, interface.set_min_tx_rate)
     return vfs, mbps
