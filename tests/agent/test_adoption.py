@@ -64,7 +64,7 @@ class Asked:
 
 def adopt(run_dir: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "k8s_rdma", "agent", "adopt", "--run-dir", str(run_dir), *arguments]
-    environment = {"COLUMNS": "200", "PATH": ""}
+    environment = {"PATH": ""}
     return subprocess.run(
         command, capture_output=True, text=True, check=False, timeout=DEADLINE_S, env=environment
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 60.0
 """For all of it; a VF takes some milliseconds to reset, after whatever pods come first."""
+
+WIDE = 200
+"""Columns where nobody looks: lines that `grep` finds whole."""
 
 HEADINGS = ("PF", "VF", "netdev", "min Mb/s", "max Mb/s", "VLAN", "", "why")
 
@@ -81,7 +85,7 @@ def _why(path: Path, error: OSError) -> str:
 
 
 def _show(adopted: AdoptReply) -> None:
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else WIDE)
     if adopted.vfs:
         table = Table(*HEADINGS, box=SIMPLE_HEAD)
         for vf in adopted.vfs:
