@@ -21,6 +21,7 @@ def test_config_is_defaults_then_file_then_overrides(tmp_path: Path) -> None:
     found = load(tmp_path, "node: w1\nrunDir: /a\nstateDir: /b\n", runDir="/c", stateDir=None)
     assert (found.node, found.run_dir, found.state_dir, found.host_root) == ("w1", "/c", "/b", "/")
     assert load(tmp_path, "", node="w1").node == "w1"
+    assert (found.kernel, load(tmp_path, "node: w1", kernel="virtual").kernel) == ("linux", "virtual")
 
 
 @pytest.mark.parametrize(

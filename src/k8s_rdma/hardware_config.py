@@ -10,7 +10,6 @@ from k8s_rdma.core.ids import pci_address
 from k8s_rdma.core.kernel import LinkType
 from k8s_rdma.core.rates import Enforce
 from k8s_rdma.core.selection import PfRule, Selection
-from k8s_rdma.errors import MalformedError
 
 PciText = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[01][0-9a-fA-F]\.[0-7]$")]
 VendorText = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{4}(:[0-9a-f]{4})?$")]
@@ -55,9 +54,12 @@ class HardwareConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     require_rdma: bool = True
     pfs: tuple[PfConfig, ...] = (PfConfig(),)
 
-    def to_core(self) -> Selection:
-        """The selection. MalformedError when it could select nothing."""
+    def __post_init__(self) -> None:
+        """Refuse what could select nothing."""
         if not self.pfs:
-            msg = "hardware.pfs: is empty, so that no PF would be used; leave it out to use all"
-            raise MalformedError(msg)
+            msg = "pfs: is empty, so that no PF would be used; leave it out to use all"
+            raise ValueError(msg)
+
+    def to_core(self) -> Selection:
+        """The selection."""
         return Selection(require_rdma=self.require_rdma, rules=tuple(rule.to_core() for rule in self.pfs))

@@ -34,7 +34,12 @@ def command(config: Path | str) -> list[str]:
 
 def config(directory: Path, **changes: object) -> Path:
     path = directory / "agent.yaml"
-    document = {"node": "w1", "runDir": str(directory / "run"), "stateDir": str(directory / "state")}
+    document = {
+        "node": "w1",
+        "kernel": "virtual",
+        "runDir": str(directory / "run"),
+        "stateDir": str(directory / "state"),
+    }
     path.write_text(json.dumps(document | changes))
     return path
 
@@ -67,6 +72,9 @@ def agent(directory: Path) -> Iterator[subprocess.Popen[str]]:
         ("node: w1\nipamTimeoutS: soon", ["`$.ipamTimeoutS`"]),
         ("node: w1\nipamTimeoutS: 0", ["`$.ipamTimeoutS`"]),
         ("node: w1\nkernel: bsd", ["`$.kernel`", "bsd"]),
+        ("node: w1\nhardware: {requireRDMA: no}", ["`$.hardware`", "`requireRDMA`"]),
+        ("node: w1\nhardware: {pfs: [{numVfs: many}]}", ["`$.hardware.pfs[0]`", "numVfs", "many"]),
+        ("node: w1\nhardware: {pfs: []}", ["`$.hardware`", "pfs: is empty"]),
         ("node: w1\nrunDir: run", ["`$.runDir`"]),
         ("node: w1\nstateDir: ''", ["`$.stateDir`"]),
     ],

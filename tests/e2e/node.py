@@ -76,7 +76,12 @@ class Node:
     def config(self, name: str, **changes: object) -> Path:
         """An agent's configuration file."""
         path = self.directory / f"{name}.yaml"
-        document = {"node": "w1", "runDir": str(self.run_dir), "stateDir": str(self.directory / "state")}
+        document = {
+            "node": "w1",
+            "kernel": "virtual",
+            "runDir": str(self.run_dir),
+            "stateDir": str(self.directory / "state"),
+        }
         path.write_text(json.dumps(document | changes))
         return path
 

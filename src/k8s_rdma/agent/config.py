@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from k8s_rdma.hardware_config import HardwareConfig
+
 Directory = Annotated[str, msgspec.Meta(pattern="^/")]
 """Absolute, so that it does not depend on where the process was started."""
 
@@ -14,7 +16,9 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
     """YAML with these keys in camelCase.
 
     node: the node's name in Kubernetes.
-    kernel: where the functions come from; `virtual` is SR-IOV made of ordinary Linux parts.
+    kernel: where the functions come from: `linux`, the node's network cards, or `virtual`, SR-IOV made of
+        ordinary Linux parts.
+    hardware: which network cards are ours, with `linux`.
     run_dir: `cni.sock`, `state.sock` and `attachments/`; on a tmpfs that a reboot empties.
     state_dir: the ledger; on a disk that a reboot keeps.
     host_root: where the node's root file system is mounted, for namespaces and IPAM plugins.
@@ -27,7 +31,8 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
     """
 
     node: Annotated[str, msgspec.Meta(min_length=1)]
-    kernel: Literal["virtual"] = "virtual"
+    kernel: Literal["linux", "virtual"] = "linux"
+    hardware: HardwareConfig = HardwareConfig()
     run_dir: Directory = "/run/k8s-rdma"
     state_dir: Directory = "/var/lib/k8s-rdma"
     host_root: Directory = "/"

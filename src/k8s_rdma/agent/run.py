@@ -25,6 +25,7 @@ from k8s_rdma.agent.wanted import Policy
 from k8s_rdma.agent.worker import Worker
 from k8s_rdma.config import load_key
 from k8s_rdma.core.ids import NodeName
+from k8s_rdma.linux.kernel import SriovKernel
 from k8s_rdma.linux.netns import Namespaces
 from k8s_rdma.linux.receipts import Receipts
 from k8s_rdma.signals import stop_on_signals
@@ -55,7 +56,7 @@ def run(config: AgentConfig) -> None:
 async def _main(config: AgentConfig, key: bytes | None) -> None:
     worker = Worker()
     namespaces = Namespaces(Path(config.host_root))
-    kernel = await worker.run(VirtualSriov, namespaces)
+    kernel = await worker.run(_open_kernel, config, namespaces)
     node = await worker.run(_open_node, config, kernel)
     ipam = IpamPlugins(host_root=Path(config.host_root), timeout_s=config.ipam_timeout_s)
     policy = Policy(key=key, strict=config.strict, allow_unplaced=config.allow_unplaced)
@@ -85,6 +86,12 @@ async def _main(config: AgentConfig, key: bytes | None) -> None:
         end_watch()
         worker.close()
         kernel.close()
+
+
+def _open_kernel(config: AgentConfig, namespaces: Namespaces) -> Kernel:
+    if config.kernel == "virtual":
+        return VirtualSriov(namespaces)
+    return SriovKernel(namespaces, config.hardware.to_core())
 
 
 def _open_node(config: AgentConfig, kernel: Kernel) -> Node:

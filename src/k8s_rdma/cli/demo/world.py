@@ -118,6 +118,7 @@ class World:
         """The node's agent; returns at once."""
         config = {
             "node": node.name,
+            "kernel": "virtual",
             "runDir": str(self.run_dir(node)),
             "stateDir": str(node.directory / "lib"),
             "placementKeyFile": str(self.paths.directory / "placement.key"),
