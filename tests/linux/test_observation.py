@@ -251,6 +251,28 @@ def test_pf_with_other_vfs_is_asked_again(machine: SmallMachine) -> None:
     assert machine.answers.asked == [10, 10]
 
 
+def test_pf_whose_vfs_were_made_anew_is_asked_again(machine: SmallMachine) -> None:
+    machine.add_pf(vfs=3)
+    machine.change_vf(0, trust=True)
+    observer = machine.observer()
+    observer.observe()
+    machine.at(f"{machine.device(PF)}/virtfn2").unlink()
+    machine.write(f"{machine.device(PF)}/sriov_numvfs", 2)
+    machine.change_vf(0, trust=False)
+    assert [vf.trust for vf in only_pf(observer.observe(frozenset())).vfs] == ["OFF", "N/A"]
+
+
+def test_pf_that_could_not_be_read_is_asked_again(machine: SmallMachine) -> None:
+    machine.add_pf(vfs=1)
+    machine.change_vf(0, trust=True)
+    observer = machine.observer()
+    machine.write(f"{machine.device(PF)}/numa_node", "odd")
+    assert "numa_node" in observer.observe().unreadable[0].why
+    machine.write(f"{machine.device(PF)}/numa_node", 0)
+    machine.change_vf(0, trust=False)
+    assert [vf.trust for vf in only_pf(observer.observe(frozenset())).vfs] == ["OFF"]
+
+
 def test_same_machine_is_observed_the_same(machine: SmallMachine) -> None:
     machine.add_pf(vfs=3)
     observer = machine.observer()

@@ -94,7 +94,7 @@ class FoundPf:
 class Selected:
     """A PF that is ours, its netdev, and the rule by which it is.
 
-    objection: a sentence on why it would not be selected now, if it were not ours already; or empty.
+    objection: a sentence on why it would not be selected if it were not ours already, or empty.
     """
 
     pf: FoundPf
@@ -192,7 +192,8 @@ def select(
         if objection is None:
             selected.append(Selected(pf, pf.link, rule))
         elif pf.pci in ours:
-            selected.append(Selected(pf, pf.link, rule, f"{objection.why}; it stays in use until a restart"))
+            problem = f"{objection.why}; as it was in use before, it stays so until a restart"
+            selected.append(Selected(pf, pf.link, rule, problem))
         else:
             left_out.append(objection)
     return Discovery(tuple(selected), tuple(left_out), tuple(_named_in_vain(selection, names, found)))
@@ -229,7 +230,7 @@ def _incomplete(pf: FoundPf, rule: PfRule) -> LeftOut:
 def _objection(
     pf: FoundPf, rule: PfRule, selection: Selection, default_route_links: frozenset[int]
 ) -> LeftOut | None:
-    who = f"PF {pf.name} ({pf.pci}) is not selected"
+    who = f"PF {pf.name} ({pf.pci}) is not to be used"
     if pf.link and pf.link.index in default_route_links and not rule.names_it:
         why = "it carries the default route, and no name or address in hardware.pfs is its"
         return LeftOut(pf, rule, Missing.LEAVE, f"{who}: {why}")
