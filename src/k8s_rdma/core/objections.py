@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.offers import offers
 from k8s_rdma.core.packing import best_fit
 from k8s_rdma.core.programming import objection
 from k8s_rdma.core.rates import Enforce
 from k8s_rdma.core.weights import effective_mins
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from k8s_rdma.core.ids import PciAddress
-    from k8s_rdma.core.inventory import Inventory, Used
     from k8s_rdma.core.offers import Offer
     from k8s_rdma.core.request import InterfaceRequest
 
@@ -22,22 +19,22 @@ _MOST = 3
 """Clauses; one interface that nothing takes is enough to refuse a request, and the line is for a terminal."""
 
 
-def objections(
-    wanted: Sequence[InterfaceRequest], inventory: Inventory, used: Mapping[PciAddress, Used]
-) -> tuple[str, ...]:
-    """The clauses, none when nothing but what is free matters. wanted: the largest reservation first."""
+def objections(wanted: Sequence[InterfaceRequest], made: Sequence[Offer]) -> tuple[str, ...]:
+    """The clauses, none when nothing but what is free matters.
+
+    wanted: the largest reservation first. made: what is offered to its distinct interfaces, in that order.
+    """
     kinds = list(dict.fromkeys(wanted))
-    made = offers(kinds, inventory, used)
-    found = [*_refused(kinds, inventory), *_rounded(kinds, made), *_weighed(wanted, kinds, made)]
+    found = [*_refused(kinds, made), *_rounded(kinds, made), *_weighed(wanted, kinds, made)]
     more = [f"{len(found) - _MOST} more such limits"] if len(found) > _MOST else []
     return (*found[:_MOST], *more)
 
 
-def _refused(kinds: Sequence[InterfaceRequest], inventory: Inventory) -> Iterator[str]:
+def _refused(kinds: Sequence[InterfaceRequest], made: Sequence[Offer]) -> Iterator[str]:
     """Rates that cannot be programmed but must be: one clause for the PFs that say the same."""
     said: dict[tuple[str, str], list[str]] = {}
     for kind in kinds:
-        for pf in inventory.pfs:
+        for pf in (offer.pf for offer in made):
             why = objection(pf, kind)
             if why:
                 by = "there" if pf.enforce is Enforce.HARDWARE else "by the pod"

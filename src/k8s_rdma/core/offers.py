@@ -44,17 +44,32 @@ def offers(
     kinds: Sequence[InterfaceRequest], inventory: Inventory, used: Mapping[PciAddress, Used]
 ) -> list[Offer]:
     """What each PF offers to these distinct interfaces."""
-    return [_offer(pf, used.get(pf.pci, NOTHING_USED), kinds) for pf in inventory.pfs]
+    terms: dict[tuple[object, ...], tuple[int | None, ...]] = {}
+    made = []
+    for pf in inventory.pfs:
+        alike = id(pf.rates), pf.link_mbps, pf.enforce
+        costs = terms.get(alike)
+        if costs is None:
+            costs = terms[alike] = _costs(pf, kinds)
+        there = used.get(pf.pci, NOTHING_USED)
+        made.append(
+            Offer(
+                pf=pf, room=_useful(room_of(pf, there), costs), costs=costs, scheduler=Scheduler.of(pf, there)
+            )
+        )
+    return made
 
 
-def _offer(pf: Pf, used: Used, kinds: Sequence[InterfaceRequest]) -> Offer:
-    room = room_of(pf, used)
+def _costs(pf: Pf, kinds: Sequence[InterfaceRequest]) -> tuple[int | None, ...]:
     if pf.rates is EVERY_RATE:
-        return Offer(pf=pf, room=room, costs=tuple([kind.min_tx_rate_mbps for kind in kinds]))
-    costs = tuple(None if objection(pf, kind) else reserved(pf, kind.min_tx_rate_mbps) for kind in kinds)
-    if not any(costs):
-        room = Room(0, room.vfs if 0 in costs else 0)
-    return Offer(pf=pf, room=room, costs=costs, scheduler=Scheduler.of(pf, used))
+        return tuple([kind.min_tx_rate_mbps for kind in kinds])
+    return tuple([None if objection(pf, kind) else reserved(pf, kind.min_tx_rate_mbps) for kind in kinds])
+
+
+def _useful(room: Room, costs: Sequence[int | None]) -> Room:
+    if any(costs):
+        return room
+    return Room(0, room.vfs if 0 in costs else 0)
 
 
 def common_costs(made: Iterable[Offer], kinds: Sequence[InterfaceRequest]) -> list[int] | None:

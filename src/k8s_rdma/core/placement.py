@@ -168,14 +168,13 @@ def _choose(
     if inventory.takes_every_rate:
         rooms = [room_of(pf, used.get(pf.pci, NOTHING_USED)) for pf in inventory.pfs]
         return arrange([interface.min_tx_rate_mbps for interface in wanted], rooms, work)
-    kinds = list(dict.fromkeys(wanted))
-    made = offers(kinds, inventory, used)
-    index = {kind: at for at, kind in enumerate(kinds)}
-    numbers = [index[interface] for interface in wanted]
-    costs = common_costs(made, kinds)
-    if costs is not None:
-        return arrange([costs[number] for number in numbers], [offer.room for offer in made], work)
-    return assign(numbers, made, work)
+    index: dict[InterfaceRequest, int] = {}
+    kinds = [index.setdefault(interface, len(index)) for interface in wanted]
+    made = offers(list(index), inventory, used)
+    costs = common_costs(made, list(index))
+    if costs is None:
+        return assign(kinds, made, work)
+    return arrange([costs[kind] for kind in kinds], [offer.room for offer in made], work)
 
 
 def _reject(
@@ -194,7 +193,12 @@ def _reject(
     if reason in (Reason.EXCEEDS_CAPACITY, Reason.DRIVER_REFUSES):
         used = {}
     free = [Free(pf, room_of(pf, used.get(pf.pci, NOTHING_USED))) for pf in inventory.pfs]
-    why = () if inventory.takes_every_rate else objections(wanted, inventory, used)
+    why: Sequence[str] = ()
+    if not inventory.takes_every_rate:
+        made = offers(list(dict.fromkeys(wanted)), inventory, used)
+        why = objections(wanted, made)
+        if reason is not Reason.EXCEEDS_CAPACITY:  # that holds whatever the drivers say
+            free = [Free(offer.pf, offer.room) for offer in made]
     return Rejection(node=inventory.node, reason=reason, message=explain(wanted, free, reason, why))
 
 

@@ -7,6 +7,7 @@ shares. From the source alone, not measured on such a card.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -81,12 +82,16 @@ class Scheduler:
 
     def load(self, largest: int = 0) -> Load:
         """Of the VFs in use, if one of them or one that joins had this minimum."""
-        largest = max(largest, *self.mins[:1], 0)
+        if self.mins:
+            largest = max(largest, self.mins[0])
         if not largest:
             return Load(0, 0, _NO_LIMIT)
-        weights = [_share(rate, largest, self.most) for rate in self.mins]
-        limits = [self.link_mbps * weight // rate for weight, rate in zip(weights, self.mins, strict=True)]
-        return Load(largest, sum(weights) + self.others, min(limits, default=_NO_LIMIT))
+        total, limit = self.others, _NO_LIMIT
+        for rate, number in Counter(self.mins).items():
+            share = _share(rate, largest, self.most)
+            total += number * share
+            limit = min(limit, self.link_mbps * share // rate)
+        return Load(largest, total, limit)
 
     def join(self, load: Load, rate: int) -> Load:
         """With one more VF. Those that join do so from the largest minimum to the smallest."""

@@ -1,0 +1,152 @@
+"""Rates that a driver takes, and what is programmed of those that are asked for."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from k8s_rdma.core.ids import PciAddress
+from k8s_rdma.core.inventory import Pf
+from k8s_rdma.core.programming import Programmed, objection, programmed, reserved
+from k8s_rdma.core.rates import EVERY_RATE, MAX_RATE_MBPS, NO_RATE, Enforce, RateAbility, RateRange
+from k8s_rdma.core.request import InterfaceRequest
+
+I40E = RateAbility(max=RateRange(step=50, smallest=50, largest=10_000))
+STEPS = RateAbility(
+    min=RateRange(step=100, smallest=200, largest=10_000), max=RateRange(step=50, smallest=50, largest=10_000)
+)
+NEEDS_LINK = RateAbility(min=RateRange(), max=RateRange(), needs_link=True)
+
+RANGES = st.builds(
+    lambda step, least, more: RateRange(step=step, smallest=step * least, largest=step * (least + more)),
+    st.integers(1, 300),
+    st.integers(1, 9),
+    st.integers(0, 99),
+)
+ABILITIES = st.builds(RateAbility, min=st.none() | RANGES, max=st.none() | RANGES, needs_link=st.booleans())
+WANTED = st.tuples(st.integers(0, 30_000), st.integers(0, 30_000), st.sampled_from(Enforce)).map(
+    lambda drawn: InterfaceRequest(
+        min_tx_rate_mbps=drawn[0],
+        max_tx_rate_mbps=drawn[1] and max(drawn[:2]),
+        enforce=drawn[2],
+    )
+)
+
+
+def pf(rates: RateAbility, *, link: int | None = 10_000, enforce: Enforce = Enforce.AUTO) -> Pf:
+    return Pf(
+        name="enp1s0",
+        pci=PciAddress("0000:01:00.0"),
+        capacity_vfs=8,
+        link_mbps=link,
+        rates=rates,
+        enforce=enforce,
+        driver="igb",
+    )
+
+
+def wanted(least: int = 0, most: int = 0, enforce: Enforce = Enforce.AUTO) -> InterfaceRequest:
+    return InterfaceRequest(min_tx_rate_mbps=least, max_tx_rate_mbps=most, enforce=enforce)
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        {"step": 0},
+        {"smallest": 0},
+        {"smallest": 5, "largest": 4},
+        {"largest": MAX_RATE_MBPS + 1},
+        {"step": 50, "smallest": 50},  # the largest rate there is falls between two steps
+        {"step": 50, "smallest": 75, "largest": 100},
+        {"step": 50, "smallest": 1, "largest": 100},
+    ],
+)
+def test_range_is_refused_when_it_holds_no_rate_or_ends_between_steps(bounds: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="no range of rates"):
+        RateRange(**bounds)
+
+
+@given(RANGES, st.integers(1, 40_000))
+def test_range_rounds_up_and_down_to_the_nearest_that_it_takes(takes: RateRange, rate: int) -> None:
+    every = range(takes.smallest, takes.largest + 1, takes.step)
+    assert takes.up(rate) == min((each for each in every if each >= rate), default=None)
+    assert takes.down(rate) == max((each for each in every if each <= rate), default=None)
+
+
+@pytest.mark.parametrize(
+    ("ability", "link", "asked", "expected"),
+    [
+        pytest.param(EVERY_RATE, 10_000, (123, 456), (123, 456, True, True), id="every rate"),
+        pytest.param(EVERY_RATE, None, (0, 456), (0, 456, True, True), id="every rate, link down"),
+        pytest.param(STEPS, 10_000, (101, 449), (200, 400, True, True), id="up and down"),
+        pytest.param(STEPS, 10_000, (0, 0), (0, 0, True, True), id="nothing asked"),
+        pytest.param(STEPS, 10_000, (10_001, 0), (0, 0, False, True), id="reservation above the largest"),
+        pytest.param(STEPS, 10_000, (0, 49), (0, 0, True, False), id="cap below the smallest"),
+        pytest.param(STEPS, 10_000, (0, 12_000), (0, 0, True, True), id="cap that the link holds"),
+        pytest.param(STEPS, 25_000, (0, 12_000), (0, 10_000, True, True), id="cap above the largest"),
+        pytest.param(STEPS, None, (0, 12_000), (0, 10_000, True, True), id="cap above, link unknown"),
+        pytest.param(STEPS, 10_000, (0, 10_000), (0, 10_000, True, True), id="cap of the link's speed"),
+        pytest.param(STEPS, 10_000, (101, 140), (200, 0, True, False), id="less than a step apart"),
+        pytest.param(NO_RATE, 10_000, (5, 10), (0, 0, False, False), id="no rates"),
+        pytest.param(NO_RATE, 10_000, (0, 10_000), (0, 0, True, True), id="no rates, the link holds the cap"),
+        pytest.param(NO_RATE, None, (0, 10_000), (0, 0, True, False), id="no rates, link unknown"),
+        pytest.param(I40E, 10_000, (500, 520), (0, 500, False, True), id="maximum alone"),
+        pytest.param(NEEDS_LINK, None, (0, 10), (0, 0, True, False), id="link needed and down"),
+        pytest.param(NEEDS_LINK, 100, (5, 10), (5, 10, True, True), id="link needed and up"),
+    ],
+)
+def test_programmed_rates(
+    ability: RateAbility, link: int | None, asked: tuple[int, int], expected: tuple[int, int, bool, bool]
+) -> None:
+    assert programmed(pf(ability, link=link), wanted(*asked)) == Programmed(*expected)
+
+
+@given(ABILITIES, st.none() | st.integers(1, 30_000), WANTED)
+def test_programmed_rates_keep_what_was_asked_or_say_that_they_do_not(
+    ability: RateAbility, link: int | None, asked: InterfaceRequest
+) -> None:
+    there = pf(ability, link=link)
+    found = programmed(there, asked)
+    least, most = found.min_tx_rate_mbps, found.max_tx_rate_mbps
+    assert not least or (ability.min and least in range(0, ability.min.largest + 1, ability.min.step))
+    assert not most or (ability.max and most in range(0, ability.max.largest + 1, ability.max.step))
+    assert not 0 < most < least  # the kernel refuses that
+    if found.min_held:
+        assert least >= asked.min_tx_rate_mbps
+    if found.max_held and asked.max_tx_rate_mbps:
+        assert min(most or MAX_RATE_MBPS, link or MAX_RATE_MBPS) <= asked.max_tx_rate_mbps
+    assert reserved(there, asked.min_tx_rate_mbps) == (least or asked.min_tx_rate_mbps)
+
+
+@given(ABILITIES, st.none() | st.integers(1, 30_000), WANTED, st.sampled_from(Enforce))
+def test_objection_is_raised_exactly_when_hardware_must_hold_a_rate_and_does_not(
+    ability: RateAbility, link: int | None, asked: InterfaceRequest, enforce: Enforce
+) -> None:
+    there = pf(ability, link=link, enforce=enforce)
+    found = programmed(there, asked)
+    demanded = Enforce.HARDWARE in (enforce, asked.enforce)
+    assert bool(objection(there, asked)) == (demanded and not (found.min_held and found.max_held))
+
+
+@pytest.mark.parametrize(
+    ("ability", "link", "asked", "why"),
+    [
+        (NO_RATE, 10_000, (500, 0), "igb takes no minimum rates (500 Mb/s wanted)"),
+        (NO_RATE, 10_000, (0, 500), "igb takes no maximum rates (500 Mb/s wanted)"),
+        (NEEDS_LINK, None, (0, 5), "igb takes maximum rates only while the link is up (5 Mb/s wanted)"),
+        (I40E, 10_000, (0, 49), "igb takes maximum rates of 50 to 10000 Mb/s in steps of 50 (49 wanted)"),
+        (
+            STEPS,
+            10_000,
+            (101, 140),
+            "igb takes maximum rates of 50 to 10000 Mb/s in steps of 50 (140 wanted)",
+        ),
+    ],
+)
+def test_objection_names_driver_and_value(
+    ability: RateAbility, link: int | None, asked: tuple[int, int], why: str
+) -> None:
+    assert objection(pf(ability, link=link), wanted(*asked)) == ""
+    assert objection(pf(ability, link=link, enforce=Enforce.HARDWARE), wanted(*asked)) == why
+    assert objection(pf(ability, link=link), wanted(*asked, Enforce.HARDWARE)) == why
