@@ -16,7 +16,7 @@ from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.mlnx_ofed import read_vf_settings
 from k8s_rdma.linux.pci import USERSPACE_DRIVERS
 from k8s_rdma.linux.pf_state import pf_state
-from k8s_rdma.linux.pfs import Missing, UnsettledError, find_pfs, select
+from k8s_rdma.linux.pfs import Missing, find_pfs, select
 from k8s_rdma.linux.rdma_devices import RdmaDevices
 from k8s_rdma.linux.vf_settings import VfSettings, from_netlink
 from k8s_rdma.linux.vfs import Surroundings, see_vf
@@ -144,7 +144,7 @@ class Observer:
             vfs = self._vfs(around, selected, changed)
             state = pf_state(around, selected, [seen.vf for seen in vfs], self._queries.firmware)
             pf.must_be_as_found()
-        except (OSError, KernelError, UnsettledError) as error:
+        except (OSError, KernelError) as error:
             self._told.pop(pf.pci, None)
             unreadable = Unreadable(f"PF {pf.name}", str(error))
             return _SeenPf(unreadable, index, (f"{unreadable.what}: {unreadable.why}",))
@@ -156,7 +156,7 @@ class Observer:
         vfs = pf.function.vfs()
         if len(vfs) != pf.num_vfs:
             msg = f"sriov_numvfs says {pf.num_vfs}, and {len(vfs)} VFs are there"
-            raise UnsettledError(msg)
+            raise KernelError(msg)
         settings = self._settings(pf.pci, link.index, vfs, changed)
         return [see_vf(around, index, pci, settings.get(index), link.mtu) for index, pci in vfs.items()]
 

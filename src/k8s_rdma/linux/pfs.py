@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from k8s_rdma.core.kernel import LinkType
 from k8s_rdma.core.selection import PfRule
+from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.pci import PciFunction, pfs
 from k8s_rdma.linux.rtnl import Link
 
@@ -29,10 +30,6 @@ _LINK_TYPES = {1: LinkType.ETHERNET, 32: LinkType.INFINIBAND}
 _REPRESENTOR = re.compile(r"(?:c\d+)?pf\d+(?:vf|sf)\d+|(?:c\d+)?pf\d+hpf")
 """`phys_port_name` of the host's end of a VF, a subfunction or a host PF (Linux `net/core/devlink.c`,
 __devlink_port_phys_port_name_get); drivers put these beside the PF's own netdev."""
-
-
-class UnsettledError(Exception):
-    """A PF is on its way to something else, so that nothing can be told of it; the text says what."""
 
 
 @unique
@@ -83,11 +80,11 @@ class FoundPf:
         return _LINK_TYPES.get(self.link.type) if self.link else None
 
     def must_be_as_found(self) -> None:
-        """UnsettledError when it has another driver, or is set to have another number of VFs, by now."""
+        """KernelError when it has another driver, or is set to have another number of VFs, by now."""
         now = self.function.driver(), self.function.num_vfs()
         if now != (self.driver, self.num_vfs):
             msg = f"its driver {self.driver} and {self.num_vfs} VFs became {now[0]} and {now[1]} meanwhile"
-            raise UnsettledError(msg)
+            raise KernelError(msg)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from k8s_rdma.core.kernel import Vf
+from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.pci import USERSPACE_DRIVERS, PciFunction
-from k8s_rdma.linux.pfs import UnsettledError, own_link
+from k8s_rdma.linux.pfs import own_link
 from k8s_rdma.linux.rdma_devices import RdmaDevices
 from k8s_rdma.linux.rtnl import Link
 from k8s_rdma.linux.sysfs import Sysfs
@@ -56,7 +57,7 @@ def see_vf(
 ) -> SeenVf:
     """A VF; `settings` are None where its PF has no entry of it.
 
-    UnsettledError while its driver makes its netdev; OSError when it cannot be read.
+    KernelError while its driver makes its netdev; OSError when it cannot be read.
     The MTU is the PF's while the netdev is away, as nobody tells.
     """
     function = PciFunction(around.sysfs, pci)
@@ -90,7 +91,7 @@ def _netdev(around: Surroundings, function: PciFunction, driver: str | None, wha
     names = function.netdevs()
     if names is None and not _of_no_driver(driver):
         msg = f"{what}: its driver {driver} has made no netdev yet"
-        raise UnsettledError(msg)
+        raise KernelError(msg)
     elsewhere = around.owners.get(function.pci)
     if not names:
         doubt = f"netlink has {elsewhere} as its netdev, sysfs has none" if elsewhere else ""
