@@ -8,18 +8,21 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import httpx2
 import pytest
 
-from e2e.node import Node, pod
+from e2e.node import DEADLINE_S, Node, pod
+from k8s_rdma.wire.state import HEADER, Kind, decode_counters, decode_header, encode_message
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from conftest import Record
+    from k8s_rdma.wire.state import Counters
 
 PROGRAM = Path(__file__).parents[1] / "build" / "k8s-rdma-cni"
 PLUGINS = os.environ.get("CNI_PATH") or "/opt/cni/bin:/usr/lib/cni"
@@ -65,6 +68,21 @@ def test_agent_memory(node: Node, record: Record) -> None:
         measured=resident_mib(node.agent.pid),
         unit="MiB",
     )
+    assert len(sample(node).vfs) == 2 * VFS
+    record(f"{what} after a sample", budget=BUDGET_MIB, measured=resident_mib(node.agent.pid), unit="MiB")
+
+
+def sample(node: Node) -> Counters:
+    """What the agent answers to whoever asks for counters."""
+    with socket.socket(socket.AF_UNIX) as agent:
+        agent.settimeout(DEADLINE_S)
+        agent.connect(str(node.run_dir / "state.sock"))
+        agent.sendall(encode_message(Kind.SAMPLE))
+        while True:
+            kind, size = decode_header(agent.recv(HEADER.size, socket.MSG_WAITALL))
+            body = agent.recv(size, socket.MSG_WAITALL)
+            if kind is Kind.COUNTERS:
+                return decode_counters(body)
 
 
 @needs_root
