@@ -181,3 +181,20 @@ def test_switch_mode_is_told_as_it_is_set(simulated):
         run("devlink", "dev", "eswitch", "set", f"netdevsim/{name}", "mode", "switchdev")
         assert devlink.eswitch_modes("netdevsim") == {name: "switchdev"}
         assert devlink.eswitch_modes("pci") == {}
+
+
+def test_every_one_of_256_vfs_is_told_and_set(rtnl):
+    with simulated_pf(256) as name:
+        index = pf_link(rtnl, name).index
+        set_rates(rtnl, index, "rates", [VfRate(vf, vf, 1000 + vf) for vf in range(256)])
+        infos = vf_infos(rtnl, index)
+        assert [VfRate(each.index, each.min_tx_rate_mbps, each.max_tx_rate_mbps) for each in infos] == [
+            VfRate(vf, vf, 1000 + vf) for vf in range(256)
+        ]
+
+
+def test_counters_of_more_vfs_than_the_kernel_can_tell_of_are_an_error(rtnl):
+    """Their list is longer than 64 KiB, of which the kernel does not say so (nla_nest_end)."""
+    with simulated_pf(256) as name, pytest.raises(NetlinkError) as failure:
+        vf_stats(rtnl, pf_link(rtnl, name).index)
+    assert failure.value.errno in (errno.EPROTO, errno.EMSGSIZE)

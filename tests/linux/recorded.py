@@ -15,7 +15,8 @@ from k8s_rdma.linux.netlink import NetlinkSocket, connect
 if TYPE_CHECKING:
     import socket
 
-FOLDER = Path(__file__).with_name("recorded")
+FOLDER = Path(__file__).with_name("recordings")
+_ERROR, _MESSAGE = 2, 16
 _SEQUENCE_AND_PORT = struct.Struct("=II")
 
 
@@ -24,13 +25,27 @@ def replayed(name: str) -> NetlinkSocket:
     return NetlinkSocket(Replay((FOLDER / f"{name}.txt").read_text()))
 
 
+def answering(*bodies: bytes) -> NetlinkSocket:
+    """A socket that answers whatever is asked with messages of these bodies, and success."""
+    datagram = b"".join(_message(_MESSAGE, body) for body in bodies) + _message(_ERROR, bytes(20))
+    return NetlinkSocket(Replay(f"< {datagram.hex()}"))
+
+
+def refusal(number: int) -> str:
+    """The line of a conversation in which the kernel answers with this errno."""
+    return f"< {_message(_ERROR, struct.pack('=i', -number) + bytes(16)).hex()}"
+
+
 class Replay:
-    """A connection; of several equal requests each gets its own answer, and any after them the last one."""
+    """A connection; of several equal requests each gets its own answer, and any after them the last one.
+
+    What stands before the first request answers all that are not there.
+    """
 
     def __init__(self, conversation: str) -> None:
         self._answers: dict[bytes, list[list[bytes]]] = {}
         self._waiting: list[bytes] = []
-        datagrams: list[bytes] = []
+        datagrams = self._otherwise = list[bytes]()
         for line in conversation.splitlines():
             direction, _, data = line.partition(" ")
             if direction == ">":
@@ -41,8 +56,8 @@ class Replay:
 
     def send(self, request: bytes) -> int:
         sequence = struct.unpack_from("=I", request, 8)[0]
-        answers = self._answers.get(_numbered(request, 0))
-        assert answers is not None, f"not recorded: {_numbered(request, 0).hex()}"
+        answers = self._answers.get(_numbered(request, 0), [self._otherwise])
+        assert answers != [[]], f"not recorded: {_numbered(request, 0).hex()}"
         answer = answers.pop(0) if len(answers) > 1 else answers[0]
         self._waiting = [_numbered(datagram, sequence) for datagram in answer]
         return len(request)
@@ -72,6 +87,10 @@ class Recording:
 
     def close(self) -> None:
         self._kernel.close()
+
+
+def _message(kind: int, body: bytes) -> bytes:
+    return struct.pack("=IHHII", 16 + len(body), kind, 0, 0, 0) + body + bytes(-len(body) % 4)
 
 
 def _numbered(datagram: bytes, sequence: int) -> bytes:

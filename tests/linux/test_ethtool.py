@@ -1,0 +1,46 @@
+"""Drivers as the kernel here tells them."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from k8s_rdma.errors import KernelError
+from k8s_rdma.linux.ethtool import DriverInfo, Ethtool
+from k8s_rdma.linux.netns import create_namespace
+from k8s_rdma.linux.rtnl import Rtnl, named, of_kind
+
+
+def test_driver_is_told(rtnl):
+    rtnl.create("create", named("a"), of_kind("veth"))
+    with Ethtool() as ethtool:
+        assert ethtool.driver_info("a") == DriverInfo(driver="veth", firmware="", bus_info="")
+
+
+def test_what_a_driver_does_not_know_is_empty(rtnl):
+    """A bridge says `N/A`."""
+    rtnl.create("create", named("b"), of_kind("bridge"))
+    with Ethtool() as ethtool:
+        assert ethtool.driver_info("b") == DriverInfo(driver="bridge", firmware="", bus_info="")
+
+
+def test_link_without_a_driver_tells_nothing(rtnl):
+    with Ethtool() as ethtool:
+        assert ethtool.driver_info("lo") is None
+
+
+@pytest.mark.parametrize("name", ["absent", "a-name-of-16-chars", ""])
+def test_link_that_is_not_there_is_an_error(rtnl, name):
+    with Ethtool() as ethtool, pytest.raises(KernelError, match=f"^driver of {name}: ENODEV"):
+        ethtool.driver_info(name)
+
+
+def test_links_of_another_namespace_are_asked_there(rtnl):
+    elsewhere = create_namespace()
+    with Rtnl(elsewhere) as there, Ethtool(elsewhere) as ethtool:
+        there.create("create", named("a"), of_kind("veth"))
+        assert ethtool.driver_info("a").driver == "veth"
+    with Ethtool() as here, pytest.raises(KernelError):
+        here.driver_info("a")
+    os.close(elsewhere)
