@@ -42,6 +42,28 @@ def test_giving_changes_nothing_when_it_holds(lab, vf):
     assert (lab.kernel.observe(), lab.seen("rdma0", netns)) == before
 
 
+def test_giving_again_gives_the_name_back_when_the_pod_has_changed_it(lab, vf):
+    netns = lab.namespace()
+    step = give(lab, vf, netns)
+    lab.kernel.apply(step)
+    lab.alter("rdma0", netns, name="mine", mac="02:00:00:00:00:77", mtu=1280)
+    lab.use("mine", netns)
+    lab.kernel.apply(step)
+    assert lab.seen("rdma0", netns) is not None
+    assert lab.seen("mine", netns) is None
+
+
+def test_giving_again_fails_when_the_name_is_taken_since(lab, vf):
+    netns = lab.namespace()
+    step = give(lab, vf, netns)
+    lab.kernel.apply(step)
+    lab.alter("rdma0", netns, name="mine", mac="02:00:00:00:00:77", mtu=1280)
+    lab.occupy("rdma0", netns)
+    with pytest.raises(KernelError, match="rdma0"):
+        lab.kernel.apply(step)
+    assert lab.seen("mine", netns) is not None
+
+
 def test_vf_is_exactly_as_before_when_given_and_brought_home(lab, vf):
     before = at_home(lab, vf)
     netns = lab.namespace()

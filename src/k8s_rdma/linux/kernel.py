@@ -26,8 +26,8 @@ from k8s_rdma.linux.pod_interface import clear, configure, make_bare
 from k8s_rdma.linux.sysfs import Sysfs
 from k8s_rdma.linux.unannounced import files_without_events
 from k8s_rdma.linux.vf_config import set_vfs, vlan
-from k8s_rdma.linux.vf_moves import VfMoves
-from k8s_rdma.linux.vf_places import VfPlaces, words
+from k8s_rdma.linux.vf_moves import RETURN_TIMEOUT_S, VfMoves
+from k8s_rdma.linux.vf_places import Host, VfPlaces, words
 from k8s_rdma.linux.vf_rates import set_rates, with_rates
 from k8s_rdma.linux.vf_rdma import VfRdma
 from k8s_rdma.linux.vf_traffic import VfTraffic
@@ -46,22 +46,38 @@ if TYPE_CHECKING:
 class SriovKernel:
     """Implements `core.kernel.Kernel`; made and used on one thread, which must stay in its namespace."""
 
-    def __init__(self, namespaces: Namespaces, selection: Selection, sysfs: Path | str = "/sys") -> None:
-        """Work with the PFs that are selected; `sysfs` must be mounted in the same network namespace."""
+    def __init__(
+        self,
+        namespaces: Namespaces,
+        selection: Selection,
+        *,
+        sysfs: Path | str = "/sys",
+        queries: NetlinkQueries | None = None,
+        return_timeout_s: float = RETURN_TIMEOUT_S,
+    ) -> None:
+        """Work with the PFs that are selected.
+
+        sysfs: where it is mounted, of the same network namespace. queries: closed with this kernel.
+        """
         self._namespaces = namespaces
         self._watchers: list[Callable[[], None]] = []
         self._watching = threading.Lock()
         with ExitStack() as undo:
-            host = current_namespace()
-            undo.callback(os.close, host)
+            namespace = current_namespace()
+            undo.callback(os.close, namespace)
             self._root, self._sysfs = Path(sysfs), Sysfs(sysfs)
-            self._queries = undo.enter_context(NetlinkQueries())
+            self._queries = undo.enter_context(queries or NetlinkQueries())
             self._changes = undo.enter_context(Changes(self._tell))
             self._observer = Observer(self._sysfs, self._queries, selection)
-            self._places = VfPlaces(self._queries.rtnl, self._sysfs)
-            rdma = VfRdma(queries=self._queries, sysfs=self._sysfs, host=host)
+            host = Host(self._queries.rtnl, namespace)
+            self._places = VfPlaces(host, self._sysfs)
+            rdma = VfRdma(queries=self._queries, sysfs=self._sysfs, host=namespace)
             self._moves = VfMoves(
-                rtnl=self._queries.rtnl, host=host, namespaces=namespaces, places=self._places, rdma=rdma
+                host=host,
+                namespaces=namespaces,
+                places=self._places,
+                rdma=rdma,
+                return_timeout_s=return_timeout_s,
             )
             self._traffic = VfTraffic(
                 queries=self._queries, sysfs=self._sysfs, namespaces=namespaces, rdma=rdma
@@ -162,7 +178,7 @@ class SriovKernel:
         pf = self._pf(step.pf)
         del self._pfs[pf.pci]  # what holds when this fails is not known
         seen = {vf.index: VfRate(vf.index, vf.min_tx_rate_mbps, vf.max_tx_rate_mbps) for vf in pf.vfs}
-        now = set_rates(step, pf, rtnl=self._queries.rtnl, index=self._index(pf), seen=seen)
+        now = set_rates(step, pf, queries=self._queries, index=self._index(pf), seen=seen)
         self._pfs[pf.pci] = with_rates(pf, now)
         self._gather()  # that was ourselves
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from k8s_rdma.core.step import BringHome, GiveVf, VfRef
     from k8s_rdma.linux.netns import Namespaces
     from k8s_rdma.linux.rtnl import Link
-    from k8s_rdma.linux.vf_places import VfPlaces
+    from k8s_rdma.linux.vf_places import Host, VfPlaces
     from k8s_rdma.linux.vf_rdma import VfRdma
 
 RETURN_TIMEOUT_S = 10.0
@@ -40,14 +40,20 @@ class VfMoves:
     """Carries out GiveVf and BringHome. What it remembers saves looks and tells who was given a VF."""
 
     def __init__(
-        self, *, rtnl: Rtnl, host: int, namespaces: Namespaces, places: VfPlaces, rdma: VfRdma
+        self,
+        *,
+        host: Host,
+        namespaces: Namespaces,
+        places: VfPlaces,
+        rdma: VfRdma,
+        return_timeout_s: float = RETURN_TIMEOUT_S,
     ) -> None:
-        """`rtnl` and `host` (a descriptor) are of the namespace where VFs are at home."""
-        self._rtnl = rtnl
-        self._host = host
+        """return_timeout_s: see `RETURN_TIMEOUT_S`."""
+        self._rtnl, self._host = host
         self._namespaces = namespaces
         self._places = places
         self._rdma = rdma
+        self._return_timeout_s = return_timeout_s
         self._given: dict[VfRef, _Given] = {}
         self._awaited: tuple[tuple[NetnsRef, bool] | None, float] = None, 0.0
 
@@ -76,8 +82,14 @@ class VfMoves:
         self._rtnl.change(link.index, what, in_namespace(namespace), named(step.ifname))
 
     def bring_home(self, step: BringHome) -> None:
-        """Make a VF be at home as it was, from wherever it is unless it serves another namespace."""
-        pci = self._places.function(step.vf).pci
+        """Make a VF be at home as it was, from wherever it is unless it serves another namespace.
+
+        One without a netdev, as while another driver has it, has none to bring home.
+        """
+        function = self._places.function(step.vf)
+        if function.netdevs() is None:
+            return
+        pci = function.pci
         away = self._places.at_home(step.vf) is None
         given = self._given.get(step.vf)
         if away and given is not None and given.netns != step.netns:
@@ -128,13 +140,13 @@ class VfMoves:
             if link is not None and not elsewhere:
                 return link
             if self._awaited[0] != (step.netns, alive):
-                self._awaited = (step.netns, alive), time.monotonic() + RETURN_TIMEOUT_S
+                self._awaited = (step.netns, alive), time.monotonic() + self._return_timeout_s
             if time.monotonic() > self._awaited[1]:
                 what = f"its RDMA device {elsewhere}" if link else "its netdev"
                 where = "where it is not" if alive else "which is gone"
                 msg = (
                     f"{words(step.vf)}: {what} was given to {step.netns.path}, {where} now, "
-                    f"and did not come home within {RETURN_TIMEOUT_S:.0f} s"
+                    f"and did not come home within {self._return_timeout_s:g} s"
                 )
                 raise KernelError(msg)
             time.sleep(_POLL_S)

@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from k8s_rdma.core.ids import pci_address
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.ethtool import Ethtool
 from k8s_rdma.linux.pci import PciFunction
 from k8s_rdma.linux.pfs import own_link
+from k8s_rdma.linux.rtnl import Link, Rtnl
 
 if TYPE_CHECKING:
     from k8s_rdma.core.ids import PciAddress
     from k8s_rdma.core.step import VfRef
-    from k8s_rdma.linux.rtnl import Link, Rtnl
     from k8s_rdma.linux.sysfs import Sysfs
 
 _LOOKS = 3
 """At a netdev that is renamed, or comes, while it is looked at."""
 
 
+class Host(NamedTuple):
+    """The network namespace where VFs are at home: its links, and a descriptor of it."""
+
+    rtnl: Rtnl
+    namespace: int
+
+
 class VfPlaces:
     """Finds VFs, and their netdevs in the host's namespace."""
 
-    def __init__(self, rtnl: Rtnl, sysfs: Sysfs) -> None:
-        """Both of that namespace."""
-        self._rtnl = rtnl
+    def __init__(self, host: Host, sysfs: Sysfs) -> None:
+        """Sysfs of that namespace."""
+        self._rtnl = host.rtnl
         self._sysfs = sysfs
 
     def function(self, vf: VfRef) -> PciFunction:

@@ -11,13 +11,13 @@ from k8s_rdma.errors import KernelError
 from k8s_rdma.linux import vf_config
 from k8s_rdma.linux.drivers import explain, understood_max
 from k8s_rdma.linux.netlink import NetlinkError
-from k8s_rdma.linux.vf_info import vf_infos
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from k8s_rdma.core.kernel import PfState
     from k8s_rdma.core.step import SetRates
+    from k8s_rdma.linux.netlink_queries import NetlinkQueries
     from k8s_rdma.linux.queries import VfInfo
     from k8s_rdma.linux.rtnl import Rtnl
 
@@ -26,7 +26,7 @@ _ROUNDS = 2
 
 
 def set_rates(
-    step: SetRates, pf: PfState, *, rtnl: Rtnl, index: int, seen: Mapping[int, VfRate]
+    step: SetRates, pf: PfState, *, queries: NetlinkQueries, index: int, seen: Mapping[int, VfRate]
 ) -> dict[int, VfRate]:
     """Program rates on VFs of a PF (the netdev of that index); returns those of all its VFs, read back.
 
@@ -41,8 +41,8 @@ def set_rates(
             raise KernelError(msg)
     check_rates(step, ability=pf.rates, link_mbps=pf.link_mbps, before=seen)
     for _ in range(_ROUNDS):
-        _write(step, pf, rtnl, index, seen)
-        seen = rates_of(pf, vf_infos(rtnl, index))
+        _write(step, pf, queries.rtnl, index, seen)
+        seen = rates_of(pf, queries.vf_infos(index))
         if not _differing(step, seen):
             return dict(seen)
     wrong = _differing(step, seen)[0]

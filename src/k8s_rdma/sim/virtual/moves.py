@@ -83,6 +83,7 @@ class Moves:
             found = there.link_at(port.peer)
             if found is None or found.name != step.ifname:
                 what = f"{_words(step)}: rename to {step.ifname} in {step.netns.path}"
+                there.change(port.peer, f"{what}: down", up=False)  # Linux before 6.2 renames no other
                 there.change(port.peer, what, named(step.ifname))
 
     def _fetch(self, port: Link, step: BringHome, namespace: int) -> None:
