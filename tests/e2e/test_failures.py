@@ -66,10 +66,13 @@ def test_running_pods_outlive_a_crash_of_the_agent(node: Node) -> None:
     async def scenario() -> None:
         runtime = node.runtime(chained=False)
         sandbox = await runtime.add(pod("p", {"min_tx_rate": 100}))
-        before = node.kernel_state(), node.ip("address", "show", netns=sandbox.netns)
+        before = node.kernel_state(), node.ip("address", "show", "scope", "global", netns=sandbox.netns)
         node.kill_agent()
         node.start_agent()
-        assert (node.kernel_state(), node.ip("address", "show", netns=sandbox.netns)) == before
+        assert (
+            node.kernel_state(),
+            node.ip("address", "show", "scope", "global", netns=sandbox.netns),
+        ) == before
         report = node.try_report()
         assert [each.container_id for each in report.allocations] == [sandbox.container_id]
         await runtime.delete(sandbox)
@@ -117,11 +120,14 @@ def test_agent_stopped_by_a_signal_ends_with_0_and_leaves_pods_their_rates(node:
     async def scenario() -> None:
         runtime = node.runtime(chained=False)
         sandbox = await runtime.add(pod("p", {"min_tx_rate": 100, "max_tx_rate": 200}))
-        before = node.kernel_state(), node.ip("address", "show", netns=sandbox.netns)
+        before = node.kernel_state(), node.ip("address", "show", "scope", "global", netns=sandbox.netns)
         assert ("100Mbit", "200Mbit") in before[0]["rates"].values()
         node.agent.terminate()
         assert node.agent.wait(DEADLINE_S) == 0
-        assert (node.kernel_state(), node.ip("address", "show", netns=sandbox.netns)) == before
+        assert (
+            node.kernel_state(),
+            node.ip("address", "show", "scope", "global", netns=sandbox.netns),
+        ) == before
         assert node.log()[-1]["event"] == "agent_stopped"
         node.start_agent()
         await runtime.delete(sandbox)
