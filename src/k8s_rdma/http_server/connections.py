@@ -6,8 +6,6 @@ from math import inf
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    import asyncio
-
     from k8s_rdma.http_server.limits import Limits
 
 
@@ -18,12 +16,19 @@ class Connection(Protocol):
     unsent_since: since when there has been an answer that it has not read; kept by `Connections`.
     """
 
-    transport: asyncio.Transport
     owes_by: float
     unsent_since: float | None
 
+    def unsent_bytes(self) -> int:
+        """What waits here for the client to read."""
+        ...
+
     def overdue(self) -> None:
         """`owes_by` has passed."""
+        ...
+
+    def abort(self) -> None:
+        """End it at once."""
         ...
 
 
@@ -31,25 +36,28 @@ class Connections:
     """Held to the limits by one look at all of them, rather than a timer for each request."""
 
     def __init__(self, limits: Limits, connections: set[Connection]) -> None:
-        """connections: those of now, whenever it is looked at."""
-        self._limits = limits
+        """connections: shared with uvicorn, which ends them when the server ends."""
+        self.limits = limits
         self._connections = connections
 
     def admit(self, newcomer: Connection) -> bool:
-        """Whether there is room for one that was just added.
+        """Add one; False when there is no room for it, which is then left out.
 
-        Room is made by closing the one that must send something soonest: of all that the server awaits
-        something of, it has been silent longest by its own limit. There is none when each is being answered.
+        Room is made by ending the one that must send something soonest: of all that the server awaits
+        something of, it has been silent longest by its own limit. There is none while all are being answered.
         """
-        if len(self._connections) <= self._limits.connections:
-            return True
-        others = (connection for connection in self._connections if connection is not newcomer)
-        silent = min(others, key=lambda connection: connection.owes_by)
-        if silent.owes_by == inf:
-            return False
-        self._connections.discard(silent)  # it takes a turn of the loop until that one knows of its end
-        silent.transport.abort()
+        if len(self._connections) >= self.limits.connections:
+            silent = min(self._connections - {newcomer}, key=lambda connection: connection.owes_by)
+            if silent.owes_by == inf:
+                return False
+            self.forget(silent)  # it takes a turn of the loop until that one knows of its end
+            silent.abort()
+        self._connections.add(newcomer)
         return True
+
+    def forget(self, connection: Connection) -> None:
+        """It has ended, or is about to."""
+        self._connections.discard(connection)
 
     def look(self, now: float) -> None:
         """Deal with those that took too long."""
@@ -57,12 +65,17 @@ class Connections:
             if connection.owes_by <= now:
                 connection.overdue()
             elif self._unread(connection, now):
-                connection.transport.abort()
+                connection.abort()
+
+    def abort(self) -> None:
+        """End all."""
+        for connection in tuple(self._connections):
+            connection.abort()
 
     def _unread(self, connection: Connection, now: float) -> bool:
-        if not connection.transport.get_write_buffer_size():
+        if not connection.unsent_bytes():
             connection.unsent_since = None
             return False
         if connection.unsent_since is None:
             connection.unsent_since = now
-        return now - connection.unsent_since > self._limits.send_timeout_s
+        return now - connection.unsent_since > self.limits.send_timeout_s

@@ -22,8 +22,7 @@ from k8s_rdma.wire.rest_error import Error
 if TYPE_CHECKING:
     import asyncio
 
-    from k8s_rdma.http_server.connections import Connections
-    from k8s_rdma.http_server.limits import Limits
+    from k8s_rdma.http_server.connections import Connection, Connections
 
 Fields: TypeAlias = list[tuple[bytes, bytes]]
 
@@ -66,14 +65,13 @@ _MALFORMED = _refused(HTTPStatus.BAD_REQUEST, Reason.MALFORMED_REQUEST, "this is
 class HttpProtocol(HttpToolsProtocol):
     """One connection; a `connections.Connection`."""
 
-    def __init__(
-        self, *, limits: Limits, connections: Connections, ready: Ready | None, **uvicorn: Any
-    ) -> None:
-        """uvicorn: what it gives its protocols."""
+    def __init__(self, *, connections: Connections, ready: Ready | None, **uvicorn: Any) -> None:
+        """uvicorn: what it gives its protocols. `replaces`: the connection that this one was until now."""
         super().__init__(**uvicorn)
         self.owes_by = inf
         self.unsent_since: float | None = None
-        self._limits = limits
+        self.replaces: Connection | None = None
+        self._limits = connections.limits
         self._guard = connections
         self._ready = ready
         self._refused = False
@@ -86,6 +84,9 @@ class HttpProtocol(HttpToolsProtocol):
         """Begin to wait for the client, if there is room for it."""
         super().connection_made(transport)
         self._owes_within(self._limits.request_timeout_s)
+        for each in (self, self.replaces):
+            if each is not None:
+                self._guard.forget(each)
         if not self._guard.admit(self):
             self._refuse(_BUSY)
 
@@ -168,6 +169,14 @@ class HttpProtocol(HttpToolsProtocol):
         elif not self.flow.read_paused:  # else it is we who do not listen
             message = f"the request was not here within {self._limits.request_timeout_s:g} s"
             self._refuse(_refused(HTTPStatus.REQUEST_TIMEOUT, "request_timeout", message))
+
+    def unsent_bytes(self) -> int:
+        """What waits here for the client to read."""
+        return self.transport.get_write_buffer_size()
+
+    def abort(self) -> None:
+        """End it at once."""
+        self.transport.abort()
 
     def _owes_within(self, seconds: float) -> None:
         self.owes_by = self.loop.time() + seconds

@@ -24,17 +24,10 @@ _log = structlog.get_logger()
 class Reloaded(Generic[T]):
     """The value of now; while the files hold none (half renewed, say), the last one that they held."""
 
-    def __init__(
-        self,
-        load: Callable[[], T],
-        *paths: Path,
-        every_s: float = EVERY_S,
-        clock: Callable[[], float] = monotonic,
-    ) -> None:
+    def __init__(self, load: Callable[[], T], *paths: Path, clock: Callable[[], float] = monotonic) -> None:
         """MalformedError as `load` raises it, the first time."""
         self._load = load
         self._paths = paths
-        self._every_s = every_s
         self._clock = clock
         self._looked_at = clock()
         self._seen = self._look()
@@ -43,7 +36,7 @@ class Reloaded(Generic[T]):
     def __call__(self) -> T:
         """The value of now."""
         now = self._clock()
-        if now - self._looked_at >= self._every_s:
+        if now - self._looked_at >= EVERY_S:
             self._looked_at = now
             self._look_again()
         return self._value

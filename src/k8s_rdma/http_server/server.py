@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import uvicorn
 
 from k8s_rdma.http_server.connections import Connections
-from k8s_rdma.http_server.handshake import Handshake
 from k8s_rdma.http_server.limits import Limits
 from k8s_rdma.http_server.protocol import HttpProtocol
+from k8s_rdma.http_server.tls_listener import TlsListener
 
 if TYPE_CHECKING:
     import socket
@@ -56,20 +57,41 @@ class HttpServer(uvicorn.Server):
                 timeout_graceful_shutdown=shutdown_s,
             )
         )
-        self._limits = limits
         self._ready = ready
         self._tls = tls
-        self._connections = cast("set[Connection]", self.server_state.connections)
-        self._guard = Connections(limits, self._connections)
+        self._accepting: asyncio.Task[NoReturn] | None = None
+        connections = cast("set[Connection]", self.server_state.connections)
+        self._connections = Connections(limits, connections)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Capture none."""
         yield
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """As uvicorn, which however leaves TLS to the event loop."""
+        if self._tls is None or sockets is None:
+            await super().startup(sockets)
+            return
+        await self.lifespan.startup()
+        [listener] = sockets
+        make = partial(
+            self._protocol, config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        self._accepting = asyncio.create_task(TlsListener(listener, self._tls, make, self._connections).run())
+        self.servers: list[asyncio.Server] = []
+        self.started = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """As uvicorn."""
+        if self._accepting is not None:
+            self._accepting.cancel()
+            await asyncio.wait([self._accepting])
+        await super().shutdown(sockets)
+
     async def on_tick(self, counter: int) -> bool:
         """What uvicorn does ten times a second."""
-        self._guard.look(asyncio.get_running_loop().time())
+        self._connections.look(asyncio.get_running_loop().time())
         return await super().on_tick(counter)
 
     async def serve_orderly(self, listener: socket.socket) -> None:
@@ -85,17 +107,7 @@ class HttpServer(uvicorn.Server):
                 await self.shutdown(sockets=[listener])
             raise
         finally:
-            for connection in tuple(self._connections):
-                connection.transport.abort()
+            self._connections.abort()
 
-    def _protocol(self, **uvicorn: Any) -> asyncio.Protocol:
-        http = HttpProtocol(limits=self._limits, connections=self._guard, ready=self._ready, **uvicorn)
-        if self._tls is None:
-            return http
-        return Handshake(
-            http,
-            self._tls,
-            guard=self._guard,
-            connections=self._connections,
-            timeout_s=self._limits.request_timeout_s,
-        )
+    def _protocol(self, **uvicorn: Any) -> HttpProtocol:
+        return HttpProtocol(connections=self._connections, ready=self._ready, **uvicorn)

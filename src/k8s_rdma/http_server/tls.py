@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import ssl
 from pathlib import Path
-from typing import Annotated
+from time import monotonic
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.http_server.reloaded import Reloaded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 File = Annotated[str, msgspec.Meta(pattern="^/")]
 """Absolute, so that it does not depend on where the process was started."""
@@ -27,13 +31,13 @@ class TlsConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbi
     client_ca_file: File | None = None
 
 
-def tls_context(config: TlsConfig) -> Reloaded[ssl.SSLContext]:
+def tls_context(config: TlsConfig, *, clock: Callable[[], float] = monotonic) -> Callable[[], ssl.SSLContext]:
     """The context for a connection of now, made anew when a file has changed.
 
     MalformedError names the field whose file is none.
     """
     paths = [config.cert_file, config.key_file, *([config.client_ca_file] if config.client_ca_file else [])]
-    return Reloaded(lambda: _load(config), *map(Path, paths))
+    return Reloaded(lambda: _load(config), *map(Path, paths), clock=clock)
 
 
 def _load(config: TlsConfig) -> ssl.SSLContext:

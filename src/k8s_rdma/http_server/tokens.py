@@ -6,6 +6,7 @@ import re
 from hashlib import sha256
 from hmac import compare_digest
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from k8s_rdma.errors import MalformedError
@@ -36,12 +37,12 @@ class Tokens:
         return any([compare_digest(given, digest) for digest in self._digests])  # noqa: C419  each is compared
 
 
-def tokens_of(path: str, *, field: str, every_s: float = 1.0) -> Callable[[], Tokens]:
+def tokens_of(path: str, *, field: str, clock: Callable[[], float] = monotonic) -> Callable[[], Tokens]:
     """The tokens of now, read anew when the file has changed: one a line; empty lines and `#` lines are none.
 
     MalformedError names the field, and the line that is no token.
     """
-    return Reloaded(lambda: _load(Path(path), field), Path(path), every_s=every_s)
+    return Reloaded(lambda: _load(Path(path), field), Path(path), clock=clock)
 
 
 def _load(path: Path, field: str) -> Tokens:
