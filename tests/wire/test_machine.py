@@ -102,6 +102,7 @@ def test_repeated_block_is_written_out_for_each_function() -> None:
         ("0000:04:00.2", 120, "0000:04:0f.2"),
         ("0001:ff:00.0", 0, "0001:ff:00.0"),
         ("00:ff", 1, "01:00"),
+        ("b859:9f03:0000:ffff", 1, "b859:9f03:0001:0000"),
     ],
 )
 def test_counted_goes_up_as_numbers_of_its_kind_do(first: str, offset: int, expected: str) -> None:

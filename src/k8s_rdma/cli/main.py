@@ -45,7 +45,7 @@ def agent(
     context: typer.Context,
     config: ConfigFile = None,
     node: Annotated[str | None, typer.Option(help="The node's name in Kubernetes.")] = None,
-    kernel: Annotated[str | None, typer.Option(help="Where the functions come from: virtual.")] = None,
+    kernel: Annotated[str | None, typer.Option(help="Where the functions come from: linux, virtual.")] = None,
 ) -> None:
     """Own the node's virtual functions: allocate, program, move, release."""
     if context.invoked_subcommand is not None:
@@ -77,6 +77,17 @@ def agent_adopt(
     from k8s_rdma.wire.adopt import AdoptRequest
 
     raise typer.Exit(adopt(run_dir, AdoptRequest(pf=pf, vf=vf, dry_run=dry_run), every=every))
+
+
+@app.command()
+def init(config: ConfigFile = None) -> None:
+    """Make the virtual functions of this machine's PFs, and ready them; then end."""
+    from k8s_rdma.config import load_config
+    from k8s_rdma.init.config import InitConfig
+    from k8s_rdma.init.run import run
+
+    if not run(load_config(InitConfig, config, {})):
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -112,6 +123,18 @@ def demo(
     from k8s_rdma.cli.demo.launch import launch
 
     raise typer.Exit(launch(json_file=json_file, keep=keep))
+
+
+@app.command()
+def gather(
+    output: Annotated[
+        Path | None, typer.Option("--output", metavar="FILE", help="Write to FILE, not to standard output.")
+    ] = None,
+) -> None:
+    """Record this machine's network cards in a file for a bug report: no host name, no addresses."""
+    from k8s_rdma.cli.gather import gather_machine
+
+    gather_machine(output)
 
 
 def main() -> None:

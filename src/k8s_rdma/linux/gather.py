@@ -67,12 +67,12 @@ def gather(sysfs: Sysfs, queries: Queries) -> Machine:
             about=about,
             sysfs=dict(sorted(read.entries().items())),
             links=tuple(link for link in asked.link_entries if link.kind != _VETH),
-            vfs=asked.vf_entries,
+            vfs=dict(sorted(asked.vf_entries.items())),
             default_route_links=asked.default_routes,
             rdma_devices=asked.rdma_entries,
             eswitch_modes=asked.modes,
-            firmware=asked.firmwares,
-            refused=asked.refused,
+            firmware=dict(sorted(asked.firmwares.items())),
+            refused=dict(sorted(asked.refused.items())),
         )
     )
 

@@ -18,7 +18,7 @@ from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.machine_yaml import Refused, SymbolicLink
 
 _PCI = re.compile(r"([0-9a-f]{4}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])")
-_OCTETS = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2})+")
+_ADDRESS = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2})+|[0-9a-f]{4}(:[0-9a-f]{4})+")
 _NUMBER = re.compile(r"[0-9]+")
 
 
@@ -64,7 +64,7 @@ def expanded(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def counted(first: str, offset: int) -> str:
-    """A number, a PCI address (bus, device and function as one number) or octets, counted up.
+    """A number, a PCI address (bus, device and function as one number), a MAC address or GUID, counted up.
 
     Source of the first: SR-IOV's routing ids (PCI Express Base Specification, 9.2.1.2).
     """
@@ -74,10 +74,10 @@ def counted(first: str, offset: int) -> str:
         domain, bus, device, function = (int(part, 16) for part in found.groups())
         routing = (bus << 8 | device << 3 | function) + offset
         return pci_address(f"{domain:04x}:{routing >> 8:02x}:{routing >> 3 & 31:02x}.{routing & 7}")
-    if _OCTETS.fullmatch(first):
+    if _ADDRESS.fullmatch(first):
         octets = bytes.fromhex(first.replace(":", ""))
-        return (int.from_bytes(octets) + offset).to_bytes(len(octets)).hex(":")
-    msg = f"each: {first!r} is no number, PCI address or octets that could be counted up"
+        return (int.from_bytes(octets) + offset).to_bytes(len(octets)).hex(":", -first.index(":") // 2)
+    msg = f"each: {first!r} is no number, PCI address, MAC address or GUID that could be counted up"
     raise MalformedError(msg)
 
 

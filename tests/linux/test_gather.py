@@ -1,0 +1,162 @@
+"""Records of machines that were recorded themselves: what is seen of the one is what is seen of the other."""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from k8s_rdma.core.selection import PfRule, Selection
+from k8s_rdma.errors import KernelError
+from k8s_rdma.linux.gather import gather
+from k8s_rdma.linux.netlink import NetlinkError
+from k8s_rdma.linux.observation import Observer
+from k8s_rdma.linux.recording import RecordingQueries, RecordingSysfs, error_name
+from k8s_rdma.sim.recorded_machine import RecordedMachine
+from k8s_rdma.wire.machine import LinkEntry, Machine, decode_machine, encode_machine, read_machine
+from k8s_rdma.wire.machine_yaml import Refused, SymbolicLink
+
+if TYPE_CHECKING:
+    from k8s_rdma.core.kernel import Hardware, PfState
+
+MACHINES = sorted((Path(__file__).parent.parent / "machines").glob("*.yaml"), key=lambda path: path.stem)
+SELECTIONS = (
+    Selection(),
+    Selection(require_rdma=False),
+    Selection(require_rdma=False, rules=(PfRule(names=frozenset({"eth0", "enp59s0f0np0"})),)),
+)
+HOME = "devices/pci0000:00/0000:01:00.0"
+
+
+def recorded(path: Path) -> RecordedMachine:
+    return RecordedMachine(read_machine(path))
+
+
+def gathered(machine: RecordedMachine) -> Machine:
+    """Through the file."""
+    return decode_machine(encode_machine(gather(machine.sysfs, machine.queries)))
+
+
+def seen(machine: RecordedMachine, selection: Selection) -> Hardware:
+    return Observer(machine.sysfs, machine.queries, selection).observe()
+
+
+def without_macs(hardware: Hardware) -> Hardware:
+    def pf(it: PfState) -> PfState:
+        return replace(it, vfs=tuple(replace(vf, mac="") for vf in it.vfs))
+
+    return replace(hardware, pfs=tuple(map(pf, hardware.pfs)))
+
+
+@pytest.mark.parametrize("path", MACHINES, ids=lambda path: path.stem)
+def test_record_of_a_machine_is_seen_as_the_machine_is(path: Path) -> None:
+    """Whatever the configuration; but for the MAC addresses, which are replaced."""
+    record = gathered(recorded(path))
+    for selection in SELECTIONS:
+        of_record = seen(RecordedMachine(record), selection)
+        assert without_macs(of_record) == without_macs(seen(recorded(path), selection))
+
+
+@pytest.mark.parametrize("path", MACHINES, ids=lambda path: path.stem)
+def test_record_of_a_record_is_the_same_record(path: Path) -> None:
+    record = gathered(recorded(path))
+    again = gathered(RecordedMachine(record))
+    assert msgspec.structs.replace(again, about=record.about) == record
+
+
+def test_record_holds_what_was_refused_and_says_so() -> None:
+    machine = recorded(MACHINES[0])
+    refused = msgspec.structs.replace(machine.machine, refused={"eswitch_modes": "EPERM"})
+    record = gathered(RecordedMachine(refused))
+    assert record.refused == {"eswitch_modes": "EPERM"}
+    assert any("EPERM" in each for each in record.about.unreadable)
+    with pytest.raises(NetlinkError) as failure:
+        RecordedMachine(record).queries.eswitch_modes()
+    assert failure.value.errno == errno.EPERM
+
+
+def test_record_leaves_out_the_ends_of_pods_interfaces() -> None:
+    machine = recorded(MACHINES[0])
+    veth = LinkEntry(index=99, name="veth0123abcd", kind="veth", mac="02:00:00:00:00:99")
+    links = msgspec.structs.replace(machine.machine, links=(*machine.machine.links, veth))
+    record = gathered(RecordedMachine(links))
+    assert [link.index for link in record.links] == [link.index for link in machine.machine.links]
+    assert any("veth" in each for each in record.about.replaced)
+
+
+def test_record_says_what_it_is_of() -> None:
+    about = gathered(recorded(next(path for path in MACHINES if path.stem == "e810"))).about
+    assert about.machine == "ice 0000:18:00.0 with 4 VFs; ice 0000:18:00.1 with 0 VFs"
+    assert about.source.startswith("recorded by k8s-rdma gather ")
+    assert about.kernel
+
+
+@pytest.fixture
+def sysfs() -> RecordingSysfs:
+    entries = {
+        "class/net/eth0": SymbolicLink(f"/{HOME}/net/eth0"),
+        "class/net/lo": SymbolicLink("/devices/virtual/net/lo"),
+        "bus/pci/devices/0000:01:00.0": SymbolicLink(f"/{HOME}"),
+        "bus/pci/devices/0000:02:00.0": SymbolicLink("/devices/pci0000:00/0000:02:00.0"),
+        f"{HOME}/vendor": "0x8086",
+        f"{HOME}/device": "0x10c9",
+        f"{HOME}/net/eth0/speed": Refused("EINVAL"),
+        f"{HOME}/net/eth0/device": SymbolicLink(f"/{HOME}"),
+        "devices/pci0000:00/0000:02:00.0/vendor": "0x1af4",
+        "devices/virtual/net/lo/mtu": "65536",
+    }
+    return RecordingSysfs(RecordedMachine(Machine(about=None, sysfs=entries)).sysfs)  # type: ignore[arg-type]
+
+
+def test_recording_notes_the_file_and_the_links_on_the_way(sysfs) -> None:
+    assert sysfs.value("class/net/eth0/device/vendor") == "0x8086"
+    assert sysfs.entries() == {
+        "class/net/eth0": SymbolicLink(f"/{HOME}/net/eth0"),
+        f"{HOME}/net/eth0/device": SymbolicLink(f"/{HOME}"),
+        f"{HOME}/vendor": "0x8086",
+    }
+
+
+def test_recording_notes_what_is_refused_and_not_what_is_absent(sysfs) -> None:
+    assert sysfs.value("class/net/eth0/speed") is None
+    assert sysfs.value_if_any("class/net/eth0/flags") is None
+    assert sysfs.entries()[f"{HOME}/net/eth0/speed"] == Refused("EINVAL")
+    assert f"{HOME}/net/eth0/flags" not in sysfs.entries()
+
+
+def test_recording_of_a_listing_leaves_out_pci_devices_that_nothing_is_read_of(sysfs) -> None:
+    assert len(sysfs.names("bus/pci/devices")) == 2
+    sysfs.value("bus/pci/devices/0000:01:00.0/vendor")
+    assert sysfs.entries() == {
+        "bus/pci/devices/0000:01:00.0": SymbolicLink(f"/{HOME}"),
+        f"{HOME}/vendor": "0x8086",
+    }
+
+
+def test_recording_of_a_pci_function_holds_only_what_is_read_of_it(sysfs) -> None:
+    assert "device" in sysfs.names(f"bus/pci/devices/{HOME.rpartition('/')[2]}")
+    assert f"{HOME}/device" not in sysfs.entries()
+
+
+def test_recording_cannot_be_written_through(sysfs) -> None:
+    with pytest.raises(OSError, match="only read"):
+        sysfs.write(f"{HOME}/sriov_numvfs", "4")
+
+
+def test_recording_of_a_failure_without_an_errno_is_an_input_output_error() -> None:
+    class Broken(RecordedMachine):
+        """Whose netdevs cannot be told."""
+
+        def links(self) -> None:
+            msg = "nothing is known"
+            raise KernelError(msg)
+
+    queries = RecordingQueries(Broken(recorded(MACHINES[0]).machine))  # type: ignore[arg-type]
+    with pytest.raises(KernelError):
+        queries.links()
+    assert queries.refused == {"links": "EIO"}
+    assert (error_name(errno.EOPNOTSUPP), error_name(errno.EPERM)) == ("EOPNOTSUPP", "EPERM")
