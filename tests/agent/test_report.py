@@ -9,12 +9,16 @@ import pytest
 
 from factories import PF0, PF1, hardware, interface, pf_state, receipt, vf
 from k8s_rdma.agent.report import node_report
+from k8s_rdma.core.allocation import choose_vfs, given
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.core.inventory import Generation
 from k8s_rdma.core.ledger import Ledger
+from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection
+from k8s_rdma.core.rates import EVERY_RATE, NO_RATE, Enforce, RateAbility, RateRange
+from k8s_rdma.wire.rest import Enforced, ability_of
 
 if TYPE_CHECKING:
-    from k8s_rdma.core.kernel import Hardware
+    from k8s_rdma.core.kernel import Hardware, PfState
     from k8s_rdma.wire.rest import NodeReport
 
 HELD = Ledger().with_receipt(
@@ -24,6 +28,11 @@ HELD = Ledger().with_receipt(
 
 def told(seen: Hardware, ledger: Ledger = HELD) -> NodeReport:
     return node_report(node=NodeName("w1"), generation=Generation("e", 1), hardware=seen, ledger=ledger)
+
+
+def in_use(*pfs: PfState) -> Hardware:
+    """After what HELD says was programmed."""
+    return given(hardware(*pfs), [each for held in HELD.receipts.values() for each in held.interfaces])
 
 
 def test_held_vf_has_rates_and_mac_of_the_ledger_whatever_is_seen_of_it() -> None:
@@ -54,11 +63,83 @@ def test_promise_that_the_link_no_longer_keeps_is_a_problem_of_its_pf(
     link_mbps: int | None, sentence: str
 ) -> None:
     slow = pf_state(PF0, link_mbps=link_mbps, problems=("its fan is loud",))
-    first, second = told(hardware(slow, pf_state(PF1))).pfs
+    first, second = told(in_use(slow, pf_state(PF1))).pfs
     assert first.problems == ("its fan is loud", sentence)
     assert second.problems == ()
 
 
 def test_promise_that_is_kept_to_the_last_bit_is_no_problem() -> None:
-    assert told(hardware(pf_state(PF0, link_mbps=600))).pfs[0].problems == ()
+    assert told(in_use(pf_state(PF0, link_mbps=600))).pfs[0].problems == ()
     assert told(hardware(pf_state(PF0, link_mbps=None)), Ledger()).pfs[0].problems == ()
+
+
+COARSE = RateAbility(
+    min=RateRange(step=100, smallest=100, largest=1000), max=RateRange(step=100, smallest=100, largest=900)
+)
+WEIGHTS = RateAbility(min=RateRange(), max=RateRange(), weights=100)
+
+
+def allocated(pf: PfState, minimum: int, maximum: int) -> tuple[Hardware, Ledger]:
+    """A pod with such an interface, programmed as the PF takes it."""
+    placed = PlacedInterface(pf=pf.pci, min_tx_rate_mbps=minimum, max_tx_rate_mbps=maximum)
+    placement = Placement(node=NodeName("w1"), interfaces=(placed,))
+    chosen = choose_vfs(placement, hardware(pf), Ledger(), ("rdma0",))
+    assert not isinstance(chosen, Rejection)
+    return given(hardware(pf), chosen), Ledger().with_receipt(receipt("c1", *chosen))
+
+
+@pytest.mark.parametrize(
+    ("rates", "asked", "programmed", "enforced"),
+    [
+        (EVERY_RATE, (150, 250), (150, 250), ("hardware", "hardware")),
+        (EVERY_RATE, (0, 0), (0, 0), (None, None)),
+        (COARSE, (150, 250), (200, 200), ("hardware", "hardware")),
+        (COARSE, (150, 1000), (200, 0), ("hardware", "hardware")),  # the link has 1000 Mb/s
+        (COARSE, (0, 99), (0, 0), (None, "accounted")),
+        (NO_RATE, (150, 250), (0, 0), ("accounted", "accounted")),
+    ],
+)
+def test_interface_tells_what_is_programmed_and_who_holds_what_was_asked_for(
+    rates: RateAbility,
+    asked: tuple[int, int],
+    programmed: tuple[int, int],
+    enforced: tuple[str | None, str | None],
+) -> None:
+    [pf], [allocation] = (report := told(*allocated(pf_state(rates=rates), *asked))).pfs, report.allocations
+    [it] = allocation.interfaces
+    assert (it.min_tx_rate, it.max_tx_rate) == asked
+    assert (it.set_min_tx_rate, it.set_max_tx_rate) == programmed
+    assert it.enforced == Enforced(min=enforced[0], max=enforced[1])
+    assert pf.problems == ()
+
+
+def test_interface_is_only_accounted_when_its_vf_lost_its_rates() -> None:
+    seen, ledger = allocated(pf_state(), 150, 250)
+    [pf] = seen.pfs
+    forgotten = replace(pf, vfs=(replace(pf.vfs[0], min_tx_rate_mbps=0, max_tx_rate_mbps=0), *pf.vfs[1:]))
+    report = told(hardware(forgotten), ledger)
+    [it] = report.allocations[0].interfaces
+    assert it.enforced == Enforced(min="accounted", max="accounted")
+    [problem] = report.pfs[0].problems
+    assert problem == (
+        "VF 0 of PF enp3s0f0, which pod default/p has, no longer has the rates that were programmed on it: "
+        "min 150, max 250 Mb/s"
+    )
+
+
+def test_vf_that_gets_less_by_its_weight_than_was_reserved_is_a_problem_of_its_pf() -> None:
+    seen, ledger = allocated(pf_state(rates=WEIGHTS, driver="mlx5_core"), 1000, 0)
+    assert told(seen, ledger).pfs[0].problems == ()
+    [pf] = seen.pfs
+    taken = replace(pf, vfs=(*pf.vfs[:3], replace(pf.vfs[3], netdev=None)))
+    [problem] = told(hardware(taken), ledger).pfs[0].problems
+    assert problem == (
+        "PF enp3s0f0: minimum rates of mlx5_core are weights, by which some of its 2 VFs in use get less "
+        "than is reserved for them"
+    )
+
+
+@pytest.mark.parametrize("rates", [EVERY_RATE, NO_RATE, COARSE, WEIGHTS])
+def test_pf_tells_what_its_driver_does_with_rates(rates: RateAbility) -> None:
+    [pf] = told(hardware(pf_state(rates=rates, enforce=Enforce.HARDWARE)), Ledger()).pfs
+    assert (ability_of(pf.rates), pf.enforce) == (rates, "hardware")

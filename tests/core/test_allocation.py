@@ -7,14 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from factories import PF0, PF1, hardware, interface, pf_state, receipt, vf
-from k8s_rdma.core.allocation import choose_vfs, decide, foreign_usage, returned, used_here
+from k8s_rdma.core.allocation import choose_vfs, decide, foreign_usage, foreign_vfs, returned, used_here
 from k8s_rdma.core.allocation import given as given_to_pod
 from k8s_rdma.core.ids import NodeName, PciAddress
 from k8s_rdma.core.inventory import Used
 from k8s_rdma.core.ledger import Ledger
 from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection
+from k8s_rdma.core.rates import NO_RATE, Enforce, RateAbility, RateRange
 from k8s_rdma.core.request import InterfaceRequest, Request
-from k8s_rdma.core.step import VfRef
+from k8s_rdma.core.step import VfRate, VfRef
 from k8s_rdma.errors import Reason
 
 if TYPE_CHECKING:
@@ -121,3 +122,74 @@ def test_hardware_is_as_before_when_given_and_returned(drawn: list[tuple[PciAddr
     assert sum(vf.netdev is None for pf in after.pfs for vf in pf.vfs) == len(drawn)
     assert sum(vf.min_tx_rate_mbps for pf in after.pfs for vf in pf.vfs) == sum(rate for _, rate in drawn)
     assert returned(after, chosen) == wide
+
+
+COARSE = RateAbility(
+    min=RateRange(step=100, smallest=100, largest=1000), max=RateRange(step=100, smallest=100, largest=1000)
+)
+WEIGHTS = RateAbility(min=RateRange(), max=RateRange(), weights=100)
+
+
+def test_choose_vfs_programs_what_the_driver_takes_and_accounts_that() -> None:
+    coarse = hardware(pf_state(PF0, rates=COARSE), pf_state(PF1, rates=NO_RATE))
+    asked = Placement(
+        node=W1,
+        interfaces=tuple(
+            PlacedInterface(pf=pf, min_tx_rate_mbps=150, max_tx_rate_mbps=250) for pf in (PF0, PF1)
+        ),
+    )
+    chosen = choose_vfs(asked, coarse, Ledger(), ("x", "y"))
+    assert not isinstance(chosen, Rejection)
+    assert [each.rate() for each in chosen] == [VfRate(0, 200, 200), VfRate(0, 0, 0)]
+    assert [(each.min_tx_rate_mbps, each.max_tx_rate_mbps) for each in chosen] == [(150, 250)] * 2
+    after = given_to_pod(coarse, chosen)
+    assert [(pf.vfs[0].min_tx_rate_mbps, pf.vfs[0].max_tx_rate_mbps) for pf in after.pfs] == [
+        (200, 200),
+        (0, 0),
+    ]
+    held = Ledger().with_receipt(receipt("a", *chosen))
+    assert used_here(after, held) == {PF0: Used(1, 200), PF1: Used(1, 150)}
+
+
+def test_used_here_tells_the_minima_one_by_one_where_they_are_weights() -> None:
+    weighted = hardware(pf_state(PF0, rates=WEIGHTS), pf_state(PF1))
+    held = Ledger().with_receipt(
+        receipt("a", interface(PF0, 0, minimum=100), interface(PF0, 1), interface(PF1, 0, minimum=100))
+    )
+    rated = replace(weighted.pfs[0].vfs[3], min_tx_rate_mbps=300)
+    first = replace(weighted.pfs[0], vfs=(*weighted.pfs[0].vfs[:3], rated))
+    found = used_here(hardware(first, weighted.pfs[1]), held)
+    assert found == {PF0: Used(3, 400, (300, 100)), PF1: Used(1, 100)}
+
+
+def test_decide_places_anew_when_the_promised_pf_cannot_program_what_must_be() -> None:
+    placed = PlacedInterface(pf=PF1, max_tx_rate_mbps=400, enforce=Enforce.HARDWARE)
+    promised = Placement(node=W1, interfaces=(placed,))
+    found = decide(
+        node=W1,
+        request=promised.request(),
+        promised=promised,
+        hardware=hardware(pf_state(PF0), pf_state(PF1, rates=NO_RATE)),
+        ledger=Ledger(),
+    )
+    assert isinstance(found, Placement)
+    assert [each.pf for each in found.interfaces] == [PF0]
+
+
+def test_decide_places_anew_when_vfs_would_get_less_by_their_weights() -> None:
+    pfs = hardware(pf_state(PF0), pf_state(PF1, rates=WEIGHTS))
+    promised = placement(PF1, rate=500)
+    beside = Ledger().with_receipt(receipt("a", interface(PF1, 0, minimum=500)))
+    kept = decide(node=W1, request=request(500), promised=promised, hardware=pfs, ledger=beside)
+    assert kept == promised
+    best_effort = beside.with_receipt(receipt("b", interface(PF1, 1)))
+    moved = decide(node=W1, request=request(500), promised=promised, hardware=pfs, ledger=best_effort)
+    assert isinstance(moved, Placement)
+    assert [each.pf for each in moved.interfaces] == [PF0]
+
+
+def test_vf_is_not_free_when_it_is_unusable() -> None:
+    seen = altered(2, unusable="its driver did not start")
+    [foreign] = foreign_vfs(seen, Ledger())
+    assert (foreign.vf, foreign.why) == (VfRef(PF0, 2), "its driver did not start")
+    assert foreign_usage(seen, Ledger()) == {PF0: Used(1, 0)}

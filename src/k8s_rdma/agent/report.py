@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from msgspec.structs import replace
 
 from k8s_rdma.agent.state_socket import StatePublisher
 from k8s_rdma.core.allocation import foreign_vfs, used_here
+from k8s_rdma.core.ids import NodeName
 from k8s_rdma.core.inventory import NOTHING_USED, Generation
+from k8s_rdma.core.ledger import Phase
+from k8s_rdma.core.promises import broken_promises, holds_its_rates, lost_rates
 from k8s_rdma.core.step import VfRef
 from k8s_rdma.wire.rest import (
     Allocation,
@@ -25,11 +28,9 @@ from k8s_rdma.wire.rest import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from k8s_rdma.agent.node import Node
-    from k8s_rdma.core.ids import NodeName
-    from k8s_rdma.core.inventory import Used
     from k8s_rdma.core.kernel import Hardware, PfState, Vf
     from k8s_rdma.core.ledger import AllocatedInterface, Ledger, Receipt
 
@@ -76,23 +77,40 @@ def node_report(*, node: NodeName, generation: Generation, hardware: Hardware, l
         )
         foreign.setdefault(each.vf.pf, []).append(told)
     held = {interface.vf: interface for each in ledger.receipts.values() for interface in each.interfaces}
-    used = used_here(hardware, ledger)
     return NodeReport(
         node=node,
         generation=str(generation),
         ledger="ok",
         pfs=tuple(
-            _pf(pf, tuple(foreign.get(pf.pci, ())), held, used.get(pf.pci, NOTHING_USED))
-            for pf in hardware.pfs
+            _pf(pf, tuple(foreign.get(pf.pci, ())), held, problems)
+            for pf, problems in _with_problems(hardware, ledger)
         ),
-        allocations=tuple(_allocation(receipt) for receipt in ledger.receipts.values()),
+        allocations=tuple(_allocation(receipt, hardware) for receipt in ledger.receipts.values()),
         unreadable=tuple(f"{item.what}: {item.why}" for item in hardware.unreadable),
         problems=hardware.problems,
     )
 
 
+def _with_problems(hardware: Hardware, ledger: Ledger) -> Iterator[tuple[PfState, Iterable[str]]]:
+    """Each PF, and which promises on it do not hold now."""
+    used, inventory = used_here(hardware, ledger), hardware.inventory(NodeName(""))
+    attached = [
+        (f"{receipt.pod.namespace}/{receipt.pod.name}", interface)
+        for receipt in ledger.receipts.values()
+        if receipt.phase is Phase.ATTACHED
+        for interface in receipt.interfaces
+    ]
+    for state in hardware.pfs:
+        pf = inventory.pf(state.pci)
+        broken = broken_promises(pf, used.get(pf.pci, NOTHING_USED)) if pf else ()
+        yield state, (*broken, *lost_rates(state, attached))
+
+
 def _pf(
-    pf: PfState, foreign: tuple[ForeignVf, ...], held: Mapping[VfRef, AllocatedInterface], used: Used
+    pf: PfState,
+    foreign: tuple[ForeignVf, ...],
+    held: Mapping[VfRef, AllocatedInterface],
+    problems: Iterable[str],
 ) -> PfReport:
     return PfReport(
         name=pf.name,
@@ -110,19 +128,10 @@ def _pf(
         switchdev=pf.switchdev,
         rates=rates_of(pf.rates),
         enforce=pf.enforce,
-        problems=(*pf.problems, *_broken_promises(pf, used)),
+        problems=(*pf.problems, *problems),
         foreign=foreign,
         vfs=tuple(_vf(vf, held.get(VfRef(pf.pci, vf.index))) for vf in pf.vfs),
     )
-
-
-def _broken_promises(pf: PfState, used: Used) -> tuple[str, ...]:
-    """That the link has less than what is reserved on it: nothing is taken from whoever has it."""
-    if pf.link_mbps is None and used.mbps:
-        return (f"PF {pf.name}: {used.mbps} Mb/s are reserved, and its link speed is unknown now",)
-    if pf.link_mbps is not None and used.mbps > pf.link_mbps:
-        return (f"PF {pf.name}: {used.mbps} Mb/s are reserved, and its link has {pf.link_mbps} Mb/s now",)
-    return ()
 
 
 def _vf(vf: Vf, held: AllocatedInterface | None) -> VfReport:
@@ -144,25 +153,43 @@ def _vf(vf: Vf, held: AllocatedInterface | None) -> VfReport:
     )
 
 
-def _allocation(receipt: Receipt) -> Allocation:
+def _allocation(receipt: Receipt, hardware: Hardware) -> Allocation:
+    pfs = {pf.pci: pf for pf in hardware.pfs}
     return Allocation(
         pod=Pod(namespace=receipt.pod.namespace, name=receipt.pod.name, uid=receipt.pod.uid),
         container_id=receipt.attachment.container,
         phase=receipt.phase,
-        interfaces=tuple(map(_interface, receipt.interfaces)),
+        interfaces=tuple(_interface(each, pfs.get(each.vf.pf)) for each in receipt.interfaces),
     )
 
 
-def _interface(interface: AllocatedInterface) -> Interface:
-    reserved, cap = interface.min_tx_rate_mbps, interface.max_tx_rate_mbps
+def _interface(interface: AllocatedInterface, pf: PfState | None) -> Interface:
+    rate = interface.rate()
     return Interface(
         pf=interface.vf.pf,
         vf=interface.vf.index,
         ifname=interface.ifname,
         mac=interface.home.mac,
-        min_tx_rate=reserved,
-        max_tx_rate=cap,
-        set_min_tx_rate=reserved,
-        set_max_tx_rate=cap,
-        enforced=Enforced(min="hardware" if reserved else None, max="hardware" if cap else None),
+        min_tx_rate=interface.min_tx_rate_mbps,
+        max_tx_rate=interface.max_tx_rate_mbps,
+        set_min_tx_rate=rate.min_tx_rate_mbps,
+        set_max_tx_rate=rate.max_tx_rate_mbps,
+        enforced=_enforced(interface, pf),
     )
+
+
+def _enforced(interface: AllocatedInterface, pf: PfState | None) -> Enforced:
+    """By what is programmed, as long as the PF still shows it; a cap also by a link that is no faster."""
+    rate, cap = interface.rate(), interface.max_tx_rate_mbps
+    programmed = pf is not None and holds_its_rates(pf, interface)
+    by_link = pf is not None and pf.link_mbps is not None and pf.link_mbps <= cap
+    return Enforced(
+        min=_holder(interface.min_tx_rate_mbps, hardware=programmed and rate.min_tx_rate_mbps > 0),
+        max=_holder(cap, hardware=by_link or (programmed and rate.max_tx_rate_mbps > 0)),
+    )
+
+
+def _holder(asked: int, *, hardware: bool) -> Literal["hardware", "accounted"] | None:
+    if not asked:
+        return None
+    return "hardware" if hardware else "accounted"

@@ -9,6 +9,7 @@ from k8s_rdma.core.ids import NodeName
 from k8s_rdma.core.inventory import NOTHING_USED, Used
 from k8s_rdma.core.ledger import AllocatedInterface
 from k8s_rdma.core.placement import Placement, Rejection, fits, place
+from k8s_rdma.core.programming import programmed
 from k8s_rdma.core.reservation import used_on_node
 from k8s_rdma.core.step import VfHome, VfRef
 from k8s_rdma.errors import Reason
@@ -108,15 +109,16 @@ def decide(
 def choose_vfs(
     placement: Placement, hardware: Hardware, ledger: Ledger, ifnames: Sequence[str]
 ) -> tuple[AllocatedInterface, ...] | Rejection:
-    """The free VFs of lowest index on each PF, in the placement's order."""
+    """The free VFs of lowest index on each PF, in the placement's order, and what is programmed on them."""
+    inventory = hardware.inventory(placement.node)
     free = {pf.pci: _free_vfs(pf, ledger) for pf in hardware.pfs}
     chosen = []
     for placed, ifname in zip(placement.interfaces, ifnames, strict=True):
-        candidates = free.get(placed.pf)
-        if not candidates:
+        candidates, pf = free.get(placed.pf), inventory.pf(placed.pf)
+        if not candidates or pf is None:
             message = f"no free VF left on PF {placed.pf} for interface {ifname}"
             return Rejection(node=placement.node, reason=Reason.STALE_PLACEMENT, message=message)
-        vf = candidates.pop(0)
+        vf, rates = candidates.pop(0), programmed(pf, placed.wanted())
         chosen.append(
             AllocatedInterface(
                 vf=VfRef(placed.pf, vf.index),
@@ -125,6 +127,8 @@ def choose_vfs(
                 min_tx_rate_mbps=placed.min_tx_rate_mbps,
                 max_tx_rate_mbps=placed.max_tx_rate_mbps,
                 home=VfHome(name=vf.netdev or "", mac=vf.mac, mtu=vf.mtu),
+                set_min_tx_rate_mbps=rates.min_tx_rate_mbps,
+                set_max_tx_rate_mbps=rates.max_tx_rate_mbps,
             )
         )
     return tuple(chosen)
@@ -140,8 +144,8 @@ def given(hardware: Hardware, interfaces: Iterable[AllocatedInterface]) -> Hardw
     changed = {
         interface.vf: {
             "netdev": None,
-            "min_tx_rate_mbps": interface.min_tx_rate_mbps,
-            "max_tx_rate_mbps": interface.max_tx_rate_mbps,
+            "min_tx_rate_mbps": interface.rate().min_tx_rate_mbps,
+            "max_tx_rate_mbps": interface.rate().max_tx_rate_mbps,
         }
         for interface in interfaces
     }

@@ -8,7 +8,7 @@ from enum import StrEnum, unique
 
 from k8s_rdma.core.ids import ContainerId, PodUid
 from k8s_rdma.core.placement import PlacedInterface
-from k8s_rdma.core.step import NetnsRef, VfHome, VfRef
+from k8s_rdma.core.step import NetnsRef, VfHome, VfRate, VfRef
 from k8s_rdma.errors import LedgerError
 
 
@@ -45,7 +45,11 @@ class Pod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocatedInterface:
-    """A VF given to a pod, and what it was before; rates in Mb/s, 0 as in `InterfaceRequest`."""
+    """A VF given to a pod, and what it was before; rates in Mb/s, 0 as in `InterfaceRequest`.
+
+    set_min_tx_rate_mbps, set_max_tx_rate_mbps: what is programmed on it; None, in receipts of agents that
+        programmed whatever was asked for, for just that.
+    """
 
     vf: VfRef
     pci: str
@@ -53,11 +57,23 @@ class AllocatedInterface:
     min_tx_rate_mbps: int
     max_tx_rate_mbps: int
     home: VfHome
+    set_min_tx_rate_mbps: int | None = None
+    set_max_tx_rate_mbps: int | None = None
+
+    def rate(self) -> VfRate:
+        """What is programmed on its VF."""
+        least, most = self.set_min_tx_rate_mbps, self.set_max_tx_rate_mbps
+        return VfRate(
+            self.vf.index,
+            self.min_tx_rate_mbps if least is None else least,
+            self.max_tx_rate_mbps if most is None else most,
+        )
 
     def placed(self) -> PlacedInterface:
-        """What it takes of its PF."""
+        """What it takes of its PF: what is programmed, where that is more than was asked for."""
+        reserved = max(self.min_tx_rate_mbps, self.rate().min_tx_rate_mbps)
         return PlacedInterface(
-            pf=self.vf.pf, min_tx_rate_mbps=self.min_tx_rate_mbps, max_tx_rate_mbps=self.max_tx_rate_mbps
+            pf=self.vf.pf, min_tx_rate_mbps=reserved, max_tx_rate_mbps=self.max_tx_rate_mbps
         )
 
 

@@ -55,8 +55,7 @@ def undo(steps: Iterable[Step]) -> tuple[Step, ...]:
 def _rates(interfaces: Iterable[AllocatedInterface]) -> Iterable[Step]:
     by_pf: dict[PciAddress, list[VfRate]] = {}
     for interface in interfaces:
-        rate = VfRate(interface.vf.index, interface.min_tx_rate_mbps, interface.max_tx_rate_mbps)
-        by_pf.setdefault(interface.vf.pf, []).append(rate)
+        by_pf.setdefault(interface.vf.pf, []).append(interface.rate())
     for pf, rates in by_pf.items():
         # Only a VF without rates is free, so none is what it had before.
         yield SetRates(pf=pf, rates=tuple(rates), previous=tuple(VfRate(rate.index) for rate in rates))

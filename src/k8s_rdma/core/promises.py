@@ -1,0 +1,54 @@
+"""Which promises on a PF do not hold now, for its operator: nothing is taken from whoever has them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from k8s_rdma.core.weights import Scheduler
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from k8s_rdma.core.inventory import Pf, Used
+    from k8s_rdma.core.kernel import PfState
+    from k8s_rdma.core.ledger import AllocatedInterface
+
+
+def broken_promises(pf: Pf, used: Used) -> Iterator[str]:
+    """What the PF's link cannot keep of what is reserved on it, one sentence each."""
+    if pf.link_mbps is None and used.mbps:
+        yield f"PF {pf.name}: {used.mbps} Mb/s are reserved, and its link speed is unknown now"
+        return
+    if pf.link_mbps is not None and used.mbps > pf.link_mbps:
+        yield f"PF {pf.name}: {used.mbps} Mb/s are reserved, and its link has {pf.link_mbps} Mb/s now"
+        return
+    scheduler = Scheduler.of(pf, used)
+    if scheduler is not None and not scheduler.load().keeps:
+        yield (
+            f"PF {pf.name}: minimum rates of {pf.driver} are weights, by which some of its {used.vfs} VFs in "
+            "use get less than is reserved for them"
+        )
+
+
+def holds_its_rates(pf: PfState, interface: AllocatedInterface) -> bool:
+    """Whether the VF still has the rates that were programmed on it; true where its PF does not show it."""
+    rate = interface.rate()
+    return all(
+        (vf.min_tx_rate_mbps, vf.max_tx_rate_mbps) == (rate.min_tx_rate_mbps, rate.max_tx_rate_mbps)
+        for vf in pf.vfs
+        if vf.index == interface.vf.index
+    )
+
+
+def lost_rates(pf: PfState, held: Iterable[tuple[str, AllocatedInterface]]) -> Iterator[str]:
+    """The pods whose VFs on the PF have other rates than were programmed, one sentence each.
+
+    held: each interface with its pod, `namespace/name`. Some drivers forget rates when their link changes.
+    """
+    for pod, interface in held:
+        if interface.vf.pf == pf.pci and not holds_its_rates(pf, interface):
+            rate = interface.rate()
+            yield (
+                f"VF {interface.vf.index} of PF {pf.name}, which pod {pod} has, no longer has the rates that "
+                f"were programmed on it: min {rate.min_tx_rate_mbps}, max {rate.max_tx_rate_mbps} Mb/s"
+            )
