@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from k8s_rdma.core.rates import MAX_RATE_MBPS
+from k8s_rdma.core.rates import MAX_RATE_MBPS, Enforce
 from k8s_rdma.core.request import MAX_INTERFACES, InterfaceRequest, Request
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.wire.annotation import ANNOTATION, ReadRequest, format_request, parse_request, read_request
@@ -21,7 +21,8 @@ RATES = st.integers(min_value=0, max_value=MAX_RATE_MBPS)
 def interfaces(draw: st.DrawFn) -> InterfaceRequest:
     cap = draw(RATES)
     reserved = draw(st.integers(min_value=0, max_value=cap) if cap else RATES)
-    return InterfaceRequest(min_tx_rate_mbps=reserved, max_tx_rate_mbps=cap)
+    enforce = draw(st.sampled_from(Enforce))
+    return InterfaceRequest(min_tx_rate_mbps=reserved, max_tx_rate_mbps=cap, enforce=enforce)
 
 
 REQUESTS = st.lists(interfaces(), max_size=20).map(lambda found: Request(tuple(found)))
@@ -42,6 +43,13 @@ def refusal(text: str, *, strict: bool = True) -> str:
 def test_request_is_read_as_existing_pods_write_it() -> None:
     text = '[{"min_tx_rate": 15000, "max_tx_rate": 20000}, {"min_tx_rate": 5000}, {}]'
     assert parse_request(text) == wanted((15000, 20000), (5000, 0), (0, 0))
+
+
+def test_request_says_who_must_enforce_it() -> None:
+    text = '[{"min_tx_rate": 5, "enforce": "hardware"}, {"min_tx_rate": 5, "enforce": "auto"}]'
+    first, second = parse_request(text).interfaces
+    assert first == InterfaceRequest(min_tx_rate_mbps=5, enforce=Enforce.HARDWARE)
+    assert second == InterfaceRequest(min_tx_rate_mbps=5)
 
 
 @pytest.mark.parametrize("text", [None, "", "  \n\t", "[]", " [ ] "])
@@ -68,8 +76,11 @@ def test_request_is_read_at_the_edge_of_what_is_allowed(text: str, request_: Req
     [
         ('[{}, {"max-tx-rate": 1}]', f"{ANNOTATION}[1].max-tx-rate: unknown key; did you mean max_tx_rate?"),
         ('[{"Min_Tx_Rate": 1}]', f"{ANNOTATION}[0].Min_Tx_Rate: unknown key; did you mean min_tx_rate?"),
-        ('[{"colour": 1}]', f"{ANNOTATION}[0].colour: unknown key; known are min_tx_rate, max_tx_rate"),
-        ('[{"": 1}]', f"{ANNOTATION}[0].'': unknown key; known are min_tx_rate, max_tx_rate"),
+        (
+            '[{"colour": 1}]',
+            f"{ANNOTATION}[0].colour: unknown key; known are min_tx_rate, max_tx_rate, enforce",
+        ),
+        ('[{"": 1}]', f"{ANNOTATION}[0].'': unknown key; known are min_tx_rate, max_tx_rate, enforce"),
         (
             '[{"min_tx_rate": -1}]',
             f"{ANNOTATION}[0].min_tx_rate: -1 is negative; a rate is a whole number of Mb/s",
@@ -123,6 +134,18 @@ def test_request_is_read_at_the_edge_of_what_is_allowed(text: str, request_: Req
             f"{ANNOTATION}[2].min_tx_rate: 20 is above max_tx_rate 10",
         ),
         ('[{"min_tx_rate": 1, "min_tx_rate": 1}]', f"{ANNOTATION}[0].min_tx_rate: given twice"),
+        (
+            '[{"enforce": "software"}]',
+            f"{ANNOTATION}[0].enforce: software is unknown; known are hardware, auto",
+        ),
+        (
+            '[{"enforce": "Hardware"}]',
+            f"{ANNOTATION}[0].enforce: Hardware is unknown; known are hardware, auto",
+        ),
+        ('[{"enforce": true}]', f"{ANNOTATION}[0].enforce: is a truth value; known are hardware, auto"),
+        ('[{"enforce": null}]', f"{ANNOTATION}[0].enforce: is null; known are hardware, auto"),
+        ('[{"enforce": "auto", "enforce": "auto"}]', f"{ANNOTATION}[0].enforce: given twice"),
+        ('[{"enforced": "auto"}]', f"{ANNOTATION}[0].enforced: unknown key; did you mean enforce?"),
         (json.dumps([{}] * 1025), f"{ANNOTATION}: asks for 1025 interfaces; at most 1024"),
         ("{}", f"{ANNOTATION}: is an object; wanted a list of objects, one an interface"),
         ("3", f"{ANNOTATION}: is a number; wanted a list of objects, one an interface"),
@@ -139,7 +162,10 @@ def test_request_is_read_at_the_edge_of_what_is_allowed(text: str, request_: Req
         ("\ud800", f"{ANNOTATION}: not JSON: Expecting value at character 1"),
         ("\xa0", f"{ANNOTATION}: not JSON: Expecting value at character 1"),
         ("[" * 100_000, f"{ANNOTATION}: nested too deeply; wanted a list of objects"),
-        ('[{"\ud800": 1}]', rf"{ANNOTATION}[0].'\ud800': unknown key; known are min_tx_rate, max_tx_rate"),
+        (
+            '[{"\ud800": 1}]',
+            rf"{ANNOTATION}[0].'\ud800': unknown key; known are min_tx_rate, max_tx_rate, enforce",
+        ),
     ],
 )
 def test_request_is_refused_by_field_and_reason_when_malformed(text: str, message: str) -> None:
@@ -157,7 +183,7 @@ def test_unknown_keys_are_warnings_when_not_strict() -> None:
         wanted((5, 0), (0, 0)),
         (
             f"{ANNOTATION}[0].min_rate: unknown key; did you mean min_tx_rate? (ignored)",
-            f"{ANNOTATION}[1].queue: unknown key; known are min_tx_rate, max_tx_rate (ignored)",
+            f"{ANNOTATION}[1].queue: unknown key; known are min_tx_rate, max_tx_rate, enforce (ignored)",
         ),
     )
 
@@ -215,16 +241,19 @@ def test_request_survives_when_formatted_and_parsed(request_: Request) -> None:
     assert parse_request(format_request(request_)) == request_
 
 
-def test_format_leaves_out_rates_of_zero() -> None:
+def test_format_leaves_out_rates_of_zero_and_what_is_auto() -> None:
     assert format_request(wanted((1, 2), (3, 0), (0, 0))) == (
         '[{"min_tx_rate":1,"max_tx_rate":2},{"min_tx_rate":3},{}]'
     )
+    demanding = Request((InterfaceRequest(max_tx_rate_mbps=2, enforce=Enforce.HARDWARE),))
+    assert format_request(demanding) == '[{"max_tx_rate":2,"enforce":"hardware"}]'
 
 
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.floats() | st.integers() | st.text(),
     lambda inner: (
-        st.lists(inner) | st.dictionaries(st.sampled_from(["min_tx_rate", "max_tx_rate"]) | st.text(), inner)
+        st.lists(inner)
+        | st.dictionaries(st.sampled_from(["min_tx_rate", "max_tx_rate", "enforce"]) | st.text(), inner)
     ),
 )
 

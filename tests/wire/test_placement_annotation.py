@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import hmac
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from k8s_rdma.core.ids import NodeName, PodUid, pci_address
 from k8s_rdma.core.placement import PlacedInterface, Placement
-from k8s_rdma.core.rates import MAX_RATE_MBPS
+from k8s_rdma.core.rates import MAX_RATE_MBPS, Enforce
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, Promise, decode, decode_promise, encode
 
@@ -60,6 +61,27 @@ def test_text_ends_in_the_hmac_of_the_unsigned_text_when_there_is_a_key() -> Non
     assert encode(PLACEMENT, UID, KEY) == f'{UNSIGNED[:-1]},"hmac":"{expected}"}}'
 
 
+SIGNED_BEFORE_ENFORCE = (
+    UNSIGNED[:-1] + ',"hmac":"' + hmac.digest(KEY, UNSIGNED.encode(), "sha256").hex() + '"}'
+)
+
+
+def test_placement_signed_by_an_older_extender_is_valid() -> None:
+    assert decode(SIGNED_BEFORE_ENFORCE, uid=UID, node=W1, key=KEY) == PLACEMENT
+
+
+def test_text_says_enforce_only_where_hardware_must() -> None:
+    first, second = PLACEMENT.interfaces
+    demanding = replace(PLACEMENT, interfaces=(first, replace(second, enforce=Enforce.HARDWARE)))
+    text = encode(demanding, UID, KEY)
+    assert json.loads(text)["interfaces"] == [
+        {"pf": "0000:03:00.0", "min_tx_rate": 15000, "max_tx_rate": 20000},
+        {"pf": "0000:03:00.1", "min_tx_rate": 0, "max_tx_rate": 0, "enforce": "hardware"},
+    ]
+    assert decode(text, uid=UID, node=W1, key=KEY) == demanding
+    assert "hmac: not made" in refusal(text.replace(',"enforce":"hardware"', "")).message
+
+
 placements = st.builds(
     Placement,
     node=st.text(min_size=1).map(NodeName),
@@ -69,6 +91,7 @@ placements = st.builds(
             pf=st.sampled_from(["0000:03:00.0", "0000:83:1f.7", "10000:00:00.0"]).map(pci_address),
             min_tx_rate_mbps=st.integers(0, MAX_RATE_MBPS),
             max_tx_rate_mbps=st.just(0) | st.just(MAX_RATE_MBPS),
+            enforce=st.sampled_from(Enforce),
         )
         | st.integers(1, MAX_RATE_MBPS).map(
             lambda rate: PlacedInterface(
@@ -163,6 +186,12 @@ def test_placement_is_stale_when_it_is_for_another_pod_or_node(
             "<= 4294967295",
         ),
         (changed(UNSIGNED, interfaces=[{"pf": "x", "min_tx_rate": 0, "max_tx_rate": 0}]), "interfaces[0].pf"),
+        (
+            changed(
+                UNSIGNED, interfaces=[{"pf": "x", "min_tx_rate": 0, "max_tx_rate": 0, "enforce": "soft"}]
+            ),
+            "'soft'",
+        ),
         (
             changed(UNSIGNED, interfaces=[{"pf": "0000:03:00.0", "min_tx_rate": 2, "max_tx_rate": 1}]),
             "interfaces[0].min_tx_rate: 2 is above max_tx_rate 1",

@@ -1,9 +1,12 @@
 """The pod annotation `rdma_interfaces_required`: a JSON list, one object an interface.
 
-`[{"min_tx_rate": 15000, "max_tx_rate": 20000}, {}]`; rates are unsigned integers in Mb/s, either may be
-absent or 0. The text is read token by token rather than into a typed model, because what it says must be
-refused by field and in its own words: `1.0` and `1e3` are numbers but no unsigned integers (the decoder of
-the system that introduced the annotation refuses them too), and a key given twice has two meanings.
+`[{"min_tx_rate": 15000, "max_tx_rate": 20000}, {"max_tx_rate": 500, "enforce": "hardware"}, {}]`; rates are
+unsigned integers in Mb/s, either may be absent or 0; `enforce` is `auto` (as if absent) or `hardware`, see
+`core.rates.Enforce`.
+
+The text is read token by token rather than into a typed model, because what it says must be refused by
+field and in its own words: `1.0` and `1e3` are numbers but no unsigned integers (the decoder of the system
+that introduced the annotation refuses them too), and a key given twice has two meanings.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 
-from k8s_rdma.core.rates import MAX_RATE_MBPS
+from k8s_rdma.core.rates import MAX_RATE_MBPS, Enforce
 from k8s_rdma.core.request import MAX_INTERFACES, InterfaceRequest, Request
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.wire.json import describe_unknown, shown
@@ -24,7 +27,9 @@ if TYPE_CHECKING:
 
 ANNOTATION = "rdma_interfaces_required"
 
-_KEYS = ("min_tx_rate", "max_tx_rate")
+_RATES = ("min_tx_rate", "max_tx_rate")
+_ENFORCE = "enforce"
+_KEYS = (*_RATES, _ENFORCE)
 _MAX_WARNINGS = 10
 """Each costs a search for the nearest key, and whoever writes the annotation decides how many there are."""
 _SPACE = " \t\n\r"
@@ -64,15 +69,12 @@ def read_request(text: str | None, *, strict: bool) -> ReadRequest:
 
 
 def format_request(request: Request) -> str:
-    """The annotation's text for a request; rates of 0 are left out."""
-    interfaces = [
-        {
-            key: rate
-            for key, rate in zip(_KEYS, (wanted.min_tx_rate_mbps, wanted.max_tx_rate_mbps), strict=True)
-            if rate
-        }
-        for wanted in request.interfaces
-    ]
+    """The annotation's text for a request; rates of 0 are left out, and what is `auto`."""
+    interfaces = []
+    for wanted in request.interfaces:
+        rates = zip(_RATES, (wanted.min_tx_rate_mbps, wanted.max_tx_rate_mbps), strict=True)
+        enforce = {} if wanted.enforce is Enforce.AUTO else {_ENFORCE: wanted.enforce.value}
+        interfaces.append({key: rate for key, rate in rates if rate} | enforce)
     return msgspec.json.encode(interfaces).decode()
 
 
@@ -129,17 +131,18 @@ class _Reader:
     def interface(self, element: object, where: str) -> InterfaceRequest:
         if not isinstance(element, _Object):
             _refuse(where, f"is {_kind(element)}; wanted an object such as {{}}")
-        rates: dict[str, int] = {}
+        values: dict[str, object] = {}
         for key, value in element.pairs:
             known = self._known(key, where)
-            if known in rates:
+            if known in values:
                 _refuse(f"{where}.{known}", "given twice")
             if known is not None:
-                rates[known] = _rate(value, f"{where}.{known}")
-        reserved, cap = (rates.get(key, 0) for key in _KEYS)
+                values[known] = value
+        reserved, cap = (_rate(values[key], f"{where}.{key}") if key in values else 0 for key in _RATES)
         if 0 < cap < reserved:
             _refuse(f"{where}.min_tx_rate", f"{reserved} is above max_tx_rate {cap}")
-        return InterfaceRequest(min_tx_rate_mbps=reserved, max_tx_rate_mbps=cap)
+        enforce = _enforce(values.get(_ENFORCE, Enforce.AUTO.value), f"{where}.{_ENFORCE}")
+        return InterfaceRequest(min_tx_rate_mbps=reserved, max_tx_rate_mbps=cap, enforce=enforce)
 
     def report(self) -> Iterator[str]:
         yield from self.recased[:_MAX_WARNINGS]
@@ -174,6 +177,16 @@ def _rate(value: object, where: str) -> int:
     if len(text) > len(str(MAX_RATE_MBPS)) or int(text) > MAX_RATE_MBPS:
         _refuse(where, f"{shown(text)} is above {MAX_RATE_MBPS}, the largest rate in Mb/s")
     return int(text)
+
+
+def _enforce(value: object, where: str) -> Enforce:
+    known = ", ".join(each.value for each in Enforce)
+    if not isinstance(value, str):
+        _refuse(where, f"is {_kind(value)}; known are {known}")
+    try:
+        return Enforce(value)
+    except ValueError:
+        _refuse(where, f"{shown(value)} is unknown; known are {known}")
 
 
 def _kind(value: object) -> str:

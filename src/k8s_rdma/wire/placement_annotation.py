@@ -16,7 +16,7 @@ import msgspec
 
 from k8s_rdma.core.ids import NodeName, PodUid, pci_address
 from k8s_rdma.core.placement import PlacedInterface, Placement
-from k8s_rdma.core.rates import MAX_RATE_MBPS
+from k8s_rdma.core.rates import MAX_RATE_MBPS, Enforce
 from k8s_rdma.core.request import MAX_INTERFACES
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.wire.json import decode as decode_json
@@ -38,14 +38,19 @@ class Promise:
     placement: Placement
 
 
-class _Interface(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _Interface(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     pf: str
     min_tx_rate: _Rate
     max_tx_rate: _Rate
+    enforce: Enforce = Enforce.AUTO
 
 
 class _Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Version 1, in the order that the HMAC covers; a field more or less is another version."""
+    """Version 1, in the order that the HMAC covers; a field more or less is another version.
+
+    But for an interface's `enforce`, which is there only where it is not `auto`: a reader that does not know
+    it refuses what it could not keep, and reads all others.
+    """
 
     version: Literal[1]
     node: str
@@ -69,6 +74,7 @@ def encode(placement: Placement, uid: PodUid, key: bytes | None) -> str:
                 pf=interface.pf,
                 min_tx_rate=interface.min_tx_rate_mbps,
                 max_tx_rate=interface.max_tx_rate_mbps,
+                enforce=interface.enforce,
             )
             for interface in placement.interfaces
         ),
@@ -136,7 +142,10 @@ def _to_core(interface: _Interface, index: int) -> PlacedInterface:
     if 0 < interface.max_tx_rate < interface.min_tx_rate:
         _refuse(f"{where}.min_tx_rate: {interface.min_tx_rate} is above max_tx_rate {interface.max_tx_rate}")
     return PlacedInterface(
-        pf=pf, min_tx_rate_mbps=interface.min_tx_rate, max_tx_rate_mbps=interface.max_tx_rate
+        pf=pf,
+        min_tx_rate_mbps=interface.min_tx_rate,
+        max_tx_rate_mbps=interface.max_tx_rate,
+        enforce=interface.enforce,
     )
 
 
