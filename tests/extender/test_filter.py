@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from msgspec import structs
 
-from extender.node_server import PF0, PF1, pf, report
+from extender.node_server import PF0, PF1, pf, rates, report
 from extender.world import until, world
 
 pytestmark = pytest.mark.anyio
@@ -226,3 +227,54 @@ async def test_filter_refuses_for_now_what_its_search_time_does_not_reach_and_go
             assert result["NodeNames"] == reached
             assert all("new and takes long" in why for why in result["FailedNodes"].values())
             assert len(result["FailedNodes"]) == 3 - len(reached)
+
+
+WEIGHTS = rates(weights=100)
+CAPS_ONLY = structs.replace(rates(), min=None)
+
+
+async def test_filter_calls_a_node_unresolvable_when_its_driver_cannot_program_what_must_be():
+    async with world("w1", "w2") as w:
+        w.nodes["w1"].report = report("w1", pf(PF0, rates=CAPS_ONLY, enforce="hardware"))
+        w.nodes["w2"].report = report("w2", pf(PF0, rates=CAPS_ONLY))
+        await w.create_pod("p", 2_000)
+        await w.create_pod("q", annotation='[{"min_tx_rate": 2000, "enforce": "hardware"}]')
+        await w.create_pod("r", annotation='[{"max_tx_rate": 2000, "enforce": "hardware"}]')
+        for_p, for_q, for_r = [await w.filter(name) for name in "pqr"]
+    assert (for_p["NodeNames"], for_q["NodeNames"], for_r["NodeNames"]) == (["w2"], [], ["w1", "w2"])
+    assert for_p["FailedAndUnresolvableNodes"]["w1"] == (
+        f"{NOT_ENOUGH}needs 1 interface of 2000 Mb/s; enp3s0f0: virtual takes no minimum rates "
+        "(2000 Mb/s wanted), and enforcement by hardware is demanded there)"
+    )
+    assert "demanded by the pod" in for_q["FailedAndUnresolvableNodes"]["w2"]
+
+
+async def test_filter_and_bind_refuse_what_would_take_from_others_by_its_weight():
+    async with world("w1") as w:
+        w.nodes["w1"].report = report("w1", pf(PF0, rates=WEIGHTS), held={"a": 5_000, "b": 0})
+        await w.create_pod("p", 5_000)
+        await w.create_pod("q", 4_900)
+        assert "would get 4975 of its 5000 Mb/s" in (await w.filter("p"))["FailedNodes"]["w1"]
+        assert "would get 4975 of its 5000 Mb/s" in await w.bind("p", "w1")
+        assert await w.fitting("q") == ["w1"]
+        assert await w.bind("q", "w1") == ""
+
+
+async def test_filter_counts_promises_one_by_one_where_minima_are_weights():
+    async with world("w1") as w:
+        w.nodes["w1"].report = report("w1", pf(PF0, rates=WEIGHTS))
+        for name, rate in {"p": 5_000, "q": 0, "r": 5_000}.items():
+            await w.create_pod(name, rate)
+        assert await w.bind("p", "w1") == ""
+        assert await w.bind("q", "w1") == ""
+        assert await w.fitting("r") == []
+
+
+async def test_filter_refuses_a_node_of_which_not_everything_could_be_seen():
+    async with world("w1") as w:
+        w.nodes["w1"].report = structs.replace(report("w1", generation=2), unreadable=("enp4s0f0: EIO",))
+        await w.create_pod("p", 1)
+        refused = await w.filter("p")
+    assert refused["NodeNames"] == []
+    assert refused["FailedNodes"]["w1"].startswith(UNREADABLE)
+    assert "enp4s0f0: EIO" in refused["FailedNodes"]["w1"]
