@@ -30,6 +30,7 @@ Ready: TypeAlias = Callable[[bytes, bytes, Fields], Answer | None]
 """The answer that is there already, to a method, a request target as sent, and header fields with lower-case
 names; None leaves the request to the application."""
 
+_PUNCTUATION = len(": \r\n")
 _SENDS_BODY = frozenset({b"content-length", b"transfer-encoding"})
 
 
@@ -76,7 +77,11 @@ class HttpProtocol(HttpToolsProtocol):
         self._ready = ready
         self._refused = False
         self._refusal: _Refused | None = None
+        # Of the request that is coming in:
         self._stage = _Stage.BETWEEN
+        self._target = b""
+        self._fields: Fields = []
+        self._has_body = False
         self._head_bytes = self._body_bytes = 0
         self._later_bytes: int | None = None
 
@@ -108,21 +113,27 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """A request begins to come."""
-        super().on_message_begin()
         self._stage = _Stage.HEAD
+        self._target = b""
+        self._fields = []
+        self._has_body = False
         self._head_bytes = self._body_bytes = 0
         self._later_bytes = None
         self._owes_within(self._limits.request_timeout_s)
 
     def on_url(self, url: bytes) -> None:
         """A part of the request's target."""
-        super().on_url(url)
+        self._target += url
         self._head_bytes += len(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One whole field."""
-        super().on_header(name, value)
-        self._head_bytes += len(name) + len(value) + len(": \r\n")
+        """One whole field; those that follow a body (RFC 9112, section 7.1.2) mean nothing here."""
+        if self._stage is _Stage.HEAD:
+            name = name.lower()
+            self._fields.append((name, value))
+            self._head_bytes += len(name) + len(value) + _PUNCTUATION
+            if name in _SENDS_BODY:
+                self._has_body = True
 
     def on_headers_complete(self) -> None:
         """Answer at once, or let uvicorn start the application."""
@@ -130,15 +141,14 @@ class HttpProtocol(HttpToolsProtocol):
             self._stop(self._too_long_head())
         if self._ready is not None and self._may_answer_at_once():
             method = self.parser.get_method()
-            answer = self._ready(method, self.url, self.headers)
+            answer = self._ready(method, self._target, self._fields)
             if answer is not None:
                 self._stage = _Stage.ANSWERED
                 added = self.server_state.default_headers
                 self.transport.write(answer.rendered(added, body=method != b"HEAD"))
                 return
-        self._check_body(sum(int(value) for name, value in self.headers if name == b"content-length"))
-        super().on_headers_complete()
-        self._stage = _Stage.BODY
+        self._check_body(sum(int(value) for name, value in self._fields if name == b"content-length"))
+        self._hand_over()
 
     def on_body(self, body: bytes) -> None:
         """A part of the body."""
@@ -192,14 +202,23 @@ class HttpProtocol(HttpToolsProtocol):
         """Whether everything that came before is answered."""
         return self.cycle is None or self.cycle.response_complete
 
+    def _hand_over(self) -> None:
+        """Tell uvicorn what it would have heard; before, it would only have been work."""
+        super().on_message_begin()
+        super().on_url(self._target)
+        for name, value in self._fields:
+            super().on_header(name, value)
+        super().on_headers_complete()
+        self._stage = _Stage.BODY
+
     def _may_answer_at_once(self) -> bool:
         """What stays to be said in order, is slow to be read, or has a body, is uvicorn's to handle."""
         return (
             self._idle()
+            and not self._has_body
             and not self.flow.write_paused
             and self.parser.should_keep_alive()
             and self.parser.get_http_version() == "1.1"
-            and not any(name in _SENDS_BODY for name, _ in self.headers)
         )
 
     def _check_body(self, length: int) -> None:

@@ -40,6 +40,7 @@ OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 """For kubelet's probes, which bear no token."""
 
 _METHODS = ("GET", "HEAD")
+_METHODS_SENT = tuple(method.encode() for method in _METHODS)
 
 
 class NodeApp:
@@ -73,14 +74,17 @@ class NodeApp:
             "/readyz": lambda _fields: shown.answers.readyz,
             "/openapi.json": lambda _fields: openapi,
         }
-        self._targets = {path.encode(): path for path in self._paths}
+        self._targets = {path.encode(): (path, answer) for path, answer in self._paths.items()}
 
     def ready(self, method: bytes, target: bytes, fields: Fields) -> Answer | None:
         """As `http_server.protocol.Ready`."""
-        path = self._targets.get(target)
-        if path is None or method not in (b"GET", b"HEAD"):
+        found = self._targets.get(target)
+        if found is None or method not in _METHODS_SENT:
             return None
-        return self._denied(path, fields) or self._paths[path](fields)
+        path, answer = found
+        if self._tokens is not None and (denied := self._denied(path, fields)):
+            return denied
+        return answer(fields)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""

@@ -1,0 +1,159 @@
+"""The node's server: `/getpfs` of 2 x 120 VFs that do not change.
+
+Budget: 20,000 requests for each second that the server's process runs on a processor, and no question to the
+kernel. Beside it, in turns, bare uvicorn (httptools, uvloop) sends the same bytes, which it has ready.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import httpx2
+import pytest
+
+from e2e.node import Node
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from conftest import Record
+
+PROGRAM = Path(__file__).parents[1] / "build" / "k8s-rdma-cni"
+STATIC = Path(__file__).with_name("static_server.py")
+PLUGINS = os.environ.get("CNI_PATH") or "/opt/cni/bin:/usr/lib/cni"
+BUDGET = 20_000
+VFS = 120
+PORT = 54005
+CONNECTIONS = 8
+REQUESTS = 4_000
+ROUNDS = 7
+REQUEST = b"GET /getpfs HTTP/1.1\r\nHost: w1:54005\r\nUser-Agent: Go-http-client/1.1\r\nAccept: */*\r\n\r\n"
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, or a user namespace (`make bench`)")
+
+
+@contextmanager
+def static_server(body_file: Path) -> Iterator[tuple[int, int]]:
+    """Its port and its process ID."""
+    arguments = [sys.executable, str(STATIC), str(body_file)]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        try:
+            yield int(process.stdout.readline()), process.pid
+        finally:
+            process.kill()
+
+
+class Load:
+    """Clients of one server, each with a question open at a time."""
+
+    def __init__(self, port: int, pid: int, resources: ExitStack) -> None:
+        self._pid = pid
+        self._clients = [
+            resources.enter_context(closing(socket.create_connection(("127.0.0.1", port))))
+            for _ in range(CONNECTIONS)
+        ]
+        self._buffer = bytearray(1 << 20)
+        self._clients[0].sendall(REQUEST)
+        self._length = self._first_answer()
+
+    def round(self) -> tuple[float, float]:
+        """Requests by second of the server's processor time, and by second."""
+        ran, began = self._ran_s(), time.perf_counter()
+        for _ in range(REQUESTS // CONNECTIONS):
+            for client in self._clients:
+                client.sendall(REQUEST)
+            for client in self._clients:
+                self._take(client)
+        return REQUESTS / (self._ran_s() - ran), REQUESTS / (time.perf_counter() - began)
+
+    def _take(self, client: socket.socket) -> None:
+        left = self._length
+        while left:
+            left -= client.recv_into(self._buffer)
+
+    def _first_answer(self) -> int:
+        data = b""
+        while b"\r\n\r\n" not in data:
+            data += self._clients[0].recv(1 << 20)
+        head, _, rest = data.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200")
+        body = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+        for_now = body - len(rest)
+        while for_now:
+            for_now -= self._clients[0].recv_into(self._buffer)
+        return len(head) + 4 + body
+
+    def _ran_s(self) -> float:
+        tasks = Path(f"/proc/{self._pid}/task").iterdir()
+        return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
+
+
+@pytest.fixture
+def node() -> Iterator[Node]:
+    with Node(vfs=VFS, plugins=PLUGINS, shim=PROGRAM) as node:
+        node.start_agent()
+        yield node
+
+
+def looks(http: httpx2.Client) -> int:
+    """How often the agent has looked at the hardware."""
+    lines = http.get("/metrics").text.splitlines()
+    return next(
+        int(line.split()[-1]) for line in lines if line.startswith("k8s_rdma_scan_duration_seconds_count")
+    )
+
+
+def netlink_sockets(pid: int) -> int:
+    """Of a process: without one it cannot ask the kernel anything of its links."""
+    inodes = {line.split()[9] for line in Path(f"/proc/{pid}/net/netlink").read_text().splitlines()[1:]}
+    targets = [str(each.readlink()) for each in Path(f"/proc/{pid}/fd").iterdir()]
+    return sum(target.removeprefix("socket:[").removesuffix("]") in inodes for target in targets)
+
+
+@needs_root
+def test_getpfs(node: Node, record: Record, tmp_path: Path) -> None:
+    config = node.directory / "server.yaml"
+    config.write_text(json.dumps({"runDir": str(node.run_dir)}))
+    server = node.start("server", config)
+    with (
+        httpx2.Client(base_url=f"http://127.0.0.1:{PORT}", trust_env=False) as http,
+        ExitStack() as resources,
+    ):
+
+        def answers() -> bool:
+            try:
+                return http.get("/readyz").is_success
+            except httpx2.TransportError:
+                return False
+
+        node.wait("the server", answers)
+        body = tmp_path / "getpfs.json"
+        body.write_bytes(http.get("/getpfs").content)
+        ours = Load(PORT, server.pid, resources)
+        theirs = Load(*resources.enter_context(static_server(body)), resources)
+        before = looks(http)
+        rounds = [(ours.round(), theirs.round()) for _ in range(ROUNDS)]
+        asked = looks(http) - before + netlink_sockets(server.pid)
+    rate, by_clock, static, static_by_clock = (
+        statistics.median(round_[side][unit] for round_ in rounds) for side in (0, 1) for unit in (0, 1)
+    )
+    what = f"/getpfs of 2 x {VFS} VFs"
+    unit = "requests/s"
+    note = f"{body.stat().st_size} bytes; by the clock, with one client process: {by_clock:,.0f}"
+    record(f"{what}, a core", budget=BUDGET, measured=rate, unit=unit, at_least=True, note=note)
+    note = f"by the clock: {static_by_clock:,.0f}"
+    record(f"{what}, the same by bare uvicorn", budget=None, measured=static, unit=unit, note=note)
+    record(f"{what} beside bare uvicorn", budget=None, measured=rate / static, unit="times as many")
+    name = f"{what}, looks at the kernel in {ROUNDS * REQUESTS:,} requests"
+    record(
+        name, budget=0, measured=asked, unit="looks", note="the agent's, and netlink sockets of the server"
+    )
