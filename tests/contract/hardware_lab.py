@@ -9,6 +9,7 @@ import os
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ class HardwareLab(LinuxLab):
         assert len(PFS) == 2, f"{VARIABLE}: two PFs, such as eth0,eth1; not {PFS}"
         self.pf_names = PFS[0], PFS[1]
         self.pcis = _pci(PFS[0]), _pci(PFS[1])
-        self.homes = {(pf, index): _home(PFS[pf], index) for pf in (0, 1) for index in range(_vfs(PFS[pf]))}
+        self.homes = _homes()
         self.vfs = min(_vfs(name) for name in PFS)
         assert self.vfs >= FEWEST_VFS, f"{PFS}: {FEWEST_VFS} VFs on each"
         self.link_mbps = int(Path(f"/sys/class/net/{PFS[0]}/speed").read_text())
@@ -60,28 +61,43 @@ class HardwareLab(LinuxLab):
     def vf_name(self, pf: int, index: int) -> str:
         return self.homes[pf, index].name
 
-    def another_kernel(self) -> SriovKernel:
+    def another_kernel(self, **options: Any) -> SriovKernel:
         selection = Selection(require_rdma=False, rules=(PfRule(names=frozenset(PFS)),))
-        kernel = SriovKernel(self.namespaces, selection)
+        kernel = SriovKernel(self.namespaces, selection, **options)
         self.stack.callback(kernel.close)
         return kernel
 
+    def await_link(self, pf: str) -> None:
+        """Wait until a PF that was set up has a carrier."""
+        deadline = time.monotonic() + DEADLINE_S
+        while "LOWER_UP" not in ip(None, "link", "show", pf)[0]["flags"]:
+            assert time.monotonic() < deadline, f"{pf} has no carrier"
+            time.sleep(0.05)
+
     def _tidy(self) -> None:
         """Wait until all VFs are back, and make them what they were."""
-        for (pf, index), home in self.homes.items():
-            name = _await_netdev(PFS[pf], index)
-            link = ("ip", "link", "set", name)
-            run(*link, "down")
-            run("ip", "address", "flush", "dev", name)
-            if name != home.name:
-                run(*link, "name", home.name)
-            run("ip", "link", "set", home.name, "address", home.mac, "mtu", str(home.mtu))
+        names = {vf: _await_netdev(PFS[vf[0]], vf[1]) for vf in self.homes}
+        links = {link["ifname"]: link for link in ip(None, "address")}
+        for vf, home in self.homes.items():
+            link = links[names[vf]]
+            found = Home(link["ifname"], link["address"], link["mtu"])
+            if found != home or "UP" in link["flags"] or link["addr_info"]:
+                run("ip", "link", "set", found.name, "down")
+                run("ip", "address", "flush", "dev", found.name)
+                run("ip", "link", "set", found.name, "name", home.name)
+                run("ip", "link", "set", home.name, "address", home.mac, "mtu", str(home.mtu))
         for name in PFS:
             for vf in _details(name)["vfinfo_list"]:
                 if vf["rate"]["max_tx"] or vf["rate"]["min_tx"]:
                     run(
                         "ip", "link", "set", name, "vf", str(vf["vf"]), "max_tx_rate", "0", "min_tx_rate", "0"
                     )
+
+
+@cache
+def _homes() -> dict[tuple[int, int], Home]:
+    """Before the first test, of the first (0) and second (1) PF."""
+    return {(pf, index): _home(PFS[pf], index) for pf in (0, 1) for index in range(_vfs(PFS[pf]))}
 
 
 def _await_netdev(pf: str, index: int) -> str:

@@ -9,11 +9,11 @@ from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.ethtool import Ethtool
 from k8s_rdma.linux.pci import PciFunction
 from k8s_rdma.linux.pfs import own_link
-from k8s_rdma.linux.rtnl import Link, Rtnl
 
 if TYPE_CHECKING:
     from k8s_rdma.core.ids import PciAddress
     from k8s_rdma.core.step import VfRef
+    from k8s_rdma.linux.rtnl import Link, Rtnl
     from k8s_rdma.linux.sysfs import Sysfs
 
 _LOOKS = 3

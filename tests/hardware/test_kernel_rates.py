@@ -1,0 +1,154 @@
+"""Rates of real VFs: what is asked of the kernel for them, and what drivers answer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from contract.hardware_lab import PFS, needs_hardware
+from contract.lab import state_of
+from contract.linux_lab import run
+from hardware.netlink_lab import simulated_pf
+from k8s_rdma.core.ids import PciAddress
+from k8s_rdma.core.kernel import PfState
+from k8s_rdma.core.rates import EVERY_RATE
+from k8s_rdma.core.step import SetRates, VfRate, VfRef
+from k8s_rdma.errors import KernelError
+from k8s_rdma.linux.netlink_queries import NetlinkQueries
+from k8s_rdma.linux.vf_rates import rates_of, set_rates
+
+NOWHERE = PciAddress("0000:99:00.0")
+
+
+class CountedQueries(NetlinkQueries):
+    """Counts what holds the kernel's lock for long."""
+
+    asked = 0
+
+    def vf_infos(self, index):
+        self.asked += 1
+        return super().vf_infos(index)
+
+
+@pytest.fixture
+def queries():
+    return CountedQueries()
+
+
+@pytest.fixture
+def kernel(lab, queries):
+    return lab.another_kernel(queries=queries)
+
+
+def step(lab, *rates):
+    return SetRates(pf=lab.pcis[0], rates=rates, previous=tuple(VfRate(rate.index) for rate in rates))
+
+
+@needs_hardware
+def test_vfs_are_asked_about_once_until_something_of_their_pf_changes(lab, kernel, queries):
+    kernel.observe()
+    assert queries.asked == len(PFS)
+    before = kernel.observe(), kernel.observe()
+    assert queries.asked == len(PFS)
+    run("ip", "link", "set", PFS[1], "vf", "0", "max_tx_rate", "30")
+    assert kernel.observe() not in before
+    assert queries.asked == len(PFS) + 1
+    run("ip", "link", "set", PFS[1], "vf", "0", "max_tx_rate", "0")
+
+
+@needs_hardware
+def test_rates_of_many_vfs_are_read_back_by_one_query(lab, kernel, queries):
+    kernel.observe()
+    queries.asked = 0
+    kernel.apply(step(lab, *(VfRate(index, 0, 10 + index) for index in range(lab.vfs))))
+    assert queries.asked == 1
+    assert [vf.max_tx_rate_mbps for vf in kernel.observe().pfs[0].vfs] == list(range(10, 10 + lab.vfs))
+
+
+@needs_hardware
+def test_rates_hold_although_somebody_has_changed_them_unseen(lab, kernel):
+    kernel.apply(step(lab, VfRate(0, 0, 20)))
+    run("ip", "link", "set", PFS[0], "vf", "0", "max_tx_rate", "30")
+    kernel.apply(step(lab, VfRate(0, 0, 20)))
+    assert state_of(lab, VfRef(lab.pcis[0], 0)).max_tx_rate_mbps == 20
+
+
+@needs_hardware
+def test_rate_that_only_the_driver_knows_to_refuse_is_explained_and_the_inverse_restores(lab, kernel):
+    lab.kernel.apply(step(lab, VfRate(0, 0, 20)))
+    before = kernel.observe()
+    run("ip", "link", "set", PFS[0], "down")
+    try:
+        kernel.observe()
+        with pytest.raises(KernelError, match=f"PF {lab.pcis[0]} .{PFS[0]}.*VF 0") as caught:
+            kernel.apply(step(lab, VfRate(0, 0, 30)))
+        assert "only while the link is up" in caught.value.details
+    finally:
+        run("ip", "link", "set", PFS[0], "up")
+        lab.await_link(PFS[0])
+    kernel.apply(replace(step(lab, VfRate(0, 0, 30)).inverse, rates=(VfRate(0, 0, 20),)))
+    assert kernel.observe() == before
+
+
+@needs_hardware
+def test_nothing_is_written_to_a_driver_without_rates_when_none_is_wanted(lab, kernel):
+    run("ip", "link", "set", PFS[0], "down")
+    try:
+        kernel.apply(step(lab, VfRate(0), VfRate(1)))
+    finally:
+        run("ip", "link", "set", PFS[0], "up")
+        lab.await_link(PFS[0])
+
+
+@needs_hardware
+def test_reset_takes_the_vlan_too(lab, kernel):
+    vf = VfRef(lab.pcis[0], 2)
+    before = kernel.observe()
+    run("ip", "link", "set", PFS[0], "vf", "2", "vlan", "5", "qos", "3")
+    try:
+        assert (state_of(lab, vf).vlan, state_of(lab, vf).qos) == (5, 3)
+        kernel.reset(vf)
+        assert kernel.observe() == before
+    finally:
+        run("ip", "link", "set", PFS[0], "vf", "2", "vlan", "0")
+
+
+def test_minimum_rates_are_programmed_and_read_back_where_a_driver_takes_them():
+    with simulated_pf(8) as name, CountedQueries() as queries:
+        pf, index = simulated(name, queries)
+        wanted = (VfRate(0, 100, 200), VfRate(3, 50, 0), VfRate(7, 0, 70))
+        setting = SetRates(pf=NOWHERE, rates=wanted, previous=())
+        seen = rates_of(pf, queries.vf_infos(index))
+        queries.asked = 0
+        now = set_rates(setting, pf, queries=queries, index=index, seen=seen)
+        assert queries.asked == 1
+        assert [rate for rate in now.values() if rate != VfRate(rate.index)] == list(wanted)
+        shown = run("ip", "link", "show", name)
+        assert "max_tx_rate 200Mbps, min_tx_rate 100Mbps" in shown
+
+
+@pytest.mark.parametrize(
+    ("rates", "why"),
+    [
+        ((VfRate(0, 1, 2), VfRate(8, 1, 2)), "VF 8 of PF .* has 8 VFs"),
+        ((VfRate(0, 1, 2), VfRate(1, 3, 2)), "VF 1 of PF .*: min rate 3 Mb/s above its max rate 2"),
+        ((VfRate(0, 600, 0), VfRate(1, 401, 0)), "add up to 1001"),
+    ],
+)
+def test_nothing_is_written_when_one_of_the_rates_cannot_be(rates, why):
+    with simulated_pf(8) as name, NetlinkQueries() as queries:
+        pf, index = simulated(name, queries)
+        before = rates_of(pf, queries.vf_infos(index))
+        with pytest.raises(KernelError, match=why):
+            set_rates(
+                SetRates(pf=NOWHERE, rates=rates, previous=()), pf, queries=queries, index=index, seen=before
+            )
+        assert rates_of(pf, queries.vf_infos(index)) == before
+
+
+def simulated(name, queries):
+    """The PF as an observation would show it if it were a PCI function, and its netdev's index."""
+    link = queries.rtnl.link(name)
+    pf = PfState(name=name, pci=NOWHERE, link_mbps=1000, driver="netdevsim", vfs=(), rates=EVERY_RATE)
+    return pf, link.index
