@@ -14,6 +14,7 @@ import pytest
 from k8s_rdma.core.ids import NodeName, PciAddress
 from k8s_rdma.core.inventory import Inventory, Pf, Used
 from k8s_rdma.core.placement import Placement, Rejection, place
+from k8s_rdma.core.rates import EVERY_RATE, RateAbility, RateRange
 from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.errors import Reason
 
@@ -24,6 +25,7 @@ BUDGET_MS = 10
 INSTANCES = 20
 ROUNDS = 5
 C = 100_000
+WEIGHTS = RateAbility(min=RateRange(), max=RateRange(), weights=100)
 
 
 class Instance(NamedTuple):
@@ -35,15 +37,26 @@ class Instance(NamedTuple):
 
 def test_place_family(family: Callable[[random.Random], Instance], record: Callable[..., None]) -> None:
     """The slowest of the family's instances, each by its median."""
+    _measure(family, EVERY_RATE, f"place, {family.__doc__}", record)
+
+
+def test_place_weighted(weighted: Callable[[random.Random], Instance], record: Callable[..., None]) -> None:
+    """The same where minimum rates are weights, as on mlx5."""
+    _measure(weighted, WEIGHTS, f"place by weights, {weighted.__doc__}", record)
+
+
+def _measure(
+    family: Callable[[random.Random], Instance], rates: RateAbility, name: str, record: Callable[..., None]
+) -> None:
     verdicts: Counter[str] = Counter()
     slowest = 0.0
     for seed in range(INSTANCES):
         drawn = family(random.Random(seed))
-        request, inventory = _request(drawn.rates), _inventory(drawn.pfs)
+        request, inventory = _request(drawn.rates), _inventory(drawn.pfs, rates)
         verdicts[_verdict(place(request, inventory, {}))] += 1
         slowest = max(slowest, _median_s(lambda: place(request, inventory, {})))  # noqa: B023 - called at once
     record(
-        f"place, {family.__doc__}",
+        name,
         budget=BUDGET_MS,
         measured=slowest * 1e3,
         unit="ms",
@@ -70,6 +83,12 @@ def test_place_refuses(benchmark: Callable[..., object]) -> None:
     benchmark(place, _request([15_000, 5_000]), inventory, used)
 
 
+@pytest.mark.budget("place by weights, 2 interfaces on 2 PFs", 100, "us")
+def test_place_small_weighted(benchmark: Callable[..., object]) -> None:
+    request, inventory = _request([15_000, 5_000]), _inventory([(C, 120)] * 2, WEIGHTS)
+    benchmark(place, request, inventory, {PciAddress("0000:00:00.0"): Used(3, 45_000, (15_000,) * 3)})
+
+
 def _median_s(work: Callable[[], object]) -> float:
     """Of the thread's own time: a computation that waits for nothing is not slower because others run."""
     times = []
@@ -90,11 +109,17 @@ def _request(rates: list[int]) -> Request:
     return Request(tuple(InterfaceRequest(min_tx_rate_mbps=rate) for rate in rates))
 
 
-def _inventory(pfs: list[tuple[int, int]]) -> Inventory:
+def _inventory(pfs: list[tuple[int, int]], rates: RateAbility = EVERY_RATE) -> Inventory:
     return Inventory(
         node=NodeName("w1"),
         pfs=tuple(
-            Pf(name=f"enp{at}s0", pci=PciAddress(f"0000:{at:02x}:00.0"), capacity_vfs=vfs, link_mbps=mbps)
+            Pf(
+                name=f"enp{at}s0",
+                pci=PciAddress(f"0000:{at:02x}:00.0"),
+                capacity_vfs=vfs,
+                link_mbps=mbps,
+                rates=rates,
+            )
             for at, (mbps, vfs) in enumerate(pfs)
         ),
     )
@@ -232,8 +257,20 @@ def _families() -> Iterator[Callable[[random.Random], Instance]]:
     yield from (_many(permille) for permille in (900, 999))
 
 
+def _weighted_families() -> Iterator[Callable[[random.Random], Instance]]:
+    yield from (_equal(number) for number in (58, 60))
+    yield from (_just_over(2, extra) for extra in (0, 1))
+    yield from (_loaded(load, 60, 8, equal=True) for load in (900, 990))
+    yield _scarce_vfs(70)
+    yield _perfect(60, 8, equal=True)
+    yield _few(3, 8, equal=True)
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """One benchmark a family."""
     if "family" in metafunc.fixturenames:
         families = list(_families())
         metafunc.parametrize("family", families, ids=[family.__doc__ for family in families])
+    if "weighted" in metafunc.fixturenames:
+        families = list(_weighted_families())
+        metafunc.parametrize("weighted", families, ids=[family.__doc__ for family in families])

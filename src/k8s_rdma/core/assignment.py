@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from k8s_rdma.core.arrangement import arrange
@@ -107,7 +107,7 @@ class _Board:
             _Berth(offer.room.mbps, offer.room.vfs, offer.scheduler.load() if offer.scheduler else None)
             for offer in made
         )
-        self._left = [sum(costs[at:]) for at in range(len(costs) + 1)]
+        self._left = [*accumulate(reversed(costs), initial=0)][::-1]
         self._alike = [
             next(at for at, other in enumerate(made) if _same_terms(offer, other)) for offer in made
         ]
@@ -187,4 +187,5 @@ class _Board:
 
 
 def _same_terms(one: Offer, other: Offer) -> bool:
-    return one.costs == other.costs and one.scheduler == other.scheduler
+    same_costs = one.costs is other.costs or one.costs == other.costs
+    return same_costs and one.scheduler == other.scheduler
