@@ -10,6 +10,7 @@ Protocol version 1, little endian, every length known before the bytes that it c
 
 Flag bit 0 says that an open file descriptor of the pod's network namespace came by SCM_RIGHTS with the
 first bytes (unix(7)). The C side is `cni/agent.c`; a test runs the compiled program against this module.
+`k8s-rdma agent adopt` speaks it too, with a variable of its own (`wire.adopt`).
 """
 
 from __future__ import annotations
