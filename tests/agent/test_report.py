@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from factories import PF0, PF1, hardware, interface, pf_state, receipt, vf
-from k8s_rdma.agent.report import node_report
 from k8s_rdma.core.allocation import choose_vfs, given
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.core.inventory import Generation
 from k8s_rdma.core.ledger import Ledger
 from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection
 from k8s_rdma.core.rates import EVERY_RATE, NO_RATE, Enforce, RateAbility, RateRange
+from k8s_rdma.wire.node_report import node_report
 from k8s_rdma.wire.rest import Enforced, ability_of
 
 if TYPE_CHECKING:

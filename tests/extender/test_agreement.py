@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from factories import PF0, PF1, hardware, interface, pf_state, receipt
-from k8s_rdma.agent.report import node_report
 from k8s_rdma.core.allocation import choose_vfs, decide, used_here
 from k8s_rdma.core.allocation import given as given_to_pod
 from k8s_rdma.core.ids import NodeName
@@ -20,6 +19,7 @@ from k8s_rdma.core.rates import EVERY_RATE, NO_RATE, Enforce, RateAbility, RateR
 from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.core.reservation import used_on_node
 from k8s_rdma.extender.facts import facts_of
+from k8s_rdma.wire.node_report import node_report
 from k8s_rdma.wire.rest import decode_report, encode_report
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from k8s_rdma.agent.report import node_report
 from k8s_rdma.core.allocation import foreign_vfs
 from k8s_rdma.core.ids import NodeName, PciAddress
 from k8s_rdma.core.inventory import Generation
@@ -24,6 +23,7 @@ from k8s_rdma.linux.observation import Observer
 from k8s_rdma.sim.recorded_machine import RecordedMachine
 from k8s_rdma.wire.getpfs import encode_getpfs
 from k8s_rdma.wire.machine import Machine, read_machine
+from k8s_rdma.wire.node_report import node_report
 
 MACHINES = Path(__file__).parent.parent / "machines"
 FILES = sorted(path.stem for path in MACHINES.glob("*.yaml"))

@@ -1,48 +1,26 @@
-"""The agent's knowledge as a `NodeReport`, and how it gets out."""
+"""The agent's knowledge as a `NodeReport`, on its way out."""
 
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING, Literal
-
-from msgspec.structs import replace
+from typing import TYPE_CHECKING
 
 from k8s_rdma.agent.state_socket import StatePublisher
-from k8s_rdma.core.allocation import foreign_vfs, used_here
-from k8s_rdma.core.ids import NodeName
-from k8s_rdma.core.inventory import NOTHING_USED, Generation
-from k8s_rdma.core.ledger import Phase
-from k8s_rdma.core.promises import broken_promises, holds_its_rates, lost_rates
-from k8s_rdma.core.step import VfRef
-from k8s_rdma.wire.rest import (
-    Allocation,
-    Enforced,
-    ForeignVf,
-    Interface,
-    NodeReport,
-    PfReport,
-    Pod,
-    VfReport,
-    encode_report,
-    rates_of,
-)
+from k8s_rdma.wire.node_report import NodeReports
+from k8s_rdma.wire.rest import encode_report
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
     from k8s_rdma.agent.node import Node
-    from k8s_rdma.core.kernel import Hardware, PfState, Vf
-    from k8s_rdma.core.ledger import AllocatedInterface, Ledger, Receipt
+    from k8s_rdma.wire.rest import NodeReport
 
 
 class Reporter:
-    """Tells the node's state; a generation is one content, of which nothing but the generation is new."""
+    """Tells the node's state."""
 
     def __init__(self, node: Node) -> None:
         """Begin a new epoch."""
         self._node = node
-        self._epoch = uuid.uuid4().hex[:12]
-        self._counter = 0
+        self._reports = NodeReports(node.name, epoch=uuid.uuid4().hex[:12])
         self._told: NodeReport | None = None
         self._encoded = b""
         self.publisher = StatePublisher(self._report)
@@ -52,144 +30,7 @@ class Reporter:
         await self.publisher.publish()
 
     def _report(self) -> bytes:
-        now = node_report(
-            node=self._node.name,
-            generation=Generation(self._epoch, self._counter),
-            hardware=self._node.hardware,
-            ledger=self._node.ledger,
-        )
-        if now != self._told:
-            self._counter += 1
-            self._told = replace(now, generation=str(Generation(self._epoch, self._counter)))
-            self._encoded = encode_report(self._told)
+        report = self._reports.of(self._node.hardware, self._node.ledger)
+        if report is not self._told:
+            self._told, self._encoded = report, encode_report(report)
         return self._encoded
-
-
-def node_report(*, node: NodeName, generation: Generation, hardware: Hardware, ledger: Ledger) -> NodeReport:
-    """What the node has and who holds it."""
-    foreign: dict[str, list[ForeignVf]] = {}
-    for each in foreign_vfs(hardware, ledger):
-        told = ForeignVf(
-            vf=each.vf.index,
-            why=each.why,
-            min_tx_rate=each.min_tx_rate_mbps,
-            max_tx_rate=each.max_tx_rate_mbps,
-        )
-        foreign.setdefault(each.vf.pf, []).append(told)
-    held = {interface.vf: interface for each in ledger.receipts.values() for interface in each.interfaces}
-    return NodeReport(
-        node=node,
-        generation=str(generation),
-        ledger="ok",
-        pfs=tuple(
-            _pf(pf, tuple(foreign.get(pf.pci, ())), held, problems)
-            for pf, problems in _with_problems(hardware, ledger)
-        ),
-        allocations=tuple(_allocation(receipt, hardware) for receipt in ledger.receipts.values()),
-        unreadable=tuple(f"{item.what}: {item.why}" for item in hardware.unreadable),
-        problems=hardware.problems,
-    )
-
-
-def _with_problems(hardware: Hardware, ledger: Ledger) -> Iterator[tuple[PfState, Iterable[str]]]:
-    """Each PF, and which promises on it do not hold now."""
-    used, inventory = used_here(hardware, ledger), hardware.inventory(NodeName(""))
-    attached = [
-        (f"{receipt.pod.namespace}/{receipt.pod.name}", interface)
-        for receipt in ledger.receipts.values()
-        if receipt.phase is Phase.ATTACHED
-        for interface in receipt.interfaces
-    ]
-    for state in hardware.pfs:
-        pf = inventory.pf(state.pci)
-        broken = broken_promises(pf, used.get(pf.pci, NOTHING_USED)) if pf else ()
-        yield state, (*broken, *lost_rates(state, attached))
-
-
-def _pf(
-    pf: PfState,
-    foreign: tuple[ForeignVf, ...],
-    held: Mapping[VfRef, AllocatedInterface],
-    problems: Iterable[str],
-) -> PfReport:
-    return PfReport(
-        name=pf.name,
-        pci=pf.pci,
-        driver=pf.driver,
-        capacity_vfs=len(pf.vfs),
-        link_mbps=pf.link_mbps,
-        mtu=pf.mtu,
-        link_type=pf.link_type,
-        rdma_device=pf.rdma_device,
-        vendor=pf.vendor,
-        firmware=pf.firmware,
-        numa_node=pf.numa_node,
-        pcie_path=tuple(pf.pcie_path),
-        switchdev=pf.switchdev,
-        rates=rates_of(pf.rates),
-        enforce=pf.enforce,
-        problems=(*pf.problems, *problems),
-        foreign=foreign,
-        vfs=tuple(_vf(vf, held.get(VfRef(pf.pci, vf.index))) for vf in pf.vfs),
-    )
-
-
-def _vf(vf: Vf, held: AllocatedInterface | None) -> VfReport:
-    """A VF; of one that is given away MAC and rates are those of the ledger, whatever its pod made of it."""
-    return VfReport(
-        vf=vf.index,
-        mac=held.home.mac if held else vf.mac,
-        vlan=vf.vlan,
-        qos=vf.qos,
-        vlan_proto=vf.vlan_proto,
-        spoof_check=vf.spoof_check,
-        trust=vf.trust,
-        link_state=vf.link_state,
-        min_tx_rate=held.min_tx_rate_mbps if held else vf.min_tx_rate_mbps,
-        max_tx_rate=held.max_tx_rate_mbps if held else vf.max_tx_rate_mbps,
-        vgt_plus=vf.vgt_plus,
-        rate_group=vf.rate_group,
-        allocated=held is not None or vf.netdev is None,
-    )
-
-
-def _allocation(receipt: Receipt, hardware: Hardware) -> Allocation:
-    pfs = {pf.pci: pf for pf in hardware.pfs}
-    return Allocation(
-        pod=Pod(namespace=receipt.pod.namespace, name=receipt.pod.name, uid=receipt.pod.uid),
-        container_id=receipt.attachment.container,
-        phase=receipt.phase,
-        interfaces=tuple(_interface(each, pfs.get(each.vf.pf)) for each in receipt.interfaces),
-    )
-
-
-def _interface(interface: AllocatedInterface, pf: PfState | None) -> Interface:
-    rate = interface.rate()
-    return Interface(
-        pf=interface.vf.pf,
-        vf=interface.vf.index,
-        ifname=interface.ifname,
-        mac=interface.home.mac,
-        min_tx_rate=interface.min_tx_rate_mbps,
-        max_tx_rate=interface.max_tx_rate_mbps,
-        set_min_tx_rate=rate.min_tx_rate_mbps,
-        set_max_tx_rate=rate.max_tx_rate_mbps,
-        enforced=_enforced(interface, pf),
-    )
-
-
-def _enforced(interface: AllocatedInterface, pf: PfState | None) -> Enforced:
-    """By what is programmed, as long as the PF still shows it; a cap also by a link that is no faster."""
-    rate, cap = interface.rate(), interface.max_tx_rate_mbps
-    programmed = pf is not None and holds_its_rates(pf, interface)
-    by_link = pf is not None and pf.link_mbps is not None and pf.link_mbps <= cap
-    return Enforced(
-        min=_holder(interface.min_tx_rate_mbps, hardware=programmed and rate.min_tx_rate_mbps > 0),
-        max=_holder(cap, hardware=by_link or (programmed and rate.max_tx_rate_mbps > 0)),
-    )
-
-
-def _holder(asked: int, *, hardware: bool) -> Literal["hardware", "accounted"] | None:
-    if not asked:
-        return None
-    return "hardware" if hardware else "accounted"
