@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from init.receipts import BOOT_ID
 from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.init.config import InitConfig
 from k8s_rdma.init.machine import Machine
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
     from k8s_rdma.init.outcome import Outcome
 
-BOOT_ID = "5c3a1a1e-boot"
 IGB = Card(name="enp1s0f0", pci=PciAddress("0000:01:00.0"), mac="52:54:00:aa:00:01")
 IGB2 = Card(name="enp2s0f0", pci=PciAddress("0000:02:00.0"), mac="52:54:00:aa:00:02")
 

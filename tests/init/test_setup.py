@@ -13,8 +13,11 @@ from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.kernel import LinkType
 from k8s_rdma.init.identity import vf_guid, vf_mac
 from k8s_rdma.init.outcome import Result
-from k8s_rdma.linux.sriov_links import GuidOf
+from k8s_rdma.linux.sriov import SriovPf
+from k8s_rdma.linux.sriov_links import GuidOf, NetdevsOf
 from k8s_rdma.sim.sriov.card import Card
+from k8s_rdma.sim.sriov.links import MachineLinks
+from k8s_rdma.sim.sriov.machine import MachineSysfs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -265,7 +268,27 @@ def test_names_given_by_others_or_taken_stay(world: Make) -> None:
     assert w.card(IGB).vfs[1].netdev.startswith("eth")
 
 
+def test_netdev_whose_name_the_vf_had_is_not_taken_for_its_own(world: Make) -> None:
+    w = world(replace(IGB, total_vfs=2))
+    w.init(nameVfs=False)
+    sriov = SriovPf(MachineSysfs(w.machine), IGB.pci)
+    before = sriov.vfs()[0]
+    vfs = w.card().vfs
+    w.machine.rename(vfs[0], "other")
+    w.machine.rename(vfs[1], *before.netdevs)
+    assert [link.name for link in NetdevsOf(MachineLinks(w.machine).links()).of(before)] == ["other"]
+
+
 def test_names_are_left_to_the_kernel_when_told_so(world: Make) -> None:
     w = world()
     w.init(nameVfs=False)
     assert {vf.netdev[:3] for vf in w.card().vfs.values()} == {"eth"}
+
+
+def test_what_was_done_in_a_try_that_failed_is_told(world: Make) -> None:
+    w = world(replace(IGB, vf_netdev_after_s=70.0, total_vfs=1))
+    outcome = w.init(tries=1)["enp1s0f0"]
+    assert outcome.said.endswith("(done before: 1 made, 1 settings, PF up)")
+    w.machine.write(f"bus/pci/devices/{IGB.pci}/sriov_numvfs", "0")
+    w.machine.now_s = 0.0
+    assert w.init(vfTimeoutS=60, tries=2)["enp1s0f0"].result is Result.FAILED

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from init.conftest import BOOT_ID, IGB, IGB2
-from k8s_rdma.core.ids import ContainerId, PodUid
-from k8s_rdma.core.ledger import AllocatedInterface, Attachment, Phase, Pod, Receipt
-from k8s_rdma.core.step import NetnsRef, VfHome, VfRef
+from init.conftest import IGB, IGB2
+from init.receipts import BOOT_ID, receipt_of
+from k8s_rdma.core.ids import ContainerId
 from k8s_rdma.init.outcome import Result, all_well
 from k8s_rdma.linux.receipts import Receipts
 
@@ -18,33 +17,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from init.conftest import World
+    from k8s_rdma.core.ledger import Receipt
 
     Make = Callable[..., World]
 
 FIVE = {"pfs": [{"numVfs": 5}]}
 
 
-def receipt(name: str, *vfs: int, boot_id: str = BOOT_ID) -> Receipt:
-    home = VfHome(name="eth9", mac="02:00:00:00:00:01", mtu=1500)
-    return Receipt(
-        attachment=Attachment(ContainerId(name), "net1"),
-        network="rdma",
-        pod=Pod(namespace="default", name=name, uid=PodUid(name)),
-        netns=NetnsRef("/run/netns/a", 1),
-        boot_id=boot_id,
-        phase=Phase.ATTACHED,
-        interfaces=tuple(
-            AllocatedInterface(
-                vf=VfRef(IGB.pci, vf),
-                pci=IGB.pci,
-                ifname=f"net{vf}",
-                min_tx_rate_mbps=0,
-                max_tx_rate_mbps=0,
-                home=home,
-            )
-            for vf in vfs
-        ),
-    )
+def receipt(pod: str, *vfs: int, boot_id: str = BOOT_ID) -> Receipt:
+    return receipt_of(pod, IGB.pci, *vfs, boot_id=boot_id)
 
 
 def write_ledger(world: World, *receipts: Receipt) -> None:

@@ -6,11 +6,13 @@ import re
 from typing import TYPE_CHECKING
 
 from k8s_rdma.errors import KernelError
+from k8s_rdma.linux.sriov_links import NetdevsOf
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from k8s_rdma.init.job import Job
+    from k8s_rdma.linux.rtnl import Link
     from k8s_rdma.linux.sriov import VfFunction
 
 _LONGEST = 15
@@ -26,21 +28,19 @@ def name_netdevs(job: Job, vfs: Iterable[VfFunction]) -> int:
 
     A name that is taken, too long, or refused, as that of a netdev which is up, stays away and is no failure.
     """
-    return sum(_name(job, vf.index, *vf.netdevs) for vf in vfs if vf.netdevs and len(vf.netdevs) == 1)
+    links = NetdevsOf(job.links.links())
+    return sum(_name(job, vf.index, *links.of(vf)) for vf in vfs if len(links.of(vf)) == 1)
 
 
-def _name(job: Job, vf: int, old: str) -> bool:
+def _name(job: Job, vf: int, link: Link) -> bool:
     new = f"{job.target.name}v{vf}"
-    if not _BY_KERNEL.fullmatch(old) or len(new) > _LONGEST or job.links.link(new):
+    if link.up or not _BY_KERNEL.fullmatch(link.name) or len(new) > _LONGEST or job.links.link(new):
         return False
-    if job.sysfs.value_if_any(f"class/net/{old}/name_assign_type") == _RENAMED:
-        return False
-    link = job.links.link(old)
-    if link is None or link.up:
+    if job.sysfs.value_if_any(f"class/net/{link.name}/name_assign_type") == _RENAMED:
         return False
     try:
         job.links.rename(link, new)
     except KernelError as error:
-        job.log.warning("vf_not_named", vf=vf, netdev=old, wanted=new, error=str(error))
+        job.log.warning("vf_not_named", vf=vf, netdev=link.name, wanted=new, error=str(error))
         return False
     return True

@@ -7,15 +7,16 @@ of a PF without link, takes a random MAC, or ten seconds until it has a link of 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from k8s_rdma.init.binding import bind, wait_for_link, wait_for_netdevs
 from k8s_rdma.init.configuring import Configuration
 from k8s_rdma.init.decision import Refused, decide, who_uses
+from k8s_rdma.init.done import Done
 from k8s_rdma.init.making import let_probe, make_vfs, probing_restored
 from k8s_rdma.init.naming import name_netdevs
 from k8s_rdma.init.users import used_vfs
+from k8s_rdma.linux.sriov_links import NetdevsOf
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,43 +24,6 @@ if TYPE_CHECKING:
     from k8s_rdma.init.job import Job
     from k8s_rdma.init.users import Pods
     from k8s_rdma.linux.sriov import VfFunction
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
-    """What was done on a PF.
-
-    made: VFs that there are since, None when their number is that of before. settings: on VFs. bound: VFs
-    given to their driver. named: netdevs.
-    notes: one sentence each.
-    """
-
-    made: int | None = None
-    settings: int = 0
-    bound: int = 0
-    named: int = 0
-    brought_up: bool = False
-    notes: tuple[str, ...] = ()
-
-    @property
-    def changed(self) -> bool:
-        """Whether anything is other than before."""
-        return bool(self.made is not None or self.settings or self.bound or self.named or self.brought_up)
-
-    def words(self) -> str:
-        """`7 made, 7 bound`, and the notes."""
-        counts = (
-            ("made", self.made),
-            ("settings", self.settings),
-            ("bound", self.bound),
-            ("named", self.named),
-        )
-        done = [f"{count} {what}" for what, count in counts if count]
-        if self.made == 0:
-            done.append("all removed")
-        if self.brought_up:
-            done.append("PF up")
-        return "; ".join([*filter(None, [", ".join(done)]), *self.notes])
 
 
 class PfSetup:
@@ -70,11 +34,12 @@ class PfSetup:
         self._job = job
         vfs = job.sriov.vfs()
         self.before = len(vfs)
+        self.done = Done()
         self._used: Mapping[int, str] = used_vfs(job.target.pci, vfs, pods, job.links)
         self._waited_for: set[int] = set()
 
-    def attempt(self) -> Done | Refused:
-        """Make it ready. SetupError or another KernelError when something stands against that."""
+    def attempt(self) -> Refused | None:
+        """Make it ready. SetupError, another KernelError or OSError when something stands against that."""
         job = self._job
         now = job.sriov.count()
         count = decide(asked=job.target.rule.num_vfs, total=job.sriov.total(), now=now, used=self._used)
@@ -83,62 +48,60 @@ class PfSetup:
         with probing_restored(job):
             if count != now:
                 make_vfs(job, now, count)
-            return self._ready(made=count if count != now else None)
+                self.done.made = count
+            self._ready()
+        return None
 
-    def _ready(self, made: int | None) -> Done:
+    def _ready(self) -> None:
         job = self._job
-        vfs = [vf for vf in job.sriov.vfs() if vf.index not in self._used]
-        brought_up = self._bring_up()
+        self._bring_up()
+        vfs = self._with_netdevs([vf for vf in job.sriov.vfs() if vf.index not in self._used])
         if any(not vf.driver for vf in vfs):
             wait_for_link(job)
         configuration = Configuration(job, vfs)
         settings = configuration.apply()
+        self.done.settings += settings
         if settings:
             job.log.info("vfs_configured", settings=settings)
         stale = configuration.stale(self._addresses(vfs))
-        bound = self._bind(vfs, stale)
-        named = name_netdevs(job, bound) if job.config.name_vfs else 0
+        bound = self._bind([vf for vf in vfs if not vf.netdevs or vf.index in stale])
+        self.done.notes = self._notes(configuration)
         if settings or bound:
             configuration.check(self._addresses(bound))
-        return Done(
-            made=made,
-            settings=settings,
-            bound=len(bound),
-            named=named,
-            brought_up=brought_up,
-            notes=self._notes(configuration),
-        )
+        if job.config.name_vfs:
+            self.done.named += name_netdevs(job, bound)
 
-    def _bring_up(self) -> bool:
+    def _bring_up(self) -> None:
         link = self._job.link()
-        if link.up:
-            return False
-        self._job.links.bring_up(link)
-        return True
+        if not link.up:
+            self._job.links.bring_up(link)
+            self.done.brought_up = True
 
-    def _bind(self, vfs: Sequence[VfFunction], stale: set[int]) -> Sequence[VfFunction]:
-        """Those VFs that got their driver now, with their netdevs.
-
-        One that has its driver and no netdev is given time once, and bound anew in the next try.
-        """
-        job = self._job
+    def _with_netdevs(self, vfs: Sequence[VfFunction]) -> Sequence[VfFunction]:
+        """These VFs, once drivers had time to make missing netdevs; next time those are bound anew."""
         slow = [vf for vf in vfs if vf.driver and not vf.netdevs and vf.index not in self._waited_for]
-        bound = [vf for vf in vfs if vf not in slow and (not vf.netdevs or vf.index in stale)]
-        failed = {}
-        if bound:
-            let_probe(job, True)
-            failed = bind(job, bound)
-        if slow or bound:
-            self._waited_for |= {vf.index for vf in (*slow, *bound)}
-            ready = wait_for_netdevs(job, [*bound, *slow], failed)
-            job.log.info("vfs_bound", vfs=len(bound))
-            return ready[: len(bound)]
-        return ()
+        if not slow:
+            return vfs
+        self._waited_for |= {vf.index for vf in slow}
+        wait_for_netdevs(self._job, slow, {})
+        return [self._job.sriov.again(vf) for vf in vfs]
+
+    def _bind(self, vfs: Sequence[VfFunction]) -> Sequence[VfFunction]:
+        """Those VFs with their new netdevs."""
+        if not vfs:
+            return ()
+        job = self._job
+        self._waited_for |= {vf.index for vf in vfs}
+        let_probe(job, True)
+        bound = wait_for_netdevs(job, vfs, bind(job, vfs))
+        self.done.bound += len(bound)
+        job.log.info("vfs_bound", vfs=len(bound))
+        return bound
 
     def _addresses(self, vfs: Sequence[VfFunction]) -> dict[int, str]:
         """The hardware addresses of netdevs by VF."""
-        by_name = {link.name: link.mac for link in self._job.links.links()}
-        return {vf.index: by_name[name] for vf in vfs for name in vf.netdevs or () if name in by_name}
+        links = NetdevsOf(self._job.links.links())
+        return {vf.index: link.mac for vf in vfs for link in links.of(vf)}
 
     def _notes(self, configuration: Configuration) -> tuple[str, ...]:
         notes = []
@@ -146,6 +109,6 @@ class PfSetup:
             notes.append(f"used, and left as they are: {who_uses(self._used)}")
         notes += [
             f"its driver sets no {kind} on VFs, so that theirs may change with every boot"
-            for kind in configuration.unsupported
+            for kind in sorted(configuration.unsupported)
         ]
         return tuple(notes)

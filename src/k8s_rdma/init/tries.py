@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 import structlog
 
 from k8s_rdma.errors import K8sRdmaError
-from k8s_rdma.init.decision import Refused
 from k8s_rdma.init.failure import SetupError, refused_read
 from k8s_rdma.init.job import Job
 from k8s_rdma.init.outcome import Outcome, Result
-from k8s_rdma.init.setup import Done, PfSetup
+from k8s_rdma.init.setup import PfSetup
 from k8s_rdma.init.waiting import StoppedError
 from k8s_rdma.linux.sriov import SriovPf
 
 if TYPE_CHECKING:
     from k8s_rdma.init.config import InitConfig
+    from k8s_rdma.init.decision import Refused
     from k8s_rdma.init.job import Target
     from k8s_rdma.init.machine import Machine
     from k8s_rdma.init.users import Pods
@@ -53,11 +53,10 @@ def make_ready(machine: Machine, config: InitConfig, pods: Pods, target: Target)
 
 
 def _outcome(job: Job, pods: Pods) -> Outcome:
-    before, setup = None, None
+    setup = None
     for left in reversed(range(job.config.tries)):
         try:
             setup = setup or PfSetup(job, pods)
-            before = setup.before
             return _ended(job, setup, setup.attempt())
         except K8sRdmaError as error:
             failure = error
@@ -65,7 +64,7 @@ def _outcome(job: Job, pods: Pods) -> Outcome:
             failure = refused_read(f"PF {job.target.name}", error)
         if _is_last(failure, left) or not _rested(job, failure, left):
             break
-    return _failed(job, before, failure)
+    return _failed(job, setup, failure)
 
 
 def _is_last(failure: K8sRdmaError, left: int) -> bool:
@@ -85,38 +84,31 @@ def _rested(job: Job, failure: K8sRdmaError, left: int) -> bool:
     return True
 
 
-def _ended(job: Job, setup: PfSetup, done: Done | Refused) -> Outcome:
-    if isinstance(done, Refused):
-        return Outcome(
-            pf=job.target.name,
-            result=Result.KEPT if done.in_use else Result.FAILED,
-            said=done.why,
-            advice=done.advice,
-            asked=job.target.rule.num_vfs,
-            before=setup.before,
-            now=setup.before,
-        )
-    return Outcome(
-        pf=job.target.name,
-        result=Result.CHANGED if done.changed else Result.READY,
-        said=done.words(),
-        asked=job.target.rule.num_vfs,
-        before=setup.before,
-        now=job.sriov.count(),
-    )
+def _ended(job: Job, setup: PfSetup, refused: Refused | None) -> Outcome:
+    done = setup.done
+    if refused is None:
+        result = Result.CHANGED if done.changes() else Result.READY
+        return _said(job, setup, result, done.words(), "")
+    return _said(job, setup, Result.KEPT if refused.in_use else Result.FAILED, refused.why, refused.advice)
 
 
-def _failed(job: Job, before: int | None, failure: K8sRdmaError) -> Outcome:
+def _failed(job: Job, setup: PfSetup | None, failure: K8sRdmaError) -> Outcome:
+    done = setup.done.changes() if setup else ()
+    said = f"{failure} (done before: {', '.join(done)})" if done else str(failure)
+    return _said(job, setup, Result.FAILED, said, failure.advice if isinstance(failure, SetupError) else "")
+
+
+def _said(job: Job, setup: PfSetup | None, result: Result, said: str, advice: str) -> Outcome:
     try:
         now = job.sriov.count()
     except OSError:
         now = None
     return Outcome(
         pf=job.target.name,
-        result=Result.FAILED,
-        said=str(failure),
-        advice=failure.advice if isinstance(failure, SetupError) else "",
+        result=result,
+        said=said,
+        advice=advice,
         asked=job.target.rule.num_vfs,
-        before=before,
+        before=setup.before if setup else None,
         now=now,
     )

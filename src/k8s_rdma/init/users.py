@@ -11,6 +11,7 @@ from k8s_rdma.core.step import VfRef
 from k8s_rdma.errors import LedgerError
 from k8s_rdma.linux.pci import USERSPACE_DRIVERS
 from k8s_rdma.linux.receipts import Receipts
+from k8s_rdma.linux.sriov_links import NetdevsOf
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from k8s_rdma.core.ids import PciAddress
     from k8s_rdma.core.ledger import Ledger
+    from k8s_rdma.linux.rtnl import Link
     from k8s_rdma.linux.sriov import VfFunction
     from k8s_rdma.linux.sriov_links import SriovLinks
 
@@ -75,7 +77,7 @@ class _Host:
 
     def __init__(self, links: SriovLinks) -> None:
         self._links = links
-        self._by_name = {link.name: link for link in links.links()}
+        self._netdevs = NetdevsOf(links.links())
 
     def user(self, vf: VfFunction) -> str | None:
         if vf.driver is None:
@@ -86,13 +88,10 @@ class _Host:
             return None
         if not vf.netdevs:
             return "another network namespace"
-        return next((use for name in vf.netdevs if (use := self._use_of(name))), None)
+        return next((use for link in self._netdevs.of(vf) if (use := self._use_of(link))), None)
 
-    def _use_of(self, name: str) -> str | None:
-        link = self._by_name.get(name)
-        if link is None:
-            return f"netdev {name}, which just went away"
+    def _use_of(self, link: Link) -> str | None:
         if link.master:
-            return f"netdev {name} in a bond or bridge"
+            return f"netdev {link.name} in a bond or bridge"
         addresses = [each for each in self._links.addresses(link.index) if not each.ip.is_link_local]
-        return f"netdev {name} with address {addresses[0]}" if addresses else None
+        return f"netdev {link.name} with address {addresses[0]}" if addresses else None

@@ -16,10 +16,11 @@ from k8s_rdma.linux.rtnl import Rtnl, named
 from k8s_rdma.linux.vf_info import vf_infos
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from k8s_rdma.linux.queries import VfInfo
     from k8s_rdma.linux.rtnl import Address, Link
+    from k8s_rdma.linux.sriov import VfFunction
 
 _SKIP_STATS = 8
 _PERM_ADDRESS = 54
@@ -59,6 +60,20 @@ class VfTrust:
 
 
 Setting = VfMac | VfGuid | VfTrust
+
+
+class NetdevsOf:
+    """Netdevs by their function. Names will not do: one that was just given up may be another VF's now."""
+
+    def __init__(self, links: Iterable[Link]) -> None:
+        """Those of one moment."""
+        self._by_device: dict[str, list[Link]] = {}
+        for link in links:
+            self._by_device.setdefault(link.device, []).append(link)
+
+    def of(self, vf: VfFunction) -> Sequence[Link]:
+        """A VF's."""
+        return self._by_device.get(vf.pci, ())
 
 
 class SriovLinks(Protocol):

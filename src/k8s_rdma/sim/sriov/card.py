@@ -71,7 +71,10 @@ class VfState:
 
 @dataclass(slots=True, kw_only=True)
 class CardState:
-    """A card as it is now. up_at: since when its netdev is up; None while it is down."""
+    """A card as it is now.
+
+    up_at: since when its netdev is up; None while it is down. carrier: what its file says of the link.
+    """
 
     card: Card
     index: int
@@ -79,6 +82,7 @@ class CardState:
     has_driver: bool = False
     rdma_device: str = ""
     up_at: float | None = None
+    carrier: bool | None = None
     vfs: dict[int, VfState] = field(default_factory=dict)
 
     def has_link(self, now: float) -> bool:

@@ -44,7 +44,6 @@ class SriovMachine:
         self.written: list[tuple[str, str]] = []
         self._refusals: dict[tuple[str, str], list[int]] = {}
         self._indexes = itertools.count(2)
-        self._netdevs = {link_type: itertools.count(10) for link_type in LinkType}
         self.cards = {card.pci: CardState(card=card, index=next(self._indexes)) for card in cards}
         self.loaded = {state.card.vf_driver for state in self.cards.values()}
         for state in self.cards.values():
@@ -137,8 +136,9 @@ class SriovMachine:
         if card.has_rdma and not state.rdma_device and self.now_s >= card.rdma_after_s:
             state.rdma_device = f"rdma_{card.name}"
             self.tree.add_rdma_device(card.pci, state.rdma_device)
-        if state.has_driver:
-            self.tree.set_carrier(card.name, state.has_link(self.now_s))
+        if state.has_driver and state.carrier is not state.has_link(self.now_s):
+            state.carrier = state.has_link(self.now_s)
+            self.tree.set_carrier(card.name, state.carrier)
         for vf in state.vfs.values():
             if vf.netdev_at is not None and not vf.netdev and self.now_s >= vf.netdev_at:
                 self._make_netdev(state, vf)
@@ -205,9 +205,14 @@ class SriovMachine:
         if not state.has_link(self.now_s) or not given.strip("0:"):
             given = b"\x02\x00".hex(":") + ":" + (os.urandom(4) if ethernet else os.urandom(6)).hex(":")
         vf.netdev_mac = given if ethernet else f"00:00:10:29:fe:80:00:00:00:00:00:00:{given}"
-        vf.netdev = f"{'eth' if ethernet else 'ib'}{next(self._netdevs[state.card.link_type])}"
+        vf.netdev = self._free_name("eth" if ethernet else "ib")
         vf.netdev_index = next(self._indexes)
         self.tree.add_netdev(vf.pci, vf.netdev, ENUMERATED)
+
+    def _free_name(self, prefix: str) -> str:
+        """The lowest (Linux `net/core/dev.c`, __dev_alloc_name): one that was given up is another's soon."""
+        names = set(os.listdir(self.tree.root / "class/net"))  # noqa: PTH208 - names are all that is wanted
+        return next(name for number in itertools.count() if (name := f"{prefix}{number}") not in names)
 
     def _take_netdev(self, vf: VfState) -> None:
         if vf.netdev:
