@@ -59,8 +59,8 @@ def test_watcher_is_told_when_a_link_comes_changes_and_goes(rtnl):
         rtnl.create("create", named("a"), of_kind("bridge"))
         index = rtnl.link("a").index
         for change in (
-            lambda: rtnl.change(index, "up", up=True),
             lambda: rtnl.change(index, "rename", named("b")),
+            lambda: rtnl.change(index, "up", up=True),
             lambda: rtnl.delete(index, "delete"),
         ):
             assert told.wait(DEADLINE_S)
