@@ -199,6 +199,18 @@ def test_generation_stays_while_nothing_differs(machine: Machine) -> None:
     run(machine, scenario)
 
 
+def test_change_is_told_though_an_add_saw_it_first(machine: Machine) -> None:
+    async def scenario(it: Kept) -> None:
+        known = await it.reporter.publisher.other_than(None)
+        machine.hardware.set_link(PF0, 7)
+        assert it.node.refresh()
+        await it.settle()
+        told = decode_report(await it.reporter.publisher.other_than(known))
+        assert told.pfs[0].link_mbps == 7
+
+    run(machine, scenario)
+
+
 def test_vfs_come_home_when_their_sandbox_vanished(machine: Machine) -> None:
     async def scenario(it: Kept) -> None:
         netns = machine.hardware.create_namespace()

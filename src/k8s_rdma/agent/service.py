@@ -49,7 +49,7 @@ class Service:
         with structlog.contextvars.bound_contextvars(
             operation=uuid.uuid4().hex[:8], command=command, container=request.env.get("CNI_CONTAINERID", "")
         ):
-            before = self._node.ledger
+            before = self._node.ledger, self._node.hardware
             try:
                 reply = Reply(exit_status=0, stdout=await self._perform(request, netns, still_waiting))
                 _log.info("cni_call", duration_ms=_since(started))
@@ -68,7 +68,7 @@ class Service:
                     f"the agent has a fault: {error!r}; its log has more", reason=Reason.INTERNAL
                 )
                 reply = self._failure(request, fault)
-            if self._node.ledger is not before:
+            if before != (self._node.ledger, self._node.hardware):
                 await self._reporter.publish()
             return reply
 

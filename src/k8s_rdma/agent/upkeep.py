@@ -73,8 +73,10 @@ class Upkeep:
             changed = await self._changed_within(self._patience_s())
             if changed:
                 await self._pause(max(SETTLE_S, REST_FACTOR * self._node.observer.last_s))
-            different = await self._look() if changed or self._node.observer.incomplete else False
-            if await self._verbs.reconcile() or different:
+            due = changed or self._node.observer.incomplete
+            if due:
+                await self._look()
+            if await self._verbs.reconcile() or due:
                 await self._reporter.publish()
 
     def _patience_s(self) -> float:
@@ -93,13 +95,12 @@ class Upkeep:
             await asyncio.gather(*either, return_exceptions=True)
         return self.hardware_changed.is_set()
 
-    async def _look(self) -> bool:
-        """Look at the hardware; whether anything differs from before."""
+    async def _look(self) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(QUIET_S):
                 await self._verbs.idle()
         self.hardware_changed.clear()
-        different = await self._worker.run(self._node.refresh)
+        await self._worker.run(self._node.refresh)
         observer = self._node.observer
         if observer.incomplete:
             self._retry_s = min(max(FIRST_RETRY_S, 2 * self._retry_s), LAST_RETRY_S)
@@ -107,4 +108,3 @@ class Upkeep:
             _log.warning("observe_failed", error=observer.error, unreadable=unreadable)
         else:
             self._retry_s = 0.0
-        return different
