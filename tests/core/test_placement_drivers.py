@@ -357,3 +357,23 @@ def test_place_gives_equal_reservations_the_whole_link_where_they_are_weights() 
     assert isinstance(place(asks(*[12_500] * 8), node_of(CX5), {}), Placement)
     beside = {pci(0): Used(1, 0)}
     assert isinstance(place(asks(*[12_500] * 8), node_of(CX5, vfs=9), beside), Rejection)
+
+
+def test_place_tells_pfs_apart_that_have_as_much_free_but_round_differently() -> None:
+    """60 and 40 must go where 51 and 49 would cost 60 and 50."""
+    coarse = RateAbility(min=RateRange(step=10, smallest=10, largest=100))
+    node = node_of(("one", EVERY_RATE, Enforce.AUTO), ("two", coarse, Enforce.AUTO), link=100, vfs=3)
+    found = place(asks(60, 51, 49, 40), node, {})
+    assert isinstance(found, Placement)
+    assert [placed.pf for placed in found.interfaces] == [pci(1), pci(0), pci(0), pci(1)]
+
+
+@pytest.mark.parametrize("rates", [EVERY_RATE, MLX5, CAPS_ONLY])
+def test_place_puts_what_reserves_nothing_where_bandwidth_is_scarcest_on_any_driver(
+    rates: RateAbility,
+) -> None:
+    node = node_of(("one", rates, Enforce.AUTO), ("two", rates, Enforce.AUTO))
+    used = {pci(1): used_of(node.pfs[1], [60_000], 0)}
+    found = place(asks(0), node, used)
+    assert isinstance(found, Placement)
+    assert [placed.pf for placed in found.interfaces] == [pci(1)]

@@ -52,11 +52,8 @@ def offers(
         if costs is None:
             costs = terms[alike] = _costs(pf, kinds)
         there = used.get(pf.pci, NOTHING_USED)
-        made.append(
-            Offer(
-                pf=pf, room=_useful(room_of(pf, there), costs), costs=costs, scheduler=Scheduler.of(pf, there)
-            )
-        )
+        room = _useful(room_of(pf, there), costs, kinds)
+        made.append(Offer(pf=pf, room=room, costs=costs, scheduler=Scheduler.of(pf, there)))
     return made
 
 
@@ -66,10 +63,12 @@ def _costs(pf: Pf, kinds: Sequence[InterfaceRequest]) -> tuple[int | None, ...]:
     return tuple([None if objection(pf, kind) else reserved(pf, kind.min_tx_rate_mbps) for kind in kinds])
 
 
-def _useful(room: Room, costs: Sequence[int | None]) -> Room:
+def _useful(room: Room, costs: Sequence[int | None], kinds: Sequence[InterfaceRequest]) -> Room:
+    """The room as far as the request may use it; one that reserves nothing leaves bandwidth as it is."""
     if any(costs):
         return room
-    return Room(0, room.vfs if 0 in costs else 0)
+    reserving = any(kind.min_tx_rate_mbps for kind in kinds)
+    return Room(0 if reserving else room.mbps, room.vfs if 0 in costs else 0)
 
 
 def common_costs(made: Iterable[Offer], kinds: Sequence[InterfaceRequest]) -> list[int] | None:
