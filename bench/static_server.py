@@ -1,4 +1,4 @@
-"""Bare uvicorn with one answer to everything: `static_server.py FILE` prints its port and serves that file."""
+"""Bare uvicorn with one answer to everything. `static_server.py FILE` prints its port and serves the file."""
 
 from __future__ import annotations
 

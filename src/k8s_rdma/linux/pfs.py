@@ -154,13 +154,18 @@ def own_link(function: PciFunction, netdevs: Iterable[str], links: Mapping[str, 
     sysfs = function.sysfs
 
     def is_own(link: Link) -> bool:
-        port_name = sysfs.value_if_any(f"class/net/{link.name}/phys_port_name") or ""
-        return not link.peer and not _REPRESENTOR.fullmatch(port_name)
+        return not link.peer and not is_representor(sysfs, link.name)
 
     def port(link: Link) -> tuple[int, int]:
         return sysfs.number_if_any(f"class/net/{link.name}/dev_port") or 0, link.index
 
     return min(filter(is_own, found), key=port, default=None)
+
+
+def is_representor(sysfs: Sysfs, netdev: str) -> bool:
+    """Whether a netdev is the host's end of a VF, a subfunction or a host PF."""
+    port_name = sysfs.value_if_any(f"class/net/{netdev}/phys_port_name")
+    return port_name is not None and _REPRESENTOR.fullmatch(port_name) is not None
 
 
 def select(

@@ -52,7 +52,8 @@ class AgentLink:
         """scan: looks at the hardware while the agent is away; without one nothing is known then.
 
         It runs in a thread of its own at every attempt to reach the agent, tells everything in use as
-        foreign, gives a new generation whenever anything differs, and raises K8sRdmaError.
+        foreign, gives the same object while nothing differs and another generation when something does, and
+        raises K8sRdmaError.
         """
         self._socket = socket
         self._scan = scan
@@ -61,6 +62,7 @@ class AgentLink:
         self._first_report_timeout_s = first_report_timeout_s
         self._away_since: datetime | None = now()
         self.shown = Shown(outage_answers("not asked yet", now()))
+        self._scanned: NodeReport | None = None
         self.traffic = Traffic()
 
     async def run(self) -> NoReturn:
@@ -102,17 +104,23 @@ class AgentLink:
         if self._away_since is None:
             self._away_since = self._now()
             # At once, so that nobody reads what may have changed while a scan takes its time.
-            self.shown.show(outage_answers(why, self._away_since))
+            self._show_outage(why, self._away_since)
             _log.warning("agent_lost", socket=str(self._socket), why=why)
         if self._scan is None:
-            self.shown.show(outage_answers(why, self._away_since))
+            self._show_outage(why, self._away_since)
             return
         try:
             seen = await asyncio.to_thread(self._scan)
         except K8sRdmaError as error:
-            self.shown.show(outage_answers(f"{why}; and the hardware: {error}", self._away_since))
+            self._show_outage(f"{why}; and the hardware: {error}", self._away_since)
         else:
-            self.shown.show(report_answers(replace(seen, ledger="unavailable", allocations=())))
+            if seen is not self._scanned:
+                self._scanned = seen
+                self.shown.show(report_answers(replace(seen, ledger="unavailable", allocations=())))
+
+    def _show_outage(self, why: str, since: datetime) -> None:
+        self._scanned = None
+        self.shown.show(outage_answers(why, since))
 
 
 def _why(error: OSError | EOFError | MalformedError) -> str:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
+import uuid
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,12 +17,15 @@ import uvloop
 
 from k8s_rdma import logs
 from k8s_rdma.config import port_of
+from k8s_rdma.core.ids import NodeName
 from k8s_rdma.http_server import HttpServer, Limits, listen
 from k8s_rdma.http_server.tls import tls_context
 from k8s_rdma.http_server.tokens import Tokens, tokens_of
 from k8s_rdma.server.agent_link import AgentLink
 from k8s_rdma.server.app import NodeApp
+from k8s_rdma.server.scan import HardwareScan
 from k8s_rdma.signals import stop_on_signals
+from k8s_rdma.wire.node_report import NodeReports
 
 if TYPE_CHECKING:
     import socket
@@ -54,14 +59,18 @@ EVERYBODY = Access()
 def run(config: ServerConfig, *, scan: Scan | None = None) -> None:
     """Serve until SIGTERM or SIGINT. K8sRdmaError when it cannot start.
 
-    scan: as for `AgentLink`.
+    scan: as for `AgentLink`; unless given, that of the configuration.
     """
     logs.configure("server")
     access = _access(config)
-    with listen(config.listen, port_of(config, os.environ)) as listener:
+    with ExitStack() as resources:
+        listener = resources.enter_context(listen(config.listen, port_of(config, os.environ)))
+        if scan is None and config.kernel == "linux" and config.node is not None:
+            reports = NodeReports(NodeName(config.node), epoch=f"scan-{uuid.uuid4().hex[:12]}")
+            scan = resources.enter_context(HardwareScan(reports, config.hardware.to_core()))
         link = AgentLink(Path(config.run_dir) / "state.sock", scan=scan)
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_until_signalled(listener, link, access))
+        runner = resources.enter_context(asyncio.Runner(loop_factory=uvloop.new_event_loop))
+        runner.run(_until_signalled(listener, link, access))
 
 
 async def serve(

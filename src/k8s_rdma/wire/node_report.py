@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class NodeReports:
-    """The reports of one observer; a generation is one content, of which nothing but the generation is new."""
+    """The reports of one observer; a generation is one content: nothing but itself makes it a new one."""
 
     def __init__(self, node: NodeName, epoch: str) -> None:
         """epoch: another one for each observer that ever was."""

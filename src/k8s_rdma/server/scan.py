@@ -1,0 +1,103 @@
+"""The server's own look at the hardware, for while the agent is away: unprivileged, and without a ledger."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from k8s_rdma.core.ledger import Ledger
+from k8s_rdma.errors import KernelError
+from k8s_rdma.linux.changes import Changes
+from k8s_rdma.linux.observation import Observer
+from k8s_rdma.linux.sysfs import Sysfs
+from k8s_rdma.linux.unannounced import files_without_events
+from k8s_rdma.linux.unprivileged import UnprivilegedQueries
+
+if TYPE_CHECKING:
+    from k8s_rdma.core.kernel import Hardware
+    from k8s_rdma.core.selection import Selection
+    from k8s_rdma.linux.queries import Queries
+    from k8s_rdma.wire.node_report import NodeReports
+    from k8s_rdma.wire.rest import NodeReport
+
+
+class HardwareScan:
+    """An `agent_link.Scan`. Nothing is opened before it is called, which may never be."""
+
+    def __init__(self, reports: NodeReports, selection: Selection, sysfs: Path = Path("/sys")) -> None:
+        self._reports = reports
+        self._selection = selection
+        self._sysfs = sysfs
+        self._opened = ExitStack()
+        self._lookout: Lookout | None = None
+        self._seen: Hardware | None = None
+        self._report: NodeReport | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._opened.close()
+
+    def __call__(self) -> NodeReport:
+        """What is there, everything in use as foreign; the same object while nothing of it is new.
+
+        KernelError when the kernel cannot be asked at all.
+        """
+        try:
+            hardware = self._look()
+        except OSError as error:
+            msg = f"it cannot be looked at: {error}"
+            raise KernelError(msg) from error
+        if self._report is None or hardware is not self._seen:
+            self._seen, self._report = hardware, self._reports.of(hardware, Ledger())
+        return self._report
+
+    def _look(self) -> Hardware:
+        if self._lookout is None:
+            with ExitStack() as opened:
+                queries = opened.enter_context(UnprivilegedQueries(Sysfs(self._sysfs)))
+                self._lookout = opened.enter_context(Lookout(self._sysfs, queries, self._selection))
+                self._opened = opened.pop_all()
+        return self._lookout.look()
+
+
+class Lookout:
+    """Looks when something has changed; what has not is not asked for again."""
+
+    def __init__(self, sysfs: Path, queries: Queries, selection: Selection) -> None:
+        self._root, self._sysfs = sysfs, Sysfs(sysfs)
+        self._observer = Observer(self._sysfs, queries, selection)
+        self._seen: Hardware | None = None
+        self._files: frozenset[str] = frozenset()
+        self._due = True
+        self._changes = Changes(self._something_changed)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._changes.close()
+
+    def look(self) -> Hardware:
+        """The hardware of now, the same object while there is no sign of a change.
+
+        What could not be read last time is tried again. KernelError or OSError as `Observer.observe`.
+        """
+        if self._seen is not None and not self._due:
+            return self._seen
+        self._due = False  # before anything is looked at: what changes meanwhile is looked at next time
+        before, self._seen = self._seen, None
+        dirty = self._changes.dirty()
+        hardware = self._observer.observe(None if before is None or dirty.everything else dirty.links)
+        files = files_without_events(self._sysfs, hardware)
+        if files != self._files:
+            self._changes.watch_files(self._root / file for file in files)
+            self._files, self._due = files, True
+        self._due |= bool(hardware.unreadable)
+        self._seen = hardware
+        return hardware
+
+    def _something_changed(self) -> None:
+        self._due = True

@@ -1,0 +1,137 @@
+"""The server's own look at the hardware: what it asks again, and what it makes of it."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from k8s_rdma.core.ids import NodeName
+from k8s_rdma.core.ledger import Ledger
+from k8s_rdma.core.selection import Selection
+from k8s_rdma.errors import KernelError
+from k8s_rdma.linux.sysfs import Sysfs
+from k8s_rdma.linux.unprivileged import traces_of_switchdev
+from k8s_rdma.server.scan import HardwareScan, Lookout
+from k8s_rdma.wire.node_report import NodeReports
+from linux.small_machine import PF, PF1, SmallMachine, vf_pci
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from k8s_rdma.core.kernel import Hardware
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> SmallMachine:
+    made = SmallMachine(tmp_path)
+    made.add_pf(vfs=3)
+    return made
+
+
+def lookout(machine: SmallMachine) -> Lookout:
+    return Lookout(machine.root, machine.answers, Selection())
+
+
+def until_another(seen: Hardware, lookout: Lookout) -> Hardware:
+    """What is seen once a sign of a change has come."""
+    while (now := lookout.look()) == seen:
+        time.sleep(0.01)
+    return now
+
+
+def test_nothing_is_asked_when_nothing_has_changed(machine: SmallMachine) -> None:
+    with lookout(machine) as look:
+        seen = look.look()
+        asked = list(machine.answers.asked)
+        machine.change_vf(0, vlan=7)  # of which no sign comes
+        assert look.look() is seen
+        assert machine.answers.asked == asked
+
+
+def test_what_could_not_be_read_is_tried_again(machine: SmallMachine) -> None:
+    with lookout(machine) as look:
+        vfs = machine.answers.vfs.pop(10)
+        seen = look.look()
+        assert (seen.pfs, len(seen.unreadable)) == ((), 1)
+        machine.answers.vfs[10] = vfs
+        now = look.look()
+        assert (len(now.pfs), now.unreadable) == (1, ())
+
+
+def test_file_that_no_event_tells_of_is_a_sign_of_a_change(machine: SmallMachine) -> None:
+    def settings(vf: int, rate: int) -> None:
+        lines = (
+            *(f"VF : {vf}", f"MAC : 0b:00:00:00:00:0{vf}", "VLAN : 0", "QoS : 0", "VLAN Proto : N/A"),
+            *("SpoofCheck : OFF", "Trust : OFF", "LinkState : Follow", f"MinTxRate : {rate}"),
+            *("MaxTxRate : 0", "VGT+ : OFF", "RateGroup : 0"),
+        )
+        machine.write(f"{machine.device(PF)}/sriov/{vf}/config", "\n".join(lines))
+
+    for vf in range(3):
+        settings(vf, 0)
+    with lookout(machine) as look:
+        seen = look.look()
+        assert seen == look.look()
+        settings(1, 4000)
+        [pf] = until_another(seen, look).pfs
+        assert [vf.min_tx_rate_mbps for vf in pf.vfs] == [0, 4000, 0]
+        assert machine.answers.asked == []  # never by netlink where there are files
+
+
+def test_everything_is_looked_at_again_when_a_look_failed(machine: SmallMachine) -> None:
+    machine.add_pf(PF1, "eth1", 20, rdma="mlx5_1")
+    with lookout(machine) as look:
+        machine.answers.vfs.pop(20)
+        machine.write(f"{machine.device(PF1)}/sriov_numvfs", 1)
+        assert look.look().unreadable
+        machine.change_vf(0, vlan=7)
+        machine.at("bus").rename(machine.at("elsewhere"))
+        with pytest.raises(KernelError):
+            look.look()
+        machine.at("elsewhere").rename(machine.at("bus"))
+        assert look.look().pfs[0].vfs[0].vlan == 7
+
+
+def test_everything_in_use_is_foreign_when_there_is_no_ledger(machine: SmallMachine) -> None:
+    machine.change_vf(0, min_tx_rate_mbps=300)
+    machine.remove_netdev(vf_pci(1), "eth12")
+    with lookout(machine) as look:
+        report = NodeReports(NodeName("w1"), epoch="e").of(look.look(), Ledger())
+    [pf] = report.pfs
+    assert [(vf.vf, vf.min_tx_rate) for vf in pf.foreign] == [(0, 300), (1, 0)]
+    assert report.allocations == ()
+
+
+def test_generation_is_another_when_anything_differs_and_only_then(machine: SmallMachine) -> None:
+    reports = NodeReports(NodeName("w1"), epoch="e")
+    with lookout(machine) as look:
+        first = reports.of(look.look(), Ledger())
+        assert reports.of(look.look(), Ledger()) is first
+    machine.change_vf(0, vlan=7)
+    with lookout(machine) as look:
+        assert reports.of(look.look(), Ledger()).generation == "e.2"
+
+
+def test_scan_fails_when_there_is_no_sysfs(tmp_path: Path) -> None:
+    scan = HardwareScan(NodeReports(NodeName("w1"), epoch="e"), Selection(), sysfs=tmp_path / "none")
+    with scan, pytest.raises(KernelError):
+        scan()
+
+
+def test_scan_of_this_machine_needs_no_privilege_and_is_the_same_twice() -> None:
+    with HardwareScan(NodeReports(NodeName("w1"), epoch="e"), Selection()) as scan:
+        first = scan()
+        assert first.node == "w1"
+        assert scan().generation == first.generation
+
+
+def test_switchdev_mode_is_told_by_its_representors(machine: SmallMachine) -> None:
+    sysfs = Sysfs(machine.root)
+    assert traces_of_switchdev(sysfs) == {}
+    machine.write(f"{machine.device(PF)}/net/eth0/phys_port_name", "p0")
+    assert traces_of_switchdev(sysfs) == {}
+    machine.add_netdev(PF, "eth0_0", 90)
+    machine.write(f"{machine.device(PF)}/net/eth0_0/phys_port_name", "pf0vf0")
+    assert traces_of_switchdev(sysfs) == {PF: "switchdev"}
