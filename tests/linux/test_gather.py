@@ -68,6 +68,13 @@ def test_record_of_a_record_is_the_same_record(path: Path) -> None:
     assert msgspec.structs.replace(again, about=record.about) == record
 
 
+@pytest.mark.parametrize("name", ["igb", "igb-rxe", "netdevsim"])
+def test_record_holds_all_that_the_machine_was_recorded_with(name: str) -> None:
+    """These were recorded by `gather` from a running kernel, files that nothing reads included."""
+    machine = next(recorded(path) for path in MACHINES if path.stem == name)
+    assert gathered(machine).sysfs == machine.machine.sysfs
+
+
 def test_record_holds_what_was_refused_and_says_so() -> None:
     machine = recorded(MACHINES[0])
     refused = msgspec.structs.replace(machine.machine, refused={"eswitch_modes": "EPERM"})

@@ -76,6 +76,12 @@ def test_addresses_that_are_one_stay_one_in_every_spelling() -> None:
     assert "MAC        : b8:59:9f:00:00:01\n" in machine.sysfs["devices/0000:3b:00.0/sriov/0/config"]
 
 
+def test_addresses_are_one_whatever_the_case_of_their_digits() -> None:
+    texts = {"a/address": "b8:59:9f:ab:cd:ef", "b/config": "MAC : B8:59:9F:AB:CD:EF"}
+    machine = disguised(msgspec.structs.replace(MACHINE, links=(), vfs={}, sysfs=texts))
+    assert machine.sysfs["a/address"][-8:] == machine.sysfs["b/config"][-8:] != "AB:CD:EF"
+
+
 def test_everything_else_stays() -> None:
     machine = disguised(MACHINE)
     home = "devices/0000:3b:00.0"
