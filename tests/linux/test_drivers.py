@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from pathlib import Path
 
 import pytest
 
@@ -108,3 +109,15 @@ def test_maximum_is_none_when_qede_tells_the_links_speed() -> None:
     assert understood_max("qede", 25_000, 25_000) == 0
     assert understood_max("qede", 5_000, 25_000) == 5_000
     assert understood_max("ice", 25_000, 25_000) == 25_000
+
+
+def test_operators_table_names_every_driver_with_its_source() -> None:
+    document = Path(__file__).parents[2] / "docs" / "drivers.md"
+    rows = {
+        line.split("|")[1].strip(" `"): line
+        for line in document.read_text().splitlines()
+        if line.startswith("| `")
+    }
+    for driver, row in DRIVERS.items():
+        for source in row.source.split(", "):
+            assert source in rows[driver], driver
