@@ -16,12 +16,15 @@ from k8s_rdma.linux.gather import gather
 from k8s_rdma.linux.netlink import NetlinkError
 from k8s_rdma.linux.observation import Observer
 from k8s_rdma.linux.recording import RecordingQueries, RecordingSysfs, error_name
-from k8s_rdma.sim.recorded_machine import RecordedMachine
+from k8s_rdma.sim.recorded_machine import RecordedMachine, RecordedQueries
 from k8s_rdma.wire.machine import LinkEntry, Machine, decode_machine, encode_machine, read_machine
 from k8s_rdma.wire.machine_yaml import Refused, SymbolicLink
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from k8s_rdma.core.kernel import Hardware, PfState
+    from k8s_rdma.linux.rtnl import Link
 
 MACHINES = sorted((Path(__file__).parent.parent / "machines").glob("*.yaml"), key=lambda path: path.stem)
 SELECTIONS = (
@@ -75,12 +78,17 @@ def test_record_holds_all_that_the_machine_was_recorded_with(name: str) -> None:
     assert gathered(machine).sysfs == machine.machine.sysfs
 
 
-def test_record_holds_what_was_refused_and_says_so() -> None:
+def test_record_holds_what_was_refused_and_all_the_rest() -> None:
+    """As without CAP_NET_ADMIN."""
     machine = recorded(MACHINES[0])
-    refused = msgspec.structs.replace(machine.machine, refused={"eswitch_modes": "EPERM"})
+    refused = msgspec.structs.replace(machine.machine, refused={"eswitch_modes": "EPERM"}, eswitch_modes={})
     record = gathered(RecordedMachine(refused))
     assert record.refused == {"eswitch_modes": "EPERM"}
-    assert any("EPERM" in each for each in record.about.unreadable)
+    [unreadable] = record.about.unreadable
+    assert "EPERM" in unreadable
+    whole = gathered(machine)
+    assert record.sysfs == whole.sysfs
+    assert record.vfs == whole.vfs
     with pytest.raises(NetlinkError) as failure:
         RecordedMachine(record).queries.eswitch_modes()
     assert failure.value.errno == errno.EPERM
@@ -154,16 +162,15 @@ def test_recording_cannot_be_written_through(sysfs) -> None:
         sysfs.write(f"{HOME}/sriov_numvfs", "4")
 
 
-def test_recording_of_a_failure_without_an_errno_is_an_input_output_error() -> None:
-    class Broken(RecordedMachine):
+def test_recording_notes_a_refusal_and_answers_with_nothing() -> None:
+    class Broken(RecordedQueries):
         """Whose netdevs cannot be told."""
 
-        def links(self) -> None:
+        def links(self) -> Sequence[Link]:
             msg = "nothing is known"
             raise KernelError(msg)
 
-    queries = RecordingQueries(Broken(recorded(MACHINES[0]).machine))  # type: ignore[arg-type]
-    with pytest.raises(KernelError):
-        queries.links()
-    assert queries.refused == {"links": "EIO"}
+    queries = RecordingQueries(Broken(recorded(MACHINES[0])))
+    assert queries.links() == ()
+    assert queries.refused() == {"links": "EIO"}
     assert (error_name(errno.EOPNOTSUPP), error_name(errno.EPERM)) == ("EOPNOTSUPP", "EPERM")

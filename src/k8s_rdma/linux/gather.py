@@ -60,7 +60,7 @@ def gather(sysfs: Sysfs, queries: Queries) -> Machine:
         source=f"recorded by k8s-rdma gather {__version__}",
         kernel=f"{platform.release()} {platform.machine()}",
         replaced=(*REPLACED, *LEFT_OUT),
-        unreadable=tuple(gathering.unreadable),
+        unreadable=tuple(dict.fromkeys([*gathering.unreadable, *map(str, asked.refusals.values())])),
     )
     return disguised(
         Machine(
@@ -72,7 +72,7 @@ def gather(sysfs: Sysfs, queries: Queries) -> Machine:
             rdma_devices=asked.rdma_entries,
             eswitch_modes=asked.modes,
             firmware=dict(sorted(asked.firmwares.items())),
-            refused=dict(sorted(asked.refused.items())),
+            refused=asked.refused(),
         )
     )
 
@@ -90,11 +90,6 @@ class _Gathering:
         for selection in (Selection(), Selection(require_rdma=False, rules=(PfRule(pcis=pcis),))):
             try:
                 Observer(self._sysfs, self._queries, selection).observe()
-            except KernelError as error:
-                self.unreadable.append(str(error))
-        for question in (self._queries.eswitch_modes, self._queries.default_route_links):
-            try:
-                question()
             except KernelError as error:
                 self.unreadable.append(str(error))
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import re
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -124,7 +125,10 @@ class RecordingSysfs(Sysfs):
 
 
 class RecordingQueries:
-    """Other `linux.queries.Queries`, noting each answer and each refusal."""
+    """Other `linux.queries.Queries`, noting each answer; a refusal is noted and answered with nothing.
+
+    So whoever asks goes on: one question that needs a privilege leaves no hole where the others would be.
+    """
 
     def __init__(self, queries: Queries) -> None:
         self._queries = queries
@@ -134,51 +138,63 @@ class RecordingQueries:
         self.default_routes: tuple[int, ...] = ()
         self.modes: dict[str, str] = {}
         self.firmwares: dict[str, str] = {}
-        self.refused: dict[str, str] = {}
+        self.refusals: dict[str, KernelError] = {}
 
     def links(self) -> Sequence[Link]:
         """All netdevs."""
-        found = self._noting("links", self._queries.links)
+        found: Sequence[Link] = self._noting("links", self._queries.links, ())
         self.link_entries = tuple(msgspec.convert(link, LinkEntry, from_attributes=True) for link in found)
         return found
 
     def vf_infos(self, index: int) -> Sequence[VfInfo]:
         """The VFs of a PF's netdev."""
-        found = self._noting(f"vf_infos {index}", lambda: self._queries.vf_infos(index))
+        ask = partial(self._queries.vf_infos, index)
+        found: Sequence[VfInfo] = self._noting(f"vf_infos {index}", ask, ())
         self.vf_entries[index] = tuple(msgspec.convert(vf, VfEntry, from_attributes=True) for vf in found)
         return found
 
     def default_route_links(self) -> frozenset[int]:
         """The links that default routes lead through."""
-        found = self._noting("default_route_links", self._queries.default_route_links)
+        nowhere: frozenset[int] = frozenset()
+        found = self._noting("default_route_links", self._queries.default_route_links, nowhere)
         self.default_routes = tuple(sorted(found))
         return found
 
     def rdma_devices(self) -> Sequence[RdmaDevice]:
         """All RDMA devices."""
-        found = self._noting("rdma_devices", self._queries.rdma_devices)
+        ask = self._queries.rdma_devices
+        found: Sequence[RdmaDevice] = self._noting("rdma_devices", ask, ())
         self.rdma_entries = tuple(msgspec.convert(each, RdmaEntry, from_attributes=True) for each in found)
         return found
 
     def eswitch_modes(self) -> Mapping[str, str]:
         """Switch modes by PCI address."""
-        found = self._noting("eswitch_modes", self._queries.eswitch_modes)
+        found: Mapping[str, str] = self._noting("eswitch_modes", self._queries.eswitch_modes, {})
         self.modes = dict(found)
         return found
 
     def firmware(self, name: str) -> str:
         """A netdev's firmware version."""
-        found = self._noting(f"firmware {name}", lambda: self._queries.firmware(name))
+        found = self._noting(f"firmware {name}", lambda: self._queries.firmware(name), "")
         if found:
             self.firmwares[name] = found
         return found
 
-    def _noting(self, question: str, ask: Callable[[], T]) -> T:
+    def refused(self) -> dict[str, str]:
+        """Questions by the name of the error that was the answer."""
+        return {
+            question: error_name(getattr(error, "errno", None))
+            for question, error in sorted(self.refusals.items())
+        }
+
+    def _noting(self, question: str, ask: Callable[[], T], nothing: T) -> T:
         try:
-            return ask()
+            answer = ask()
         except KernelError as error:
-            self.refused[question] = error_name(getattr(error, "errno", None))
-            raise
+            self.refusals[question] = error
+            return nothing
+        self.refusals.pop(question, None)
+        return answer
 
 
 def error_name(number: int | None) -> str:
