@@ -1,0 +1,71 @@
+"""`k8s-rdma init` on a pretended machine of 2 PFs: makes VFs, prints its peak memory and processor time.
+
+    python init_program.py DIRECTORY VFS
+
+The machine's own files and state are part of what is measured.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+import k8s_rdma.cli.main  # noqa: F401 - as the command has it
+from k8s_rdma import logs
+from k8s_rdma.config import load_config
+from k8s_rdma.core.ids import pci_address
+from k8s_rdma.init.config import InitConfig
+from k8s_rdma.init.machine import Machine
+from k8s_rdma.init.run import make_all_ready
+from k8s_rdma.init.summary import summary
+from k8s_rdma.sim.sriov.card import Card
+from k8s_rdma.sim.sriov.links import MachineLinks
+from k8s_rdma.sim.sriov.machine import MachineClock, MachineSysfs, SriovMachine
+
+
+def main(directory: Path, vfs: int) -> None:
+    """Make the machine, run, tell."""
+    cards = [
+        Card(
+            name=f"enp4s0f{port}",
+            pci=pci_address(f"0{4 + port}:00.0"),
+            mac=f"0c:42:a1:00:00:0{port}",
+            total_vfs=vfs,
+            driver="mlx5_core",
+            vf_driver="mlx5_core",
+            has_rdma=True,
+            vf_netdev_after_s=1.0,
+        )
+        for port in range(2)
+    ]
+    pretended = SriovMachine(directory / "sys", cards)
+    machine = Machine(
+        sysfs=MachineSysfs(pretended),
+        queries=lambda: MachineLinks(pretended),
+        links=lambda: MachineLinks(pretended),
+        clock=MachineClock(pretended),
+        boot_id="",
+    )
+    logs.configure("init")
+    config = load_config(InitConfig, None, {"stateDir": str(directory)})
+    started = time.process_time()
+    outcomes = make_all_ready(machine, config)
+    spent_s = time.process_time() - started
+    Console(file=sys.stderr).print(summary(outcomes))
+    sys.stdout.write(
+        json.dumps({"vfs": sum(each.now or 0 for each in outcomes), "peak_mib": peak_mib(), "cpu_s": spent_s})
+    )
+
+
+def peak_mib() -> float:
+    """VmHWM (proc_pid_status(5)): of this program alone; `ru_maxrss` knows its parent's size too."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) / 1024
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))
