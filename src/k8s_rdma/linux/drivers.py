@@ -198,8 +198,8 @@ DRIVERS: Mapping[str, Driver] = {
         ability=_igb,
         errors={
             codes.EOPNOTSUPP: "only the 82576 among its cards has rates",
-            codes.EINVAL: "it takes rates only while the link is up (without a cable not even 0), no minimum, "
-            "and no maximum above the link speed",
+            codes.EINVAL: "it takes rates only while the link is up (without a cable not even 0), "
+            "no minimum, and no maximum above the link speed",
         },
     ),
     "bnxt_en": Driver(
