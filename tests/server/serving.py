@@ -29,7 +29,7 @@ from k8s_rdma.wire.rest import (
 from k8s_rdma.wire.state import HEADER, Kind, decode_header, encode_counters, encode_message
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine
+    from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
     from pathlib import Path
 
     from k8s_rdma.wire.state import Counters
@@ -157,6 +157,7 @@ async def serving(
     run_dir: Path,
     *,
     access: Access = EVERYBODY,
+    headers: Mapping[str, str] | None = None,
     stop: asyncio.Event | None = None,
     traffic: Traffic | None = None,
     **link: Any,
@@ -172,6 +173,7 @@ async def serving(
             async with httpx2.AsyncClient(
                 base_url=f"http://{host}:{port}",
                 trust_env=False,
+                headers=headers,
                 limits=httpx2.Limits(max_connections=None),
             ) as client:
                 try:
@@ -193,11 +195,11 @@ async def until_generation(client: httpx2.AsyncClient, generation: str) -> httpx
     return await until(client, "/v1/node", lambda answer: answer.headers.get("etag") == f'"{generation}"')
 
 
-def run(test: Coroutine[Any, Any, None]) -> None:
+def run(test: Coroutine[Any, Any, None], *, deadline_s: float = DEADLINE_S) -> None:
     """Run a test on the event loop that the server has."""
 
     async def within_deadline() -> None:
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(deadline_s):
             await test
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

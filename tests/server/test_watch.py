@@ -135,7 +135,7 @@ def test_watcher_that_hangs_up_makes_room_for_another(tmp_path: Path) -> None:
         ("watch=%C3%A9", "watch: "),
         ("watch=e.1%0A", "watch: "),
         ("watch=e.1&watch=e.2", "watch: is given twice"),
-        ("timeout_s=1", "timeout_s: means nothing without watch"),
+        ("timeout_s=301", "timeout_s: "),
         ("watch=e.1&timeout_s=", "timeout_s: "),
         ("watch=e.1&timeout_s=-1", "timeout_s: "),
         ("watch=e.1&timeout_s=301", "timeout_s: "),
@@ -161,6 +161,7 @@ def test_watch_is_refused_naming_what_is_wrong(tmp_path: Path, query: str, named
 
 def test_watch_has_a_bounded_time_unless_another_is_given() -> None:
     assert parse_watch(b"") is None
+    assert parse_watch(b"timeout_s=1") is None
     assert parse_watch(b"watch=e.1") == Watch(generation="e.1", timeout_s=DEFAULT_TIMEOUT_S)
     assert parse_watch(b"timeout_s=1.5&watch=a%2B%2Fb") == Watch(generation="a+/b", timeout_s=1.5)
     with pytest.raises(MalformedError):

@@ -54,12 +54,10 @@ def parse_watch(query: bytes) -> Watch | None:
             msg = f"{name}: is given twice"
             raise MalformedError(msg)
         given[name] = value
+    timeout_s = _timeout_s(given.get("timeout_s"))
     if "watch" not in given:
-        if "timeout_s" in given:
-            msg = "timeout_s: means nothing without watch"
-            raise MalformedError(msg)
         return None
-    return Watch(generation=_generation(given["watch"]), timeout_s=_timeout_s(given.get("timeout_s")))
+    return Watch(generation=_generation(given["watch"]), timeout_s=timeout_s)
 
 
 async def wait_for_change(watch: Watch, now: Shown, *enough: Awaitable[object]) -> Answer:
