@@ -209,3 +209,33 @@ def test_bridges_above_are_the_pcie_path(machine: SmallMachine) -> None:
 def test_netdev_without_a_driver_is_no_agreement(machine: SmallMachine) -> None:
     machine.add_pf(driver=None)
     assert [each.missing for each in select(machine).left_out] == [Missing.AGREEMENT]
+
+
+@pytest.mark.parametrize(
+    ("rule", "routes", "why"),
+    [
+        (PfRule(names=frozenset({"eth9"})), frozenset(), "nothing in hardware.pfs selects it"),
+        (PfRule(), frozenset({10}), "default route"),
+    ],
+    ids=["deselected", "default route"],
+)
+def test_pf_whose_vfs_pods_have_is_ours_whatever_the_rules_say(
+    machine: SmallMachine, rule: PfRule, routes: frozenset[int], why: str
+) -> None:
+    machine.add_pf()
+    machine.answers.routes = routes
+    selection = Selection(rules=(rule,))
+    assert names(machine.observer(selection).discover()) == []
+    hardware = machine.observer(replace(selection, held=frozenset({PF}))).observe()
+    assert [pf.name for pf in hardware.pfs] == ["eth0"]
+    assert why in " ".join(hardware.pfs[0].problems)
+
+
+def test_pf_whose_vfs_pods_have_is_not_taken_for_absent_without_its_driver(machine: SmallMachine) -> None:
+    machine.add_pf()
+    machine.remove_netdev(PF, "eth0")
+    machine.bind(PF, None)
+    selection = Selection(rules=(PfRule(vendors=frozenset({"8086"})),))
+    assert machine.observer(selection).observe().unreadable == ()
+    held = machine.observer(replace(selection, held=frozenset({PF})))
+    assert [each.what for each in held.observe().unreadable] == [f"PF {PF}"]

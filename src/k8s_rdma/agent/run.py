@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,8 +57,9 @@ def run(config: AgentConfig) -> None:
 async def _main(config: AgentConfig, key: bytes | None) -> None:
     worker = Worker()
     namespaces = Namespaces(Path(config.host_root))
-    kernel = await worker.run(_open_kernel, config, namespaces)
-    node = await worker.run(_open_node, config, kernel)
+    receipts = await worker.run(Receipts, Path(config.state_dir) / "ledger.db")
+    kernel = await worker.run(_open_kernel, config, namespaces, receipts)
+    node = await worker.run(_open_node, config, kernel, receipts)
     ipam = IpamPlugins(host_root=Path(config.host_root), timeout_s=config.ipam_timeout_s)
     policy = Policy(key=key, strict=config.strict, allow_unplaced=config.allow_unplaced)
     reporter = Reporter(node)
@@ -88,17 +90,18 @@ async def _main(config: AgentConfig, key: bytes | None) -> None:
         kernel.close()
 
 
-def _open_kernel(config: AgentConfig, namespaces: Namespaces) -> Kernel:
+def _open_kernel(config: AgentConfig, namespaces: Namespaces, receipts: Receipts) -> Kernel:
     if config.kernel == "virtual":
         return VirtualSriov(namespaces)
-    return SriovKernel(namespaces, config.hardware.to_core())
+    held = frozenset(vf.pf for vf in receipts.load().holders())
+    return SriovKernel(namespaces, replace(config.hardware.to_core(), held=held))
 
 
-def _open_node(config: AgentConfig, kernel: Kernel) -> Node:
+def _open_node(config: AgentConfig, kernel: Kernel, receipts: Receipts) -> Node:
     return Node(
         name=NodeName(config.node),
         kernel=kernel,
-        receipts=Receipts(Path(config.state_dir) / "ledger.db"),
+        receipts=receipts,
         markers=Markers(Path(config.run_dir) / "attachments"),
         boot_id=BOOT_ID.read_text().strip(),
     )

@@ -38,7 +38,10 @@ class Selection:
     """The first rule that matches a PF applies to it; a PF without one is left alone.
 
     require_rdma: whether a PF must have an RDMA device.
+    held: PFs whose VFs pods have got; these are ours whatever the rules say by now, so that what pods give
+        back is taken back.
     """
 
     require_rdma: bool = True
     rules: tuple[PfRule, ...] = (PfRule(),)
+    held: frozenset[PciAddress] = frozenset()

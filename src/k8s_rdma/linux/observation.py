@@ -118,7 +118,7 @@ class Observer:
             return _Look(Hardware((), (Unreadable("PFs", str(error)),)), frozenset({str(error)}))
         self._remember(discovery)
         seen = [self._pf(around, each, changed) for each in discovery.selected]
-        lost = [each for each in discovery.left_out if each.pf.pci in self._ours or _may_hold_vfs(each)]
+        lost = [each for each in discovery.left_out if self._is_ours(each) or _may_hold_vfs(each)]
         hardware = Hardware(
             pfs=tuple(each.state for each in seen if not isinstance(each.state, Unreadable)),
             unreadable=(
@@ -131,10 +131,13 @@ class Observer:
         doubtful = {each.index for each in seen if each.doubts}
         return _Look(hardware, frozenset(doubts), frozenset(doubtful))
 
+    def _is_ours(self, left_out: LeftOut) -> bool:
+        return left_out.pf.pci in self._ours or left_out.pf.pci in self._selection.held
+
     def _remember(self, discovery: Discovery) -> None:
         """Keep which PFs are ours while they exist, and what those told that can be looked at."""
         selected = {each.pf.pci: each.rule for each in discovery.selected}
-        lost = {each.pf.pci: each.rule for each in discovery.left_out if each.pf.pci in self._ours}
+        lost = {each.pf.pci: each.rule for each in discovery.left_out if self._is_ours(each)}
         self._ours = selected | lost
         self._told = {pci: told for pci, told in self._told.items() if pci in selected}
 

@@ -38,7 +38,7 @@ class Missing(Enum):
 
     DRIVER: it is bound to none. NETDEV: its driver made none, or it is in another network namespace.
     AGREEMENT: netlink, or a driver, for the netdev that sysfs names. RDMA: it has no RDMA device.
-    LEAVE: it carries the default route, and its rule does not name it.
+    LEAVE: it carries the default route, and its rule does not name it. RULE: none matches it.
     """
 
     DRIVER = "driver"
@@ -46,6 +46,7 @@ class Missing(Enum):
     AGREEMENT = "agreement"
     RDMA = "rdma"
     LEAVE = "leave"
+    RULE = "rule"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,26 +179,28 @@ def select(
     """Apply the configuration.
 
     ours: PFs selected before, and by which rule. They stay ours whatever their name and routes are now, as
-    pods may hold their VFs; only one without a driver or a netdev cannot be used.
+    pods may hold their VFs, and so do those of `selection.held`; only one without a driver or a netdev cannot
+    be used.
     """
     selected, left_out = [], []
     found = tuple(found)
     names = frozenset(name for pf in found for name in pf.netdevs or ())
     for pf in found:
+        kept = pf.pci in ours or pf.pci in selection.held
         rule = ours.get(pf.pci) or next((rule for rule in selection.rules if _matches(rule, pf, names)), None)
-        if rule is None:
-            continue
-        if pf.link is None or pf.driver is None:
-            left_out.append(_incomplete(pf, rule))
+        if rule is None and not kept:
             continue
         objection = _objection(pf, rule, selection, default_route_links)
-        if objection is None:
+        rule = rule or PfRule(pcis=frozenset({pf.pci}))
+        if pf.link is None or pf.driver is None:
+            left_out.append(_incomplete(pf, rule))
+        elif objection is None:
             selected.append(Selected(pf, pf.link, rule))
-        elif pf.pci in ours:
-            problem = f"{objection.why}; as it was in use before, it stays so until a restart"
+        elif kept:
+            problem = f"{objection[1]}; as it was in use before, it is until a restart without pods on it"
             selected.append(Selected(pf, pf.link, rule, problem))
         else:
-            left_out.append(objection)
+            left_out.append(LeftOut(pf, rule, *objection))
     return Discovery(tuple(selected), tuple(left_out), tuple(_named_in_vain(selection, names, found)))
 
 
@@ -230,15 +233,17 @@ def _incomplete(pf: FoundPf, rule: PfRule) -> LeftOut:
 
 
 def _objection(
-    pf: FoundPf, rule: PfRule, selection: Selection, default_route_links: frozenset[int]
-) -> LeftOut | None:
+    pf: FoundPf, rule: PfRule | None, selection: Selection, default_route_links: frozenset[int]
+) -> tuple[Missing, str] | None:
+    """What a PF lacks to be selected by a rule, and the sentence about it."""
     who = f"PF {pf.name} ({pf.pci}) is not to be used"
+    if rule is None:
+        return Missing.RULE, f"{who}: nothing in hardware.pfs selects it"
     if pf.link and pf.link.index in default_route_links and not rule.names_it:
         why = "it carries the default route, and no name or address in hardware.pfs is its"
-        return LeftOut(pf, rule, Missing.LEAVE, f"{who}: {why}")
+        return Missing.LEAVE, f"{who}: {why}"
     if selection.require_rdma and pf.rdma_device is None:
-        why = "it has no RDMA device, which hardware.requireRdma demands"
-        return LeftOut(pf, rule, Missing.RDMA, f"{who}: {why}")
+        return Missing.RDMA, f"{who}: it has no RDMA device, which hardware.requireRdma demands"
     return None
 
 
