@@ -59,6 +59,7 @@ def written(tmp_path: Path, text: str) -> str:
 def test_config_is_the_documented_one_when_nothing_is_given() -> None:
     config = load_config(ServerConfig, None, {})
     assert config == ServerConfig(listen="", port=54005, run_dir="/run/k8s-rdma")
+    assert (config.node, config.kernel, config.tls, config.token_file) == (None, "linux", None, None)
 
 
 def test_config_is_read_when_a_file_gives_it(tmp_path: Path) -> None:
@@ -80,6 +81,15 @@ def test_config_takes_every_port(tmp_path: Path, port: int) -> None:
         ("port: -1", "$.port"),
         ("port: '1'", "$.port"),
         ("listen: 1", "$.listen"),
+        ("node: ''", "$.node"),
+        ("kernel: bsd", "$.kernel"),
+        ("hardware: {pfs: []}", "pfs: is empty"),
+        ("hardware: {pfs: [{name: eth0}]}", "`name`"),
+        ("tls: {certFile: /a}", "`keyFile`"),
+        ("tls: {certFile: a, keyFile: /b}", "$.tls.certFile"),
+        ("tls: {certFile: /a, keyFile: /b, caFile: /c}", "`caFile`"),
+        ("tokenFile: tokens", "$.tokenFile"),
+        ("maxConnections: 0", "$.maxConnections"),
     ],
 )
 def test_config_is_refused_naming_the_key_when_malformed(tmp_path: Path, text: str, named: str) -> None:

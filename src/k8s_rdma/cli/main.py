@@ -91,13 +91,16 @@ def init(config: ConfigFile = None) -> None:
 
 
 @app.command()
-def server(config: ConfigFile = None) -> None:
+def server(
+    config: ConfigFile = None,
+    node: Annotated[str | None, typer.Option(help="The node's name in Kubernetes.")] = None,
+) -> None:
     """Show the node's functions and allocations as read-only REST (:54005)."""
     from k8s_rdma.config import load_config
     from k8s_rdma.server.config import ServerConfig
     from k8s_rdma.server.run import run
 
-    run(load_config(ServerConfig, config, {}))
+    run(load_config(ServerConfig, config, {"node": node}))
 
 
 @app.command()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import ssl
 import uuid
 from collections.abc import Callable
@@ -18,6 +19,7 @@ import uvloop
 from k8s_rdma import logs
 from k8s_rdma.config import port_of
 from k8s_rdma.core.ids import NodeName
+from k8s_rdma.errors import MalformedError
 from k8s_rdma.http_server import HttpServer, Limits, listen
 from k8s_rdma.http_server.tls import tls_context
 from k8s_rdma.http_server.tokens import Tokens, tokens_of
@@ -36,6 +38,9 @@ if TYPE_CHECKING:
 _log = structlog.get_logger()
 
 SHUTDOWN_S = 5
+
+OTHER_FILES = 64
+"""Files that are open beside connections."""
 
 LIMITS = Limits(body_bytes=16 << 10)
 """Connections stay for longer than the pauses between two looks of a scheduler. Bodies mean nothing here."""
@@ -63,6 +68,7 @@ def run(config: ServerConfig, *, scan: Scan | None = None) -> None:
     """
     logs.configure("server")
     access = _access(config)
+    _allow_connections(config.max_connections)
     with ExitStack() as resources:
         listener = resources.enter_context(listen(config.listen, port_of(config, os.environ)))
         if scan is None and config.kernel == "linux" and config.node is not None:
@@ -98,6 +104,17 @@ def _access(config: ServerConfig) -> Access:
         tls=None if config.tls is None else tls_context(config.tls),
         tokens=None if config.token_file is None else tokens_of(config.token_file, field="tokenFile"),
     )
+
+
+def _allow_connections(count: int) -> None:
+    """Each is an open file. MalformedError when the process may not open so many."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = count + OTHER_FILES
+    if resource.RLIM_INFINITY != hard < wanted:
+        msg = f"maxConnections {count}: the process may open {hard} files, of which {OTHER_FILES} are for others"
+        raise MalformedError(msg)
+    if resource.RLIM_INFINITY != soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 async def _until_signalled(listener: socket.socket, link: AgentLink, access: Access) -> None:
