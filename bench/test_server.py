@@ -1,4 +1,4 @@
-"""The node's server: `/getpfs` of 2 x 120 VFs that do not change.
+"""The node's server: `/getpfs` of 2 x 120 VFs that do not change, and a look at 8 x 127 VFs.
 
 Budget: 20,000 requests for each second that the server's process runs on a processor, and no question to the
 kernel. Beside it, in turns, bare uvicorn (httptools, uvloop) sends the same bytes, which it has ready.
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from conftest import Record
 
 PROGRAM = Path(__file__).parents[1] / "build" / "k8s-rdma-cni"
+SCAN = Path(__file__).with_name("scan_program.py")
+SCANNED_PFS, SCANNED_VFS = 8, 127
 STATIC = Path(__file__).with_name("static_server.py")
 PLUGINS = os.environ.get("CNI_PATH") or "/opt/cni/bin:/usr/lib/cni"
 BUDGET = 20_000
@@ -157,3 +159,15 @@ def test_getpfs(node: Node, record: Record, tmp_path: Path) -> None:
     record(
         name, budget=0, measured=asked, unit="looks", note="the agent's, and netlink sockets of the server"
     )
+
+
+def test_scan(record: Record, tmp_path: Path) -> None:
+    command = [sys.executable, str(SCAN), str(tmp_path), str(SCANNED_PFS), str(SCANNED_VFS)]
+    took = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    what = f"look at {SCANNED_PFS} PFs x {SCANNED_VFS} VFs"
+    note = "processor time; sysfs a copy of files, netlink's answers ready"
+    record(what, budget=None, measured=took["first_ms"], unit="ms", note=note)
+    record(f"{what}, one PF changed", budget=None, measured=took["one_pf_ms"], unit="ms", note=note)
+    record(f"{what}, nothing changed, by the server", budget=None, measured=took["unchanged_ms"], unit="ms")
+    name = f"{what}, memory of {took['bytes']:,} bytes of answers and all that led to them"
+    record(name, budget=None, measured=took["mib"], unit="MiB")

@@ -107,9 +107,7 @@ def test_process_speaks_tls_and_demands_a_token_when_configured(tmp_path: Path) 
         ("maxConnections: 1000", "maxConnections 1000: the process may open 1024 files"),
     ],
 )
-def test_process_does_not_start_when_its_configuration_cannot_hold(
-    tmp_path: Path, document: str, named: str
-) -> None:
+def test_process_does_not_start_with_what_cannot_hold(tmp_path: Path, document: str, named: str) -> None:
     path = tmp_path / "server.yaml"
     path.write_text(document)
     command = ["prlimit", "--nofile=1024", sys.executable, "-m", "k8s_rdma", "server", "--config", str(path)]

@@ -111,7 +111,7 @@ def _allow_connections(count: int) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = count + OTHER_FILES
     if resource.RLIM_INFINITY != hard < wanted:
-        msg = f"maxConnections {count}: the process may open {hard} files, of which {OTHER_FILES} are for others"
+        msg = f"maxConnections {count}: the process may open {hard} files, {OTHER_FILES} of them for others"
         raise MalformedError(msg)
     if resource.RLIM_INFINITY != soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

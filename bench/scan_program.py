@@ -1,0 +1,82 @@
+"""Looks at a machine of so many PFs and VFs: `scan_program.py DIRECTORY PFS VFS` prints what it took (JSON).
+
+Sysfs is a copy of files in that directory; netlink's answers are ready: the kernel's own time is not in it.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from pathlib import Path
+
+from k8s_rdma.core.ids import NodeName, PciAddress
+from k8s_rdma.core.ledger import Ledger
+from k8s_rdma.core.selection import Selection
+from k8s_rdma.linux.observation import Observer
+from k8s_rdma.linux.queries import VfInfo
+from k8s_rdma.linux.sysfs import Sysfs
+from k8s_rdma.server.answers import report_answers
+from k8s_rdma.server.scan import Lookout
+from k8s_rdma.wire.node_report import NodeReports
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from linux.small_machine import SmallMachine
+
+ROUNDS = 9
+INDEXES = 1000
+
+
+def machine_of(directory: Path, pfs: int, vfs: int) -> SmallMachine:
+    """Cards on buses of their own; VFs have eight functions a device, as on a bus with ARI."""
+    machine = SmallMachine(directory)
+    for number in range(pfs):
+        bus, index = 0x40 + number, (number + 1) * INDEXES
+        pci = PciAddress(f"0000:{bus:02x}:00.0")
+        machine.add_pf(pci, f"eth{index}", index, rdma=f"mlx5_{number}")
+        machine.write(f"{machine.device(pci)}/sriov_numvfs", vfs)
+        for vf in range(vfs):
+            function = f"0000:{bus:02x}:{(vf + 1) // 8:02x}.{(vf + 1) % 8}"
+            machine.add_function(function, "mlx5_core", vendor="0x15b3", device="0x1018")
+            machine.at(f"{machine.device(pci)}/virtfn{vf}").symlink_to(f"../{function}")
+            machine.add_netdev(PciAddress(function), f"eth{index + vf + 1}", index + vf + 1)
+            machine.answers.vfs[index].append(VfInfo(index=vf, mac=f"0a:00:00:00:{number:02x}:{vf:02x}"))
+    return machine
+
+
+def resident_mib() -> float:
+    """VmRSS of this process (proc_pid_status(5))."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:")) / 1024
+
+
+def main(directory: str, pfs: str, vfs: str) -> None:
+    """Measure."""
+    machine = machine_of(Path(directory), int(pfs), int(vfs))
+    before = resident_mib()
+    took = {"first_ms": [], "one_pf_ms": [], "unchanged_ms": []}
+    for _ in range(ROUNDS):
+        observer = Observer(Sysfs(machine.root), machine.answers, Selection())
+        with Lookout(machine.root, machine.answers, Selection()) as lookout:
+            steps = {
+                "first_ms": observer.observe,
+                "one_pf_ms": lambda observer=observer: observer.observe({INDEXES}),
+            }
+            for name, step in steps.items():
+                began = time.thread_time()
+                seen = step()
+                took[name].append((time.thread_time() - began) * 1000)
+            assert sum(len(pf.vfs) for pf in seen.pfs) == int(pfs) * int(vfs)
+            assert not seen.unreadable
+            lookout.look()
+            began = time.thread_time()
+            lookout.look()
+            took["unchanged_ms"].append((time.thread_time() - began) * 1000)
+    answers = report_answers(NodeReports(NodeName("w1"), epoch="e").of(seen, Ledger()))
+    medians = {name: statistics.median(values) for name, values in took.items()}
+    print(json.dumps({**medians, "mib": resident_mib() - before, "bytes": len(answers.getpfs.body)}))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
