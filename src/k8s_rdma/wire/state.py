@@ -46,7 +46,8 @@ class Kind(IntEnum):
 class VfTraffic(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What went through a VF, as `core.kernel.VfCounters`, and who held it when it was looked at.
 
-    pf: PCI address. pf_name: empty for a PF that is not there any more. ifname: the interface's name in the pod.
+    pf: PCI address. pf_name: empty for a PF that is not there any more. ifname: the interface's name in
+        the pod.
     """
 
     pf: str
