@@ -421,6 +421,29 @@ def test_delete_keeps_the_receipt_when_something_could_not_be_undone(tmp_path: P
     run(scenario)
 
 
+@needs_host_local
+def test_delete_succeeds_and_the_receipt_stays_when_only_rates_could_not_be_undone(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, ipam=True)
+
+    async def scenario() -> None:
+        with machine.running() as (node, verbs):
+            netns = machine.hardware.create_namespace()
+            receipt, _ = await verbs.add(call("ADD"), netns, machine.stdin(asks({"min_tx_rate": 5}, {})))
+            held = {interface.vf for interface in receipt.interfaces}
+            machine.kernel.fail(at=2, times=2)
+            await verbs.delete(call("DEL"))
+            assert names_in(machine, netns, "eth0", "eth1") == [False] * 2
+            assert not machine.leases()
+            assert node.ledger.holders().keys() == held
+            assert not await verbs.reconcile()
+            assert node.ledger.holders().keys() == held
+            assert await verbs.reconcile()
+            assert not node.ledger.receipts
+            assert machine.is_pristine()
+
+    run(scenario)
+
+
 def test_add_names_the_plugin_that_is_missing(machine: Machine) -> None:
     async def scenario() -> None:
         with machine.running() as (node, verbs):

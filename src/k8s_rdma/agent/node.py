@@ -67,6 +67,13 @@ class Adopted:
     why: str
 
 
+class RatesLeftError(KernelError):
+    """All VFs of an attachment are home, and some still have its rates.
+
+    Many drivers take no rates while the link is down, not even 0. Until they do, the receipt stays.
+    """
+
+
 class Node:
     """One node's devices and who holds them."""
 
@@ -172,7 +179,8 @@ class Node:
     def detach(self, receipt: Receipt) -> None:
         """Bring every VF of a receipt home, wherever its ADD stopped; the receipt stays until `forget`.
 
-        Tries everything and raises one KernelError that names all that failed.
+        Tries everything and raises one KernelError that names all that failed; RatesLeftError when that is
+        only rates.
         """
         releasing = replace(receipt, phase=Phase.RELEASING)
         self.ledger = self.ledger.with_receipt(releasing)
@@ -180,10 +188,12 @@ class Node:
         # full disk must not keep VFs in pods.
         with suppress(LedgerError):
             self._receipts.put(releasing)
-        problems = self._undo(undo(claims(releasing)))
-        if problems:
-            msg = f"container {receipt.attachment.container}: {len(problems)} of its VFs' changes not undone"
-            raise KernelError(msg, details="; ".join(problems))
+        failed = self._undo(undo(claims(releasing)))
+        if failed:
+            msg = f"container {receipt.attachment.container}: {len(failed)} of its VFs' changes not undone"
+            rates_only = all(isinstance(step, SetRates) for step, _ in failed)
+            kind = RatesLeftError if rates_only else KernelError
+            raise kind(msg, details="; ".join(why for _, why in failed))
         self.hardware = returned(self.hardware, receipt.interfaces)
 
     def forget(self, attachment: Attachment) -> None:
@@ -246,21 +256,21 @@ class Node:
         if not self.ledger.of_container(container):
             self._markers.discard(container)
 
-    def _undo(self, steps: Iterable[Step]) -> list[str]:
-        """Apply all; what failed, but for steps on PFs that are there no more, which hold."""
+    def _undo(self, steps: Iterable[Step]) -> list[tuple[Step, str]]:
+        """Apply all; what failed and why, but for steps on PFs that are there no more, which hold."""
         failures = []
         for step in steps:
             try:
                 self._kernel.apply(step)
             except KernelError as error:
-                failures.append((pf_of(step), str(error)))
+                failures.append((step, str(error)))
         if not failures:
             return []
         hardware = self.observer.look()
         if hardware.unreadable:
-            return [why for _, why in failures]
+            return failures
         there = {pf.pci for pf in hardware.pfs}
-        return [why for pf, why in failures if pf in there]
+        return [(step, why) for step, why in failures if pf_of(step) in there]
 
 
 def pf_of(step: Step) -> PciAddress | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from k8s_rdma.agent.ipam import addressing
-from k8s_rdma.agent.node import Sandbox, rejected
+from k8s_rdma.agent.node import RatesLeftError, Sandbox, rejected
 from k8s_rdma.agent.turns import Turns
 from k8s_rdma.agent.wanted import wanted
 from k8s_rdma.core.ids import PodUid
@@ -93,11 +93,19 @@ class Verbs:
             return await self._attach(sandbox, wants)
 
     async def delete(self, call: CniEnvironment) -> None:
-        """Take back what the attachment holds; nothing is success as well."""
+        """Take back what the attachment holds; nothing is success as well.
+
+        So are rates that cannot be reset while the link is down: the pod has nothing any more, and must not
+        stay for them. `reconcile` sees to them; until then nobody else gets these VFs.
+        """
         async with self._turns.alone(call.container_id):
             receipt = self._node.ledger.receipts.get(Attachment(call.container_id, call.ifname))
-            if receipt is not None:
+            if receipt is None:
+                return
+            try:
                 await self._end(receipt)
+            except RatesLeftError as error:
+                _log.warning("rates_left", error=str(error), details=error.details)
 
     async def check(self, call: CniEnvironment) -> None:
         """K8sRdmaError when the attachment is not what its ADD made of it."""
@@ -197,9 +205,15 @@ class Verbs:
 
     async def _end(self, receipt: Receipt) -> None:
         """VFs home, then addresses back, then the receipt gone; it stays if anything of this failed."""
-        await self._worker.run(self._node.detach, receipt)
+        left = None
+        try:
+            await self._worker.run(self._node.detach, receipt)
+        except RatesLeftError as error:
+            left = error  # the addresses are nobody's all the same
         if receipt.ipam is not None:
             await self._ipam.delete(receipt, receipt.ipam)
+        if left is not None:
+            raise left
         await self._worker.run(self._node.forget, receipt.attachment)
 
 
