@@ -27,7 +27,8 @@ DEADLINE_S = 20
 EXPERIMENTAL = b"\x88\xb5"
 """IEEE 802 local experimental ethertype 1: nobody else here sends it."""
 
-BROADCAST = b"\xff" * 6
+NOBODY = b"\x02\0\0\0\0\xfe"
+"""A station that is not there. Some cards give broadcasts back to the VF that sent them."""
 
 
 class LinuxLab:
@@ -73,7 +74,7 @@ class LinuxLab:
     def send(self, ifname: str, netns: NetnsRef, frames: int) -> None:
         found = self.seen(ifname, netns)
         assert found is not None
-        frame = BROADCAST + bytes.fromhex(found.mac.replace(":", "")) + EXPERIMENTAL
+        frame = NOBODY + bytes.fromhex(found.mac.replace(":", "")) + EXPERIMENTAL
         with self.namespaces.existing(netns) as namespace, entered(namespace):
             sender = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
         with sender:

@@ -19,12 +19,12 @@ def sender(lab):
     return VfRef(lab.pcis[0], 1)
 
 
-def sent(lab, holders, since=None):
-    """Packets and bytes that each VF sent, once one of them has sent all its frames since."""
+def sampled(lab, holders, since=None):
+    """The counters of each VF, once one of them has sent all its frames since."""
     until = time.monotonic() + DEADLINE_S
     while True:
-        now = {each.vf: (each.tx_packets, each.tx_bytes) for each in lab.kernel.sample(holders)}
-        if since is None or any(packets >= since[vf][0] + FRAMES for vf, (packets, _) in now.items()):
+        now = {each.vf: each for each in lab.kernel.sample(holders)}
+        if since is None or any(now[vf].tx_packets >= since[vf].tx_packets + FRAMES for vf in now):
             return now
         assert time.monotonic() < until, f"since {since} only {now}"
         time.sleep(0.05)
@@ -40,12 +40,13 @@ def test_sample_tells_what_the_holder_of_a_vf_sent_as_sent_by_it_and_nobody_else
     netns = lab.namespace()
     lab.kernel.apply(give(lab, sender, netns))
     lab.kernel.apply(ConfigureInterface(netns=netns, ifname="rdma0"))
-    before = sent(lab, {sender: netns})
+    before = sampled(lab, {sender: netns})
     lab.send("rdma0", netns, FRAMES)
-    after = sent(lab, {sender: netns}, before)
-    assert after[sender][1] >= before[sender][1] + FRAMES * FRAME_BYTES
+    after = sampled(lab, {sender: netns}, before)
+    assert after[sender].tx_bytes >= before[sender].tx_bytes + FRAMES * FRAME_BYTES
+    assert after[sender].rx_packets < before[sender].rx_packets + FRAMES
     others = after.keys() - {sender}
-    assert all(after[vf][0] < before[vf][0] + FRAMES for vf in others)
+    assert all(after[vf].tx_packets < before[vf].tx_packets + FRAMES for vf in others)
 
 
 def test_sample_tells_of_vfs_in_several_namespaces_also_when_one_was_destroyed(lab):

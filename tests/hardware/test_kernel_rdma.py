@@ -62,6 +62,12 @@ def devices(netns=None):
     return {line.split()[1].rstrip(":") for line in run(*inside(netns), "rdma", "dev").splitlines()}
 
 
+def move(lab, queries, name, netns):
+    """A device that was made in a namespace is the host's at first."""
+    with lab.namespaces.existing(netns) as namespace:
+        queries.rdma().move(queries.rdma().indexes()[name], namespace, "move")
+
+
 class Noted(VfRdma):
     """Notes after each move who sees which devices, and whether the VF's netdev is at home."""
 
@@ -103,7 +109,7 @@ def test_rdma_device_comes_home_before_the_netdev(lab, vf, queries, exclusive):
     noted.moves.give(step)
     noted.notes.clear()
     with soft_device("rdma0", netns) as name:
-        run("rdma", "dev", "set", name, "netns", netns.path)
+        move(lab, queries, name, netns)
         assert (devices(), devices(netns)) == (set(), {name})
         noted.moves.bring_home(step.inverse)
     assert noted.notes == [({name}, set(), False)]
@@ -143,7 +149,7 @@ def test_counters_of_the_rdma_device_are_sampled_in_a_namespace(lab, vf, queries
     assert sampled(lab, vf, {vf: netns}).rdma == {}
     with soft_device("rdma0", netns) as name:
         if queries.rdma().netns_mode() is NetnsMode.EXCLUSIVE:
-            run("rdma", "dev", "set", name, "netns", netns.path)
+            move(lab, queries, name, netns)
         assert "sent_pkts" in sampled(lab, vf, {vf: netns}).rdma
 
 
