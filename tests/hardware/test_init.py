@@ -217,6 +217,29 @@ def test_vfs_without_driver_get_it_once_it_is_loaded(node: Node) -> None:
     assert netdevs(PFS[0]) == [f"{PFS[0]}v0"]
 
 
+def test_process_that_is_told_to_end_leaves_autoprobe_as_it_was(node: Node, tmp_path: Path) -> None:
+    node.init(node.document(numVfs=1))
+    autoprobe = device(PFS[0]) / "sriov_drivers_autoprobe"
+    autoprobe.write_text("0")
+    module = (device(PFS[0]) / "virtfn0/driver/module").resolve().name
+    if module == (device(PFS[0]) / "driver/module").resolve().name:
+        pytest.skip("needs VFs with another driver than their PF's, which can be unloaded")
+    run("modprobe", "-r", module)
+    config = tmp_path / "init.yaml"
+    config.write_text(json.dumps(node.document(numVfs=1)))
+    command = [sys.executable, "-m", "k8s_rdma", "init", "--config", str(config)]
+    try:
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            until("VFs may have drivers", lambda: autoprobe.read_text() == "1\n")
+            process.terminate()
+            told, _ = process.communicate(timeout=DEADLINE_S)
+    finally:
+        run("modprobe", module)
+    assert process.returncode == 1
+    assert "stopped by a signal" in " ".join(told.split())
+    assert autoprobe.read_text() == "0\n"
+
+
 def test_pf_whose_driver_comes_late_is_waited_for(node: Node) -> None:
     driver = (device(PFS[1]) / "driver").resolve()
     pci = device(PFS[1]).resolve().name

@@ -21,6 +21,8 @@ from k8s_rdma.sim.sriov.machine import MachineClock, MachineSysfs, SriovMachine
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from k8s_rdma.init.waiting import Clock
+
     from k8s_rdma.init.outcome import Outcome
 
 IGB = Card(name="enp1s0f0", pci=PciAddress("0000:01:00.0"), mac="52:54:00:aa:00:01")
@@ -34,7 +36,7 @@ class World:
     machine: SriovMachine
     state_dir: Path
 
-    def init(self, **changes: object) -> dict[str, Outcome]:
+    def init(self, *, clock: Clock | None = None, **changes: object) -> dict[str, Outcome]:
         """Run it; outcomes by PF. `changes` to the configuration, `hardware` to its section."""
         hardware = {"requireRdma": False} | dict(changes.pop("hardware", {}))  # type: ignore[call-overload]
         document = {"stateDir": str(self.state_dir), "hardware": hardware} | changes
@@ -42,7 +44,7 @@ class World:
             sysfs=MachineSysfs(self.machine),
             queries=lambda: MachineLinks(self.machine),
             links=lambda: MachineLinks(self.machine),
-            clock=MachineClock(self.machine),
+            clock=clock or MachineClock(self.machine),
             boot_id=BOOT_ID,
         )
         outcomes = make_all_ready(machine, msgspec.convert(document, InitConfig))

@@ -13,11 +13,12 @@ from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.kernel import LinkType
 from k8s_rdma.init.identity import vf_guid, vf_mac
 from k8s_rdma.init.outcome import Result
+from k8s_rdma.init.waiting import StoppedError
 from k8s_rdma.linux.sriov import SriovPf
 from k8s_rdma.linux.sriov_links import GuidOf, NetdevsOf
 from k8s_rdma.sim.sriov.card import Card
 from k8s_rdma.sim.sriov.links import MachineLinks
-from k8s_rdma.sim.sriov.machine import MachineSysfs
+from k8s_rdma.sim.sriov.machine import MachineClock, MachineSysfs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -119,6 +120,7 @@ def test_infiniband_vfs_have_guids_of_their_own_that_stay(world: Make) -> None:
         assert vf.node_guid == vf_guid(port, index, GuidOf.NODE)
         assert vf.port_guid == vf_guid(port, index, GuidOf.PORT)
         assert vf.netdev_mac.endswith(vf.port_guid)
+        assert vf.link_state == "auto"
         assert vf.netdev == f"ibs1v{index}"
     assert w.init()["ibs1"].result is Result.READY
 
@@ -255,6 +257,22 @@ def test_pf_without_cable_is_made_ready_all_the_same(world: Make) -> None:
     w = world(replace(IGB, has_cable=False, vf_driver="mlx5_core", settings=frozenset()))
     assert w.init(carrierTimeoutS=4)["enp1s0f0"].result is Result.CHANGED
     assert 4 <= w.machine.now_s < 6
+
+
+def test_process_told_to_end_leaves_the_machine_in_order(world: Make) -> None:
+    class Ending(MachineClock):
+        def wait(self, seconds: float) -> None:
+            if self.now() > 5:
+                msg = "stopped by a signal"
+                raise StoppedError(msg)
+            super().wait(seconds)
+
+    w = world(replace(IGB, link_after_s=100.0))
+    outcome = w.init(clock=Ending(w.machine), carrierTimeoutS=50)["enp1s0f0"]
+    assert outcome.result is Result.FAILED
+    assert outcome.said == "stopped by a signal (done before: 7 made, PF up)"
+    assert w.card().autoprobe
+    assert not any(vf.driver for vf in w.card().vfs.values())
 
 
 def test_names_given_by_others_or_taken_stay(world: Make) -> None:

@@ -31,7 +31,7 @@ class Configuration:
         }
         self._bound = {vf.index for vf in vfs if vf.driver}
         self.unsupported: set[str] = set()
-        """Kinds of addresses that the PF's driver has no means to set."""
+        """Kinds of settings that the PF's driver has no means for."""
 
     def apply(self) -> int:
         """Set what differs, and say how many settings that were."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from k8s_rdma.core.kernel import LinkType
 from k8s_rdma.init.identity import vf_guid, vf_mac
-from k8s_rdma.linux.sriov_links import GuidOf, VfGuid, VfMac, VfTrust
+from k8s_rdma.linux.sriov_links import GuidOf, VfGuid, VfLinkState, VfMac, VfTrust
 
 if TYPE_CHECKING:
     from k8s_rdma.linux.queries import VfInfo
@@ -16,15 +16,17 @@ if TYPE_CHECKING:
 def wanted(link_type: LinkType, pf_address: str, index: int, trust: bool | None) -> tuple[Setting, ...]:
     """What a VF is to have, addresses first.
 
+    On InfiniBand its port follows the PF's; mlx5 has it down until it is told otherwise.
     pf_address: the PF's permanent hardware address; of InfiniBand's the last 8 of 20 bytes are its port GUID
     (RFC 4391, 9.1.1).
     """
     if link_type is LinkType.ETHERNET:
-        addresses: tuple[Setting, ...] = (VfMac(vf_mac(pf_address, index)),)
+        settings: tuple[Setting, ...] = (VfMac(vf_mac(pf_address, index)),)
     else:
         port_guid = pf_address[-23:]
-        addresses = tuple(VfGuid(which, vf_guid(port_guid, index, which)) for which in GuidOf)
-    return addresses if trust is None else (*addresses, VfTrust(trust))
+        guids = (VfGuid(which, vf_guid(port_guid, index, which)) for which in GuidOf)
+        settings = (*guids, VfLinkState("auto"))
+    return settings if trust is None else (*settings, VfTrust(trust))
 
 
 def differs(setting: Setting, info: VfInfo) -> bool | None:
@@ -33,6 +35,8 @@ def differs(setting: Setting, info: VfInfo) -> bool | None:
         return info.mac != setting.value
     if isinstance(setting, VfTrust):
         return None if info.trust is None else info.trust is not setting.value
+    if isinstance(setting, VfLinkState):
+        return info.link_state != setting.value
     found = info.node_guid if setting.which is GuidOf.NODE else info.port_guid
     return found != setting.value if found else None
 

@@ -108,7 +108,7 @@ class PfSetup:
         if self._used:
             notes.append(f"used, and left as they are: {who_uses(self._used)}")
         notes += [
-            f"its driver sets no {kind} on VFs, so that theirs may change with every boot"
+            f"its driver sets no {kind} on VFs, which keep what it gives them"
             for kind in sorted(configuration.unsupported)
         ]
         return tuple(notes)

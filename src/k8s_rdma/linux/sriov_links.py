@@ -59,7 +59,18 @@ class VfTrust:
     kind: ClassVar[str] = "trust"
 
 
-Setting = VfMac | VfGuid | VfTrust
+@dataclass(frozen=True, slots=True)
+class VfLinkState:
+    """What link the VF sees; as `linux.vf_config.link_state`."""
+
+    value: str
+    kind: ClassVar[str] = "link state"
+
+
+Setting = VfMac | VfGuid | VfTrust | VfLinkState
+
+_NO_MEANS = frozenset({errno.EOPNOTSUPP, errno.ENOSYS})
+"""What is answered for a driver without the function (InfiniBand's with ENOSYS in older kernels)."""
 
 
 class NetdevsOf:
@@ -104,7 +115,7 @@ class SriovLinks(Protocol):
         ...
 
     def set_vf(self, pf: Link, vf: int, setting: Setting) -> bool:
-        """Set one thing on a VF of a PF; False when the PF's driver has no means for it (EOPNOTSUPP)."""
+        """Set one thing on a VF of a PF; False when the PF's driver has no means for it."""
         ...
 
     def bring_up(self, link: Link) -> None:
@@ -133,7 +144,7 @@ class KernelSriovLinks(Rtnl):
         try:
             vf_config.set_vfs(self, pf.index, f"PF {pf.name}", (_packed(vf, setting),))
         except NetlinkError as error:
-            if error.errno == errno.EOPNOTSUPP:
+            if error.errno in _NO_MEANS:
                 return False
             raise
         return True
@@ -152,6 +163,8 @@ def _packed(vf: int, setting: Setting) -> vf_config.VfSetting:
         return vf_config.mac(vf, setting.value)
     if isinstance(setting, VfTrust):
         return vf_config.trust(vf, on=setting.value)
+    if isinstance(setting, VfLinkState):
+        return vf_config.link_state(vf, setting.value)
     if setting.which is GuidOf.NODE:
         return vf_config.node_guid(vf, setting.value)
     return vf_config.port_guid(vf, setting.value)

@@ -31,7 +31,7 @@ class Card:
     link_type: LinkType = LinkType.ETHERNET
     has_rdma: bool = False
     has_cable: bool = True
-    settings: frozenset[str] = frozenset({"MAC", "GUID", "trust"})
+    settings: frozenset[str] = frozenset({"MAC", "GUID", "link state", "trust"})
     driver_after_s: float = 0.0
     rdma_after_s: float = 0.0
     link_after_s: float = 1.0
@@ -57,6 +57,7 @@ class VfState:
     pci: PciAddress
     mac: str = "00:00:00:00:00:00"
     trust: bool = False
+    link_state: str = "auto"
     node_guid: str = "00:00:00:00:00:00:00:00"
     port_guid: str = "00:00:00:00:00:00:00:00"
     driver: str | None = None

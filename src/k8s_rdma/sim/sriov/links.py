@@ -9,7 +9,7 @@ from k8s_rdma.core.kernel import LinkType
 from k8s_rdma.linux.netlink import NetlinkError
 from k8s_rdma.linux.queries import RdmaDevice, RdmaPort, VfInfo
 from k8s_rdma.linux.rtnl import Link
-from k8s_rdma.linux.sriov_links import GuidOf, VfGuid, VfMac
+from k8s_rdma.linux.sriov_links import GuidOf, VfLinkState, VfMac, VfTrust
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -61,6 +61,7 @@ class MachineLinks:
                     index=vf,
                     mac=each.mac,
                     trust=each.trust,
+                    link_state=each.link_state,
                     node_guid=each.node_guid,
                     port_guid=each.port_guid,
                 )
@@ -184,8 +185,10 @@ def _link(  # noqa: PLR0913 - the fields of a link that differ here
 def _set(vf: VfState, setting: Setting) -> None:
     if isinstance(setting, VfMac):
         vf.mac = setting.value
-    elif not isinstance(setting, VfGuid):
+    elif isinstance(setting, VfTrust):
         vf.trust = setting.value
+    elif isinstance(setting, VfLinkState):
+        vf.link_state = setting.value
     elif setting.which is GuidOf.NODE:
         vf.node_guid = setting.value
     else:

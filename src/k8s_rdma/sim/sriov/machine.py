@@ -161,7 +161,8 @@ class SriovMachine:
         self._show(state)
 
     def _add_vf(self, state: CardState, index: int) -> None:
-        vf = VfState(pci=state.card.vf_pci(index))
+        is_ethernet = state.card.link_type is LinkType.ETHERNET
+        vf = VfState(pci=state.card.vf_pci(index), link_state="auto" if is_ethernet else "disable")
         state.vfs[index] = vf
         files = {
             "vendor": state.card.vendor,

@@ -1,0 +1,109 @@
+"""The command `k8s-rdma init`: its configuration, its table, its exit status, its end by a signal."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from k8s_rdma.init.config import InitConfig
+from k8s_rdma.init.outcome import Outcome, Result, all_well
+from k8s_rdma.init.summary import summary
+from k8s_rdma.init.waiting import StoppableClock, StoppedError, until
+from k8s_rdma.sim.sriov.tree import Tree
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def init(directory: Path, text: str) -> subprocess.CompletedProcess[str]:
+    path = directory / "init.yaml"
+    path.write_text(text)
+    command = [sys.executable, "-m", "k8s_rdma", "init", "--config", str(path)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("numVfs: 3", ["`numVfs`"]),
+        ("hardware: {numVfs: 3}", ["`numVfs`", "`$.hardware`"]),
+        ("hardware: {pfs: [{numVfs: many}]}", ["numVfs", "many", "`$.hardware.pfs[0]`"]),
+        ("hardware: {pfs: [{numVfs: -1}]}", ["`$.hardware.pfs[0].numVfs`"]),
+        ("hardware: {pfs: []}", ["`$.hardware`", "pfs", "empty"]),
+        ("tries: 0", ["`$.tries`"]),
+        ("backoffS: -1", ["`$.backoffS`"]),
+        ("stateDir: state", ["`$.stateDir`"]),
+        ("keepUsedVfs: maybe", ["`$.keepUsedVfs`"]),
+    ],
+)
+def test_configuration_that_cannot_be_is_refused_in_one_line_that_names_the_key(
+    tmp_path: Path, text: str, words: list[str]
+) -> None:
+    ended = init(tmp_path, text)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr.startswith("k8s-rdma: ")
+    assert ended.stderr.count("\n") == 1
+    assert all(word in ended.stderr for word in words), ended.stderr
+
+
+def test_machine_without_network_cards_is_well(tmp_path: Path) -> None:
+    Tree(tmp_path / "sys")
+    ended = init(tmp_path, f"{{sysRoot: {tmp_path}/sys, stateDir: {tmp_path}/state}}")
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout == "No PF is selected on this machine.\n"
+    last = json.loads(ended.stderr.splitlines()[-1])
+    assert (last["event"], last["process"], last["failed"]) == ("init_ended", "init", 0)
+
+
+def test_sysfs_that_is_not_there_is_a_failure_and_no_empty_machine(tmp_path: Path) -> None:
+    (tmp_path / "sys").mkdir()
+    ended = init(tmp_path, f"{{sysRoot: {tmp_path}/sys, stateDir: {tmp_path}/state}}")
+    assert ended.returncode == 1
+    assert "is it mounted" in ended.stderr
+
+
+def test_table_says_of_each_pf_what_was_asked_done_and_is_to_be_done() -> None:
+    outcomes = [
+        Outcome(pf="ens1f0", result=Result.CHANGED, said="8 made", asked=None, before=0, now=8),
+        Outcome(
+            pf="ens1f1", result=Result.KEPT, said="[VF 3] is used", advice="drain", asked=4, before=8, now=8
+        ),
+        Outcome(pf="0000:05:00.0", result=Result.FAILED, said="no driver"),
+    ]
+    console = Console(width=160, record=True, file=open(os.devnull, "w"))  # noqa: SIM115, PTH123
+    console.print(summary(outcomes))
+    console.file.close()
+    lines = [[cell.strip() for cell in line.split("│")[1:-1]] for line in console.export_text().splitlines()]
+    assert [line for line in lines if line] == [
+        ["ens1f0", "all", "0", "8", "changed", "8 made", ""],
+        ["ens1f1", "4", "8", "8", "refused", "[VF 3] is used", "drain"],
+        ["0000:05:00.0", "", "", "", "failed", "no driver", ""],
+    ]
+
+
+@pytest.mark.parametrize("result", Result)
+def test_process_ends_well_unless_a_pf_is_not_as_asked(result: Result) -> None:
+    outcomes = [Outcome(pf="a", result=Result.READY, said=""), Outcome(pf="b", result=result, said="")]
+    assert all_well(outcomes, keep_used_vfs=False) == (result not in {Result.KEPT, Result.FAILED})
+    assert all_well(outcomes, keep_used_vfs=True) == (result is not Result.FAILED)
+
+
+def test_waiting_ends_when_the_process_is_told_to() -> None:
+    stop = threading.Event()
+    stop.set()
+    with pytest.raises(StoppedError):
+        until(StoppableClock(stop), 60, lambda: False)
+
+
+def test_defaults_are_those_of_the_document() -> None:
+    config = InitConfig()
+    assert (config.tries, config.state_dir, config.keep_used_vfs) == (3, "/var/lib/k8s-rdma", False)
+    assert msgspec.convert({}, InitConfig) == config
