@@ -204,6 +204,19 @@ def test_handshakes_that_do_not_come_make_room_when_there_are_too_many(
     run(scenario())
 
 
+def test_client_is_cut_off_when_it_does_not_read(issuer: Issuer, ours: Certificate) -> None:
+    async def scenario() -> None:
+        async with served(tls=tls_context(config(ours)), limits=Limits(send_timeout_s=0.2)) as s:
+            client = await s.connect(ssl=trusting(issuer))
+            client.send(b"GET /large HTTP/1.1\r\nHost: w1\r\n\r\n")
+            await client.head()
+            client.writer.transport.pause_reading()
+            await s.until(lambda: not s.connections)
+            assert await answer(s, trusting(issuer)) == (200, b"now")
+
+    run(scenario())
+
+
 def test_server_ends_when_handshakes_do_not(ours: Certificate) -> None:
     async def scenario() -> None:
         async with served(tls=tls_context(config(ours))) as s:

@@ -13,14 +13,15 @@ class Connection(Protocol):
     """One of them.
 
     owes_by: when the client must have sent what is awaited of it, by the loop's clock; `inf` when nothing is.
-    unsent_since: since when there has been an answer that it has not read; kept by `Connections`.
+    unsent_since: since when there has been something of an answer that it has not taken; kept by
+        `Connections`, and forgotten with each new request.
     """
 
     owes_by: float
     unsent_since: float | None
 
     def unsent_bytes(self) -> int:
-        """What waits here for the client to read."""
+        """What waits for the client to take it."""
         ...
 
     def overdue(self) -> None:

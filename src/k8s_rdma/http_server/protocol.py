@@ -6,11 +6,14 @@ the time that an answer takes to go. Its own errors are plain text; ours have on
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto, unique
+from fcntl import ioctl
 from http import HTTPStatus
 from math import inf
+from termios import TIOCOUTQ
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -30,6 +33,7 @@ Ready: TypeAlias = Callable[[bytes, bytes, Fields], Answer | None]
 """The answer that is there already, to a method, a request target as sent, and header fields with lower-case
 names; None leaves the request to the application."""
 
+_INT = struct.Struct("i")
 _PUNCTUATION = len(": \r\n")
 _SENDS_BODY = frozenset({b"content-length", b"transfer-encoding"})
 
@@ -88,6 +92,7 @@ class HttpProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn
         """Begin to wait for the client, if there is room for it."""
         super().connection_made(transport)
+        self._socket = transport.get_extra_info("socket")
         self._owes_within(self._limits.request_timeout_s)
         for each in (self, self.replaces):
             if each is not None:
@@ -119,6 +124,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._has_body = False
         self._head_bytes = self._body_bytes = 0
         self._later_bytes = None
+        self.unsent_since = None  # it has read what it asked for before, or cannot ask for long
         self._owes_within(self._limits.request_timeout_s)
 
     def on_url(self, url: bytes) -> None:
@@ -181,8 +187,15 @@ class HttpProtocol(HttpToolsProtocol):
             self._refuse(_refused(HTTPStatus.REQUEST_TIMEOUT, "request_timeout", message))
 
     def unsent_bytes(self) -> int:
-        """What waits here for the client to read."""
-        return self.transport.get_write_buffer_size()
+        """What the client has not taken yet, of that which is in the kernel (tcp(7), SIOCOUTQ).
+
+        Whatever waits behind it, in the transport or in TLS, waits for it.
+        """
+        descriptor = self._socket.fileno()
+        if descriptor < 0:
+            return 0
+        (unsent,) = _INT.unpack(ioctl(descriptor, TIOCOUTQ, bytes(_INT.size)))
+        return int(unsent)
 
     def abort(self) -> None:
         """End it at once."""
