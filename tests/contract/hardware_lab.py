@@ -7,19 +7,22 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from contract.linux_lab import DEADLINE_S, LinuxLab, ip, run
+from contract.linux_lab import DEADLINE_S, LinuxLab, await_link, ip, run
 from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.selection import PfRule, Selection
 from k8s_rdma.linux.drivers import ability
 from k8s_rdma.linux.kernel import SriovKernel
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 VARIABLE = "K8S_RDMA_HARDWARE_PFS"
 FEWEST_VFS = 3
@@ -67,31 +70,47 @@ class HardwareLab(LinuxLab):
         self.stack.callback(kernel.close)
         return kernel
 
-    def await_link(self, pf: str) -> None:
-        """Wait until a PF that was set up has a carrier."""
-        deadline = time.monotonic() + DEADLINE_S
-        while "LOWER_UP" not in ip(None, "link", "show", pf)[0]["flags"]:
-            assert time.monotonic() < deadline, f"{pf} has no carrier"
-            time.sleep(0.05)
+    @contextmanager
+    def pf_down(self, pf: int) -> Iterator[None]:
+        """The first (0) or second (1) PF down for a while."""
+        run("ip", "link", "set", PFS[pf], "down")
+        try:
+            yield
+        finally:
+            run("ip", "link", "set", PFS[pf], "up")
+            await_link(PFS[pf])
+            # After that igb does not hear VFs until they were up.
+            for index in range(_vfs(PFS[pf])):
+                for name in _netdevs(PFS[pf], index):
+                    run("ip", "link", "set", name, "up")
+                    run("ip", "link", "set", name, "down")
 
     def _tidy(self) -> None:
         """Wait until all VFs are back, and make them what they were."""
         names = {vf: _await_netdev(PFS[vf[0]], vf[1]) for vf in self.homes}
         links = {link["ifname"]: link for link in ip(None, "address")}
         for vf, home in self.homes.items():
-            link = links[names[vf]]
-            found = Home(link["ifname"], link["address"], link["mtu"])
-            if found != home or "UP" in link["flags"] or link["addr_info"]:
-                run("ip", "link", "set", found.name, "down")
-                run("ip", "address", "flush", "dev", found.name)
-                run("ip", "link", "set", found.name, "name", home.name)
-                run("ip", "link", "set", home.name, "address", home.mac, "mtu", str(home.mtu))
+            _make_as_it_was(links[names[vf]], home)
         for name in PFS:
             for vf in _details(name)["vfinfo_list"]:
                 if vf["rate"]["max_tx"] or vf["rate"]["min_tx"]:
                     run(
                         "ip", "link", "set", name, "vf", str(vf["vf"]), "max_tx_rate", "0", "min_tx_rate", "0"
                     )
+
+
+def _make_as_it_was(link: dict[str, Any], home: Home) -> None:
+    """Only what is not: a driver may refuse a MAC that the VF has."""
+    change = ("ip", "link", "set")
+    if "UP" in link["flags"] or link["addr_info"]:
+        run(*change, link["ifname"], "down")
+        run("ip", "address", "flush", "dev", link["ifname"])
+    if link["ifname"] != home.name:
+        run(*change, link["ifname"], "name", home.name)
+    if link["mtu"] != home.mtu:
+        run(*change, home.name, "mtu", str(home.mtu))
+    if link["address"] != home.mac:
+        run(*change, home.name, "address", home.mac)
 
 
 @cache

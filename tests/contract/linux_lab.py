@@ -27,6 +27,7 @@ DEADLINE_S = 20
 EXPERIMENTAL = b"\x88\xb5"
 """IEEE 802 local experimental ethertype 1: nobody else here sends it."""
 
+BROADCAST = b"\xff" * 6
 NOBODY = b"\x02\0\0\0\0\xfe"
 """A station that is not there. Some cards give broadcasts back to the VF that sent them."""
 
@@ -78,7 +79,7 @@ class LinuxLab:
         with self.namespaces.existing(netns) as namespace, entered(namespace):
             sender = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
         with sender:
-            self._await_carrier(ifname, netns)
+            await_link(ifname, netns)
             sender.bind((ifname, 0))
             for _ in range(frames):
                 sender.send(frame.ljust(FRAME_BYTES, b"\0"))
@@ -99,12 +100,6 @@ class LinuxLab:
             ),
             routes=_routes(ifname, netns),
         )
-
-    def _await_carrier(self, ifname: str, netns: NetnsRef) -> None:
-        deadline = time.monotonic() + DEADLINE_S
-        while "LOWER_UP" not in ip(netns, "link", "show", ifname)[0]["flags"]:
-            assert time.monotonic() < deadline, f"{ifname} has no carrier"
-            time.sleep(0.05)
 
 
 def may_make_namespaces() -> bool:
@@ -131,6 +126,14 @@ def run(*command: str, check: bool = True) -> str:
 def ip(netns: NetnsRef | None, *arguments: str) -> list[dict[str, Any]]:
     """What `ip` tells of a namespace, the caller's own by default."""
     return json.loads(run(*inside(netns), "ip", "-json", *arguments) or "[]")
+
+
+def await_link(ifname: str, netns: NetnsRef | None = None) -> None:
+    """Wait until an interface that was set up sends: with only a carrier, frames are lost for a while."""
+    deadline = time.monotonic() + DEADLINE_S
+    while ip(netns, "link", "show", ifname)[0]["operstate"] != "UP":
+        assert time.monotonic() < deadline, f"{ifname} does not come up"
+        time.sleep(0.05)
 
 
 def inside(netns: NetnsRef | None) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,16 @@ from contract.lab import give, home_of, state_of
 from contract.linux_lab import DEADLINE_S, run
 from k8s_rdma.core.step import ConfigureInterface, VfRef
 from k8s_rdma.errors import KernelError
+from k8s_rdma.linux.netlink_queries import NetlinkQueries
+from k8s_rdma.linux.netns import current_namespace
+from k8s_rdma.linux.sysfs import Sysfs
+from k8s_rdma.linux.vf_moves import VfMoves
+from k8s_rdma.linux.vf_places import Host, VfPlaces
+from k8s_rdma.linux.vf_rdma import VfRdma
 
 pytestmark = needs_hardware
 
-NOT_COMING_S = 2
+NOT_COMING_S = 0.5
 
 
 @pytest.fixture
@@ -48,25 +55,53 @@ def test_vf_that_came_home_stays_as_it_came_when_its_name_is_taken_and_takes_it_
     assert lab.kernel.observe() == before
 
 
-def test_bringing_home_waits_once_for_all_when_the_kernel_does_not_return_them(lab):
-    kernel, netns = lab.another_kernel(return_timeout_s=NOT_COMING_S), lab.namespace()
-    vfs = [VfRef(pf, index) for pf in lab.pcis for index in range(FEWEST_VFS)]
+class CountedPlaces(VfPlaces):
+    """Counts how often it is looked whether a VF is at home."""
+
+    looks = 0
+
+    def at_home(self, vf):
+        self.looks += 1
+        return super().at_home(vf)
+
+
+@pytest.fixture
+def counted(lab):
+    """What moves VFs, and does not wait long; and the counts of its looks."""
+    with NetlinkQueries() as queries, closing_descriptor(current_namespace()) as descriptor:
+        host = Host(queries.rtnl, descriptor)
+        places = CountedPlaces(host, Sysfs())
+        rdma = VfRdma(queries=queries, sysfs=Sysfs(), host=descriptor)
+        moves = VfMoves(
+            host=host, namespaces=lab.namespaces, places=places, rdma=rdma, return_timeout_s=NOT_COMING_S
+        )
+        yield moves, places
+
+
+def test_vfs_that_the_kernel_does_not_return_are_errors_and_waited_for_once_for_all(lab, counted):
+    moves, places = counted
+    netns, vfs = lab.namespace(), [VfRef(pf, index) for pf in lab.pcis for index in range(FEWEST_VFS)]
     steps = [give(lab, vf, netns, f"rdma{number}") for number, vf in enumerate(vfs)]
     for step in steps:
-        kernel.apply(step)
+        moves.give(step)
     with lab.namespaces.existing(netns) as namespace:
-        held = os.dup(namespace)  # of somebody who keeps the namespace alive where nobody finds it
+        # Of somebody who keeps the namespace alive where nobody finds it.
+        held = lab.stack.enter_context(closing_descriptor(os.dup(namespace)))
     lab.destroy(netns)
-    began = time.monotonic()
+    looks = []
     for step in steps:
-        with pytest.raises(KernelError, match=f"VF {step.vf.index} of PF .* did not come home within 2 s"):
-            kernel.apply(step.inverse)
-    assert NOT_COMING_S <= time.monotonic() - began < len(steps) * NOT_COMING_S / 2
+        places.looks = 0
+        with pytest.raises(
+            KernelError, match=rf"VF {step.vf.index} of PF .* did not come home within 0\.5 s"
+        ):
+            moves.bring_home(step.inverse)
+        looks.append(places.looks)
+    assert looks[0] > 2
+    assert looks[1:] == [2] * (len(steps) - 1)
     assert state_of(lab, vfs[0]).netdev is None
     os.close(held)
-    later = lab.another_kernel()
     for step in steps:
-        later.apply(step.inverse)
+        lab.kernel.apply(step.inverse)
     assert [home_of(lab, step.vf) for step in steps] == [step.home for step in steps]
 
 
@@ -121,6 +156,18 @@ def test_mac_that_the_pf_does_not_let_the_vf_have_again_is_an_error_that_says_wh
     assert home_of(lab, vf) == step.home
 
 
+def test_vf_comes_home_with_its_mac_although_its_pf_was_reset_since_the_pod_changed_it(lab, vf):
+    netns = lab.namespace()
+    step = give(lab, vf, netns)
+    lab.kernel.apply(step)
+    lab.alter("rdma0", netns, name="rdma0", mac="02:00:00:00:00:77", mtu=1280)
+    with lab.pf_down(0):
+        pass
+    lab.kernel.apply(step.inverse)
+    found = lab.seen(step.home.name)
+    assert (found.mac, found.mtu, found.up, found.addresses) == (step.home.mac, step.home.mtu, False, ())
+
+
 def test_vf_without_a_driver_is_not_given_and_has_nothing_to_bring_home(lab, vf):
     netns = lab.namespace()
     step = give(lab, vf, netns)
@@ -147,6 +194,16 @@ def test_vf_is_found_by_its_address_when_the_pod_gave_its_name_to_another(lab, v
     for kernel, step in zip((lab.kernel, lab.another_kernel()), steps, strict=True):
         kernel.apply(step.inverse)
         assert home_of(lab, step.vf) == step.home
+
+
+@contextmanager
+def closing_descriptor(descriptor):
+    """Close it at the end, unless that was done."""
+    try:
+        yield descriptor
+    finally:
+        with suppress(OSError):
+            os.close(descriptor)
 
 
 def set_by_pf(vf, mac):

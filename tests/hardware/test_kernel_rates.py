@@ -78,27 +78,19 @@ def test_rates_hold_although_somebody_has_changed_them_unseen(lab, kernel):
 def test_rate_that_only_the_driver_knows_to_refuse_is_explained_and_the_inverse_restores(lab, kernel):
     lab.kernel.apply(step(lab, VfRate(0, 0, 20)))
     before = kernel.observe()
-    run("ip", "link", "set", PFS[0], "down")
-    try:
+    with lab.pf_down(0):
         kernel.observe()
         with pytest.raises(KernelError, match=f"PF {lab.pcis[0]} .{PFS[0]}.*VF 0") as caught:
             kernel.apply(step(lab, VfRate(0, 0, 30)))
         assert "only while the link is up" in caught.value.details
-    finally:
-        run("ip", "link", "set", PFS[0], "up")
-        lab.await_link(PFS[0])
     kernel.apply(replace(step(lab, VfRate(0, 0, 30)).inverse, rates=(VfRate(0, 0, 20),)))
     assert kernel.observe() == before
 
 
 @needs_hardware
-def test_nothing_is_written_to_a_driver_without_rates_when_none_is_wanted(lab, kernel):
-    run("ip", "link", "set", PFS[0], "down")
-    try:
+def test_nothing_is_written_to_a_driver_that_takes_no_rates_now_when_none_is_wanted(lab, kernel):
+    with lab.pf_down(0):
         kernel.apply(step(lab, VfRate(0), VfRate(1)))
-    finally:
-        run("ip", "link", "set", PFS[0], "up")
-        lab.await_link(PFS[0])
 
 
 @needs_hardware

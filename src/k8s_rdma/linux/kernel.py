@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,7 +33,7 @@ from k8s_rdma.linux.vf_rdma import VfRdma
 from k8s_rdma.linux.vf_traffic import VfTraffic
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from k8s_rdma.core.ids import PciAddress
     from k8s_rdma.core.kernel import Hardware, PfState, VfCounters
@@ -91,7 +91,8 @@ class SriovKernel:
     def observe(self) -> Hardware:
         """Everything there is now; PFs whose VFs were not changed since are not asked about them again."""
         hardware = self._look()
-        files = files_without_events(self._sysfs, hardware)
+        with _sysfs_failures():
+            files = files_without_events(self._sysfs, hardware)
         if files != self._files:
             self._files = files
             self._changes.watch_files(self._root / file for file in files)
@@ -100,20 +101,8 @@ class SriovKernel:
 
     def apply(self, step: Step) -> None:
         """Make the step hold."""
-        match step:
-            case SetRates():
-                self._set_rates(step)
-            case GiveVf():
-                self._moves.give(step)
-            case BringHome():
-                self._moves.bring_home(step)
-            case ConfigureInterface():
-                with self._namespaces.existing(step.netns) as namespace:
-                    configure(step, namespace)
-            case ClearInterface():
-                with self._namespaces.opened(step.netns) as namespace:
-                    if namespace is not None:
-                        clear(step, namespace)
+        with _sysfs_failures():
+            self._apply(step)
 
     def namespace_alive(self, netns: NetnsRef) -> bool:
         """Whether that very namespace still exists."""
@@ -121,21 +110,13 @@ class SriovKernel:
 
     def sample(self, holders: Mapping[VfRef, NetnsRef]) -> tuple[VfCounters, ...]:
         """The traffic of all VFs, from their PFs or from their netdevs."""
-        return self._traffic.sample(self.observe(), holders)
+        with _sysfs_failures():
+            return self._traffic.sample(self.observe(), holders)
 
     def reset(self, vf: VfRef) -> None:
         """Make a VF that is at home nobody's, and look whether it is."""
-        link = self._places.at_home(vf)
-        if link is None:
-            msg = f"{words(vf)}: not in the host's namespace, so it is not reset"
-            raise KernelError(msg)
-        what = f"{words(vf)}: reset"
-        make_bare(link, self._queries.rtnl, what)
-        self._set_rates(SetRates(pf=vf.pf, rates=(VfRate(vf.index),), previous=(VfRate(vf.index),)))
-        pf = self._pf(vf.pf)
-        if any((each.vlan or each.qos) and each.index == vf.index for each in pf.vfs):
-            set_vfs(self._queries.rtnl, self._index(pf), what, [vlan(vf.index, 0)])
-        self._require_nobodys(vf, what)
+        with _sysfs_failures():
+            self._reset(vf)
 
     def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
         """Call `changed` from a thread of the kernel's own after something may have changed."""
@@ -152,6 +133,35 @@ class SriovKernel:
     def close(self) -> None:
         """Release sockets and threads; once more does nothing."""
         self._open.close()
+
+    def _apply(self, step: Step) -> None:
+        match step:
+            case SetRates():
+                self._set_rates(step)
+            case GiveVf():
+                self._moves.give(step)
+            case BringHome():
+                self._moves.bring_home(step)
+            case ConfigureInterface():
+                with self._namespaces.existing(step.netns) as namespace:
+                    configure(step, namespace)
+            case ClearInterface():
+                with self._namespaces.opened(step.netns) as namespace:
+                    if namespace is not None:
+                        clear(step, namespace)
+
+    def _reset(self, vf: VfRef) -> None:
+        link = self._places.at_home(vf)
+        if link is None:
+            msg = f"{words(vf)}: not in the host's namespace, so it is not reset"
+            raise KernelError(msg)
+        what = f"{words(vf)}: reset"
+        make_bare(link, self._queries.rtnl, what)
+        self._set_rates(SetRates(pf=vf.pf, rates=(VfRate(vf.index),), previous=(VfRate(vf.index),)))
+        pf = self._pf(vf.pf)
+        if any((each.vlan or each.qos) and each.index == vf.index for each in pf.vfs):
+            set_vfs(self._queries.rtnl, self._index(pf), what, [vlan(vf.index, 0)])
+        self._require_nobodys(vf, what)
 
     def _tell(self) -> None:
         with self._watching:
@@ -213,3 +223,13 @@ class SriovKernel:
         if any(left.values()):
             msg = f"{what}: it still {', '.join(words for words, holds in left.items() if holds)}"
             raise KernelError(msg)
+
+
+@contextmanager
+def _sysfs_failures() -> Iterator[None]:
+    """A file in sysfs that cannot be read is a KernelError like any other."""
+    try:
+        yield
+    except OSError as error:
+        msg = f"sysfs: {error}"
+        raise KernelError(msg) from error

@@ -5,12 +5,11 @@ Source: Linux `include/uapi/linux/if_link.h` (6.1), `struct if_stats_msg`, `stru
 
 from __future__ import annotations
 
-import errno
 import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from k8s_rdma.linux.netlink import NetlinkError, attributes
+from k8s_rdma.linux.netlink import attributes
 
 if TYPE_CHECKING:
     from k8s_rdma.linux.netlink import NetlinkSocket
@@ -46,17 +45,6 @@ def counters_of_all(socket: NetlinkSocket) -> dict[int, LinkCounters]:
     """Those of all links by index, in the namespace of this socket."""
     answers = socket.dump(_GETSTATS, _MESSAGE.pack(0, 0, _LINK_64_ONLY), "counters of links")
     return dict(map(_counters, answers))
-
-
-def counters_of(socket: NetlinkSocket, index: int) -> LinkCounters | None:
-    """Those of one link; None when there is none such."""
-    try:
-        answer = socket.get(_GETSTATS, _MESSAGE.pack(0, index, _LINK_64_ONLY), f"counters of link #{index}")
-    except NetlinkError as error:
-        if error.errno == errno.ENODEV:
-            return None
-        raise
-    return _counters(answer)[1]
 
 
 def _counters(body: bytes) -> tuple[int, LinkCounters]:

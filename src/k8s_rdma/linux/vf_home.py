@@ -44,14 +44,29 @@ def make_as_at_home(index: int, vf: VfRef, home: VfHome, rtnl: Rtnl) -> None:
 
 
 def _restore_mac(link: Link, vf: VfRef, home: VfHome, rtnl: Rtnl) -> None:
+    what = f"{words(vf)}: MAC {home.mac}, which is {link.mac} now"
     try:
-        rtnl.change(link.index, f"{words(vf)}: MAC {home.mac}, which is {link.mac} now", with_mac(home.mac))
+        rtnl.change(link.index, what, with_mac(home.mac))
+    except NetlinkError as error:
+        if error.errno not in _MAC_REFUSED:
+            raise
+        _restore_mac_of_one_that_is_up(link, vf, home, rtnl)
+
+
+def _restore_mac_of_one_that_is_up(link: Link, vf: VfRef, home: VfHome, rtnl: Rtnl) -> None:
+    """Once more while the netdev is up: after a reset of its PF, igbvf is listened to only when it was up."""
+    what = f"{words(vf)}: MAC {home.mac}, which is {link.mac} now"
+    try:
+        rtnl.change(link.index, f"{what}: up", up=True)
+        rtnl.change(link.index, what, with_mac(home.mac))
     except NetlinkError as error:
         why = (
             f"the PF has set the VF's MAC, and lets it have no other: "
             f"`ip link set dev <PF> vf {vf.index} mac {home.mac}` makes both agree"
         )
         raise KernelError(str(error), details=why if error.errno in _MAC_REFUSED else "") from error
+    finally:
+        make_bare(_link(link.index, vf, rtnl), rtnl, what)
 
 
 def _link(index: int, vf: VfRef, rtnl: Rtnl) -> Link:

@@ -7,6 +7,7 @@ kernel tells zeros for a driver that does not; then it is the VF's netdev, where
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
@@ -110,7 +111,10 @@ class VfTraffic:
         """A device's `hw_counters`, those of its first port."""
         directory = f"class/infiniband/{rdma_device}/ports/1/hw_counters"
         names = self._sysfs.names_if_any(directory) if rdma_device else None
-        values = {name: self._sysfs.number_if_any(f"{directory}/{name}") for name in sorted(names or ())}
+        values = {}
+        for name in sorted(names or ()):
+            with suppress(OSError):  # one that holds no number is left out
+                values[name] = self._sysfs.number(f"{directory}/{name}")
         return {name: value for name, value in values.items() if value is not None and name != _LIFESPAN}
 
 

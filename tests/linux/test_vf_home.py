@@ -1,0 +1,59 @@
+"""A netdev made what it was, in a namespace of the test's own."""
+
+from __future__ import annotations
+
+import ipaddress
+
+import pytest
+
+from contract.linux_lab import needs_namespaces
+from k8s_rdma.core.ids import PciAddress
+from k8s_rdma.core.step import VfHome, VfRef
+from k8s_rdma.errors import KernelError
+from k8s_rdma.linux.rtnl import named, of_kind, with_mac, with_mtu
+from k8s_rdma.linux.vf_home import make_as_at_home
+
+pytestmark = needs_namespaces
+
+VF = VfRef(PciAddress("0000:03:00.0"), 4)
+HOME = VfHome(name="enp3s0f0v4", mac="02:00:00:00:00:04", mtu=1500)
+
+
+@pytest.fixture
+def index(rtnl):
+    """A netdev as a pod may leave it: another name, MAC and MTU, up, with addresses."""
+    rtnl.create("create", named("mine"), of_kind("bridge"), with_mac("02:00:00:00:00:77"), with_mtu(1280))
+    index = rtnl.link("mine").index
+    rtnl.change(index, "up", up=True)
+    for address in ("10.0.0.1/24", "fd00::1/64"):
+        rtnl.add_address(index, ipaddress.ip_interface(address), "address")
+    return index
+
+
+def test_netdev_is_as_at_home_whatever_it_was(rtnl, index):
+    for _ in range(2):
+        make_as_at_home(index, VF, HOME, rtnl)
+        link = rtnl.link_at(index)
+        assert (link.name, link.mac, link.mtu, link.up) == (HOME.name, HOME.mac, HOME.mtu, False)
+        assert rtnl.addresses(index) == []
+
+
+def test_netdev_keeps_its_name_and_the_error_says_so_when_that_of_home_is_taken(rtnl, index):
+    rtnl.create("create", named(HOME.name), of_kind("bridge"))
+    with pytest.raises(KernelError, match=f"VF 4 of PF {VF.pf}: came home as mine; its name {HOME.name} is"):
+        make_as_at_home(index, VF, HOME, rtnl)
+    assert rtnl.link_at(index).name == "mine"
+
+
+def test_mac_that_is_refused_is_an_error_that_names_both(rtnl, index):
+    home = VfHome(name=HOME.name, mac="01:00:00:00:00:01", mtu=HOME.mtu)  # of a group: no netdev takes it
+    with pytest.raises(
+        KernelError, match="MAC 01:00:00:00:00:01, which is 02:00:00:00:00:77 now: EADDRNOTAVAIL"
+    ):
+        make_as_at_home(index, VF, home, rtnl)
+
+
+def test_netdev_that_is_gone_is_an_error(rtnl, index):
+    rtnl.delete(index, "delete")
+    with pytest.raises(KernelError, match=r"VF 4 of PF .*gone away"):
+        make_as_at_home(index, VF, HOME, rtnl)
