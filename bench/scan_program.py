@@ -14,8 +14,8 @@ from pathlib import Path
 from k8s_rdma.core.ids import NodeName, PciAddress
 from k8s_rdma.core.ledger import Ledger
 from k8s_rdma.core.selection import Selection
-from k8s_rdma.linux.observation import Observer
-from k8s_rdma.linux.queries import VfInfo
+from k8s_rdma.linux.discovery.observation import Observer
+from k8s_rdma.linux.discovery.queries import VfInfo
 from k8s_rdma.linux.sysfs import Sysfs
 from k8s_rdma.server.answers import report_answers
 from k8s_rdma.server.scan import Lookout

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from contract.lab import LINK_MBPS, PF0, PF1
 from contract.linux_lab import LinuxLab
 from k8s_rdma.core.rates import EVERY_RATE
+from k8s_rdma.linux.netlink.rtnl import Rtnl, named, of_kind
 from k8s_rdma.linux.netns import create_namespace, entered
-from k8s_rdma.linux.rtnl import Rtnl, named, of_kind
 from k8s_rdma.sim.virtual.kernel import VirtualSriov
 from k8s_rdma.sim.virtual.pf import create_pf
 from k8s_rdma.sim.virtual.topology import VirtualPf, random_base_mac

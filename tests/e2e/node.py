@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from k8s_rdma.core.ids import pci_address
+from k8s_rdma.linux.netlink.rtnl import Rtnl
 from k8s_rdma.linux.netns import create_namespace, entered
-from k8s_rdma.linux.rtnl import Rtnl
 from k8s_rdma.sim.cluster.cni_runtime import CniRuntime
 from k8s_rdma.sim.cluster.network_namespace import remove_namespace_at
 from k8s_rdma.sim.cluster.sandbox import PodRef

@@ -15,7 +15,7 @@ from contract.linux_lab import DEADLINE_S, run
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from k8s_rdma.linux.rtnl import Link, Rtnl
+    from k8s_rdma.linux.netlink.rtnl import Link, Rtnl
 
 SIMULATED = 77
 """The number of our device on the bus of netdevsim."""

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 from contract.linux_lab import run
 from hardware.netlink_lab import pf_link, simulated_pf, soft_rdma_device, vf_netdev
 from k8s_rdma.core.step import VfRate
-from k8s_rdma.linux.devlink import Devlink
-from k8s_rdma.linux.netlink import GENERIC, RDMA, ROUTE, NetlinkError, NetlinkSocket
-from k8s_rdma.linux.rdma_netlink import RdmaNetlink
-from k8s_rdma.linux.rtnl import Rtnl
-from k8s_rdma.linux.vf_config import link_state, mac, set_rates, set_vfs, spoof_check, trust, vlan
-from k8s_rdma.linux.vf_info import vf_infos, vf_stats
+from k8s_rdma.linux.netlink.devlink import Devlink
+from k8s_rdma.linux.netlink.rdma import RdmaNetlink
+from k8s_rdma.linux.netlink.rtnl import Rtnl
+from k8s_rdma.linux.netlink.socket import GENERIC, RDMA, ROUTE, NetlinkError, NetlinkSocket
+from k8s_rdma.linux.netlink.vf_config import link_state, mac, set_rates, set_vfs, spoof_check, trust, vlan
+from k8s_rdma.linux.netlink.vf_info import vf_infos, vf_stats
 from linux.recorded import Recording
 
 if TYPE_CHECKING:

@@ -27,10 +27,10 @@ from k8s_rdma.init.machine import Machine
 from k8s_rdma.init.outcome import Result
 from k8s_rdma.init.run import make_all_ready
 from k8s_rdma.init.waiting import StoppableClock
-from k8s_rdma.linux.netlink_queries import NetlinkQueries
+from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
 from k8s_rdma.linux.receipts import Receipts
-from k8s_rdma.linux.sriov_links import KernelSriovLinks
 from k8s_rdma.linux.sysfs import Sysfs
+from k8s_rdma.linux.vf.settings import KernelSriovLinks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

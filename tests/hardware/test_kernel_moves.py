@@ -14,12 +14,12 @@ from contract.lab import give, home_of, state_of
 from contract.linux_lab import DEADLINE_S, run
 from k8s_rdma.core.step import ConfigureInterface, VfRef
 from k8s_rdma.errors import KernelError
-from k8s_rdma.linux.netlink_queries import NetlinkQueries
+from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
 from k8s_rdma.linux.netns import current_namespace
 from k8s_rdma.linux.sysfs import Sysfs
-from k8s_rdma.linux.vf_moves import VfMoves
-from k8s_rdma.linux.vf_places import Host, VfPlaces
-from k8s_rdma.linux.vf_rdma import VfRdma
+from k8s_rdma.linux.vf.moves import VfMoves
+from k8s_rdma.linux.vf.places import Host, VfPlaces
+from k8s_rdma.linux.vf.rdma import VfRdma
 
 pytestmark = needs_hardware
 

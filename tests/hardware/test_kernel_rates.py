@@ -15,8 +15,8 @@ from k8s_rdma.core.kernel import PfState
 from k8s_rdma.core.rates import EVERY_RATE
 from k8s_rdma.core.step import SetRates, VfRate, VfRef
 from k8s_rdma.errors import KernelError
-from k8s_rdma.linux.netlink_queries import NetlinkQueries
-from k8s_rdma.linux.vf_rates import rates_of, set_rates
+from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
+from k8s_rdma.linux.vf.rates import rates_of, set_rates
 
 NOWHERE = PciAddress("0000:99:00.0")
 

@@ -11,13 +11,13 @@ from contract.hardware_lab import needs_hardware
 from contract.lab import give, home_of, state_of
 from contract.linux_lab import inside, run
 from k8s_rdma.core.step import VfRef
-from k8s_rdma.linux.netlink_queries import NetlinkQueries
+from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
+from k8s_rdma.linux.netlink.rdma import NetnsMode
 from k8s_rdma.linux.netns import current_namespace
-from k8s_rdma.linux.rdma_netlink import NetnsMode
 from k8s_rdma.linux.sysfs import Sysfs
-from k8s_rdma.linux.vf_moves import VfMoves
-from k8s_rdma.linux.vf_places import Host, VfPlaces
-from k8s_rdma.linux.vf_rdma import VfRdma
+from k8s_rdma.linux.vf.moves import VfMoves
+from k8s_rdma.linux.vf.places import Host, VfPlaces
+from k8s_rdma.linux.vf.rdma import VfRdma
 
 pytestmark = needs_hardware
 

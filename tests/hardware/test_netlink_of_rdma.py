@@ -10,11 +10,11 @@ import pytest
 from contract.hardware_lab import PFS, needs_hardware
 from contract.linux_lab import run
 from hardware.netlink_lab import pf_link, soft_rdma_device, vf_netdev
-from k8s_rdma.linux.netlink import NetlinkError
-from k8s_rdma.linux.netlink_queries import NetlinkQueries
+from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
+from k8s_rdma.linux.netlink.rdma import NetnsMode, RdmaNetlink
+from k8s_rdma.linux.netlink.rtnl import Rtnl, in_namespace
+from k8s_rdma.linux.netlink.socket import NetlinkError
 from k8s_rdma.linux.netns import create_namespace, current_namespace
-from k8s_rdma.linux.rdma_netlink import NetnsMode, RdmaNetlink
-from k8s_rdma.linux.rtnl import Rtnl, in_namespace
 
 pytestmark = needs_hardware
 

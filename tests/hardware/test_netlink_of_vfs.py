@@ -12,14 +12,14 @@ from contract.hardware_lab import PFS, needs_hardware
 from contract.linux_lab import ip, run
 from hardware.netlink_lab import SIMULATED, pci, pf_link, simulated_pf, vf_netdev
 from k8s_rdma.core.step import VfRate
-from k8s_rdma.linux.devlink import Devlink
-from k8s_rdma.linux.ethtool import Ethtool
-from k8s_rdma.linux.netlink import NetlinkError
-from k8s_rdma.linux.netlink_queries import NetlinkQueries
+from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
+from k8s_rdma.linux.netlink.devlink import Devlink
+from k8s_rdma.linux.netlink.ethtool import Ethtool
+from k8s_rdma.linux.netlink.rtnl import Rtnl, in_namespace
+from k8s_rdma.linux.netlink.socket import NetlinkError
+from k8s_rdma.linux.netlink.vf_config import link_state, mac, set_rates, set_vfs, spoof_check, trust, vlan
+from k8s_rdma.linux.netlink.vf_info import vf_infos, vf_stats
 from k8s_rdma.linux.netns import create_namespace, current_namespace
-from k8s_rdma.linux.rtnl import Rtnl, in_namespace
-from k8s_rdma.linux.vf_config import link_state, mac, set_rates, set_vfs, spoof_check, trust, vlan
-from k8s_rdma.linux.vf_info import vf_infos, vf_stats
 
 pytestmark = needs_hardware
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from k8s_rdma.linux.netlink.rtnl import Rtnl
 from k8s_rdma.linux.netns import create_namespace, entered
-from k8s_rdma.linux.rtnl import Rtnl
 from linux.small_machine import SmallMachine
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import struct
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from k8s_rdma.linux.netlink import NetlinkSocket, connect
+from k8s_rdma.linux.netlink.socket import NetlinkSocket, connect
 
 if TYPE_CHECKING:
     import socket

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.selection import Selection
-from k8s_rdma.linux.netlink import NetlinkError
-from k8s_rdma.linux.observation import Observer
-from k8s_rdma.linux.queries import RdmaDevice, RdmaPort, VfInfo
-from k8s_rdma.linux.rtnl import Link
+from k8s_rdma.linux.discovery.observation import Observer
+from k8s_rdma.linux.discovery.queries import RdmaDevice, RdmaPort, VfInfo
+from k8s_rdma.linux.netlink.rtnl import Link
+from k8s_rdma.linux.netlink.socket import NetlinkError
 from k8s_rdma.linux.sysfs import Sysfs
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def link(index: int, name: str, device: str = "", **changes: object) -> Link:
 
 @dataclass
 class Answers:
-    """`linux.queries.Queries` that answers what it holds; `asked` are the PFs asked about their VFs."""
+    """`linux.discovery.queries.Queries` that answers what it holds; `asked` are the PFs asked about their VFs."""
 
     by_name: dict[str, Link] = field(default_factory=dict)
     vfs: dict[int, list[VfInfo]] = field(default_factory=dict)

@@ -10,8 +10,8 @@ from ipaddress import ip_interface
 import pytest
 
 from k8s_rdma.core.step import Route
-from k8s_rdma.linux.rtnl import named, of_kind
-from k8s_rdma.linux.traffic_control import HtbClass, TrafficControl
+from k8s_rdma.linux.netlink.rtnl import named, of_kind
+from k8s_rdma.linux.netlink.traffic_control import HtbClass, TrafficControl
 
 QDISC = 0x10000
 MAC = "02:00:00:00:00:a5"

@@ -10,9 +10,9 @@ import pytest
 
 from contract.linux_lab import needs_namespaces
 from k8s_rdma.linux.changes import Changes
+from k8s_rdma.linux.netlink.rtnl import Rtnl, named, of_kind
+from k8s_rdma.linux.netlink.subscriptions import LINKS, UEVENTS, Dirty, Gathering
 from k8s_rdma.linux.netns import create_namespace, entered
-from k8s_rdma.linux.rtnl import Rtnl, named, of_kind
-from k8s_rdma.linux.subscriptions import LINKS, UEVENTS, Dirty, Gathering
 
 pytestmark = needs_namespaces
 DEADLINE_S = 10

@@ -6,8 +6,8 @@ import errno
 
 import pytest
 
-from k8s_rdma.linux.devlink import Devlink, DevlinkDevice
-from k8s_rdma.linux.netlink import NetlinkError, NetlinkSocket
+from k8s_rdma.linux.netlink.devlink import Devlink, DevlinkDevice
+from k8s_rdma.linux.netlink.socket import NetlinkError, NetlinkSocket
 from linux.recorded import FOLDER, Replay, refusal, replayed
 
 NAME = "netdevsim77"

@@ -12,10 +12,10 @@ import pytest
 
 from k8s_rdma.core.selection import PfRule, Selection
 from k8s_rdma.errors import KernelError
-from k8s_rdma.linux.gather import gather
-from k8s_rdma.linux.netlink import NetlinkError
-from k8s_rdma.linux.observation import Observer
-from k8s_rdma.linux.recording import RecordingQueries, RecordingSysfs, error_name
+from k8s_rdma.linux.discovery.gather import gather
+from k8s_rdma.linux.discovery.observation import Observer
+from k8s_rdma.linux.discovery.recording import RecordingQueries, RecordingSysfs, error_name
+from k8s_rdma.linux.netlink.socket import NetlinkError
 from k8s_rdma.sim.recorded_machine import RecordedMachine, RecordedQueries
 from k8s_rdma.wire.machine import LinkEntry, Machine, decode_machine, encode_machine, read_machine
 from k8s_rdma.wire.machine_yaml import Refused, SymbolicLink
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from k8s_rdma.core.kernel import Hardware, PfState
-    from k8s_rdma.linux.rtnl import Link
+    from k8s_rdma.linux.netlink.rtnl import Link
 
 MACHINES = sorted((Path(__file__).parent.parent / "machines").glob("*.yaml"), key=lambda path: path.stem)
 SELECTIONS = (

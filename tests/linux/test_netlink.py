@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from k8s_rdma.linux.netlink import (
+from k8s_rdma.linux.netlink.socket import (
     DUMP_INTR,
     NetlinkError,
     NetlinkSocket,

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from k8s_rdma.errors import KernelError
-from k8s_rdma.linux.netlink import ROUTE, NetlinkSocket, attributes
-from k8s_rdma.linux.netlink_queries import NetlinkQueries
-from k8s_rdma.linux.rtnl import Rtnl, named, of_kind
+from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
+from k8s_rdma.linux.netlink.rtnl import Rtnl, named, of_kind
+from k8s_rdma.linux.netlink.socket import ROUTE, NetlinkSocket, attributes
 from linux.recorded import Recording
 
 GETLINK, EXT_MASK, FILTER_VF = 18, 29, 1

@@ -14,9 +14,9 @@ import pytest
 from k8s_rdma.core.step import NetnsRef
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.changes import Changes
-from k8s_rdma.linux.netlink import NetlinkError, NetlinkSocket, text
+from k8s_rdma.linux.netlink.rtnl import named, of_kind
+from k8s_rdma.linux.netlink.socket import NetlinkError, NetlinkSocket, text
 from k8s_rdma.linux.netns import Namespaces, current_namespace
-from k8s_rdma.linux.rtnl import named, of_kind
 
 OURS = Path("/proc/self/ns/net")
 DEADLINE_S = 10

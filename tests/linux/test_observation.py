@@ -13,8 +13,8 @@ from k8s_rdma.core.kernel import Hardware, PfState, Vf
 from k8s_rdma.core.rates import Enforce
 from k8s_rdma.core.selection import PfRule, Selection
 from k8s_rdma.errors import KernelError
+from k8s_rdma.linux.discovery.observation import Observer
 from k8s_rdma.linux.drivers import ability
-from k8s_rdma.linux.observation import Observer
 from k8s_rdma.linux.sysfs import Sysfs
 from linux.small_machine import PF, PF1, vf_pci
 from linux.test_vf_settings import CONFIG

@@ -12,13 +12,13 @@ from k8s_rdma.core.kernel import LinkType
 from k8s_rdma.core.rates import Enforce
 from k8s_rdma.core.selection import PfRule, Selection
 from k8s_rdma.errors import KernelError
-from k8s_rdma.linux.pfs import Missing
+from k8s_rdma.linux.discovery.pfs import Missing
 from linux.small_machine import INFINIBAND, PF, PF1, SmallMachine, vf_pci
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from k8s_rdma.linux.pfs import Discovery
+    from k8s_rdma.linux.discovery.pfs import Discovery
 
 
 def select(machine: SmallMachine, *rules: PfRule, require_rdma: bool = True) -> Discovery:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from k8s_rdma.linux.netlink import NetlinkError, NetlinkSocket
-from k8s_rdma.linux.queries import RdmaDevice, RdmaPort
-from k8s_rdma.linux.rdma_netlink import NetnsMode, RdmaNetlink
-from k8s_rdma.linux.subscriptions import RDMA_EVENTS
+from k8s_rdma.linux.discovery.queries import RdmaDevice, RdmaPort
+from k8s_rdma.linux.netlink.rdma import NetnsMode, RdmaNetlink
+from k8s_rdma.linux.netlink.socket import NetlinkError, NetlinkSocket
+from k8s_rdma.linux.netlink.subscriptions import RDMA_EVENTS
 from linux.recorded import FOLDER, Replay, answering, refusal, replayed
 
 without_rdma = pytest.mark.skipif(

@@ -18,8 +18,8 @@ from k8s_rdma.core.kernel import Hardware, LinkType, PfState
 from k8s_rdma.core.ledger import Ledger
 from k8s_rdma.core.selection import PfRule, Selection
 from k8s_rdma.errors import KernelError
+from k8s_rdma.linux.discovery.observation import Observer
 from k8s_rdma.linux.drivers import ability
-from k8s_rdma.linux.observation import Observer
 from k8s_rdma.sim.recorded_machine import RecordedMachine
 from k8s_rdma.wire.getpfs import encode_getpfs
 from k8s_rdma.wire.machine import Machine, read_machine

@@ -13,10 +13,10 @@ import pytest
 
 from contract.linux_lab import needs_namespaces
 from k8s_rdma.core.step import ConfigureInterface, NetnsRef, Route
-from k8s_rdma.linux.netlink import NetlinkError
+from k8s_rdma.linux.netlink.rtnl import Rtnl, in_namespace, named, of_kind, with_alias, with_mac, with_mtu
+from k8s_rdma.linux.netlink.socket import NetlinkError
 from k8s_rdma.linux.netns import create_namespace, entered
 from k8s_rdma.linux.pod_interface import configure
-from k8s_rdma.linux.rtnl import Rtnl, in_namespace, named, of_kind, with_alias, with_mac, with_mtu
 
 pytestmark = needs_namespaces
 

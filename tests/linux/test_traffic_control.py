@@ -7,10 +7,10 @@ import os
 import pytest
 
 from contract.linux_lab import needs_namespaces
-from k8s_rdma.linux.netlink import NetlinkError
+from k8s_rdma.linux.netlink.rtnl import Rtnl, named, of_kind
+from k8s_rdma.linux.netlink.socket import NetlinkError
+from k8s_rdma.linux.netlink.traffic_control import HtbClass, TrafficControl
 from k8s_rdma.linux.netns import create_namespace
-from k8s_rdma.linux.rtnl import Rtnl, named, of_kind
-from k8s_rdma.linux.traffic_control import HtbClass, TrafficControl
 
 pytestmark = needs_namespaces
 QDISC = 0x10000

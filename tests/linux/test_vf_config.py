@@ -8,9 +8,9 @@ import struct
 import pytest
 
 from k8s_rdma.core.step import VfRate
-from k8s_rdma.linux.netlink import NetlinkError, attributes
-from k8s_rdma.linux.rtnl import Rtnl
-from k8s_rdma.linux.vf_config import (
+from k8s_rdma.linux.netlink.rtnl import Rtnl
+from k8s_rdma.linux.netlink.socket import NetlinkError, attributes
+from k8s_rdma.linux.netlink.vf_config import (
     link_state,
     mac,
     node_guid,
@@ -21,7 +21,7 @@ from k8s_rdma.linux.vf_config import (
     trust,
     vlan,
 )
-from k8s_rdma.linux.vf_info import vf_infos
+from k8s_rdma.linux.netlink.vf_info import vf_infos
 from linux.recorded import replayed
 
 IGB_INDEX, NETDEVSIM_INDEX = 2, 18

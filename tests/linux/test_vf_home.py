@@ -10,8 +10,8 @@ from contract.linux_lab import needs_namespaces
 from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.step import VfHome, VfRef
 from k8s_rdma.errors import KernelError
-from k8s_rdma.linux.rtnl import named, of_kind, with_mac, with_mtu
-from k8s_rdma.linux.vf_home import make_as_at_home
+from k8s_rdma.linux.netlink.rtnl import named, of_kind, with_mac, with_mtu
+from k8s_rdma.linux.vf.home import make_as_at_home
 
 pytestmark = needs_namespaces
 

@@ -12,10 +12,10 @@ from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.selection import Selection
 from k8s_rdma.core.step import VfRef
 from k8s_rdma.errors import KernelError
+from k8s_rdma.linux.discovery.observation import Observer
+from k8s_rdma.linux.discovery.unannounced import files_without_events
 from k8s_rdma.linux.netns import create_namespace
-from k8s_rdma.linux.observation import Observer
-from k8s_rdma.linux.unannounced import files_without_events
-from k8s_rdma.linux.vf_places import Host, VfPlaces, netdev_of, netdevs_by_device
+from k8s_rdma.linux.vf.places import Host, VfPlaces, netdev_of, netdevs_by_device
 from k8s_rdma.sim.recorded_machine import RecordedMachine
 from k8s_rdma.wire.machine import read_machine
 

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from k8s_rdma.linux.mlnx_ofed import read_vf_settings
-from k8s_rdma.linux.queries import VfInfo
+from k8s_rdma.linux.discovery.mlnx_ofed import read_vf_settings
+from k8s_rdma.linux.discovery.queries import VfInfo
+from k8s_rdma.linux.discovery.vf_settings import VfSettings, from_netlink
 from k8s_rdma.linux.sysfs import Sysfs
-from k8s_rdma.linux.vf_settings import VfSettings, from_netlink
 from linux.small_machine import PF
 
 if TYPE_CHECKING:

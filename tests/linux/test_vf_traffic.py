@@ -8,13 +8,13 @@ from contract.linux_lab import needs_namespaces
 from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.kernel import Hardware, PfState, Vf
 from k8s_rdma.core.step import VfRef
-from k8s_rdma.linux.link_counters import counters_of_all
-from k8s_rdma.linux.netlink_queries import NetlinkQueries
+from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
+from k8s_rdma.linux.netlink.link_counters import counters_of_all
+from k8s_rdma.linux.netlink.rtnl import named, of_kind
 from k8s_rdma.linux.netns import Namespaces
-from k8s_rdma.linux.rtnl import named, of_kind
 from k8s_rdma.linux.sysfs import Sysfs
-from k8s_rdma.linux.vf_rdma import VfRdma
-from k8s_rdma.linux.vf_traffic import VfTraffic
+from k8s_rdma.linux.vf.rdma import VfRdma
+from k8s_rdma.linux.vf.traffic import VfTraffic
 
 pytestmark = needs_namespaces
 

@@ -11,8 +11,8 @@ from k8s_rdma.core.ids import NodeName
 from k8s_rdma.core.ledger import Ledger
 from k8s_rdma.core.selection import Selection
 from k8s_rdma.errors import KernelError
+from k8s_rdma.linux.discovery.unprivileged import traces_of_switchdev
 from k8s_rdma.linux.sysfs import Sysfs
-from k8s_rdma.linux.unprivileged import traces_of_switchdev
 from k8s_rdma.server.scan import HardwareScan, Lookout
 from k8s_rdma.wire.node_report import NodeReports
 from linux.small_machine import PF, PF1, SmallMachine, vf_pci

@@ -14,8 +14,8 @@ from contract.linux_lab import needs_namespaces
 from contract.virtual_lab import VirtualLab
 from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.errors import KernelError
+from k8s_rdma.linux.netlink.rtnl import Link, Rtnl, named, of_kind, with_alias
 from k8s_rdma.linux.netns import create_namespace, entered
-from k8s_rdma.linux.rtnl import Link, Rtnl, named, of_kind, with_alias
 from k8s_rdma.sim.virtual.pf import create_pf, destroy_pf
 from k8s_rdma.sim.virtual.topology import VirtualPf, alias_of, pf_of, random_base_mac
 

@@ -6,8 +6,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from k8s_rdma.errors import K8sRdmaError
-from k8s_rdma.linux.gather import gather
-from k8s_rdma.linux.netlink_queries import NetlinkQueries
+from k8s_rdma.linux.discovery.gather import gather
+from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
 from k8s_rdma.linux.sysfs import Sysfs
 from k8s_rdma.wire.machine import encode_machine
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from k8s_rdma.init.job import Job
-    from k8s_rdma.linux.sriov import VfFunction
+    from k8s_rdma.linux.vf.creation import VfFunction
 
 TELL_EVERY_S = 5.0
 

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 from k8s_rdma.init.failure import SetupError
 from k8s_rdma.init.settings import differs, taken_over, wanted
-from k8s_rdma.linux.sriov_links import VfTrust
+from k8s_rdma.linux.vf.settings import VfTrust
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from k8s_rdma.init.job import Job
-    from k8s_rdma.linux.queries import VfInfo
-    from k8s_rdma.linux.sriov import VfFunction
-    from k8s_rdma.linux.sriov_links import Setting
+    from k8s_rdma.linux.discovery.queries import VfInfo
+    from k8s_rdma.linux.vf.creation import VfFunction
+    from k8s_rdma.linux.vf.settings import Setting
 
 
 class Configuration:

@@ -13,12 +13,12 @@ from k8s_rdma.core.selection import PfRule
 from k8s_rdma.init.config import InitConfig
 from k8s_rdma.init.failure import SetupError
 from k8s_rdma.init.waiting import Clock
-from k8s_rdma.linux.sriov import SriovPf
-from k8s_rdma.linux.sriov_links import SriovLinks
 from k8s_rdma.linux.sysfs import Sysfs
+from k8s_rdma.linux.vf.creation import SriovPf
+from k8s_rdma.linux.vf.settings import SriovLinks
 
 if TYPE_CHECKING:
-    from k8s_rdma.linux.rtnl import Link
+    from k8s_rdma.linux.netlink.rtnl import Link
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,14 +6,14 @@ import re
 from typing import TYPE_CHECKING
 
 from k8s_rdma.errors import KernelError
-from k8s_rdma.linux.sriov_links import NetdevsOf
+from k8s_rdma.linux.vf.settings import NetdevsOf
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from k8s_rdma.init.job import Job
-    from k8s_rdma.linux.rtnl import Link
-    from k8s_rdma.linux.sriov import VfFunction
+    from k8s_rdma.linux.netlink.rtnl import Link
+    from k8s_rdma.linux.vf.creation import VfFunction
 
 _LONGEST = 15
 """IFNAMSIZ without its NUL (Linux `include/uapi/linux/if.h`)."""

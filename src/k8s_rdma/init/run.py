@@ -22,15 +22,15 @@ from k8s_rdma.init.summary import summary
 from k8s_rdma.init.tries import make_ready
 from k8s_rdma.init.users import ledger_held
 from k8s_rdma.init.waiting import StoppableClock
-from k8s_rdma.linux.netlink_queries import NetlinkQueries
-from k8s_rdma.linux.sriov_links import KernelSriovLinks
+from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
 from k8s_rdma.linux.sysfs import Sysfs
+from k8s_rdma.linux.vf.settings import KernelSriovLinks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from k8s_rdma.init.config import InitConfig
-    from k8s_rdma.linux.pfs import LeftOut
+    from k8s_rdma.linux.discovery.pfs import LeftOut
 
 _log = structlog.get_logger()
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")

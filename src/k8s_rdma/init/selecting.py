@@ -11,9 +11,9 @@ import structlog
 from k8s_rdma.errors import KernelError
 from k8s_rdma.init.job import Target
 from k8s_rdma.init.waiting import until
-from k8s_rdma.linux.observation import Observer
-from k8s_rdma.linux.pci import USERSPACE_DRIVERS
-from k8s_rdma.linux.pfs import Discovery, LeftOut, Missing, Selected
+from k8s_rdma.linux.discovery.observation import Observer
+from k8s_rdma.linux.discovery.pci import USERSPACE_DRIVERS
+from k8s_rdma.linux.discovery.pfs import Discovery, LeftOut, Missing, Selected
 from k8s_rdma.linux.sysfs import is_gone
 
 if TYPE_CHECKING:

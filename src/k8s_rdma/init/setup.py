@@ -16,14 +16,14 @@ from k8s_rdma.init.done import Done
 from k8s_rdma.init.making import let_probe, make_vfs, probing_restored
 from k8s_rdma.init.naming import name_netdevs
 from k8s_rdma.init.users import used_vfs
-from k8s_rdma.linux.sriov_links import NetdevsOf
+from k8s_rdma.linux.vf.settings import NetdevsOf
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from k8s_rdma.init.job import Job
     from k8s_rdma.init.users import Pods
-    from k8s_rdma.linux.sriov import VfFunction
+    from k8s_rdma.linux.vf.creation import VfFunction
 
 
 class PfSetup:

@@ -12,7 +12,7 @@ from k8s_rdma.init.job import Job
 from k8s_rdma.init.outcome import Outcome, Result
 from k8s_rdma.init.setup import PfSetup
 from k8s_rdma.init.waiting import StoppedError
-from k8s_rdma.linux.sriov import SriovPf
+from k8s_rdma.linux.vf.creation import SriovPf
 
 if TYPE_CHECKING:
     from k8s_rdma.init.config import InitConfig

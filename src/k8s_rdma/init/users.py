@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from k8s_rdma.core.step import VfRef
 from k8s_rdma.errors import LedgerError
-from k8s_rdma.linux.pci import USERSPACE_DRIVERS
+from k8s_rdma.linux.discovery.pci import USERSPACE_DRIVERS
 from k8s_rdma.linux.receipts import Receipts
-from k8s_rdma.linux.sriov_links import NetdevsOf
+from k8s_rdma.linux.vf.settings import NetdevsOf
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     from k8s_rdma.core.ids import PciAddress
     from k8s_rdma.core.ledger import Ledger
-    from k8s_rdma.linux.rtnl import Link
-    from k8s_rdma.linux.sriov import VfFunction
-    from k8s_rdma.linux.sriov_links import SriovLinks
+    from k8s_rdma.linux.netlink.rtnl import Link
+    from k8s_rdma.linux.vf.creation import VfFunction
+    from k8s_rdma.linux.vf.settings import SriovLinks
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,14 +10,14 @@ import time
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Self
 
-from k8s_rdma.linux.subscriptions import LINKS, RDMA_EVENTS, UEVENTS, Gathering
+from k8s_rdma.linux.netlink.subscriptions import LINKS, RDMA_EVENTS, UEVENTS, Gathering
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
-    from k8s_rdma.linux.subscriptions import Dirty, Subscription
+    from k8s_rdma.linux.netlink.subscriptions import Dirty, Subscription
 
 REST_MS = 50
 """After telling of changes: an attachment makes hundreds, and to wake for each costs the thread that makes

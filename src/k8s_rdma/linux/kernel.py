@@ -19,18 +19,18 @@ from k8s_rdma.core.step import (
 )
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.changes import Changes
-from k8s_rdma.linux.netlink_queries import NetlinkQueries
+from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
+from k8s_rdma.linux.discovery.observation import Observer
+from k8s_rdma.linux.discovery.unannounced import files_without_events
+from k8s_rdma.linux.netlink.vf_config import set_vfs, vlan
 from k8s_rdma.linux.netns import current_namespace
-from k8s_rdma.linux.observation import Observer
 from k8s_rdma.linux.pod_interface import clear, configure, make_bare
 from k8s_rdma.linux.sysfs import Sysfs
-from k8s_rdma.linux.unannounced import files_without_events
-from k8s_rdma.linux.vf_config import set_vfs, vlan
-from k8s_rdma.linux.vf_moves import RETURN_TIMEOUT_S, VfMoves
-from k8s_rdma.linux.vf_places import Host, VfPlaces, words
-from k8s_rdma.linux.vf_rates import set_rates, with_rates
-from k8s_rdma.linux.vf_rdma import VfRdma
-from k8s_rdma.linux.vf_traffic import VfTraffic
+from k8s_rdma.linux.vf.moves import RETURN_TIMEOUT_S, VfMoves
+from k8s_rdma.linux.vf.places import Host, VfPlaces, words
+from k8s_rdma.linux.vf.rates import set_rates, with_rates
+from k8s_rdma.linux.vf.rdma import VfRdma
+from k8s_rdma.linux.vf.traffic import VfTraffic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from k8s_rdma.core.kernel import Hardware, PfState, VfCounters
     from k8s_rdma.core.selection import Selection
     from k8s_rdma.core.step import NetnsRef, Step
+    from k8s_rdma.linux.netlink.subscriptions import Dirty
     from k8s_rdma.linux.netns import Namespaces
-    from k8s_rdma.linux.subscriptions import Dirty
 
 
 class SriovKernel:

@@ -6,11 +6,11 @@ import ipaddress
 from typing import TYPE_CHECKING
 
 from k8s_rdma.errors import KernelError
-from k8s_rdma.linux.rtnl import Rtnl, answering_for_itself
+from k8s_rdma.linux.netlink.rtnl import Rtnl, answering_for_itself
 
 if TYPE_CHECKING:
     from k8s_rdma.core.step import ClearInterface, ConfigureInterface
-    from k8s_rdma.linux.rtnl import Link
+    from k8s_rdma.linux.netlink.rtnl import Link
 
 
 def configure(step: ConfigureInterface, namespace: int) -> None:

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Self
 from k8s_rdma.core.ledger import Ledger
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.changes import Changes
-from k8s_rdma.linux.observation import Observer
+from k8s_rdma.linux.discovery.observation import Observer
+from k8s_rdma.linux.discovery.unannounced import files_without_events
+from k8s_rdma.linux.discovery.unprivileged import UnprivilegedQueries
 from k8s_rdma.linux.sysfs import Sysfs
-from k8s_rdma.linux.unannounced import files_without_events
-from k8s_rdma.linux.unprivileged import UnprivilegedQueries
 
 if TYPE_CHECKING:
     from k8s_rdma.core.kernel import Hardware
     from k8s_rdma.core.selection import Selection
-    from k8s_rdma.linux.queries import Queries
+    from k8s_rdma.linux.discovery.queries import Queries
     from k8s_rdma.wire.node_report import NodeReports
     from k8s_rdma.wire.rest import NodeReport
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from k8s_rdma.linux.netlink import NetlinkError
-from k8s_rdma.linux.queries import RdmaDevice, RdmaPort, VfInfo
-from k8s_rdma.linux.rtnl import Link
+from k8s_rdma.linux.discovery.queries import RdmaDevice, RdmaPort, VfInfo
+from k8s_rdma.linux.netlink.rtnl import Link
+from k8s_rdma.linux.netlink.socket import NetlinkError
 from k8s_rdma.sim.recorded_sysfs import RecordedSysfs, RecordedTree
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class RecordedMachine:
     """One machine; `looks` counts what was read of it and asked.
 
-    sysfs, queries: what `linux.sysfs.Sysfs` and `linux.queries.Queries` are of a real one.
+    sysfs, queries: what `linux.sysfs.Sysfs` and `linux.discovery.queries.Queries` are of a real one.
     """
 
     def __init__(self, machine: Machine) -> None:
@@ -89,7 +89,7 @@ class RecordedMachine:
 
 
 class RecordedQueries:
-    """`linux.queries.Queries` of a recorded machine."""
+    """`linux.discovery.queries.Queries` of a recorded machine."""
 
     def __init__(self, machine: RecordedMachine) -> None:
         self._machine = machine

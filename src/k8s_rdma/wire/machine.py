@@ -45,7 +45,7 @@ class About(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class LinkEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A netdev, as `linux.rtnl.Link`; without its alias."""
+    """A netdev, as `linux.netlink.rtnl.Link`; without its alias."""
 
     index: Index
     name: str
@@ -62,7 +62,7 @@ class LinkEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class VfEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A VF as its PF has it, as `linux.queries.VfInfo`."""
+    """A VF as its PF has it, as `linux.discovery.queries.VfInfo`."""
 
     index: Annotated[int, msgspec.Meta(ge=0)]
     mac: str
@@ -79,7 +79,7 @@ class VfEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class PortEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A port of an RDMA device, as `linux.queries.RdmaPort`."""
+    """A port of an RDMA device, as `linux.discovery.queries.RdmaPort`."""
 
     number: Index
     state: str
@@ -87,7 +87,7 @@ class PortEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class RdmaEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """An RDMA device, as `linux.queries.RdmaDevice`."""
+    """An RDMA device, as `linux.discovery.queries.RdmaDevice`."""
 
     index: int
     name: str
@@ -101,7 +101,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     sysfs: `Entry` by path below its root, without `/` at either end; a tree in the file.
     vfs: by the PF's index. eswitch_modes: by PCI address. firmware: by netdev.
-    refused: questions (of `linux.queries.Queries`) that are answered with an error, by name, and argument
+    refused: questions (of `linux.discovery.queries.Queries`) that are answered with an error, by name, and argument
         where there is one: `firmware eth0`.
     """
 

@@ -20,8 +20,8 @@ from k8s_rdma.cli.demo.kubectl import Kubectl
 from k8s_rdma.cli.demo.network import CONTROL_ADDRESS, LINK_MBPS, PFS_PER_NODE, VFS_PER_PF, DemoNode, build
 from k8s_rdma.cli.demo.processes import Processes
 from k8s_rdma.errors import K8sRdmaError
+from k8s_rdma.linux.netlink.rtnl import Rtnl
 from k8s_rdma.linux.receipts import Receipts
-from k8s_rdma.linux.rtnl import Rtnl
 from k8s_rdma.sim.cluster.sandbox import SandboxDirectory
 from k8s_rdma.wire.rest import NodeReport, decode_report
 

@@ -6,16 +6,16 @@ import errno
 from typing import TYPE_CHECKING, Self
 
 from k8s_rdma.core.kernel import LinkType
-from k8s_rdma.linux.netlink import NetlinkError
-from k8s_rdma.linux.queries import RdmaDevice, RdmaPort, VfInfo
-from k8s_rdma.linux.rtnl import Link
-from k8s_rdma.linux.sriov_links import GuidOf, VfLinkState, VfMac, VfTrust
+from k8s_rdma.linux.discovery.queries import RdmaDevice, RdmaPort, VfInfo
+from k8s_rdma.linux.netlink.rtnl import Link
+from k8s_rdma.linux.netlink.socket import NetlinkError
+from k8s_rdma.linux.vf.settings import GuidOf, VfLinkState, VfMac, VfTrust
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from k8s_rdma.linux.rtnl import Address
-    from k8s_rdma.linux.sriov_links import Setting
+    from k8s_rdma.linux.netlink.rtnl import Address
+    from k8s_rdma.linux.vf.settings import Setting
     from k8s_rdma.sim.sriov.card import CardState, VfState
     from k8s_rdma.sim.sriov.machine import SriovMachine
 
@@ -23,7 +23,7 @@ _TYPES = {LinkType.ETHERNET: 1, LinkType.INFINIBAND: 32}
 
 
 class MachineLinks:
-    """`linux.queries.Queries` and `linux.sriov_links.SriovLinks` of a pretended machine."""
+    """`linux.discovery.queries.Queries` and `linux.vf.settings.SriovLinks` of a pretended machine."""
 
     def __init__(self, machine: SriovMachine) -> None:
         """Of this machine."""

@@ -7,7 +7,7 @@ import sys
 
 from k8s_rdma.core.ids import pci_address
 from k8s_rdma.errors import K8sRdmaError
-from k8s_rdma.linux.rtnl import Rtnl
+from k8s_rdma.linux.netlink.rtnl import Rtnl
 from k8s_rdma.sim.virtual.pf import create_pf, destroy_pf
 from k8s_rdma.sim.virtual.topology import DEFAULT_LINK_MBPS, VirtualPf, pf_of, random_base_mac
 

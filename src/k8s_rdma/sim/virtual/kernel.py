@@ -21,11 +21,11 @@ from k8s_rdma.core.step import (
 )
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.changes import Changes
-from k8s_rdma.linux.link_counters import counters_of_all
+from k8s_rdma.linux.netlink.link_counters import counters_of_all
+from k8s_rdma.linux.netlink.rtnl import Rtnl
+from k8s_rdma.linux.netlink.subscriptions import LINKS
 from k8s_rdma.linux.netns import current_namespace
 from k8s_rdma.linux.pod_interface import clear, configure
-from k8s_rdma.linux.rtnl import Rtnl
-from k8s_rdma.linux.subscriptions import LINKS
 from k8s_rdma.sim.virtual.moves import Moves
 from k8s_rdma.sim.virtual.pf import DEFAULT_MTU, revive_vf
 from k8s_rdma.sim.virtual.shaper import Shaper
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from k8s_rdma.core.step import NetnsRef, Step
+    from k8s_rdma.linux.netlink.rtnl import Link
     from k8s_rdma.linux.netns import Namespaces
-    from k8s_rdma.linux.rtnl import Link
 
 DRIVER = "virtual"
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from k8s_rdma.errors import KernelError
+from k8s_rdma.linux.netlink.rtnl import Rtnl, in_namespace, named, with_alias, with_mac, with_mtu
 from k8s_rdma.linux.pod_interface import make_bare
-from k8s_rdma.linux.rtnl import Rtnl, in_namespace, named, with_alias, with_mac, with_mtu
 from k8s_rdma.sim.virtual.pf import revive_vf
 
 if TYPE_CHECKING:
     from k8s_rdma.core.step import BringHome, GiveVf, VfHome, VfRef
+    from k8s_rdma.linux.netlink.rtnl import Link
     from k8s_rdma.linux.netns import Namespaces
-    from k8s_rdma.linux.rtnl import Link
     from k8s_rdma.sim.virtual.topology import VirtualPf
 
 

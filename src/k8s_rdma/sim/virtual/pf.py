@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from k8s_rdma.core.step import VfHome
 from k8s_rdma.errors import KernelError
-from k8s_rdma.linux.netlink import nested, u32
-from k8s_rdma.linux.rtnl import (
+from k8s_rdma.linux.netlink.rtnl import (
     Rtnl,
     enslaved_to,
     named,
@@ -18,11 +17,12 @@ from k8s_rdma.linux.rtnl import (
     with_mtu,
     without_link_local,
 )
+from k8s_rdma.linux.netlink.socket import nested, u32
 from k8s_rdma.sim.virtual.shaper import Shaper
 from k8s_rdma.sim.virtual.topology import alias_of, check, is_pf_mac, pf_of, pfs_among
 
 if TYPE_CHECKING:
-    from k8s_rdma.linux.rtnl import Link
+    from k8s_rdma.linux.netlink.rtnl import Link
     from k8s_rdma.sim.virtual.topology import VirtualPf
 
 DEFAULT_MTU = 1500

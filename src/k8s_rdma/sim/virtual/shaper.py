@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from k8s_rdma.core.step import VfRate
 from k8s_rdma.errors import KernelError
-from k8s_rdma.linux.traffic_control import HtbClass, TrafficControl
+from k8s_rdma.linux.netlink.traffic_control import HtbClass, TrafficControl
 
 if TYPE_CHECKING:
-    from k8s_rdma.linux.rtnl import Rtnl
+    from k8s_rdma.linux.netlink.rtnl import Rtnl
     from k8s_rdma.sim.virtual.topology import VirtualPf
 
 BYTES_PER_MBPS = 125_000

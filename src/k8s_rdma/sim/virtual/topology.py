@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from k8s_rdma.core.step import VfRef
-    from k8s_rdma.linux.rtnl import Link
+    from k8s_rdma.linux.netlink.rtnl import Link
 
 MAX_VFS = 256
 """The last byte of a VF's MAC is its index."""

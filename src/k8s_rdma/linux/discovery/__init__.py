@@ -1,0 +1,1 @@
+"""What a machine has: PFs, their VFs, and all that is known of them; reads, and changes nothing."""

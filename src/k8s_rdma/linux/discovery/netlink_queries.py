@@ -1,0 +1,85 @@
+"""`linux.discovery.queries.Queries` answered by the running kernel."""
+
+from __future__ import annotations
+
+import errno
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Self
+
+from k8s_rdma.linux.netlink.default_routes import default_route_links
+from k8s_rdma.linux.netlink.devlink import Devlink
+from k8s_rdma.linux.netlink.ethtool import Ethtool
+from k8s_rdma.linux.netlink.rdma import RdmaNetlink
+from k8s_rdma.linux.netlink.rtnl import Rtnl
+from k8s_rdma.linux.netlink.socket import NetlinkError
+from k8s_rdma.linux.netlink.vf_info import vf_infos, vf_stats
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from k8s_rdma.linux.discovery.queries import RdmaDevice, VfInfo
+    from k8s_rdma.linux.netlink.rtnl import Link
+    from k8s_rdma.linux.netlink.vf_info import VfStats
+
+
+class NetlinkQueries:
+    """Asks about the network namespace where it was made, over sockets that it keeps. Of one thread."""
+
+    def __init__(self) -> None:
+        """Open the sockets; that of RDMA when there is such a thing."""
+        with ExitStack() as undo:
+            self.rtnl = undo.enter_context(Rtnl())
+            self._devlink = undo.enter_context(Devlink())
+            self._ethtool = undo.enter_context(Ethtool())
+            self._rdma: RdmaNetlink | None = None
+            self._open = undo.pop_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the sockets; once more does nothing."""
+        self._open.close()
+
+    def links(self) -> Sequence[Link]:
+        """All netdevs, without VF information."""
+        return self.rtnl.links()
+
+    def vf_infos(self, index: int) -> Sequence[VfInfo]:
+        """The VFs of a PF's netdev; see `linux.vf_info.vf_infos`."""
+        return vf_infos(self.rtnl, index)
+
+    def vf_stats(self, index: int) -> Sequence[VfStats]:
+        """The traffic of the VFs of a PF's netdev; see `linux.vf_info.vf_stats`."""
+        return vf_stats(self.rtnl, index)
+
+    def default_route_links(self) -> frozenset[int]:
+        """The links that default routes lead through; see `linux.netlink.default_routes`."""
+        return default_route_links(self.rtnl, self.rtnl.links())
+
+    def rdma(self) -> RdmaNetlink | None:
+        """RDMA netlink of this namespace; None while the kernel knows no RDMA."""
+        if self._rdma is None:
+            try:
+                self._rdma = self._open.enter_context(RdmaNetlink())
+            except NetlinkError as error:
+                if error.errno != errno.EPROTONOSUPPORT:
+                    raise
+        return self._rdma
+
+    def rdma_devices(self) -> Sequence[RdmaDevice]:
+        """All RDMA devices that this namespace sees; none while the kernel knows no RDMA."""
+        rdma = self.rdma()
+        return rdma.devices() if rdma else ()
+
+    def eswitch_modes(self) -> Mapping[str, str]:
+        """`legacy` or `switchdev` by PCI address; NetlinkError EPERM without CAP_NET_ADMIN."""
+        return self._devlink.eswitch_modes("pci")
+
+    def firmware(self, name: str) -> str:
+        """The firmware version that a netdev's driver tells; empty when it tells none."""
+        found = self._ethtool.driver_info(name)
+        return found.firmware if found else ""

@@ -1,0 +1,199 @@
+"""All of it together: sysfs, netlink and the configuration make one `Hardware`.
+
+Where two sources disagree (a netdev renamed between two reads, a VF on its way) everything is looked at once
+more; what they disagree on then is told, and is never a smaller machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from k8s_rdma.core.ids import PciAddress
+from k8s_rdma.core.kernel import Hardware, PfState, Unreadable
+from k8s_rdma.errors import KernelError
+from k8s_rdma.linux.discovery.mlnx_ofed import read_vf_settings
+from k8s_rdma.linux.discovery.pci import USERSPACE_DRIVERS
+from k8s_rdma.linux.discovery.pf_state import pf_state
+from k8s_rdma.linux.discovery.pfs import Missing, find_pfs, select
+from k8s_rdma.linux.discovery.rdma_devices import RdmaDevices
+from k8s_rdma.linux.discovery.vf_settings import VfSettings, from_netlink
+from k8s_rdma.linux.discovery.vfs import Surroundings, see_vf
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from k8s_rdma.core.selection import PfRule, Selection
+    from k8s_rdma.linux.discovery.pfs import Discovery, LeftOut, Selected
+    from k8s_rdma.linux.discovery.queries import Queries
+    from k8s_rdma.linux.discovery.vfs import SeenVf
+    from k8s_rdma.linux.sysfs import Sysfs
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What a PF's netdev told of its VFs."""
+
+    index: int
+    vfs: Mapping[int, PciAddress]
+    settings: Mapping[int, VfSettings]
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """One look at everything.
+
+    doubts: what another look may settle, a sentence each. doubtful: the links of the PFs that they are about.
+    """
+
+    hardware: Hardware
+    doubts: frozenset[str]
+    doubtful: frozenset[int] = frozenset()
+
+
+class Observer:
+    """Looks at one machine again and again, and asks anew only what may have changed.
+
+    Beside all of `Queries` it reads little: of every PCI device `sriov_totalvfs`; of a PF `class`, `vendor`,
+    `device`, `driver`, `sriov_numvfs`, `numa_node`, `virtfn*`, `net/`, `infiniband/`, `sriov/*/config`; of a
+    VF `driver`, `net/`, `infiniband/`; of netdevs `speed`, `phys_port_name`, `dev_port`; of RDMA devices
+    `fw_ver`, `parent`, `ports/*/state`, `ports/*/rate`. A `Sysfs` of one's own can note which.
+    """
+
+    def __init__(self, sysfs: Sysfs, queries: Queries, selection: Selection) -> None:
+        """Look through these two at the PFs that the configuration selects."""
+        self._sysfs = sysfs
+        self._queries = queries
+        self._selection = selection
+        self._ours: dict[PciAddress, PfRule] = {}
+        self._told: dict[PciAddress, _Told] = {}
+        self._lasting: frozenset[str] = frozenset()
+
+    def observe(self, changed: Collection[int] | None = None) -> Hardware:
+        """The machine now.
+
+        changed: indexes of the PFs' links whose VFs may have other settings than at the last call; None when
+            any may. The other PFs are asked about theirs only if they are other VFs now.
+        KernelError when netlink cannot be asked at all, or there is no sysfs.
+        """
+        look = self._look(changed)
+        if look.doubts - self._lasting:
+            look = self._look(look.doubtful)
+        self._lasting = look.doubts
+        return look.hardware
+
+    def discover(self) -> Discovery:
+        """Which PFs there are, and which are ours, without a look at their VFs.
+
+        KernelError as with `observe`; OSError when a PF cannot be read.
+        """
+        return self._discover(self._surroundings())
+
+    def _surroundings(self) -> Surroundings:
+        links = self._queries.links()
+        modes = self._queries.eswitch_modes()
+        return Surroundings(
+            sysfs=self._sysfs,
+            links={link.name: link for link in links},
+            owners={link.device: link.name for link in links if link.device},
+            default_route_links=self._queries.default_route_links(),
+            rdma=RdmaDevices(self._sysfs, self._queries.rdma_devices()),
+            switchdev=frozenset(pci for pci, mode in modes.items() if mode == "switchdev"),
+        )
+
+    def _discover(self, around: Surroundings) -> Discovery:
+        return select(
+            find_pfs(self._sysfs, around.links, around.rdma),
+            self._selection,
+            default_route_links=around.default_route_links,
+            ours=self._ours,
+        )
+
+    def _look(self, changed: Collection[int] | None) -> _Look:
+        around = self._surroundings()
+        try:
+            discovery = self._discover(around)
+        except OSError as error:
+            return _Look(Hardware((), (Unreadable("PFs", str(error)),)), frozenset({str(error)}))
+        self._remember(discovery)
+        seen = [self._pf(around, each, changed) for each in discovery.selected]
+        lost = [each for each in discovery.left_out if self._is_ours(each) or _may_hold_vfs(each)]
+        hardware = Hardware(
+            pfs=tuple(each.state for each in seen if not isinstance(each.state, Unreadable)),
+            unreadable=(
+                *(each.state for each in seen if isinstance(each.state, Unreadable)),
+                *(Unreadable(f"PF {each.pf.pci}", each.why) for each in lost),
+            ),
+            problems=(*(each.why for each in discovery.left_out if each not in lost), *discovery.problems),
+        )
+        doubts = {doubt for each in seen for doubt in each.doubts} | {each.why for each in lost}
+        doubtful = {each.index for each in seen if each.doubts}
+        return _Look(hardware, frozenset(doubts), frozenset(doubtful))
+
+    def _is_ours(self, left_out: LeftOut) -> bool:
+        return left_out.pf.pci in self._ours or left_out.pf.pci in self._selection.held
+
+    def _remember(self, discovery: Discovery) -> None:
+        """Keep which PFs are ours while they exist, and what those told that can be looked at."""
+        selected = {each.pf.pci: each.rule for each in discovery.selected}
+        lost = {each.pf.pci: each.rule for each in discovery.left_out if self._is_ours(each)}
+        self._ours = selected | lost
+        self._told = {pci: told for pci, told in self._told.items() if pci in selected}
+
+    def _pf(self, around: Surroundings, selected: Selected, changed: Collection[int] | None) -> _SeenPf:
+        pf, index = selected.pf, selected.link.index
+        try:
+            vfs = self._vfs(around, selected, changed)
+            state = pf_state(around, selected, [seen.vf for seen in vfs], self._queries.firmware)
+            pf.must_be_as_found()
+        except (OSError, KernelError) as error:
+            self._told.pop(pf.pci, None)
+            unreadable = Unreadable(f"PF {pf.name}", str(error))
+            return _SeenPf(unreadable, index, (f"{unreadable.what}: {unreadable.why}",))
+        doubts = (f"PF {pf.name}: VF {seen.vf.index}: {seen.doubt}" for seen in vfs if seen.doubt)
+        return _SeenPf(state, index, tuple(doubts))
+
+    def _vfs(self, around: Surroundings, selected: Selected, changed: Collection[int] | None) -> list[SeenVf]:
+        pf, link = selected.pf, selected.link
+        vfs = pf.function.vfs()
+        if len(vfs) != pf.num_vfs:
+            msg = f"sriov_numvfs says {pf.num_vfs}, and {len(vfs)} VFs are there"
+            raise KernelError(msg)
+        settings = self._settings(pf.pci, link.index, vfs, changed)
+        return [see_vf(around, index, pci, settings.get(index), link.mtu) for index, pci in vfs.items()]
+
+    def _settings(
+        self, pf: PciAddress, index: int, vfs: Mapping[int, PciAddress], changed: Collection[int] | None
+    ) -> Mapping[int, VfSettings]:
+        """Those of a PF's VFs: MLNX_OFED's files, whose changes no event tells, else what netlink tells."""
+        if not vfs:
+            return {}
+        in_files = read_vf_settings(self._sysfs, pf)
+        if in_files is not None:
+            return in_files
+        told = self._told.get(pf)
+        if told is None or changed is None or index in changed or (told.index, told.vfs) != (index, vfs):
+            infos = self._queries.vf_infos(index)
+            told = _Told(index, vfs, {info.index: from_netlink(info) for info in infos})
+            self._told[pf] = told
+        return told.settings
+
+
+@dataclass(frozen=True, slots=True)
+class _SeenPf:
+    """A PF, its link's index, and what its sources disagree on."""
+
+    state: PfState | Unreadable
+    index: int
+    doubts: tuple[str, ...]
+
+
+def _may_hold_vfs(left_out: LeftOut) -> bool:
+    """Whether a PF that cannot be looked at may have VFs all the same, as while its driver reloads."""
+    if left_out.missing is Missing.AGREEMENT:
+        return True
+    coming = left_out.missing is Missing.DRIVER or (
+        left_out.missing is Missing.NETDEV and left_out.pf.netdevs is None
+    )
+    return coming and left_out.pf.num_vfs > 0 and left_out.pf.driver not in USERSPACE_DRIVERS

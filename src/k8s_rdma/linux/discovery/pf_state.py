@@ -1,0 +1,74 @@
+"""One PF as an operator and the scheduler shall see it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from k8s_rdma.core.kernel import LinkType, PfState
+from k8s_rdma.linux.discovery.ports import ethernet_speed, infiniband_speed
+from k8s_rdma.linux.drivers import ability
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from k8s_rdma.core.kernel import Vf
+    from k8s_rdma.linux.discovery.pfs import Selected
+    from k8s_rdma.linux.discovery.ports import Speed
+    from k8s_rdma.linux.discovery.vfs import Surroundings
+
+
+def pf_state(
+    around: Surroundings, selected: Selected, vfs: Iterable[Vf], ask_firmware: Callable[[str], str]
+) -> PfState:
+    """A PF with these VFs; `ask_firmware` of a netdev by name, where its RDMA device does not tell.
+
+    OSError or KernelError when it cannot be read.
+    """
+    pf, link = selected.pf, selected.link
+    vfs = tuple(vfs)
+    link_type = pf.link_type or LinkType.ETHERNET
+    link_mbps, unknown_speed = _speed(around, selected, link_type)
+    firmware = around.rdma.firmware(pf.rdma_device) if pf.rdma_device else ""
+    return PfState(
+        name=link.name,
+        pci=pf.pci,
+        link_mbps=link_mbps,
+        driver=pf.driver or "",
+        vfs=vfs,
+        mtu=link.mtu,
+        link_type=link_type,
+        rdma_device=pf.rdma_device,
+        vendor=pf.vendor,
+        firmware=firmware or ask_firmware(link.name),
+        numa_node=pf.function.numa_node(),
+        pcie_path=pf.function.pcie_path(),
+        switchdev=pf.pci in around.switchdev,
+        rates=ability(
+            driver=pf.driver or "",
+            link_type=link_type,
+            link_mbps=link_mbps,
+            vendor=pf.vendor,
+            vst=bool(vfs) and all(vf.vlan for vf in vfs),
+        ),
+        enforce=selected.rule.enforce,
+        problems=tuple(_problems(around, selected, unknown_speed)),
+    )
+
+
+def _speed(around: Surroundings, selected: Selected, link_type: LinkType) -> Speed:
+    if link_type is LinkType.INFINIBAND and selected.pf.rdma_device:
+        return infiniband_speed(around.sysfs, selected.link, selected.pf.rdma_device)
+    return ethernet_speed(around.sysfs, selected.link)
+
+
+def _problems(around: Surroundings, selected: Selected, unknown_speed: str) -> Iterator[str]:
+    pf = selected.pf
+    if not pf.num_vfs:
+        yield f"PF {pf.name}: it has no VFs, of {pf.total_vfs} that it can have; run `k8s-rdma init`"
+    if unknown_speed:
+        yield f"PF {pf.name}: {unknown_speed}"
+    if pf.pci in around.switchdev:
+        why = "traffic of its VFs needs the representors up and forwarded, which is left to whoever set it so"
+        yield f"PF {pf.name}: its embedded switch is in switchdev mode: {why}"
+    if selected.objection:
+        yield selected.objection

@@ -1,0 +1,256 @@
+"""Which PFs of the machine are ours: what is there, and what the configuration selects of it.
+
+Works with PFs that have no VFs yet, and tells of those whose driver is still coming.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum, unique
+from typing import TYPE_CHECKING
+
+from k8s_rdma.core.kernel import LinkType
+from k8s_rdma.core.selection import PfRule
+from k8s_rdma.errors import KernelError
+from k8s_rdma.linux.discovery.pci import PciFunction, pfs
+from k8s_rdma.linux.netlink.rtnl import Link
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from k8s_rdma.core.ids import PciAddress
+    from k8s_rdma.core.selection import Selection
+    from k8s_rdma.linux.discovery.rdma_devices import RdmaDevices
+    from k8s_rdma.linux.sysfs import Sysfs
+
+_LINK_TYPES = {1: LinkType.ETHERNET, 32: LinkType.INFINIBAND}
+"""By ARPHRD_* (Linux `include/uapi/linux/if_arp.h`)."""
+
+_REPRESENTOR = re.compile(r"(?:c\d+)?pf\d+(?:vf|sf)\d+|(?:c\d+)?pf\d+hpf")
+"""`phys_port_name` of the host's end of a VF, a subfunction or a host PF (Linux `net/core/devlink.c`,
+__devlink_port_phys_port_name_get); drivers put these beside the PF's own netdev."""
+
+
+@unique
+class Missing(Enum):
+    """What a PF lacks to be ours.
+
+    DRIVER: it is bound to none. NETDEV: its driver made none, or it is in another network namespace.
+    AGREEMENT: netlink, or a driver, for the netdev that sysfs names. RDMA: it has no RDMA device.
+    LEAVE: it carries the default route, and its rule does not name it. RULE: none matches it.
+    """
+
+    DRIVER = "driver"
+    NETDEV = "netdev"
+    AGREEMENT = "agreement"
+    RDMA = "rdma"
+    LEAVE = "leave"
+    RULE = "rule"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundPf:
+    """A PF of the machine; the `*_vfs` are what it can have and what it is set to have.
+
+    netdevs: in sysfs; None while there are none. link: the one that is the PF's own.
+    """
+
+    function: PciFunction
+    vendor: str
+    driver: str | None
+    total_vfs: int
+    num_vfs: int
+    netdevs: tuple[str, ...] | None
+    link: Link | None
+    rdma_device: str | None
+
+    @property
+    def pci(self) -> PciAddress:
+        """Its address."""
+        return self.function.pci
+
+    @property
+    def name(self) -> str:
+        """What people call it: its netdev, or its address while it has none."""
+        return self.link.name if self.link else self.pci
+
+    @property
+    def link_type(self) -> LinkType | None:
+        """What its port speaks; None while it has no netdev, or when it is neither."""
+        return _LINK_TYPES.get(self.link.type) if self.link else None
+
+    def must_be_as_found(self) -> None:
+        """KernelError when it has another driver, or is set to have another number of VFs, by now."""
+        now = self.function.driver(), self.function.num_vfs()
+        if now != (self.driver, self.num_vfs):
+            msg = f"its driver {self.driver} and {self.num_vfs} VFs became {now[0]} and {now[1]} meanwhile"
+            raise KernelError(msg)
+
+
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """A PF that is ours, its netdev, and the rule by which it is.
+
+    objection: a sentence on why it would not be selected if it were not ours already, or empty.
+    """
+
+    pf: FoundPf
+    link: Link
+    rule: PfRule
+    objection: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A PF that its rule would make ours, and what it lacks; `why` is a sentence about it."""
+
+    pf: FoundPf
+    rule: PfRule
+    missing: Missing
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Discovery:
+    """The PFs that are ours and those that are not, ordered by PCI address.
+
+    problems: one sentence on each rule that names what is not there.
+    """
+
+    selected: tuple[Selected, ...]
+    left_out: tuple[LeftOut, ...]
+    problems: tuple[str, ...]
+
+
+def find_pfs(sysfs: Sysfs, links: Mapping[str, Link], rdma: RdmaDevices) -> tuple[FoundPf, ...]:
+    """All PFs of network cards, by address; `links` by name. OSError when one cannot be read."""
+    return tuple(_found(function, links, rdma) for function in pfs(sysfs))
+
+
+def _found(function: PciFunction, links: Mapping[str, Link], rdma: RdmaDevices) -> FoundPf:
+    netdevs = function.netdevs()
+    link = own_link(function, netdevs or (), links)
+    return FoundPf(
+        function=function,
+        vendor=function.vendor(),
+        driver=function.driver(),
+        total_vfs=function.total_vfs(),
+        num_vfs=function.num_vfs(),
+        netdevs=None if netdevs is None else tuple(sorted(netdevs)),
+        link=link,
+        rdma_device=rdma.of(function, link),
+    )
+
+
+def own_link(function: PciFunction, netdevs: Iterable[str], links: Mapping[str, Link]) -> Link | None:
+    """The netdev of a function that is its own, of those that sysfs names and netlink agrees with.
+
+    Beside it there may be representors of VFs, IPoIB interfaces of other partitions (whose peer it is), and
+    that of a second port (mlx4 has both on one function).
+    """
+    found = [links[name] for name in netdevs if name in links and links[name].device in ("", function.pci)]
+    if len(found) <= 1:
+        return found[0] if found else None
+    sysfs = function.sysfs
+
+    def is_own(link: Link) -> bool:
+        return not link.peer and not is_representor(sysfs, link.name)
+
+    def port(link: Link) -> tuple[int, int]:
+        return sysfs.number_if_any(f"class/net/{link.name}/dev_port") or 0, link.index
+
+    return min(filter(is_own, found), key=port, default=None)
+
+
+def is_representor(sysfs: Sysfs, netdev: str) -> bool:
+    """Whether a netdev is the host's end of a VF, a subfunction or a host PF."""
+    port_name = sysfs.value_if_any(f"class/net/{netdev}/phys_port_name")
+    return port_name is not None and _REPRESENTOR.fullmatch(port_name) is not None
+
+
+def select(
+    found: Iterable[FoundPf],
+    selection: Selection,
+    *,
+    default_route_links: frozenset[int],
+    ours: Mapping[PciAddress, PfRule],
+) -> Discovery:
+    """Apply the configuration.
+
+    ours: PFs selected before, and by which rule. They stay ours whatever their name and routes are now, as
+    pods may hold their VFs, and so do those of `selection.held`; only one without a driver or a netdev cannot
+    be used.
+    """
+    selected, left_out = [], []
+    found = tuple(found)
+    names = frozenset(name for pf in found for name in pf.netdevs or ())
+    for pf in found:
+        kept = pf.pci in ours or pf.pci in selection.held
+        rule = ours.get(pf.pci) or next((rule for rule in selection.rules if _matches(rule, pf, names)), None)
+        if rule is None and not kept:
+            continue
+        objection = _objection(pf, rule, selection, default_route_links)
+        rule = rule or PfRule(pcis=frozenset({pf.pci}))
+        if pf.link is None or pf.driver is None:
+            left_out.append(_incomplete(pf, rule))
+        elif objection is None:
+            selected.append(Selected(pf, pf.link, rule))
+        elif kept:
+            problem = f"{objection[1]}; as it was in use before, it is until a restart without pods on it"
+            selected.append(Selected(pf, pf.link, rule, problem))
+        else:
+            left_out.append(LeftOut(pf, rule, *objection))
+    return Discovery(tuple(selected), tuple(left_out), tuple(_named_in_vain(selection, names, found)))
+
+
+def _matches(rule: PfRule, pf: FoundPf, names: frozenset[str]) -> bool:
+    """Whether all selectors match; those on what is not known yet (driver, netdev) count as matching.
+
+    names: all that there are; a PF without one is meant by a rule with names only if one of them is missing.
+    """
+    named = rule.names.intersection(pf.netdevs) if pf.netdevs else rule.names - names
+    vendors = {pf.vendor, pf.vendor.partition(":")[0]}
+    return (
+        (not rule.pcis or pf.pci in rule.pcis)
+        and (not rule.vendors or bool(rule.vendors & vendors))
+        and (not rule.drivers or pf.driver is None or pf.driver in rule.drivers)
+        and (not rule.names or bool(named))
+        and (not rule.link_types or pf.link is None or pf.link_type in rule.link_types)
+    )
+
+
+def _incomplete(pf: FoundPf, rule: PfRule) -> LeftOut:
+    who = f"PF {pf.pci} ({pf.vendor})"
+    if pf.driver is None and not pf.netdevs:
+        return LeftOut(pf, rule, Missing.DRIVER, f"{who} is not used: no driver is bound to it")
+    if pf.netdevs:
+        other = "of which netlink knows nothing" if pf.driver else "and no driver that could have made it"
+        why = f"sysfs has {', '.join(pf.netdevs)} as its netdev, {other}"
+        return LeftOut(pf, rule, Missing.AGREEMENT, f"{who} is not used: {why}")
+    why = "has made no netdev" if pf.netdevs is None else "has its netdev in another network namespace"
+    return LeftOut(pf, rule, Missing.NETDEV, f"{who} is not used: its driver {pf.driver} {why}")
+
+
+def _objection(
+    pf: FoundPf, rule: PfRule | None, selection: Selection, default_route_links: frozenset[int]
+) -> tuple[Missing, str] | None:
+    """What a PF lacks to be selected by a rule, and the sentence about it."""
+    who = f"PF {pf.name} ({pf.pci}) is not to be used"
+    if rule is None:
+        return Missing.RULE, f"{who}: nothing in hardware.pfs selects it"
+    if pf.link and pf.link.index in default_route_links and not rule.names_it:
+        why = "it carries the default route, and no name or address in hardware.pfs is its"
+        return Missing.LEAVE, f"{who}: {why}"
+    if selection.require_rdma and pf.rdma_device is None:
+        return Missing.RDMA, f"{who}: it has no RDMA device, which hardware.requireRdma demands"
+    return None
+
+
+def _named_in_vain(selection: Selection, names: frozenset[str], found: tuple[FoundPf, ...]) -> Iterable[str]:
+    pcis = {pf.pci for pf in found}
+    for rule in selection.rules:
+        for name in sorted(rule.names - names):
+            yield f"hardware.pfs names {name}, and no network device that can have VFs is called so"
+        for pci in sorted(rule.pcis - pcis):
+            yield f"hardware.pfs names {pci}, and no network card that can have VFs is there"

@@ -1,0 +1,89 @@
+"""What is asked of the kernel beside sysfs, as values; the seam where a recorded machine is put in.
+
+`NetlinkQueries` asks the running kernel, `sim.recorded_machine` answers from a file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from k8s_rdma.linux.netlink.rtnl import Link
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VfInfo:
+    """One entry of a PF's `IFLA_VFINFO_LIST` (Linux `include/uapi/linux/if_link.h`, 6.1).
+
+    mac: `aa:bb:cc:dd:ee:ff`, or 20 bytes so for InfiniBand. Rates in Mb/s. vlan_proto: `802.1Q`, `802.1ad`;
+    empty without a VLAN. Flags are None where the driver does not say.
+    link_state: `auto`, `enable` or `disable`. GUIDs (InfiniBand only) as `ip link` prints them: eight octets
+    `00:11:22:33:44:55:66:77`.
+    """
+
+    index: int
+    mac: str
+    vlan: int = 0
+    qos: int = 0
+    vlan_proto: str = ""
+    spoof_check: bool | None = None
+    trust: bool | None = None
+    link_state: str = "auto"
+    min_tx_rate_mbps: int = 0
+    max_tx_rate_mbps: int = 0
+    node_guid: str = ""
+    port_guid: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RdmaPort:
+    """A port of an RDMA device. state: `ACTIVE`, `DOWN`, `INIT`, `ARMED`. netdev_index: None without one."""
+
+    number: int
+    state: str
+    netdev_index: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RdmaDevice:
+    """A device of RDMA netlink (Linux `include/uapi/rdma/rdma_netlink.h`, RDMA_NLDEV_CMD_GET, PORT_GET).
+
+    node_guid: as `rdma dev` and sysfs print it, `0011:2233:4455:6677`.
+    """
+
+    index: int
+    name: str
+    node_guid: str = ""
+    firmware: str = ""
+    ports: tuple[RdmaPort, ...] = ()
+
+
+class Queries(Protocol):
+    """Questions about one network namespace, the host's; KernelError when one cannot be answered."""
+
+    def links(self) -> Sequence[Link]:
+        """All netdevs, without VF information."""
+        ...
+
+    def vf_infos(self, index: int) -> Sequence[VfInfo]:
+        """The VFs of a PF's netdev by index; holds the kernel's RTNL lock 1-2 ms a VF on some drivers."""
+        ...
+
+    def default_route_links(self) -> frozenset[int]:
+        """The links that default routes lead through, IPv4 and IPv6, and those below (bond, bridge)."""
+        ...
+
+    def rdma_devices(self) -> Sequence[RdmaDevice]:
+        """All RDMA devices; none where the kernel knows no RDMA."""
+        ...
+
+    def eswitch_modes(self) -> Mapping[str, str]:
+        """`legacy` or `switchdev` by PCI address, of devices that have an embedded switch (devlink)."""
+        ...
+
+    def firmware(self, name: str) -> str:
+        """The firmware version that a netdev's driver tells (ETHTOOL_GDRVINFO); empty when it tells none."""
+        ...

@@ -1,0 +1,61 @@
+"""Which RDMA device belongs to which netdev or PCI function."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from k8s_rdma.linux.discovery.pci import PciFunction
+    from k8s_rdma.linux.discovery.queries import RdmaDevice
+    from k8s_rdma.linux.netlink.rtnl import Link
+    from k8s_rdma.linux.sysfs import Sysfs
+
+_CLASS = "class/infiniband"
+
+
+class RdmaDevices:
+    """The RDMA devices of one moment, as RDMA netlink and sysfs have them."""
+
+    def __init__(self, sysfs: Sysfs, told: Sequence[RdmaDevice]) -> None:
+        """`told` by RDMA netlink; empty where the kernel has none."""
+        self._sysfs = sysfs
+        self._told = {device.name: device for device in told}
+        self._by_netdev: dict[int, list[str]] = {}
+        for device in sorted(told, key=lambda device: device.name):
+            for port in device.ports:
+                if port.netdev_index is not None:
+                    self._by_netdev.setdefault(port.netdev_index, []).append(device.name)
+        self._soft: dict[str, str] | None = None
+
+    def of(self, function: PciFunction, link: Link | None) -> str | None:
+        """The one of a function and its netdev, where that is in this namespace.
+
+        First the device that has a port on the netdev (of several the function's own: soft ones may be
+        there beside it), second the function's own (InfiniBand, where ports have no netdev; RoCE over a
+        bond, which is then the port's), third a soft one made on the netdev.
+        """
+        if link is None:
+            return next(iter(function.rdma_devices()), None)
+        on_netdev = self._by_netdev.get(link.index, ())
+        if len(on_netdev) == 1:
+            return on_netdev[0]
+        own = function.rdma_devices()
+        both = [name for name in own if name in on_netdev]
+        return next(iter([*both, *on_netdev, *own]), None) or self._soft_devices().get(link.name)
+
+    def firmware(self, device: str) -> str:
+        """What runs on it; empty where it does not say, as soft ones."""
+        told = self._told.get(device)
+        return (told and told.firmware) or self._sysfs.value_if_any(f"{_CLASS}/{device}/fw_ver") or ""
+
+    def _soft_devices(self) -> dict[str, str]:
+        """Soft devices by their netdev's name (Linux `drivers/infiniband/sw/rxe/rxe_verbs.c`, parent)."""
+        if self._soft is None:
+            self._soft = {
+                parent: name
+                for name in sorted(self._sysfs.names_if_any(_CLASS) or (), reverse=True)
+                if (parent := self._sysfs.value_if_any(f"{_CLASS}/{name}/parent"))
+            }
+        return self._soft

@@ -1,0 +1,59 @@
+"""What a PF has set for a VF, from netlink or from MLNX_OFED's file, in one spelling.
+
+The spelling is MLNX_OFED's, which `/getpfs` has always shown.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from k8s_rdma.linux.discovery.queries import VfInfo
+
+NOT_TOLD = "N/A"
+"""Of a flag that the driver does not tell, and of the VLAN protocol without a VLAN."""
+
+_LINK_STATES = {"auto": "Follow", "enable": "Up", "disable": "Down"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VfSettings:
+    """As in `core.kernel.Vf`; mac is the one that the PF gives, zeros when it leaves that to the VF."""
+
+    mac: str
+    vlan: int = 0
+    qos: int = 0
+    vlan_proto: str = NOT_TOLD
+    spoof_check: str = NOT_TOLD
+    trust: str = NOT_TOLD
+    link_state: str = NOT_TOLD
+    min_tx_rate_mbps: int = 0
+    max_tx_rate_mbps: int = 0
+    vgt_plus: str = "OFF"
+    rate_group: int = 0
+
+
+NOTHING_TOLD = VfSettings(mac="")
+"""Of a VF that its PF has no entry of."""
+
+
+def from_netlink(info: VfInfo) -> VfSettings:
+    """An entry of `IFLA_VFINFO_LIST`; it knows neither VGT+ nor rate groups."""
+    return VfSettings(
+        mac=info.mac,
+        vlan=info.vlan,
+        qos=info.qos,
+        vlan_proto=info.vlan_proto or NOT_TOLD,
+        spoof_check=_flag(info.spoof_check),
+        trust=_flag(info.trust),
+        link_state=_LINK_STATES.get(info.link_state, info.link_state),
+        min_tx_rate_mbps=info.min_tx_rate_mbps,
+        max_tx_rate_mbps=info.max_tx_rate_mbps,
+    )
+
+
+def _flag(value: bool | None) -> str:
+    if value is None:
+        return NOT_TOLD
+    return "ON" if value else "OFF"

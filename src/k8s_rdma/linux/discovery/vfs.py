@@ -1,0 +1,120 @@
+"""One VF, as sysfs, netlink and its PF have it at one moment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from k8s_rdma.core.kernel import Vf
+from k8s_rdma.errors import KernelError
+from k8s_rdma.linux.discovery.pci import USERSPACE_DRIVERS, PciFunction
+from k8s_rdma.linux.discovery.pfs import own_link
+from k8s_rdma.linux.discovery.rdma_devices import RdmaDevices
+from k8s_rdma.linux.discovery.vf_settings import NOTHING_TOLD
+from k8s_rdma.linux.netlink.rtnl import Link
+from k8s_rdma.linux.sysfs import Sysfs
+
+if TYPE_CHECKING:
+    from k8s_rdma.core.ids import PciAddress
+    from k8s_rdma.linux.discovery.vf_settings import VfSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What VFs are looked at against.
+
+    links: by name. owners: the links' names by the PCI address that netlink has for them, where it does.
+    default_route_links: by index. switchdev: PCI addresses of those whose embedded switch is in that mode.
+    """
+
+    sysfs: Sysfs
+    links: Mapping[str, Link]
+    owners: Mapping[str, str]
+    default_route_links: frozenset[int]
+    rdma: RdmaDevices
+    switchdev: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class SeenVf:
+    """A VF; `doubt` says what its sources disagree on, which another look may settle, or is empty."""
+
+    vf: Vf
+    doubt: str
+
+
+class _Netdev(NamedTuple):
+    """Its name while it is at home, as netlink has it, and what sysfs and netlink disagree on."""
+
+    name: str | None
+    link: Link | None = None
+    doubt: str = ""
+
+
+def see_vf(
+    around: Surroundings, index: int, pci: PciAddress, settings: VfSettings | None, pf_mtu: int
+) -> SeenVf:
+    """A VF; `settings` are None where its PF has no entry of it.
+
+    KernelError while its driver makes its netdev; OSError when it cannot be read.
+    The MTU is the PF's while the netdev is away, as nobody tells.
+    """
+    function = PciFunction(around.sysfs, pci)
+    driver = function.driver()
+    netdev = _netdev(around, function, driver, f"VF {index} ({pci})")
+    doubt = netdev.doubt or ("" if settings else "its PF tells nothing of it")
+    told = settings or NOTHING_TOLD
+    vf = Vf(
+        index=index,
+        pci=pci,
+        netdev=netdev.name,
+        mac=netdev.link.mac if netdev.link else told.mac,
+        mtu=netdev.link.mtu if netdev.link else pf_mtu,
+        min_tx_rate_mbps=told.min_tx_rate_mbps,
+        max_tx_rate_mbps=told.max_tx_rate_mbps,
+        vlan=told.vlan,
+        qos=told.qos,
+        vlan_proto=told.vlan_proto,
+        spoof_check=told.spoof_check,
+        trust=told.trust,
+        link_state=told.link_state,
+        vgt_plus=told.vgt_plus,
+        rate_group=told.rate_group,
+        rdma_device=around.rdma.of(function, netdev.link),
+        unusable=doubt or _of_no_driver(driver) or _in_use(around, netdev.link),
+    )
+    return SeenVf(vf, doubt)
+
+
+def _netdev(around: Surroundings, function: PciFunction, driver: str | None, what: str) -> _Netdev:
+    names = function.netdevs()
+    if names is None and not _of_no_driver(driver):
+        msg = f"{what}: its driver {driver} has made no netdev yet"
+        raise KernelError(msg)
+    elsewhere = around.owners.get(function.pci)
+    if not names:
+        doubt = f"netlink has {elsewhere} as its netdev, sysfs has none" if elsewhere else ""
+        return _Netdev(elsewhere, doubt=doubt)
+    link = own_link(function, names, around.links)
+    if link is None:
+        doubt = f"sysfs has {', '.join(sorted(names))} as its netdev, netlink has {elsewhere or 'none'}"
+        return _Netdev(min(names), doubt=doubt)
+    return _Netdev(link.name, link)
+
+
+def _of_no_driver(driver: str | None) -> str:
+    if driver is None:
+        return "no driver is bound to it"
+    return f"it is bound to {driver}, which makes no netdev" if driver in USERSPACE_DRIVERS else ""
+
+
+def _in_use(around: Surroundings, link: Link | None) -> str:
+    """What the host itself does with a VF at home."""
+    if link is None:
+        return ""
+    if link.index in around.default_route_links:
+        return f"the host's default route leads through its netdev {link.name}"
+    if link.master:
+        return f"its netdev {link.name} is part of link #{link.master} of the host"
+    return ""

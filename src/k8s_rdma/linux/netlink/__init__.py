@@ -1,0 +1,1 @@
+"""Netlink, and the ioctl beside it: bytes to the kernel and back."""

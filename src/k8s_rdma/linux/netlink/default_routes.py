@@ -1,0 +1,106 @@
+"""Which links the machine's own traffic leaves by, so that nobody takes them away.
+
+Source: rtnetlink(7), Linux `include/uapi/linux/{rtnetlink,nexthop}.h`, `net/ipv4/fib_semantics.c`, 6.1.
+"""
+
+from __future__ import annotations
+
+import errno
+import struct
+from typing import TYPE_CHECKING
+
+from k8s_rdma.linux.netlink.socket import NetlinkError, attributes, number, u32
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from k8s_rdma.linux.netlink.rtnl import Link, Rtnl
+
+_GETROUTE, _GETNEXTHOP = 26, 106
+_RTMSG = struct.Struct("=BBBBBBBBI")
+_NEXTHOP = struct.Struct("=HBBi")
+_NHMSG_BYTES, _GROUP_ENTRY_BYTES = 8, 8
+_RTA_OIF, _RTA_MULTIPATH, _RTA_TABLE, _RTA_NH_ID = 4, 9, 15, 30
+_NHA_ID, _NHA_GROUP, _NHA_OIF = 1, 2, 5
+_FAMILIES = (2, 10)
+_TABLE_MAIN, _UNICAST = 254, 1
+_OPEN_VSWITCH = "openvswitch"
+
+
+def default_route_links(rtnl: Rtnl, links: Iterable[Link]) -> frozenset[int]:
+    """The links that default routes of the main table lead through, of any metric, and those `below`."""
+    through: set[int] = set()
+    for family in _FAMILIES:
+        through.update(_through(rtnl, family))
+    return below(links, through)
+
+
+def below(links: Iterable[Link], indexes: Iterable[int]) -> frozenset[int]:
+    """These links with those that carry their frames: bonded and bridged ones, a VLAN's and macvlan's parent.
+
+    A port of an Open vSwitch is carried by the other ports of it: `br-ex` and the NIC have one master.
+    """
+    known = {link.index: link for link in links}
+    found: set[int] = set()
+    waiting = [index for index in indexes if index in known]
+    while waiting:
+        link = known[waiting.pop()]
+        if link.index in found:
+            continue
+        found.add(link.index)
+        waiting += (each.index for each in known.values() if each.master == link.index)
+        if link.peer_elsewhere is None and link.peer in known:
+            waiting.append(link.peer)
+        if link.kind == _OPEN_VSWITCH and link.master in known:
+            waiting.append(link.master)
+    return frozenset(found)
+
+
+def _through(rtnl: Rtnl, family: int) -> Iterator[int]:
+    """The links of one address family's default routes."""
+    for route in _default_routes(rtnl, family):
+        if _RTA_OIF in route:
+            yield number(route[_RTA_OIF])
+        elif _RTA_MULTIPATH in route:
+            yield from _multipath(route[_RTA_MULTIPATH])
+        elif _RTA_NH_ID in route:  # alone with net.ipv4.nexthop_compat_mode 0
+            yield from _nexthop_links(rtnl, number(route[_RTA_NH_ID]))
+
+
+def _default_routes(rtnl: Rtnl, family: int) -> Iterator[dict[int, bytes]]:
+    body = _RTMSG.pack(family, 0, 0, 0, _TABLE_MAIN, 0, 0, 0, 0)
+    for answer in _dump_table(rtnl, body):
+        _, prefix, _, _, _, _, _, kind, _ = _RTMSG.unpack_from(answer)
+        if prefix == 0 and kind == _UNICAST:
+            route = attributes(answer, _RTMSG.size)
+            if number(route.get(_RTA_TABLE, b"")) == _TABLE_MAIN:
+                yield route
+
+
+def _dump_table(rtnl: Rtnl, body: bytes) -> Sequence[bytes]:
+    try:
+        return rtnl.socket.dump(_GETROUTE, body, "default routes")
+    except NetlinkError as error:
+        if error.errno == errno.ENOENT:  # a namespace has no main table before its first route
+            return ()
+        raise
+
+
+def _multipath(value: bytes) -> Iterator[int]:
+    """The links of `struct rtnexthop`s."""
+    start = 0
+    while start + _NEXTHOP.size <= len(value):
+        size, _, _, index = _NEXTHOP.unpack_from(value, start)
+        yield index
+        start += max(_NEXTHOP.size, (size + 3) & ~3)
+
+
+def _nexthop_links(rtnl: Rtnl, wanted: int) -> Iterator[int]:
+    """The links of a nexthop object, or of the members of a group of such."""
+    body = bytes(_NHMSG_BYTES) + u32(_NHA_ID, wanted)
+    nexthop = attributes(rtnl.socket.get(_GETNEXTHOP, body, f"nexthop {wanted}"), _NHMSG_BYTES)
+    if _NHA_OIF in nexthop:
+        yield number(nexthop[_NHA_OIF])
+    members = nexthop.get(_NHA_GROUP, b"")
+    for start in range(0, len(members), _GROUP_ENTRY_BYTES):
+        yield from _nexthop_links(rtnl, number(members[start : start + 4]))

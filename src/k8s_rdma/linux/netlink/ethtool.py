@@ -1,0 +1,82 @@
+"""Which driver and firmware a netdev has, and which device it is of.
+
+By ioctl: netlink tells the device since Linux 5.14 (IFLA_PARENT_DEV_NAME), driver and firmware never.
+Source: Linux `include/uapi/linux/ethtool.h` (struct ethtool_drvinfo), netdevice(7).
+"""
+
+from __future__ import annotations
+
+import array
+import errno
+import fcntl
+import os
+import socket
+import struct
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Self
+
+from k8s_rdma.errors import KernelError
+from k8s_rdma.linux.netlink.socket import string
+from k8s_rdma.linux.netns import entered
+
+_SIOCETHTOOL, _GDRVINFO = 0x8946, 3
+_DRVINFO = struct.Struct("=I32s32s32s32s32s12s5I")
+_IFREQ = struct.Struct("@16sP16x")
+_IFNAME_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverInfo:
+    """What a netdev's driver says of itself; empty what it does not say.
+
+    bus_info: for a PCI function its address, for others whatever their driver thought of.
+    """
+
+    driver: str
+    firmware: str
+    bus_info: str
+
+
+class Ethtool:
+    """Asks about netdevs of one namespace. It keeps that alive; close it soon unless it is one's own."""
+
+    def __init__(self, namespace: int | None = None) -> None:
+        """Open in the namespace of this descriptor, by default in the calling thread's own."""
+        with nullcontext() if namespace is None else entered(namespace):
+            self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._socket.close()
+
+    def driver_info(self, name: str) -> DriverInfo | None:
+        """Of the netdev of that name; None when its driver says nothing. KernelError when there is none."""
+        packed = name.encode()
+        if len(packed) >= _IFNAME_BYTES:
+            raise _failure(name, errno.ENODEV)
+        answer = array.array("B", _DRVINFO.pack(_GDRVINFO, *[b""] * 6, *[0] * 5))
+        try:
+            fcntl.ioctl(self._socket, _SIOCETHTOOL, _IFREQ.pack(packed, answer.buffer_info()[0]))
+        except OSError as error:
+            if error.errno == errno.EOPNOTSUPP:
+                return None
+            raise _failure(name, error.errno or errno.EIO) from error
+        _, driver, _, firmware, bus_info, *_ = _DRVINFO.unpack(answer)
+        return DriverInfo(driver=_text(driver), firmware=_text(firmware), bus_info=_text(bus_info))
+
+
+def _text(value: bytes) -> str:
+    """Drivers write `N/A` for what they do not know."""
+    found = string(value.partition(b"\0")[0])
+    return "" if found == "N/A" else found
+
+
+def _failure(name: str, number: int) -> KernelError:
+    return KernelError(f"driver of {name}: {errno.errorcode.get(number, number)}: {os.strerror(number)}")

@@ -1,0 +1,142 @@
+"""RDMA netlink: the RDMA devices of one network namespace, and their way into another.
+
+Source: Linux `include/uapi/rdma/rdma_netlink.h` and `drivers/infiniband/core/nldev.c`, 6.1; rdma-system(8).
+"""
+
+from __future__ import annotations
+
+import errno
+from contextlib import nullcontext
+from enum import StrEnum, unique
+from typing import Self
+
+from k8s_rdma.linux.discovery.queries import RdmaDevice, RdmaPort
+from k8s_rdma.linux.netlink.socket import (
+    RDMA,
+    NetlinkError,
+    NetlinkSocket,
+    attributes,
+    connect,
+    each_attribute,
+    number,
+    string,
+    u32,
+)
+from k8s_rdma.linux.netns import entered
+
+_NLDEV = 5 << 10
+_GET, _SET, _PORT_GET, _SYS_GET, _STAT_GET = (_NLDEV + command for command in (1, 2, 5, 6, 17))
+_DEV_INDEX, _DEV_NAME, _PORT_INDEX, _FW_VERSION, _NODE_GUID = 1, 2, 3, 5, 6
+_PORT_STATE, _NDEV_INDEX, _NETNS_MODE, _NET_NS_FD = 12, 50, 66, 68
+_HWCOUNTERS, _HWCOUNTER_NAME, _HWCOUNTER_VALUE = 80, 82, 83
+
+_PORT_STATES = ("NOP", "DOWN", "INIT", "ARMED", "ACTIVE", "ACTIVE_DEFER")
+"""`enum ib_port_state`, include/rdma/ib_verbs.h."""
+
+_ATTEMPTS = 5
+
+
+@unique
+class NetnsMode(StrEnum):
+    """Whether all namespaces see every RDMA device, or each its own only (as it must be to give one away)."""
+
+    EXCLUSIVE = "exclusive"
+    SHARED = "shared"
+
+
+class RdmaNetlink:
+    """One namespace's RDMA devices. Every failure is a `NetlinkError`.
+
+    It keeps the namespace alive; close it soon unless it is one's own. A descriptor must stay open as long.
+    """
+
+    def __init__(self, namespace: int | None = None, *, socket: NetlinkSocket | None = None) -> None:
+        """Open in the namespace of this descriptor, by default in the thread's own; or ask by `socket`.
+
+        NetlinkError EPROTONOSUPPORT while the kernel knows no RDMA (no driver has loaded `ib_core`).
+        """
+        self._namespace = namespace
+        try:
+            self._socket = socket or NetlinkSocket(connect(RDMA, namespace))
+        except OSError as error:
+            raise NetlinkError("RDMA netlink", error.errno or errno.EIO) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._socket.close()
+
+    def netns_mode(self) -> NetnsMode:
+        """The mode of this machine (`rdma system`)."""
+        found = attributes(self._socket.get(_SYS_GET, b"", "RDMA namespace mode"))
+        return NetnsMode.SHARED if number(found[_NETNS_MODE]) else NetnsMode.EXCLUSIVE
+
+    def devices(self) -> tuple[RdmaDevice, ...]:
+        """All that this namespace sees, ordered by index."""
+        for _ in range(_ATTEMPTS):
+            try:
+                found = map(attributes, self._socket.dump(_GET, b"", "RDMA devices"))
+                return tuple(sorted((self._device(each) for each in found), key=lambda device: device.index))
+            except NetlinkError as error:
+                if error.errno != errno.EINVAL:  # a device that went after it was listed
+                    raise
+        raise NetlinkError("RDMA devices", errno.EINTR, f"changed under way {_ATTEMPTS} times")
+
+    def indexes(self) -> dict[str, int]:
+        """The devices that this namespace sees, by name; one request, where `devices` makes one for each."""
+        found = map(attributes, self._socket.dump(_GET, b"", "RDMA devices"))
+        return {string(each[_DEV_NAME]): number(each[_DEV_INDEX]) for each in found}
+
+    def hw_counters(self, index: int) -> dict[str, int]:
+        """A device's `hw_counters` by the kernel's names, those of its first port; none where it has none."""
+        try:
+            answer = self._socket.get(
+                _STAT_GET, u32(_DEV_INDEX, index) + u32(_PORT_INDEX, 1), f"counters of RDMA device #{index}"
+            )
+        except NetlinkError as error:
+            if error.errno in (errno.EINVAL, errno.EOPNOTSUPP):  # no such device here; it has no counters
+                return {}
+            raise
+        entries = (attributes(entry) for _, entry in each_attribute(attributes(answer)[_HWCOUNTERS]))
+        return {string(entry[_HWCOUNTER_NAME]): number(entry[_HWCOUNTER_VALUE]) for entry in entries}
+
+    def move(self, index: int, namespace: int, what: str) -> None:
+        """Bring a device of this namespace into another one (a descriptor); `what` begins the error.
+
+        Whatever has it open is cut off. EOPNOTSUPP in the shared mode, and of a driver that cannot;
+        EINVAL when there is no such device here.
+        """
+        # A device is taken from the namespace of the thread that asks, whatever that of its socket is
+        # (ib_device_set_netns_put, drivers/infiniband/core/device.c: ENODEV).
+        with nullcontext() if self._namespace is None else entered(self._namespace):
+            self._socket.do(_SET, u32(_DEV_INDEX, index) + u32(_NET_NS_FD, namespace), what)
+
+    def _device(self, found: dict[int, bytes]) -> RdmaDevice:
+        index, name = number(found[_DEV_INDEX]), string(found[_DEV_NAME])
+        ports = self._socket.dump(_PORT_GET, u32(_DEV_INDEX, index), f"ports of RDMA device {name}")
+        return RdmaDevice(
+            index=index,
+            name=name,
+            node_guid=_guid(found.get(_NODE_GUID, b"")),
+            firmware=string(found.get(_FW_VERSION, b"")),
+            ports=tuple(_port(attributes(port)) for port in ports),
+        )
+
+
+def _port(found: dict[int, bytes]) -> RdmaPort:
+    state = number(found.get(_PORT_STATE, b""))
+    return RdmaPort(
+        number=number(found[_PORT_INDEX]),
+        state=_PORT_STATES[state] if state < len(_PORT_STATES) else str(state),
+        netdev_index=number(found[_NDEV_INDEX]) if _NDEV_INDEX in found else None,
+    )
+
+
+def _guid(value: bytes) -> str:
+    """As in sysfs, `f0e2:2eff:fe4a:8ec6`; the kernel tells a number in the machine's byte order."""
+    return number(value).to_bytes(8, "big").hex(":", 2) if value else ""

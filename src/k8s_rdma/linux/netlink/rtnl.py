@@ -1,0 +1,295 @@
+"""Route netlink: links, addresses and routes of one network namespace.
+
+Links are asked for by name or index, one at a time; the whole list only where everything is wanted.
+Source: rtnetlink(7), Linux `include/uapi/linux/{rtnetlink,if_link,if_addr}.h`.
+"""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+from k8s_rdma.linux.netlink.socket import (
+    CREATE,
+    EXCL,
+    REPLACE,
+    ROUTE,
+    NetlinkError,
+    NetlinkSocket,
+    attribute,
+    attributes,
+    connect,
+    nested,
+    number,
+    string,
+    text,
+    u32,
+)
+
+if TYPE_CHECKING:
+    from k8s_rdma.core.step import Route
+
+_NEWLINK, _DELLINK, _GETLINK, _SETLINK = 16, 17, 18, 19
+_NEWADDR, _DELADDR, _GETADDR = 20, 21, 22
+_NEWROUTE = 24
+_GETNSID = 90
+
+_ADDRESS, _IFNAME, _MTU, _LINK, _MASTER, _LINKINFO, _IFALIAS = 1, 3, 4, 5, 10, 18, 20
+_AF_SPEC, _NET_NS_FD, _EXT_MASK, _CARRIER, _LINK_NETNSID = 26, 28, 29, 33, 37
+_PARENT_DEV_NAME = 56
+_INFO_KIND = 1
+_SKIP_STATS = 8
+_IFF_UP = 1
+_NETNSA_NSID, _NETNSA_FD = 1, 3
+_AF_INET, _AF_INET6 = 2, 10
+_INET_CONF, _INET6_ADDR_GEN_MODE = 1, 8
+_ARP_ANNOUNCE, _ARP_IGNORE = 18, 19
+_IFA_ADDRESS, _IFA_LOCAL = 1, 2
+_IFA_F_NODAD, _SCOPE_LINK = 2, 253
+_RTA_DST, _RTA_OIF, _RTA_GATEWAY = 1, 4, 5
+_TABLE_MAIN, _PROTO_BOOT, _TYPE_UNICAST = 254, 3, 1
+
+_IFINFO = struct.Struct("=BxHiII")
+_IFADDR = struct.Struct("=BBBBI")
+_RTMSG = struct.Struct("=BBBBBBBBI")
+_SHOWN = u32(_EXT_MASK, _SKIP_STATS)
+
+Address = ipaddress.IPv4Interface | ipaddress.IPv6Interface
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """A netdev.
+
+    peer: index of the other end of a veth pair, in this namespace unless `peer_elsewhere`.
+    peer_elsewhere: this namespace's number for the one that the peer is in; None when it is this one.
+    type: ARPHRD_*, 1 for Ethernet and 32 for InfiniBand (`include/uapi/linux/if_arp.h`).
+    device: what it is a netdev of, a PCI address for one of a PCI function (since Linux 5.14).
+    """
+
+    index: int
+    name: str
+    mac: str
+    mtu: int
+    up: bool
+    carrier: bool
+    kind: str
+    master: int
+    alias: str
+    peer: int
+    peer_elsewhere: int | None
+    type: int = 1
+    device: str = ""
+
+
+class Rtnl:
+    """One namespace's links, addresses and routes. Every failure is a `NetlinkError`.
+
+    It keeps the namespace alive; close it soon unless it is one's own.
+    """
+
+    def __init__(self, namespace: int | None = None, *, socket: NetlinkSocket | None = None) -> None:
+        """Open in the namespace of this descriptor, by default in the thread's own; or ask by `socket`."""
+        self.socket = socket or NetlinkSocket(connect(ROUTE, namespace))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the socket."""
+        self.socket.close()
+
+    def links(self) -> list[Link]:
+        """All there are."""
+        return [
+            _link(body) for body in self.socket.dump(_GETLINK, _IFINFO.pack(0, 0, 0, 0, 0) + _SHOWN, "links")
+        ]
+
+    def link(self, name: str) -> Link | None:
+        """The one of that name, if there is one."""
+        return self._find(0, text(_IFNAME, name), name)
+
+    def link_at(self, index: int) -> Link | None:
+        """The one of that index, if there is one."""
+        return self._find(index, b"", f"#{index}")
+
+    def details(self, index: int, filters: int, what: str) -> dict[int, bytes]:
+        """A link's attributes, with those that are only told to who asks for them (RTEXT_FILTER_*)."""
+        body = _IFINFO.pack(0, 0, index, 0, 0) + u32(_EXT_MASK, filters)
+        return attributes(self.socket.get(_GETLINK, body, what), _IFINFO.size)
+
+    def create(self, what: str, *attributes: bytes) -> None:
+        """Make a link; `what` begins the error when it cannot be."""
+        body = _IFINFO.pack(0, 0, 0, 0, 0) + b"".join(attributes)
+        self.socket.do(_NEWLINK, body, what, CREATE | EXCL)
+
+    def delete(self, index: int, what: str) -> None:
+        """Destroy a link, and the other end of a pair with it; holds when it is gone."""
+        try:
+            self.socket.do(_DELLINK, _IFINFO.pack(0, 0, index, 0, 0), what)
+        except NetlinkError as error:
+            if error.errno != errno.ENODEV:
+                raise
+
+    def change(self, index: int, what: str, *attributes: bytes, up: bool | None = None) -> None:
+        """Change a link in one message; `what` begins the error when that is refused."""
+        body = _IFINFO.pack(0, 0, index, int(bool(up)), 0 if up is None else _IFF_UP) + b"".join(attributes)
+        self.socket.do(_SETLINK, body, what)
+
+    def number_of(self, namespace: int) -> int | None:
+        """This namespace's number for another one (a descriptor), as in `Link.peer_elsewhere`."""
+        body = struct.pack("=Bxxx", 0) + u32(_NETNSA_FD, namespace)
+        found = struct.unpack(
+            "=i", attributes(self.socket.get(_GETNSID, body, "namespace number"), 4)[_NETNSA_NSID]
+        )
+        return None if found[0] < 0 else int(found[0])
+
+    def addresses(self, index: int) -> list[Address]:
+        """A link's addresses."""
+        body = _IFADDR.pack(0, 0, 0, 0, index)
+        return [_address(each) for each in self.socket.dump(_GETADDR, body, f"addresses of link #{index}")]
+
+    def add_address(self, index: int, address: Address, what: str) -> None:
+        """Give a link an address; holds when it has it.
+
+        IPv6 ones are usable at once: duplicate detection (RFC 4862) is left out, as every address here
+        was leased by an IPAM plugin, and a pod's first connection would fail while it lasts.
+        """
+        self.socket.do(_NEWADDR, _address_body(index, address), what, CREATE | REPLACE)
+
+    def delete_address(self, index: int, address: Address, what: str) -> None:
+        """Take an address from a link, whoever is at its other end; holds when it is gone."""
+        family = _AF_INET if address.version == 4 else _AF_INET6
+        body = _IFADDR.pack(family, address.network.prefixlen, 0, 0, index)
+        try:
+            self.socket.do(_DELADDR, body + attribute(_IFA_LOCAL, address.ip.packed), what)
+        except NetlinkError as error:
+            if error.errno != errno.EADDRNOTAVAIL:
+                raise
+
+    def add_route(self, index: int, route: Route, what: str) -> None:
+        """Add a route through a link to the main table.
+
+        One to the same destination that exists stays, and no error is raised: with several interfaces
+        in one subnet the first one's wins, as with the reference CNI plugins (`pkg/ipam`, ConfigureIface).
+        """
+        destination = ipaddress.ip_network(route.dst, strict=False)
+        family = _AF_INET if destination.version == 4 else _AF_INET6
+        scope = _SCOPE_LINK if route.gateway is None and family == _AF_INET else 0
+        body = _RTMSG.pack(
+            family, destination.prefixlen, 0, 0, _TABLE_MAIN, _PROTO_BOOT, scope, _TYPE_UNICAST, 0
+        ) + u32(_RTA_OIF, index)
+        if destination.prefixlen:
+            body += attribute(_RTA_DST, destination.network_address.packed)
+        if route.gateway is not None:
+            body += attribute(_RTA_GATEWAY, ipaddress.ip_address(route.gateway).packed)
+        try:
+            self.socket.do(_NEWROUTE, body, what, CREATE | EXCL)
+        except NetlinkError as error:
+            if error.errno != errno.EEXIST:
+                raise
+
+    def _find(self, index: int, attributes: bytes, what: str) -> Link | None:
+        body = _IFINFO.pack(0, 0, index, 0, 0) + _SHOWN + attributes
+        try:
+            return _link(self.socket.get(_GETLINK, body, f"link {what}"))
+        except NetlinkError as error:
+            if error.errno == errno.ENODEV:
+                return None
+            raise
+
+
+def of_kind(kind: str, *data: bytes) -> bytes:
+    """A new link's kind, and what is particular to it."""
+    return nested(_LINKINFO, text(_INFO_KIND, kind), *data)
+
+
+def named(name: str) -> bytes:
+    """A link's name."""
+    return text(_IFNAME, name)
+
+
+def with_mac(mac: str) -> bytes:
+    """A link's hardware address, `aa:bb:cc:dd:ee:ff`."""
+    return attribute(_ADDRESS, bytes.fromhex(mac.replace(":", "")))
+
+
+def with_mtu(mtu: int) -> bytes:
+    """A link's MTU in bytes."""
+    return u32(_MTU, mtu)
+
+
+def with_alias(alias: str) -> bytes:
+    """A link's alias: up to 255 bytes that the kernel keeps for whoever wants."""
+    return attribute(_IFALIAS, alias.encode())
+
+
+def in_namespace(namespace: int) -> bytes:
+    """The namespace (a descriptor) that a link shall be in; with `named` under that name at once."""
+    return u32(_NET_NS_FD, namespace)
+
+
+def enslaved_to(index: int) -> bytes:
+    """A link's master; 0 for none."""
+    return u32(_MASTER, index)
+
+
+def answering_for_itself() -> bytes:
+    """ARP only for an interface's own addresses (arp_ignore 1, arp_announce 2 of ip-sysctl).
+
+    By default Linux answers for any address of the machine on any interface, so of several interfaces in
+    one subnet the fastest to answer would get all traffic, and reservations on the others be void.
+    """
+    settings = nested(_INET_CONF, u32(_ARP_IGNORE, 1), u32(_ARP_ANNOUNCE, 2))
+    return nested(_AF_SPEC, nested(_AF_INET, settings))
+
+
+def without_link_local() -> bytes:
+    """No IPv6 link-local address, so that a link that only carries others' frames sends none itself."""
+    return nested(_AF_SPEC, nested(_AF_INET6, attribute(_INET6_ADDR_GEN_MODE, b"\x01")))
+
+
+def _link(body: bytes) -> Link:
+    _, kind, index, flags, _ = _IFINFO.unpack_from(body)
+    found = attributes(body, _IFINFO.size)
+    elsewhere = found.get(_LINK_NETNSID)
+    return Link(
+        index=index,
+        name=string(found[_IFNAME]),
+        mac=found.get(_ADDRESS, b"").hex(":"),
+        mtu=number(found.get(_MTU, b"")),
+        up=bool(flags & _IFF_UP),
+        carrier=bool(number(found.get(_CARRIER, b""))),
+        kind=string(attributes(found.get(_LINKINFO, b"")).get(_INFO_KIND, b"")),
+        master=number(found.get(_MASTER, b"")),
+        alias=string(found.get(_IFALIAS, b"")),
+        peer=number(found.get(_LINK, b"")),
+        peer_elsewhere=None if elsewhere is None else struct.unpack("=i", elsewhere)[0],
+        type=kind,
+        device=string(found.get(_PARENT_DEV_NAME, b"")),
+    )
+
+
+def _address(body: bytes) -> Address:
+    _, prefix, _, _, _ = _IFADDR.unpack_from(body)
+    found = attributes(body, _IFADDR.size)
+    packed = found.get(_IFA_LOCAL) or found[_IFA_ADDRESS]
+    return ipaddress.ip_interface((packed, prefix))
+
+
+def _address_body(index: int, address: Address) -> bytes:
+    packed = address.ip.packed
+    if address.version == 4:
+        header, local = (
+            _IFADDR.pack(_AF_INET, address.network.prefixlen, 0, 0, index),
+            attribute(_IFA_LOCAL, packed),
+        )
+        return header + local + attribute(_IFA_ADDRESS, packed)
+    header = _IFADDR.pack(_AF_INET6, address.network.prefixlen, _IFA_F_NODAD, 0, index)
+    return header + attribute(_IFA_LOCAL, packed) + attribute(_IFA_ADDRESS, packed)

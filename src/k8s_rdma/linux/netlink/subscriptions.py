@@ -1,0 +1,121 @@
+"""What the kernel tells of changes, and what of it has to be looked at again.
+
+Source: rtnetlink(7) RTNLGRP_LINK, Linux `lib/kobject_uevent.c` (group 1 is the kernel's own, 2 is udev's),
+`include/uapi/rdma/rdma_netlink.h` (RDMA_NL_GROUP_NOTIFY since 6.12).
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from k8s_rdma.linux.netlink.socket import KOBJECT_UEVENT, RDMA, ROUTE
+
+_LINK_GROUP, _UEVENT_GROUP, _NOTIFY_GROUP = 1, 1, 4
+_MESSAGE_AND_LINK = struct.Struct("=16x4xi")  # nlmsghdr, ifinfomsg up to its index
+_UEVENT_BYTES = 8192
+_SO_RCVBUFFORCE = 33
+
+
+@dataclass(frozen=True, slots=True)
+class Dirty:
+    """What changed: the links of these indexes, or whatever may be.
+
+    everything: messages were lost, a PCI function came, went or changed, or a watched file did.
+    """
+
+    links: frozenset[int] = frozenset()
+    everything: bool = False
+
+
+@dataclass(slots=True)
+class Gathering:
+    """What changed until now."""
+
+    links: set[int] = field(default_factory=set)
+    everything: bool = False
+
+    def taken(self) -> Dirty:
+        """What it holds; then it holds nothing."""
+        dirty = Dirty(frozenset(self.links), self.everything)
+        self.links.clear()
+        self.everything = False
+        return dirty
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subscription:
+    """A group of a netlink family.
+
+    read: notes what a message says, and whether it is of interest.
+    size: how much of a message it reads, bytes; the kernel drops the rest.
+    optional: whether to do without where the kernel has no such family or keeps it for root.
+    """
+
+    family: int
+    group: int
+    read: Callable[[bytes, Gathering], bool]
+    size: int
+    optional: bool = False
+
+    def open(self, queue_bytes: int) -> socket.socket | None:
+        """A socket that gets its messages in the calling thread's namespace, without waiting for one."""
+        try:
+            opened = socket.socket(
+                socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK, self.family
+            )
+        except OSError:
+            if self.optional:
+                return None
+            raise
+        try:
+            _make_room(opened, queue_bytes)
+            opened.bind((0, 1 << self.group - 1))
+        except OSError as error:
+            opened.close()
+            if self.optional and error.errno == errno.EPERM:
+                return None
+            raise
+        return opened
+
+
+def _make_room(opened: socket.socket, queue_bytes: int) -> None:
+    try:
+        opened.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, queue_bytes)
+    except PermissionError:  # without CAP_NET_ADMIN up to net.core.rmem_max
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, queue_bytes)
+
+
+def _link(message: bytes, gathering: Gathering) -> bool:
+    """Links made, moved, renamed and gone, their state and carrier, and the settings of a PF's VFs."""
+    gathering.links.add(_MESSAGE_AND_LINK.unpack_from(message)[0])
+    return True
+
+
+def _uevent(message: bytes, gathering: Gathering) -> bool:
+    """`ACTION@DEVPATH` and `KEY=value`s, each ended by NUL."""
+    values = dict(line.split(b"=", 1) for line in message.split(b"\0") if b"=" in line)
+    match values.get(b"SUBSYSTEM"):
+        case b"net":
+            gathering.links.add(int(values.get(b"IFINDEX", b"0")))
+        case b"pci":
+            gathering.everything = True
+        case b"infiniband":
+            pass  # for its sake no link and no VF's settings are other than they were
+        case _:
+            return False
+    return True
+
+
+def _rdma(_message: bytes, _gathering: Gathering) -> bool:
+    """RDMA devices, and which netdev their ports have: as with uevents of them."""
+    return True
+
+
+LINKS = Subscription(family=ROUTE, group=_LINK_GROUP, read=_link, size=_MESSAGE_AND_LINK.size)
+UEVENTS = Subscription(family=KOBJECT_UEVENT, group=_UEVENT_GROUP, read=_uevent, size=_UEVENT_BYTES)
+RDMA_EVENTS = Subscription(family=RDMA, group=_NOTIFY_GROUP, read=_rdma, size=1, optional=True)
+"""Also ports that got or lost their netdev; without it, uevents tell of RDMA devices that come and go."""

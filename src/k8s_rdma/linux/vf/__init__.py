@@ -1,0 +1,1 @@
+"""VFs changed: made, moved, rated, brought home."""

@@ -1,0 +1,77 @@
+"""A VF's netdev in the host's namespace, made what it was before it was given away."""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING
+
+from k8s_rdma.errors import KernelError
+from k8s_rdma.linux.netlink.rtnl import named, with_mac, with_mtu
+from k8s_rdma.linux.netlink.socket import NetlinkError
+from k8s_rdma.linux.pod_interface import make_bare
+from k8s_rdma.linux.vf.places import words
+
+if TYPE_CHECKING:
+    from k8s_rdma.core.step import VfHome, VfRef
+    from k8s_rdma.linux.netlink.rtnl import Link, Rtnl
+
+_INFINIBAND = 32  # ARPHRD_INFINIBAND: such an address is a queue pair's and the port's, and not to be set
+_MAC_REFUSED = (errno.EPERM, errno.EACCES, errno.EADDRNOTAVAIL)
+
+
+def make_as_at_home(index: int, vf: VfRef, home: VfHome, rtnl: Rtnl) -> None:
+    """Give the netdev of this index name, MAC and MTU of `home`, down and without addresses.
+
+    KernelError when that does not hold afterwards, such as when the name is taken.
+    """
+    link = _link(index, vf, rtnl)
+    what = f"{words(vf)}: {home.name} as it was"
+    make_bare(link, rtnl, what)
+    if link.name != home.name:
+        if rtnl.link(home.name) is not None:
+            msg = f"{words(vf)}: came home as {link.name}; its name {home.name} is taken there"
+            raise KernelError(msg)
+        rtnl.change(index, f"{what}: name", named(home.name))
+    if link.mtu != home.mtu:
+        rtnl.change(index, f"{what}: MTU {home.mtu}", with_mtu(home.mtu))
+    if link.mac != home.mac and link.type != _INFINIBAND:
+        _restore_mac(link, vf, home, rtnl)
+    found = _link(index, vf, rtnl)
+    mac = found.mac if found.type == _INFINIBAND else home.mac
+    if (found.name, found.mac, found.mtu) != (home.name, mac, home.mtu):
+        msg = f"{what}: wanted {home}, found {found.name}, {found.mac}, MTU {found.mtu}"
+        raise KernelError(msg)
+
+
+def _restore_mac(link: Link, vf: VfRef, home: VfHome, rtnl: Rtnl) -> None:
+    what = f"{words(vf)}: MAC {home.mac}, which is {link.mac} now"
+    try:
+        rtnl.change(link.index, what, with_mac(home.mac))
+    except NetlinkError as error:
+        if error.errno not in _MAC_REFUSED:
+            raise
+        _restore_mac_of_one_that_is_up(link, vf, home, rtnl)
+
+
+def _restore_mac_of_one_that_is_up(link: Link, vf: VfRef, home: VfHome, rtnl: Rtnl) -> None:
+    """Once more while the netdev is up: after a reset of its PF, igbvf is listened to only when it was up."""
+    what = f"{words(vf)}: MAC {home.mac}, which is {link.mac} now"
+    try:
+        rtnl.change(link.index, f"{what}: up", up=True)
+        rtnl.change(link.index, what, with_mac(home.mac))
+    except NetlinkError as error:
+        why = (
+            f"the PF has set the VF's MAC, and lets it have no other: "
+            f"`ip link set dev <PF> vf {vf.index} mac {home.mac}` makes both agree"
+        )
+        raise KernelError(str(error), details=why if error.errno in _MAC_REFUSED else "") from error
+    finally:
+        make_bare(_link(link.index, vf, rtnl), rtnl, what)
+
+
+def _link(index: int, vf: VfRef, rtnl: Rtnl) -> Link:
+    link = rtnl.link_at(index)
+    if link is None:
+        msg = f"{words(vf)}: its netdev (#{index}) has just gone away again"
+        raise KernelError(msg)
+    return link

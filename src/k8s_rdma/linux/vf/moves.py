@@ -1,0 +1,163 @@
+"""VFs on their way into pods' namespaces and home again."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from k8s_rdma.core.step import NetnsRef
+from k8s_rdma.errors import KernelError
+from k8s_rdma.linux.netlink.rtnl import Rtnl, in_namespace, named
+from k8s_rdma.linux.pod_interface import make_bare
+from k8s_rdma.linux.vf.home import make_as_at_home
+from k8s_rdma.linux.vf.places import netdev_of, words
+
+if TYPE_CHECKING:
+    from k8s_rdma.core.ids import PciAddress
+    from k8s_rdma.core.step import BringHome, GiveVf, VfRef
+    from k8s_rdma.linux.netlink.rtnl import Link
+    from k8s_rdma.linux.netns import Namespaces
+    from k8s_rdma.linux.vf.places import Host, VfPlaces
+    from k8s_rdma.linux.vf.rdma import VfRdma
+
+RETURN_TIMEOUT_S = 10.0
+"""For the kernel to end a namespace that nobody is in: it returns netdevs from a work queue of its own, after
+grace periods, one namespace after the other (`cleanup_net`, net/core/net_namespace.c)."""
+
+_POLL_S = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """Where a VF went, and the index of its netdev there."""
+
+    netns: NetnsRef
+    index: int
+
+
+class VfMoves:
+    """Carries out GiveVf and BringHome. What it remembers saves looks and tells who was given a VF."""
+
+    def __init__(
+        self,
+        *,
+        host: Host,
+        namespaces: Namespaces,
+        places: VfPlaces,
+        rdma: VfRdma,
+        return_timeout_s: float = RETURN_TIMEOUT_S,
+    ) -> None:
+        """return_timeout_s: see `RETURN_TIMEOUT_S`."""
+        self._rtnl, self._host = host
+        self._namespaces = namespaces
+        self._places = places
+        self._rdma = rdma
+        self._return_timeout_s = return_timeout_s
+        self._given: dict[VfRef, _Given] = {}
+        self._awaited: tuple[tuple[NetnsRef, bool] | None, float] = None, 0.0
+
+    def give(self, step: GiveVf) -> None:
+        """Make a VF be in a namespace under a name."""
+        pci = self._places.function(step.vf).pci
+        with self._namespaces.existing(step.netns) as namespace, Rtnl(namespace) as there:
+            link = self._places.at_home(step.vf)
+            if link is None:
+                link = netdev_of(pci, there, namespace, index=self._index(step.vf, step.netns))
+                self._rename(link, step, there)
+                self._rdma.give(pci, None, namespace, words(step.vf))
+            else:
+                self._send(link, pci, step, there, namespace)
+            found = there.link(step.ifname)
+            if found is None or netdev_of(pci, there, namespace, index=found.index) != found:
+                msg = f"{words(step.vf)}: moved to {step.netns.path}, but it is not there as {step.ifname}"
+                raise KernelError(msg)
+            self._given[step.vf] = _Given(step.netns, found.index)
+
+    def _send(self, link: Link, pci: PciAddress, step: GiveVf, there: Rtnl, namespace: int) -> None:
+        what = f"{words(step.vf)}: move to {step.netns.path} as {step.ifname}"
+        _require_free(there, step.ifname, what)
+        self._rtnl.change(link.index, f"{what}: down", up=False)
+        self._rdma.give(pci, link.index, namespace, what)
+        self._rtnl.change(link.index, what, in_namespace(namespace), named(step.ifname))
+
+    def bring_home(self, step: BringHome) -> None:
+        """Make a VF be at home as it was, from wherever it is unless it serves another namespace.
+
+        One without a netdev, as while another driver has it, has none to bring home.
+        """
+        function = self._places.function(step.vf)
+        if function.netdevs() is None:
+            return
+        pci = function.pci
+        away = self._places.at_home(step.vf) is None
+        given = self._given.get(step.vf)
+        if away and given is not None and given.netns != step.netns:
+            return
+        with self._namespaces.opened(step.netns) as namespace:
+            if namespace is not None and not self._fetch(pci, step, namespace, away=away) and given is None:
+                return
+        link = self._await(pci, step, alive=namespace is not None)
+        make_as_at_home(link.index, step.vf, step.home, self._rtnl)
+        self._given.pop(step.vf, None)
+
+    def _rename(self, link: Link | None, step: GiveVf, there: Rtnl) -> None:
+        """Make the name hold of a VF that is given already; KernelError when it is in another namespace."""
+        if link is None:
+            driver = self._places.function(step.vf).driver()
+            where = "it is in another namespace" if driver else "no driver has it, so it has no netdev"
+            msg = f"{words(step.vf)}: wanted in {step.netns.path}, but {where}"
+            raise KernelError(msg)
+        if link.name != step.ifname:
+            what = f"{words(step.vf)}: rename to {step.ifname} in {step.netns.path}"
+            _require_free(there, step.ifname, what)
+            there.change(link.index, f"{what}: down", up=False)
+            there.change(link.index, what, named(step.ifname))
+
+    def _fetch(self, pci: PciAddress, step: BringHome, namespace: int, *, away: bool) -> bool:
+        """Move what is in a namespace home from there; whether the VF is not in yet another one."""
+        what = f"{words(step.vf)}: move home from {step.netns.path} as {step.home.name}"
+        if not away:
+            self._rdma.bring_home(pci, None, namespace, what)
+            return True
+        with Rtnl(namespace) as there:
+            link = netdev_of(pci, there, namespace, index=self._index(step.vf, step.netns))
+            if link is None:
+                return False
+            _require_free(self._rtnl, step.home.name, what)
+            make_bare(link, there, what)
+            self._rdma.bring_home(pci, link.index, namespace, what)
+            there.change(link.index, what, in_namespace(self._host), named(step.home.name))
+        return True
+
+    def _await(self, pci: PciAddress, step: BringHome, *, alive: bool) -> Link:
+        """The VF's netdev once that and its RDMA device are at home; KernelError when they do not come.
+
+        One deadline for all VFs of a namespace: a node whose kernel is stuck is not kept for each of 60.
+        """
+        while True:
+            link, elsewhere = self._places.at_home(step.vf), self._rdma.elsewhere(pci)
+            if link is not None and not elsewhere:
+                return link
+            if self._awaited[0] != (step.netns, alive):
+                self._awaited = (step.netns, alive), time.monotonic() + self._return_timeout_s
+            if time.monotonic() > self._awaited[1]:
+                what = f"its RDMA device {elsewhere}" if link else "its netdev"
+                where = "where it is not" if alive else "which is gone"
+                msg = (
+                    f"{words(step.vf)}: {what} was given to {step.netns.path}, {where} now, "
+                    f"and did not come home within {self._return_timeout_s:g} s"
+                )
+                raise KernelError(msg)
+            time.sleep(_POLL_S)
+
+    def _index(self, vf: VfRef, netns: NetnsRef) -> int | None:
+        given = self._given.get(vf)
+        return given.index if given is not None and given.netns == netns else None
+
+
+def _require_free(rtnl: Rtnl, name: str, what: str) -> None:
+    # A message that moves and renames would move first, and only then find the name taken.
+    if rtnl.link(name) is not None:
+        msg = f"{what}: the name {name} is taken there"
+        raise KernelError(msg)

@@ -1,0 +1,106 @@
+"""Where the netdev of a VF is: known by its PCI address, never by its name, which is the pod's to change."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from k8s_rdma.core.ids import pci_address
+from k8s_rdma.errors import KernelError
+from k8s_rdma.linux.discovery.pci import PciFunction
+from k8s_rdma.linux.discovery.pfs import own_link
+from k8s_rdma.linux.netlink.ethtool import Ethtool
+
+if TYPE_CHECKING:
+    from k8s_rdma.core.ids import PciAddress
+    from k8s_rdma.core.step import VfRef
+    from k8s_rdma.linux.netlink.rtnl import Link, Rtnl
+    from k8s_rdma.linux.sysfs import Sysfs
+
+_LOOKS = 3
+"""At a netdev that is renamed, or comes, while it is looked at."""
+
+
+class Host(NamedTuple):
+    """The network namespace where VFs are at home: its links, and a descriptor of it."""
+
+    rtnl: Rtnl
+    namespace: int
+
+
+class VfPlaces:
+    """Finds VFs, and their netdevs in the host's namespace."""
+
+    def __init__(self, host: Host, sysfs: Sysfs) -> None:
+        """Sysfs of that namespace."""
+        self._rtnl = host.rtnl
+        self._sysfs = sysfs
+
+    def function(self, vf: VfRef) -> PciFunction:
+        """The VF's PCI function. KernelError when there is none such."""
+        try:
+            return PciFunction(
+                self._sysfs, pci_address(self._sysfs.target(f"bus/pci/devices/{vf.pf}/virtfn{vf.index}"))
+            )
+        except FileNotFoundError as error:
+            msg = f"{words(vf)}: unknown: {self._what_there_is(vf.pf)}"
+            raise KernelError(msg) from error
+        except OSError as error:
+            msg = f"{words(vf)}: cannot be looked at: {error.strerror}"
+            raise KernelError(msg) from error
+
+    def at_home(self, vf: VfRef) -> Link | None:
+        """Its netdev in the host's namespace; None when it is not there. KernelError for an unknown VF."""
+        function = self.function(vf)
+        for _ in range(_LOOKS):
+            names = function.netdevs()
+            if not names:
+                return None
+            links = {name: link for name in names if (link := self._rtnl.link(name))}
+            found = own_link(function, names, links)
+            if found is not None:
+                return found
+        msg = f"{words(vf)}: sysfs gives it {', '.join(sorted(names or ()))}, of which netlink knows nothing"
+        raise KernelError(msg)
+
+    def _what_there_is(self, pf: PciAddress) -> str:
+        function = PciFunction(self._sysfs, pf)
+        try:
+            names, count = function.netdevs(), len(function.vfs())
+        except OSError:
+            return "there is no such PF"
+        return f"{min(names or ('that PF',))} has {count} VFs"
+
+
+def netdev_of(pci: PciAddress, there: Rtnl, namespace: int, *, index: int | None = None) -> Link | None:
+    """The netdev of a function in a namespace (a socket there, and its descriptor); None if it is not there.
+
+    index: which it had when last seen; to look at all of 60 links for each of them would take long.
+    """
+    if index is not None:
+        link = there.link_at(index)
+        if link is not None and _device(link, namespace) == pci:
+            return link
+    return netdevs_by_device(there, namespace).get(pci)
+
+
+def netdevs_by_device(there: Rtnl, namespace: int) -> dict[str, Link]:
+    """The netdev of each function that has one in a namespace (a socket there, and its descriptor).
+
+    Beside it there may be IPoIB interfaces of other partitions, whose peer it is.
+    """
+    links = sorted(there.links(), key=lambda link: link.index, reverse=True)
+    return {device: link for link in links if not link.peer and (device := _device(link, namespace))}
+
+
+def words(vf: VfRef) -> str:
+    """A VF at the beginning of a message."""
+    return f"VF {vf.index} of PF {vf.pf}"
+
+
+def _device(link: Link, namespace: int) -> str:
+    """What a link is a netdev of; virtual links have a kind, those of hardware none."""
+    if link.device or link.kind:
+        return link.device
+    with Ethtool(namespace) as ethtool:  # Linux before 5.14 tells no IFLA_PARENT_DEV_NAME
+        found = ethtool.driver_info(link.name)
+    return found.bus_info if found else ""

@@ -1,0 +1,90 @@
+"""Rates of VFs: checked, written where they differ, read back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from k8s_rdma.core.rate_check import check_rates
+from k8s_rdma.core.step import VfRate
+from k8s_rdma.errors import KernelError
+from k8s_rdma.linux.drivers import explain, understood_max
+from k8s_rdma.linux.netlink import vf_config
+from k8s_rdma.linux.netlink.socket import NetlinkError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from k8s_rdma.core.kernel import PfState
+    from k8s_rdma.core.step import SetRates
+    from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
+    from k8s_rdma.linux.discovery.queries import VfInfo
+    from k8s_rdma.linux.netlink.rtnl import Rtnl
+
+_ROUNDS = 2
+"""The second is for rates that somebody else has changed since they were last seen."""
+
+
+def set_rates(
+    step: SetRates, pf: PfState, *, queries: NetlinkQueries, index: int, seen: Mapping[int, VfRate]
+) -> dict[int, VfRate]:
+    """Program rates on VFs of a PF (the netdev of that index); returns those of all its VFs, read back.
+
+    seen: the rates of all its VFs when last looked at. One query when they still are so: the kernel holds its
+    RTNL lock 1-2 ms a VF for it.
+    KernelError, and nothing is written, when one of them cannot be; when the driver refuses one or reads
+    back another, those before it are written.
+    """
+    for rate in step.rates:
+        if rate.index not in seen:
+            msg = f"VF {rate.index} of PF {step.pf}: unknown: {pf.name} has {len(seen)} VFs"
+            raise KernelError(msg)
+    check_rates(step, ability=pf.rates, link_mbps=pf.link_mbps, before=seen)
+    for _ in range(_ROUNDS):
+        _write(step, pf, queries.rtnl, index, seen)
+        seen = rates_of(pf, queries.vf_infos(index))
+        if not _differing(step, seen):
+            return dict(seen)
+    wrong = _differing(step, seen)[0]
+    msg = f"VF {wrong.index} of PF {step.pf}: read back {seen.get(wrong.index)}, set {wrong}"
+    raise KernelError(msg)
+
+
+def with_rates(pf: PfState, rates: Mapping[int, VfRate]) -> PfState:
+    """The PF with these rates of its VFs."""
+    vfs = (
+        replace(
+            vf,
+            min_tx_rate_mbps=rates[vf.index].min_tx_rate_mbps,
+            max_tx_rate_mbps=rates[vf.index].max_tx_rate_mbps,
+        )
+        for vf in pf.vfs
+        if vf.index in rates
+    )
+    return replace(pf, vfs=tuple(vfs))
+
+
+def rates_of(pf: PfState, infos: Iterable[VfInfo]) -> dict[int, VfRate]:
+    """The rates that a query told, by VF."""
+    return {
+        info.index: VfRate(
+            info.index,
+            info.min_tx_rate_mbps,
+            understood_max(pf.driver, info.max_tx_rate_mbps, pf.link_mbps),
+        )
+        for info in infos
+    }
+
+
+def _write(step: SetRates, pf: PfState, rtnl: Rtnl, index: int, seen: Mapping[int, VfRate]) -> None:
+    differing = _differing(step, seen)
+    if not differing:
+        return
+    try:
+        vf_config.set_rates(rtnl, index, f"rates on PF {step.pf} ({pf.name})", differing)
+    except NetlinkError as error:
+        raise KernelError(str(error), details=explain(pf.driver, error.errno)) from error
+
+
+def _differing(step: SetRates, seen: Mapping[int, VfRate]) -> list[VfRate]:
+    return [rate for rate in step.rates if seen.get(rate.index) != rate]

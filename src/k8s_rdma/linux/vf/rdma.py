@@ -1,0 +1,104 @@
+"""The RDMA devices of VFs on their way into pods' namespaces and home again.
+
+Only where each namespace sees its own RDMA devices; in the shared mode all see all, and nothing is moved.
+Source: Linux `drivers/infiniband/core/device.c` (6.1), `rdma_dev_change_netns`; rdma-system(8).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from k8s_rdma.linux.netlink.rdma import NetnsMode, RdmaNetlink
+from k8s_rdma.linux.sysfs import is_gone
+
+if TYPE_CHECKING:
+    from k8s_rdma.core.ids import PciAddress
+    from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
+    from k8s_rdma.linux.sysfs import Sysfs
+
+
+class VfRdma:
+    """Finds and moves them.
+
+    A namespace that ends gives its RDMA devices back before its netdevs: `rdma_dev_net_ops` are registered
+    after `default_device_ops`, and left in reverse order.
+    """
+
+    def __init__(self, *, queries: NetlinkQueries, sysfs: Sysfs, host: int) -> None:
+        """All of the namespace where VFs are at home; `host` is its descriptor."""
+        self._queries = queries
+        self._sysfs = sysfs
+        self._host = host
+
+    def give(self, pci: PciAddress, netdev: int | None, namespace: int, what: str) -> None:
+        """Move the RDMA device of a VF from here into a namespace (a descriptor).
+
+        netdev: the index of the VF's netdev while that is here, too.
+        """
+        here = self._exclusive()
+        if here is not None:
+            _move(self._of(pci, netdev, here), here, namespace, what)
+
+    def bring_home(self, pci: PciAddress, netdev: int | None, namespace: int, what: str) -> None:
+        """Move it here from that namespace; `netdev` is an index there."""
+        if self._exclusive() is not None:
+            with RdmaNetlink(namespace) as there:
+                _move(self._of(pci, netdev, there), there, self._host, what)
+
+    def counters(self, pci: PciAddress, netdev: int | None, namespace: int) -> dict[str, int]:
+        """The `hw_counters` of a VF's RDMA device in that namespace; `netdev` is an index there."""
+        if self._queries.rdma() is None:
+            return {}
+        with RdmaNetlink(namespace) as there:
+            for index in self._of(pci, netdev, there).values():
+                return there.hw_counters(index)
+        return {}
+
+    def elsewhere(self, pci: PciAddress) -> str:
+        """The VF's RDMA device by name if it is in another namespace; empty if here, or there is none."""
+        if self._exclusive() is None:
+            return ""
+        names = self._names(pci)
+        return next((name for name in sorted(names) if not self._is_here(name)), "")
+
+    def _exclusive(self) -> RdmaNetlink | None:
+        here = self._queries.rdma()
+        return here if here is not None and here.netns_mode() is NetnsMode.EXCLUSIVE else None
+
+    def _of(self, pci: PciAddress, netdev: int | None, rdma: RdmaNetlink) -> dict[str, int]:
+        """Name and index of the VF's device among those that a namespace sees."""
+        names = self._names(pci)
+        if names:
+            return {name: index for name, index in rdma.indexes().items() if name in names}
+        if netdev is None:
+            return {}
+        # Soft devices have no PCI function, and where ib_uverbs is not loaded none tells by sysfs.
+        return {
+            device.name: device.index
+            for device in rdma.devices()
+            if any(port.netdev_index == netdev for port in device.ports)
+        }
+
+    def _names(self, pci: PciAddress) -> set[str]:
+        """By sysfs, which shows character devices, unlike `infiniband/`, wherever their RDMA device is."""
+        function = f"bus/pci/devices/{pci}"
+        names = set(self._sysfs.names_if_any(f"{function}/infiniband") or ())
+        for verbs in self._sysfs.names_if_any(f"{function}/infiniband_verbs") or ():
+            name = self._sysfs.value_if_any(f"{function}/infiniband_verbs/{verbs}/ibdev")
+            if name:
+                names.add(name)
+        return names
+
+    def _is_here(self, name: str) -> bool:
+        try:
+            self._sysfs.names(f"class/infiniband/{name}")
+        except OSError as error:
+            if is_gone(error):
+                return False
+            raise
+        return True
+
+
+def _move(devices: dict[str, int], rdma: RdmaNetlink, namespace: int, what: str) -> None:
+    for name, index in devices.items():
+        rdma.move(index, namespace, f"{what}: RDMA device {name}")
