@@ -48,7 +48,7 @@ def link(index: int, name: str, device: str = "", **changes: object) -> Link:
 
 @dataclass
 class Answers:
-    """`linux.discovery.queries.Queries` that answers what it holds; `asked` are the PFs asked about their VFs."""
+    """`Queries` that answers what it holds; `asked` are the PFs asked about their VFs."""
 
     by_name: dict[str, Link] = field(default_factory=dict)
     vfs: dict[int, list[VfInfo]] = field(default_factory=dict)

@@ -101,7 +101,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     sysfs: `Entry` by path below its root, without `/` at either end; a tree in the file.
     vfs: by the PF's index. eswitch_modes: by PCI address. firmware: by netdev.
-    refused: questions (of `linux.discovery.queries.Queries`) that are answered with an error, by name, and argument
+    refused: questions (of `Queries`) that are answered with an error, by name, and argument
         where there is one: `firmware eth0`.
     """
 

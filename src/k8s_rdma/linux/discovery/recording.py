@@ -125,7 +125,7 @@ class RecordingSysfs(Sysfs):
 
 
 class RecordingQueries:
-    """Other `linux.discovery.queries.Queries`, noting each answer; a refusal is noted and answered with nothing.
+    """Other `Queries`, noting each answer; a refusal is noted and answered with nothing.
 
     So whoever asks goes on: one question that needs a privilege leaves no hole where the others would be.
     """
