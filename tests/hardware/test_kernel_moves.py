@@ -11,7 +11,7 @@ import pytest
 
 from contract.hardware_lab import FEWEST_VFS, PFS, needs_hardware
 from contract.lab import give, home_of, state_of
-from contract.linux_lab import DEADLINE_S, run
+from contract.linux_lab import DEADLINE_S, inside, ip, run
 from k8s_rdma.core.step import ConfigureInterface, VfRef
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
@@ -105,7 +105,7 @@ def test_vfs_that_the_kernel_does_not_return_are_errors_and_waited_for_once_for_
     assert [home_of(lab, step.vf) for step in steps] == [step.home for step in steps]
 
 
-def test_vf_is_waited_for_when_whoever_lives_there_moved_it_on(lab, vf):
+def test_vf_is_waited_for_and_nothing_else_taken_when_whoever_lives_there_moved_it_on(lab, vf):
     kernel, netns, nested = (
         lab.another_kernel(return_timeout_s=NOT_COMING_S),
         lab.namespace(),
@@ -113,9 +113,12 @@ def test_vf_is_waited_for_when_whoever_lives_there_moved_it_on(lab, vf):
     )
     step = give(lab, vf, netns)
     kernel.apply(step)
-    run("nsenter", f"--net={netns.path}", "ip", "link", "set", "rdma0", "netns", nested.path)
+    index = str(ip(netns, "link", "show", "rdma0")[0]["ifindex"])
+    run(*inside(netns), "ip", "link", "set", "rdma0", "netns", nested.path)
+    run(*inside(netns), "ip", "link", "add", "rdma0", "index", index, "type", "bridge")
     with pytest.raises(KernelError, match="did not come home"):
         kernel.apply(step.inverse)
+    assert lab.seen("rdma0", netns) is not None
     lab.destroy(nested)
     lab.another_kernel().apply(
         step.inverse

@@ -120,6 +120,17 @@ def test_minimum_rates_are_programmed_and_read_back_where_a_driver_takes_them():
         assert "max_tx_rate 200Mbps, min_tx_rate 100Mbps" in shown
 
 
+def test_rates_hold_although_those_seen_last_were_old():
+    with simulated_pf(8) as name, NetlinkQueries() as queries:
+        pf, index = simulated(name, queries)
+        wanted = (VfRate(0, 100, 200), VfRate(1, 0, 30))
+        old = rates_of(pf, queries.vf_infos(index)) | {rate.index: rate for rate in wanted}
+        now = set_rates(
+            SetRates(pf=NOWHERE, rates=wanted, previous=()), pf, queries=queries, index=index, seen=old
+        )
+        assert (now[0], now[1]) == wanted
+
+
 @pytest.mark.parametrize(
     ("rates", "why"),
     [
