@@ -114,7 +114,7 @@ def test_hardware_is_looked_at_once_after_a_burst_of_changes(machine: Machine) -
 
 def test_rest_between_looks_grows_with_what_a_look_takes(machine: Machine) -> None:
     async def scenario(it: Kept) -> None:
-        it.node.observer.last_s = 0.25  # what 200 VFs take on some drivers
+        it.node.scanner.last_s = 0.25  # what 200 VFs take on some drivers
         machine.hardware.changed()
         assert await it.patience.next() == 2.5
 
@@ -177,7 +177,7 @@ def test_silence_of_the_kernel_makes_the_node_unreadable_when_it_lasts(machine: 
         machine.hardware.silent = ""
         assert await it.patience.pass_by() == RECONCILE_S
         assert (await it.report()).unreadable == ()
-        assert it.node.observer.scans.failed == 2
+        assert it.node.scanner.scans.failed == 2
 
     run(machine, scenario)
 

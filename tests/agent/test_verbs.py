@@ -14,11 +14,13 @@ from agent.machine import PLUGINS, Machine, asks, call
 from factories import PF0, PF1
 from k8s_rdma.agent.ipam import IpamPlugins, addressing
 from k8s_rdma.agent.node import Node, Sandbox
+from k8s_rdma.core.allocation import foreign_vfs
 from k8s_rdma.core.ids import ContainerId, NodeName, PodUid
 from k8s_rdma.core.kernel import Unreadable
 from k8s_rdma.core.ledger import Attachment, Ipam, Phase, Pod, Receipt
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.plan import plan
+from k8s_rdma.core.step import VfRef
 from k8s_rdma.errors import STATUS, TRY_AGAIN_LATER, K8sRdmaError, Reason
 from k8s_rdma.wire.annotation import ANNOTATION, parse_request
 from k8s_rdma.wire.netconf import decode_netconf, ipam_of
@@ -591,6 +593,57 @@ def test_delete_succeeds_when_the_pf_is_there_no_more(machine: Machine) -> None:
             machine.hardware.remove_pf(receipt.interfaces[0].vf.pf)
             await verbs.delete(call("DEL"))
             assert not node.ledger.receipts
+
+    run(scenario)
+
+
+def test_delete_succeeds_when_some_vfs_are_there_no_more(machine: Machine) -> None:
+    async def scenario() -> None:
+        with machine.running() as (node, verbs):
+            netns = machine.hardware.create_namespace()
+            stdin = machine.stdin(asks({"min_tx_rate": 5}, {"min_tx_rate": 6}, {"min_tx_rate": 7}))
+            receipt, _ = await verbs.add(call("ADD"), netns, stdin)
+            assert [interface.vf for interface in receipt.interfaces] == [
+                VfRef(PF0, index) for index in range(3)
+            ]
+            machine.hardware.remove_vfs(PF0, but=2)
+            await verbs.delete(call("DEL"))
+            assert not node.ledger.receipts
+            assert not foreign_vfs(machine.kernel.observe(), node.ledger)
+
+    run(scenario)
+
+
+def test_start_ends_what_a_reboot_left_of_vfs_that_are_made_no_more(machine: Machine) -> None:
+    async def before() -> None:
+        with machine.running() as (_, verbs):
+            netns = machine.hardware.create_namespace()
+            await verbs.add(call("ADD"), netns, machine.stdin(asks({"min_tx_rate": 5})))
+
+    async def after() -> None:
+        with machine.running(boot_id="boot-2") as (node, verbs):
+            assert await verbs.reconcile()
+            assert not node.ledger.receipts
+
+    run(before)
+    machine.hardware.remove_vfs(PF0, but=0)
+    run(after)
+
+
+def test_delete_takes_nothing_for_gone_that_cannot_be_looked_at(machine: Machine) -> None:
+    async def scenario() -> None:
+        with machine.running() as (node, verbs):
+            netns = machine.hardware.create_namespace()
+            await verbs.add(call("ADD"), netns, machine.stdin(asks({"min_tx_rate": 5})))
+            machine.hardware.remove_vfs(PF0, but=0)
+            machine.hardware.silent = "netlink says no"
+            with pytest.raises(K8sRdmaError, match="not undone"):
+                await verbs.delete(call("DEL"))
+            machine.hardware.silent = ""
+            machine.hardware.set_unreadable(Unreadable("PF f0", "no answer"))
+            with pytest.raises(K8sRdmaError, match="not undone"):
+                await verbs.delete(call("DEL"))
+            assert node.ledger.receipts
 
     run(scenario)
 

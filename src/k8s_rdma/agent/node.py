@@ -10,28 +10,28 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from k8s_rdma.agent.observer import Observer
+from k8s_rdma.agent.release import release
+from k8s_rdma.agent.scanner import Scanner
 from k8s_rdma.core.adoption import Candidate, candidates
 from k8s_rdma.core.allocation import choose_vfs, decide, given, returned
 from k8s_rdma.core.ledger import AllocatedInterface, Attachment, Ipam, Phase, Pod, Receipt
 from k8s_rdma.core.placement import Rejection
-from k8s_rdma.core.plan import claims, plan, undo
-from k8s_rdma.core.step import BringHome, GiveVf, NetnsRef, SetRates
+from k8s_rdma.core.plan import plan
+from k8s_rdma.core.step import NetnsRef
 from k8s_rdma.errors import K8sRdmaError, KernelError, LedgerError, Reason
 from k8s_rdma.wire.adopt import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from k8s_rdma.agent.markers import Markers
     from k8s_rdma.core.adoption import Scope
-    from k8s_rdma.core.ids import ContainerId, NodeName, PciAddress
+    from k8s_rdma.core.ids import ContainerId, NodeName
     from k8s_rdma.core.kernel import Hardware, Kernel, VfCounters
     from k8s_rdma.core.ledger import Ledger
     from k8s_rdma.core.placement import Placement
     from k8s_rdma.core.plan import Addressing
     from k8s_rdma.core.request import Request
-    from k8s_rdma.core.step import Step
     from k8s_rdma.linux.receipts import Receipts
 
 
@@ -67,13 +67,6 @@ class Adopted:
     why: str
 
 
-class RatesLeftError(KernelError):
-    """All VFs of an attachment are home, and some still have its rates.
-
-    Many drivers take no rates while the link is down, not even 0. Until they do, the receipt stays.
-    """
-
-
 class Node:
     """One node's devices and who holds them."""
 
@@ -86,17 +79,17 @@ class Node:
         self._receipts = receipts
         self._markers = markers
         self._boot_id = boot_id
-        self.observer = Observer(kernel)
+        self.scanner = Scanner(kernel)
         self.ledger: Ledger = receipts.load()
-        self.hardware: Hardware = self.observer.look()
+        self.hardware: Hardware = self.scanner.look()
         self._markers.replace_all({key.container for key in self.ledger.receipts})
 
     def refresh(self) -> bool:
         """Observe the hardware anew; whether anything differs from before.
 
-        What was seen last stands while the kernel cannot be asked; see `Observer.look_again`.
+        What was seen last stands while the kernel cannot be asked; see `Scanner.look_again`.
         """
-        before, self.hardware = self.hardware, self.observer.look_again(self.hardware)
+        before, self.hardware = self.hardware, self.scanner.look_again(self.hardware)
         return before != self.hardware
 
     def prepare(self, sandbox: Sandbox, request: Request, promised: Placement | None) -> Receipt | Rejection:
@@ -107,7 +100,7 @@ class Node:
         """
         for held in self.ledger.of_pod(sandbox.pod.uid):
             raise held_elsewhere(held)
-        if self.observer.incomplete:
+        if self.scanner.incomplete:
             self.refresh()
         self._require_seen(promised)
         interfaces = self._choose(sandbox, request, promised)
@@ -135,8 +128,8 @@ class Node:
 
     def _require_seen(self, promised: Placement | None) -> None:
         """K8sRdmaError (`UNREADABLE_NODE`) when it is not known what there is where it was promised."""
-        if self.observer.error:
-            msg = f"node {self.name}: its hardware cannot be looked at: {self.observer.error}; try again"
+        if self.scanner.error:
+            msg = f"node {self.name}: its hardware cannot be looked at: {self.scanner.error}; try again"
             raise K8sRdmaError(msg, reason=Reason.UNREADABLE_NODE)
         missing = {each.pf for each in promised.interfaces} if promised else set()
         missing -= {pf.pci for pf in self.hardware.pfs}
@@ -172,15 +165,14 @@ class Node:
         for step in plan(receipt, addressing):
             self._kernel.apply(step)
         attached = replace(receipt, phase=Phase.ATTACHED)
+        self.hardware = given(self.hardware, attached.interfaces)  # first: a report may be made in between
         self._record(attached)
-        self.hardware = given(self.hardware, attached.interfaces)
         return attached
 
     def detach(self, receipt: Receipt) -> None:
         """Bring every VF of a receipt home, wherever its ADD stopped; the receipt stays until `forget`.
 
-        Tries everything and raises one KernelError that names all that failed; RatesLeftError when that is
-        only rates.
+        Tries everything and fails as `release`.
         """
         releasing = replace(receipt, phase=Phase.RELEASING)
         self.ledger = self.ledger.with_receipt(releasing)
@@ -188,12 +180,7 @@ class Node:
         # full disk must not keep VFs in pods.
         with suppress(LedgerError):
             self._receipts.put(releasing)
-        failed = self._undo(undo(claims(releasing)))
-        if failed:
-            msg = f"container {receipt.attachment.container}: {len(failed)} of its VFs' changes not undone"
-            rates_only = all(isinstance(step, SetRates) for step, _ in failed)
-            kind = RatesLeftError if rates_only else KernelError
-            raise kind(msg, details="; ".join(why for _, why in failed))
+        release(releasing, self._kernel, self.scanner.look)
         self.hardware = returned(self.hardware, receipt.interfaces)
 
     def forget(self, attachment: Attachment) -> None:
@@ -218,7 +205,7 @@ class Node:
 
         MalformedError when there is no such VF, KernelError when the hardware cannot be looked at.
         """
-        self.hardware = self.observer.look()
+        self.hardware = self.scanner.look()
         adopted = tuple(self._adopt(each, dry_run) for each in candidates(self.hardware, self.ledger, scope))
         if not dry_run:
             self.refresh()
@@ -255,33 +242,6 @@ class Node:
     def _unmark(self, container: ContainerId) -> None:
         if not self.ledger.of_container(container):
             self._markers.discard(container)
-
-    def _undo(self, steps: Iterable[Step]) -> list[tuple[Step, str]]:
-        """Apply all; what failed and why, but for steps on PFs that are there no more, which hold."""
-        failures = []
-        for step in steps:
-            try:
-                self._kernel.apply(step)
-            except KernelError as error:
-                failures.append((step, str(error)))
-        if not failures:
-            return []
-        hardware = self.observer.look()
-        if hardware.unreadable:
-            return failures
-        there = {pf.pci for pf in hardware.pfs}
-        return [(step, why) for step, why in failures if pf_of(step) in there]
-
-
-def pf_of(step: Step) -> PciAddress | None:
-    """The PF that a step changes something of; None for one that is about a pod's interface only."""
-    match step:
-        case SetRates():
-            return step.pf
-        case GiveVf() | BringHome():
-            return step.vf.pf
-        case _:
-            return None
 
 
 def held_elsewhere(receipt: Receipt) -> K8sRdmaError:

@@ -83,7 +83,7 @@ class Sampler:
             _log.warning("sample_failed", error=str(error))
 
     def _told(self) -> Counters:
-        scans = self._node.observer.scans
+        scans = self._node.scanner.scans
         return Counters(
             node=self._node.name,
             age_s=None if self._taken_at is None else round(self._now() - self._taken_at, 3),

@@ -72,15 +72,15 @@ class Upkeep:
         while True:
             changed = await self._changed_within(self._patience_s())
             if changed:
-                await self._pause(max(SETTLE_S, REST_FACTOR * self._node.observer.last_s))
-            due = changed or self._node.observer.incomplete
+                await self._pause(max(SETTLE_S, REST_FACTOR * self._node.scanner.last_s))
+            due = changed or self._node.scanner.incomplete
             if due:
                 await self._look()
             if await self._verbs.reconcile() or due:
                 await self._reporter.publish()
 
     def _patience_s(self) -> float:
-        return max(FIRST_RETRY_S, self._retry_s) if self._node.observer.incomplete else RECONCILE_S
+        return max(FIRST_RETRY_S, self._retry_s) if self._node.scanner.incomplete else RECONCILE_S
 
     async def _changed_within(self, timeout_s: float) -> bool:
         either = [
@@ -101,10 +101,10 @@ class Upkeep:
                 await self._verbs.idle()
         self.hardware_changed.clear()
         await self._worker.run(self._node.refresh)
-        observer = self._node.observer
-        if observer.incomplete:
+        scanner = self._node.scanner
+        if scanner.incomplete:
             self._retry_s = min(max(FIRST_RETRY_S, 2 * self._retry_s), LAST_RETRY_S)
             unreadable = [f"{item.what}: {item.why}" for item in self._node.hardware.unreadable]
-            _log.warning("observe_failed", error=observer.error, unreadable=unreadable)
+            _log.warning("observe_failed", error=scanner.error, unreadable=unreadable)
         else:
             self._retry_s = 0.0

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import structlog
 
 from k8s_rdma.agent.ipam import addressing
-from k8s_rdma.agent.node import RatesLeftError, Sandbox, rejected
+from k8s_rdma.agent.node import Sandbox, rejected
+from k8s_rdma.agent.release import RatesLeftError
 from k8s_rdma.agent.turns import Turns
 from k8s_rdma.agent.wanted import wanted
 from k8s_rdma.core.ids import PodUid

@@ -188,8 +188,14 @@ class FakeMachine:
 
     def remove_pf(self, pci: PciAddress) -> None:
         """Let a PF vanish with its VFs, wherever they are."""
+        self.remove_vfs(pci, but=0)
         del self.pfs[pci]
-        for vf in [each for each in self.functions if each.pf == pci]:
+        self.changed()
+
+    def remove_vfs(self, pci: PciAddress, *, but: int) -> None:
+        """Let a PF have only so many VFs; the others vanish, wherever they are."""
+        self.pfs[pci] = replace(self.pfs[pci], vfs=but)
+        for vf in [each for each in self.functions if each.pf == pci and each.index >= but]:
             self._devices.remove(self.functions.pop(vf).device)
             del self.counters[vf]
         self.changed()

@@ -28,7 +28,7 @@ class Scans:
     seconds: float = 0.0
 
 
-class Observer:
+class Scanner:
     """Looks for the node; used from one thread, read from others.
 
     error: why the last look failed altogether; empty when it did not.
