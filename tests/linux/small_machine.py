@@ -53,6 +53,7 @@ class Answers:
     by_name: dict[str, Link] = field(default_factory=dict)
     vfs: dict[int, list[VfInfo]] = field(default_factory=dict)
     routes: frozenset[int] = frozenset()
+    addressed: frozenset[int] = frozenset()
     rdma: list[RdmaDevice] = field(default_factory=list)
     modes: dict[str, str] = field(default_factory=dict)
     firmwares: dict[str, str] = field(default_factory=dict)
@@ -69,6 +70,9 @@ class Answers:
 
     def default_route_links(self) -> frozenset[int]:
         return self.routes
+
+    def addressed_links(self) -> frozenset[int]:
+        return self.addressed
 
     def rdma_devices(self) -> list[RdmaDevice]:
         return self.rdma

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
+import struct
 import threading
 from contextlib import contextmanager
 
@@ -11,7 +13,7 @@ import pytest
 from contract.linux_lab import needs_namespaces
 from k8s_rdma.linux.changes import Changes
 from k8s_rdma.linux.netlink.rtnl import Rtnl, named, of_kind
-from k8s_rdma.linux.netlink.subscriptions import LINKS, UEVENTS, Dirty, Gathering
+from k8s_rdma.linux.netlink.subscriptions import ADDRESSES, LINKS, UEVENTS, Dirty, Gathering
 from k8s_rdma.linux.netns import create_namespace, entered
 
 pytestmark = needs_namespaces
@@ -67,6 +69,31 @@ def test_watcher_is_told_when_a_link_comes_changes_and_goes(rtnl):
             told.clear()
             change()
         assert told.wait(DEADLINE_S)
+
+
+@pytest.mark.parametrize("text", ["10.0.0.1/24", "fd00::1/64"])
+def test_watcher_is_told_when_an_address_comes_and_goes_and_no_link_is_dirty(rtnl, bridge, text):
+    address, told = ipaddress.ip_interface(text), threading.Event()
+    rtnl.change(bridge, "up", up=True)
+    with watching(told.set, (ADDRESSES,)) as changes:
+        for change in (rtnl.add_address, rtnl.delete_address):
+            change(bridge, address, "change")
+            assert told.wait(DEADLINE_S)
+            told.clear()
+            assert changes.dirty() == NOTHING
+
+
+@pytest.mark.parametrize(("scope", "interesting"), [(0, True), (200, True), (253, False), (254, False)])
+def test_address_that_every_link_gives_itself_is_of_no_interest(scope, interesting):
+    message = struct.pack("=16xBBBBI", 10, 64, 0, scope, 7)
+    assert ADDRESSES.read(message[: ADDRESSES.size], Gathering()) is interesting
+
+
+def test_what_is_listened_to_by_default_holds_addresses(rtnl, bridge):
+    watcher = Watcher()
+    with Changes(watcher):
+        rtnl.add_address(bridge, ipaddress.ip_interface("10.0.0.1/24"), "add")
+        watcher.wait()
 
 
 def test_watcher_is_told_of_one_namespace_only_and_not_after_the_end(rtnl):

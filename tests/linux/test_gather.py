@@ -94,12 +94,25 @@ def test_record_holds_what_was_refused_and_all_the_rest() -> None:
     assert failure.value.errno == errno.EPERM
 
 
+def test_record_holds_which_links_have_an_address() -> None:
+    machine = recorded(next(path for path in MACHINES if path.stem == "connectx5"))
+    assert gathered(machine).addressed_links == (2, 6, 19)
+
+
+def test_record_of_a_machine_without_the_list_has_no_link_with_an_address() -> None:
+    assert recorded(MACHINES[0]).queries.addressed_links() == frozenset()
+
+
 def test_record_leaves_out_the_ends_of_pods_interfaces() -> None:
     machine = recorded(MACHINES[0])
     veth = LinkEntry(index=99, name="veth0123abcd", kind="veth", mac="02:00:00:00:00:99")
-    links = msgspec.structs.replace(machine.machine, links=(*machine.machine.links, veth))
+    index = machine.machine.links[0].index
+    links = msgspec.structs.replace(
+        machine.machine, links=(*machine.machine.links, veth), addressed_links=(index, 99)
+    )
     record = gathered(RecordedMachine(links))
     assert [link.index for link in record.links] == [link.index for link in machine.machine.links]
+    assert record.addressed_links == (index,)
     assert any("veth" in each for each in record.about.replaced)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import struct
 from pathlib import Path
 
@@ -53,6 +54,19 @@ def test_firmware_is_empty_when_the_driver_tells_none(queries):
     assert (queries.firmware("a"), queries.firmware("lo")) == ("", "")
     with pytest.raises(KernelError):
         queries.firmware("absent")
+
+
+def test_links_with_an_address_are_those_with_more_than_a_link_local_one(queries, rtnl):
+    ends = rtnl.link("a").index, rtnl.link("a").peer
+    for index in ends:
+        rtnl.change(index, "up", up=True)
+    rtnl.change(rtnl.link("lo").index, "up", up=True)
+    assert queries.addressed_links() == frozenset()
+    for index, text in zip(ends, ("10.0.0.7/24", "fd00::7/64"), strict=True):
+        rtnl.add_address(index, ipaddress.ip_interface(text), "add")
+    assert queries.addressed_links() == frozenset(ends)
+    rtnl.delete_address(ends[0], ipaddress.ip_interface("10.0.0.7/24"), "delete")
+    assert queries.addressed_links() == {ends[1]}
 
 
 def test_no_default_route_no_switch_and_no_rdma_device_where_there_is_none(queries):

@@ -16,7 +16,7 @@ from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.discovery.observation import Observer
 from k8s_rdma.linux.drivers import ability
 from k8s_rdma.linux.sysfs import Sysfs
-from linux.small_machine import PF, PF1, vf_pci
+from linux.small_machine import PF, PF1, link, vf_pci
 from linux.test_vf_settings import CONFIG
 
 if TYPE_CHECKING:
@@ -68,11 +68,11 @@ def observed(machine: SmallMachine) -> PfState:
 def driver_leaves(machine: SmallMachine) -> None:
     """What a driver of NICs does when it is unbound."""
     device = machine.at(machine.device(PF))
-    for link in device.glob("virtfn*"):
-        machine.remove_netdev(link.resolve().name, next((link / "net").iterdir()).name)
-        machine.at(f"bus/pci/devices/{link.resolve().name}").unlink()
-        shutil.rmtree(link.resolve())
-        link.unlink()
+    for virtfn in device.glob("virtfn*"):
+        machine.remove_netdev(virtfn.resolve().name, next((virtfn / "net").iterdir()).name)
+        machine.at(f"bus/pci/devices/{virtfn.resolve().name}").unlink()
+        shutil.rmtree(virtfn.resolve())
+        virtfn.unlink()
     machine.remove_netdev(PF, "eth0")
     (device / "net").rmdir()
     (device / "sriov_numvfs").write_text("0\n")
@@ -178,6 +178,20 @@ def test_vf_that_the_host_uses_is_unusable(machine: SmallMachine) -> None:
     assert "default route" in first
     assert "#99" in second
     assert third == ""
+
+
+def test_vf_with_an_address_of_the_host_is_unusable_and_says_what_to_do(machine: SmallMachine) -> None:
+    machine.add_pf(vfs=3)
+    machine.answers.by_name["vlan7"] = link(50, "vlan7", peer=12, kind="vlan")
+    machine.answers.addressed = frozenset({11, 50})
+    observer = machine.observer()
+    first, second, third = (vf.unusable for vf in only_pf(observer.observe()).vfs)
+    assert "eth11" in first
+    assert "take the address off" in first
+    assert "or on a link above" in second
+    assert third == ""
+    machine.answers.addressed = frozenset()
+    assert [vf.unusable for vf in only_pf(observer.observe(frozenset())).vfs] == ["", "", ""]
 
 
 def test_vf_of_which_its_pf_tells_nothing_is_unusable_after_a_second_look(machine: SmallMachine) -> None:

@@ -142,6 +142,11 @@ def test_connectx5_tells_what_became_of_its_vfs() -> None:
     assert (vfs[0].spoof_check, vfs[0].trust, vfs[0].link_state) == ("OFF", "OFF", "Follow")
 
 
+def test_vf_with_an_address_of_the_host_is_not_free() -> None:
+    assert not_free(seen("connectx5"), pf=1).keys() == {1}
+    assert "IP address on its netdev enp59s0f1v1" in not_free(seen("connectx5"), pf=1)[1]
+
+
 def test_port_without_a_link_has_no_speed_and_says_so() -> None:
     port = seen("connectx5").pfs[1]
     assert (port.name, port.link_mbps, len(port.vfs)) == ("enp59s0f1np1", None, 2)

@@ -29,6 +29,7 @@ vfs:
   2:
   - {index: 0, mac: '52:54:00:00:01:00', spoof_check: true, max_tx_rate_mbps: 100}
 default_route_links: [2, 3]
+addressed_links: [3, 4]
 rdma_devices:
 - {index: 0, name: rxe0, ports: [{number: 1, state: ACTIVE, netdev_index: 4}]}
 - {index: 1, name: rxe1, ports: [{number: 1, state: ACTIVE, netdev_index: 3}]}
@@ -121,6 +122,7 @@ def test_queries_answer_from_the_file(machine) -> None:
         (4, "eth2", False, ""),
     ]
     assert queries.default_route_links() == {2, 3}
+    assert queries.addressed_links() == {3, 4}
     assert queries.rdma_devices()[1].ports == (RdmaPort(number=1, state="ACTIVE", netdev_index=3),)
     assert queries.eswitch_modes() == {PF: "legacy"}
     assert (queries.firmware("eth0"), queries.firmware("eth1")) == ("1.2", "")
@@ -147,6 +149,7 @@ def test_driver_that_leaves_takes_netdevs_vfs_and_what_stands_on_them(machine) -
     assert [link.name for link in queries.links()] == ["eth1"]
     assert [device.name for device in queries.rdma_devices()] == ["rxe1"]
     assert queries.default_route_links() == {3}
+    assert queries.addressed_links() == {3}
     assert queries.eswitch_modes() == {}
     assert machine.sysfs.names(HOME) == ["empty", "hidden", "sriov_numvfs", "vendor"]
     assert machine.sysfs.read(f"{HOME}/sriov_numvfs") == "0\n"

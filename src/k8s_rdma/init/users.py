@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from k8s_rdma.core.step import VfRef
 from k8s_rdma.errors import LedgerError
 from k8s_rdma.linux.discovery.pci import USERSPACE_DRIVERS
+from k8s_rdma.linux.netlink.default_routes import below
 from k8s_rdma.linux.receipts import Receipts
 from k8s_rdma.linux.vf.settings import NetdevsOf
 
@@ -76,8 +77,11 @@ class _Host:
     """Uses by anything but our pods."""
 
     def __init__(self, links: SriovLinks) -> None:
-        self._links = links
-        self._netdevs = NetdevsOf(links.links())
+        found = links.links()
+        self._netdevs = NetdevsOf(found)
+        self._by_name = {link.name: link for link in found}
+        self._untold = not any(link.device for link in found)
+        self._addressed = below(found, links.addressed_links())
 
     def user(self, vf: VfFunction) -> str | None:
         if vf.driver is None:
@@ -88,10 +92,15 @@ class _Host:
             return None
         if not vf.netdevs:
             return "another network namespace"
-        return next((use for link in self._netdevs.of(vf) if (use := self._use_of(link))), None)
+        return next((use for link in self._of(vf) if (use := self._use_of(link))), None)
+
+    def _of(self, vf: VfFunction) -> Sequence[Link]:
+        """A VF's netdevs; by the names in sysfs where netlink has no link's device (Linux before 5.14)."""
+        if not self._untold:
+            return self._netdevs.of(vf)
+        return [self._by_name[name] for name in vf.netdevs or () if name in self._by_name]
 
     def _use_of(self, link: Link) -> str | None:
         if link.master:
             return f"netdev {link.name} in a bond or bridge"
-        addresses = [each for each in self._links.addresses(link.index) if not each.ip.is_link_local]
-        return f"netdev {link.name} with address {addresses[0]}" if addresses else None
+        return f"netdev {link.name} with an IP address" if link.index in self._addressed else None

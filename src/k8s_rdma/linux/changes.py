@@ -10,7 +10,7 @@ import time
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Self
 
-from k8s_rdma.linux.netlink.subscriptions import LINKS, RDMA_EVENTS, UEVENTS, Gathering
+from k8s_rdma.linux.netlink.subscriptions import ADDRESSES, LINKS, RDMA_EVENTS, UEVENTS, Gathering
 
 if TYPE_CHECKING:
     import socket
@@ -36,14 +36,14 @@ _AT_ONCE = 10_000
 class Changes:
     """Calls back from a thread of its own after one or more changes, until closed.
 
-    By default it listens to what the kernel tells of links, devices (PCI, network, RDMA) and RDMA ports.
-    Files are for what it tells nothing of: their contents are compared once a second.
+    By default it listens to what the kernel tells of links, their addresses, devices (PCI, network, RDMA) and
+    RDMA ports. Files are for what it tells nothing of: their contents are compared once a second.
     """
 
     def __init__(
         self,
         changed: Callable[[], None],
-        subscriptions: Sequence[Subscription] = (LINKS, UEVENTS, RDMA_EVENTS),
+        subscriptions: Sequence[Subscription] = (LINKS, ADDRESSES, UEVENTS, RDMA_EVENTS),
         *,
         queue_bytes: int = QUEUE_BYTES,
     ) -> None:

@@ -77,6 +77,7 @@ class RecordedMachine:
             links=links,
             vfs={index: vfs for index, vfs in self.machine.vfs.items() if index not in gone},
             default_route_links=tuple(set(self.machine.default_route_links) - gone),
+            addressed_links=tuple(set(self.machine.addressed_links) - gone),
             rdma_devices=tuple(
                 device
                 for device in self.machine.rdma_devices
@@ -110,6 +111,10 @@ class RecordedQueries:
     def default_route_links(self) -> frozenset[int]:
         """As recorded."""
         return frozenset(self._asked("default_route_links").default_route_links)
+
+    def addressed_links(self) -> frozenset[int]:
+        """As recorded."""
+        return frozenset(self._asked("addressed_links").addressed_links)
 
     def rdma_devices(self) -> Sequence[RdmaDevice]:
         """As recorded."""

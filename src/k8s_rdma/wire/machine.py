@@ -110,6 +110,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     links: tuple[LinkEntry, ...] = ()
     vfs: dict[Index, tuple[VfEntry, ...]] = {}
     default_route_links: tuple[Index, ...] = ()
+    addressed_links: tuple[Index, ...] = ()
     rdma_devices: tuple[RdmaEntry, ...] = ()
     eswitch_modes: dict[str, str] = {}
     firmware: dict[str, str] = {}

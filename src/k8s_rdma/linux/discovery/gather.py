@@ -62,13 +62,16 @@ def gather(sysfs: Sysfs, queries: Queries) -> Machine:
         replaced=(*REPLACED, *LEFT_OUT),
         unreadable=tuple(dict.fromkeys([*gathering.unreadable, *map(str, asked.refusals.values())])),
     )
+    links = tuple(link for link in asked.link_entries if link.kind != _VETH)
+    shown = {link.index for link in links}
     return disguised(
         Machine(
             about=about,
             sysfs=dict(sorted(read.entries().items())),
-            links=tuple(link for link in asked.link_entries if link.kind != _VETH),
+            links=links,
             vfs=dict(sorted(asked.vf_entries.items())),
             default_route_links=asked.default_routes,
+            addressed_links=tuple(index for index in asked.addressed if index in shown),
             rdma_devices=asked.rdma_entries,
             eswitch_modes=asked.modes,
             firmware=dict(sorted(asked.firmwares.items())),

@@ -6,6 +6,7 @@ import errno
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Self
 
+from k8s_rdma.linux.netlink.addressed_links import addressed_links
 from k8s_rdma.linux.netlink.default_routes import default_route_links
 from k8s_rdma.linux.netlink.devlink import Devlink
 from k8s_rdma.linux.netlink.ethtool import Ethtool
@@ -59,6 +60,10 @@ class NetlinkQueries:
     def default_route_links(self) -> frozenset[int]:
         """The links that default routes lead through; see `linux.netlink.default_routes`."""
         return default_route_links(self.rtnl, self.rtnl.links())
+
+    def addressed_links(self) -> frozenset[int]:
+        """The links with an address; see `linux.netlink.addressed_links`."""
+        return addressed_links(self.rtnl)
 
     def rdma(self) -> RdmaNetlink | None:
         """RDMA netlink of this namespace; None while the kernel knows no RDMA."""

@@ -20,13 +20,14 @@ from k8s_rdma.linux.discovery.pfs import Missing, find_pfs, select
 from k8s_rdma.linux.discovery.rdma_devices import RdmaDevices
 from k8s_rdma.linux.discovery.vf_settings import VfSettings, from_netlink
 from k8s_rdma.linux.discovery.vfs import Surroundings, see_vf
+from k8s_rdma.linux.netlink.default_routes import below
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable
 
     from k8s_rdma.core.selection import PfRule, Selection
     from k8s_rdma.linux.discovery.pfs import Discovery, LeftOut, Selected
-    from k8s_rdma.linux.discovery.queries import Queries
+    from k8s_rdma.linux.discovery.queries import Queries, VfInfo
     from k8s_rdma.linux.discovery.vfs import SeenVf
     from k8s_rdma.linux.sysfs import Sysfs
 
@@ -83,6 +84,12 @@ class Observer:
         self._lasting = look.doubts
         return look.hardware
 
+    def was_told(self, pf: PciAddress, infos: Iterable[VfInfo]) -> None:
+        """Take what a PF has just told somebody else of its VFs, so that it need not be asked again."""
+        told = self._told.get(pf)
+        if told is not None:
+            self._told[pf] = _Told(told.index, told.vfs, _settings(infos))
+
     def discover(self) -> Discovery:
         """Which PFs there are, and which are ours, without a look at their VFs.
 
@@ -98,6 +105,7 @@ class Observer:
             links={link.name: link for link in links},
             owners={link.device: link.name for link in links if link.device},
             default_route_links=self._queries.default_route_links(),
+            addressed_links=below(links, self._queries.addressed_links()),
             rdma=RdmaDevices(self._sysfs, self._queries.rdma_devices()),
             switchdev=frozenset(pci for pci, mode in modes.items() if mode == "switchdev"),
         )
@@ -174,8 +182,7 @@ class Observer:
             return in_files
         told = self._told.get(pf)
         if told is None or changed is None or index in changed or (told.index, told.vfs) != (index, vfs):
-            infos = self._queries.vf_infos(index)
-            told = _Told(index, vfs, {info.index: from_netlink(info) for info in infos})
+            told = _Told(index, vfs, _settings(self._queries.vf_infos(index)))
             self._told[pf] = told
         return told.settings
 
@@ -187,6 +194,10 @@ class _SeenPf:
     state: PfState | Unreadable
     index: int
     doubts: tuple[str, ...]
+
+
+def _settings(infos: Iterable[VfInfo]) -> Mapping[int, VfSettings]:
+    return {info.index: from_netlink(info) for info in infos}
 
 
 def _may_hold_vfs(left_out: LeftOut) -> bool:

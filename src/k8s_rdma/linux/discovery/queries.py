@@ -76,6 +76,10 @@ class Queries(Protocol):
         """The links that default routes lead through, IPv4 and IPv6, and those below (bond, bridge)."""
         ...
 
+    def addressed_links(self) -> frozenset[int]:
+        """The links with an IPv4 or IPv6 address of more than link scope."""
+        ...
+
     def rdma_devices(self) -> Sequence[RdmaDevice]:
         """All RDMA devices; none where the kernel knows no RDMA."""
         ...

@@ -136,6 +136,7 @@ class RecordingQueries:
         self.vf_entries: dict[int, tuple[VfEntry, ...]] = {}
         self.rdma_entries: tuple[RdmaEntry, ...] = ()
         self.default_routes: tuple[int, ...] = ()
+        self.addressed: tuple[int, ...] = ()
         self.modes: dict[str, str] = {}
         self.firmwares: dict[str, str] = {}
         self.refusals: dict[str, KernelError] = {}
@@ -158,6 +159,13 @@ class RecordingQueries:
         nowhere: frozenset[int] = frozenset()
         found = self._noting("default_route_links", self._queries.default_route_links, nowhere)
         self.default_routes = tuple(sorted(found))
+        return found
+
+    def addressed_links(self) -> frozenset[int]:
+        """The links with an address."""
+        nowhere: frozenset[int] = frozenset()
+        found = self._noting("addressed_links", self._queries.addressed_links, nowhere)
+        self.addressed = tuple(sorted(found))
         return found
 
     def rdma_devices(self) -> Sequence[RdmaDevice]:

@@ -25,13 +25,15 @@ class Surroundings:
     """What VFs are looked at against.
 
     links: by name. owners: the links' names by the PCI address that netlink has for them, where it does.
-    default_route_links: by index. switchdev: PCI addresses of those whose embedded switch is in that mode.
+    default_route_links: by index. addressed_links: by index, those with an IP address and those that carry
+    their frames. switchdev: PCI addresses of those whose embedded switch is in that mode.
     """
 
     sysfs: Sysfs
     links: Mapping[str, Link]
     owners: Mapping[str, str]
     default_route_links: frozenset[int]
+    addressed_links: frozenset[int]
     rdma: RdmaDevices
     switchdev: frozenset[str]
 
@@ -117,4 +119,7 @@ def _in_use(around: Surroundings, link: Link | None) -> str:
         return f"the host's default route leads through its netdev {link.name}"
     if link.master:
         return f"its netdev {link.name} is part of link #{link.master} of the host"
+    if link.index in around.addressed_links:
+        what = f"the host has an IP address on its netdev {link.name}, or on a link above that"
+        return f"{what}; take the address off to have the VF for pods, or leave it to the host"
     return ""

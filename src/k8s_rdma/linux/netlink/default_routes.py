@@ -41,6 +41,10 @@ def below(links: Iterable[Link], indexes: Iterable[int]) -> frozenset[int]:
     A port of an Open vSwitch is carried by the other ports of it: `br-ex` and the NIC have one master.
     """
     known = {link.index: link for link in links}
+    members: dict[int, list[int]] = {}
+    for link in known.values():
+        if link.master:
+            members.setdefault(link.master, []).append(link.index)
     found: set[int] = set()
     waiting = [index for index in indexes if index in known]
     while waiting:
@@ -48,7 +52,7 @@ def below(links: Iterable[Link], indexes: Iterable[int]) -> frozenset[int]:
         if link.index in found:
             continue
         found.add(link.index)
-        waiting += (each.index for each in known.values() if each.master == link.index)
+        waiting += members.get(link.index, ())
         if link.peer_elsewhere is None and link.peer in known:
             waiting.append(link.peer)
         if link.kind == _OPEN_VSWITCH and link.master in known:

@@ -1,6 +1,7 @@
 """What the kernel tells of changes, and what of it has to be looked at again.
 
-Source: rtnetlink(7) RTNLGRP_LINK, Linux `lib/kobject_uevent.c` (group 1 is the kernel's own, 2 is udev's),
+Source: rtnetlink(7) RTNLGRP_LINK, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV6_IFADDR,
+Linux `lib/kobject_uevent.c` (group 1 is the kernel's own, 2 is udev's),
 `include/uapi/rdma/rdma_netlink.h` (RDMA_NL_GROUP_NOTIFY since 6.12).
 """
 
@@ -12,10 +13,13 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from k8s_rdma.linux.netlink.addressed_links import counts
 from k8s_rdma.linux.netlink.socket import KOBJECT_UEVENT, RDMA, ROUTE
 
-_LINK_GROUP, _UEVENT_GROUP, _NOTIFY_GROUP = 1, 1, 4
+_LINK_GROUP, _IPV4_ADDRESS_GROUP, _IPV6_ADDRESS_GROUP = 1, 5, 9
+_UEVENT_GROUP, _NOTIFY_GROUP = 1, 4
 _MESSAGE_AND_LINK = struct.Struct("=16x4xi")  # nlmsghdr, ifinfomsg up to its index
+_MESSAGE_AND_SCOPE = struct.Struct("=16x3xB")  # nlmsghdr, ifaddrmsg up to its scope
 _UEVENT_BYTES = 8192
 _SO_RCVBUFFORCE = 33
 
@@ -48,7 +52,7 @@ class Gathering:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
-    """A group of a netlink family.
+    """Groups of a netlink family.
 
     read: notes what a message says, and whether it is of interest.
     size: how much of a message it reads, bytes; the kernel drops the rest.
@@ -56,7 +60,7 @@ class Subscription:
     """
 
     family: int
-    group: int
+    groups: tuple[int, ...]
     read: Callable[[bytes, Gathering], bool]
     size: int
     optional: bool = False
@@ -73,7 +77,7 @@ class Subscription:
             raise
         try:
             _make_room(opened, queue_bytes)
-            opened.bind((0, 1 << self.group - 1))
+            opened.bind((0, sum(1 << group - 1 for group in self.groups)))
         except OSError as error:
             opened.close()
             if self.optional and error.errno == errno.EPERM:
@@ -93,6 +97,11 @@ def _link(message: bytes, gathering: Gathering) -> bool:
     """Links made, moved, renamed and gone, their state and carrier, and the settings of a PF's VFs."""
     gathering.links.add(_MESSAGE_AND_LINK.unpack_from(message)[0])
     return True
+
+
+def _address(message: bytes, _gathering: Gathering) -> bool:
+    """Addresses that come and go; no link and no VF's settings are other than they were."""
+    return counts(_MESSAGE_AND_SCOPE.unpack_from(message)[0])
 
 
 def _uevent(message: bytes, gathering: Gathering) -> bool:
@@ -115,7 +124,13 @@ def _rdma(_message: bytes, _gathering: Gathering) -> bool:
     return True
 
 
-LINKS = Subscription(family=ROUTE, group=_LINK_GROUP, read=_link, size=_MESSAGE_AND_LINK.size)
-UEVENTS = Subscription(family=KOBJECT_UEVENT, group=_UEVENT_GROUP, read=_uevent, size=_UEVENT_BYTES)
-RDMA_EVENTS = Subscription(family=RDMA, group=_NOTIFY_GROUP, read=_rdma, size=1, optional=True)
+LINKS = Subscription(family=ROUTE, groups=(_LINK_GROUP,), read=_link, size=_MESSAGE_AND_LINK.size)
+ADDRESSES = Subscription(
+    family=ROUTE,
+    groups=(_IPV4_ADDRESS_GROUP, _IPV6_ADDRESS_GROUP),
+    read=_address,
+    size=_MESSAGE_AND_SCOPE.size,
+)
+UEVENTS = Subscription(family=KOBJECT_UEVENT, groups=(_UEVENT_GROUP,), read=_uevent, size=_UEVENT_BYTES)
+RDMA_EVENTS = Subscription(family=RDMA, groups=(_NOTIFY_GROUP,), read=_rdma, size=1, optional=True)
 """Also ports that got or lost their netdev; without it, uevents tell of RDMA devices that come and go."""

@@ -11,6 +11,7 @@ from enum import Enum, unique
 from typing import TYPE_CHECKING, ClassVar, Protocol, Self
 
 from k8s_rdma.linux.netlink import vf_config
+from k8s_rdma.linux.netlink.addressed_links import addressed_links
 from k8s_rdma.linux.netlink.rtnl import Rtnl, named
 from k8s_rdma.linux.netlink.socket import NetlinkError
 from k8s_rdma.linux.netlink.vf_info import vf_infos
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from k8s_rdma.linux.discovery.queries import VfInfo
-    from k8s_rdma.linux.netlink.rtnl import Address, Link
+    from k8s_rdma.linux.netlink.rtnl import Link
     from k8s_rdma.linux.vf.creation import VfFunction
 
 _SKIP_STATS = 8
@@ -102,8 +103,8 @@ class SriovLinks(Protocol):
         """The one of that name."""
         ...
 
-    def addresses(self, index: int) -> Sequence[Address]:
-        """A link's addresses."""
+    def addressed_links(self) -> frozenset[int]:
+        """As `linux.discovery.queries.Queries.addressed_links`."""
         ...
 
     def permanent_address(self, link: Link) -> str:
@@ -129,6 +130,10 @@ class SriovLinks(Protocol):
 
 class KernelSriovLinks(Rtnl):
     """Those of the running kernel."""
+
+    def addressed_links(self) -> frozenset[int]:
+        """As `SriovLinks.addressed_links`."""
+        return addressed_links(self)
 
     def permanent_address(self, link: Link) -> str:
         """As `SriovLinks.permanent_address`."""

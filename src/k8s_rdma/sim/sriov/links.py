@@ -14,7 +14,7 @@ from k8s_rdma.linux.vf.settings import GuidOf, VfLinkState, VfMac, VfTrust
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from k8s_rdma.linux.netlink.rtnl import Address
+    from k8s_rdma.core.ids import PciAddress
     from k8s_rdma.linux.vf.settings import Setting
     from k8s_rdma.sim.sriov.card import CardState, VfState
     from k8s_rdma.sim.sriov.machine import SriovMachine
@@ -44,10 +44,15 @@ class MachineLinks:
         """The one of that name."""
         return next((link for link in self.links() if link.name == name), None)
 
-    def addresses(self, index: int) -> Sequence[Address]:
-        """A VF's."""
+    def addressed_links(self) -> frozenset[int]:
+        """Of VFs with an address that is not link-local."""
         with self._machine.lock:
-            return self._by_index(index)[1].addresses
+            return frozenset(
+                vf.netdev_index
+                for state in self._machine.cards.values()
+                for vf in state.vfs.values()
+                if vf.netdev and not vf.away and any(not each.ip.is_link_local for each in vf.addresses)
+            )
 
     def permanent_address(self, link: Link) -> str:
         """The PF's."""
@@ -124,19 +129,24 @@ class MachineLinks:
         pf = [self._pf_link(state)] if state.has_driver else []
         return pf + [self._vf_link(state, vf) for vf in state.vfs.values() if vf.netdev and not vf.away]
 
+    def _device(self, pci: PciAddress) -> str:
+        return pci if self._machine.tells_devices else ""
+
     def _pf_link(self, state: CardState) -> Link:
         return _link(
             state,
             state.index,
             state.card.name,
             state.card.mac,
-            device=state.card.pci,
+            device=self._device(state.card.pci),
             up=state.up_at is not None,
             carrier=state.has_link(self._machine.now_s),
         )
 
     def _vf_link(self, state: CardState, vf: VfState) -> Link:
-        return _link(state, vf.netdev_index, vf.netdev, vf.netdev_mac, device=vf.pci, master=vf.master)
+        return _link(
+            state, vf.netdev_index, vf.netdev, vf.netdev_mac, device=self._device(vf.pci), master=vf.master
+        )
 
     def _pf(self, index: int) -> CardState:
         for state in self._machine.cards.values():

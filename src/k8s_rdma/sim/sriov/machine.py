@@ -33,6 +33,7 @@ class SriovMachine:
     """Cards, their state, and the files that show it. Every method may be called by any thread.
 
     written: what was written to which file, in order. loaded: drivers that functions can be bound to.
+    tells_devices: whether netlink tells what a link is a netdev of, as Linux does since 5.14.
     """
 
     def __init__(self, root: Path, cards: Iterable[Card]) -> None:
@@ -41,6 +42,7 @@ class SriovMachine:
         self.tree = Tree(root)
         self.now_s = 0.0
         self.read_only = False
+        self.tells_devices = True
         self.written: list[tuple[str, str]] = []
         self._refusals: dict[tuple[str, str], list[int]] = {}
         self._indexes = itertools.count(2)
