@@ -377,3 +377,14 @@ def test_place_puts_what_reserves_nothing_where_bandwidth_is_scarcest_on_any_dri
     found = place(asks(0), node, used)
     assert isinstance(found, Placement)
     assert [placed.pf for placed in found.interfaces] == [pci(1)]
+
+
+def test_place_counts_what_it_takes_to_weigh_all_that_is_in_use_as_work() -> None:
+    card = Pf(name="enp1s0f0", pci=pci(0), capacity_vfs=128, link_mbps=100_000, rates=MLX5)
+    used = {card.pci: used_of(card, list(range(1, 101)), 0)}
+    request = Request((InterfaceRequest(min_tx_rate_mbps=1000),))
+    node = Inventory(node=NODE, pfs=(card,))
+    assert isinstance(place(request, node, used), Placement)
+    found = place(request, node, used, budget=10)
+    assert isinstance(found, Rejection)
+    assert found.reason is Reason.UNDECIDED

@@ -33,7 +33,10 @@ def assign(kinds: Sequence[int], made: Sequence[Offer], work: Work) -> list[int]
     """
     order = _order(kinds, made)
     sorted_kinds = [kinds[at] for at in order]
-    chosen = _assign(sorted_kinds, made, work)
+    try:
+        chosen = _assign(sorted_kinds, made, work)
+    except OutOfWorkError:
+        return Verdict.UNDECIDED
     if isinstance(chosen, Verdict):
         return chosen
     found = dict(zip(order, chosen, strict=True))
@@ -49,7 +52,8 @@ def _order(kinds: Sequence[int], made: Sequence[Offer]) -> Sequence[int]:
 
 
 def _assign(kinds: Sequence[int], made: Sequence[Offer], work: Work) -> list[int] | Verdict:
-    chosen = best_fit([(kind, len(list(group))) for kind, group in groupby(kinds)], made)
+    """OutOfWorkError on the way."""
+    chosen = best_fit([(kind, len(list(group))) for kind, group in groupby(kinds)], made, work)
     if chosen is not None:
         return chosen
     least = [min((cost for cost in row if cost is not None), default=None) for row in _rows(made)]
@@ -65,10 +69,7 @@ def _assign(kinds: Sequence[int], made: Sequence[Offer], work: Work) -> list[int
     chosen = [homes[at] for at in range(len(kinds))]
     if board.holds(chosen):
         return chosen
-    try:
-        return board.search(work) or Verdict.IMPOSSIBLE
-    except OutOfWorkError:
-        return Verdict.UNDECIDED
+    return board.search(work) or Verdict.IMPOSSIBLE
 
 
 def _rows(made: Sequence[Offer]) -> list[tuple[int | None, ...]]:

@@ -2,87 +2,80 @@
 
 from __future__ import annotations
 
-from math import inf
 from typing import TYPE_CHECKING
-
-from k8s_rdma.core.weights import Load
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from k8s_rdma.core.offers import Offer
+    from k8s_rdma.core.rooms import Work
+    from k8s_rdma.core.weights import Load
 
 
 class _Bin:
     """An offer that fills up, and what one more interface of the present kind takes of it.
 
-    cost: None where it takes none of that kind, or none any more. share: of its scheduler; 0 without one.
+    cost: 0 for a kind that it does not take. after: its load with one more, None until that was asked for.
     """
 
-    __slots__ = ("at", "cost", "largest", "limit", "load", "mbps", "offer", "share", "total", "vfs")
+    __slots__ = ("after", "at", "cost", "load", "mbps", "offer", "vfs")
 
     def __init__(self, at: int, offer: Offer) -> None:
         self.at = at
         self.offer = offer
         self.mbps, self.vfs = offer.room
         self.load = offer.scheduler.load() if offer.scheduler else None
-        self.cost: int | None = None
-        self.share = self.total = self.limit = self.largest = 0
+        self.cost = 0
+        self.after: Load | None = None
 
-    def turn_to(self, kind: int) -> None:
-        """Make ready for interfaces of the kind."""
-        self.cost = self.offer.costs[kind]
-        if self.cost is not None and (self.cost > self.mbps or not self.vfs):
-            self.cost = None
-        scheduler, load = self.offer.scheduler, self.load
-        if scheduler is None or load is None or self.cost is None:
-            return
-        after = scheduler.join(load, self.cost)
-        before = load if after.largest == load.largest else scheduler.load(after.largest)
-        self.largest, self.total, self.limit = after.largest, before.total, after.limit
-        self.share = after.total - before.total
+    def turn_to(self, kind: int) -> bool:
+        """Make ready for interfaces of the kind; whether one may fit."""
+        cost = self.offer.costs[kind]
+        self.cost, self.after = cost or 0, None
+        return cost is not None and self._has_room()
 
-    @property
-    def fits(self) -> bool:
-        """Whether one more of the kind fits."""
-        if self.cost is None or self.cost > self.mbps or not self.vfs:
+    def takes(self, work: Work) -> bool:
+        """Whether one more of the kind fits; what that takes to find out goes off `work`."""
+        if not self._has_room():
             return False
-        return self.load is None or self.total + self.share <= self.limit
+        scheduler, load = self.offer.scheduler, self.load
+        if scheduler is None or load is None:
+            return True
+        if self.after is None:
+            if self.cost > load.largest:  # all minima are to be weighed anew
+                work.spend(1 + len(scheduler.mins) // 2)
+            self.after = scheduler.join(load, self.cost)
+        return self.after.keeps
 
-    def take(self, cost: int) -> None:
+    def take(self) -> None:
         """Take one more of the kind."""
-        self.mbps -= cost
+        self.mbps -= self.cost
         self.vfs -= 1
-        if self.load is not None:
-            self.total += self.share
-            self.load = Load(self.largest, self.total, self.limit)
+        self.load, self.after = self.after, None
+
+    def _has_room(self) -> bool:
+        return self.cost <= self.mbps and self.vfs > 0
 
 
-def best_fit(wanted: Iterable[tuple[int, int]], made: Sequence[Offer]) -> list[int] | None:
+def best_fit(wanted: Iterable[tuple[int, int]], made: Sequence[Offer], work: Work) -> list[int] | None:
     """Give each interface to the offer it leaves least bandwidth in; None when one fits nowhere.
 
     wanted: kinds and how many of each. Returns the index of an offer for each interface; ties as in
-    `packing.best_fit`.
+    `packing.best_fit`. OutOfWorkError on the way.
     """
     bins = [_Bin(at, offer) for at, offer in enumerate(made)]
     chosen: list[int] = []
     for kind, number in wanted:
-        for each in bins:
-            each.turn_to(kind)
-        takers = [each for each in bins if each.fits]
+        takers = [each for each in bins if each.turn_to(kind)]
         for _ in range(number):
-            best = _tightest(takers)
-            if best is None or best.cost is None:
+            takers.sort(key=_room)
+            best = next((each for each in takers if each.takes(work)), None)
+            if best is None:
                 return None
-            best.take(best.cost)
+            best.take()
             chosen.append(best.at)
     return chosen
 
 
-def _tightest(takers: Iterable[_Bin]) -> _Bin | None:
-    best, least, fewest = None, inf, inf
-    for each in takers:
-        free = each.mbps
-        if (free < least or (free == least and each.vfs < fewest)) and each.fits:
-            best, least, fewest = each, free, each.vfs
-    return best
+def _room(each: _Bin) -> tuple[int, int, int]:
+    return each.mbps, each.vfs, each.at

@@ -12,6 +12,7 @@ from k8s_rdma.core.weights import effective_mins
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from k8s_rdma.core.inventory import Pf
     from k8s_rdma.core.offers import Offer
     from k8s_rdma.core.request import InterfaceRequest
 
@@ -31,14 +32,20 @@ def objections(wanted: Sequence[InterfaceRequest], made: Sequence[Offer]) -> tup
 
 
 def _refused(kinds: Sequence[InterfaceRequest], made: Sequence[Offer]) -> Iterator[str]:
-    """Rates that cannot be programmed but must be: one clause for the PFs that say the same."""
+    """Rates that cannot be programmed but must be: one clause for the PFs that say the same.
+
+    PFs that share their costs object are alike in all that matters (`offers`).
+    """
+    alike: dict[tuple[int, str], list[Pf]] = {}
+    for offer in made:
+        alike.setdefault((id(offer.costs), offer.pf.driver), []).append(offer.pf)
     said: dict[tuple[str, str], list[str]] = {}
     for kind in kinds:
-        for pf in (offer.pf for offer in made):
+        for pf, *others in alike.values():
             why = objection(pf, kind)
             if why:
                 by = "there" if pf.enforce is Enforce.HARDWARE else "by the pod"
-                said.setdefault((why, by), []).append(pf.name)
+                said.setdefault((why, by), []).extend(each.name for each in (pf, *others))
     for (why, by), names in said.items():
         yield f"{', '.join(names)}: {why}, and enforcement by hardware is demanded {by}"
 

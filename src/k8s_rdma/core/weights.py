@@ -8,7 +8,7 @@ shares. From the source alone, not measured on such a card.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -68,6 +68,12 @@ class Scheduler:
     most: int
     mins: tuple[int, ...]
     others: int
+    _numbers: Counter[int] = field(init=False, repr=False, compare=False)
+    _loads: dict[int, Load] = field(init=False, repr=False, compare=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Count equal minima, as they weigh the same."""
+        object.__setattr__(self, "_numbers", Counter(self.mins))
 
     @classmethod
     def of(cls, pf: Pf, used: Used) -> Scheduler | None:
@@ -84,10 +90,16 @@ class Scheduler:
         """Of the VFs in use, if one of them or one that joins had this minimum."""
         if self.mins:
             largest = max(largest, self.mins[0])
+        found = self._loads.get(largest)
+        if found is None:
+            found = self._loads[largest] = self._load(largest)
+        return found
+
+    def _load(self, largest: int) -> Load:
         if not largest:
             return Load(0, 0, _NO_LIMIT)
         total, limit = self.others, _NO_LIMIT
-        for rate, number in Counter(self.mins).items():
+        for rate, number in self._numbers.items():
             share = _share(rate, largest, self.most)
             total += number * share
             limit = min(limit, self.link_mbps * share // rate)
