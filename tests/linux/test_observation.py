@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.discovery.observation import Observer
 from k8s_rdma.linux.drivers import ability
 from k8s_rdma.linux.sysfs import Sysfs
-from linux.small_machine import PF, PF1, link, vf_pci
+from linux.small_machine import INFINIBAND, PF, PF1, link, vf_pci
 from linux.test_vf_settings import CONFIG
 
 if TYPE_CHECKING:
@@ -155,6 +156,21 @@ def test_vf_in_another_namespace_has_no_netdev_and_its_pfs_mac(machine: SmallMac
     machine.remove_netdev(vf_pci(0), "eth11")
     vf = observed(machine).vfs[0]
     assert (vf.netdev, vf.mac, vf.unusable) == (None, "0b:00:00:00:00:00", "")
+
+
+@pytest.mark.parametrize(
+    ("guid", "shown"),
+    [("02:00:00:00:00:00:01:00", "02:00:00:00:00:00:01:00"), ("00:00:00:00:00:00:00:00", ""), ("", "")],
+)
+def test_infiniband_vf_in_another_namespace_has_its_port_guid_and_never_its_pfs_address(
+    machine: SmallMachine, guid: str, shown: str
+) -> None:
+    pfs_own = "00:00:10:87:fe:80:00:00:00:00:00:00:b8:59:9f:03:00:00:00:10"
+    machine.add_pf(vfs=1, type=INFINIBAND, mac=pfs_own)
+    machine.change_vf(0, mac=pfs_own, port_guid=guid)
+    machine.remove_netdev(vf_pci(0), "eth11")
+    vf = observed(machine).vfs[0]
+    assert (vf.netdev, vf.mac, vf.unusable) == (None, shown, "")
 
 
 @pytest.mark.parametrize(("driver", "why"), [(None, "no driver"), ("vfio-pci", "vfio-pci")])
@@ -480,3 +496,14 @@ def test_netlink_that_cannot_be_asked_is_an_error(machine: SmallMachine) -> None
 
     with pytest.raises(KernelError, match="no answer"):
         Observer(Sysfs(machine.root), Deaf(), Selection()).observe()
+
+
+def test_vf_whose_netdev_has_a_name_that_is_no_text_is_shown_and_not_usable(machine):
+    """As a pod may leave it, and it must not keep the rest from being told."""
+    machine.add_pf(vfs=2)
+    machine.remove_netdev(vf_pci(0), "eth11")
+    machine.add_netdev(vf_pci(0), os.fsdecode(b"x\xff"), 11)
+    vf, other = machine.observer().observe().pfs[0].vfs
+    assert vf.netdev.encode() == rb"x\udcff"
+    assert vf.unusable == r"the name of its netdev x\udcff is no text"
+    assert (other.netdev, other.unusable) == ("eth12", "")

@@ -36,8 +36,8 @@ class Vf:
     """A virtual function as it is now.
 
     netdev: its name in the host's namespace; None while it is in another one, or where no driver made one.
-    mac: its netdev's while that is at home, else the one that the PF has for it (InfiniBand: its port GUID, empty
-        when that is not known).
+    mac: its netdev's while that is at home, else the one that the PF has for it: on InfiniBand the port GUID,
+        empty when that is not known.
     unusable: why it cannot be given to a pod although its netdev is at home; empty when it can.
     Rates in Mb/s, 0 as in `VfRate`. The other fields are those of `IFLA_VFINFO_LIST` and of
     `/getpfs`; text as `ip link` and MLNX_OFED print it.

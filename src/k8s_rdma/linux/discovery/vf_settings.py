@@ -14,12 +14,16 @@ if TYPE_CHECKING:
 NOT_TOLD = "N/A"
 """Of a flag that the driver does not tell, and of the VLAN protocol without a VLAN."""
 
+_ETHERNET_MAC_CHARACTERS = 17
 _LINK_STATES = {"auto": "Follow", "enable": "Up", "disable": "Down"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VfSettings:
-    """As in `core.kernel.Vf`; mac is the one that the PF gives, zeros when it leaves that to the VF."""
+    """As in `core.kernel.Vf`.
+
+    mac: the one that the PF gives, zeros when it leaves that to the VF; on InfiniBand the port GUID.
+    """
 
     mac: str
     vlan: int = 0
@@ -41,7 +45,7 @@ NOTHING_TOLD = VfSettings(mac="")
 def from_netlink(info: VfInfo) -> VfSettings:
     """An entry of `IFLA_VFINFO_LIST`; it knows neither VGT+ nor rate groups."""
     return VfSettings(
-        mac=info.mac,
+        mac=_mac(info),
         vlan=info.vlan,
         qos=info.qos,
         vlan_proto=info.vlan_proto or NOT_TOLD,
@@ -51,6 +55,18 @@ def from_netlink(info: VfInfo) -> VfSettings:
         min_tx_rate_mbps=info.min_tx_rate_mbps,
         max_tx_rate_mbps=info.max_tx_rate_mbps,
     )
+
+
+def _mac(info: VfInfo) -> str:
+    """The MAC that a PF has for a VF; on InfiniBand the VF's port GUID, empty while it has none.
+
+    There the kernel tells the PF's own address for every VF, and the first four octets of a VF's (its queue
+    pair) are known to its own interface alone (Linux `drivers/infiniband/ulp/ipoib/ipoib_main.c`,
+    ipoib_get_vf_config, 6.1).
+    """
+    if len(info.mac) == _ETHERNET_MAC_CHARACTERS:
+        return info.mac
+    return info.port_guid if info.port_guid.strip("0:") else ""
 
 
 def _flag(value: bool | None) -> str:
