@@ -84,20 +84,27 @@ STATUS: Mapping[Reason, Status] = {
 }
 
 
+def printable(text: str) -> str:
+    """Text with an escape (`\\udcff`) for what no encoding has: bytes of a name that is no UTF-8 (PEP 383)."""
+    return text.encode(errors="backslashreplace").decode()
+
+
 class K8sRdmaError(Exception):
     """The root of every failure raised by this package.
 
     message: one line an operator can act on: what, on which object, found against wanted, what to do.
     reason: the cause, for `STATUS`.
     details: more, for logs and the `details` of a CNI error; may be empty.
+
+    Both can be encoded, whatever names of files and netdevs they were made of.
     """
 
     reason: Reason = Reason.INTERNAL
 
     def __init__(self, message: str, *, reason: Reason | None = None, details: str = "") -> None:
-        super().__init__(message)
-        self.message = message
-        self.details = details
+        self.message = printable(message)
+        self.details = printable(details)
+        super().__init__(self.message)
         if reason is not None:
             self.reason = reason
 

@@ -55,6 +55,38 @@ def test_vf_that_came_home_stays_as_it_came_when_its_name_is_taken_and_takes_it_
     assert lab.kernel.observe() == before
 
 
+def test_vf_comes_home_from_a_pod_that_gave_it_a_name_which_is_no_text(lab, vf):
+    before, netns = lab.kernel.observe(), lab.namespace()
+    step = give(lab, vf, netns)
+    lab.kernel.apply(step)
+    run(*inside(netns), "ip", "link", "set", "rdma0", "name", os.fsdecode(b"x\xff"))
+    lab.destroy(netns)
+    deadline = time.monotonic() + DEADLINE_S
+    while (seen := state_of(lab, vf)).netdev is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    assert seen.netdev.encode() == rb"x\udcff"
+    assert "is no text" in seen.unusable
+    lab.kernel.apply(step.inverse)
+    assert lab.kernel.observe() == before
+
+
+@pytest.mark.parametrize("dead", [False, True], ids=["alive", "dead"])
+def test_vf_comes_home_without_the_altnames_of_its_pod_which_could_keep_others_from_home(lab, vf, dead):
+    before, other = lab.kernel.observe(), VfRef(vf.pf, vf.index + 1)
+    netns, others = lab.namespace(), lab.namespace()
+    step, second = give(lab, vf, netns), give(lab, other, others)
+    for each in (step, second):
+        lab.kernel.apply(each)
+    name = second.home.name
+    run(*inside(netns), "ip", "link", "property", "add", "dev", "rdma0", "altname", name)
+    if dead:
+        lab.destroy(netns)
+    for each in (step, second):
+        lab.kernel.apply(each.inverse)
+    assert lab.kernel.observe() == before
+
+
 class CountedPlaces(VfPlaces):
     """Counts how often it is looked whether a VF is at home."""
 

@@ -57,6 +57,36 @@ def test_link_is_the_same_by_name_by_index_and_in_the_list(rtnl):
     assert link in rtnl.links()
 
 
+def test_link_whose_name_is_no_text_is_found_as_sysfs_names_it_and_has_the_name_taken_from_it(rtnl):
+    """A pod may call a netdev so, and the kernel brings it back from there."""
+    name = os.fsdecode(b"a\xff\xfe")
+    link = pair(rtnl, name)
+    assert link.name == name
+    assert rtnl.link(name) == link
+    rtnl.change(link.index, "rename", named("b"))
+    assert rtnl.link_at(link.index).name == "b"
+
+
+def test_error_about_a_link_whose_name_is_no_text_can_be_encoded(rtnl):
+    name = os.fsdecode(b"a\xff")
+    pair(rtnl, name)
+    with pytest.raises(NetlinkError) as caught:
+        rtnl.create(f"create {name}", named(name), of_kind("veth"))
+    assert str(caught.value).encode().startswith(rb"create a\udcff: EEXIST")
+
+
+def test_link_has_no_altnames_once_they_are_deleted(rtnl, netns):
+    link = pair(rtnl, "a0")
+    with entered(netns):
+        for name in ("other", "and-a-longer-one-than-fits"):
+            subprocess.run(["ip", "link", "property", "add", "dev", "a0", "altname", name], check=True)
+    assert sorted(rtnl.link("other").altnames) == ["and-a-longer-one-than-fits", "other"]
+    for _ in range(2):
+        rtnl.delete_altnames(rtnl.link("a0"), "delete")
+    assert rtnl.link("other") is None
+    assert rtnl.link_at(link.index).altnames == ()
+
+
 def test_pair_tells_where_its_other_end_is(rtnl, netns):
     link = pair(rtnl, "a0")
     assert rtnl.link_at(link.peer).peer == link.index

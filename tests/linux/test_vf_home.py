@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import subprocess
 
 import pytest
 
@@ -43,6 +44,14 @@ def test_netdev_keeps_its_name_and_the_error_says_so_when_that_of_home_is_taken(
     with pytest.raises(KernelError, match=f"VF 4 of PF {VF.pf}: came home as mine; its name {HOME.name} is"):
         make_as_at_home(index, VF, HOME, rtnl)
     assert rtnl.link_at(index).name == "mine"
+
+
+def test_netdev_has_no_altname_at_home_that_could_be_another_ones_name(rtnl, namespace, index):
+    for name in ("enp3s0f0v5", HOME.name):
+        subprocess.run(["ip", "link", "property", "add", "dev", "mine", "altname", name], check=True)
+    make_as_at_home(index, VF, HOME, rtnl)
+    assert rtnl.link("enp3s0f0v5") is None
+    assert rtnl.link(HOME.name).altnames == ()
 
 
 def test_mac_that_is_refused_is_an_error_that_names_both(rtnl, index):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from k8s_rdma.core.kernel import Vf
-from k8s_rdma.errors import KernelError
+from k8s_rdma.errors import KernelError, printable
 from k8s_rdma.linux.discovery.pci import USERSPACE_DRIVERS, PciFunction
 from k8s_rdma.linux.discovery.pfs import own_link
 from k8s_rdma.linux.discovery.rdma_devices import RdmaDevices
@@ -65,12 +65,12 @@ def see_vf(
     function = PciFunction(around.sysfs, pci)
     driver = function.driver()
     netdev = _netdev(around, function, driver, f"VF {index} ({pci})")
-    doubt = netdev.doubt or ("" if settings else "its PF tells nothing of it")
+    doubt = printable(netdev.doubt) or ("" if settings else "its PF tells nothing of it")
     told = settings or NOTHING_TOLD
     vf = Vf(
         index=index,
         pci=pci,
-        netdev=netdev.name,
+        netdev=None if netdev.name is None else printable(netdev.name),
         mac=netdev.link.mac if netdev.link else told.mac,
         mtu=netdev.link.mtu if netdev.link else pf_mtu,
         min_tx_rate_mbps=told.min_tx_rate_mbps,
@@ -84,7 +84,7 @@ def see_vf(
         vgt_plus=told.vgt_plus,
         rate_group=told.rate_group,
         rdma_device=around.rdma.of(function, netdev.link),
-        unusable=doubt or _of_no_driver(driver) or _in_use(around, netdev.link),
+        unusable=doubt or _of_no_driver(driver) or _of_no_text(netdev) or _in_use(around, netdev.link),
     )
     return SeenVf(vf, doubt)
 
@@ -109,6 +109,12 @@ def _of_no_driver(driver: str | None) -> str:
     if driver is None:
         return "no driver is bound to it"
     return f"it is bound to {driver}, which makes no netdev" if driver in USERSPACE_DRIVERS else ""
+
+
+def _of_no_text(netdev: _Netdev) -> str:
+    """A pod may call a VF so, and it comes home like that from a namespace that ends."""
+    shown = printable(netdev.name or "")
+    return "" if shown == (netdev.name or "") else f"the name of its netdev {shown} is no text"
 
 
 def _in_use(around: Surroundings, link: Link | None) -> str:

@@ -22,6 +22,7 @@ from k8s_rdma.linux.netlink.socket import (
     attribute,
     attributes,
     connect,
+    each_attribute,
     nested,
     number,
     string,
@@ -36,10 +37,11 @@ _NEWLINK, _DELLINK, _GETLINK, _SETLINK = 16, 17, 18, 19
 _NEWADDR, _DELADDR, _GETADDR = 20, 21, 22
 _NEWROUTE = 24
 _GETNSID = 90
+_DELLINKPROP = 109
 
 _ADDRESS, _IFNAME, _MTU, _LINK, _MASTER, _LINKINFO, _IFALIAS = 1, 3, 4, 5, 10, 18, 20
 _AF_SPEC, _NET_NS_FD, _EXT_MASK, _CARRIER, _LINK_NETNSID = 26, 28, 29, 33, 37
-_PARENT_DEV_NAME = 56
+_PROP_LIST, _ALT_IFNAME, _PARENT_DEV_NAME = 52, 53, 56
 _INFO_KIND = 1
 _SKIP_STATS = 8
 _IFF_UP = 1
@@ -68,6 +70,7 @@ class Link:
     peer_elsewhere: this namespace's number for the one that the peer is in; None when it is this one.
     type: ARPHRD_*, 1 for Ethernet and 32 for InfiniBand (`include/uapi/linux/if_arp.h`).
     device: what it is a netdev of, a PCI address for one of a PCI function (since Linux 5.14).
+    altnames: names beside its own, which no other link of the namespace can have either.
     """
 
     index: int
@@ -83,6 +86,7 @@ class Link:
     peer_elsewhere: int | None
     type: int = 1
     device: str = ""
+    altnames: tuple[str, ...] = ()
 
 
 class Rtnl:
@@ -141,6 +145,12 @@ class Rtnl:
         """Change a link in one message; `what` begins the error when that is refused."""
         body = _IFINFO.pack(0, 0, index, int(bool(up)), 0 if up is None else _IFF_UP) + b"".join(attributes)
         self.socket.do(_SETLINK, body, what)
+
+    def delete_altnames(self, link: Link, what: str) -> None:
+        """Leave a link no name but its own."""
+        if link.altnames:
+            names = nested(_PROP_LIST, *(text(_ALT_IFNAME, name) for name in link.altnames))
+            self.socket.do(_DELLINKPROP, _IFINFO.pack(0, 0, link.index, 0, 0) + names, f"{what}: altnames")
 
     def number_of(self, namespace: int) -> int | None:
         """This namespace's number for another one (a descriptor), as in `Link.peer_elsewhere`."""
@@ -273,6 +283,7 @@ def _link(body: bytes) -> Link:
         peer_elsewhere=None if elsewhere is None else struct.unpack("=i", elsewhere)[0],
         type=kind,
         device=string(found.get(_PARENT_DEV_NAME, b"")),
+        altnames=tuple(string(name) for _, name in each_attribute(found.get(_PROP_LIST, b""))),
     )
 
 

@@ -74,7 +74,7 @@ def u32(kind: int, value: int) -> bytes:
 
 def text(kind: int, value: str) -> bytes:
     """A string, with the terminating NUL that names need."""
-    return attribute(kind, value.encode() + b"\0")
+    return attribute(kind, value.encode(errors="surrogateescape") + b"\0")
 
 
 def attributes(data: bytes, start: int = 0) -> dict[int, bytes]:
@@ -99,8 +99,12 @@ def number(value: bytes) -> int:
 
 
 def string(value: bytes) -> str:
-    """A string without its NUL."""
-    return value.rstrip(b"\0").decode(errors="replace")
+    """A string without its NUL.
+
+    A name may be any bytes; those that are no UTF-8 are kept as in names of files (PEP 383), so that a netdev
+    has one name here and in sysfs.
+    """
+    return value.rstrip(b"\0").decode(errors="surrogateescape")
 
 
 def connect(family: int = ROUTE, namespace: int | None = None) -> socket.socket:

@@ -20,13 +20,14 @@ _MAC_REFUSED = (errno.EPERM, errno.EACCES, errno.EADDRNOTAVAIL)
 
 
 def make_as_at_home(index: int, vf: VfRef, home: VfHome, rtnl: Rtnl) -> None:
-    """Give the netdev of this index name, MAC and MTU of `home`, down and without addresses.
+    """Give the netdev of this index name, MAC and MTU of `home`, down, without addresses and altnames.
 
     KernelError when that does not hold afterwards, such as when the name is taken.
     """
     link = _link(index, vf, rtnl)
     what = f"{words(vf)}: {home.name} as it was"
     make_bare(link, rtnl, what)
+    rtnl.delete_altnames(link, what)
     if link.name != home.name:
         if rtnl.link(home.name) is not None:
             msg = f"{words(vf)}: came home as {link.name}; its name {home.name} is taken there"

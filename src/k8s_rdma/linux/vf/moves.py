@@ -126,6 +126,8 @@ class VfMoves:
                 return False
             _require_free(self._rtnl, step.home.name, what)
             make_bare(link, there, what)
+            # They would come along, and one that is another VF's name at home would keep that VF away.
+            there.delete_altnames(link, what)
             self._rdma.bring_home(pci, link.index, namespace, what)
             there.change(link.index, what, in_namespace(self._host), named(step.home.name))
         return True
