@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
-from contract.hardware_lab import PFS, needs_hardware
+from contract.hardware_lab import PFS, await_link, needs_hardware
 from contract.lab import state_of
 from contract.linux_lab import run
 from hardware.netlink_lab import simulated_pf
@@ -16,6 +18,7 @@ from k8s_rdma.core.rates import EVERY_RATE
 from k8s_rdma.core.step import SetRates, VfRate, VfRef
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
+from k8s_rdma.linux.netlink import vf_config
 from k8s_rdma.linux.vf.rates import rates_of, set_rates
 
 NOWHERE = PciAddress("0000:99:00.0")
@@ -62,8 +65,28 @@ def test_rates_of_many_vfs_are_read_back_by_one_query(lab, kernel, queries):
     kernel.observe()
     queries.asked = 0
     kernel.apply(step(lab, *(VfRate(index, 0, 10 + index) for index in range(lab.vfs))))
-    assert queries.asked == 1
     assert [vf.max_tx_rate_mbps for vf in kernel.observe().pfs[0].vfs] == list(range(10, 10 + lab.vfs))
+    assert queries.asked == 1
+
+
+@needs_hardware
+def test_change_by_somebody_else_is_seen_although_it_was_told_while_another_pf_was_programmed(lab, kernel):
+    kernel.observe()
+    kernel.apply(step(lab, VfRate(0, 0, 20)))
+    run("ip", "link", "set", PFS[1], "vf", "1", "max_tx_rate", "30")
+    kernel.apply(step(lab, VfRate(0, 0, 25)))
+    run("ip", "link", "set", PFS[0], "vf", "1", "max_tx_rate", "40")
+    assert [pf.vfs[1].max_tx_rate_mbps for pf in kernel.observe().pfs] == [40, 30]
+
+
+@needs_hardware
+def test_rates_hold_on_a_pf_that_was_renamed_since_it_was_looked_at(lab, kernel):
+    kernel.observe()
+    with lab.pf_down(0), renamed(PFS[0], "renamed0"):
+        run("ip", "link", "set", "renamed0", "up")
+        await_link("renamed0")
+        kernel.apply(step(lab, VfRate(0, 0, 20)))
+        assert kernel.observe().pfs[0].vfs[0].max_tx_rate_mbps == 20
 
 
 @needs_hardware
@@ -113,7 +136,7 @@ def test_minimum_rates_are_programmed_and_read_back_where_a_driver_takes_them():
         setting = SetRates(pf=NOWHERE, rates=wanted, previous=())
         seen = rates_of(pf, queries.vf_infos(index))
         queries.asked = 0
-        now = set_rates(setting, pf, queries=queries, index=index, seen=seen)
+        now = set_rates(setting, pf, seen=seen, **doors(queries, index))
         assert queries.asked == 1
         assert [rate for rate in now.values() if rate != VfRate(rate.index)] == list(wanted)
         shown = run("ip", "link", "show", name)
@@ -126,7 +149,7 @@ def test_rates_hold_although_those_seen_last_were_old():
         wanted = (VfRate(0, 100, 200), VfRate(1, 0, 30))
         old = rates_of(pf, queries.vf_infos(index)) | {rate.index: rate for rate in wanted}
         now = set_rates(
-            SetRates(pf=NOWHERE, rates=wanted, previous=()), pf, queries=queries, index=index, seen=old
+            SetRates(pf=NOWHERE, rates=wanted, previous=()), pf, seen=old, **doors(queries, index)
         )
         assert (now[0], now[1]) == wanted
 
@@ -145,9 +168,26 @@ def test_nothing_is_written_when_one_of_the_rates_cannot_be(rates, why):
         before = rates_of(pf, queries.vf_infos(index))
         with pytest.raises(KernelError, match=why):
             set_rates(
-                SetRates(pf=NOWHERE, rates=rates, previous=()), pf, queries=queries, index=index, seen=before
+                SetRates(pf=NOWHERE, rates=rates, previous=()), pf, seen=before, **doors(queries, index)
             )
         assert rates_of(pf, queries.vf_infos(index)) == before
+
+
+@contextmanager
+def renamed(name, other):
+    run("ip", "link", "set", name, "name", other)
+    try:
+        yield
+    finally:
+        run("ip", "link", "set", other, "down")
+        run("ip", "link", "set", other, "name", name)
+
+
+def doors(queries, index):
+    return {
+        "write": partial(vf_config.set_rates, queries.rtnl, index, "rates"),
+        "read": partial(queries.vf_infos, index),
+    }
 
 
 def simulated(name, queries):

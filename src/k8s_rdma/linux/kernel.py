@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ from k8s_rdma.linux.changes import Changes
 from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
 from k8s_rdma.linux.discovery.observation import Observer
 from k8s_rdma.linux.discovery.unannounced import files_without_events
+from k8s_rdma.linux.netlink.vf_config import set_rates as write_rates
 from k8s_rdma.linux.netlink.vf_config import set_vfs, vlan
 from k8s_rdma.linux.netns import current_namespace
 from k8s_rdma.linux.pod_interface import clear, configure, make_bare
@@ -33,13 +35,13 @@ from k8s_rdma.linux.vf.rdma import VfRdma
 from k8s_rdma.linux.vf.traffic import VfTraffic
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from k8s_rdma.core.ids import PciAddress
     from k8s_rdma.core.kernel import Hardware, PfState, VfCounters
     from k8s_rdma.core.selection import Selection
     from k8s_rdma.core.step import NetnsRef, Step
-    from k8s_rdma.linux.netlink.subscriptions import Dirty
+    from k8s_rdma.linux.discovery.queries import VfInfo
     from k8s_rdma.linux.netns import Namespaces
 
 
@@ -175,27 +177,42 @@ class SriovKernel:
         self._pfs = {pf.pci: pf for pf in hardware.pfs}
         return hardware
 
-    def _gather(self) -> Dirty:
-        """What changed since this was called last; it is stale for the next observation, too."""
+    def _gather(self) -> None:
+        """Note what changed since this was called last: it is stale until it is looked at."""
         dirty = self._changes.dirty()
         self._stale |= dirty.links
         self._all_stale |= dirty.everything
-        return dirty
 
     def _set_rates(self, step: SetRates) -> None:
         if not step.rates:
             return
         pf = self._pf(step.pf)
+        index = self._index(pf)
         del self._pfs[pf.pci]  # what holds when this fails is not known
-        seen = {vf.index: VfRate(vf.index, vf.min_tx_rate_mbps, vf.max_tx_rate_mbps) for vf in pf.vfs}
-        now = set_rates(step, pf, queries=self._queries, index=self._index(pf), seen=seen)
+        self._stale |= {index}  # nor is all of it told: drivers may set one of two rates and refuse the other
+        now = set_rates(
+            step,
+            pf,
+            write=partial(write_rates, self._queries.rtnl, index, f"rates on PF {pf.pci} ({pf.name})"),
+            read=partial(self._read_back, pf.pci, index),
+            seen={vf.index: VfRate(vf.index, vf.min_tx_rate_mbps, vf.max_tx_rate_mbps) for vf in pf.vfs},
+        )
         self._pfs[pf.pci] = with_rates(pf, now)
-        self._gather()  # that was ourselves
+
+    def _read_back(self, pf: PciAddress, index: int) -> Sequence[VfInfo]:
+        """What a PF tells of its VFs, with all that was changed until now: by ourselves, or by whomever."""
+        self._gather()
+        infos = self._queries.vf_infos(index)
+        self._observer.was_told(pf, infos)
+        self._stale -= {index}
+        return infos
 
     def _pf(self, pci: PciAddress) -> PfState:
         """A PF as it is now; looked at again if it is not known, or something of it changed since."""
-        known, dirty = self._pfs.get(pci), self._gather()
-        if known is None or dirty.everything or self._index(known) in dirty.links:
+        self._gather()
+        known = self._pfs.get(pci)
+        index = self._index(known) if known else 0
+        if not index or self._all_stale or index in self._stale:
             self.observe()
             known = self._pfs.get(pci)
         if known is None:

@@ -9,29 +9,31 @@ from k8s_rdma.core.rate_check import check_rates
 from k8s_rdma.core.step import VfRate
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.drivers import explain, understood_max
-from k8s_rdma.linux.netlink import vf_config
 from k8s_rdma.linux.netlink.socket import NetlinkError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from k8s_rdma.core.kernel import PfState
     from k8s_rdma.core.step import SetRates
-    from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
     from k8s_rdma.linux.discovery.queries import VfInfo
-    from k8s_rdma.linux.netlink.rtnl import Rtnl
 
 _ROUNDS = 2
 """The second is for rates that somebody else has changed since they were last seen."""
 
 
 def set_rates(
-    step: SetRates, pf: PfState, *, queries: NetlinkQueries, index: int, seen: Mapping[int, VfRate]
+    step: SetRates,
+    pf: PfState,
+    *,
+    write: Callable[[Sequence[VfRate]], None],
+    read: Callable[[], Iterable[VfInfo]],
+    seen: Mapping[int, VfRate],
 ) -> dict[int, VfRate]:
-    """Program rates on VFs of a PF (the netdev of that index); returns those of all its VFs, read back.
+    """Program rates on VFs of a PF; returns those of all its VFs, read back.
 
-    seen: the rates of all its VFs when last looked at. One query when they still are so: the kernel holds its
-    RTNL lock 1-2 ms a VF for it.
+    seen: the rates of all its VFs when last looked at. write: as `vf_config.set_rates` for its netdev.
+    read: as `vf_infos`, which holds the kernel's RTNL lock 1-2 ms a VF; once when they still are as seen.
     KernelError, and nothing is written, when one of them cannot be; when the driver refuses one or reads
     back another, those before it are written.
     """
@@ -41,8 +43,8 @@ def set_rates(
             raise KernelError(msg)
     check_rates(step, ability=pf.rates, link_mbps=pf.link_mbps, before=seen)
     for _ in range(_ROUNDS):
-        _write(step, pf, queries.rtnl, index, seen)
-        seen = rates_of(pf, queries.vf_infos(index))
+        _write(step, pf, write, seen)
+        seen = rates_of(pf, read())
         if not _differing(step, seen):
             return dict(seen)
     wrong = _differing(step, seen)[0]
@@ -76,15 +78,22 @@ def rates_of(pf: PfState, infos: Iterable[VfInfo]) -> dict[int, VfRate]:
     }
 
 
-def _write(step: SetRates, pf: PfState, rtnl: Rtnl, index: int, seen: Mapping[int, VfRate]) -> None:
+def _write(
+    step: SetRates, pf: PfState, write: Callable[[Sequence[VfRate]], None], seen: Mapping[int, VfRate]
+) -> None:
     differing = _differing(step, seen)
     if not differing:
         return
     try:
-        vf_config.set_rates(rtnl, index, f"rates on PF {step.pf} ({pf.name})", differing)
+        write(differing)
     except NetlinkError as error:
         raise KernelError(str(error), details=explain(pf.driver, error.errno)) from error
 
 
 def _differing(step: SetRates, seen: Mapping[int, VfRate]) -> list[VfRate]:
-    return [rate for rate in step.rates if seen.get(rate.index) != rate]
+    """Those that are others, lowered minima first: a driver that checks the sum checks it at each VF."""
+
+    def raised_mbps(rate: VfRate) -> int:
+        return rate.min_tx_rate_mbps - seen.get(rate.index, VfRate(rate.index)).min_tx_rate_mbps
+
+    return sorted((rate for rate in step.rates if seen.get(rate.index) != rate), key=raised_mbps)
