@@ -24,11 +24,14 @@ from k8s_rdma.core.step import VfRef
 from k8s_rdma.errors import STATUS, TRY_AGAIN_LATER, K8sRdmaError, Reason
 from k8s_rdma.wire.annotation import ANNOTATION, parse_request
 from k8s_rdma.wire.netconf import decode_netconf, ipam_of
+from k8s_rdma.wire.node_report import NodeReports
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from k8s_rdma.agent.verbs import Verbs
+    from k8s_rdma.core.ids import PciAddress
     from k8s_rdma.core.step import NetnsRef
 
 KEY = b"a key of the cluster"
@@ -446,6 +449,36 @@ def test_delete_succeeds_and_the_receipt_stays_when_only_rates_could_not_be_undo
     run(scenario)
 
 
+def test_vf_goes_to_nobody_before_its_rates_are_reset_though_the_agent_starts_anew(machine: Machine) -> None:
+    stdin = machine.stdin(asks({"min_tx_rate": 60_000}))
+
+    async def add(verbs: Verbs, container: str) -> PciAddress:
+        netns = machine.hardware.create_namespace()
+        receipt, _ = await verbs.add(call("ADD", container, f"uid-{container}"), netns, stdin)
+        return receipt.interfaces[0].vf.pf
+
+    async def before() -> None:
+        with machine.running() as (_, verbs):
+            assert await add(verbs, "old") == PF0
+            machine.kernel.fail(at=1)
+            await verbs.delete(call("DEL", "old", "uid-old"))
+
+    async def after() -> None:
+        with machine.running() as (node, verbs):
+            machine.kernel.fail(at=1)
+            assert not await verbs.reconcile()
+            [allocation] = NodeReports(node.name, "e").of(node.hardware, node.ledger).allocations
+            assert (allocation.phase, allocation.interfaces[0].min_tx_rate) == ("releasing", 60_000)
+            assert await add(verbs, "new") == PF1
+            with pytest.raises(K8sRdmaError, match="best PF has 40000 Mb/s and 3 VFs free"):
+                await add(verbs, "newer")
+            assert await verbs.reconcile()
+            assert await add(verbs, "newer") == PF0
+
+    run(before)
+    run(after)
+
+
 def test_add_names_the_plugin_that_is_missing(machine: Machine) -> None:
     async def scenario() -> None:
         with machine.running() as (node, verbs):
@@ -644,6 +677,23 @@ def test_delete_takes_nothing_for_gone_that_cannot_be_looked_at(machine: Machine
             with pytest.raises(K8sRdmaError, match="not undone"):
                 await verbs.delete(call("DEL"))
             assert node.ledger.receipts
+
+    run(scenario)
+
+
+def test_node_knows_what_a_delete_saw_that_had_to_look(machine: Machine) -> None:
+    async def scenario() -> None:
+        with machine.running() as (node, verbs):
+            netns = machine.hardware.create_namespace()
+            await verbs.add(call("ADD"), netns, machine.stdin(asks({"min_tx_rate": 5})))
+            machine.hardware.set_unreadable(Unreadable("PF f1", "no answer"), hidden=[PF1])
+            node.refresh()
+            machine.hardware.set_unreadable()
+            machine.kernel.fail()
+            with pytest.raises(K8sRdmaError, match="not undone"):
+                await verbs.delete(call("DEL"))
+            assert not node.scanner.incomplete
+            assert node.hardware == machine.kernel.observe()
 
     run(scenario)
 

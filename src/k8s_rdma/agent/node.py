@@ -180,7 +180,7 @@ class Node:
         # full disk must not keep VFs in pods.
         with suppress(LedgerError):
             self._receipts.put(releasing)
-        release(releasing, self._kernel, self.scanner.look)
+        release(releasing, self._kernel, self._look)
         self.hardware = returned(self.hardware, receipt.interfaces)
 
     def forget(self, attachment: Attachment) -> None:
@@ -205,8 +205,8 @@ class Node:
 
         MalformedError when there is no such VF, KernelError when the hardware cannot be looked at.
         """
-        self.hardware = self.scanner.look()
-        adopted = tuple(self._adopt(each, dry_run) for each in candidates(self.hardware, self.ledger, scope))
+        hardware = self._look()
+        adopted = tuple(self._adopt(each, dry_run) for each in candidates(hardware, self.ledger, scope))
         if not dry_run:
             self.refresh()
         return adopted
@@ -233,6 +233,11 @@ class Node:
     def orphaned(self, receipt: Receipt) -> bool:
         """Whether the sandbox of a receipt no longer exists."""
         return receipt.boot_id != self._boot_id or not self._kernel.namespace_alive(receipt.netns)
+
+    def _look(self) -> Hardware:
+        """The hardware of now. KernelError when the kernel cannot be asked; what was seen last stands then."""
+        self.hardware = self.scanner.look()
+        return self.hardware
 
     def _record(self, receipt: Receipt) -> None:
         ledger = self.ledger.with_receipt(receipt)
