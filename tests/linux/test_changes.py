@@ -7,10 +7,12 @@ import os
 import struct
 import threading
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
 from contract.linux_lab import needs_namespaces
+from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.changes import Changes
 from k8s_rdma.linux.netlink.rtnl import Rtnl, named, of_kind
 from k8s_rdma.linux.netlink.subscriptions import ADDRESSES, LINKS, UEVENTS, Dirty, Gathering
@@ -169,6 +171,31 @@ def test_uevents_tell_of_links(rtnl):
         rtnl.create("create", named("a"), of_kind("bridge"))
         watcher.wait()
         assert changes.dirty() == Dirty(frozenset({rtnl.link("a").index}))
+
+
+def unreadable(message, gathering):
+    return UEVENTS.read(uevent("net", "IFINDEX=none of text"), gathering)
+
+
+def test_everything_is_dirty_when_a_message_cannot_be_understood_and_the_next_is_told_too(rtnl, bridge):
+    watcher, strange = Watcher(), replace(LINKS, read=unreadable)
+    with watching(watcher, (strange,)) as changes:
+        for up in (True, False):
+            rtnl.change(bridge, "toggle", up=up)
+            watcher.wait()
+            assert changes.dirty() == EVERYTHING
+
+
+def test_whoever_asks_is_told_when_nobody_is_called_back_any_more(rtnl, bridge):
+    def changed():
+        raise RuntimeError("the callback's own")
+
+    with watching(changed) as changes:
+        rtnl.change(bridge, "up", up=True)
+        (listening,) = (thread for thread in threading.enumerate() if thread.name == "changes")
+        listening.join(DEADLINE_S)
+        with pytest.raises(KernelError, match=r"told no more: RuntimeError.*the callback's own"):
+            changes.dirty()
 
 
 def uevent(subsystem, *more):

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import select
+import struct
 import threading
 import time
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Self
 
+from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.netlink.subscriptions import ADDRESSES, LINKS, RDMA_EVENTS, UEVENTS, Gathering
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class Changes:
         self._lock = threading.Lock()
         self._gathering = Gathering()
         self._untold = False
+        self._failure: Exception | None = None
         self._files: dict[Path, bytes | None] = {}
         self._subscribed: list[tuple[Subscription, socket.socket]] = []
         with ExitStack() as undo:
@@ -84,7 +86,11 @@ class Changes:
 
         The kernel tells of a change before it answers who made it. So whoever makes one, asks this, and then
         reads back what they made, need not look again for that. The callback comes all the same.
+        KernelError when nobody is called back any more, because that has failed once.
         """
+        if self._failure is not None:
+            msg = f"changes of the machine are told no more: {self._failure!r}; restart the process"
+            raise KernelError(msg) from self._failure
         with self._lock:
             if self._drain():
                 self._untold = True
@@ -100,6 +106,12 @@ class Changes:
             os.eventfd_write(self._wake, 1)  # it may be waiting without end
 
     def _listen(self) -> None:
+        try:
+            self._tell()
+        except Exception as error:
+            self._failure = error  # whoever looks next has it raised
+
+    def _tell(self) -> None:
         poll, stopping = select.poll(), select.poll()
         poll.register(self._wake, select.POLLIN)
         for _, opened in self._subscribed:
@@ -143,9 +155,8 @@ class Changes:
                 interesting |= subscription.read(opened.recv(subscription.size), self._gathering)
             except BlockingIOError:
                 break
-            except OSError as error:
-                if error.errno != errno.ENOBUFS:  # which is told once, then the queue goes on
-                    raise
+            except (OSError, ValueError, struct.error):
+                # Messages were lost (ENOBUFS, told once, then the queue goes on), or one says nothing.
                 self._gathering.everything = interesting = True
         return interesting
 
