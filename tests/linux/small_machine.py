@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import shutil
+import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from k8s_rdma.linux.netlink.socket import NetlinkError
 from k8s_rdma.linux.sysfs import Sysfs
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 PF = PciAddress("0000:3b:00.0")
@@ -180,5 +182,12 @@ class SmallMachine:
         vfs = self.answers.vfs[pf_index]
         vfs[number] = replace(vfs[number], **changes)
 
-    def observer(self, selection: Selection | None = None) -> Observer:
-        return Observer(Sysfs(self.root), self.answers, selection or Selection())
+    def take_netdev(self, pci: str, name: str) -> None:
+        """As before its driver made one."""
+        self.remove_netdev(pci, name)
+        self.at(f"{self.device(pci)}/net").rmdir()
+
+    def observer(
+        self, selection: Selection | None = None, *, now: Callable[[], float] = time.monotonic
+    ) -> Observer:
+        return Observer(Sysfs(self.root), self.answers, selection or Selection(), now=now)

@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from k8s_rdma.core.allocation import foreign_vfs
 from k8s_rdma.core.kernel import Hardware, PfState, Vf
+from k8s_rdma.core.ledger import Ledger
 from k8s_rdma.core.rates import Enforce
 from k8s_rdma.core.selection import PfRule, Selection
 from k8s_rdma.errors import KernelError
+from k8s_rdma.linux.discovery.latecomers import PATIENCE_S
 from k8s_rdma.linux.discovery.observation import Observer
 from k8s_rdma.linux.drivers import ability
 from k8s_rdma.linux.sysfs import Sysfs
@@ -178,8 +181,7 @@ def test_vf_without_a_driver_that_makes_netdevs_is_unusable(
     machine: SmallMachine, driver: str | None, why: str
 ) -> None:
     machine.add_pf(vfs=2)
-    machine.remove_netdev(vf_pci(0), "eth11")
-    (machine.at(machine.device(vf_pci(0))) / "net").rmdir()
+    machine.take_netdev(vf_pci(0), "eth11")
     machine.bind(vf_pci(0), driver)
     vf = observed(machine).vfs[0]
     assert vf.netdev is None
@@ -324,11 +326,67 @@ def test_pf_with_fewer_vfs_than_it_is_set_to_have_is_unreadable(machine: SmallMa
 
 def test_pf_with_a_vf_whose_netdev_is_still_coming_is_unreadable(machine: SmallMachine) -> None:
     machine.add_pf(vfs=2)
-    machine.remove_netdev(vf_pci(1), "eth12")
-    (machine.at(machine.device(vf_pci(1))) / "net").rmdir()
+    machine.take_netdev(vf_pci(1), "eth12")
     hardware = machine.observer().observe()
     assert hardware.pfs == ()
     assert "VF 1 (0000:3b:03.0): its driver mlx5_core has made no netdev yet" in hardware.unreadable[0].why
+
+
+class Clock:
+    now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_vf_whose_driver_never_makes_a_netdev_is_unusable_and_its_pf_is_used(machine: SmallMachine) -> None:
+    machine.add_pf(vfs=4)
+    machine.take_netdev(vf_pci(1), "eth12")
+    machine.take_netdev(vf_pci(2), "eth13")
+    clock = Clock()
+    observer = machine.observer(now=clock)
+    observer.observe()
+    clock.now_s += PATIENCE_S - 0.1
+    assert observer.observe().unreadable
+    clock.now_s += 0.2
+    hardware = observer.observe()
+    why = "its driver mlx5_core made no netdev of it"
+    assert [vf.unusable for vf in only_pf(hardware).vfs] == ["", why, why, ""]
+    assert [each.vf.index for each in foreign_vfs(hardware, Ledger())] == [1, 2]  # they count as used
+
+
+def test_vf_whose_netdev_comes_late_is_free_all_the_same(machine: SmallMachine) -> None:
+    machine.add_pf(vfs=2)
+    machine.take_netdev(vf_pci(1), "eth12")
+    clock = Clock()
+    observer = machine.observer(now=clock)
+    observer.observe()
+    clock.now_s += PATIENCE_S
+    assert only_pf(observer.observe()).vfs[1].unusable
+    machine.add_netdev(vf_pci(1), "eth12", 12)
+    assert [vf.unusable for vf in only_pf(observer.observe()).vfs] == ["", ""]
+
+
+@pytest.mark.parametrize("again", ["its netdev came and went", "another driver", "its PF was away"])
+def test_vf_is_waited_for_again_when_its_driver_begins_anew(machine: SmallMachine, again: str) -> None:
+    machine.add_pf(vfs=2)
+    machine.take_netdev(vf_pci(1), "eth12")
+    clock = Clock()
+    observer = machine.observer(now=clock)
+    observer.observe()
+    clock.now_s += PATIENCE_S
+    assert not observer.observe().unreadable
+    if again == "its netdev came and went":
+        machine.add_netdev(vf_pci(1), "eth12", 12)
+        observer.observe()
+        machine.take_netdev(vf_pci(1), "eth12")
+    elif again == "another driver":
+        machine.bind(vf_pci(1), "mlx5_other")
+    else:
+        machine.take_netdev(PF, "eth0")
+        observer.observe()
+        machine.add_netdev(PF, "eth0", 10)
+    assert "has made no netdev yet" in observer.observe().unreadable[0].why
 
 
 @pytest.mark.parametrize(
@@ -377,8 +435,7 @@ def test_pf_without_driver_from_the_start_is_told_of_and_no_more(machine: SmallM
 
 def test_pf_without_netdev_that_is_set_to_have_vfs_is_unreadable(machine: SmallMachine) -> None:
     machine.add_pf(vfs=2)
-    machine.remove_netdev(PF, "eth0")
-    (machine.at(machine.device(PF)) / "net").rmdir()
+    machine.take_netdev(PF, "eth0")
     hardware = machine.observer().observe()
     assert "made no netdev" in hardware.unreadable[0].why
 
@@ -387,8 +444,7 @@ def test_pf_lent_to_another_namespace_or_to_a_guest_is_a_problem_only(machine: S
     machine.add_pf(PF, "eth0", 10, vfs=2)
     machine.remove_netdev(PF, "eth0")
     machine.add_pf(PF1, "eth1", 30, vfs=1, rdma="mlx5_1")
-    machine.remove_netdev(PF1, "eth1")
-    (machine.at(machine.device(PF1)) / "net").rmdir()
+    machine.take_netdev(PF1, "eth1")
     machine.bind(PF1, "vfio-pci")
     hardware = machine.observer().observe()
     assert (hardware.pfs, hardware.unreadable, len(hardware.problems)) == ((), (), 2)

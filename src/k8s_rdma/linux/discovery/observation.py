@@ -6,6 +6,7 @@ more; what they disagree on then is told, and is never a smaller machine.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.kernel import Hardware, PfState, Unreadable
 from k8s_rdma.errors import KernelError
+from k8s_rdma.linux.discovery.latecomers import Latecomers
 from k8s_rdma.linux.discovery.mlnx_ofed import read_vf_settings
 from k8s_rdma.linux.discovery.pci import USERSPACE_DRIVERS
 from k8s_rdma.linux.discovery.pf_state import pf_state
@@ -23,7 +25,7 @@ from k8s_rdma.linux.discovery.vfs import Surroundings, see_vf
 from k8s_rdma.linux.netlink.default_routes import below
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from k8s_rdma.core.selection import PfRule, Selection
     from k8s_rdma.linux.discovery.pfs import Discovery, LeftOut, Selected
@@ -62,13 +64,21 @@ class Observer:
     `fw_ver`, `parent`, `ports/*/state`, `ports/*/rate`. A `Sysfs` of one's own can note which.
     """
 
-    def __init__(self, sysfs: Sysfs, queries: Queries, selection: Selection) -> None:
-        """Look through these two at the PFs that the configuration selects."""
+    def __init__(
+        self,
+        sysfs: Sysfs,
+        queries: Queries,
+        selection: Selection,
+        *,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Look through these two at the PFs that the configuration selects; `now` in seconds."""
         self._sysfs = sysfs
         self._queries = queries
         self._selection = selection
         self._ours: dict[PciAddress, PfRule] = {}
         self._told: dict[PciAddress, _Told] = {}
+        self._latecomers = Latecomers(now)
         self._lasting: frozenset[str] = frozenset()
 
     def observe(self, changed: Collection[int] | None = None) -> Hardware:
@@ -148,6 +158,7 @@ class Observer:
         lost = {each.pf.pci: each.rule for each in discovery.left_out if self._is_ours(each)}
         self._ours = selected | lost
         self._told = {pci: told for pci, told in self._told.items() if pci in selected}
+        self._latecomers.keep(selected)
 
     def _pf(self, around: Surroundings, selected: Selected, changed: Collection[int] | None) -> _SeenPf:
         pf, index = selected.pf, selected.link.index
@@ -169,7 +180,18 @@ class Observer:
             msg = f"sriov_numvfs says {pf.num_vfs}, and {len(vfs)} VFs are there"
             raise KernelError(msg)
         settings = self._settings(pf.pci, link.index, vfs, changed)
-        return [see_vf(around, index, pci, settings.get(index), link.mtu) for index, pci in vfs.items()]
+        seen = [see_vf(around, index, pci, settings.get(index), link.mtu) for index, pci in vfs.items()]
+        self._must_have_come(pf.pci, seen)
+        return seen
+
+    def _must_have_come(self, pf: PciAddress, seen: Iterable[SeenVf]) -> None:
+        """KernelError while a VF's driver is still making its netdev."""
+        lacking = {each.vf.pci: each for each in seen if each.lacking}
+        expected = self._latecomers.expected(pf, {pci: each.lacking for pci, each in lacking.items()})
+        if expected is not None:
+            late = lacking[expected]
+            msg = f"VF {late.vf.index} ({expected}): its driver {late.lacking} has made no netdev yet"
+            raise KernelError(msg)
 
     def _settings(
         self, pf: PciAddress, index: int, vfs: Mapping[int, PciAddress], changed: Collection[int] | None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from k8s_rdma.core.kernel import Vf
-from k8s_rdma.errors import KernelError, printable
+from k8s_rdma.errors import printable
 from k8s_rdma.linux.discovery.pci import USERSPACE_DRIVERS, PciFunction
 from k8s_rdma.linux.discovery.pfs import own_link
 from k8s_rdma.linux.discovery.rdma_devices import RdmaDevices
@@ -40,10 +40,15 @@ class Surroundings:
 
 @dataclass(frozen=True, slots=True)
 class SeenVf:
-    """A VF; `doubt` says what its sources disagree on, which another look may settle, or is empty."""
+    """A VF.
+
+    doubt: what its sources disagree on, which another look may settle, or empty.
+    lacking: its driver when that should make a netdev of it and has made none, or empty.
+    """
 
     vf: Vf
     doubt: str
+    lacking: str
 
 
 class _Netdev(NamedTuple):
@@ -59,12 +64,14 @@ def see_vf(
 ) -> SeenVf:
     """A VF; `settings` are None where its PF has no entry of it.
 
-    KernelError while its driver makes its netdev; OSError when it cannot be read.
-    The MTU is the PF's while the netdev is away, as nobody tells.
+    OSError when it cannot be read. The MTU is the PF's while the netdev is away, as nobody tells.
     """
     function = PciFunction(around.sysfs, pci)
     driver = function.driver()
-    netdev = _netdev(around, function, driver, f"VF {index} ({pci})")
+    names = function.netdevs()
+    netdev = _netdev(around, function, names)
+    no_driver = _of_no_driver(driver)
+    lacking = driver if driver and names is None and not no_driver else ""
     doubt = printable(netdev.doubt) or ("" if settings else "its PF tells nothing of it")
     told = settings or NOTHING_TOLD
     vf = Vf(
@@ -84,16 +91,18 @@ def see_vf(
         vgt_plus=told.vgt_plus,
         rate_group=told.rate_group,
         rdma_device=around.rdma.of(function, netdev.link),
-        unusable=doubt or _of_no_driver(driver) or _of_no_text(netdev) or _in_use(around, netdev.link),
+        unusable=(
+            doubt
+            or no_driver
+            or _without_netdev(lacking)
+            or _of_no_text(netdev)
+            or _in_use(around, netdev.link)
+        ),
     )
-    return SeenVf(vf, doubt)
+    return SeenVf(vf, doubt, lacking)
 
 
-def _netdev(around: Surroundings, function: PciFunction, driver: str | None, what: str) -> _Netdev:
-    names = function.netdevs()
-    if names is None and not _of_no_driver(driver):
-        msg = f"{what}: its driver {driver} has made no netdev yet"
-        raise KernelError(msg)
+def _netdev(around: Surroundings, function: PciFunction, names: list[str] | None) -> _Netdev:
     elsewhere = around.owners.get(function.pci)
     if not names:
         doubt = f"netlink has {elsewhere} as its netdev, sysfs has none" if elsewhere else ""
@@ -109,6 +118,10 @@ def _of_no_driver(driver: str | None) -> str:
     if driver is None:
         return "no driver is bound to it"
     return f"it is bound to {driver}, which makes no netdev" if driver in USERSPACE_DRIVERS else ""
+
+
+def _without_netdev(driver: str) -> str:
+    return f"its driver {driver} made no netdev of it" if driver else ""
 
 
 def _of_no_text(netdev: _Netdev) -> str:
