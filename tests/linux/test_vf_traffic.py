@@ -7,7 +7,7 @@ import pytest
 from contract.linux_lab import needs_namespaces
 from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.kernel import Hardware, PfState, Vf
-from k8s_rdma.core.step import VfRef
+from k8s_rdma.core.step import NetnsRef, VfRef
 from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
 from k8s_rdma.linux.netlink.link_counters import counters_of_all
 from k8s_rdma.linux.netlink.rtnl import named, of_kind
@@ -64,3 +64,11 @@ def test_counters_of_the_rdma_device_are_those_files_that_hold_a_number(traffic,
     assert found.rdma == {"out_of_sequence": 7, "rx_write_requests": 2**64 - 1}
     (found,) = traffic.sample(hardware(vf(0, "v0", "gone")), {})
     assert found.rdma == {}
+
+
+def test_vfs_in_a_namespace_that_cannot_be_looked_into_are_left_out_and_no_others(traffic, rtnl, tmp_path):
+    rtnl.create("create", named("v0"), of_kind("veth"))
+    (tmp_path / "unmounted").touch()
+    holders = {VfRef(PF, 1): NetnsRef(str(tmp_path / "unmounted"), 7)}
+    (found,) = traffic.sample(hardware(vf(0, "v0"), vf(1, None)), holders)
+    assert found.vf == VfRef(PF, 0)

@@ -58,7 +58,8 @@ class VfTraffic:
         counted = dict(self._at_home(hardware))
         for netns in dict.fromkeys(holders.values()):
             vfs = {vf: pci for vf, pci in _functions(hardware) if holders.get(vf) == netns}
-            counted.update(self._in(netns, vfs))
+            with suppress(KernelError):  # VFs in a namespace that cannot be looked into are left out
+                counted.update(self._in(netns, vfs))
         for pf in hardware.pfs:
             for vf, link in self._by_pf(pf):
                 counted[vf] = _Counted(link, counted[vf].rdma if vf in counted else {})
