@@ -116,6 +116,14 @@ def test_unknown_of_a_pf_is_not_zero(machine: SmallMachine) -> None:
     assert (pf.numa_node, pf.switchdev, pf.firmware) == (None, False, "16.35 (ethtool)")
 
 
+def test_firmware_of_the_netdevs_driver_comes_before_that_of_the_rdma_device(machine: SmallMachine) -> None:
+    machine.add_pf(vfs=1)
+    machine.write("class/infiniband/mlx5_0/fw_ver", "1.60")
+    assert observed(machine).firmware == "1.60"
+    machine.answers.firmwares = {"eth0": "4.10 0x8001518e"}
+    assert observed(machine).firmware == "4.10 0x8001518e"
+
+
 def test_vf_is_observed_with_all_that_is_known_of_it(machine: SmallMachine) -> None:
     machine.add_pf(vfs=2)
     machine.add_rdma(vf_pci(1), "mlx5_3", 12)

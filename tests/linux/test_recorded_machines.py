@@ -198,6 +198,7 @@ def test_infiniband_port_has_the_rate_of_its_rdma_device_and_takes_no_rates() ->
 def test_e810_has_rdma_on_its_ports_and_none_on_their_vfs() -> None:
     one, other = seen("e810").pfs
     assert (one.rdma_device, one.driver, one.vendor) == ("rocep24s0f0", "ice", "8086:1592")
+    assert one.firmware == "4.10 0x8001518e 1.3310.0"  # of the card; irdma has one of its own
     assert [(vf.netdev, vf.rdma_device) for vf in one.vfs] == [
         (f"ens801f0v{index}", None) for index in range(4)
     ]

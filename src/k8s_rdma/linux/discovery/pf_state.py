@@ -20,15 +20,18 @@ if TYPE_CHECKING:
 def pf_state(
     around: Surroundings, selected: Selected, vfs: Iterable[Vf], ask_firmware: Callable[[str], str]
 ) -> PfState:
-    """A PF with these VFs; `ask_firmware` of a netdev by name, where its RDMA device does not tell.
+    """A PF with these VFs; `ask_firmware` of a netdev by name.
 
+    The RDMA device is asked where that tells none: it may have a version of its own driver's (irdma on ice).
     OSError or KernelError when it cannot be read.
     """
     pf, link = selected.pf, selected.link
     vfs = tuple(vfs)
     link_type = pf.link_type or LinkType.ETHERNET
     link_mbps, unknown_speed = _speed(around, selected, link_type)
-    firmware = around.rdma.firmware(pf.rdma_device) if pf.rdma_device else ""
+    firmware = ask_firmware(link.name)
+    if not firmware and pf.rdma_device:
+        firmware = around.rdma.firmware(pf.rdma_device)
     return PfState(
         name=link.name,
         pci=pf.pci,
@@ -39,7 +42,7 @@ def pf_state(
         link_type=link_type,
         rdma_device=pf.rdma_device,
         vendor=pf.vendor,
-        firmware=firmware or ask_firmware(link.name),
+        firmware=firmware,
         numa_node=pf.function.numa_node(),
         pcie_path=pf.function.pcie_path(),
         switchdev=pf.pci in around.switchdev,
