@@ -441,6 +441,20 @@ def test_pf_without_driver_from_the_start_is_told_of_and_no_more(machine: SmallM
     assert "no driver" in hardware.problems[0]
 
 
+def test_pf_without_driver_that_is_set_to_have_vfs_is_unreadable(machine: SmallMachine) -> None:
+    """As when its driver could not take them along, because a guest has one."""
+    machine.add_pf(vfs=2)
+    machine.take_netdev(PF, "eth0")
+    machine.bind(PF, None)
+    observer = machine.observer()
+    hardware = observer.observe()
+    assert "no driver is bound" in hardware.unreadable[0].why
+    assert observer.observe() == hardware
+    machine.write(f"{machine.device(PF)}/sriov_numvfs", 0)
+    hardware = machine.observer().observe()
+    assert (hardware.unreadable, len(hardware.problems)) == ((), 1)
+
+
 def test_pf_without_netdev_that_is_set_to_have_vfs_is_unreadable(machine: SmallMachine) -> None:
     machine.add_pf(vfs=2)
     machine.take_netdev(PF, "eth0")

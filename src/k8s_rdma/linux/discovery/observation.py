@@ -223,7 +223,12 @@ def _settings(infos: Iterable[VfInfo]) -> Mapping[int, VfSettings]:
 
 
 def _may_hold_vfs(left_out: LeftOut) -> bool:
-    """Whether a PF that cannot be looked at may have VFs all the same, as while its driver reloads."""
+    """Whether a PF that cannot be looked at may have VFs all the same.
+
+    A driver that leaves takes them along, and the kernel counts them until the last is gone (Linux
+    `drivers/pci/iov.c`, sriov_disable): a PF that counts none is missed by nobody. One counts them without a
+    driver, or its netdev, while guests have some, or while its driver recovers from a fault.
+    """
     if left_out.missing is Missing.AGREEMENT:
         return True
     coming = left_out.missing is Missing.DRIVER or (
