@@ -2,50 +2,34 @@
 
 from __future__ import annotations
 
-import json
 import os
-import signal
-import socket
 import subprocess
-import sys
-import tempfile
-import time
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
+from e2e.processes import ANNOTATIONS, DEADLINE_S, NodeProcesses, pod
 from k8s_rdma.core.ids import pci_address
 from k8s_rdma.linux.netlink.rtnl import Rtnl
 from k8s_rdma.linux.netns import create_namespace, entered
-from k8s_rdma.sim.cluster.cni_runtime import CniRuntime
-from k8s_rdma.sim.cluster.network_namespace import remove_namespace_at
-from k8s_rdma.sim.cluster.sandbox import PodRef
 from k8s_rdma.sim.virtual.pf import create_pf
 from k8s_rdma.sim.virtual.topology import VirtualPf, random_base_mac
-from k8s_rdma.wire.rest import NodeReport, decode_report
-from k8s_rdma.wire.state import HEADER, Kind, decode_header
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+__all__ = ["ANNOTATIONS", "DEADLINE_S", "LINK_MBPS", "PFS", "Node", "pod"]
 
 PFS = ("enp1s0f0", "enp1s0f1")
 LINK_MBPS = 1000
-DEADLINE_S = 30
-ANNOTATIONS = "io.kubernetes.cri.pod-annotations"
 
 
-class Node:
+class Node(NodeProcesses):
     """The calling thread is in the node's namespace until `close`, and what it starts is as well.
 
-    plugins: directories with the reference CNI plugins. shim: our executable.
+    With the namespace goes all that is in it.
     """
 
     def __init__(self, *, vfs: int, plugins: str, shim: Path) -> None:
-        self._stack = ExitStack()
-        # Not pytest's own directory: the path of a Unix socket has 107 bytes.
-        self.directory = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="k8srdma-")))
-        self.agent: subprocess.Popen[bytes] | None = None
-        self.cni_path = [shim.parent, *map(Path, plugins.split(":"))]
+        super().__init__(plugins=plugins, shim=shim)
         namespace = create_namespace()
         self._stack.callback(os.close, namespace)
         self._stack.enter_context(entered(namespace))
@@ -55,90 +39,8 @@ class Node:
             self._create_pf(number, name, vfs)
         self.pristine = self.kernel_state()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End what runs and unmount pods' namespaces; with the node's goes all that is in it."""
-        for netns in (self.directory / "netns").glob("*"):
-            remove_namespace_at(netns)
-        self._stack.close()
-
-    # Processes
-
-    @property
-    def run_dir(self) -> Path:
-        return self.directory / "run"
-
-    def config(self, name: str, **changes: object) -> Path:
-        """An agent's configuration file."""
-        path = self.directory / f"{name}.yaml"
-        document = {
-            "node": "w1",
-            "kernel": "virtual",
-            "runDir": str(self.run_dir),
-            "stateDir": str(self.directory / "state"),
-        }
-        path.write_text(json.dumps(document | changes))
-        return path
-
-    def start_agent(self) -> None:
-        """Start it; it serves when this returns."""
-        self.agent = self.start("agent", self.config("agent"))
-        self.wait("the agent", lambda: self.try_report() is not None)
-
-    def start(self, command: str, config: Path) -> subprocess.Popen[bytes]:
-        """One of the processes; it is killed at the end if it runs still."""
-        with (self.directory / f"{command}.log").open("ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "k8s_rdma", command, "--config", str(config)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
-        self._stack.callback(_end, process)
-        return process
-
-    def kill_agent(self) -> None:
-        """`kill -9`."""
-        assert self.agent is not None
-        self.agent.send_signal(signal.SIGKILL)
-        self.agent.wait(DEADLINE_S)
-        self.agent = None
-
-    def log(self) -> list[dict[str, Any]]:
-        """What the agent has logged."""
-        return [json.loads(line) for line in (self.directory / "agent.log").read_text().splitlines()]
-
-    # The runtime
-
-    def runtime(self, *, chained: bool, ours: dict[str, object] | None = None) -> CniRuntime:
-        """With our plugin alone, or behind `bridge`."""
-        rdma = {
-            "type": "k8s-rdma-cni",
-            "runDir": str(self.run_dir),
-            "capabilities": {ANNOTATIONS: True},
-            "ipam": self._ipam("rdma", "10.56.0.0/24"),
-        }
-        before = {"type": "bridge", "bridge": "cni0", "ipam": self._ipam("pods", "10.244.0.0/24")}
-        plugins = [*([before] if chained else []), rdma | (ours or {})]
-        conflist = self.directory / ("chained.conflist" if chained else "alone.conflist")
-        conflist.write_text(json.dumps({"cniVersion": "1.0.0", "name": "net", "plugins": plugins}))
-        return CniRuntime(self.cni_path, conflist, self.directory / "netns")
-
-    def _ipam(self, name: str, subnet: str) -> dict[str, object]:
-        directory = str(self.directory / "leases" / name)
-        return {"type": "host-local", "ranges": [[{"subnet": subnet}]], "dataDir": directory}
-
-    # Looking at it, never by way of what is tested
-
-    def ip(self, *arguments: str, netns: str | None = None) -> list[dict[str, Any]]:
-        inside = ["nsenter", f"--net={netns}"] if netns else []
-        shown = subprocess.run([*inside, "ip", "-json", *arguments], capture_output=True, check=True)
-        return json.loads(shown.stdout or b"[]")
+    def document(self) -> dict[str, object]:
+        return super().document() | {"kernel": "virtual"}
 
     def rates(self) -> dict[tuple[str, int], tuple[str, str]]:
         """Rate and ceil of every VF as `tc` prints them, by PF and index."""
@@ -173,61 +75,10 @@ class Node:
         }
         return {"links": links, "rates": self.rates()}
 
-    def leases(self, network: str = "*") -> list[str]:
-        return sorted(
-            p.name for p in (self.directory / "leases").glob(f"{network}/*/*") if p.name[0] in "123456789"
-        )
-
-    def markers(self) -> list[str]:
-        return sorted(path.name for path in (self.run_dir / "attachments").iterdir())
-
-    def leftovers(self) -> dict[str, Any]:
-        """What is not as it was before the first pod: VFs, their rates, leases, markers, allocations."""
-        now = self.kernel_state()
-        found = {
-            f"{what} {key}": (value, now[what].get(key))
-            for what, before in self.pristine.items()
-            for key, value in before.items()
-            if now[what].get(key) != value
-        }
-        report = self.try_report()
-        others = {
-            "leases": self.leases(),
-            "markers": self.markers(),
-            "allocations": report.allocations if report else (),
-        }
-        return found | {what: left for what, left in others.items() if left}
-
     def vf_away(self) -> bool:
         """Whether any VF has left the node's namespace."""
         here = {link.name for link in self._rtnl.links()}
         return any(f"{pf}v{index}" not in here for pf, index in self.pristine["rates"])
-
-    def try_report(self) -> NodeReport | None:
-        """What `state.sock` says first; None while nobody listens there."""
-        with socket.socket(socket.AF_UNIX) as reader:
-            reader.settimeout(DEADLINE_S)
-            try:
-                reader.connect(str(self.run_dir / "state.sock"))
-            except (FileNotFoundError, ConnectionRefusedError):
-                return None
-            return _read_report(reader)
-
-    @contextmanager
-    def reports(self) -> Iterator[Iterator[NodeReport]]:
-        """The reports that `state.sock` sends, the present one first."""
-        with socket.socket(socket.AF_UNIX) as reader:
-            reader.settimeout(DEADLINE_S)
-            reader.connect(str(self.run_dir / "state.sock"))
-            yield iter(lambda: _read_report(reader), None)
-
-    def wait(self, what: str, holds: Callable[[], bool]) -> None:
-        """Look until it holds."""
-        end = time.monotonic() + DEADLINE_S
-        while not holds():
-            assert self.agent is None or self.agent.poll() is None, (self.directory / "agent.log").read_text()
-            assert time.monotonic() < end, f"{what}: not within {DEADLINE_S} s"
-            time.sleep(0.002)
 
     def _create_pf(self, number: int, name: str, vfs: int) -> None:
         uplink = f"up{number}"
@@ -243,22 +94,3 @@ class Node:
             base_mac=random_base_mac(),
         )
         create_pf(pf, self._rtnl)
-
-
-def pod(name: str, *interfaces: dict[str, int], text: str | None = None) -> PodRef:
-    """A pod that asks for these interfaces; for none, one without our annotation."""
-    wish = text if text is not None else json.dumps(interfaces)
-    annotations = {"rdma_interfaces_required": wish} if interfaces or text is not None else {"other": "x"}
-    return PodRef(namespace="default", name=name, uid=f"uid-{name}", annotations=annotations)
-
-
-def _read_report(reader: socket.socket) -> NodeReport:
-    kind, size = decode_header(reader.recv(HEADER.size, socket.MSG_WAITALL))
-    assert kind is Kind.REPORT
-    return decode_report(reader.recv(size, socket.MSG_WAITALL))
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is None:
-        process.kill()
-    process.wait(DEADLINE_S)
