@@ -32,6 +32,7 @@ import uvloop
 
 from k8s_rdma import logs
 from k8s_rdma.core.ids import NodeName
+from k8s_rdma.core.rates import EVERY_RATE
 from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.extender.http_states import Asking, HttpNodeStates
 from k8s_rdma.extender.run import serve
@@ -47,6 +48,7 @@ from k8s_rdma.wire.rest import (
     PfReport,
     Pod,
     encode_report,
+    rates_of,
 )
 
 if TYPE_CHECKING:
@@ -75,7 +77,14 @@ def report_of(index: int, kind: str) -> bytes:
     pcis = [f"0000:{bus:02x}:00.0" for bus in range(4)]
     foreign = index if kind == "distinct" else index % SITUATIONS
     pfs = tuple(
-        PfReport(name=f"enp{bus}s0", pci=pci, driver="mlx5_core", capacity_vfs=64, link_mbps=100_000)
+        PfReport(
+            name=f"enp{bus}s0",
+            pci=pci,
+            driver="mlx5_core",
+            capacity_vfs=64,
+            link_mbps=100_000,
+            rates=rates_of(EVERY_RATE),
+        )
         for bus, pci in enumerate(pcis)
     )
     other = ForeignVf(vf=63, why="rates that are not ours", min_tx_rate=foreign, max_tx_rate=0)

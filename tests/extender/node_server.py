@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from k8s_rdma.core.rates import EVERY_RATE
 from k8s_rdma.wire.rest import (
     Allocation,
     Enforced,
@@ -19,6 +20,7 @@ from k8s_rdma.wire.rest import (
     Range,
     Rates,
     encode_report,
+    rates_of,
 )
 
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ def pf(
         driver="virtual",
         capacity_vfs=vfs,
         link_mbps=mbps,
+        rates=more.pop("rates", rates_of(EVERY_RATE)),
         foreign=tuple(
             ForeignVf(vf=index, why="of this test", min_tx_rate=rate, max_tx_rate=0)
             for index, rate in enumerate(foreign)

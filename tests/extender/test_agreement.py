@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,6 +19,7 @@ from k8s_rdma.core.placement import Placement, place
 from k8s_rdma.core.rates import EVERY_RATE, NO_RATE, Enforce, RateAbility, RateRange
 from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.core.reservation import used_on_node
+from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.facts import facts_of
 from k8s_rdma.wire.node_report import node_report
 from k8s_rdma.wire.rest import decode_report, encode_report
@@ -81,14 +83,10 @@ def test_extender_decides_as_the_agent_does(first, second, pods, foreign, reques
     assert place(request, facts.inventory, used) == by_agent
 
 
-def test_pfs_that_say_nothing_of_their_rates_take_every_rate():
+def test_report_that_says_nothing_of_rates_is_no_report():
     told = node_report(node=W1, generation=Generation("e", 1), hardware=hardware(), ledger=Ledger())
-    document = encode_report(told)
-    older = decode_report(document.replace(b'"rates":', b'"said":').replace(b'"enforce":', b'"told":'))
-    assert older.pfs[0].rates is None
-    facts = facts_of(older, W1)
-    assert all(pf.rates is EVERY_RATE and pf.enforce is Enforce.AUTO for pf in facts.inventory.pfs)
-    assert facts.inventory.takes_every_rate
+    with pytest.raises(MalformedError, match="rates"):
+        decode_report(encode_report(told).replace(b'"rates":', b'"said":'))
 
 
 def test_reservation_counts_as_programmed_where_that_is_more():

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import uvloop
 
+from k8s_rdma.core.rates import EVERY_RATE
 from k8s_rdma.http_server import listen
 from k8s_rdma.server.agent_link import AgentLink
 from k8s_rdma.server.run import EVERYBODY, Access, serve
@@ -25,6 +26,7 @@ from k8s_rdma.wire.rest import (
     Pod,
     VfReport,
     encode_report,
+    rates_of,
 )
 from k8s_rdma.wire.state import HEADER, Kind, decode_header, encode_counters, encode_message
 
@@ -67,6 +69,7 @@ def report(generation: str = "e.1", **changes: Any) -> NodeReport:
         driver="virtual",
         capacity_vfs=2,
         link_mbps=1000,
+        rates=rates_of(EVERY_RATE),
         vfs=(vf(0, rate=300, allocated=True), vf(1)),
     )
     held = Interface(

@@ -7,8 +7,9 @@ import json
 import pytest
 from msgspec.structs import replace
 
+from k8s_rdma.core.rates import EVERY_RATE
 from k8s_rdma.wire.getpfs import encode_getpfs
-from k8s_rdma.wire.rest import ForeignVf, NodeReport, PfReport, VfReport
+from k8s_rdma.wire.rest import ForeignVf, NodeReport, PfReport, VfReport, rates_of
 
 EXAMPLE = """[{"name":"enp4s0f0","used_tx_rate":0,"capacity_tx_rate":100000,"used_vfs":0,"capacity_vfs":120,
   "vfs":[{"vf":0,"mac":"7a:90:db:7b:30:ac","vlan":0,"qos":0,"vlan_proto":"N/A","spoof_check":"OFF","trust":"ON",
@@ -42,6 +43,7 @@ def report(*vfs: VfReport, link_mbps: int | None = 100000, capacity_vfs: int = 1
         driver="mlx5_core",
         capacity_vfs=capacity_vfs,
         link_mbps=link_mbps,
+        rates=rates_of(EVERY_RATE),
         vfs=vfs,
     )
     return NodeReport(node="w1", generation="e.1", ledger="ok", pfs=(pf,))

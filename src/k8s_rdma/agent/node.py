@@ -235,7 +235,7 @@ class Node:
         return receipt.boot_id != self._boot_id or not self._kernel.namespace_alive(receipt.netns)
 
     def _look(self) -> Hardware:
-        """The hardware of now. KernelError when the kernel cannot be asked; what was seen last stands then."""
+        """The hardware of now; what was seen last stands after a KernelError."""
         self.hardware = self.scanner.look()
         return self.hardware
 

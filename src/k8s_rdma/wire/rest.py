@@ -111,13 +111,11 @@ def _range_of(takes: RateRange | None) -> Range | None:
 
 
 @lru_cache(maxsize=1024)
-def ability_of(rates: Rates | None) -> RateAbility:
-    """The ability that a document tells, one object for all that tell the same; EVERY_RATE for none.
+def ability_of(rates: Rates) -> RateAbility:
+    """The ability that a document tells, one object for all that tell the same.
 
     ValueError when it tells a range without a rate, or weights without one.
     """
-    if rates is None:
-        return EVERY_RATE
     if rates.weights is not None and rates.weights < 1:
         msg = f"weights: {rates.weights} is no largest share"
         raise ValueError(msg)
@@ -147,7 +145,7 @@ class ForeignVf(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
 
 
 class PfReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A PF, as `core.kernel.PfState`. link_mbps: null when unknown. rates: null where an agent says none."""
+    """A PF, as `core.kernel.PfState`. link_mbps: null when unknown."""
 
     name: str
     pci: str
@@ -162,7 +160,7 @@ class PfReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     numa_node: int | None = None
     pcie_path: tuple[str, ...] = ()
     switchdev: bool = False
-    rates: Rates | None = None
+    rates: Rates
     enforce: str = "auto"
     problems: tuple[str, ...] = ()
     foreign: tuple[ForeignVf, ...] = ()
