@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from contract.hardware_lab import FEWEST_VFS, PFS, needs_hardware
 from contract.lab import give, home_of, state_of
 from contract.linux_lab import DEADLINE_S, inside, ip, run
-from k8s_rdma.core.step import ConfigureInterface, VfRef
+from k8s_rdma.core.step import ClearInterface, ConfigureInterface, Route, VfRef
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
 from k8s_rdma.linux.netns import current_namespace
@@ -24,6 +25,7 @@ from k8s_rdma.linux.vf.rdma import VfRdma
 pytestmark = needs_hardware
 
 NOT_COMING_S = 0.5
+NOWHERE = Route(dst="10.9.0.0/16", gateway="192.0.2.1")
 
 
 @pytest.fixture
@@ -85,6 +87,27 @@ def test_vf_comes_home_without_the_altnames_of_its_pod_which_could_keep_others_f
     for each in (step, second):
         lab.kernel.apply(each.inverse)
     assert lab.kernel.observe() == before
+
+
+def test_no_way_of_a_vf_keeps_a_descriptor_by_which_its_namespace_would_live_on(lab, vf):
+    netns = lab.namespace()
+    step = give(lab, vf, netns)
+    lab.occupy("taken", netns)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    lab.kernel.apply(step)
+    lab.kernel.apply(ConfigureInterface(netns=netns, ifname="rdma0", addresses=("10.0.0.1/24",)))
+    lab.kernel.sample({vf: netns})
+    for refused in (
+        replace(step, ifname="taken"),
+        replace(step, vf=replace(vf, index=2), ifname="taken"),
+        ConfigureInterface(netns=netns, ifname="absent"),
+        ConfigureInterface(netns=netns, ifname="rdma0", addresses=("10.0.0.1/24",), routes=(NOWHERE,)),
+    ):
+        with pytest.raises(KernelError):
+            lab.kernel.apply(refused)
+    lab.kernel.apply(ClearInterface(netns=netns, ifname="rdma0"))
+    lab.kernel.apply(step.inverse)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 class CountedPlaces(VfPlaces):
