@@ -14,6 +14,7 @@ from k8s_rdma.core.step import VfRef
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.discovery.observation import Observer
 from k8s_rdma.linux.discovery.unannounced import files_without_events
+from k8s_rdma.linux.netlink.rtnl import Rtnl, named
 from k8s_rdma.linux.netns import create_namespace
 from k8s_rdma.linux.vf.places import Host, VfPlaces, netdev_of, netdevs_by_device
 from k8s_rdma.sim.recorded_machine import RecordedMachine
@@ -65,6 +66,9 @@ def test_links_that_are_of_no_function_are_of_no_vf(rtnl):
     try:
         assert netdevs_by_device(rtnl, other) == {}
         assert netdev_of(PciAddress("0000:01:10.2"), rtnl, other, index=1) is None
+        with Rtnl(other) as there:
+            there.change(1, "rename", named(os.fsdecode(b"\xff")))  # lo, as a pod may call it
+            assert netdevs_by_device(there, other) == {}
     finally:
         os.close(other)
 

@@ -58,7 +58,7 @@ class Ethtool:
 
     def driver_info(self, name: str) -> DriverInfo | None:
         """Of the netdev of that name; None when its driver says nothing. KernelError when there is none."""
-        packed = name.encode()
+        packed = name.encode(errors="surrogateescape")  # as `socket.string` has it
         if len(packed) >= _IFNAME_BYTES:
             raise _failure(name, errno.ENODEV)
         answer = array.array("B", _DRVINFO.pack(_GDRVINFO, *[b""] * 6, *[0] * 5))
