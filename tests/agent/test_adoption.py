@@ -16,9 +16,11 @@ from k8s_rdma.agent.adoption import Adoption
 from k8s_rdma.agent.cni_socket import CniSocket
 from k8s_rdma.agent.report import Reporter
 from k8s_rdma.agent.unix_socket import listen_unix, serve_connections
+from k8s_rdma.core.adoption import Scope
 from k8s_rdma.core.kernel import Unreadable
 from k8s_rdma.core.step import SetRates, VfRate, VfRef
 from k8s_rdma.errors import K8sRdmaError
+from k8s_rdma.wire.adopt import AdoptRequest, decode_adopted, encode_adopt
 from k8s_rdma.wire.rest import decode_report
 
 if TYPE_CHECKING:
@@ -35,8 +37,11 @@ DEADLINE_S = 30
 class Asked:
     """A node whose agent listens, and the command line."""
 
-    def __init__(self, machine: Machine, node: Node, verbs: Verbs, reporter: Reporter) -> None:
+    def __init__(
+        self, machine: Machine, node: Node, verbs: Verbs, reporter: Reporter, adoption: Adoption
+    ) -> None:
         self.machine, self.node, self.verbs, self.reporter = machine, node, verbs, reporter
+        self.adoption = adoption
 
     async def adopt(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return await asyncio.to_thread(adopt, self.machine.directory, *arguments)
@@ -81,7 +86,7 @@ async def asked(machine: Machine) -> AsyncIterator[Asked]:
 
         serving = asyncio.create_task(serve_connections(listener, CniSocket(answer).talk, most=8))
         try:
-            yield Asked(machine, node, verbs, reporter)
+            yield Asked(machine, node, verbs, reporter, adoption)
         finally:
             serving.cancel()
             with suppress(asyncio.CancelledError):
@@ -171,6 +176,47 @@ def test_adopt_of_a_vf_that_a_pod_holds_is_refused_with_the_pod(machine: Machine
         assert "held by pod default/p" in answer.stdout
         assert len(machine.kernel.applied) == applied
         assert it.rates() == {("f0", 0): (5, 0)}
+
+    run(machine, scenario)
+
+
+def test_adopt_holds_up_no_pod_for_longer_than_one_vf_takes(machine: Machine) -> None:
+    async def scenario(it: Asked) -> None:
+        for pf in ("f0", "f1"):
+            for vf in range(3):
+                it.leave_behind(pf, vf, 10)
+        it.node.refresh()
+        request = encode_adopt(AdoptRequest(), deadline_ms=0)
+        left: list[int] = []
+
+        async def claimed() -> None:
+            left.append(len(it.rates()))
+
+        machine.on_claim = claimed
+        adopting = asyncio.create_task(it.adoption.call(request))
+        await it.verbs.add(call("ADD"), machine.hardware.create_namespace(), machine.stdin(asks({})))
+        reply = decode_adopted(await adopting)
+        assert [vf.outcome for vf in reply.vfs] == ["reset"] * 6
+        assert left[0] > 0
+
+    run(machine, scenario)
+
+
+def test_adopt_leaves_alone_what_has_become_a_pods_since_it_was_looked_at(machine: Machine) -> None:
+    async def scenario(it: Asked) -> None:
+        it.leave_behind("f0", 0, 10)
+        [found] = it.node.adoptable(Scope())
+        it.machine.kernel.reset(found.ref)
+        it.node.refresh()
+        netns = machine.hardware.create_namespace()
+        receipt, _ = await it.verbs.add(call("ADD"), netns, machine.stdin(asks({"min_tx_rate": 5})))
+        assert receipt.interfaces[0].vf == found.ref
+        adopted = it.node.adopt(found)
+        assert (adopted.outcome, adopted.why) == ("left alone", "held by pod default/p")
+        assert it.rates() == {("f0", 0): (5, 0)}
+        machine.hardware.remove_pf(PF0)
+        it.node.refresh()
+        assert it.node.adopt(found).outcome == "failed"
 
     run(machine, scenario)
 

@@ -6,14 +6,18 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from k8s_rdma.agent.node import Adopted
 from k8s_rdma.core.adoption import Scope
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.wire.adopt import AdoptedVf, AdoptReply, decode_adopt, encode_adopted
 
 if TYPE_CHECKING:
-    from k8s_rdma.agent.node import Adopted, Node
+    from collections.abc import Iterable
+
+    from k8s_rdma.agent.node import Node
     from k8s_rdma.agent.report import Reporter
     from k8s_rdma.agent.worker import Worker
+    from k8s_rdma.core.adoption import Candidate
     from k8s_rdma.wire.frame import Reply, Request
 
 _log = structlog.get_logger()
@@ -33,17 +37,29 @@ class Adoption:
         try:
             wanted = decode_adopt(request)
             scope = Scope(pf=wanted.pf, vf=wanted.vf)
-            adopted = await self._worker.run(self._node.adopt, scope, dry_run=wanted.dry_run)
+            found = await self._worker.run(self._node.adoptable, scope)
         except K8sRdmaError as error:
             _log.warning("adopt_refused", error=str(error))
             return encode_adopted(AdoptReply(error=str(error)))
-        vfs = tuple(map(_told, adopted))
+        vfs = tuple(map(_told, map(_supposed, found) if wanted.dry_run else await self._adopt(found)))
         for vf in vfs:
             rates = {"min_tx_rate": vf.min_tx_rate, "max_tx_rate": vf.max_tx_rate, "vlan": vf.vlan}
             _log.info("vf_adoption", pf=vf.pf, vf=vf.vf, outcome=vf.outcome, why=vf.why, previous=rates)
         await self._reporter.publish()
         unreadable = tuple(f"{item.what}: {item.why}" for item in self._node.hardware.unreadable)
         return encode_adopted(AdoptReply(vfs=vfs, unreadable=unreadable))
+
+    async def _adopt(self, found: Iterable[Candidate]) -> list[Adopted]:
+        adopted = [await self._worker.run(self._node.adopt, each) for each in found]
+        await self._worker.run(self._node.refresh)
+        return adopted
+
+
+def _supposed(candidate: Candidate) -> Adopted:
+    """What would become of it."""
+    if candidate.spared:
+        return Adopted(candidate=candidate, outcome="left alone", why=candidate.spared)
+    return Adopted(candidate=candidate, outcome="would reset", why=candidate.foreign)
 
 
 def _told(adopted: Adopted) -> AdoptedVf:

@@ -12,20 +12,19 @@ from typing import TYPE_CHECKING
 
 from k8s_rdma.agent.release import release
 from k8s_rdma.agent.scanner import Scanner
-from k8s_rdma.core.adoption import Candidate, candidates
+from k8s_rdma.core.adoption import Candidate, Scope, candidates
 from k8s_rdma.core.allocation import choose_vfs, decide, given, returned
 from k8s_rdma.core.ledger import AllocatedInterface, Attachment, Ipam, Phase, Pod, Receipt
 from k8s_rdma.core.placement import Rejection
 from k8s_rdma.core.plan import plan
 from k8s_rdma.core.step import NetnsRef
-from k8s_rdma.errors import K8sRdmaError, KernelError, LedgerError, Reason
+from k8s_rdma.errors import K8sRdmaError, KernelError, LedgerError, MalformedError, Reason
 from k8s_rdma.wire.adopt import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from k8s_rdma.agent.markers import Markers
-    from k8s_rdma.core.adoption import Scope
     from k8s_rdma.core.ids import ContainerId, NodeName
     from k8s_rdma.core.kernel import Hardware, Kernel, VfCounters
     from k8s_rdma.core.ledger import Ledger
@@ -200,27 +199,27 @@ class Node:
         counters = self._kernel.sample({vf: netns for vf, (_, netns) in holders.items()})
         return tuple((each, holders.get(each.vf, (None, None))[0]) for each in counters)
 
-    def adopt(self, scope: Scope, *, dry_run: bool) -> tuple[Adopted, ...]:
-        """Reset the foreign VFs in scope that lie unused, by a look at the hardware of now.
+    def adoptable(self, scope: Scope) -> tuple[Candidate, ...]:
+        """The foreign VFs in scope, by a look at the hardware of now; see `core.adoption.candidates`.
 
         MalformedError when there is no such VF, KernelError when the hardware cannot be looked at.
         """
-        hardware = self._look()
-        adopted = tuple(self._adopt(each, dry_run) for each in candidates(hardware, self.ledger, scope))
-        if not dry_run:
-            self.refresh()
-        return adopted
+        return candidates(self._look(), self.ledger, scope)
 
-    def _adopt(self, candidate: Candidate, dry_run: bool) -> Adopted:
-        if candidate.spared:
-            return Adopted(candidate=candidate, outcome="left alone", why=candidate.spared)
-        if dry_run:
-            return Adopted(candidate=candidate, outcome="would reset", why=candidate.foreign)
+    def adopt(self, foreign: Candidate) -> Adopted:
+        """Reset a foreign VF, if by what is known now it still is one that lies unused.
+
+        One at a time, since each takes some looks at its PF, for which no pod should wait.
+        """
+        scope = Scope(pf=foreign.ref.pf, vf=foreign.ref.index)
         try:
-            self._kernel.reset(candidate.ref)
-        except KernelError as error:
-            return Adopted(candidate=candidate, outcome="failed", why=str(error))
-        return Adopted(candidate=candidate, outcome="reset", why=candidate.foreign)
+            [now] = candidates(self.hardware, self.ledger, scope)
+            if now.spared:
+                return Adopted(candidate=now, outcome="left alone", why=now.spared)
+            self._kernel.reset(now.ref)
+        except (KernelError, MalformedError) as error:
+            return Adopted(candidate=foreign, outcome="failed", why=str(error))
+        return Adopted(candidate=now, outcome="reset", why=now.foreign)
 
     def unfinished(self) -> tuple[Receipt, ...]:
         """Receipts that must be ended."""
