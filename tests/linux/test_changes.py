@@ -12,7 +12,6 @@ from dataclasses import replace
 import pytest
 
 from contract.linux_lab import needs_namespaces
-from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.changes import Changes
 from k8s_rdma.linux.netlink.rtnl import Rtnl, named, of_kind
 from k8s_rdma.linux.netlink.subscriptions import ADDRESSES, LINKS, UEVENTS, Dirty, Gathering
@@ -186,16 +185,22 @@ def test_everything_is_dirty_when_a_message_cannot_be_understood_and_the_next_is
             assert changes.dirty() == EVERYTHING
 
 
-def test_whoever_asks_is_told_when_nobody_is_called_back_any_more(rtnl, bridge):
+def test_callback_that_fails_is_called_again_and_until_then_its_failure_can_be_seen(rtnl, bridge):
+    watcher, failures, before = Watcher(), [RuntimeError("first"), RuntimeError("second")], []
+
     def changed():
-        raise RuntimeError("the callback's own")
+        before.append(changes.failure and str(changes.failure))
+        watcher()
+        if failures:
+            raise failures.pop(0)
 
     with watching(changed) as changes:
         rtnl.change(bridge, "up", up=True)
-        (listening,) = (thread for thread in threading.enumerate() if thread.name == "changes")
-        listening.join(DEADLINE_S)
-        with pytest.raises(KernelError, match=r"told no more: RuntimeError.*the callback's own"):
-            changes.dirty()
+        for _ in range(3):
+            watcher.wait()
+        rtnl.change(bridge, "down", up=False)
+        watcher.wait()
+    assert before == [None, "first", "second", None]
 
 
 def uevent(subsystem, *more):

@@ -10,7 +10,6 @@ import time
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Self
 
-from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.netlink.subscriptions import ADDRESSES, LINKS, RDMA_EVENTS, UEVENTS, Gathering
 
 if TYPE_CHECKING:
@@ -53,7 +52,8 @@ class Changes:
         self._lock = threading.Lock()
         self._gathering = Gathering()
         self._untold = False
-        self._failure: Exception | None = None
+        self.failure: Exception | None = None
+        """What the last call back, or the listening for it, ended with; tried again once a second."""
         self._files: dict[Path, bytes | None] = {}
         self._subscribed: list[tuple[Subscription, socket.socket]] = []
         with ExitStack() as undo:
@@ -86,11 +86,7 @@ class Changes:
 
         The kernel tells of a change before it answers who made it. So whoever makes one, asks this, and then
         reads back what they made, need not look again for that. The callback comes all the same.
-        KernelError when nobody is called back any more, because that has failed once.
         """
-        if self._failure is not None:
-            msg = f"changes of the machine are told no more: {self._failure!r}; restart the process"
-            raise KernelError(msg) from self._failure
         with self._lock:
             if self._drain():
                 self._untold = True
@@ -106,18 +102,25 @@ class Changes:
             os.eventfd_write(self._wake, 1)  # it may be waiting without end
 
     def _listen(self) -> None:
-        try:
-            self._tell()
-        except Exception as error:
-            self._failure = error  # whoever looks next has it raised
+        stopping = select.poll()
+        stopping.register(self._stop, select.POLLHUP)
+        while not stopping.poll(0):
+            try:
+                self._tell(stopping)
+            except Exception as error:  # else its end would be silent, and nobody be told of anything
+                self.failure = error
+                with self._lock:
+                    self._untold = True
+                    os.eventfd_write(self._wake, 1)
+                stopping.poll(LOOK_S * 1000)
 
-    def _tell(self) -> None:
-        poll, stopping = select.poll(), select.poll()
+    def _tell(self, stopping: select.poll) -> None:
+        """Until it is to stop."""
+        poll = select.poll()
+        poll.register(self._stop, select.POLLHUP)
         poll.register(self._wake, select.POLLIN)
         for _, opened in self._subscribed:
             poll.register(opened, select.POLLIN)
-        for each in (poll, stopping):
-            each.register(self._stop, select.POLLHUP)
         look_at = time.monotonic() + LOOK_S
         while not any(descriptor == self._stop for descriptor, _ in poll.poll(self._patience_ms(look_at))):
             told = self._gather()
@@ -126,6 +129,7 @@ class Changes:
                 look_at = time.monotonic() + LOOK_S
             if told:
                 self._changed()
+                self.failure = None
                 if stopping.poll(REST_MS):
                     return
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -99,7 +100,7 @@ class SriovKernel:
             self._files = files
             self._changes.watch_files(self._root / file for file in files)
             hardware = self._look()  # they may have changed before they were watched
-        return hardware
+        return replace(hardware, problems=(*hardware.problems, *self._untold()))
 
     def apply(self, step: Step) -> None:
         """Make the step hold."""
@@ -169,6 +170,10 @@ class SriovKernel:
         with self._watching:
             for changed in self._watchers:
                 changed()
+
+    def _untold(self) -> Iterator[str]:
+        if self._changes.failure is not None:
+            yield f"changes are not told at once, as telling of them failed: {self._changes.failure!r}"
 
     def _look(self) -> Hardware:
         self._gather()
