@@ -585,3 +585,10 @@ def test_vf_whose_netdev_has_a_name_that_is_no_text_is_shown_and_not_usable(mach
     assert vf.netdev.encode() == rb"x\udcff"
     assert vf.unusable == r"the name of its netdev x\udcff is no text"
     assert (other.netdev, other.unusable) == ("eth12", "")
+
+
+def test_pf_whose_rdma_device_has_a_name_that_is_no_text_is_shown(machine):
+    """Where all namespaces see all RDMA devices, a pod may call one so."""
+    machine.add_pf(rdma=os.fsdecode(b"x\xff"))
+    (pf,) = machine.observer().observe().pfs
+    assert pf.rdma_device.encode() == rb"x\udcff"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -83,3 +84,14 @@ def test_write_is_for_files_that_exist(sysfs: Sysfs) -> None:
     assert sysfs.number("bus/card/numa_node") == 1
     with pytest.raises(FileNotFoundError):
         sysfs.write("bus/card/sriov_numvfs", "4")
+
+
+def test_name_that_is_no_text_is_the_same_in_a_file_and_as_the_name_of_one(tmp_path):
+    """So that an RDMA device is found which a pod gave such a name."""
+    name = os.fsdecode(b"x\xff")
+    (tmp_path / name).mkdir()
+    (tmp_path / "ibdev").write_bytes(b"x\xff\n")
+    sysfs = Sysfs(tmp_path)
+    assert sysfs.value("ibdev") == name
+    assert name in sysfs.names("")
+    assert sysfs.names(name) == []

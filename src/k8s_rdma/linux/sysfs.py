@@ -35,10 +35,10 @@ class Sysfs:
         self._root = os.path.realpath(root)
 
     def read(self, path: str) -> str:
-        """A file's text, whole."""
+        """A file's text, whole; bytes that are no UTF-8, as devices' names may hold, as in names of files."""
         # Unbuffered and unchecked by pathlib: an observation reads thousands of these.
         with open(f"{self._root}/{path}", "rb", buffering=0) as file:  # noqa: PTH123
-            return file.read().decode(errors="replace")
+            return file.read().decode(errors="surrogateescape")
 
     def names(self, path: str) -> list[str]:
         """What a directory holds, in no order."""

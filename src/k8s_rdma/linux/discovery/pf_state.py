@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.kernel import LinkType, PfState
+from k8s_rdma.errors import printable
 from k8s_rdma.linux.discovery.ports import ethernet_speed, infiniband_speed
 from k8s_rdma.linux.drivers import ability
 
@@ -40,9 +41,9 @@ def pf_state(
         vfs=vfs,
         mtu=link.mtu,
         link_type=link_type,
-        rdma_device=pf.rdma_device,
+        rdma_device=None if pf.rdma_device is None else printable(pf.rdma_device),
         vendor=pf.vendor,
-        firmware=firmware,
+        firmware=printable(firmware),
         numa_node=pf.function.numa_node(),
         pcie_path=pf.function.pcie_path(),
         switchdev=pf.pci in around.switchdev,
