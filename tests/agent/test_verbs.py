@@ -440,6 +440,7 @@ def test_delete_succeeds_and_the_receipt_stays_when_only_rates_could_not_be_undo
             assert names_in(machine, netns, "eth0", "eth1") == [False] * 2
             assert not machine.leases()
             assert node.ledger.holders().keys() == held
+            assert [left.ipam for left in node.ledger.receipts.values()] == [None]  # not to be asked for ever
             assert not await verbs.reconcile()
             assert node.ledger.holders().keys() == held
             assert await verbs.reconcile()

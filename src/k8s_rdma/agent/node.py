@@ -174,13 +174,13 @@ class Node:
         Tries everything and fails as `release`.
         """
         releasing = replace(receipt, phase=Phase.RELEASING)
-        self.ledger = self.ledger.with_receipt(releasing)
-        # Without the mark a start finds the receipt as it was, and the DEL that got no answer comes again: a
-        # full disk must not keep VFs in pods.
-        with suppress(LedgerError):
-            self._receipts.put(releasing)
+        self._mark(releasing)
         release(releasing, self._kernel, self._look)
         self.hardware = returned(self.hardware, receipt.interfaces)
+
+    def keep_for_rates(self, attachment: Attachment) -> None:
+        """Note that nothing but rates is left of an attachment: its addresses are given back, too."""
+        self._mark(replace(self.ledger.receipts[attachment], ipam=None))
 
     def forget(self, attachment: Attachment) -> None:
         """Drop the receipt: from here on the VFs may go to others."""
@@ -237,6 +237,15 @@ class Node:
         """The hardware of now; what was seen last stands after a KernelError."""
         self.hardware = self.scanner.look()
         return self.hardware
+
+    def _mark(self, receipt: Receipt) -> None:
+        """Go on although the mark may not get on disk, as a full one must not keep VFs in pods.
+
+        Without it a start finds the receipt as it was, and what followed is done once more.
+        """
+        self.ledger = self.ledger.with_receipt(receipt)
+        with suppress(LedgerError):
+            self._receipts.put(receipt)
 
     def _record(self, receipt: Receipt) -> None:
         ledger = self.ledger.with_receipt(receipt)

@@ -214,6 +214,7 @@ class Verbs:
         if receipt.ipam is not None:
             await self._ipam.delete(receipt, receipt.ipam)
         if left is not None:
+            await self._worker.run(self._node.keep_for_rates, receipt.attachment)
             raise left
         await self._worker.run(self._node.forget, receipt.attachment)
 
