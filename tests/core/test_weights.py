@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.inventory import Pf, Used
 from k8s_rdma.core.rates import RateAbility, RateRange
-from k8s_rdma.core.weights import Scheduler, effective_mins, shares
+from k8s_rdma.core.weights import RoundRobin, effective_mins, shares
 
 MINS = st.lists(
     st.sampled_from([0, 1, 2, 99, 100, 101, 149, 150, 5_000]) | st.integers(0, 120_000), max_size=12
@@ -77,11 +77,11 @@ def test_load_keeps_every_minimum_exactly_when_effective_mins_say_so(
 ) -> None:
     mins = tuple(sorted(filter(None, there), reverse=True))
     used = Used(len(mins) + others, sum(mins), mins)
-    scheduler = Scheduler.of(pf(link), used)
-    assert scheduler is not None
-    load = scheduler.load()
+    round_robin = RoundRobin.of(pf(link), used)
+    assert round_robin is not None
+    load = round_robin.load()
     for rate in sorted(joining, reverse=True):
-        load = scheduler.join(load, rate)
+        load = round_robin.join(load, rate)
     everyone = [*mins, *joining, *[0] * others]
     got = effective_mins(everyone, link, 100)
     assert load.keeps == all(gets >= rate for gets, rate in zip(got, everyone, strict=True))
@@ -92,20 +92,20 @@ def test_load_that_keeps_not_never_does_when_smaller_ones_join(
     there: list[int], joining: list[int], link: int
 ) -> None:
     mins = tuple(sorted(filter(None, there), reverse=True))
-    scheduler = Scheduler.of(pf(link), Used(len(mins), sum(mins), mins))
-    assert scheduler is not None
-    load = scheduler.load()
+    round_robin = RoundRobin.of(pf(link), Used(len(mins), sum(mins), mins))
+    assert round_robin is not None
+    load = round_robin.load()
     kept = []
     for rate in sorted(joining, reverse=True):
-        load = scheduler.join(load, rate)
+        load = round_robin.join(load, rate)
         kept.append(load.keeps)
     assert kept == sorted(kept, reverse=True)
 
 
-def test_scheduler_is_none_when_rates_are_no_weights() -> None:
-    assert Scheduler.of(pf(100, weights=None), Used(3, 7)) is None
+def test_round_robin_is_none_when_rates_are_no_weights() -> None:
+    assert RoundRobin.of(pf(100, weights=None), Used(3, 7)) is None
 
 
-def test_scheduler_is_refused_when_the_minima_are_not_told() -> None:
+def test_round_robin_is_refused_when_the_minima_are_not_told() -> None:
     with pytest.raises(ValueError, match="enp1s0f0: 7 Mb/s are reserved, its minimum rates are \\(\\)"):
-        Scheduler.of(pf(100), Used(3, 7))
+        RoundRobin.of(pf(100), Used(3, 7))

@@ -2,7 +2,7 @@
 
 So they do where some cannot program a rate that must be, where drivers round differently, and where
 minimum rates are weights: then what an interface takes depends on the others. Interfaces go to such a PF
-in falling order of their reservations, on which `Scheduler.join` relies: once the first has joined, every
+in falling order of their reservations, on which `RoundRobin.join` relies: once the first has joined, every
 further one only takes from the others, so that what fails now will not hold later.
 """
 
@@ -45,7 +45,7 @@ def assign(kinds: Sequence[int], made: Sequence[Offer], work: Work) -> list[int]
 
 def _order(kinds: Sequence[int], made: Sequence[Offer]) -> Sequence[int]:
     """Where no order is demanded, the interfaces that fewest PFs take come first."""
-    if any(offer.scheduler for offer in made):
+    if any(offer.round_robin for offer in made):
         return range(len(kinds))
     takers = {kind: sum(offer.costs[kind] is not None for offer in made) for kind in set(kinds)}
     return sorted(range(len(kinds)), key=lambda at: takers[kinds[at]])
@@ -105,7 +105,7 @@ class _Board:
         self._kinds = kinds
         self._made = made
         self._start: _Berths = tuple(
-            _Berth(offer.room.mbps, offer.room.vfs, offer.scheduler.load() if offer.scheduler else None)
+            _Berth(offer.room.mbps, offer.room.vfs, offer.round_robin.load() if offer.round_robin else None)
             for offer in made
         )
         self._left = [*accumulate(reversed(costs), initial=0)][::-1]
@@ -173,9 +173,9 @@ class _Board:
         cost = self._made[at].costs[kind]
         if cost is None or not berth.vfs or cost > berth.mbps:
             return None
-        load, scheduler = berth.load, self._made[at].scheduler
-        if load is not None and scheduler is not None:
-            load = scheduler.join(load, cost)
+        load, round_robin = berth.load, self._made[at].round_robin
+        if load is not None and round_robin is not None:
+            load = round_robin.join(load, cost)
             if not load.keeps:
                 return None
         return _Berth(berth.mbps - cost, berth.vfs - 1, load)
@@ -189,4 +189,4 @@ class _Board:
 
 def _same_terms(one: Offer, other: Offer) -> bool:
     same_costs = one.costs is other.costs or one.costs == other.costs
-    return same_costs and one.scheduler == other.scheduler
+    return same_costs and one.round_robin == other.round_robin

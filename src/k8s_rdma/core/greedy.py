@@ -24,7 +24,7 @@ class _Bin:
         self.at = at
         self.offer = offer
         self.mbps, self.vfs = offer.room
-        self.load = offer.scheduler.load() if offer.scheduler else None
+        self.load = offer.round_robin.load() if offer.round_robin else None
         self.cost = 0
         self.after: Load | None = None
 
@@ -38,13 +38,13 @@ class _Bin:
         """Whether one more of the kind fits; what that takes to find out goes off `work`."""
         if not self._has_room():
             return False
-        scheduler, load = self.offer.scheduler, self.load
-        if scheduler is None or load is None:
+        round_robin, load = self.offer.round_robin, self.load
+        if round_robin is None or load is None:
             return True
         if self.after is None:
             if self.cost > load.largest:  # all minima are to be weighed anew
-                work.spend(1 + len(scheduler.mins) // 2)
-            self.after = scheduler.join(load, self.cost)
+                work.spend(1 + len(round_robin.mins) // 2)
+            self.after = round_robin.join(load, self.cost)
         return self.after.keeps
 
     def take(self) -> None:

@@ -72,17 +72,17 @@ def _weighed(
     }
     chosen = best_fit([costs[kind] for kind in wanted], [offer.room for offer in made])
     for at, offer in enumerate(made):
-        scheduler = offer.scheduler
-        if scheduler is None or chosen is None:
+        round_robin = offer.round_robin
+        if round_robin is None or chosen is None:
             continue
         joining = [costs[kind] for kind, there in zip(wanted, chosen, strict=True) if there == at]
-        mins = [*scheduler.mins, *joining, *[0] * scheduler.others]
-        got = effective_mins(mins, scheduler.link_mbps, scheduler.most)
+        mins = [*round_robin.mins, *joining, *[0] * round_robin.others]
+        got = effective_mins(mins, round_robin.link_mbps, round_robin.most)
         short, rate = min(
             zip((g - m for g, m in zip(got, mins, strict=True)), mins, strict=True), default=(0, 0)
         )
         if joining and short < 0:
             yield (
-                f"{offer.pf.name}: minimum rates of {offer.pf.driver} are weights of 1 to {scheduler.most}, "
-                f"by which one VF would get {rate + short} of its {rate} Mb/s"
+                f"{offer.pf.name}: minimum rates of {offer.pf.driver} are weights of 1 to "
+                f"{round_robin.most}, by which one VF would get {rate + short} of its {rate} Mb/s"
             )

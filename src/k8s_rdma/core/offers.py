@@ -9,7 +9,7 @@ from k8s_rdma.core.inventory import NOTHING_USED, Pf
 from k8s_rdma.core.programming import objection, reserved
 from k8s_rdma.core.rates import EVERY_RATE
 from k8s_rdma.core.rooms import Room
-from k8s_rdma.core.weights import Scheduler
+from k8s_rdma.core.weights import RoundRobin
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -26,13 +26,13 @@ class Offer:
     room: what is free of it; no bandwidth where it takes no reservation of the request, no VFs where it
         takes nothing of it.
     costs: what each kind of interface takes of its link, Mb/s; None for one that it does not take.
-    scheduler: where its minimum rates are weights.
+    round_robin: where its minimum rates are weights.
     """
 
     pf: Pf
     room: Room
     costs: tuple[int | None, ...]
-    scheduler: Scheduler | None = None
+    round_robin: RoundRobin | None = None
 
 
 def room_of(pf: Pf, used: Used) -> Room:
@@ -53,7 +53,7 @@ def offers(
             costs = terms[alike] = _costs(pf, kinds)
         there = used.get(pf.pci, NOTHING_USED)
         room = _useful(room_of(pf, there), costs, kinds)
-        made.append(Offer(pf=pf, room=room, costs=costs, scheduler=Scheduler.of(pf, there)))
+        made.append(Offer(pf=pf, room=room, costs=costs, round_robin=RoundRobin.of(pf, there)))
     return made
 
 
@@ -78,7 +78,7 @@ def common_costs(made: Iterable[Offer], kinds: Sequence[InterfaceRequest]) -> li
     """
     costs: dict[int, int] = {}
     for offer in made:
-        if offer.scheduler is not None:
+        if offer.round_robin is not None:
             return None
         for index, kind in enumerate(kinds):
             cost = offer.costs[index]

@@ -16,7 +16,7 @@ from k8s_rdma.core.rates import Enforce
 from k8s_rdma.core.refusal import Free, explain
 from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.core.rooms import Verdict, Work
-from k8s_rdma.core.weights import Scheduler
+from k8s_rdma.core.weights import RoundRobin
 from k8s_rdma.errors import Reason
 
 if TYPE_CHECKING:
@@ -92,8 +92,8 @@ def fits(
         after = used.get(pci, NOTHING_USED) + more
         if pf is None or after.vfs > pf.capacity_vfs or (more.mbps and after.mbps > (pf.link_mbps or 0)):
             return False
-        scheduler = Scheduler.of(pf, after)
-        if scheduler is not None and not scheduler.load().keeps:
+        round_robin = RoundRobin.of(pf, after)
+        if round_robin is not None and not round_robin.load().keeps:
             return False
     return True
 

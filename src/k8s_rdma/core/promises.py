@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.weights import Scheduler
+from k8s_rdma.core.weights import RoundRobin
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -22,8 +22,8 @@ def broken_promises(pf: Pf, used: Used) -> Iterator[str]:
     if pf.link_mbps is not None and used.mbps > pf.link_mbps:
         yield f"PF {pf.name}: {used.mbps} Mb/s are reserved, and its link has {pf.link_mbps} Mb/s now"
         return
-    scheduler = Scheduler.of(pf, used)
-    if scheduler is not None and not scheduler.load().keeps:
+    round_robin = RoundRobin.of(pf, used)
+    if round_robin is not None and not round_robin.load().keeps:
         yield (
             f"PF {pf.name}: minimum rates of {pf.driver} are weights, by which some of its {used.vfs} VFs in "
             "use get less than is reserved for them"

@@ -58,7 +58,7 @@ class RateAbility:
     min, max: the minimum and maximum transmit rates that it takes; None when it refuses any but 0.
     sum_checked: whether it refuses minimum rates that add up to more than the link.
     needs_link: whether it takes rates only while the link is up.
-    weights: the largest share of its scheduler when minimum rates are only the weights of one (see
+    weights: the largest share of its round robin when minimum rates are only the weights of one (see
         `core.weights`); None when each is a rate of its own.
     """
 

@@ -1,7 +1,7 @@
-"""Minimum rates that are the weights of a scheduler, as mlx5 makes of them.
+"""Minimum rates that are the weights of a round robin, as mlx5 makes of them.
 
 Source: Linux drivers/net/ethernet/mellanox/mlx5/core/esw/qos.c, 6.1 (`esw_qos_calculate_min_rate_divider`,
-`esw_qos_calc_bw_share`). The scheduler is a deficit round robin: who sends gets at least its share of all
+`esw_qos_calc_bw_share`). It is a deficit round robin: who sends gets at least its share of all
 shares. From the source alone, not measured on such a card.
 """
 
@@ -20,7 +20,7 @@ _NO_LIMIT = 1 << 62
 
 
 def shares(mins: Sequence[int], most: int) -> list[int]:
-    """Each VF's share of the scheduler, 1 to `most`; all 0 where no VF has a minimum.
+    """Each VF's share of the round, 1 to `most`; all 0 where no VF has a minimum.
 
     mins: minimum rates of the VFs in use, Mb/s; once one has one, a VF with 0 has share 1.
     most: the largest share there is (`RateAbility.weights`).
@@ -61,8 +61,8 @@ class Load(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scheduler:
-    """A PF's scheduler before a request: minima of the VFs in use, falling, and how many have none."""
+class RoundRobin:
+    """A PF before a request: minima of the VFs in use, falling, and how many have none."""
 
     link_mbps: int
     most: int
@@ -76,7 +76,7 @@ class Scheduler:
         object.__setattr__(self, "_numbers", Counter(self.mins))
 
     @classmethod
-    def of(cls, pf: Pf, used: Used) -> Scheduler | None:
+    def of(cls, pf: Pf, used: Used) -> RoundRobin | None:
         """The PF's, None when its rates are no weights. ValueError when `used` does not tell its minima."""
         if pf.rates.weights is None:
             return None
