@@ -85,14 +85,19 @@ class NodeProcesses:
         self.agent = self.start("agent", self.config("agent", self.document()))
         self.wait("the agent", lambda: self.try_report() is not None)
 
-    def start(self, command: str, config: Path) -> subprocess.Popen[bytes]:
-        """One of the processes; it is killed at the end if it runs still."""
+    def start(self, command: str, config: Path, *, user: int | None = None) -> subprocess.Popen[bytes]:
+        """One of the processes; it is killed at the end if it runs still.
+
+        user: whose it is, without other groups than its own; the caller's by default.
+        """
+        drop = {} if user is None else {"user": user, "group": user, "extra_groups": ()}
         with (self.directory / f"{command}.log").open("ab") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "k8s_rdma", command, "--config", str(config)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                **drop,
             )
         self._stack.callback(_end, process, self.deadline_s)
         return process

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 URL = "http://127.0.0.1:54005"
+NOBODY = 65534
 DEADLINE_S = 180
 """An emulated machine may take a minute to import a process."""
 
@@ -27,6 +28,7 @@ class SriovNode(NodeProcesses):
 
     def __init__(self, *, pfs: tuple[str, ...], vfs: int, plugins: str, shim: Path) -> None:
         super().__init__(plugins=plugins, shim=shim, deadline_s=DEADLINE_S)
+        self.directory.chmod(0o755)  # the server is another user's
         self.pfs = pfs
         self._hardware = {"requireRdma": False, "pfs": [{"names": list(pfs), "numVfs": vfs}]}
         self.http = self._stack.enter_context(
@@ -44,9 +46,9 @@ class SriovNode(NodeProcesses):
         self.pristine = self.kernel_state()
 
     def start_server(self) -> None:
-        """Start it; it shows the agent's report when this returns."""
+        """Start it, unprivileged; it shows the agent's report when this returns."""
         config = {"node": "w1", "hardware": self._hardware, "runDir": str(self.run_dir)}
-        self.start("server", self.config("server", config))
+        self.start("server", self.config("server", config), user=NOBODY)
         self.wait("the server", self._answers)
 
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -22,7 +22,7 @@ from e2e.processes import pod
 from e2e.test_attachments import inside, told
 from hardware.sriov_node import SriovNode
 from hardware.test_init import PFS, VARIABLE, remove_vfs
-from k8s_rdma.sim.cluster.cni_runtime import AttachError
+from k8s_rdma.sim.cluster.cni_runtime import AttachError, CniError
 from k8s_rdma.sim.cluster.network_namespace import remove_namespace_at
 from server.exposition_reader import read
 
@@ -143,8 +143,8 @@ def sent(node: SriovNode, name: str, ifname: str) -> float:
 def test_pod_has_what_result_and_documents_say_and_traffic_is_counted(node: SriovNode) -> None:
     async def scenario() -> None:
         runtime = node.runtime(chained=False)
-        a = await runtime.add(pod("a", CAP, {"min_tx_rate": 0}))
-        b = await runtime.add(pod("b", {"min_tx_rate": 100}))
+        pods = pod("a", CAP, {"min_tx_rate": 0}), pod("b", {"min_tx_rate": 100})
+        a, b = await asyncio.gather(*map(runtime.add, pods))
         document = shown(node, a, b)
         assert inside(node, a) == told(a)
         assert list(inside(node, a)) == ["eth0", "eth1"]
@@ -183,10 +183,10 @@ def test_pod_has_what_result_and_documents_say_and_traffic_is_counted(node: Srio
             node.wait, "counters", lambda: sent(node, "a", "eth0") >= max(before, 0) + payload
         )
         for each in (a, b):
+            await runtime.check(each)
             await runtime.delete(each)
 
     asyncio.run(scenario())
-    assert node.leftovers() == {}
 
 
 def test_crash_of_the_agent_changes_nothing_and_the_server_looks_by_itself_meanwhile(node: SriovNode) -> None:
@@ -284,6 +284,33 @@ def test_agent_killed_during_an_add_leaves_no_vf_and_no_rate(
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize(
+    "moment",
+    [
+        lambda node: node.vfs_away() < 2 * VFS,
+        lambda node: node.vfs_away() == 0,
+        lambda node: len(node.leases()) < 2 * VFS,
+    ],
+    ids=["first VF home", "last VF home", "first address given back"],
+)
+def test_agent_killed_during_a_del_ends_it_when_it_is_started(
+    node: SriovNode, moment: Callable[[SriovNode], bool]
+) -> None:
+    async def scenario() -> None:
+        runtime = node.runtime(chained=False)
+        sandbox = await runtime.add(pod("a", *[CAP] * 2 * VFS))
+        deleting = asyncio.create_task(runtime.delete(sandbox))
+        await asyncio.to_thread(node.wait, "the moment", lambda: moment(node))
+        node.kill_agent()
+        with pytest.raises(CniError):
+            await deleting
+        node.start_agent()
+        assert node.leftovers() == {}
+        await runtime.delete(sandbox)
+
+    asyncio.run(scenario())
+
+
 def test_pf_that_is_down_takes_no_reservation_and_no_cap_that_must_hold(node: SriovNode) -> None:
     must_hold = CAP | {"enforce": "hardware"}
 
@@ -306,6 +333,24 @@ def test_pf_that_is_down_takes_no_reservation_and_no_cap_that_must_hold(node: Sr
                 await runtime.add(pod("b", *[must_hold] * VFS))
             await runtime.delete(sandbox)
         node.until("the link", lambda document: all(pf["link_mbps"] for pf in document["pfs"]))
+
+    asyncio.run(scenario())
+
+
+def test_running_pods_have_their_rates_and_traffic_when_a_pf_was_down(node: SriovNode) -> None:
+    async def scenario() -> None:
+        runtime = node.runtime(chained=False)
+        a, b = [await runtime.add(pod(name, CAP)) for name in "ab"]
+        ((pf, _),) = vfs_of(shown(node, a, b), a)
+        before = node.kernel_state(), inside(node, a), node.get("/v1/node")["allocations"]
+        with down(node, pf):
+            node.until("the link's end", lambda told: any(pf["link_mbps"] is None for pf in told["pfs"]))
+        told = node.until("the link", lambda told: all(pf["link_mbps"] for pf in told["pfs"]))
+        assert (node.kernel_state(), inside(node, a), told["allocations"]) == before
+        assert not any(pf.get("problems") for pf in told["pfs"])
+        ping(node, a, b)
+        for each in (a, b):
+            await runtime.delete(each)
 
     asyncio.run(scenario())
 
@@ -341,6 +386,10 @@ def test_del_without_carrier_succeeds_and_rates_are_reset_when_it_is_back(node: 
             assert left is not None
             assert left["phase"] == "releasing"
             assert any(line["event"] == "rates_left" for line in node.log())
+            node.kill_agent()
+            node.start_agent()
+            shown_again = held(node.until("the agent", lambda told: told["ledger"] == "ok"), sandbox)
+            assert shown_again == left
         await asyncio.to_thread(node.wait, "all as it was", lambda: node.leftovers() == {})
 
     asyncio.run(scenario())
@@ -348,6 +397,9 @@ def test_del_without_carrier_succeeds_and_rates_are_reset_when_it_is_back(node: 
 
 def test_vf_rated_by_ip_is_foreign_until_it_is_adopted(node: SriovNode) -> None:
     run("ip", "link", "set", PFS[1], "vf", "3", "max_tx_rate", "70")
+    document = node.until("foreign", lambda told: any(pf.get("foreign") for pf in told["pfs"]))
+    (foreign,) = [(pf["name"], *pf["foreign"]) for pf in document["pfs"] if pf.get("foreign")]
+    assert (foreign[0], foreign[1]["vf"], foreign[1]["max_tx_rate"]) == (PFS[1], 3, 70)
     adopted = node.command("agent", "adopt", "--all", "--run-dir", str(node.run_dir))
     assert (adopted.returncode, adopted.stdout.count(" reset ")) == (0, 1), adopted.stdout + adopted.stderr
     assert node.rates() == node.pristine["rates"]
