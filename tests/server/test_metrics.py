@@ -71,6 +71,10 @@ def test_exposition_says_how_much_was_promised_beyond_a_link_that_slowed_down() 
     assert value(found, "k8s_rdma_pf_free_bits_per_second", **PF) == 0
 
 
+def test_exposition_has_no_vfs_free_when_pods_hold_some_that_are_gone() -> None:
+    assert value(shown(with_pf(capacity_vfs=0, vfs=())), "k8s_rdma_pf_vfs_free", **PF) == 0
+
+
 def test_exposition_has_no_allocations_when_the_ledger_is_unavailable() -> None:
     found = shown(report(ledger="unavailable", allocations=()))
     assert "k8s_rdma_allocations" not in found

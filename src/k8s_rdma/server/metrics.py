@@ -56,7 +56,11 @@ def _of_pfs(report: NodeReport) -> tuple[tuple[str, str, Value], ...]:
     return (
         ("vfs", "Virtual functions that exist.", lambda pf: pf.capacity_vfs),
         ("vfs_taken", "Virtual functions that are taken, by whomever.", lambda pf: vfs[pf.pci]),
-        ("vfs_free", "Virtual functions that are nobody's.", lambda pf: pf.capacity_vfs - vfs[pf.pci]),
+        (
+            "vfs_free",
+            "Virtual functions that are nobody's.",
+            lambda pf: max(0, pf.capacity_vfs - vfs[pf.pci]),
+        ),
         ("link_bits_per_second", "Link speed; absent while it is unknown.", bandwidth(lambda _, link: link)),
         (
             "reserved_bits_per_second",
