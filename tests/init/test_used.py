@@ -125,7 +125,9 @@ def test_vf_that_the_host_itself_uses_is_used(world: Make) -> None:
         ipaddress.ip_interface("10.0.0.7/24"),
     )
     w.card().vfs[3].addresses = (ipaddress.ip_interface("fe80::2/64"),)
+    w.card().vfs[4].has_vlan = True
     said = w.init(hardware=FIVE)["enp1s0f0"].said
+    assert "netdev enp1s0f0v4 with a VLAN, macvlan or macvtap on it (VF 4)" in said
     assert "netdev enp1s0f0v1 in a bond or bridge (VF 1)" in said
     assert "netdev enp1s0f0v2 with an IP address (VF 2)" in said
     assert "VF 3" not in said

@@ -217,7 +217,19 @@ def test_vf_with_an_address_of_the_host_is_unusable_and_says_what_to_do(machine:
     assert "or on a link above" in second
     assert third == ""
     machine.answers.addressed = frozenset()
+    del machine.answers.by_name["vlan7"]
     assert [vf.unusable for vf in only_pf(observer.observe(frozenset())).vfs] == ["", "", ""]
+
+
+def test_vf_with_a_link_of_the_host_on_it_is_unusable_as_that_would_end_with_its_move(machine) -> None:
+    """Such as a guest's macvtap; the other end of a pair elsewhere may have the index of any link here."""
+    machine.add_pf(vfs=2)
+    machine.answers.by_name["guest0"] = link(50, "guest0", peer=11, kind="macvtap")
+    machine.answers.by_name["veth0"] = link(51, "veth0", peer=12, kind="veth", peer_elsewhere=0)
+    machine.answers.by_name["mac0"] = link(52, "mac0", peer=12, kind="macvlan", peer_elsewhere=0)
+    first, second = (vf.unusable for vf in observed(machine).vfs)
+    assert "macvtap on its netdev eth11" in first
+    assert second == ""
 
 
 def test_vf_of_which_its_pf_tells_nothing_is_unusable_after_a_second_look(machine: SmallMachine) -> None:

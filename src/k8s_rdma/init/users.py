@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from k8s_rdma.core.step import VfRef
 from k8s_rdma.errors import LedgerError
 from k8s_rdma.linux.discovery.pci import USERSPACE_DRIVERS
-from k8s_rdma.linux.netlink.default_routes import below
+from k8s_rdma.linux.netlink.default_routes import below, carriers
 from k8s_rdma.linux.receipts import Receipts
 from k8s_rdma.linux.vf.settings import NetdevsOf
 
@@ -81,6 +81,7 @@ class _Host:
         self._netdevs = NetdevsOf(found)
         self._by_name = {link.name: link for link in found}
         self._untold = not any(link.device for link in found)
+        self._carriers = carriers(found)
         self._addressed = below(found, links.addressed_links())
 
     def user(self, vf: VfFunction) -> str | None:
@@ -103,4 +104,6 @@ class _Host:
     def _use_of(self, link: Link) -> str | None:
         if link.master:
             return f"netdev {link.name} in a bond or bridge"
+        if link.index in self._carriers:
+            return f"netdev {link.name} with a VLAN, macvlan or macvtap on it"
         return f"netdev {link.name} with an IP address" if link.index in self._addressed else None

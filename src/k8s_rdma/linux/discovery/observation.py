@@ -22,7 +22,7 @@ from k8s_rdma.linux.discovery.pfs import Missing, find_pfs, select
 from k8s_rdma.linux.discovery.rdma_devices import RdmaDevices
 from k8s_rdma.linux.discovery.vf_settings import VfSettings, from_netlink
 from k8s_rdma.linux.discovery.vfs import Surroundings, see_vf
-from k8s_rdma.linux.netlink.default_routes import below
+from k8s_rdma.linux.netlink.default_routes import below, carriers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -116,6 +116,7 @@ class Observer:
             owners={link.device: link.name for link in links if link.device},
             default_route_links=self._queries.default_route_links(),
             addressed_links=below(links, self._queries.addressed_links()),
+            carriers=carriers(links),
             rdma=RdmaDevices(self._sysfs, self._queries.rdma_devices()),
             switchdev=frozenset(pci for pci, mode in modes.items() if mode == "switchdev"),
         )

@@ -26,7 +26,8 @@ class Surroundings:
 
     links: by name. owners: the links' names by the PCI address that netlink has for them, where it does.
     default_route_links: by index. addressed_links: by index, those with an IP address and those that carry
-    their frames. switchdev: PCI addresses of those whose embedded switch is in that mode.
+    their frames. carriers: by index, those that other links are made on. switchdev: PCI addresses of those
+    whose embedded switch is in that mode.
     """
 
     sysfs: Sysfs
@@ -34,6 +35,7 @@ class Surroundings:
     owners: Mapping[str, str]
     default_route_links: frozenset[int]
     addressed_links: frozenset[int]
+    carriers: frozenset[int]
     rdma: RdmaDevices
     switchdev: frozenset[str]
 
@@ -141,4 +143,6 @@ def _in_use(around: Surroundings, link: Link | None) -> str:
     if link.index in around.addressed_links:
         what = f"the host has an IP address on its netdev {link.name}, or on a link above that"
         return f"{what}; take the address off to have the VF for pods, or leave it to the host"
+    if link.index in around.carriers:
+        return f"the host has a VLAN, macvlan or macvtap on its netdev {link.name}"
     return ""

@@ -60,6 +60,13 @@ def below(links: Iterable[Link], indexes: Iterable[int]) -> frozenset[int]:
     return frozenset(found)
 
 
+def carriers(links: Iterable[Link]) -> frozenset[int]:
+    """Links that others of this namespace are made on, as VLANs, macvlans, and macvtaps of guests."""
+    return frozenset(
+        link.peer for link in links if link.peer and link.peer_elsewhere is None and link.kind != "veth"
+    )
+
+
 def _through(rtnl: Rtnl, family: int) -> Iterator[int]:
     """The links of one address family's default routes."""
     for route in _default_routes(rtnl, family):

@@ -51,7 +51,7 @@ class VfState:
     """A VF as its PF has it, and its netdev as its driver made it.
 
     netdev_at: when its driver makes the netdev; None without a driver. away: whether that is in another
-    namespace.
+    namespace. has_vlan: whether there is a VLAN on it.
     """
 
     pci: PciAddress
@@ -67,6 +67,7 @@ class VfState:
     netdev_index: int = 0
     away: bool = False
     master: int = 0
+    has_vlan: bool = False
     addresses: tuple[Address, ...] = ()
 
 

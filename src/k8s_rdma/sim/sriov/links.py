@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
 from k8s_rdma.core.kernel import LinkType
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from k8s_rdma.sim.sriov.card import CardState, VfState
     from k8s_rdma.sim.sriov.machine import SriovMachine
 
+_FIRST_VLAN = 1_000_000
 _TYPES = {LinkType.ETHERNET: 1, LinkType.INFINIBAND: 32}
 
 
@@ -127,7 +129,19 @@ class MachineLinks:
 
     def _links_of(self, state: CardState) -> list[Link]:
         pf = [self._pf_link(state)] if state.has_driver else []
-        return pf + [self._vf_link(state, vf) for vf in state.vfs.values() if vf.netdev and not vf.away]
+        here = [vf for vf in state.vfs.values() if vf.netdev and not vf.away]
+        vlans = [self._vlan_link(self._vf_link(state, vf)) for vf in here if vf.has_vlan]
+        return [*pf, *(self._vf_link(state, vf) for vf in here), *vlans]
+
+    def _vlan_link(self, lower: Link) -> Link:
+        return replace(
+            lower,
+            index=_FIRST_VLAN + lower.index,
+            name=f"vlan{lower.index}",
+            kind="vlan",
+            peer=lower.index,
+            device="",
+        )
 
     def _device(self, pci: PciAddress) -> str:
         return pci if self._machine.tells_devices else ""
