@@ -1,4 +1,4 @@
-"""VFs at home that the host itself has an address on, or above."""
+"""VFs at home that the host itself uses, by an address or by links made on them."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ def test_vf_with_an_address_is_the_hosts_until_it_has_none_and_whoever_watches_i
     assert lab.kernel.observe() == before
 
 
-def test_vf_below_a_link_with_an_address_is_the_hosts(lab, vf):
+def test_vf_below_another_link_is_the_hosts_with_or_without_an_address(lab, vf):
     before = lab.kernel.observe()
     with vlan_above(state_of(lab, vf).netdev) as vlan:
-        assert lab.kernel.observe() == before
+        assert "has a VLAN" in state_of(lab, vf).unusable
         with addressed(vlan, "192.0.2.7/24"):
             assert "on a link above" in state_of(lab, vf).unusable
     assert lab.kernel.observe() == before
