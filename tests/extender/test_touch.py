@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
+from msgspec import structs
 
 from extender.node_server import pf, report
+from extender.node_server import rates as driver_rates
 from extender.world import until, world
 from k8s_rdma.extender.touching import ANNOTATION
 from k8s_rdma.kube.api import ApiRefusedError, ApiUncertainError
@@ -69,6 +72,26 @@ async def test_node_is_touched_when_it_can_be_read_again():
         assert await w.fitting("p") == []
         w.nodes["w1"].answering.set()
         await until(lambda: w.api.touched == ["w1"])
+
+
+@pytest.mark.parametrize("rates", ["min_tx_rate", "max_tx_rate"])
+async def test_node_is_touched_when_the_link_comes_up_that_a_refused_pod_needs(rates: str):
+    takes = structs.replace(driver_rates(), needs_link=True)
+    request = json.dumps([{rates: 5_000, "enforce": "hardware"}])
+    async with world("w1") as w:
+        w.nodes["w1"].report = report("w1", pf(mbps=None, rates=takes), generation=2)
+        await w.create_pod("p", annotation=request)
+        assert await w.fitting("p") == []
+        assert w.metric("pods_waiting") == 1
+        w.nodes["w1"].report = report("w1", pf(rates=takes), generation=3)
+        await until(lambda: w.api.touched == ["w1"])
+
+
+async def test_nobody_waits_for_what_no_node_will_ever_have():
+    async with world("w1") as w:
+        await w.create_pod("p", 20_000)
+        assert await w.fitting("p") == []
+        assert w.metric("pods_waiting") == 0
 
 
 async def test_node_is_not_touched_when_what_came_free_is_not_enough():

@@ -35,10 +35,14 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class Misfit:
-    """The request does not fit; `text` as it is told to the scheduler."""
+    """The request does not fit; `text` as it is told to the scheduler.
+
+    may_pass: whether it may fit later, without other hardware.
+    """
 
     reason: Reason
     text: str
+    may_pass: bool = True
 
 
 Verdict = Fit | Misfit
@@ -48,7 +52,9 @@ def judge(request: Request, situation: Situation) -> Verdict:
     """Search for a placement."""
     found = place(request, situation.inventory, situation.used)
     if isinstance(found, Rejection):
-        return Misfit(found.reason, f"{NOT_ENOUGH_FREE} ({found.message})")
+        link_down = any(pf.link_mbps is None for pf in situation.inventory.pfs)
+        may_pass = found.reason not in UNRESOLVABLE or link_down
+        return Misfit(found.reason, f"{NOT_ENOUGH_FREE} ({found.message})", may_pass)
     return Fit(score(found, situation.inventory, situation.used))
 
 

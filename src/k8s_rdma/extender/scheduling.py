@@ -45,11 +45,15 @@ NOT_SEARCHED = Misfit(
 
 @dataclass(slots=True)
 class Sorted:
-    """Candidates by verdict: the fitting ones in order, the others with the reason told to the scheduler."""
+    """Candidates by verdict: the fitting ones in order, the others with the reason told to the scheduler.
+
+    awaited: those of the others that may come to fit.
+    """
 
     fitting: list[NodeName] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
     unresolvable: dict[str, str] = field(default_factory=dict)
+    awaited: list[NodeName] = field(default_factory=list)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -126,16 +130,19 @@ class Scheduling:
         for name, verdict in self._verdicts(uid, request, names):
             if isinstance(verdict, Fit):
                 sorted_.fitting.append(name)
-            elif verdict is None:
+                continue
+            if verdict is None:
                 sorted_.failed[name] = f"{UNREADABLE_NODE} ({self.state.why_unreadable(name)})"
             elif verdict.reason in UNRESOLVABLE:
                 sorted_.unresolvable[name] = verdict.text
             else:
                 sorted_.failed[name] = verdict.text
-        if sorted_.fitting or not sorted_.failed:
+            if verdict is None or verdict.may_pass:
+                sorted_.awaited.append(name)
+        if sorted_.fitting or not sorted_.awaited:
             self.toucher.settled(uid)
         else:
-            self.toucher.refused(uid, request, cast("Iterable[NodeName]", sorted_.failed))
+            self.toucher.refused(uid, request, sorted_.awaited)
         return sorted_
 
     async def _know(
