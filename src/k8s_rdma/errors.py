@@ -85,7 +85,7 @@ STATUS: Mapping[Reason, Status] = {
 
 
 def printable(text: str) -> str:
-    """Text with an escape (`\\udcff`) for what no encoding has: bytes of a name that is no UTF-8 (PEP 383)."""
+    r"""Text, escaped (`\udcff`) where no encoding has it: bytes of a name that is no UTF-8 (PEP 383)."""
     return text.encode(errors="backslashreplace").decode()
 
 
