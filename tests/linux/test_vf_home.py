@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import json
 import subprocess
 
 import pytest
@@ -44,6 +45,16 @@ def test_netdev_keeps_its_name_and_the_error_says_so_when_that_of_home_is_taken(
     with pytest.raises(KernelError, match=f"VF 4 of PF {VF.pf}: came home as mine; its name {HOME.name} is"):
         make_as_at_home(index, VF, HOME, rtnl)
     assert rtnl.link_at(index).name == "mine"
+
+
+def test_netdev_hears_at_home_what_is_sent_to_it_and_no_more(rtnl, namespace, index):
+    """Whatever its pod wanted to hear: the next one has a right to less."""
+    subprocess.run(
+        ["ip", "link", "set", "mine", "promisc", "on", "allmulticast", "on", "arp", "off"], check=True
+    )
+    make_as_at_home(index, VF, HOME, rtnl)
+    shown = subprocess.run(["ip", "-j", "link", "show", HOME.name], check=True, capture_output=True).stdout
+    assert not {"UP", "PROMISC", "ALLMULTI", "NOARP"} & set(json.loads(shown)[0]["flags"])
 
 
 def test_netdev_has_no_altname_at_home_that_could_be_another_ones_name(rtnl, namespace, index):

@@ -38,8 +38,10 @@ def clear(step: ClearInterface, namespace: int) -> None:
 
 
 def make_bare(link: Link, rtnl: Rtnl, what: str) -> None:
-    """Take a link down, and all addresses from it; routes go with them. `what` begins an error."""
-    if link.up:
-        rtnl.change(link.index, f"{what}: down", up=False)
+    """Take a link down, and all addresses from it; routes go with them. `what` begins an error.
+
+    Nor is it promiscuous for the next pod because the one before made it so.
+    """
+    rtnl.calm(link.index, f"{what}: down")
     for address in rtnl.addresses(link.index):
         rtnl.delete_address(link.index, address, f"{what}: address {address}")

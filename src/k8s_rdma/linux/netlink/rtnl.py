@@ -44,7 +44,7 @@ _AF_SPEC, _NET_NS_FD, _EXT_MASK, _CARRIER, _LINK_NETNSID = 26, 28, 29, 33, 37
 _PROP_LIST, _ALT_IFNAME, _PARENT_DEV_NAME = 52, 53, 56
 _INFO_KIND = 1
 _SKIP_STATS = 8
-_IFF_UP = 1
+_IFF_UP, _IFF_NOARP, _IFF_PROMISC, _IFF_ALLMULTI = 0x1, 0x80, 0x100, 0x200
 _NETNSA_NSID, _NETNSA_FD = 1, 3
 _AF_INET, _AF_INET6 = 2, 10
 _INET_CONF, _INET6_ADDR_GEN_MODE = 1, 8
@@ -145,6 +145,11 @@ class Rtnl:
         """Change a link in one message; `what` begins the error when that is refused."""
         body = _IFINFO.pack(0, 0, index, int(bool(up)), 0 if up is None else _IFF_UP) + b"".join(attributes)
         self.socket.do(_SETLINK, body, what)
+
+    def calm(self, index: int, what: str) -> None:
+        """Take a link down, and from it that it hears others' frames (promiscuous, all multicast) or no ARP."""
+        off = _IFF_UP | _IFF_NOARP | _IFF_PROMISC | _IFF_ALLMULTI
+        self.socket.do(_SETLINK, _IFINFO.pack(0, 0, index, 0, off), what)
 
     def delete_altnames(self, link: Link, what: str) -> None:
         """Leave a link no name but its own."""
