@@ -10,7 +10,7 @@ import asyncio
 import os
 import shutil
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,34 +46,58 @@ pytestmark = [
 ]
 
 
+class Nodes:
+    """The node that tests share; another one is made after a test that left something on it."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self._node: SriovNode | None = None
+
+    def get(self) -> SriovNode:
+        """With VFs that `init` made, the agent and the server."""
+        if self._node is None:
+            self._remove_vfs()
+            self._stack.callback(self._remove_vfs)
+            node = self._stack.enter_context(SriovNode(pfs=PFS, vfs=VFS, plugins=PLUGINS, shim=SHIM))
+            node.init()
+            node.start_agent()
+            node.start_server()
+            self._node = node
+        return self._node
+
+    def close(self) -> None:
+        self._node = None
+        self._stack.close()
+
+    def _remove_vfs(self) -> None:
+        for pf in PFS:
+            remove_vfs(pf)
+
+
 @pytest.fixture(scope="module")
-def running() -> Iterator[SriovNode]:
-    """With VFs that `init` made, the agent and the server."""
+def nodes() -> Iterator[Nodes]:
     if not SHIM.exists():
         pytest.skip("no executable: needs `make cni`")
     for program in ("ping", "host-local"):
         if shutil.which(program, path=f"{PLUGINS}:{os.environ['PATH']}") is None:
             pytest.skip(f"needs {program}")
-    for pf in PFS:
-        remove_vfs(pf)
-    try:
-        with SriovNode(pfs=PFS, vfs=VFS, plugins=PLUGINS, shim=SHIM) as node:
-            node.init()
-            node.start_agent()
-            node.start_server()
-            yield node
-    finally:
-        for pf in PFS:
-            remove_vfs(pf)
+    with closing(Nodes()) as made:
+        yield made
 
 
 @pytest.fixture
-def node(running: SriovNode) -> Iterator[SriovNode]:
+def node(nodes: Nodes) -> Iterator[SriovNode]:
     """Whose VFs, leases and ledger are as before the first pod when the test is over."""
-    if running.agent is None:  # the test before has failed
-        running.start_agent()
-    yield running
-    assert running.leftovers() == {}
+    try:
+        node = nodes.get()
+    except BaseException:
+        nodes.close()
+        raise
+    yield node
+    left = node.leftovers()
+    if left or node.agent is None:
+        nodes.close()
+    assert left == {}
 
 
 @contextmanager
