@@ -147,7 +147,7 @@ class Rtnl:
         self.socket.do(_SETLINK, body, what)
 
     def calm(self, index: int, what: str) -> None:
-        """Take a link down, and from it that it hears others' frames (promiscuous, all multicast) or no ARP."""
+        """Take a link down, neither promiscuous nor hearing all multicast from now on, and answering ARP."""
         off = _IFF_UP | _IFF_NOARP | _IFF_PROMISC | _IFF_ALLMULTI
         self.socket.do(_SETLINK, _IFINFO.pack(0, 0, index, 0, off), what)
 
