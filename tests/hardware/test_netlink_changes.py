@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from k8s_rdma.linux.changes import Changes
 from k8s_rdma.linux.netlink.rtnl import Rtnl
 from k8s_rdma.linux.netlink.subscriptions import UEVENTS, Dirty
 from k8s_rdma.linux.netlink.vf_config import set_rates
+from linux.watcher import Watcher
 
 pytestmark = needs_hardware
 
@@ -25,22 +25,9 @@ def rtnl():
         yield opened
 
 
-class Watcher:
-    """The callback; `wait` for the next call."""
-
-    def __init__(self):
-        self._called = threading.Semaphore(0)
-
-    def __call__(self):
-        self._called.release()
-
-    def wait(self):
-        assert self._called.acquire(timeout=DEADLINE_S)
-
-
 def test_pf_is_dirty_when_a_rate_of_its_vfs_was_set(rtnl):
     """And no other: 240 VFs need not be asked for because 2 got a rate."""
-    pf, watcher = pf_link(rtnl).index, Watcher()
+    pf, watcher = pf_link(rtnl).index, Watcher(DEADLINE_S)
     with Changes(watcher) as changes:
         try:
             run("ip", "link", "set", PFS[0], "vf", "0", "max_tx_rate", "100")
@@ -63,7 +50,7 @@ def test_pf_is_not_dirty_when_a_vf_changes(rtnl):
 def test_everything_is_dirty_when_a_driver_leaves_a_vf_and_comes_back():
     last = int(Path(f"/sys/class/net/{PFS[0]}/device/sriov_numvfs").read_text()) - 1
     name = vf_netdev(PFS[0], last)
-    address, watcher = pci(f"{PFS[0]}/device/virtfn{last}"), Watcher()
+    address, watcher = pci(f"{PFS[0]}/device/virtfn{last}"), Watcher(DEADLINE_S)
     driver = Path(f"/sys/bus/pci/devices/{address}/driver").resolve()
     with Changes(watcher, (UEVENTS,)) as changes:
         for action in ("unbind", "bind"):
@@ -76,7 +63,7 @@ def test_everything_is_dirty_when_a_driver_leaves_a_vf_and_comes_back():
 
 
 def test_watcher_is_told_of_rdma_devices_and_nothing_is_dirty_for_them():
-    watcher = Watcher()
+    watcher = Watcher(DEADLINE_S)
     with Changes(watcher, (UEVENTS,)) as changes:
         with soft_rdma_device(vf_netdev(PFS[1], 1)):
             watcher.wait()
@@ -86,7 +73,7 @@ def test_watcher_is_told_of_rdma_devices_and_nothing_is_dirty_for_them():
 
 def test_state_of_an_rdma_port_is_seen_in_its_file(rtnl):
     """On Linux 6.1 no event tells of it."""
-    name, watcher = vf_netdev(PFS[1], 2), Watcher()
+    name, watcher = vf_netdev(PFS[1], 2), Watcher(DEADLINE_S)
     link = pf_link(rtnl, name)
     with soft_rdma_device(name) as device, Changes(watcher, ()) as changes:
         state = Path(f"/sys/class/infiniband/{device}/ports/1/state")

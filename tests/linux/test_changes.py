@@ -16,6 +16,7 @@ from k8s_rdma.linux.changes import Changes
 from k8s_rdma.linux.netlink.rtnl import Rtnl, named, of_kind
 from k8s_rdma.linux.netlink.subscriptions import ADDRESSES, LINKS, UEVENTS, Dirty, Gathering
 from k8s_rdma.linux.netns import create_namespace, entered
+from linux.watcher import Watcher
 
 pytestmark = needs_namespaces
 DEADLINE_S = 10
@@ -26,22 +27,6 @@ NOTHING, EVERYTHING = Dirty(), Dirty(everything=True)
 def watching(changed=lambda: None, subscriptions=(LINKS,), **options):
     with Changes(changed, subscriptions, **options) as changes:
         yield changes
-
-
-class Watcher:
-    """The callback: how often it was called; `wait` for the next call."""
-
-    def __init__(self):
-        self._called = threading.Semaphore(0)
-
-    def __call__(self):
-        self._called.release()
-
-    def wait(self):
-        assert self._called.acquire(timeout=DEADLINE_S)
-
-    def called(self):
-        return self._called.acquire(blocking=False)
 
 
 @pytest.fixture
