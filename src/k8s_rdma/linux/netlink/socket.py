@@ -12,6 +12,7 @@ import os
 import socket
 import struct
 import sys
+import time
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Self
 
@@ -42,7 +43,9 @@ _ANSWER_TIMEOUT_S = 30
 
 _BUFFER_BYTES = 1 << 17
 """One answer at most: a PF with 256 VFs and their counters is 85 KiB (rtnl_fill_vfinfo, Linux 6.1)."""
-_DUMP_ATTEMPTS = 5
+_DUMP_ATTEMPTS = 40
+_DUMP_PAUSE_S = 0.001
+"""After the first attempt, longer by as much after each: 0.8 s in all, in which 60 moves of VFs have ended."""
 
 
 class NetlinkError(KernelError):
@@ -165,7 +168,8 @@ class NetlinkSocket:
         When they changed under way (NLM_F_DUMP_INTR) they are asked for again; NetlinkError EINTR when
         that happens too often. An incomplete answer is never returned.
         """
-        for _ in range(_DUMP_ATTEMPTS):
+        for attempt in range(_DUMP_ATTEMPTS):
+            time.sleep(attempt * _DUMP_PAUSE_S)
             try:
                 return list(self._talk(kind, REQUEST | DUMP, body, what))
             except NetlinkError as error:
