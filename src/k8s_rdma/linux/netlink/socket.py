@@ -45,7 +45,7 @@ _BUFFER_BYTES = 1 << 17
 """One answer at most: a PF with 256 VFs and their counters is 85 KiB (rtnl_fill_vfinfo, Linux 6.1)."""
 _DUMP_ATTEMPTS = 40
 _DUMP_PAUSE_S = 0.001
-"""After the first attempt, longer by as much after each: 0.8 s in all, in which 60 moves of VFs have ended."""
+"""After the first attempt, longer by as much after each: 0.8 s in all, by when 60 moves of VFs have ended."""
 
 
 class NetlinkError(KernelError):
