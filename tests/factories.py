@@ -56,8 +56,7 @@ def interface(
 
 def receipt(container: str = "c1", *interfaces: AllocatedInterface, **changes: object) -> Receipt:
     made = Receipt(
-        attachment=Attachment(ContainerId(container), "eth0"),
-        network="net",
+        attachment=Attachment("net", ContainerId(container), "eth0"),
         pod=pod(),
         netns=NetnsRef(f"/run/netns/{container}", 4026531840),
         boot_id="boot-1",

@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 
 from k8s_rdma.core.ids import pci_address
-from k8s_rdma.core.kernel import LinkType
+from k8s_rdma.core.options import LinkType
 from k8s_rdma.core.rates import Enforce
 from k8s_rdma.core.selection import PfRule, Selection
 

@@ -75,7 +75,7 @@ def test_traffic_is_told_with_the_pod_that_holds_the_vf(machine: Machine) -> Non
         assert of_pod[0].pod == Pod(namespace="default", name="p", uid="uid-p")
         assert (of_pod[0].ifname, of_pod[0].tx_bytes, of_pod[0].tx_packets) == ("eth0", 100, 2)
         assert {(vf.pf, vf.vf) for vf in told.vfs} == {(pf, index) for pf in (PF0, PF1) for index in range(4)}
-        await it.verbs.delete(call("DEL"))
+        await it.verbs.delete(call("DEL"), "net")
         it.time_s += 15
         assert not [vf for vf in (await it.ask()).vfs if vf.pod]
 

@@ -17,7 +17,7 @@ from k8s_rdma.agent.node import Node, Sandbox
 from k8s_rdma.core.allocation import foreign_vfs
 from k8s_rdma.core.ids import ContainerId, NodeName, PodUid
 from k8s_rdma.core.kernel import Unreadable
-from k8s_rdma.core.ledger import Attachment, Ipam, Phase, Pod, Receipt
+from k8s_rdma.core.ledger import Attachment, DelegatedPlugin, Phase, Pod, Receipt
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.plan import plan
 from k8s_rdma.core.step import VfRef
@@ -90,7 +90,7 @@ def test_delete_brings_everything_home_when_called_once_or_twice(tmp_path: Path)
             assert machine.hardware.interface("eth1", netns).addresses == addresses["eth1"].addresses
             assert len(machine.leases()) == 2
             for _ in range(2):
-                await verbs.delete(call("DEL"))
+                await verbs.delete(call("DEL"), "net")
                 assert machine.is_pristine()
                 assert not node.ledger.receipts
                 assert not machine.markers()
@@ -137,7 +137,7 @@ def test_add_undoes_everything_when_a_step_fails(tmp_path: Path, step: int, chan
             assert machine.is_pristine()
             assert not node.ledger.receipts
             assert not machine.markers()
-            await verbs.delete(call("DEL"))
+            await verbs.delete(call("DEL"), "net")
 
     run(scenario)
 
@@ -165,7 +165,7 @@ def test_start_undoes_an_add_that_a_crash_cut_short(tmp_path: Path, steps: int) 
             assert not node.ledger.receipts
             assert not machine.markers()
             node.refresh()
-            await verbs.delete(call("DEL"))
+            await verbs.delete(call("DEL"), "net")
             assert await verbs.add(call("ADD", "c2"), netns, stdin) is not None
 
     run(cut_short)
@@ -174,12 +174,11 @@ def test_start_undoes_an_add_that_a_crash_cut_short(tmp_path: Path, steps: int) 
 
 def prepared(node: Node, netns: NetnsRef, stdin: bytes) -> Receipt:
     sandbox = Sandbox(
-        attachment=Attachment(ContainerId("c1"), "eth0"),
-        network="net",
+        attachment=Attachment("net", ContainerId("c1"), "eth0"),
         pod=Pod(namespace="default", name="p", uid=PodUid("uid-p")),
         netns=netns,
         ifnames=("eth0", "eth1", "eth2"),
-        ipam=Ipam(
+        ipam=DelegatedPlugin(
             plugin="host-local", netconf=ipam_of(stdin).netconf, cni_path=PLUGINS, cni_args="IgnoreUnknown=1"
         ),
     )
@@ -201,7 +200,7 @@ def test_start_leaves_running_pods_alone(machine: Machine) -> None:
             assert not await verbs.reconcile()
             assert len(machine.kernel.applied) == applied
             assert next(iter(node.ledger.receipts.values())).phase is Phase.ATTACHED
-            await verbs.delete(call("DEL"))
+            await verbs.delete(call("DEL"), "net")
         assert machine.is_pristine()
 
     run(before)
@@ -250,7 +249,7 @@ def test_add_inherits_when_the_older_sandbox_is_gone(machine: Machine) -> None:
             machine.hardware.destroy_namespace(old)
             await verbs.add(call("ADD", "new"), new, stdin)
             assert {key.container for key in node.ledger.receipts} == {"new"}
-            await verbs.delete(call("DEL", "old"))
+            await verbs.delete(call("DEL", "old"), "net")
             assert names_in(machine, new, "eth0", "eth1") == [True, True]
 
     run(scenario)
@@ -415,12 +414,12 @@ def test_delete_keeps_the_receipt_when_something_could_not_be_undone(tmp_path: P
             await verbs.add(call("ADD"), netns, machine.stdin(asks({"min_tx_rate": 5}, {})))
             machine.kernel.fail(at=1, times=2)
             with pytest.raises(K8sRdmaError, match="not undone") as caught:
-                await verbs.delete(call("DEL"))
+                await verbs.delete(call("DEL"), "net")
             assert caught.value.details.count("made to fail") == 2
             assert len(machine.leases()) == 2  # an address may still be on an interface in the pod
             assert machine.markers() == {"c1"}
             assert next(iter(node.ledger.receipts.values())).phase is Phase.RELEASING
-            await verbs.delete(call("DEL"))
+            await verbs.delete(call("DEL"), "net")
             assert machine.is_pristine()
 
     run(scenario)
@@ -436,7 +435,7 @@ def test_delete_succeeds_and_the_receipt_stays_when_only_rates_could_not_be_undo
             receipt, _ = await verbs.add(call("ADD"), netns, machine.stdin(asks({"min_tx_rate": 5}, {})))
             held = {interface.vf for interface in receipt.interfaces}
             machine.kernel.fail(at=2, times=2)
-            await verbs.delete(call("DEL"))
+            await verbs.delete(call("DEL"), "net")
             assert names_in(machine, netns, "eth0", "eth1") == [False] * 2
             assert not machine.leases()
             assert node.ledger.holders().keys() == held
@@ -462,7 +461,7 @@ def test_vf_goes_to_nobody_before_its_rates_are_reset_though_the_agent_starts_an
         with machine.running() as (_, verbs):
             assert await add(verbs, "old") == PF0
             machine.kernel.fail(at=1)
-            await verbs.delete(call("DEL", "old", "uid-old"))
+            await verbs.delete(call("DEL", "old", "uid-old"), "net")
 
     async def after() -> None:
         with machine.running() as (node, verbs):
@@ -625,7 +624,7 @@ def test_delete_succeeds_when_the_pf_is_there_no_more(machine: Machine) -> None:
             netns = machine.hardware.create_namespace()
             receipt, _ = await verbs.add(call("ADD"), netns, machine.stdin(asks({"min_tx_rate": 5})))
             machine.hardware.remove_pf(receipt.interfaces[0].vf.pf)
-            await verbs.delete(call("DEL"))
+            await verbs.delete(call("DEL"), "net")
             assert not node.ledger.receipts
 
     run(scenario)
@@ -641,7 +640,7 @@ def test_delete_succeeds_when_some_vfs_are_there_no_more(machine: Machine) -> No
                 VfRef(PF0, index) for index in range(3)
             ]
             machine.hardware.remove_vfs(PF0, but=2)
-            await verbs.delete(call("DEL"))
+            await verbs.delete(call("DEL"), "net")
             assert not node.ledger.receipts
             assert not foreign_vfs(machine.kernel.observe(), node.ledger)
 
@@ -672,11 +671,11 @@ def test_delete_takes_nothing_for_gone_that_cannot_be_looked_at(machine: Machine
             machine.hardware.remove_vfs(PF0, but=0)
             machine.hardware.silent = "netlink says no"
             with pytest.raises(K8sRdmaError, match="not undone"):
-                await verbs.delete(call("DEL"))
+                await verbs.delete(call("DEL"), "net")
             machine.hardware.silent = ""
             machine.hardware.set_unreadable(Unreadable("PF f0", "no answer"))
             with pytest.raises(K8sRdmaError, match="not undone"):
-                await verbs.delete(call("DEL"))
+                await verbs.delete(call("DEL"), "net")
             assert node.ledger.receipts
 
     run(scenario)
@@ -692,7 +691,7 @@ def test_node_knows_what_a_delete_saw_that_had_to_look(machine: Machine) -> None
             machine.hardware.set_unreadable()
             machine.kernel.fail()
             with pytest.raises(K8sRdmaError, match="not undone"):
-                await verbs.delete(call("DEL"))
+                await verbs.delete(call("DEL"), "net")
             assert not node.scanner.incomplete
             assert node.hardware == machine.kernel.observe()
 
@@ -705,10 +704,10 @@ def test_delete_brings_vfs_home_when_the_disk_is_full(machine: Machine) -> None:
             netns = machine.hardware.create_namespace()
             await verbs.add(call("ADD"), netns, machine.stdin(asks({"min_tx_rate": 5})))
             with machine.full_disk(), pytest.raises(K8sRdmaError) as caught:
-                await verbs.delete(call("DEL"))
+                await verbs.delete(call("DEL"), "net")
             assert caught.value.reason is Reason.LEDGER_FAILURE
             assert machine.is_pristine()
-            await verbs.delete(call("DEL"))
+            await verbs.delete(call("DEL"), "net")
             assert not node.ledger.receipts
 
     run(scenario)

@@ -18,8 +18,7 @@ def receipt_of(pod: str, pf: PciAddress, *vfs: int, boot_id: str = BOOT_ID) -> R
     """That of a pod in the namespace `default`."""
     home = VfHome(name="eth9", mac="02:00:00:00:00:01", mtu=1500)
     return Receipt(
-        attachment=Attachment(ContainerId(pod), "net1"),
-        network="rdma",
+        attachment=Attachment("rdma", ContainerId(pod), "net1"),
         pod=Pod(namespace="default", name=pod, uid=PodUid(pod)),
         netns=NetnsRef("/run/netns/a", 1),
         boot_id=boot_id,

@@ -10,7 +10,7 @@ import pytest
 
 from init.conftest import IGB, IGB2
 from k8s_rdma.core.ids import PciAddress
-from k8s_rdma.core.kernel import LinkType
+from k8s_rdma.core.options import LinkType
 from k8s_rdma.init.identity import vf_guid, vf_mac
 from k8s_rdma.init.outcome import Result
 from k8s_rdma.init.waiting import StoppedError

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from k8s_rdma.core.kernel import LinkType
+from k8s_rdma.core.options import LinkType
 from k8s_rdma.core.rates import NO_RATE, RateAbility, RateRange
 from k8s_rdma.linux.drivers import DRIVERS, ability, explain, understood_max
 

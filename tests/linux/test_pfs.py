@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from k8s_rdma.core.ids import PciAddress
-from k8s_rdma.core.kernel import LinkType
+from k8s_rdma.core.options import LinkType
 from k8s_rdma.core.rates import Enforce
 from k8s_rdma.core.selection import PfRule, Selection
 from k8s_rdma.errors import KernelError

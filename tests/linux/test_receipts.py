@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from factories import PF0, PF1, interface, receipt
-from k8s_rdma.core.ledger import Ipam, Phase
+from k8s_rdma.core.ledger import DelegatedPlugin, Phase
 from k8s_rdma.errors import LedgerError
 from k8s_rdma.linux.receipts import Receipts
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-IPAM = Ipam(plugin="host-local", netconf=b'{"name":"n"}', cni_path="/opt/cni/bin", cni_args="A=b")
+IPAM = DelegatedPlugin(plugin="host-local", netconf=b'{"name":"n"}', cni_path="/opt/cni/bin", cni_args="A=b")
 
 
 def test_receipts_come_back_as_they_were_when_opened_again(tmp_path: Path) -> None:
@@ -53,11 +53,11 @@ def test_receipts_refuse_a_second_agent(tmp_path: Path) -> None:
 def test_receipts_name_the_row_that_cannot_be_understood(tmp_path: Path) -> None:
     Receipts(tmp_path / "ledger.db").close()
     with sqlite3.connect(tmp_path / "ledger.db") as database:
-        database.execute("INSERT INTO receipts VALUES ('c9', 'eth0', ?)", (b'{"attachment":1}',))
+        database.execute("INSERT INTO receipts VALUES ('net', 'c9', 'eth0', ?)", (b'{"attachment":1}',))
     database.close()
     receipts = Receipts(tmp_path / "ledger.db")
     with pytest.raises(
-        LedgerError, match=r"row c9/eth0: receipt: Expected `object`, got `int` - at `\$.attachment`"
+        LedgerError, match=r"row net/c9/eth0: receipt: Expected `object`, got `int` - at `\$.attachment`"
     ):
         receipts.load()
     receipts.close()

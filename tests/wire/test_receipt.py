@@ -41,7 +41,7 @@ def test_receipt_of_an_older_agent_is_loaded_from_its_ledger(tmp_path: Path) -> 
     path = tmp_path / "ledger.db"
     Receipts(path).close()
     with sqlite3.connect(path) as db:
-        db.execute("INSERT INTO receipts (container, ifname, document) VALUES ('c1', 'eth0', ?)", (OLD,))
+        db.execute("INSERT INTO receipts VALUES ('net', 'c1', 'eth0', ?)", (OLD,))
     db.close()
     receipts = Receipts(path)
     [loaded] = receipts.load().receipts.values()

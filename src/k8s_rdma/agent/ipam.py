@@ -18,7 +18,7 @@ from k8s_rdma.wire.cni_result import decode_error, decode_ipam_result
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from k8s_rdma.core.ledger import Ipam, Receipt
+    from k8s_rdma.core.ledger import DelegatedPlugin, Receipt
     from k8s_rdma.core.step import Route
     from k8s_rdma.wire.cni_result import IpamResult
 
@@ -30,11 +30,11 @@ class IpamPlugins:
     host_root: Path
     timeout_s: float
 
-    def require(self, ipam: Ipam) -> None:
+    def require(self, ipam: DelegatedPlugin) -> None:
         """K8sRdmaError when the plugin is not on this node: said before anything is claimed."""
         self._command(ipam)
 
-    async def add(self, receipt: Receipt, ipam: Ipam) -> dict[str, IpamResult]:
+    async def add(self, receipt: Receipt, ipam: DelegatedPlugin) -> dict[str, IpamResult]:
         """Addresses for each interface, by name; what was leased before a failure stays to `delete`."""
         results = {}
         for interface in receipt.interfaces:
@@ -42,7 +42,7 @@ class IpamPlugins:
             results[interface.ifname] = decode_ipam_result(stdout)
         return results
 
-    async def delete(self, receipt: Receipt, ipam: Ipam) -> None:
+    async def delete(self, receipt: Receipt, ipam: DelegatedPlugin) -> None:
         """Give every interface's addresses back; tries all, raises one error that names all that failed."""
         problems = []
         for interface in receipt.interfaces:
@@ -56,7 +56,7 @@ class IpamPlugins:
             )
             raise K8sRdmaError(msg, reason=Reason.IPAM_FAILURE, details="; ".join(problems))
 
-    async def _run(self, ipam: Ipam, environment: Mapping[str, str]) -> bytes:
+    async def _run(self, ipam: DelegatedPlugin, environment: Mapping[str, str]) -> bytes:
         command = self._command(ipam)
         verb = f"IPAM plugin {ipam.plugin} {environment['CNI_COMMAND']} of {environment['CNI_IFNAME']}"
         try:
@@ -87,7 +87,7 @@ class IpamPlugins:
             )
         return stdout
 
-    def _command(self, ipam: Ipam) -> list[str]:
+    def _command(self, ipam: DelegatedPlugin) -> list[str]:
         for directory in ipam.cni_path.split(":"):
             path = Path(directory) / ipam.plugin
             if not directory or not os.access(self.host_root / path.relative_to(path.anchor), os.X_OK):
@@ -105,7 +105,7 @@ def addressing(results: Mapping[str, IpamResult]) -> dict[str, tuple[tuple[str, 
     return {ifname: (result.addresses, result.routes) for ifname, result in results.items()}
 
 
-def _environment(command: str, receipt: Receipt, ipam: Ipam, ifname: str) -> dict[str, str]:
+def _environment(command: str, receipt: Receipt, ipam: DelegatedPlugin, ifname: str) -> dict[str, str]:
     return {
         "PATH": os.environ.get("PATH", os.defpath),
         "CNI_COMMAND": command,

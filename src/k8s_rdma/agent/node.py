@@ -14,7 +14,7 @@ from k8s_rdma.agent.release import release
 from k8s_rdma.agent.scanner import Scanner
 from k8s_rdma.core.adoption import Candidate, Scope, candidates
 from k8s_rdma.core.allocation import choose_vfs, decide, given, returned
-from k8s_rdma.core.ledger import AllocatedInterface, Attachment, Ipam, Phase, Pod, Receipt
+from k8s_rdma.core.ledger import AllocatedInterface, Attachment, DelegatedPlugin, Phase, Pod, Receipt
 from k8s_rdma.core.placement import Rejection
 from k8s_rdma.core.plan import plan
 from k8s_rdma.core.step import NetnsRef
@@ -42,11 +42,10 @@ class Sandbox:
     """
 
     attachment: Attachment
-    network: str
     pod: Pod
     netns: NetnsRef
     ifnames: tuple[str, ...]
-    ipam: Ipam | None
+    ipam: DelegatedPlugin | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +108,6 @@ class Node:
             return self._doubted(interfaces)
         receipt = Receipt(
             attachment=sandbox.attachment,
-            network=sandbox.network,
             pod=sandbox.pod,
             netns=sandbox.netns,
             boot_id=self._boot_id,

@@ -80,10 +80,10 @@ class Service:
         if call.command == "GC":
             await self._verbs.collect(decode_netconf(request.stdin, strict=False))
         elif call.command == "CHECK":
-            await self._verbs.check(call)
+            await self._verbs.check(call, decode_netconf(request.stdin, strict=False).name)
         elif call.command == "DEL":
             with self._held(call, netns):
-                await self._verbs.delete(call)
+                await self._verbs.delete(call, decode_netconf(request.stdin, strict=False).name)
         return b""
 
     async def _add(

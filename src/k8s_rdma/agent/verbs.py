@@ -16,7 +16,7 @@ from k8s_rdma.agent.release import RatesLeftError
 from k8s_rdma.agent.turns import Turns
 from k8s_rdma.agent.wanted import wanted
 from k8s_rdma.core.ids import PodUid
-from k8s_rdma.core.ledger import Attachment, Ipam, Phase, Pod
+from k8s_rdma.core.ledger import Attachment, DelegatedPlugin, Phase, Pod
 from k8s_rdma.core.placement import Rejection
 from k8s_rdma.errors import K8sRdmaError, Reason
 from k8s_rdma.wire.netconf import POD_ANNOTATIONS, decode_netconf, ipam_of
@@ -77,8 +77,7 @@ class Verbs:
         if not wants.request:
             return None
         sandbox = Sandbox(
-            attachment=Attachment(call.container_id, call.ifname),
-            network=netconf.name,
+            attachment=Attachment(netconf.name, call.container_id, call.ifname),
             pod=pod,
             netns=netns,
             ifnames=netconf.interface_names(len(wants.request.interfaces)),
@@ -93,14 +92,14 @@ class Verbs:
                 raise K8sRdmaError(msg, reason=Reason.AGENT_UNREACHABLE)
             return await self._attach(sandbox, wants)
 
-    async def delete(self, call: CniEnvironment) -> None:
+    async def delete(self, call: CniEnvironment, network: str) -> None:
         """Take back what the attachment holds; nothing is success as well.
 
         So are rates that cannot be reset while the link is down: the pod has nothing any more, and must not
         stay for them. `reconcile` sees to them; until then nobody else gets these VFs.
         """
         async with self._turns.alone(call.container_id):
-            receipt = self._node.ledger.receipts.get(Attachment(call.container_id, call.ifname))
+            receipt = self._node.ledger.receipts.get(Attachment(network, call.container_id, call.ifname))
             if receipt is None:
                 return
             try:
@@ -108,9 +107,9 @@ class Verbs:
             except RatesLeftError as error:
                 _log.warning("rates_left", error=str(error), details=error.details)
 
-    async def check(self, call: CniEnvironment) -> None:
+    async def check(self, call: CniEnvironment, network: str) -> None:
         """K8sRdmaError when the attachment is not what its ADD made of it."""
-        receipt = self._node.ledger.receipts.get(Attachment(call.container_id, call.ifname))
+        receipt = self._node.ledger.receipts.get(Attachment(network, call.container_id, call.ifname))
         if receipt is None:
             return  # a pod that asked for nothing
         if receipt.phase is not Phase.ATTACHED or await self._worker.run(self._node.orphaned, receipt):
@@ -121,7 +120,9 @@ class Verbs:
         """GC: end every attachment of this network that the runtime does not hold valid."""
         if netconf.valid_attachments is None:
             return
-        valid = {Attachment(each.container_id, each.ifname) for each in netconf.valid_attachments}
+        valid = {
+            Attachment(netconf.name, each.container_id, each.ifname) for each in netconf.valid_attachments
+        }
         problems = []
         for attachment, receipt in dict(self._node.ledger.receipts).items():
             if receipt.network != netconf.name or attachment in valid or receipt.phase is Phase.PREPARED:
@@ -233,8 +234,10 @@ def _pod(call: CniEnvironment) -> Pod:
     )
 
 
-def _ipam(stdin: bytes, call: CniEnvironment) -> Ipam | None:
+def _ipam(stdin: bytes, call: CniEnvironment) -> DelegatedPlugin | None:
     ipam = ipam_of(stdin)
     if ipam is None:
         return None
-    return Ipam(plugin=ipam.plugin, netconf=ipam.netconf, cni_path=call.path, cni_args=call.raw_args)
+    return DelegatedPlugin(
+        plugin=ipam.plugin, netconf=ipam.netconf, cni_path=call.path, cni_args=call.raw_args
+    )

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from k8s_rdma.core.ids import NodeName, PciAddress
+from k8s_rdma.core.options import LinkType, Setting
 from k8s_rdma.core.rates import EVERY_RATE, Enforce, RateAbility
 
 
@@ -16,7 +17,8 @@ class Pf:
     capacity_vfs: VFs that exist and may be given to pods.
     link_mbps: link speed in Mb/s that reservations may add up to; None when unknown (link down):
         such a PF takes interfaces without a reservation only.
-    rates, enforce: what its driver can program, and what is demanded of it. driver: its name, for messages.
+    rates, enforce: what its driver can program, and what is demanded of it.
+    takes: what else its driver can do for VFs. driver: its name. mtu: bytes. vendor: `15b3:1017`.
     """
 
     name: str
@@ -28,6 +30,10 @@ class Pf:
     )  # few differ in these alone, and hashing is slow
     enforce: Enforce = field(default=Enforce.AUTO, hash=False)
     driver: str = ""
+    takes: frozenset[Setting] = field(default=frozenset(), hash=False)
+    link_type: LinkType = field(default=LinkType.ETHERNET, hash=False)
+    mtu: int = field(default=0, hash=False)
+    vendor: str = field(default="", hash=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum, unique
 from typing import TYPE_CHECKING, Protocol
 
 from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.inventory import Inventory, Pf
+from k8s_rdma.core.options import LinkType, Setting
 from k8s_rdma.core.rates import EVERY_RATE, Enforce, RateAbility
 from k8s_rdma.core.step import VfRef
 
@@ -23,14 +23,6 @@ if TYPE_CHECKING:
     from k8s_rdma.core.step import NetnsRef, Step
 
 
-@unique
-class LinkType(StrEnum):
-    """What a port speaks."""
-
-    ETHERNET = "ethernet"
-    INFINIBAND = "infiniband"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vf:
     """A virtual function as it is now.
@@ -38,6 +30,7 @@ class Vf:
     netdev: its name in the host's namespace; None while it is in another one, or where no driver made one.
     mac: its netdev's while that is at home, else the one that the PF has for it: on InfiniBand the port GUID,
         empty when that is not known.
+    admin_mac: the MAC that the PF has for it (`ip link show dev PF`); empty where that is not known.
     unusable: why it cannot be given to a pod although its netdev is at home; empty when it can.
     Rates in Mb/s, 0 as in `VfRate`. The other fields are those of `IFLA_VFINFO_LIST` and of
     `/getpfs`; text as `ip link` and MLNX_OFED print it.
@@ -59,6 +52,7 @@ class Vf:
     vgt_plus: str = "OFF"
     rate_group: int = 0
     rdma_device: str | None = None
+    admin_mac: str = ""
     unusable: str = ""
 
 
@@ -72,6 +66,7 @@ class PfState:
     pcie_path: its PCI bridges and switches from the root port down; those that share more of it are closer.
     switchdev: whether its embedded switch is in that mode, where VFs are configured through representors.
     rates, enforce: what its driver can program, and what is demanded of it.
+    takes: what else its driver can do for VFs.
     problems: one sentence each for an operator, such as that the link is down.
     """
 
@@ -90,6 +85,7 @@ class PfState:
     switchdev: bool = False
     rates: RateAbility = EVERY_RATE
     enforce: Enforce = Enforce.AUTO
+    takes: frozenset[Setting] = frozenset()
     problems: tuple[str, ...] = ()
 
 
@@ -125,6 +121,10 @@ class Hardware:
                     rates=pf.rates,
                     enforce=pf.enforce,
                     driver=pf.driver,
+                    takes=pf.takes,
+                    link_type=pf.link_type,
+                    mtu=pf.mtu,
+                    vendor=pf.vendor,
                 )
                 for pf in self.pfs
             ),

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum, unique
 
 from k8s_rdma.core.ids import ContainerId, PodUid
+from k8s_rdma.core.options import NO_OPTIONS, InterfaceOptions, VfDriver
 from k8s_rdma.core.placement import PlacedInterface
-from k8s_rdma.core.step import NetnsRef, VfHome, VfRate, VfRef
+from k8s_rdma.core.rates import Enforce
+from k8s_rdma.core.step import NetnsRef, VfConfig, VfHome, VfRate, VfRef
 from k8s_rdma.errors import LedgerError
 
 
@@ -28,8 +30,12 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Attachment:
-    """What a CNI ADD makes and a DEL ends (CNI specification 1.1.0, section 2)."""
+    """What a CNI ADD makes and a DEL ends (CNI specification 1.1.0, section 2); unique on a node.
 
+    network: the network configuration's name.
+    """
+
+    network: str
     container: ContainerId
     ifname: str
 
@@ -47,6 +53,10 @@ class Pod:
 class AllocatedInterface:
     """A VF given to a pod, and what it was before; rates in Mb/s, 0 as in `InterfaceRequest`.
 
+    pci: the VF's own address. entry: its index in the pod's request.
+    options: as asked for. config, previous: what the PF is to hold for it besides rates, and what of that it
+        held before; None where nothing was asked for.
+    kernel_driver: what drives it at home; empty, in receipts of agents that gave netdevs only, for not noted.
     set_min_tx_rate_mbps, set_max_tx_rate_mbps: what is programmed on it; None, in receipts of agents that
         programmed whatever was asked for, for just that.
     """
@@ -59,6 +69,22 @@ class AllocatedInterface:
     home: VfHome
     set_min_tx_rate_mbps: int | None = None
     set_max_tx_rate_mbps: int | None = None
+    entry: int = 0
+    enforce: Enforce = Enforce.AUTO
+    options: InterfaceOptions = NO_OPTIONS
+    config: VfConfig | None = None
+    previous: VfConfig | None = None
+    kernel_driver: str = ""
+
+    @property
+    def mac(self) -> str:
+        """Its MAC in the pod."""
+        return self.options.mac or self.home.mac
+
+    @property
+    def is_netdev(self) -> bool:
+        """Whether the pod gets a network device, and not a PCI function."""
+        return self.options.driver is VfDriver.KERNEL
 
     def rate(self) -> VfRate:
         """What is programmed on its VF."""
@@ -78,10 +104,10 @@ class AllocatedInterface:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ipam:
-    """How addresses were asked for, so that they can be given back with the configuration of then.
+class DelegatedPlugin:
+    """How another plugin was called, so that what it did is undone with the configuration of then.
 
-    netconf: what the IPAM plugin reads on stdin. plugin: its name. cni_path: where plugins are looked
+    netconf: what it reads on stdin. plugin: its name. cni_path: where plugins are looked
     for. cni_args: `CNI_ARGS` as the runtime gave them.
     """
 
@@ -96,16 +122,31 @@ class Receipt:
     """The record of one attachment, written before the first change.
 
     boot_id: `/proc/sys/kernel/random/boot_id` of then: of another boot, nothing in the kernel is left.
+    interfaces: none where only `delegate` was called for the pod.
+    ipam: for the interfaces that name no network of their own; ipams: for those that do, by that name.
+    delegate: what gives the pod its ordinary interface, where that is ours to have done.
     """
 
     attachment: Attachment
-    network: str
     pod: Pod
     netns: NetnsRef
     boot_id: str
     phase: Phase
     interfaces: tuple[AllocatedInterface, ...]
-    ipam: Ipam | None = None
+    ipam: DelegatedPlugin | None = None
+    ipams: tuple[tuple[str, DelegatedPlugin], ...] = ()
+    delegate: DelegatedPlugin | None = None
+
+    @property
+    def network(self) -> str:
+        """The network's name."""
+        return self.attachment.network
+
+    def ipam_of(self, interface: AllocatedInterface) -> DelegatedPlugin | None:
+        """What gives an interface its addresses; None when it gets none."""
+        if not interface.is_netdev:
+            return None
+        return dict(self.ipams).get(interface.options.network, self.ipam)
 
 
 @dataclass(frozen=True, slots=True)

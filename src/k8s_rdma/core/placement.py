@@ -11,6 +11,7 @@ from k8s_rdma.core.ids import NodeName, PciAddress
 from k8s_rdma.core.inventory import NOTHING_USED, Used
 from k8s_rdma.core.objections import objections
 from k8s_rdma.core.offers import common_costs, offers, room_of
+from k8s_rdma.core.options import NO_OPTIONS, InterfaceOptions
 from k8s_rdma.core.programming import objection, reserved
 from k8s_rdma.core.rates import Enforce
 from k8s_rdma.core.refusal import Free, explain
@@ -30,12 +31,13 @@ DEFAULT_BUDGET = 11_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedInterface:
-    """An interface on a PF; rates in Mb/s, 0 as in `InterfaceRequest`, which has `enforce` too."""
+    """An interface on a PF; rates in Mb/s, 0 as in `InterfaceRequest`, which has the others too."""
 
     pf: PciAddress
     min_tx_rate_mbps: int = 0
     max_tx_rate_mbps: int = 0
     enforce: Enforce = Enforce.AUTO
+    options: InterfaceOptions = NO_OPTIONS
 
     def wanted(self) -> InterfaceRequest:
         """The interface that it serves."""
@@ -43,6 +45,7 @@ class PlacedInterface:
             min_tx_rate_mbps=self.min_tx_rate_mbps,
             max_tx_rate_mbps=self.max_tx_rate_mbps,
             enforce=self.enforce,
+            options=self.options,
         )
 
 
@@ -149,6 +152,7 @@ def place(
             min_tx_rate_mbps=interface.min_tx_rate_mbps,
             max_tx_rate_mbps=interface.max_tx_rate_mbps,
             enforce=interface.enforce,
+            options=interface.options,
         )
     return Placement(node=inventory.node, interfaces=tuple(interface for interface in placed if interface))
 

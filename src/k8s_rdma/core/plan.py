@@ -4,42 +4,44 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.step import ConfigureInterface, GiveVf, Route, SetRates, VfRate
+from k8s_rdma.core.step import BindVf, ConfigureInterface, ConfigureVfs, GiveVf, Route, SetRates, VfRate
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from k8s_rdma.core.ids import PciAddress
     from k8s_rdma.core.ledger import AllocatedInterface, Receipt
-    from k8s_rdma.core.step import Step
+    from k8s_rdma.core.step import Step, VfConfig
 
 Addressing = tuple[tuple[str, ...], tuple[Route, ...]]
 """The addresses (CIDR form) and routes of one interface."""
 
 
 def plan(receipt: Receipt, addressing: Mapping[str, Addressing]) -> tuple[Step, ...]:
-    """Rates first, then the moves, then addresses: nothing is in a pod before its rates hold.
+    """Rates first, settings, then the moves, then addresses: nothing is in a pod before its rates hold.
 
     addressing: by interface name; an interface that is not in it comes up without addresses.
     """
     return (
         *claims(receipt),
-        *(_configure(receipt, interface, addressing) for interface in receipt.interfaces),
+        *(
+            _configure(receipt, interface, addressing)
+            for interface in receipt.interfaces
+            if interface.is_netdev
+        ),
     )
 
 
 def claims(receipt: Receipt) -> tuple[Step, ...]:
-    """The part of the plan whose inverses end an attachment: rates and moves.
+    """The part of the plan whose inverses end an attachment: rates, settings and moves.
 
     A VF that moves loses its addresses (Linux `__dev_change_net_namespace`), so they need no undoing; and
     what the pod has under an interface's name may be somebody else's if that VF was never given.
     """
     return (
         *_rates(receipt.interfaces),
-        *(
-            GiveVf(vf=interface.vf, home=interface.home, netns=receipt.netns, ifname=interface.ifname)
-            for interface in receipt.interfaces
-        ),
+        *_settings(receipt.interfaces),
+        *(_hand_over(receipt, interface) for interface in receipt.interfaces),
     )
 
 
@@ -59,6 +61,35 @@ def _rates(interfaces: Iterable[AllocatedInterface]) -> Iterable[Step]:
     for pf, rates in by_pf.items():
         # Only a VF without rates is free, so none is what it had before.
         yield SetRates(pf=pf, rates=tuple(rates), previous=tuple(VfRate(rate.index) for rate in rates))
+
+
+def _settings(interfaces: Iterable[AllocatedInterface]) -> Iterable[Step]:
+    by_pf: dict[PciAddress, list[tuple[VfConfig, VfConfig]]] = {}
+    for interface in interfaces:
+        if interface.config is not None and interface.previous is not None:
+            by_pf.setdefault(interface.vf.pf, []).append((interface.config, interface.previous))
+    for pf, pairs in by_pf.items():
+        configs, previous = zip(*pairs, strict=True)
+        yield ConfigureVfs(pf=pf, configs=configs, previous=previous)
+
+
+def _hand_over(receipt: Receipt, interface: AllocatedInterface) -> GiveVf | BindVf:
+    if not interface.is_netdev:
+        return BindVf(
+            vf=interface.vf,
+            pci=interface.pci,
+            driver=interface.options.driver,
+            kernel_driver=interface.kernel_driver,
+            home=interface.home,
+        )
+    return GiveVf(
+        vf=interface.vf,
+        home=interface.home,
+        netns=receipt.netns,
+        ifname=interface.ifname,
+        mac=interface.options.mac,
+        mtu=interface.options.mtu,
+    )
 
 
 def _configure(

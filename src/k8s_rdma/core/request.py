@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from k8s_rdma.core.options import NO_OPTIONS, InterfaceOptions
 from k8s_rdma.core.rates import MAX_RATE_MBPS, Enforce
 
 MAX_INTERFACES = 1024
@@ -17,11 +18,13 @@ class InterfaceRequest:
     min_tx_rate_mbps: reserved bandwidth, Mb/s (10^6 bit/s); 0 reserves nothing.
     max_tx_rate_mbps: cap, Mb/s; 0 is no cap.
     enforce: HARDWARE where nothing but the NIC will do, whatever the PF's configuration says.
+    options: everything else.
     """
 
     min_tx_rate_mbps: int = 0
     max_tx_rate_mbps: int = 0
     enforce: Enforce = Enforce.AUTO
+    options: InterfaceOptions = NO_OPTIONS
 
     def __post_init__(self) -> None:
         """Hold the invariants that the wire layer has already reported in its own words."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from k8s_rdma.core.ids import PciAddress
-from k8s_rdma.core.kernel import LinkType
+from k8s_rdma.core.options import LinkType
 from k8s_rdma.core.rates import Enforce
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from k8s_rdma.core.ids import PciAddress
+from k8s_rdma.core.options import LinkState, VlanProto
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,19 +64,118 @@ class SetRates:
         return SetRates(pf=self.pf, rates=self.previous, previous=self.rates)
 
 
+@dataclass(frozen=True, slots=True)
+class Vlan:
+    """A VF's port VLAN: its tag (0 for none), priority and EtherType."""
+
+    id: int
+    qos: int = 0
+    proto: VlanProto = VlanProto.DOT1Q
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VfConfig:
+    """What the PF holds for a VF besides its rates; None leaves that as it is.
+
+    mac: administrative, `aa:bb:cc:dd:ee:ff`. guid: of the port and the node, `aa:bb:cc:dd:ee:ff:00:11`.
+    """
+
+    index: int
+    mac: str | None = None
+    vlan: Vlan | None = None
+    trust: bool | None = None
+    spoof_check: bool | None = None
+    link_state: LinkState | None = None
+    guid: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigureVfs:
+    """Have a PF hold these settings for some of its VFs, and read them back (once, as with rates).
+
+    previous: of the same VFs in the same order, of each what is set now where `configs` sets anything.
+    """
+
+    pf: PciAddress
+    configs: tuple[VfConfig, ...]
+    previous: tuple[VfConfig, ...]
+
+    @property
+    def inverse(self) -> ConfigureVfs:
+        """The settings of before."""
+        return ConfigureVfs(pf=self.pf, configs=self.previous, previous=self.configs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BindVf:
+    """Have a VF's PCI function driven by another driver, which makes no netdev (`driver_override`).
+
+    pci: the VF's own address. driver: such as `vfio-pci`. kernel_driver: what drives it at home.
+    """
+
+    vf: VfRef
+    pci: str
+    driver: str
+    kernel_driver: str
+    home: VfHome
+
+    @property
+    def inverse(self) -> UnbindVf:
+        """Have it driven as before."""
+        return UnbindVf(
+            vf=self.vf,
+            pci=self.pci,
+            driver=self.driver,
+            kernel_driver=self.kernel_driver,
+            home=self.home,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnbindVf:
+    """Give a VF back to the kernel's driver, without an override: its netdev is then as `home` says, down.
+
+    Holds at once when that drives it already and the netdev is so.
+    """
+
+    vf: VfRef
+    pci: str
+    driver: str
+    kernel_driver: str
+    home: VfHome
+
+    @property
+    def inverse(self) -> BindVf:
+        """Take it again."""
+        return BindVf(
+            vf=self.vf,
+            pci=self.pci,
+            driver=self.driver,
+            kernel_driver=self.kernel_driver,
+            home=self.home,
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GiveVf:
-    """Move a VF's netdev (its RDMA device before it, if it has one) into a namespace under a new name."""
+    """Move a VF's netdev (its RDMA device before it, if it has one) into a namespace under a new name.
+
+    mac, mtu: the netdev's in the pod, set and read back on the way; None for those of home.
+    """
 
     vf: VfRef
     home: VfHome
     netns: NetnsRef
     ifname: str
+    mac: str | None = None
+    mtu: int | None = None
 
     @property
     def inverse(self) -> BringHome:
         """Bring it home."""
-        return BringHome(vf=self.vf, home=self.home, netns=self.netns, ifname=self.ifname)
+        return BringHome(
+            vf=self.vf, home=self.home, netns=self.netns, ifname=self.ifname, mac=self.mac, mtu=self.mtu
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,11 +190,15 @@ class BringHome:
     home: VfHome
     netns: NetnsRef
     ifname: str
+    mac: str | None = None
+    mtu: int | None = None
 
     @property
     def inverse(self) -> GiveVf:
         """Give it away again."""
-        return GiveVf(vf=self.vf, home=self.home, netns=self.netns, ifname=self.ifname)
+        return GiveVf(
+            vf=self.vf, home=self.home, netns=self.netns, ifname=self.ifname, mac=self.mac, mtu=self.mtu
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,4 +243,4 @@ class ClearInterface:
         )
 
 
-Step = SetRates | GiveVf | BringHome | ConfigureInterface | ClearInterface
+Step = SetRates | ConfigureVfs | BindVf | UnbindVf | GiveVf | BringHome | ConfigureInterface | ClearInterface

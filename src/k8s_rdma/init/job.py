@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from structlog.typing import FilteringBoundLogger
 
 from k8s_rdma.core.ids import PciAddress
-from k8s_rdma.core.kernel import LinkType
+from k8s_rdma.core.options import LinkType
 from k8s_rdma.core.selection import PfRule
 from k8s_rdma.init.config import InitConfig
 from k8s_rdma.init.failure import SetupError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.kernel import LinkType
+from k8s_rdma.core.options import LinkType
 from k8s_rdma.init.identity import vf_guid, vf_mac
 from k8s_rdma.linux.vf.settings import GuidOf, VfGuid, VfLinkState, VfMac, VfTrust
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from k8s_rdma.core.kernel import LinkType
+from k8s_rdma.core.options import LinkType
 from k8s_rdma.core.rates import NO_RATE, RateAbility, RateRange
 
 MLX5_MAX_TSAR_BW_SHARE = 100

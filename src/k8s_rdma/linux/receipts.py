@@ -7,6 +7,7 @@ marks that follow it need not be, since a start repeats what they would have tol
 from __future__ import annotations
 
 import sqlite3
+from dataclasses import astuple
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.ledger import Ledger, Phase
@@ -20,10 +21,11 @@ if TYPE_CHECKING:
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS receipts (
+    network TEXT NOT NULL,
     container TEXT NOT NULL,
     ifname TEXT NOT NULL,
     document BLOB NOT NULL,
-    PRIMARY KEY (container, ifname)
+    PRIMARY KEY (network, container, ifname)
 ) STRICT, WITHOUT ROWID
 """
 
@@ -50,15 +52,15 @@ class Receipts:
         """Everything on disk. LedgerError names the row that cannot be understood; nothing is dropped."""
         ledger = Ledger()
         try:
-            rows = self._db.execute("SELECT container, ifname, document FROM receipts").fetchall()
+            rows = self._db.execute("SELECT network, container, ifname, document FROM receipts").fetchall()
         except sqlite3.Error as error:
             msg = f"ledger {self._path}: cannot be read: {error}"
             raise LedgerError(msg) from error
-        for container, ifname, document in rows:
+        for network, container, ifname, document in rows:
             try:
                 ledger = ledger.with_receipt(decode_receipt(document))
             except (MalformedError, LedgerError) as error:
-                msg = f"ledger {self._path}: row {container}/{ifname}: {error}"
+                msg = f"ledger {self._path}: row {network}/{container}/{ifname}: {error}"
                 raise LedgerError(msg) from error
         return ledger
 
@@ -66,16 +68,16 @@ class Receipts:
         """Write or replace a receipt; synced when it is a new claim."""
         durable = receipt.phase is Phase.PREPARED
         self._write(
-            "INSERT OR REPLACE INTO receipts (container, ifname, document) VALUES (?, ?, ?)",
-            (receipt.attachment.container, receipt.attachment.ifname, encode_receipt(receipt)),
+            "INSERT OR REPLACE INTO receipts (network, container, ifname, document) VALUES (?, ?, ?, ?)",
+            (*astuple(receipt.attachment), encode_receipt(receipt)),
             durable=durable,
         )
 
     def remove(self, attachment: Attachment) -> None:
         """Forget an attachment. If a crash loses this mark, the next start finds nothing left to undo."""
         self._write(
-            "DELETE FROM receipts WHERE container = ? AND ifname = ?",
-            (attachment.container, attachment.ifname),
+            "DELETE FROM receipts WHERE network = ? AND container = ? AND ifname = ?",
+            astuple(attachment),
             durable=False,
         )
 

@@ -13,11 +13,14 @@ from k8s_rdma.core.kernel import Hardware, PfState, Vf
 from k8s_rdma.core.rate_check import check_rates
 from k8s_rdma.core.rates import EVERY_RATE
 from k8s_rdma.core.step import (
+    BindVf,
     BringHome,
     ClearInterface,
     ConfigureInterface,
+    ConfigureVfs,
     GiveVf,
     SetRates,
+    UnbindVf,
     VfRate,
     VfRef,
 )
@@ -150,6 +153,9 @@ class FakeKernel:
                 return self._configure(step)
             case ClearInterface():
                 return self._clear(step)
+            case ConfigureVfs() | BindVf() | UnbindVf():
+                msg = f"{type(step).__name__}: not known here"
+                raise KernelError(msg)
 
     def _set_rates(self, step: SetRates) -> Iterator[None]:
         functions = {rate.index: self.machine.function(VfRef(step.pf, rate.index)) for rate in step.rates}

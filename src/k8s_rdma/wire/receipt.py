@@ -11,6 +11,7 @@ from k8s_rdma.core.ledger import Receipt
 from k8s_rdma.wire.json import decode
 
 _encoder = msgspec.json.Encoder()
+_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _decoder = msgspec.json.Decoder(Receipt)
 
 
@@ -21,4 +22,15 @@ def encode_receipt(receipt: Receipt) -> bytes:
 
 def decode_receipt(data: bytes) -> Receipt:
     """Parse a row; MalformedError names the field that does not fit."""
-    return decode(data, _decoder, "receipt")
+    return decode(_of_now(data), _decoder, "receipt")
+
+
+def _of_now(data: bytes) -> bytes:
+    """The row as it is written now: the network's name was once beside the attachment instead of in it."""
+    fields = decode(data, _fields, "receipt")
+    network = fields.pop("network", None)
+    if network is None:
+        return data
+    attachment = decode(fields["attachment"], _fields, "receipt: attachment")
+    fields["attachment"] = msgspec.Raw(_encoder.encode({"network": network, **attachment}))
+    return _encoder.encode(fields)

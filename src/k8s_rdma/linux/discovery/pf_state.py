@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.kernel import LinkType, PfState
+from k8s_rdma.core.kernel import PfState
+from k8s_rdma.core.options import LinkType
 from k8s_rdma.errors import printable
 from k8s_rdma.linux.discovery.ports import ethernet_speed, infiniband_speed
 from k8s_rdma.linux.drivers import ability

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum, unique
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.kernel import LinkType
+from k8s_rdma.core.options import LinkType
 from k8s_rdma.core.selection import PfRule
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.discovery.pci import PciFunction, pfs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.kernel import LinkType
+from k8s_rdma.core.options import LinkType
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

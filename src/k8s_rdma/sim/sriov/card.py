@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from k8s_rdma.core.ids import PciAddress, pci_address
-from k8s_rdma.core.kernel import LinkType
+from k8s_rdma.core.options import LinkType
 from k8s_rdma.linux.netlink.rtnl import Address
 
 

@@ -6,7 +6,7 @@ import errno
 from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
-from k8s_rdma.core.kernel import LinkType
+from k8s_rdma.core.options import LinkType
 from k8s_rdma.linux.discovery.queries import RdmaDevice, RdmaPort, VfInfo
 from k8s_rdma.linux.netlink.rtnl import Link
 from k8s_rdma.linux.netlink.socket import NetlinkError

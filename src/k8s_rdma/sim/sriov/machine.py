@@ -12,7 +12,7 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.kernel import LinkType
+from k8s_rdma.core.options import LinkType
 from k8s_rdma.linux.sysfs import Sysfs
 from k8s_rdma.sim.sriov.card import Card, CardState, VfState
 from k8s_rdma.sim.sriov.tree import Tree
