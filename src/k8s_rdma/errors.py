@@ -34,6 +34,8 @@ class Reason(StrEnum):
     ALREADY_ATTACHED = "already_attached"
     HELD_BY_OLDER_SANDBOX = "held_by_older_sandbox"
     UNKNOWN_CONTAINER = "unknown_container"
+    ALTERED = "altered"
+    NOT_READY = "not_ready"
     AGENT_UNREACHABLE = "agent_unreachable"
     KERNEL_FAILURE = "kernel_failure"
     IPAM_FAILURE = "ipam_failure"
@@ -58,6 +60,9 @@ class Status:
 TRY_AGAIN_LATER = 11
 """CNI error code: the runtime should retry the operation (CNI specification 1.1.0, section 5)."""
 
+NOT_AVAILABLE = 50
+"""CNI error code: an ADD could not succeed now (CNI specification 1.1.0, section 2 "STATUS")."""
+
 STATUS: Mapping[Reason, Status] = {
     Reason.MALFORMED_ANNOTATION: Status(422, 100),
     Reason.MALFORMED_REQUEST: Status(400, 6),
@@ -74,6 +79,8 @@ STATUS: Mapping[Reason, Status] = {
     Reason.ALREADY_ATTACHED: Status(409, 106),
     Reason.HELD_BY_OLDER_SANDBOX: Status(409, TRY_AGAIN_LATER),
     Reason.UNKNOWN_CONTAINER: Status(404, 3),
+    Reason.ALTERED: Status(409, 108),
+    Reason.NOT_READY: Status(503, NOT_AVAILABLE),
     Reason.AGENT_UNREACHABLE: Status(503, TRY_AGAIN_LATER),
     Reason.KERNEL_FAILURE: Status(500, 110),
     Reason.IPAM_FAILURE: Status(500, 111),

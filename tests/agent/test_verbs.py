@@ -178,6 +178,7 @@ def prepared(node: Node, netns: NetnsRef, stdin: bytes) -> Receipt:
         pod=Pod(namespace="default", name="p", uid=PodUid("uid-p")),
         netns=netns,
         ifnames=("eth0", "eth1", "eth2"),
+        entries=(0, 1, 2),
         ipam=DelegatedPlugin(
             plugin="host-local", netconf=ipam_of(stdin).netconf, cni_path=PLUGINS, cni_args="IgnoreUnknown=1"
         ),

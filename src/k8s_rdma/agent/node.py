@@ -38,14 +38,19 @@ if TYPE_CHECKING:
 class Sandbox:
     """Where interfaces shall go: the attachment that a CNI ADD asks for, and how it wants them.
 
-    ifnames: names in the sandbox, in the request's order.
+    ifnames: names in the sandbox, in the request's order. entries: which of the pod's request these are, by
+        index; a pod with several attachments has some of its interfaces in each.
+    ipam, ipams, delegate: as in `Receipt`.
     """
 
     attachment: Attachment
     pod: Pod
     netns: NetnsRef
     ifnames: tuple[str, ...]
-    ipam: DelegatedPlugin | None
+    entries: tuple[int, ...]
+    ipam: DelegatedPlugin | None = None
+    ipams: tuple[tuple[str, DelegatedPlugin | None], ...] = ()
+    delegate: DelegatedPlugin | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,19 +98,17 @@ class Node:
     def prepare(self, sandbox: Sandbox, request: Request, promised: Placement | None) -> Receipt | Rejection:
         """Choose VFs and record the claim on disk; nothing in the kernel has changed yet.
 
-        K8sRdmaError (`HELD_BY_OLDER_SANDBOX`) when the pod holds interfaces elsewhere: it is given what it
-        asks for once, however many sandboxes or networks ask at the same time.
+        request, promised: the attachment's part of the pod's. Without any interface in it, the receipt is of
+            what the delegate does, and no hardware is needed.
+        K8sRdmaError (`HELD_BY_OLDER_SANDBOX`) when the pod holds interfaces in another sandbox: it is given
+        what it asks for once, however many sandboxes ask at the same time.
         """
         for held in self.ledger.of_pod(sandbox.pod.uid):
-            raise held_elsewhere(held)
-        if self.scanner.incomplete:
-            self.refresh()
-        self._require_seen(promised)
-        interfaces = self._choose(sandbox, request, promised)
-        if isinstance(interfaces, Rejection) and self.refresh():
-            interfaces = self._choose(sandbox, request, promised)  # what was refused was not the node of now
+            if held.interfaces and held.attachment.container != sandbox.attachment.container:
+                raise held_elsewhere(held)
+        interfaces = self._interfaces(sandbox, request, promised) if request else ()
         if isinstance(interfaces, Rejection):
-            return self._doubted(interfaces)
+            return interfaces
         receipt = Receipt(
             attachment=sandbox.attachment,
             pod=sandbox.pod,
@@ -114,6 +117,8 @@ class Node:
             phase=Phase.PREPARED,
             interfaces=interfaces,
             ipam=sandbox.ipam,
+            ipams=sandbox.ipams,
+            delegate=sandbox.delegate,
         )
         self._markers.add(sandbox.attachment.container)
         try:
@@ -122,6 +127,22 @@ class Node:
             self._unmark(sandbox.attachment.container)
             raise
         return receipt
+
+    def _interfaces(
+        self, sandbox: Sandbox, request: Request, promised: Placement | None
+    ) -> tuple[AllocatedInterface, ...] | Rejection:
+        if self.scanner.incomplete:
+            self.refresh()
+        self._require_seen(promised)
+        interfaces = self._choose(sandbox, request, promised)
+        if isinstance(interfaces, Rejection) and self.refresh():
+            interfaces = self._choose(sandbox, request, promised)  # what was refused was not the node of now
+        if isinstance(interfaces, Rejection):
+            return self._doubted(interfaces)
+        return tuple(
+            replace(interface, entry=entry)
+            for interface, entry in zip(interfaces, sandbox.entries, strict=True)
+        )
 
     def _require_seen(self, promised: Placement | None) -> None:
         """K8sRdmaError (`UNREADABLE_NODE`) when it is not known what there is where it was promised."""
@@ -178,7 +199,7 @@ class Node:
 
     def keep_for_rates(self, attachment: Attachment) -> None:
         """Note that nothing but rates is left of an attachment: its addresses are given back, too."""
-        self._mark(replace(self.ledger.receipts[attachment], ipam=None))
+        self._mark(replace(self.ledger.receipts[attachment], ipam=None, ipams=(), delegate=None))
 
     def forget(self, attachment: Attachment) -> None:
         """Drop the receipt: from here on the VFs may go to others."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from k8s_rdma.agent.ipam import addressing
-from k8s_rdma.agent.node import Sandbox, rejected
+from k8s_rdma.agent.node import Sandbox, held_elsewhere, rejected
 from k8s_rdma.agent.release import RatesLeftError
 from k8s_rdma.agent.turns import Turns
 from k8s_rdma.agent.wanted import wanted
@@ -81,6 +81,7 @@ class Verbs:
             pod=pod,
             netns=netns,
             ifnames=netconf.interface_names(len(wants.request.interfaces)),
+            entries=tuple(range(len(wants.request.interfaces))),
             ipam=_ipam(stdin, call),
         )
         if sandbox.ipam is not None:
@@ -193,6 +194,8 @@ class Verbs:
                     msg = f"container {receipt.attachment.container} has its interfaces already"
                     raise K8sRdmaError(msg, reason=Reason.ALREADY_ATTACHED)
                 await self._end(receipt)
+            elif receipt.attachment.container == sandbox.attachment.container:
+                raise held_elsewhere(receipt)
             elif unfinished and not self._turns.busy(receipt.attachment.container):
                 await self._end_if(receipt.attachment, self._node.is_unfinished)
 

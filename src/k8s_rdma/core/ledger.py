@@ -123,7 +123,8 @@ class Receipt:
 
     boot_id: `/proc/sys/kernel/random/boot_id` of then: of another boot, nothing in the kernel is left.
     interfaces: none where only `delegate` was called for the pod.
-    ipam: for the interfaces that name no network of their own; ipams: for those that do, by that name.
+    ipam: for the interfaces that name no network of their own; ipams: for those that do, by that name, None
+        where that gives no addresses.
     delegate: what gives the pod its ordinary interface, where that is ours to have done.
     """
 
@@ -134,7 +135,7 @@ class Receipt:
     phase: Phase
     interfaces: tuple[AllocatedInterface, ...]
     ipam: DelegatedPlugin | None = None
-    ipams: tuple[tuple[str, DelegatedPlugin], ...] = ()
+    ipams: tuple[tuple[str, DelegatedPlugin | None], ...] = ()
     delegate: DelegatedPlugin | None = None
 
     @property
