@@ -3,6 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,11 +12,12 @@ from k8s_rdma.core.allocation import choose_vfs, decide, foreign_usage, foreign_
 from k8s_rdma.core.allocation import given as given_to_pod
 from k8s_rdma.core.ids import NodeName, PciAddress
 from k8s_rdma.core.inventory import Used
-from k8s_rdma.core.ledger import Ledger
+from k8s_rdma.core.ledger import AllocatedInterface, Ledger
+from k8s_rdma.core.options import NO_OPTIONS, InterfaceOptions, LinkState, VfDriver, VlanProto
 from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection
 from k8s_rdma.core.rates import NO_RATE, Enforce, RateAbility, RateRange
 from k8s_rdma.core.request import InterfaceRequest, Request
-from k8s_rdma.core.step import VfRate, VfRef
+from k8s_rdma.core.step import VfConfig, VfRate, VfRef, Vlan
 from k8s_rdma.errors import Reason
 
 if TYPE_CHECKING:
@@ -193,3 +195,162 @@ def test_vf_is_not_free_when_it_is_unusable() -> None:
     [foreign] = foreign_vfs(seen, Ledger())
     assert (foreign.vf, foreign.why) == (VfRef(PF0, 2), "its driver did not start")
     assert foreign_usage(seen, Ledger()) == {PF0: Used(1, 0)}
+
+
+ASKED = InterfaceOptions(
+    name="data0",
+    vlan=100,
+    qos=3,
+    vlan_proto=VlanProto.DOT1AD,
+    mac="02:00:00:00:00:aa",
+    mtu=9000,
+    trust=True,
+    spoof_check=False,
+    link_state=LinkState.ENABLE,
+)
+
+
+def asking(*options: InterfaceOptions, pf: PciAddress = PF0) -> Placement:
+    return Placement(node=W1, interfaces=tuple(PlacedInterface(pf=pf, options=each) for each in options))
+
+
+def chosen_for(
+    asked: Placement, seen: Hardware | None = None, ledger: Ledger | None = None
+) -> tuple[AllocatedInterface, ...]:
+    names = tuple(f"rdma{index}" for index in range(len(asked.interfaces)))
+    chosen = choose_vfs(asked, seen or hardware(), ledger or Ledger(), names)
+    assert not isinstance(chosen, Rejection), chosen
+    return chosen
+
+
+def test_choose_vfs_tells_which_part_of_the_request_each_interface_is() -> None:
+    whole = chosen_for(asking(NO_OPTIONS, NO_OPTIONS))
+    assert [each.entry for each in whole] == [0, 1]
+    part = choose_vfs(asking(NO_OPTIONS, NO_OPTIONS), hardware(), Ledger(), ("x", "y"), (3, 1))
+    assert not isinstance(part, Rejection)
+    assert [(each.ifname, each.entry) for each in part] == [("x", 3), ("y", 1)]
+
+
+def test_choose_vfs_sets_what_was_asked_for_and_notes_what_was_there() -> None:
+    seen = altered(0, admin_mac="00:00:00:00:00:00", spoof_check="ON", link_state="Down", driver="iavf")
+    [made, plain] = chosen_for(asking(ASKED, NO_OPTIONS), seen)
+    assert (made.options, made.kernel_driver) == (ASKED, "iavf")
+    assert made.config == VfConfig(
+        index=0,
+        mac="02:00:00:00:00:aa",
+        vlan=Vlan(100, 3, VlanProto.DOT1AD),
+        trust=True,
+        spoof_check=False,
+        link_state=LinkState.ENABLE,
+    )
+    assert made.previous == VfConfig(
+        index=0,
+        mac="00:00:00:00:00:00",
+        vlan=Vlan(0),
+        trust=False,
+        spoof_check=True,
+        link_state=LinkState.DISABLE,
+    )
+    assert (plain.config, plain.previous) == (None, None)
+
+
+def test_choose_vfs_notes_nothing_of_what_is_not_asked_for() -> None:
+    [made] = chosen_for(asking(InterfaceOptions(vlan=7, mtu=1400, name="a")))
+    assert made.config == VfConfig(index=0, vlan=Vlan(7))
+    assert made.previous == VfConfig(index=0, vlan=Vlan(0))
+    [made] = chosen_for(asking(InterfaceOptions(mtu=1400, name="a", network="b")))
+    assert (made.config, made.previous) == (None, None)
+
+
+def test_choose_vfs_takes_what_nobody_tells_of_a_vf_for_what_a_new_one_has() -> None:
+    seen = altered(0, trust="N/A", spoof_check="N/A", link_state="N/A")
+    [made] = chosen_for(asking(replace(ASKED, mac=None)), seen)
+    previous = made.previous
+    assert previous is not None
+    assert (previous.trust, previous.spoof_check, previous.link_state) == (False, True, LinkState.AUTO)
+
+
+@pytest.mark.parametrize(
+    ("seen", "guid"),
+    [
+        ({"mac": "00:00:10:29:fe:80:00:00:00:00:00:00:0a:00:00:00:00:00:00:07"}, "0a:00:00:00:00:00:00:07"),
+        ({"admin_mac": "0a:00:00:00:00:00:00:08"}, "0a:00:00:00:00:00:00:08"),
+        ({"mac": ""}, "00:00:00:00:00:00:00:00"),
+    ],
+)
+def test_choose_vfs_notes_the_guid_that_a_port_had(seen: dict[str, str], guid: str) -> None:
+    asked = InterfaceOptions(guid="0c:00:00:00:00:00:00:01")
+    [made] = chosen_for(asking(asked), altered(0, **seen))
+    assert made.config == VfConfig(index=0, guid=asked.guid)
+    assert made.previous == VfConfig(index=0, guid=guid)
+
+
+def test_choose_vfs_refuses_a_mac_while_something_else_on_the_node_has_it() -> None:
+    def refused(mac: str, ledger: Ledger | None = None) -> str:
+        asked = asking(NO_OPTIONS, InterfaceOptions(mac=mac))
+        seen = altered(3, admin_mac="02:00:00:00:00:99")
+        found = choose_vfs(asked, seen, ledger or Ledger(), ("x", "y"))
+        assert isinstance(found, Rejection)
+        assert found.reason is Reason.CONFLICT
+        return found.message
+
+    of_pf1, at_home = vf(PF1, 2).mac, vf(PF0, 0).mac
+    assert refused(of_pf1) == f"interface y asks for MAC {of_pf1}, which VF 2 of PF enp3s0f1 has"
+    assert refused("02:00:00:00:00:99").endswith("which VF 3 of PF enp3s0f0 has")
+    assert refused(at_home).endswith("which VF 0 of PF enp3s0f0 has")
+    held = replace(interface(PF1, 0), options=InterfaceOptions(mac="02:00:00:00:00:77"))
+    ledger = Ledger().with_receipt(receipt("a", held))
+    assert refused("02:00:00:00:00:77", ledger).endswith("which interface rdma0 of pod default/p has")
+    assert refused(held.home.mac, ledger).endswith("which interface rdma0 of pod default/p has")
+
+
+def test_choose_vfs_lets_a_vf_have_the_mac_that_it_has_already() -> None:
+    [made] = chosen_for(asking(InterfaceOptions(mac=vf(PF0, 0).mac)))
+    assert made.mac == vf(PF0, 0).mac
+
+
+OPTIONS = st.builds(
+    InterfaceOptions,
+    vlan=st.none() | st.integers(0, 4094),
+    trust=st.none() | st.booleans(),
+    spoof_check=st.none() | st.booleans(),
+    link_state=st.none() | st.sampled_from(LinkState),
+    mtu=st.none() | st.just(9000),
+    driver=st.sampled_from(VfDriver),
+)
+
+
+@given(st.lists(OPTIONS, min_size=1, max_size=4), st.booleans(), st.sampled_from(("Follow", "Up", "Down")))
+def test_hardware_is_as_before_when_settings_were_given_and_returned(
+    drawn: list[InterfaceOptions], trusted: bool, link: str
+) -> None:
+    options = [
+        replace(each, mac=f"02:00:00:00:01:0{at}" if at % 2 else None) for at, each in enumerate(drawn)
+    ]
+    first = pf_state(PF0)
+    vfs = tuple(
+        replace(each, admin_mac=each.mac, driver="igbvf", trust="ON" if trusted else "OFF", link_state=link)
+        for each in first.vfs
+    )
+    seen = hardware(replace(first, vfs=vfs))
+    chosen = chosen_for(asking(*options), seen)
+    away = given_to_pod(seen, chosen)
+    ledger = Ledger().with_receipt(receipt("a", *chosen))
+    assert not foreign_vfs(away, ledger)
+    for each, asked in zip(away.pfs[0].vfs, options, strict=False):
+        assert each.vlan == (asked.vlan or 0)
+        assert each.admin_mac == (asked.mac or each.admin_mac)
+        assert each.trust == {None: vfs[0].trust, True: "ON", False: "OFF"}[asked.trust]
+    # what the kernel tells of VFs that are away
+    looked_at = tuple(replace(each, mtu=1, mac="", unusable="bound to vfio-pci") for each in away.pfs[0].vfs)
+    back = returned(
+        hardware(replace(away.pfs[0], vfs=(*looked_at[: len(chosen)], *vfs[len(chosen) :]))), chosen
+    )
+    for each, asked in zip(back.pfs[0].vfs, options, strict=False):
+        assert each.unusable == ("bound to vfio-pci" if asked.driver is VfDriver.KERNEL else "")
+    assert replace_all(back, unusable="") == seen
+    assert not foreign_vfs(replace_all(back, unusable=""), Ledger())
+
+
+def replace_all(seen: Hardware, **changes: object) -> Hardware:
+    return hardware(*(replace(pf, vfs=tuple(replace(each, **changes) for each in pf.vfs)) for pf in seen.pfs))

@@ -144,6 +144,7 @@ def test_vf_is_observed_with_all_that_is_known_of_it(machine: SmallMachine) -> N
         trust="ON",
         link_state="Down",
         rdma_device="mlx5_3",
+        driver="mlx5_core",
     )
 
 

@@ -8,18 +8,22 @@ from typing import TYPE_CHECKING, Any
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.core.inventory import NOTHING_USED, Used
 from k8s_rdma.core.ledger import AllocatedInterface
+from k8s_rdma.core.macs import taken_mac
 from k8s_rdma.core.placement import Placement, Rejection, fits, place
 from k8s_rdma.core.programming import programmed
 from k8s_rdma.core.reservation import used_on_node
 from k8s_rdma.core.step import VfHome, VfRef
+from k8s_rdma.core.vf_config import asked_config, present_config, shown
 from k8s_rdma.errors import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from k8s_rdma.core.ids import PciAddress
+    from k8s_rdma.core.inventory import Pf
     from k8s_rdma.core.kernel import Hardware, PfState, Vf
     from k8s_rdma.core.ledger import Ledger
+    from k8s_rdma.core.placement import PlacedInterface
     from k8s_rdma.core.rates import RateAbility
     from k8s_rdma.core.request import Request
 
@@ -107,31 +111,53 @@ def decide(
 
 
 def choose_vfs(
-    placement: Placement, hardware: Hardware, ledger: Ledger, ifnames: Sequence[str]
+    placement: Placement,
+    hardware: Hardware,
+    ledger: Ledger,
+    ifnames: Sequence[str],
+    entries: Sequence[int] | None = None,
 ) -> tuple[AllocatedInterface, ...] | Rejection:
-    """The free VFs of lowest index on each PF, in the placement's order, and what is programmed on them."""
+    """The free VFs of lowest index on each PF, in the placement's order, and what is set on them.
+
+    ifnames: in the pod. entries: which ones of the pod's request the placement is of, where that is a part of
+        it; None where it is all of it.
+    `STALE_PLACEMENT` when a PF has no free VF left, `CONFLICT` while a MAC that is asked for is in use here.
+    """
+    if entries is None:
+        entries = range(len(placement.interfaces))
     inventory = hardware.inventory(placement.node)
     free = {pf.pci: _free_vfs(pf, ledger) for pf in hardware.pfs}
     chosen = []
-    for placed, ifname in zip(placement.interfaces, ifnames, strict=True):
+    for placed, ifname, entry in zip(placement.interfaces, ifnames, entries, strict=True):
         candidates, pf = free.get(placed.pf), inventory.pf(placed.pf)
         if not candidates or pf is None:
             message = f"no free VF left on PF {placed.pf} for interface {ifname}"
             return Rejection(node=placement.node, reason=Reason.STALE_PLACEMENT, message=message)
-        vf, rates = candidates.pop(0), programmed(pf, placed.wanted())
-        chosen.append(
-            AllocatedInterface(
-                vf=VfRef(placed.pf, vf.index),
-                pci=vf.pci,
-                ifname=ifname,
-                min_tx_rate_mbps=placed.min_tx_rate_mbps,
-                max_tx_rate_mbps=placed.max_tx_rate_mbps,
-                home=VfHome(name=vf.netdev or "", mac=vf.mac, mtu=vf.mtu),
-                set_min_tx_rate_mbps=rates.min_tx_rate_mbps,
-                set_max_tx_rate_mbps=rates.max_tx_rate_mbps,
-            )
-        )
+        chosen.append(_allocated(candidates.pop(0), pf, placed, ifname, entry))
+    taken = taken_mac(chosen, hardware, ledger)
+    if taken:
+        return Rejection(node=placement.node, reason=Reason.CONFLICT, message=taken)
     return tuple(chosen)
+
+
+def _allocated(vf: Vf, pf: Pf, placed: PlacedInterface, ifname: str, entry: int) -> AllocatedInterface:
+    rates, config = programmed(pf, placed.wanted()), asked_config(vf.index, placed.options)
+    return AllocatedInterface(
+        vf=VfRef(placed.pf, vf.index),
+        pci=vf.pci,
+        ifname=ifname,
+        min_tx_rate_mbps=placed.min_tx_rate_mbps,
+        max_tx_rate_mbps=placed.max_tx_rate_mbps,
+        home=VfHome(name=vf.netdev or "", mac=vf.mac, mtu=vf.mtu),
+        set_min_tx_rate_mbps=rates.min_tx_rate_mbps,
+        set_max_tx_rate_mbps=rates.max_tx_rate_mbps,
+        entry=entry,
+        enforce=placed.enforce,
+        options=placed.options,
+        config=config,
+        previous=None if config is None else present_config(vf, config),
+        kernel_driver=vf.driver,
+    )
 
 
 def _free_vfs(pf: PfState, ledger: Ledger) -> list[Vf]:
@@ -141,24 +167,41 @@ def _free_vfs(pf: PfState, ledger: Ledger) -> list[Vf]:
 
 def given(hardware: Hardware, interfaces: Iterable[AllocatedInterface]) -> Hardware:
     """The hardware after these VFs went into a pod: what an observation would find."""
-    changed = {
-        interface.vf: {
-            "netdev": None,
-            "min_tx_rate_mbps": interface.rate().min_tx_rate_mbps,
-            "max_tx_rate_mbps": interface.rate().max_tx_rate_mbps,
-        }
-        for interface in interfaces
+    return _with_vfs(hardware, {interface.vf: _given(interface) for interface in interfaces})
+
+
+def _given(interface: AllocatedInterface) -> Mapping[str, Any]:
+    rate, config = interface.rate(), interface.config
+    changes: dict[str, Any] = {
+        "netdev": None,
+        "min_tx_rate_mbps": rate.min_tx_rate_mbps,
+        "max_tx_rate_mbps": rate.max_tx_rate_mbps,
     }
-    return _with_vfs(hardware, changed)
+    if not interface.is_netdev:
+        changes["driver"] = interface.options.driver.value
+    if config is None:
+        return changes
+    pf_knows = {"mac": config.guid or config.mac} if config.guid or config.mac else {}
+    return {**changes, **pf_knows, **shown(config)}
 
 
 def returned(hardware: Hardware, interfaces: Iterable[AllocatedInterface]) -> Hardware:
-    """The hardware after these VFs came home."""
-    changed = {
-        interface.vf: {"netdev": interface.home.name, "min_tx_rate_mbps": 0, "max_tx_rate_mbps": 0}
-        for interface in interfaces
+    """The hardware after these VFs came home, whatever was observed of them while they were away."""
+    return _with_vfs(hardware, {interface.vf: _returned(interface) for interface in interfaces})
+
+
+def _returned(interface: AllocatedInterface) -> Mapping[str, Any]:
+    home = interface.home
+    changes: dict[str, Any] = {
+        "netdev": home.name,
+        "mac": home.mac,
+        "mtu": home.mtu,
+        "min_tx_rate_mbps": 0,
+        "max_tx_rate_mbps": 0,
     }
-    return _with_vfs(hardware, changed)
+    if not interface.is_netdev:
+        changes |= {"driver": interface.kernel_driver, "unusable": ""}
+    return {**changes, **shown(interface.previous)} if interface.previous else changes
 
 
 def _with_vfs(hardware: Hardware, changed: Mapping[VfRef, Mapping[str, Any]]) -> Hardware:

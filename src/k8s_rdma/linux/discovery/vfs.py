@@ -93,6 +93,7 @@ def see_vf(
         vgt_plus=told.vgt_plus,
         rate_group=told.rate_group,
         rdma_device=around.rdma.of(function, netdev.link),
+        driver=driver or "",
         unusable=(
             doubt
             or no_driver

@@ -1,0 +1,47 @@
+"""Whether a MAC that a pod asks for is in use on the node."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from k8s_rdma.core.step import VfRef
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from k8s_rdma.core.kernel import Hardware
+    from k8s_rdma.core.ledger import AllocatedInterface, Ledger
+
+
+def taken_mac(chosen: Iterable[AllocatedInterface], hardware: Hardware, ledger: Ledger) -> str:
+    """Who else has a MAC that one of these interfaces is to have, in one clause; empty when nobody has.
+
+    Of two VFs with one MAC a card gives the frames to either, or takes it from the first. A VF that a pod has
+    will have that of home again.
+    """
+    asking = [each for each in chosen if each.options.mac]
+    if not asking:
+        return ""
+    having: dict[str, list[tuple[VfRef, str]]] = {}
+    for mac, vf, who in (*_of_pods(ledger), *_of_hardware(hardware)):
+        having.setdefault(mac, []).append((vf, who))
+    for each in asking:
+        for vf, who in having.get(each.mac, ()):
+            if vf != each.vf:
+                return f"interface {each.ifname} asks for MAC {each.mac}, which {who} has"
+    return ""
+
+
+def _of_pods(ledger: Ledger) -> Iterator[tuple[str, VfRef, str]]:
+    for receipt in ledger.receipts.values():
+        for held in receipt.interfaces:
+            who = f"interface {held.ifname} of pod {receipt.pod.namespace}/{receipt.pod.name}"
+            for mac in {held.mac, held.home.mac}:
+                yield mac, held.vf, who
+
+
+def _of_hardware(hardware: Hardware) -> Iterator[tuple[str, VfRef, str]]:
+    for pf in hardware.pfs:
+        for vf in pf.vfs:
+            for mac in {vf.mac, vf.admin_mac}:
+                yield mac, VfRef(pf.pci, vf.index), f"VF {vf.index} of PF {pf.name}"
