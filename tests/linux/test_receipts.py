@@ -1,6 +1,13 @@
 from __future__ import annotations
 
+import json
+import os
+import resource
+import shutil
 import sqlite3
+import subprocess
+import sys
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -9,10 +16,15 @@ import pytest
 from factories import PF0, PF1, interface, receipt
 from k8s_rdma.core.ledger import DelegatedPlugin, Phase
 from k8s_rdma.errors import LedgerError
-from k8s_rdma.linux.receipts import Receipts
+from k8s_rdma.linux.receipts import REBUILD, CorruptLedgerError, Receipts
+from k8s_rdma.linux.receipts_schema import VERSION
+from k8s_rdma.wire.receipt import encode_receipt
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from k8s_rdma.core.ledger import Ledger, Receipt
 
 IPAM = DelegatedPlugin(plugin="host-local", netconf=b'{"name":"n"}', cni_path="/opt/cni/bin", cni_args="A=b")
 
@@ -45,8 +57,9 @@ def test_receipts_forget_what_was_removed(tmp_path: Path) -> None:
 
 def test_receipts_refuse_a_second_agent(tmp_path: Path) -> None:
     first = Receipts(tmp_path / "ledger.db")
-    with pytest.raises(LedgerError, match="is another agent running on this node"):
+    with pytest.raises(LedgerError, match="in use; is another agent running on this node") as caught:
         Receipts(tmp_path / "ledger.db")
+    assert not isinstance(caught.value, CorruptLedgerError)
     first.close()
 
 
@@ -57,13 +70,198 @@ def test_receipts_name_the_row_that_cannot_be_understood(tmp_path: Path) -> None
     database.close()
     receipts = Receipts(tmp_path / "ledger.db")
     with pytest.raises(
-        LedgerError, match=r"row net/c9/eth0: receipt: Expected `object`, got `int` - at `\$.attachment`"
+        CorruptLedgerError,
+        match=r"row net/c9/eth0: receipt: Expected `object`, got `int` - at `\$.attachment`",
     ):
         receipts.load()
     receipts.close()
 
 
-def test_receipts_say_what_is_wrong_when_the_file_is_no_database(tmp_path: Path) -> None:
-    (tmp_path / "ledger.db").write_bytes(b"not a database at all, but text" * 100)
-    with pytest.raises(LedgerError, match="file is not a database"):
-        Receipts(tmp_path / "ledger.db")
+def no_database(path: Path) -> None:
+    path.write_bytes(b"not a database at all, but text" * 100)
+
+
+def cut_off(path: Path) -> None:
+    """What a disk that lost its last blocks leaves of many receipts."""
+    receipts = Receipts(path)
+    for number in range(64):
+        receipts.put(receipt(f"c{number}", interface(PF0, number), ipam=IPAM))
+    receipts.close()
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+
+
+def scribbled_on(path: Path) -> None:
+    cut_off(path)
+    content = bytearray(path.read_bytes())
+    content[5000:6000] = b"\xff" * 1000
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("spoil", [no_database, cut_off, scribbled_on])
+def test_receipts_say_how_to_go_on_when_the_file_is_corrupt(
+    tmp_path: Path, spoil: Callable[[Path], None]
+) -> None:
+    path = tmp_path / "ledger.db"
+    spoil(path)
+    spoilt = path.read_bytes()
+    with pytest.raises(CorruptLedgerError, match=REBUILD):
+        opened(path)
+    assert path.read_bytes() == spoilt
+
+
+def opened(path: Path) -> Ledger:
+    with closing(Receipts(path)) as receipts:
+        return receipts.load()
+
+
+def test_receipts_of_a_newer_program_are_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    Receipts(path).close()
+    with sqlite3.connect(path) as database:
+        database.execute(f"PRAGMA user_version = {VERSION + 1}")
+    database.close()
+    before = path.read_bytes()
+    with pytest.raises(
+        LedgerError, match=f"version {VERSION + 1}, and this program knows .* up to {VERSION}"
+    ):
+        opened(path)
+    assert path.read_bytes() == before
+
+
+OLDER_TABLE = """
+CREATE TABLE receipts (
+    container TEXT NOT NULL, ifname TEXT NOT NULL, document BLOB NOT NULL, PRIMARY KEY (container, ifname)
+) STRICT, WITHOUT ROWID
+"""
+
+
+def older_ledger(path: Path, *documents: bytes) -> None:
+    """As a program before versions wrote it."""
+    with sqlite3.connect(path) as database:
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute(OLDER_TABLE)
+        for number, document in enumerate(documents):
+            database.execute("INSERT INTO receipts VALUES (?, 'eth0', ?)", (f"c{number}", document))
+    database.close()
+
+
+def older(made: Receipt) -> bytes:
+    """A receipt as it was then: the network's name beside the attachment, and no entries."""
+    document = json.loads(encode_receipt(made))
+    document["network"] = document["attachment"].pop("network")
+    for each in document["interfaces"]:
+        del each["entry"]
+    return json.dumps(document).encode()
+
+
+def test_receipts_of_a_program_before_versions_are_brought_up_to_date(tmp_path: Path) -> None:
+    two = receipt("c0", interface(PF0, 1), replace(interface(PF1, 1, "rdma1"), entry=1), ipam=IPAM)
+    path = tmp_path / "ledger.db"
+    older_ledger(path, older(two), older(receipt("c1", interface(PF0, 2))))
+    for _ in range(2):
+        ledger = opened(path)
+        assert ledger.receipts[two.attachment] == two
+        assert {key.container for key in ledger.receipts} == {"c0", "c1"}
+    with sqlite3.connect(path) as database:
+        assert database.execute("PRAGMA user_version").fetchall() == [(VERSION,)]
+        assert database.execute("SELECT network FROM receipts").fetchall() == [("net",), ("net",)]
+    database.close()
+
+
+def test_receipts_of_an_older_program_stay_as_they_were_when_one_cannot_be_understood(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    older_ledger(path, older(receipt("c0")), b'{"network":"net"}')
+    with pytest.raises(CorruptLedgerError, match=r"row c1/eth0 of an older program: .* `attachment`"):
+        opened(path)
+    with sqlite3.connect(path) as database:
+        assert len(database.execute("SELECT container, ifname, document FROM receipts").fetchall()) == 2
+        assert database.execute("PRAGMA user_version").fetchall() == [(0,)]
+    database.close()
+
+
+def test_program_before_versions_finds_no_empty_ledger_in_a_newer_one(tmp_path: Path) -> None:
+    """It reads the rows, and fails loudly over documents whose network it does not find."""
+    path = tmp_path / "ledger.db"
+    with closing(Receipts(path)) as receipts:
+        receipts.put(receipt("c0"))
+    with sqlite3.connect(path) as database:
+        [(document,)] = database.execute("SELECT document FROM receipts")
+    database.close()
+    assert "network" not in json.loads(document)
+
+
+def test_receipts_replace_others_in_one_moment(tmp_path: Path) -> None:
+    old, new = receipt("old", interface(PF0, 2)), receipt("new", interface(PF0, 2), phase=Phase.PREPARED)
+    with closing(Receipts(tmp_path / "ledger.db")) as receipts:
+        receipts.put(old)
+        receipts.put(new, instead_of=[old.attachment])
+        assert dict(receipts.load().receipts) == {new.attachment: new}
+
+
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """No file of this process may grow."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_receipts_are_as_before_when_the_disk_is_full(tmp_path: Path) -> None:
+    old, new = receipt("old", interface(PF0, 2)), receipt("new", interface(PF0, 2), phase=Phase.PREPARED)
+    with closing(Receipts(tmp_path / "ledger.db")) as receipts:
+        receipts.put(old)
+        with full_disk(), pytest.raises(LedgerError, match="cannot be written"):
+            receipts.put(new, instead_of=[old.attachment])
+        assert dict(receipts.load().receipts) == {old.attachment: old}
+        receipts.put(new, instead_of=[old.attachment])
+        assert dict(receipts.load().receipts) == {new.attachment: new}
+
+
+TRACED = """
+from pathlib import Path
+from dataclasses import replace
+from factories import receipt
+from k8s_rdma.core.ledger import Phase
+from k8s_rdma.linux.receipts import Receipts
+receipts = Receipts(Path("ledger.db"))
+receipts.put(receipt("warm", phase=Phase.PREPARED))
+receipts.remove(receipt("warm").attachment)
+print("begin", flush=True)
+receipts.put(receipt("a", phase=Phase.PREPARED))
+print("claimed", flush=True)
+receipts.put(receipt("a", phase=Phase.ATTACHED))
+receipts.put(receipt("a", phase=Phase.RELEASING))
+receipts.remove(receipt("a").attachment)
+print("end", flush=True)
+"""
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
+def test_only_a_claim_is_synced_and_once(tmp_path: Path) -> None:
+    log = tmp_path / "strace.log"
+    command = [
+        "strace",
+        "-f",
+        "-e",
+        "trace=fsync,fdatasync,write",
+        "-o",
+        str(log),
+        sys.executable,
+        "-c",
+        TRACED,
+    ]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    traced = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    if "PTRACE" in traced.stderr:
+        pytest.skip(f"may not trace here: {traced.stderr.strip()}")
+    assert traced.returncode == 0, traced.stderr
+    _, _, rest = log.read_text().partition('"begin')
+    claim, _, marks = rest.partition('"claimed')
+    assert claim.count("sync(") == 1
+    assert marks.partition('"end')[0].count("sync(") == 0

@@ -46,7 +46,8 @@ def test_receipt_of_an_older_agent_is_loaded_from_its_ledger(tmp_path: Path) -> 
     receipts = Receipts(path)
     [loaded] = receipts.load().receipts.values()
     receipts.close()
-    assert loaded == receipt("c1", interface(PF0, 3, "rdma0", 150, 250), interface(PF1, 0, "rdma1"))
+    second = replace(interface(PF1, 0, "rdma1"), entry=1)
+    assert loaded == receipt("c1", interface(PF0, 3, "rdma0", 150, 250), second)
 
 
 def test_receipt_survives_with_what_is_programmed() -> None:

@@ -12,6 +12,7 @@ from k8s_rdma.wire.json import decode
 
 _encoder = msgspec.json.Encoder()
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_list = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
 _decoder = msgspec.json.Decoder(Receipt)
 
 
@@ -26,11 +27,18 @@ def decode_receipt(data: bytes) -> Receipt:
 
 
 def _of_now(data: bytes) -> bytes:
-    """The row as it is written now: the network's name was once beside the attachment instead of in it."""
+    """The row as it is written now.
+
+    The network's name was once beside the attachment instead of in it; then an attachment had all of the
+    pod's interfaces, in the request's order.
+    """
     fields = decode(data, _fields, "receipt")
     network = fields.pop("network", None)
-    if network is None:
+    if network is None or not {"attachment", "interfaces"} <= fields.keys():
         return data
     attachment = decode(fields["attachment"], _fields, "receipt: attachment")
+    interfaces = decode(fields["interfaces"], _list, "receipt: interfaces")
     fields["attachment"] = msgspec.Raw(_encoder.encode({"network": network, **attachment}))
+    numbered = [{"entry": entry, **interface} for entry, interface in enumerate(interfaces)]
+    fields["interfaces"] = msgspec.Raw(_encoder.encode(numbered))
     return _encoder.encode(fields)
