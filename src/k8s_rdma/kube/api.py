@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from k8s_rdma.core.ids import NodeName, PodUid
+from k8s_rdma.core.ledger import Pod
 from k8s_rdma.errors import K8sRdmaError, Reason
 
 if TYPE_CHECKING:
@@ -24,7 +26,7 @@ class PodView:
 
     node: where it is bound; None while it is not.
     finished: its phase is Succeeded or Failed: its containers will not run again.
-    annotations: those under this system's own keys only.
+    annotations: those under this system's own keys only, unless all were asked for.
     """
 
     namespace: str
@@ -97,6 +99,27 @@ class LeaseView:
     version: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodEvent:
+    """An Event of core/v1 about a pod, which `kubectl describe pod` shows.
+
+    name: of the Event object; what is told again under it is counted there. reason: one word in CamelCase.
+    warning: else it is `Normal`. count: how often it happened from `first` to `last` (with a time zone).
+    component, host: who tells it, and on which node.
+    """
+
+    pod: Pod
+    name: str
+    reason: str
+    message: str
+    warning: bool
+    count: int
+    first: datetime
+    last: datetime
+    component: str
+    host: NodeName
+
+
 class ApiRefusedError(K8sRdmaError):
     """The API server answered that it did not do it (HTTP 4xx); `status` is the code, nothing was written."""
 
@@ -162,4 +185,40 @@ class LeaseApi(Protocol):
         Makes the object when `version` is empty. ApiRefusedError with 409 when there is one already, or
         one of another version: somebody else has written it.
         """
+        ...
+
+
+class NodePodsApi(Protocol):
+    """The calls about the pods of one node; errors as in `ClusterApi`.
+
+    What is written to a pod is refused (`ApiRefusedError`: 404, 409 or 422) when the pod of that name has
+    another UID.
+    """
+
+    def follow_pods_of(self, node: NodeName) -> AsyncIterator[Event[PodView]]:
+        """Unfinished pods that are bound to a node: as `ClusterApi.follow_pods`."""
+        ...
+
+    async def get_whole_pod(self, namespace: str, name: str) -> PodView | None:
+        """The pod as it is now with all of its annotations, None when there is none."""
+        ...
+
+    async def annotate_pod(self, pod: Pod, key: str, value: str) -> None:
+        """Set one annotation of a pod."""
+        ...
+
+    async def create_event(self, event: PodEvent) -> None:
+        """Make an Event object; 409 when there is one of that name."""
+        ...
+
+    async def repeat_event(self, event: PodEvent) -> None:
+        """Tell of an Event made before that it happened again: its message, count and last time."""
+        ...
+
+    async def evict_pod(self, pod: Pod) -> None:
+        """Have a pod go from its node; 429 while a disruption budget forbids it."""
+        ...
+
+    async def close(self) -> None:
+        """Close the connections."""
         ...

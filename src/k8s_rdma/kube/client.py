@@ -1,4 +1,4 @@
-"""`ClusterApi` and `LeaseApi` over lightkube: the only code that talks to an API server."""
+"""`ClusterApi`, `LeaseApi` and `NodePodsApi` over lightkube: the only code that talks to an API server."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 import yaml
 from lightkube import ApiError, AsyncClient, KubeConfig
 from lightkube.core.exceptions import ConfigError
-from lightkube.operators import not_in
+from lightkube.operators import equal, not_in
 from lightkube.types import PatchType
 
 from k8s_rdma.errors import MalformedError
@@ -23,13 +23,21 @@ from k8s_rdma.kube.api import (
     Gone,
     Listed,
 )
-from k8s_rdma.kube.objects import BindingObject, LeaseObject, NodeObject, PodObject
+from k8s_rdma.kube.objects import (
+    BindingObject,
+    EventObject,
+    EvictionObject,
+    LeaseObject,
+    NodeObject,
+    PodObject,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
     from k8s_rdma.core.ids import NodeName
-    from k8s_rdma.kube.api import Event, LeaseView, NodeView, PodBinding, PodView
+    from k8s_rdma.core.ledger import Pod
+    from k8s_rdma.kube.api import Event, LeaseView, NodeView, PodBinding, PodEvent, PodView
 
 SILENCE_S = 600.0
 """Nodes alone make a change every five minutes, by their status."""
@@ -44,15 +52,21 @@ _UNFINISHED = {"status.phase": not_in(("Succeeded", "Failed"))}
 """Pods that pass this leave the watch with DELETED when they finish (API conventions, field selectors)."""
 
 
-def connect(kubeconfig: str | None = None, *, timeout_s: float = 5.0, silence_s: float = SILENCE_S) -> Client:
+def connect(
+    kubeconfig: str | None = None,
+    *,
+    in_cluster: bool = False,
+    timeout_s: float = 5.0,
+    silence_s: float = SILENCE_S,
+) -> Client:
     """A client by a kubeconfig file, or else the pod's service account, `KUBECONFIG` or `~/.kube/config`.
 
-    timeout_s: for each call. silence_s: as in `Client`.
+    in_cluster: the service account and nothing else. timeout_s: for each call. silence_s: as in `Client`.
     MalformedError when there is no such configuration, or it says nothing usable. To be called inside
     the event loop that uses it.
     """
     try:
-        config = KubeConfig.from_file(kubeconfig) if kubeconfig else KubeConfig.from_env()
+        config = _configuration(kubeconfig, in_cluster=in_cluster)
         client = AsyncClient(config, timeout=httpx2.Timeout(timeout_s))
     except (ConfigError, OSError, yaml.YAMLError, msgspec.MsgspecError, *_NOT_A_KUBECONFIG) as error:
         msg = f"{kubeconfig or 'in-cluster or default kubeconfig'}: no usable kubeconfig: {error}"
@@ -60,8 +74,14 @@ def connect(kubeconfig: str | None = None, *, timeout_s: float = 5.0, silence_s:
     return Client(client, silence_s=silence_s)
 
 
+def _configuration(kubeconfig: str | None, *, in_cluster: bool) -> KubeConfig:
+    if kubeconfig:
+        return KubeConfig.from_file(kubeconfig)
+    return KubeConfig.from_service_account() if in_cluster else KubeConfig.from_env()
+
+
 class Client:
-    """`ClusterApi` and `LeaseApi` through a lightkube client, which it owns.
+    """`ClusterApi`, `LeaseApi` and `NodePodsApi` through a lightkube client, which it owns.
 
     silence_s: a watch that says nothing for so long is taken for lost: a connection that a firewall
         forgot never ends by itself.
@@ -77,14 +97,41 @@ class Client:
 
     async def get_pod(self, namespace: str, name: str) -> PodView | None:
         """`GET /api/v1/namespaces/NS/pods/NAME`."""
-        try:
-            with _named_errors(f"get pod {namespace}/{name}"):
-                pod = await self._client.get(PodObject, _segment(name), namespace=_segment(namespace))
-        except ApiRefusedError as refused:
-            if refused.status == 404:
-                return None
-            raise
-        return pod.view()
+        pod = await self._pod(namespace, name)
+        return pod.view() if pod else None
+
+    async def get_whole_pod(self, namespace: str, name: str) -> PodView | None:
+        """As `get_pod`."""
+        pod = await self._pod(namespace, name)
+        return pod.whole() if pod else None
+
+    async def annotate_pod(self, pod: Pod, key: str, value: str) -> None:
+        """`PATCH /api/v1/namespaces/NS/pods/NAME`, a JSON merge patch; a UID in it must be the pod's."""
+        patch = {"metadata": {"uid": pod.uid, "annotations": {key: value}}}
+        with _named_errors(f"annotate pod {pod.namespace}/{pod.name}"):
+            name, namespace = _segment(pod.name), _segment(pod.namespace)
+            await self._client.patch(PodObject, name, patch, namespace=namespace, patch_type=PatchType.MERGE)
+
+    async def create_event(self, event: PodEvent) -> None:
+        """`POST /api/v1/namespaces/NS/events`."""
+        with _named_errors(f"create event {event.pod.namespace}/{event.name}"):
+            _segment(event.pod.namespace)
+            await self._client.create(EventObject.of(event))
+
+    async def repeat_event(self, event: PodEvent) -> None:
+        """`PATCH /api/v1/namespaces/NS/events/NAME`, a JSON merge patch."""
+        patch = EventObject.repetition(event)
+        with _named_errors(f"repeat event {event.pod.namespace}/{event.name}"):
+            name, namespace = _segment(event.name), _segment(event.pod.namespace)
+            await self._client.patch(
+                EventObject, name, patch, namespace=namespace, patch_type=PatchType.MERGE
+            )
+
+    async def evict_pod(self, pod: Pod) -> None:
+        """`POST /api/v1/namespaces/NS/pods/NAME/eviction`, with the UID as precondition."""
+        with _named_errors(f"evict pod {pod.namespace}/{pod.name}"):
+            name, namespace = _segment(pod.name), _segment(pod.namespace)
+            await self._client.create(EvictionObject.of(pod), name=name, namespace=namespace)
 
     async def bind_pod(self, binding: PodBinding) -> None:
         """`POST /api/v1/namespaces/NS/pods/NAME/binding`."""
@@ -127,10 +174,25 @@ class Client:
         async for event in self._follow(PodObject, "pods", namespace="*", fields=_UNFINISHED):
             yield cast("Event[PodView]", event)
 
+    async def follow_pods_of(self, node: NodeName) -> AsyncIterator[Event[PodView]]:
+        """List and watch `/api/v1/pods`, unfinished ones of a node."""
+        fields = {**_UNFINISHED, "spec.nodeName": equal(node)}
+        async for event in self._follow(PodObject, f"pods of node {node}", namespace="*", fields=fields):
+            yield cast("Event[PodView]", event)
+
     async def follow_nodes(self) -> AsyncIterator[Event[NodeView]]:
         """List and watch `/api/v1/nodes`."""
         async for event in self._follow(NodeObject, "nodes"):
             yield cast("Event[NodeView]", event)
+
+    async def _pod(self, namespace: str, name: str) -> PodObject | None:
+        try:
+            with _named_errors(f"get pod {namespace}/{name}"):
+                return await self._client.get(PodObject, _segment(name), namespace=_segment(namespace))
+        except ApiRefusedError as refused:
+            if refused.status == 404:
+                return None
+            raise
 
     async def _follow(self, kind: Any, what: str, **where: Any) -> AsyncIterator[Event[Any]]:
         with _named_errors(f"list {what}"):

@@ -6,6 +6,7 @@ of the memory, which counts when all pods of a cluster are listed.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,8 @@ from k8s_rdma.kube.api import LeaseView, NodeView, PodView
 from k8s_rdma.wire.annotation import ANNOTATION
 
 if TYPE_CHECKING:
-    from k8s_rdma.kube.api import PodBinding
+    from k8s_rdma.core.ledger import Pod
+    from k8s_rdma.kube.api import PodBinding, PodEvent
 
 _POD = ResourceDef("", "v1", "Pod")
 _OWN_PREFIX = "k8s-rdma.io/"
@@ -53,7 +55,9 @@ class PodObject(msgspec.Struct, NamespacedResourceG):
     """A pod."""
 
     _api_info = ApiInfo(
-        resource=_POD, plural="pods", verbs=["get", "list", "watch", "global_list", "global_watch"]
+        resource=_POD,
+        plural="pods",
+        verbs=["get", "list", "watch", "global_list", "global_watch", "patch"],
     )
     metadata: Metadata
     apiVersion: str | None = None  # noqa: N815  the API's name
@@ -63,6 +67,12 @@ class PodObject(msgspec.Struct, NamespacedResourceG):
 
     def view(self) -> PodView:
         """The same as a value."""
+        whole = self.whole()
+        own = {key: value for key, value in whole.annotations.items() if _is_own(key)}
+        return replace(whole, annotations=own)
+
+    def whole(self) -> PodView:
+        """The same as a value, with all annotations."""
         meta = self.metadata
         return PodView(
             namespace=meta.namespace or "",
@@ -70,7 +80,7 @@ class PodObject(msgspec.Struct, NamespacedResourceG):
             uid=PodUid(meta.uid or ""),
             node=NodeName(self.spec.nodeName) if self.spec.nodeName else None,
             finished=self.status.phase in _FINISHED,
-            annotations={k: v for k, v in (meta.annotations or {}).items() if _is_own(k)},
+            annotations=meta.annotations or {},
         )
 
 
@@ -143,6 +153,100 @@ class BindingObject(msgspec.Struct, NamespacedSubResource):
             ),
             target=_Target(name=binding.node),
         )
+
+
+class _Preconditions(msgspec.Struct, frozen=True):
+    uid: str
+
+
+class _DeleteOptions(msgspec.Struct, frozen=True):
+    preconditions: _Preconditions
+
+
+class EvictionObject(msgspec.Struct, NamespacedSubResource):
+    """`policy/v1` Eviction; answered with a `Status`, as a Binding."""
+
+    _api_info = ApiInfo(
+        resource=ResourceDef("policy", "v1", "Eviction"),
+        parent=_POD,
+        plural="pods",
+        verbs=["post"],
+        action="eviction",
+    )
+    metadata: Metadata | None = None
+    deleteOptions: _DeleteOptions | None = None  # noqa: N815  the API's name
+    apiVersion: str | None = None  # noqa: N815  the API's name
+    kind: str | None = None
+
+    @classmethod
+    def of(cls, pod: Pod) -> EvictionObject:
+        """The object to post."""
+        return cls(
+            metadata=Metadata(name=pod.name, namespace=pod.namespace),
+            deleteOptions=_DeleteOptions(_Preconditions(pod.uid)),
+        )
+
+
+class _Reference(msgspec.Struct, frozen=True, omit_defaults=True):
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    kind: str = ""
+    apiVersion: str = ""  # noqa: N815  the API's name
+
+
+class _Source(msgspec.Struct, frozen=True):
+    component: str = ""
+    host: str = ""
+
+
+class EventObject(msgspec.Struct, NamespacedResource):
+    """`v1` Event."""
+
+    _api_info = ApiInfo(resource=ResourceDef("", "v1", "Event"), plural="events", verbs=["post", "patch"])
+    metadata: Metadata
+    apiVersion: str | None = None  # noqa: N815  the API's name
+    kind: str | None = None
+    involvedObject: _Reference = _Reference()  # noqa: N815  the API's name
+    reason: str = ""
+    message: str = ""
+    source: _Source = _Source()
+    firstTimestamp: str | None = None  # noqa: N815  the API's name
+    lastTimestamp: str | None = None  # noqa: N815  the API's name
+    count: int = 0
+    type: str = ""
+    reportingComponent: str = ""  # noqa: N815  the API's name
+    reportingInstance: str = ""  # noqa: N815  the API's name
+
+    @classmethod
+    def of(cls, event: PodEvent) -> EventObject:
+        """The object to post."""
+        pod = event.pod
+        return cls(
+            metadata=Metadata(name=event.name, namespace=pod.namespace),
+            involvedObject=_Reference(
+                name=pod.name, namespace=pod.namespace, uid=pod.uid, kind="Pod", apiVersion="v1"
+            ),
+            reason=event.reason,
+            message=event.message,
+            source=_Source(component=event.component, host=event.host),
+            firstTimestamp=_time(event.first),
+            lastTimestamp=_time(event.last),
+            count=event.count,
+            type="Warning" if event.warning else "Normal",
+            reportingComponent=event.component,
+            reportingInstance=event.host,
+        )
+
+    @staticmethod
+    def repetition(event: PodEvent) -> dict[str, object]:
+        """The merge patch that tells an Event again."""
+        return {"message": event.message, "count": event.count, "lastTimestamp": _time(event.last)}
+
+
+def _time(moment: datetime) -> str:
+    """`metav1.Time`: RFC 3339 in UTC, whole seconds."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class _LeaseSpec(msgspec.Struct, frozen=True, omit_defaults=True):

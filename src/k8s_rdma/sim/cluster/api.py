@@ -31,7 +31,6 @@ from k8s_rdma.sim.cluster.status import (
     bad_request,
     method_not_allowed,
     no_such_path,
-    success,
     too_large,
     unsupported_patch,
 )
@@ -160,9 +159,7 @@ class Api:
             case ("binding", "POST") if target.resource == PODS:
                 return _json(201, self._registry.bind(target, _body(request)))
             case ("eviction", "POST") if target.resource == PODS:
-                options = _body(request).get("deleteOptions") or {}
-                self._registry.delete(target, parse_delete_options(options))
-                return _json(201, success(201))
+                return _json(201, self._registry.evict(target, _body(request)))
             case ("status" | "binding" | "eviction", _):
                 raise method_not_allowed()
         raise no_such_path()

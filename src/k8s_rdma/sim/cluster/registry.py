@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from k8s_rdma.sim.cluster import pod_strategy
+from k8s_rdma.sim.cluster.disruption import check_eviction, spend_budget
 from k8s_rdma.sim.cluster.field_order import in_field_order
 from k8s_rdma.sim.cluster.objects import (
     Clock,
@@ -26,7 +27,7 @@ from k8s_rdma.sim.cluster.objects import (
     timestamp,
     uid_of,
 )
-from k8s_rdma.sim.cluster.preconditions import DeleteOptions, Preconditions
+from k8s_rdma.sim.cluster.preconditions import DeleteOptions, Preconditions, parse_delete_options
 from k8s_rdma.sim.cluster.resources import PODS, ResourceType, Target
 from k8s_rdma.sim.cluster.shapes import check_shape
 from k8s_rdma.sim.cluster.status import (
@@ -158,6 +159,17 @@ class Registry:
             why = f'pod {target.name} is already assigned to node "{assigned}"'
             raise conflict(PODS, target.name, why, "binding")
         self._write(target, self._bound(pod, node, asked.get("annotations") or {}))
+        return success(201)
+
+    def evict(self, target: Target, eviction: JsonObject) -> JsonObject:
+        """Delete a pod as its disruption budgets allow."""
+        check_shape("Eviction", eviction)
+        check_eviction(target, eviction)
+        options = parse_delete_options(eviction.get("deleteOptions") or {})
+        pod = self.get(target)
+        options.preconditions.check(PODS, pod)
+        spend_budget(self.store, pod)
+        self.delete(target, options)
         return success(201)
 
     def _bound(self, pod: JsonObject, node: str, annotations: dict[str, str]) -> JsonObject:

@@ -56,8 +56,17 @@ LEASES = ResourceType(
     namespaced=True,
     unconditional_update=False,
 )
+POD_DISRUPTION_BUDGETS = ResourceType(
+    group="policy",
+    version="v1",
+    plural="poddisruptionbudgets",
+    kind="PodDisruptionBudget",
+    namespaced=True,
+    has_status=True,
+    unconditional_update=False,
+)
 
-BUILT_IN = (PODS, NODES, EVENTS, LEASES)
+BUILT_IN = (PODS, NODES, EVENTS, LEASES, POD_DISRUPTION_BUDGETS)
 
 
 def parse_resource_type(text: str) -> ResourceType:

@@ -117,6 +117,13 @@ def too_large(limit: int) -> StatusError:
     return StatusError(413, "RequestEntityTooLarge", f"Request entity too large: limit is {limit}")
 
 
+def too_many_requests(message: str, budget: str) -> StatusError:
+    """429: a disruption budget allows no further eviction."""
+    why = f"The disruption budget {budget} does not allow another eviction now"
+    causes = [{"reason": "DisruptionBudget", "message": why}]
+    return StatusError(429, "TooManyRequests", message, {"causes": causes})
+
+
 def unsupported_patch(content_type: str) -> StatusError:
     """415: a kind of patch that is not spoken here."""
     message = (
