@@ -18,7 +18,7 @@ from k8s_rdma.agent.report import Reporter
 from k8s_rdma.agent.unix_socket import listen_unix, serve_connections
 from k8s_rdma.core.adoption import Scope
 from k8s_rdma.core.kernel import Unreadable
-from k8s_rdma.core.step import SetRates, VfRate, VfRef
+from k8s_rdma.core.step import SetRates, VfRate, VfRef, Vlan
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.wire.adopt import AdoptRequest, decode_adopted, encode_adopt
 from k8s_rdma.wire.rest import decode_report
@@ -117,7 +117,7 @@ def test_adopt_resets_what_lies_unused_and_touches_no_vf_of_a_pod(machine: Machi
         await it.verbs.add(call("ADD"), netns, machine.stdin(asks({"min_tx_rate": 5})))
         it.leave_behind("f0", 1, 60)
         it.leave_behind("f1", 2, 70)
-        machine.hardware.functions[VfRef(PF0, 3)].vlan = 9
+        machine.hardware.functions[VfRef(PF0, 3)].settings.vlan = Vlan(9)
         machine.hardware.move(machine.hardware.functions[VfRef(PF0, 2)].device, elsewhere.inode, "x")
         before = machine.kernel.observe()
         dry = await it.adopt("--all", "--dry-run")

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Protocol
 import pytest
 
 from k8s_rdma.core.ids import PciAddress
+from k8s_rdma.core.options import LinkState, Setting, VlanProto
 from k8s_rdma.core.rates import EVERY_RATE, RateAbility
-from k8s_rdma.core.step import GiveVf, VfHome, VfRate, VfRef
+from k8s_rdma.core.step import GiveVf, VfConfig, VfHome, VfRate, VfRef, Vlan
+from k8s_rdma.sim.fake_function import VF_DRIVER, FakePf, Interface
 from k8s_rdma.sim.fake_kernel import FakeKernel
-from k8s_rdma.sim.fake_machine import FakeMachine, FakePf, Interface
+from k8s_rdma.sim.fake_machine import FakeMachine
 
 if TYPE_CHECKING:
     from k8s_rdma.core.kernel import Kernel, Vf
@@ -22,6 +24,9 @@ LINK_MBPS = 1000
 FRAME_BYTES = 1000
 """Of a frame that is sent, without the frame check sequence."""
 
+LINK_STATES = {"Follow": LinkState.AUTO, "Up": LinkState.ENABLE, "Down": LinkState.DISABLE}
+"""By the words in which a kernel shows them."""
+
 
 class Lab(Protocol):
     """Two PFs, and whoever else uses the machine.
@@ -30,6 +35,8 @@ class Lab(Protocol):
     vfs: how many VFs each has. A kernel may be shown more PFs and VFs than those.
     link_mbps: of both PFs.
     rates: what they take. A driver without minimum rates skips what needs them.
+    takes: what else they do for VFs. pf_mtu: of both PFs.
+    vf_driver: what drives their VFs at home.
     """
 
     pcis: tuple[PciAddress, PciAddress]
@@ -37,6 +44,9 @@ class Lab(Protocol):
     vfs: int
     link_mbps: int
     rates: RateAbility
+    takes: frozenset[Setting]
+    pf_mtu: int
+    vf_driver: str
     kernel: Kernel
 
     def vf_name(self, pf: int, index: int) -> str:
@@ -57,6 +67,10 @@ class Lab(Protocol):
 
     def occupy(self, name: str, netns: NetnsRef | None = None) -> None:
         """Somebody else's interface; in the host's namespace by default."""
+        ...
+
+    def vacate(self, name: str) -> None:
+        """Take somebody else's interface from the host's namespace."""
         ...
 
     def alter(self, ifname: str, netns: NetnsRef, *, name: str, mac: str, mtu: int) -> None:
@@ -83,12 +97,17 @@ class FakeLab:
     pf_names = ("enp3s0f0", "enp3s0f1")
     link_mbps = LINK_MBPS
     rates = EVERY_RATE
+    takes = frozenset(Setting) - {Setting.GUID, Setting.PKEY}
+    pf_mtu = 9000
+    vf_driver = VF_DRIVER
 
     def __init__(self, vfs: int) -> None:
         self.vfs = vfs
         self.machine = FakeMachine(
-            FakePf(name="enp3s0f0", pci=PF0, vfs=vfs, link_mbps=LINK_MBPS),
-            FakePf(name="enp3s0f1", pci=PF1, vfs=vfs, link_mbps=LINK_MBPS),
+            *(
+                FakePf(name=name, pci=pci, vfs=vfs, link_mbps=LINK_MBPS, mtu=self.pf_mtu)
+                for name, pci in zip(self.pf_names, self.pcis, strict=True)
+            )
         )
         self.kernel = FakeKernel(self.machine)
 
@@ -106,6 +125,9 @@ class FakeLab:
 
     def occupy(self, name: str, netns: NetnsRef | None = None) -> None:
         self.machine.add_interface(name, netns)
+
+    def vacate(self, name: str) -> None:
+        self.machine.remove_interface(name)
 
     def alter(self, ifname: str, netns: NetnsRef, *, name: str, mac: str, mtu: int) -> None:
         self.machine.alter_interface(ifname, netns, name=name, mac=mac, mtu=mtu)
@@ -146,3 +168,24 @@ def needs_min_rates(lab: Lab) -> None:
     """Skip where VFs have no minimum rates."""
     if not lab.rates.min:
         pytest.skip(f"needs minimum rates, which the driver of {lab.pf_names[0]} does not take")
+
+
+def needs(lab: Lab, setting: Setting) -> None:
+    """Skip where VFs cannot be asked for this."""
+    if setting not in lab.takes:
+        pytest.skip(f"needs {setting} of VFs, which {lab.pf_names[0]} does not take")
+
+
+def previous_of(lab: Lab, pf: PciAddress, config: VfConfig) -> VfConfig:
+    """What is set now of what a configuration sets, by what the kernel shows."""
+    now = state_of(lab, VfRef(pf, config.index))
+    proto = VlanProto.DOT1Q if now.vlan_proto == "N/A" else VlanProto(now.vlan_proto)
+    return VfConfig(
+        index=config.index,
+        mac=None if config.mac is None else now.admin_mac,
+        vlan=None if config.vlan is None else Vlan(now.vlan, now.qos, proto),
+        trust=None if config.trust is None else now.trust == "ON",
+        spoof_check=None if config.spoof_check is None else now.spoof_check == "ON",
+        link_state=None if config.link_state is None else LINK_STATES[now.link_state],
+        guid=None if config.guid is None else now.admin_mac,
+    )

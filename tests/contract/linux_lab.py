@@ -16,7 +16,7 @@ from contract.lab import FRAME_BYTES
 from k8s_rdma.core.step import NetnsRef, Route
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.netns import Namespaces, create_namespace, entered
-from k8s_rdma.sim.fake_machine import Interface
+from k8s_rdma.sim.fake_function import Interface
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,6 +60,9 @@ class LinuxLab:
         run(*inside(netns), "ip", "link", "add", name, "type", "bridge")
         if netns is None:
             self.stack.callback(run, "ip", "link", "delete", name, check=False)
+
+    def vacate(self, name: str) -> None:
+        run("ip", "link", "delete", name)
 
     def alter(self, ifname: str, netns: NetnsRef, *, name: str, mac: str, mtu: int) -> None:
         link = (*inside(netns), "ip", "link", "set", ifname)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from contract.lab import LINK_MBPS, PF0, PF1
 from contract.linux_lab import LinuxLab
+from k8s_rdma.core.options import Setting
 from k8s_rdma.core.rates import EVERY_RATE
 from k8s_rdma.linux.netlink.rtnl import Rtnl, named, of_kind
 from k8s_rdma.linux.netns import create_namespace, entered
@@ -29,6 +30,9 @@ class VirtualLab(LinuxLab):
     pf_names = ("enp3s0f0", "enp3s0f1")
     link_mbps = LINK_MBPS
     rates = EVERY_RATE
+    takes = frozenset[Setting]()
+    pf_mtu = 1500
+    vf_driver = "veth"
 
     def __init__(self, directory: Path, vfs: int) -> None:
         super().__init__(directory)

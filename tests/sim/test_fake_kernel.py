@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import product
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.kernel import Unreadable
+from k8s_rdma.core.options import LinkState, LinkType, Setting
 from k8s_rdma.core.plan import undo
-from k8s_rdma.core.step import ConfigureInterface, GiveVf, SetRates, VfHome, VfRate, VfRef
+from k8s_rdma.core.step import (
+    BindVf,
+    ConfigureInterface,
+    ConfigureVfs,
+    GiveVf,
+    SetRates,
+    VfConfig,
+    VfHome,
+    VfRate,
+    VfRef,
+    Vlan,
+)
 from k8s_rdma.errors import KernelError
+from k8s_rdma.sim.fake_function import VF_DRIVER, FakePf
 from k8s_rdma.sim.fake_kernel import FakeKernel
-from k8s_rdma.sim.fake_machine import FakeMachine, FakePf
+from k8s_rdma.sim.fake_machine import FakeMachine
 
 PF = PciAddress("0000:03:00.0")
 ALL = 1_000
@@ -33,10 +49,31 @@ def give(kernel, netns, index=0, ifname="rdma0"):
     return GiveVf(vf=VfRef(PF, index), home=home, netns=netns, ifname=ifname)
 
 
+def bind(kernel, index):
+    vf = kernel.observe().pfs[0].vfs[index]
+    home = VfHome(name=vf.netdev, mac=vf.mac, mtu=vf.mtu)
+    return BindVf(vf=VfRef(PF, index), pci=vf.pci, driver="vfio-pci", kernel_driver=VF_DRIVER, home=home)
+
+
+SETTINGS = ConfigureVfs(
+    pf=PF,
+    configs=(
+        VfConfig(index=0, mac="02:00:00:00:00:55", vlan=Vlan(9, 3), trust=True),
+        VfConfig(index=2, spoof_check=False, link_state=LinkState.DISABLE),
+    ),
+    previous=(
+        VfConfig(index=0, mac="02:fa:00:00:00:00", vlan=Vlan(0), trust=False),
+        VfConfig(index=2, spoof_check=True, link_state=LinkState.AUTO),
+    ),
+)
+
+
 def plan_for(kernel, netns):
     return (
         SetRates(pf=PF, rates=(VfRate(0, 10, 20), VfRate(1, 5, 0)), previous=(VfRate(0), VfRate(1))),
-        give(kernel, netns, 0, "rdma0"),
+        SETTINGS,
+        replace(give(kernel, netns, 0, "rdma0"), mac="02:00:00:00:00:55", mtu=1400),
+        bind(kernel, 2),
         give(kernel, netns, 1, "rdma1"),
         ConfigureInterface(netns=netns, ifname="rdma0", addresses=("10.0.0.1/24", "10.0.0.2/24")),
         ConfigureInterface(netns=netns, ifname="rdma1"),
@@ -49,7 +86,7 @@ def apply_all(kernel, steps, done):
         kernel.apply(step)
 
 
-@given(at=st.integers(0, 4), after_changes=st.integers(0, 4), namespace_dies=st.booleans())
+@given(at=st.integers(0, 6), after_changes=st.integers(0, 5), namespace_dies=st.booleans())
 def test_undo_brings_back_what_was_whichever_step_failed_and_however_far(at, after_changes, namespace_dies):
     kernel = make_kernel()
     netns = kernel.machine.create_namespace()
@@ -62,6 +99,19 @@ def test_undo_brings_back_what_was_whichever_step_failed_and_however_far(at, aft
     for step in undo(done):
         kernel.apply(step)
     assert kernel.observe() == before
+
+
+def test_undo_brings_back_what_was_when_the_undoing_fails_anywhere_and_is_repeated():
+    for at, after_changes in product(range(7), range(6)):
+        kernel = make_kernel()
+        netns = kernel.machine.create_namespace()
+        before, steps = kernel.observe(), plan_for(kernel, netns)
+        apply_all(kernel, steps, [])
+        kernel.fail(at=at, after_changes=after_changes)
+        with pytest.raises(KernelError, match="made to fail"):
+            apply_all(kernel, undo(steps), [])
+        apply_all(kernel, undo(steps), [])
+        assert kernel.observe() == before, (at, after_changes)
 
 
 @pytest.mark.parametrize(
@@ -120,6 +170,47 @@ def test_observation_tells_what_it_could_not_see_and_counts(kernel):
     kernel.machine.set_unreadable(unreadable)
     assert kernel.observe().unreadable == (unreadable,)
     assert kernel.observations == 1
+
+
+def test_vf_comes_up_with_the_mac_that_its_pf_has_when_the_kernel_drives_it_again(kernel):
+    step = bind(kernel, 0)
+    kernel.apply(step)
+    kernel.apply(SETTINGS)
+    kernel.fail(after_changes=2)
+    with pytest.raises(KernelError):
+        kernel.apply(step.inverse)
+    assert "no driver" in kernel.observe().pfs[0].vfs[0].unusable
+    kernel.fail(after_changes=1)
+    with pytest.raises(KernelError):
+        kernel.apply(step.inverse)
+    found = kernel.observe().pfs[0].vfs[0]
+    assert (found.netdev, found.mac) == ("eth0", "02:00:00:00:00:55")
+
+
+def test_infiniband_vf_has_a_guid_and_no_other_setting_of_ethernet():
+    pf = FakePf(name="ib0", pci=PF, vfs=2, rdma=True, link_type=LinkType.INFINIBAND)
+    kernel = FakeKernel(FakeMachine(pf))
+    guid = "00:11:22:33:44:55:66:77"
+    was = kernel.observe().pfs[0].vfs[1]
+    config, previous = VfConfig(index=1, guid=guid), VfConfig(index=1, guid=was.admin_mac)
+    step = ConfigureVfs(pf=PF, configs=(config,), previous=(previous,))
+    kernel.apply(step)
+    found = kernel.observe()
+    assert found.pfs[0].link_type is LinkType.INFINIBAND
+    assert found.pfs[0].vfs[1].admin_mac == guid
+    kernel.apply(step.inverse)
+    assert kernel.observe().pfs[0].vfs[1] == was
+    with pytest.raises(KernelError, match="VLAN 9: fake has no means"):
+        kernel.apply(ConfigureVfs(pf=PF, configs=(VfConfig(index=1, vlan=Vlan(9)),), previous=()))
+
+
+def test_pf_takes_what_it_was_said_to_take():
+    kernel = FakeKernel(FakeMachine(FakePf(name="p0", pci=PF, vfs=4, takes=frozenset({Setting.VLAN}))))
+    assert kernel.observe().pfs[0].takes == {Setting.VLAN}
+    with pytest.raises(KernelError, match="QoS 3: fake has no means"):
+        kernel.apply(SETTINGS)
+    with pytest.raises(KernelError, match="vfio-pci"):
+        kernel.apply(bind(kernel, 0))
 
 
 def test_link_change_is_observed_and_watchers_are_told(kernel):

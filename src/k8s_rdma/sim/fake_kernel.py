@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.kernel import Hardware, PfState, Vf
+from k8s_rdma.core.options import LinkState
 from k8s_rdma.core.rate_check import check_rates
 from k8s_rdma.core.rates import EVERY_RATE
 from k8s_rdma.core.step import (
@@ -23,16 +24,21 @@ from k8s_rdma.core.step import (
     UnbindVf,
     VfRate,
     VfRef,
+    Vlan,
 )
 from k8s_rdma.errors import KernelError
-from k8s_rdma.sim.fake_machine import HOST
+from k8s_rdma.sim import fake_moves, fake_settings
+from k8s_rdma.sim.fake_function import HOST
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from k8s_rdma.core.kernel import VfCounters
-    from k8s_rdma.core.step import NetnsRef, Step, VfHome
-    from k8s_rdma.sim.fake_machine import Device, FakeMachine, FakePf, Function
+    from k8s_rdma.core.step import NetnsRef, Step
+    from k8s_rdma.sim.fake_function import FakePf, Function
+    from k8s_rdma.sim.fake_machine import FakeMachine
+
+_LINK_STATES = {LinkState.AUTO: "Follow", LinkState.ENABLE: "Up", LinkState.DISABLE: "Down"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,10 +108,11 @@ class FakeKernel:
         try:
             with self.machine.lock:
                 function = self.machine.function(vf)
-                if function.device.place != HOST or function.rdma_place != HOST:
+                if not function.is_netdev or (function.device.place, function.rdma_place) != (HOST, HOST):
                     msg = f"VF {vf.index} of PF {vf.pf}: not in the host's namespace, so it is not reset"
                     raise KernelError(msg)
-                function.min_tx_rate_mbps = function.max_tx_rate_mbps = function.vlan = 0
+                function.min_tx_rate_mbps = function.max_tx_rate_mbps = 0
+                function.settings.vlan = Vlan(0)
                 function.device.up, function.device.addresses, function.device.routes = False, (), ()
         finally:
             self.machine.changed()
@@ -145,17 +152,14 @@ class FakeKernel:
         match step:
             case SetRates():
                 return self._set_rates(step)
-            case GiveVf():
-                return self._give(step)
-            case BringHome():
-                return self._bring_home(step)
+            case GiveVf() | BringHome() | BindVf() | UnbindVf():
+                return fake_moves.move(self.machine, step)
             case ConfigureInterface():
                 return self._configure(step)
             case ClearInterface():
                 return self._clear(step)
-            case ConfigureVfs() | BindVf() | UnbindVf():
-                msg = f"{type(step).__name__}: not known here"
-                raise KernelError(msg)
+            case ConfigureVfs():
+                return fake_settings.configure(self.machine, step)
 
     def _set_rates(self, step: SetRates) -> Iterator[None]:
         functions = {rate.index: self.machine.function(VfRef(step.pf, rate.index)) for rate in step.rates}
@@ -171,36 +175,6 @@ class FakeKernel:
             if (function.min_tx_rate_mbps, function.max_tx_rate_mbps) != wanted:
                 yield
                 function.min_tx_rate_mbps, function.max_tx_rate_mbps = wanted
-
-    def _give(self, step: GiveVf) -> Iterator[None]:
-        function = self.machine.function(step.vf)
-        device, target = function.device, self.machine.inode(step.netns)
-        if device.place not in (HOST, target):
-            where = self.machine.where(device.place)
-            msg = f"VF {step.vf.index} of PF {step.vf.pf}: wanted in {step.netns.path}, but it is in {where}"
-            raise KernelError(msg)
-        if function.rdma_device and function.rdma_place != target:
-            yield
-            function.rdma_place = target
-        if (device.place, device.name) != (target, step.ifname):
-            yield
-            self.machine.move(device, target, step.ifname)
-
-    def _bring_home(self, step: BringHome) -> Iterator[None]:
-        function = self.machine.function(step.vf)
-        device = function.device
-        if device.place not in (HOST, step.netns.inode):
-            return  # it serves another namespace meanwhile
-        if function.rdma_place != HOST:
-            yield
-            function.rdma_place = HOST
-        if (device.place, device.name) != (HOST, step.home.name):
-            yield
-            self.machine.move(device, HOST, step.home.name)
-        if not _is_as_at_home(device, step.home):
-            yield
-            device.mac, device.mtu = step.home.mac, step.home.mtu
-            device.up, device.addresses, device.routes = False, (), ()
 
     def _configure(self, step: ConfigureInterface) -> Iterator[None]:
         device = self.machine.device(step.netns, step.ifname)
@@ -236,24 +210,40 @@ class FakeKernel:
             pci=pf.pci,
             link_mbps=self.machine.links[pf.pci],
             driver=pf.driver,
-            vfs=tuple(_observe_vf(index, functions[VfRef(pf.pci, index)]) for index in range(pf.vfs)),
+            vfs=tuple(_observe_vf(index, functions[VfRef(pf.pci, index)], pf.mtu) for index in range(pf.vfs)),
+            mtu=pf.mtu,
+            link_type=pf.link_type,
+            takes=pf.taken(),
         )
 
 
-def _observe_vf(index: int, function: Function) -> Vf:
-    device = function.device
+def _observe_vf(index: int, function: Function, pf_mtu: int) -> Vf:
+    device, settings = function.device, function.settings
+    at_home = function.is_netdev and device.place == HOST
     return Vf(
         index=index,
         pci=function.pci,
-        netdev=device.name if device.place == HOST else None,
-        mac=device.mac,
-        mtu=device.mtu,
+        netdev=device.name if at_home else None,
+        mac=device.mac if at_home else settings.guid or settings.mac,
+        mtu=device.mtu if at_home else pf_mtu,
         min_tx_rate_mbps=function.min_tx_rate_mbps,
         max_tx_rate_mbps=function.max_tx_rate_mbps,
-        vlan=function.vlan,
-        rdma_device=function.rdma_device if function.rdma_place == HOST else None,
+        vlan=settings.vlan.id,
+        qos=settings.vlan.qos,
+        vlan_proto=settings.vlan.proto if settings.vlan.id or settings.vlan.qos else "N/A",
+        spoof_check="ON" if settings.spoof_check else "OFF",
+        trust="ON" if settings.trust else "OFF",
+        link_state=_LINK_STATES[settings.link_state],
+        rdma_device=function.rdma_device if function.is_netdev and function.rdma_place == HOST else None,
+        admin_mac=settings.guid or settings.mac,
+        driver=function.driver,
+        unusable=_unusable(function),
     )
 
 
-def _is_as_at_home(device: Device, home: VfHome) -> bool:
-    return (device.mac, device.mtu, device.up, device.addresses) == (home.mac, home.mtu, False, ())
+def _unusable(function: Function) -> str:
+    if function.is_netdev:
+        return ""
+    if not function.driver:
+        return "no driver is bound to it"
+    return f"it is bound to {function.driver}, which makes no netdev"

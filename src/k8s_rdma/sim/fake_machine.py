@@ -2,79 +2,30 @@
 
 Its VFs are physical ones: a netdev whose namespace dies comes back to the host's namespace by itself,
 under its last name or, if that is taken, as `dev<n>` (Linux `net/core/dev.c`, `default_device_exit_net`).
-A netdev that moves goes down and loses addresses and routes (`__dev_change_net_namespace`).
+A netdev that moves goes down and loses addresses and routes (`__dev_change_net_namespace`). A VF that no
+driver or another one than the kernel's own drives has no netdev; it gets a new one when that drives it again.
 """
 
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.kernel import VfCounters
-from k8s_rdma.core.step import NetnsRef, Route, VfRef
+from k8s_rdma.core.step import NetnsRef, VfRef
 from k8s_rdma.errors import KernelError
+from k8s_rdma.sim.fake_function import HOST, Device, Interface, function_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from k8s_rdma.core.ids import PciAddress
     from k8s_rdma.core.kernel import Unreadable
-
-HOST = 0
-"""The place of everything in the host's namespace."""
+    from k8s_rdma.sim.fake_function import FakePf, Function
 
 FIRST_INODE = 4026532000
 """Where the kernel's own numbers for namespaces begin, about (`include/linux/proc_ns.h`)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FakePf:
-    """A PF to pretend: VF i is netdev `<name>v<i>`, and with `rdma` RDMA device `<name>r<i>`."""
-
-    name: str
-    pci: PciAddress
-    vfs: int
-    link_mbps: int | None = 100_000
-    driver: str = "fake"
-    rdma: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Interface:
-    """A netdev as `ip link`, `ip address` and `ip route` would show it."""
-
-    mac: str
-    mtu: int
-    up: bool
-    addresses: tuple[str, ...]
-    routes: tuple[Route, ...]
-
-
-@dataclass(slots=True, kw_only=True)
-class Device:
-    """A netdev; `place` is its namespace's inode."""
-
-    name: str
-    mac: str
-    mtu: int = 1500
-    place: int = HOST
-    up: bool = False
-    addresses: tuple[str, ...] = ()
-    routes: tuple[Route, ...] = ()
-
-
-@dataclass(slots=True, kw_only=True)
-class Function:
-    """A VF: its netdev, its RDMA device if it has one, and what is programmed on its PF for it."""
-
-    pci: PciAddress
-    device: Device
-    rdma_device: str | None
-    rdma_place: int = HOST
-    min_tx_rate_mbps: int = 0
-    max_tx_rate_mbps: int = 0
-    vlan: int = 0
 
 
 class FakeMachine:
@@ -95,7 +46,7 @@ class FakeMachine:
         self.hidden: frozenset[PciAddress] = frozenset()
         self.silent = ""
         self.functions = {
-            VfRef(pf.pci, index): _function(pf, number, index)
+            VfRef(pf.pci, index): function_of(pf, number, index)
             for number, pf in enumerate(self.pfs.values())
             for index in range(pf.vfs)
         }
@@ -124,7 +75,7 @@ class FakeMachine:
                     self._devices.remove(device)
                     continue
                 taken = self.find(device.name, HOST) is not None
-                self.move(device, HOST, self._free_name() if taken else device.name)
+                self.move(device, HOST, self._free_name("dev") if taken else device.name)
             for function in self.functions.values():
                 if function.rdma_place == netns.inode:
                     function.rdma_place = HOST
@@ -139,6 +90,13 @@ class FakeMachine:
         """Let someone else make an interface, in the host's namespace by default."""
         with self.lock:
             self._devices.append(Device(name=name, mac="02:ff:ff:ff:ff:ff", place=_place(netns)))
+        self.changed()
+
+    def remove_interface(self, name: str) -> None:
+        """Let someone else take an interface of theirs away from the host's namespace."""
+        with self.lock:
+            device = self.device(None, name)
+            self._devices = [each for each in self._devices if each is not device]
         self.changed()
 
     def alter_interface(
@@ -196,7 +154,7 @@ class FakeMachine:
         """Let a PF have only so many VFs; the others vanish, wherever they are."""
         self.pfs[pci] = replace(self.pfs[pci], vfs=but)
         for vf in [each for each in self.functions if each.pf == pci and each.index >= but]:
-            self._devices.remove(self.functions.pop(vf).device)
+            self.take_netdev(self.functions.pop(vf))
             del self.counters[vf]
         self.changed()
 
@@ -260,32 +218,29 @@ class FakeMachine:
             device.up, device.addresses, device.routes = False, (), ()
         device.place, device.name = place, name
 
+    def take_netdev(self, function: Function) -> None:
+        """Let a VF have no netdev, as when its driver leaves; nor an RDMA device."""
+        self._devices = [each for each in self._devices if each is not function.device]
+        function.rdma_place = HOST
+
+    def make_netdev(self, function: Function) -> None:
+        """Let the kernel's driver make a VF's netdev, as when it begins to drive it.
+
+        It bears the MAC that the PF has for the VF, or a new one where it has none.
+        """
+        mac = function.own_mac()
+        function.device = Device(name=self._free_name("eth"), mac=mac)
+        self._devices.append(function.device)
+
     def where(self, place: int) -> str:
         """A namespace in words."""
         return f"namespace {self._namespaces[place]}" if place else "the host's namespace"
 
-    def _free_name(self) -> str:
+    def _free_name(self, prefix: str) -> str:
         number = 0
-        while self.find(f"dev{number}", HOST):
+        while self.find(f"{prefix}{number}", HOST):
             number += 1
-        return f"dev{number}"
-
-
-def _function(pf: FakePf, number: int, index: int) -> Function:
-    return Function(
-        pci=_vf_pci(pf.pci, index),
-        device=Device(
-            name=f"{pf.name}v{index}", mac=f"02:fa:00:{number:02x}:{index >> 8:02x}:{index & 255:02x}"
-        ),
-        rdma_device=f"{pf.name}r{index}" if pf.rdma else None,
-    )
-
-
-def _vf_pci(pf: PciAddress, index: int) -> PciAddress:
-    """The PF's bus plus one and onwards, eight VFs a device, 32 devices a bus."""
-    domain, bus, rest = pf.split(":")
-    number = (int(bus, 16) + 1 + 16 * int(rest[-1])) * 256 + index
-    return PciAddress(f"{domain}:{number >> 8 & 255:02x}:{number >> 3 & 31:02x}.{number & 7}")
+        return f"{prefix}{number}"
 
 
 def _place(netns: NetnsRef | None) -> int:
