@@ -31,6 +31,7 @@ class Vf:
     mac: its netdev's while that is at home, else the one that the PF has for it: on InfiniBand the port GUID,
         empty when that is not known.
     admin_mac: the MAC that the PF has for it (`ip link show dev PF`); empty where that is not known.
+    node_guid: InfiniBand: as `ip link` prints it; empty where that is not known.
     driver: what drives its PCI function; empty where nothing does, or that is not known.
     unusable: why it cannot be given to a pod although its netdev is at home; empty when it can.
     Rates in Mb/s, 0 as in `VfRate`. The other fields are those of `IFLA_VFINFO_LIST` and of
@@ -54,6 +55,7 @@ class Vf:
     rate_group: int = 0
     rdma_device: str | None = None
     admin_mac: str = ""
+    node_guid: str = ""
     driver: str = ""
     unusable: str = ""
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from k8s_rdma.core.ids import PciAddress
     from k8s_rdma.core.ledger import AllocatedInterface, Receipt
-    from k8s_rdma.core.step import Step, VfConfig
+    from k8s_rdma.core.step import Step, VfConfig, VfHome
 
 Addressing = tuple[tuple[str, ...], tuple[Route, ...]]
 """The addresses (CIDR form) and routes of one interface."""
@@ -64,13 +64,14 @@ def _rates(interfaces: Iterable[AllocatedInterface]) -> Iterable[Step]:
 
 
 def _settings(interfaces: Iterable[AllocatedInterface]) -> Iterable[Step]:
-    by_pf: dict[PciAddress, list[tuple[VfConfig, VfConfig]]] = {}
+    by_pf: dict[PciAddress, list[tuple[VfConfig, VfConfig, VfHome]]] = {}
     for interface in interfaces:
         if interface.config is not None and interface.previous is not None:
-            by_pf.setdefault(interface.vf.pf, []).append((interface.config, interface.previous))
-    for pf, pairs in by_pf.items():
-        configs, previous = zip(*pairs, strict=True)
-        yield ConfigureVfs(pf=pf, configs=configs, previous=previous)
+            settings = interface.config, interface.previous, interface.home
+            by_pf.setdefault(interface.vf.pf, []).append(settings)
+    for pf, settings_of in by_pf.items():
+        configs, previous, homes = zip(*settings_of, strict=True)
+        yield ConfigureVfs(pf=pf, configs=configs, previous=previous, homes=homes)
 
 
 def _hand_over(receipt: Receipt, interface: AllocatedInterface) -> GiveVf | BindVf:
@@ -81,6 +82,7 @@ def _hand_over(receipt: Receipt, interface: AllocatedInterface) -> GiveVf | Bind
             driver=interface.options.driver,
             kernel_driver=interface.kernel_driver,
             home=interface.home,
+            mac=interface.options.mac,
         )
     return GiveVf(
         vf=interface.vf,

@@ -78,6 +78,7 @@ class VfConfig:
     """What the PF holds for a VF besides its rates; None leaves that as it is.
 
     mac: administrative, `aa:bb:cc:dd:ee:ff`. guid: of the port and the node, `aa:bb:cc:dd:ee:ff:00:11`.
+    node_guid: the node's where that is another than the port's; of no meaning without `guid`.
     """
 
     index: int
@@ -87,6 +88,7 @@ class VfConfig:
     spoof_check: bool | None = None
     link_state: LinkState | None = None
     guid: str | None = None
+    node_guid: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,16 +96,19 @@ class ConfigureVfs:
     """Have a PF hold these settings for some of its VFs, and read them back (once, as with rates).
 
     previous: of the same VFs in the same order, of each what is set now where `configs` sets anything.
+    homes: what their netdevs are at home, in that order, where a GUID is set: a driver takes one when it is
+        bound, so that a VF at home is bound anew, and its netdev is then what it was.
     """
 
     pf: PciAddress
     configs: tuple[VfConfig, ...]
     previous: tuple[VfConfig, ...]
+    homes: tuple[VfHome, ...] = ()
 
     @property
     def inverse(self) -> ConfigureVfs:
         """The settings of before."""
-        return ConfigureVfs(pf=self.pf, configs=self.previous, previous=self.configs)
+        return ConfigureVfs(pf=self.pf, configs=self.previous, previous=self.configs, homes=self.homes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +116,7 @@ class BindVf:
     """Have a VF's PCI function driven by another driver, which makes no netdev (`driver_override`).
 
     pci: the VF's own address. driver: such as `vfio-pci`. kernel_driver: what drives it at home.
+    mac: the one that its PF was told to give it meanwhile; None for that of home.
     """
 
     vf: VfRef
@@ -118,6 +124,7 @@ class BindVf:
     driver: str
     kernel_driver: str
     home: VfHome
+    mac: str | None = None
 
     @property
     def inverse(self) -> UnbindVf:
@@ -128,6 +135,7 @@ class BindVf:
             driver=self.driver,
             kernel_driver=self.kernel_driver,
             home=self.home,
+            mac=self.mac,
         )
 
 
@@ -143,6 +151,7 @@ class UnbindVf:
     driver: str
     kernel_driver: str
     home: VfHome
+    mac: str | None = None
 
     @property
     def inverse(self) -> BindVf:
@@ -153,6 +162,7 @@ class UnbindVf:
             driver=self.driver,
             kernel_driver=self.kernel_driver,
             home=self.home,
+            mac=self.mac,
         )
 
 
