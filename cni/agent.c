@@ -71,16 +71,24 @@ static void put_header(const struct request *request, uint64_t deadline_ms)
     put(request->frame + 16, deadline_ms, 8);
 }
 
-/* A send timeout bounds the wait for a place in the agent's backlog (af_unix.c, unix_stream_connect). */
-static bool connect_agent(struct exchange *x, uint32_t timeout_ms)
+/* A send timeout bounds the wait for a place in the agent's backlog (af_unix.c, unix_stream_connect); one of
+ * zero would be none. */
+static int connect_within(struct exchange *x)
 {
-    struct timeval limit = {.tv_sec = timeout_ms / 1000, .tv_usec = timeout_ms % 1000 * 1000};
+    uint64_t left = left_ms(x->deadline_ms);
+    struct timeval limit = {.tv_sec = (time_t)(left / 1000), .tv_usec = (suseconds_t)(left % 1000 * 1000 + 1)};
+    int status = setsockopt(x->fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+    return status != 0 ? status : connect(x->fd, (struct sockaddr *)&x->address, sizeof x->address);
+}
+
+static bool connect_agent(struct exchange *x)
+{
     x->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (x->fd < 0 || setsockopt(x->fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit) != 0)
+    if (x->fd < 0)
         return unreachable(x, "socket", errno);
     int status;
     do
-        status = connect(x->fd, (struct sockaddr *)&x->address, sizeof x->address);
+        status = connect_within(x);
     while (status != 0 && errno == EINTR);
     if (status != 0 && errno == EAGAIN)
         return too_slow(x, "connect");
@@ -168,7 +176,7 @@ bool ask_agent(const char *run_dir, uint32_t timeout_ms, struct request request,
     size_t size = REQUEST_HEADER_SIZE + request.env_size + request.stdin_size;
     snprintf(x.address.sun_path, sizeof x.address.sun_path, "%s" SOCKET_NAME, run_dir);
     put_header(&request, x.deadline_ms);
-    bool answered = connect_agent(&x, timeout_ms)
+    bool answered = connect_agent(&x)
         && send_all(&x, (struct span){request.frame, request.frame + size}, request.netns)
         && receive_reply(&x, reply);
     if (x.fd >= 0)

@@ -3,9 +3,6 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
-
-#include "io.h"
 
 bool fail(struct cni_error *error, enum cni_code code, const char *format, ...)
 {
@@ -25,15 +22,14 @@ void explain(struct cni_error *error, const char *call, int number)
     snprintf(error->details, sizeof error->details, "%s: %s", call, strerror(number));
 }
 
-void print_error(const struct cni_error *error, struct span cni_version)
+struct span error_document(const struct cni_error *error, const char *cni_version)
 {
     /* An escaped byte takes six at most. */
     char msg[6 * sizeof error->msg], details[6 * sizeof error->details];
     static char out[sizeof msg + sizeof details + 256];
     json_quote(error->msg, msg, sizeof msg);
     json_quote(error->details, details, sizeof details);
-    int length = snprintf(out, sizeof out, "{\"cniVersion\":%.*s,\"code\":%d,\"msg\":%s,\"details\":%s}\n",
-                          (int)(cni_version.end - cni_version.at), (const char *)cni_version.at,
-                          (int)error->code, msg, details);
-    write_all(STDOUT_FILENO, (struct span){(unsigned char *)out, (unsigned char *)out + length});
+    int length = snprintf(out, sizeof out, "{\"cniVersion\":\"%s\",\"code\":%d,\"msg\":%s,\"details\":%s}\n",
+                          cni_version, (int)error->code, msg, details);
+    return (struct span){(unsigned char *)out, (unsigned char *)out + length};
 }

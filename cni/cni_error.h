@@ -4,12 +4,15 @@
 
 #include "json.h"
 
+/* CNI_NOT_AVAILABLE: of STATUS alone, "the plugin is not available (i.e. cannot service ADD requests)". */
 enum cni_code {
+    CNI_INCOMPATIBLE_VERSION = 1,
     CNI_INVALID_ENVIRONMENT = 4,
     CNI_IO_FAILURE = 5,
     CNI_DECODING_FAILURE = 6,
     CNI_INVALID_NETWORK_CONFIG = 7,
     CNI_TRY_AGAIN_LATER = 11,
+    CNI_NOT_AVAILABLE = 50,
 };
 
 /* msg: one line that an operator can act on. details: more, may be empty. */
@@ -26,7 +29,7 @@ bool fail(struct cni_error *error, enum cni_code code, const char *format, ...)
 /* Adds what strerror(3) says of `number` to the details, after the name of the call that failed. */
 void explain(struct cni_error *error, const char *call, int number);
 
-/* Prints the error on standard output; `cni_version` is a JSON string, quotes and all. */
-void print_error(const struct cni_error *error, struct span cni_version);
+/* The error as JSON; the bytes last as long as the program. */
+struct span error_document(const struct cni_error *error, const char *cni_version);
 
 #endif

@@ -238,25 +238,13 @@ struct span json_body(struct span string)
     return (struct span){string.at + 1, string.end - 1};
 }
 
-/* Whether the string begins with `text`; what follows is left in `body`. */
-static bool take_text(struct span *body, const char *text)
-{
-    for (; *text; text++)
-        if (json_next_char(body) != (unsigned char)*text)
-            return false;
-    return true;
-}
-
-bool json_starts_with(struct span string, const char *text)
-{
-    struct span body = json_body(string);
-    return take_text(&body, text);
-}
-
 bool json_equals(struct span string, const char *text)
 {
     struct span body = json_body(string);
-    return take_text(&body, text) && body.at == body.end;
+    for (; *text; text++)
+        if (json_next_char(&body) != (unsigned char)*text)
+            return false;
+    return body.at == body.end;
 }
 
 /* The UTF-8 form of a code point that is no surrogate; how many bytes. */

@@ -41,9 +41,8 @@ struct span json_body(struct span string);
  * JSON_END or JSON_INVALID. */
 uint32_t json_next_char(struct span *body);
 
-/* Whether a string says exactly `text`, or begins with it (ASCII). */
+/* Whether a string says exactly `text` (ASCII). */
 bool json_equals(struct span string, const char *text);
-bool json_starts_with(struct span string, const char *text);
 
 /* Copies a string as NUL-terminated UTF-8; false when it is no string, does not fit, holds a NUL or a lone
  * surrogate. */

@@ -11,7 +11,6 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -19,11 +18,11 @@
 #include "agent.h"
 #include "io.h"
 #include "netconf.h"
+#include "version.h"
 
-/* As in src/k8s_rdma/wire/cni_result.py. libcni takes a configuration without cniVersion for 0.1.0. */
-#define SUPPORTED_VERSIONS "\"0.1.0\",\"0.2.0\",\"0.3.0\",\"0.3.1\",\"0.4.0\",\"1.0.0\",\"1.1.0\""
-
-enum verb { VERB_UNKNOWN, ADD, DEL, CHECK, STATUS, GC, VERSION };
+/* How long the runtime may take to hand over its input, and again to take the answer; and how long STATUS
+ * waits for the agent: kubelet asks every 5 s and gives up the runtime after 30. */
+enum { RUNTIME_TIMEOUT_MS = 10 * 1000, STATUS_TIMEOUT_MS = 10 * 1000 };
 
 /* Whether something of ours was ever given to the container. UNKNOWN: the directory cannot be read. */
 enum marker { MARKER_UNKNOWN, MARKER_ABSENT, MARKER_PRESENT };
@@ -41,50 +40,11 @@ struct call {
 /* Room for the largest request and the byte that shows that stdin is larger. Untouched pages cost nothing. */
 static unsigned char frame[REQUEST_HEADER_SIZE + MAX_ENV_SIZE + MAX_STDIN_SIZE + 1];
 
-static const char *variable(const char *name)
-{
-    const char *value = getenv(name);
-    return value ? value : "";
-}
-
-static bool read_verb(struct call *call)
-{
-    static const char *const names[] = {
-        [ADD] = "ADD", [DEL] = "DEL", [CHECK] = "CHECK", [STATUS] = "STATUS", [GC] = "GC", [VERSION] = "VERSION",
-    };
-    const char *command = variable("CNI_COMMAND");
-    for (enum verb verb = ADD; verb <= VERSION; verb++)
-        if (strcmp(command, names[verb]) == 0)
-            call->verb = verb;
-    if (call->verb != VERB_UNKNOWN)
-        return true;
-    return fail(&call->error, CNI_INVALID_ENVIRONMENT,
-                "CNI_COMMAND is '%s', not ADD, DEL, CHECK, STATUS, GC or VERSION; "
-                "this program is run by container runtimes",
-                command);
-}
-
-/* Appends the CNI_* variables to the frame, each with its NUL. */
-static bool read_environment(struct call *call)
-{
-    for (char **entry = environ; *entry; entry++) {
-        if (strncmp(*entry, "CNI_", 4) != 0)
-            continue;
-        size_t size = strlen(*entry) + 1;
-        if (call->request.env_size + size > MAX_ENV_SIZE)
-            return fail(&call->error, CNI_INVALID_ENVIRONMENT, "the CNI_* variables exceed %d bytes together, at %.32s",
-                        MAX_ENV_SIZE, *entry);
-        memcpy(frame + REQUEST_HEADER_SIZE + call->request.env_size, *entry, size);
-        call->request.env_size += size;
-    }
-    return true;
-}
-
 /* Appends standard input to the frame and reads it as the network configuration. VERSION may come without. */
 static bool read_input(struct call *call)
 {
     unsigned char *input = frame + REQUEST_HEADER_SIZE + call->request.env_size;
-    ssize_t size = read_all(STDIN_FILENO, input, MAX_STDIN_SIZE + 1, FOREVER);
+    ssize_t size = read_all(STDIN_FILENO, input, MAX_STDIN_SIZE + 1, now_ms() + RUNTIME_TIMEOUT_MS);
     if (size < 0) {
         explain(&call->error, "read", errno);
         return fail(&call->error, CNI_IO_FAILURE, "the network configuration cannot be read from standard input");
@@ -97,20 +57,13 @@ static bool read_input(struct call *call)
     return netconf_read(&call->conf, (struct span){input, input + size}, &call->error);
 }
 
-static bool is_alphanumeric(char c)
+static bool read_call(struct call *call)
 {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
-}
-
-/* A container ID becomes a file name, so it is checked first (CNI specification 1.1.0, section 2). */
-static bool check_container_id(struct call *call)
-{
-    const char *id = variable("CNI_CONTAINERID");
-    bool valid = is_alphanumeric(id[0]);
-    for (const char *c = id; valid && *c; c++)
-        valid = is_alphanumeric(*c) || strchr("_.-", *c);
-    return valid || fail(&call->error, CNI_INVALID_ENVIRONMENT,
-                         "CNI_CONTAINERID is '%s': expected a letter or digit, then letters, digits, _ . or -", id);
+    return read_verb(&call->verb, &call->error)
+        && copy_variables(frame + REQUEST_HEADER_SIZE, MAX_ENV_SIZE, &call->request.env_size, &call->error)
+        && read_input(call)
+        && check_version(call->conf.cni_version, call->verb, &call->error)
+        && check_variables(call->verb, &call->error);
 }
 
 static enum marker find_marker(const char *run_dir)
@@ -129,22 +82,34 @@ static enum marker find_marker(const char *run_dir)
     return reason == ENOENT ? MARKER_ABSENT : MARKER_UNKNOWN;
 }
 
+/* Whether the container certainly never got anything by way of the agent. Where no marker can be looked for
+ * (the agent has not run since the boot, or is uninstalled), the annotations tell, which a runtime keeps
+ * from the sandbox's start on; with a delegate they do not, since then every pod has something. */
+static bool has_nothing(const struct netconf *conf)
+{
+    enum marker marker = find_marker(conf->run_dir);
+    if (marker == MARKER_UNKNOWN)
+        return conf->wish == WISH_NOTHING && !conf->delegate;
+    return marker == MARKER_ABSENT;
+}
+
 /* Who answers; nobody is asked about a pod that certainly has and wants nothing of ours. A container in
- * CHECK was added before, so without a marker and without annotations it holds nothing either. */
+ * CHECK was added before, so without a marker and without annotations it holds nothing either. Only a
+ * network's only plugin has a delegate: then no pod starts without the agent, which STATUS has to tell. */
 static enum answer decide(const struct call *call)
 {
+    const struct netconf *conf = &call->conf;
     switch (call->verb) {
     case VERSION:
         return SAY_VERSIONS;
     case STATUS:
-        return SAY_NOTHING;
+        return conf->delegate ? ASK_AGENT : SAY_NOTHING;
     case ADD:
-        return call->conf.prev_result.at && call->conf.wish == WISH_NOTHING ? SAY_PREV_RESULT : ASK_AGENT;
+        return conf->prev_result.at && conf->wish == WISH_NOTHING && !conf->delegate ? SAY_PREV_RESULT : ASK_AGENT;
     case DEL:
-        return find_marker(call->conf.run_dir) == MARKER_ABSENT ? SAY_NOTHING : ASK_AGENT;
+        return has_nothing(conf) ? SAY_NOTHING : ASK_AGENT;
     case CHECK:
-        return call->conf.wish != WISH_SOMETHING && find_marker(call->conf.run_dir) == MARKER_ABSENT ? SAY_NOTHING
-                                                                                                    : ASK_AGENT;
+        return conf->wish != WISH_SOMETHING && has_nothing(conf) ? SAY_NOTHING : ASK_AGENT;
     default:
         return ASK_AGENT;
     }
@@ -176,24 +141,21 @@ static bool read_netns(struct call *call)
 
 static bool ask(struct call *call, struct reply *reply)
 {
-    return read_netns(call)
-        && ask_agent(call->conf.run_dir, call->conf.timeout_ms, call->request, reply, &call->error);
-}
-
-static struct span versions(struct span cni_version)
-{
-    static char text[256];
-    int length = snprintf(text, sizeof text, "{\"cniVersion\":%.*s,\"supportedVersions\":[" SUPPORTED_VERSIONS "]}\n",
-                          (int)(cni_version.end - cni_version.at), (const char *)cni_version.at);
-    return (struct span){(unsigned char *)text, (unsigned char *)text + length};
+    uint32_t timeout_ms = call->conf.timeout_ms;
+    if (call->verb == STATUS && timeout_ms > STATUS_TIMEOUT_MS)
+        timeout_ms = STATUS_TIMEOUT_MS;
+    if (!read_netns(call))
+        return false;
+    if (ask_agent(call->conf.run_dir, timeout_ms, call->request, reply, &call->error))
+        return true;
+    if (call->verb == STATUS)
+        call->error.code = CNI_NOT_AVAILABLE;
+    return false;
 }
 
 static bool serve(struct call *call, struct reply *reply)
 {
-    if (!read_verb(call) || !read_environment(call) || !read_input(call))
-        return false;
-    bool of_container = call->verb == ADD || call->verb == DEL || call->verb == CHECK;
-    if (of_container && !check_container_id(call))
+    if (!read_call(call))
         return false;
     switch (decide(call)) {
     case SAY_NOTHING:
@@ -202,7 +164,7 @@ static bool serve(struct call *call, struct reply *reply)
         reply->standard_output = call->conf.prev_result;
         return true;
     case SAY_VERSIONS:
-        reply->standard_output = versions(call->conf.cni_version);
+        reply->standard_output = version_document(call->conf.cni_version);
         return true;
     default:
         return ask(call, reply);
@@ -216,10 +178,9 @@ int main(void)
     signal(SIGPIPE, SIG_IGN);
     netconf_init(&call.conf);
     if (!serve(&call, &reply)) {
-        print_error(&call.error, call.conf.cni_version);
-        return EXIT_FAILURE;
+        reply.standard_output = error_document(&call.error, error_version(call.conf.cni_version));
+        reply.exit_status = EXIT_FAILURE;
     }
-    if (!write_all(STDOUT_FILENO, reply.standard_output))
-        return EXIT_FAILURE;
-    return reply.exit_status;
+    return write_all(STDOUT_FILENO, reply.standard_output, now_ms() + RUNTIME_TIMEOUT_MS) ? reply.exit_status
+                                                                                         : EXIT_FAILURE;
 }

@@ -9,16 +9,17 @@ enum { DEFAULT_TIMEOUT_MS = 60 * 1000, MAX_TIMEOUT_MS = 3600 * 1000 };
 
 void netconf_init(struct netconf *conf)
 {
-    static const unsigned char version[] = "\"1.1.0\"";
     *conf = (struct netconf){
-        .cni_version = {version, version + sizeof version - 1},
         .timeout_ms = DEFAULT_TIMEOUT_MS,
         .run_dir = "/run/k8s-rdma",
     };
 }
 
+/* libcni takes a configuration without cniVersion for the first version. */
 static bool read_cni_version(struct netconf *conf, struct span value, struct cni_error *error)
 {
+    static const unsigned char first[] = "\"0.1.0\"";
+    conf->cni_version = (struct span){first, first + sizeof first - 1};
     if (!value.at)
         return true;
     if (!json_is(value, '"') || value.end - value.at > MAX_VERSION_BYTES)
@@ -69,6 +70,13 @@ static bool asks_for_none(struct span value)
     return seen != 1;
 }
 
+/* Of our annotations these two ask; others tell what was given (wire/annotation.py, agent/wanted.py). */
+static bool asks(struct span key, struct span value)
+{
+    return json_equals(key, "k8s-rdma.io/placement")
+        || (json_equals(key, "rdma_interfaces_required") && !asks_for_none(value));
+}
+
 /* Go writes a map that was never made as null: a sandbox without annotations. */
 static enum wish read_wish(struct span text)
 {
@@ -79,12 +87,9 @@ static enum wish read_wish(struct span text)
     if (!json_is(annotations, '{'))
         return WISH_UNKNOWN;
     struct span key, value;
-    while (json_next_member(&annotations, &key, &value)) {
-        if (json_starts_with(key, "k8s-rdma.io/"))
+    while (json_next_member(&annotations, &key, &value))
+        if (asks(key, value))
             return WISH_SOMETHING;
-        if (json_equals(key, "rdma_interfaces_required") && !asks_for_none(value))
-            return WISH_SOMETHING;
-    }
     return WISH_NOTHING;
 }
 
@@ -100,6 +105,8 @@ bool netconf_read(struct netconf *conf, struct span text, struct cni_error *erro
     struct span prev_result = json_member(text, "prevResult");
     if (json_is(prev_result, '{'))
         conf->prev_result = prev_result;
+    struct span delegate = json_member(text, "delegate");
+    conf->delegate = delegate.at && !json_is(delegate, 'n');
     conf->wish = read_wish(text);
     return read_cni_version(conf, json_member(text, "cniVersion"), error)
         && read_run_dir(conf, json_member(text, "runDir"), error)

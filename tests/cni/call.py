@@ -13,6 +13,7 @@ DEADLINE_S = 60
 CONTAINER = "c0ffee"
 ANNOTATIONS = "io.kubernetes.cri.pod-annotations"
 PREV_RESULT = {"cniVersion": "1.1.0", "interfaces": [{"name": "eth0", "mac": "02:00:00:00:00:01"}], "ips": []}
+NETNS = "/var/run/netns/k8srdma-never-made"
 WISH = {"rdma_interfaces_required": '[{"min_tx_rate": 15000}]'}
 
 
@@ -42,7 +43,7 @@ class Program:
     def __call__(self, command: str, stdin: bytes | dict, *, env: dict | None = None, **options) -> Outcome:
         """One call; nothing may come on standard error. `env` adds variables, None takes one away."""
         environment = {"CNI_COMMAND": command, "CNI_CONTAINERID": CONTAINER, "CNI_IFNAME": "eth0"}
-        environment |= env or {}
+        environment |= {"CNI_NETNS": NETNS} | (env or {})
         done = subprocess.run(
             [self.path],
             input=stdin if isinstance(stdin, bytes) else json.dumps(stdin).encode(),
@@ -64,5 +65,5 @@ def netconf(run_dir: Path, **keys: Any) -> dict[str, Any]:
 
 def chained(run_dir: Path, annotations: Any = None, **keys: Any) -> dict[str, Any]:
     """Behind another plugin, of a pod with these annotations."""
-    delivered = {"runtimeConfig": {ANNOTATIONS: annotations}}
-    return netconf(run_dir, prevResult=PREV_RESULT, **(delivered | keys))
+    delivered = {"runtimeConfig": {ANNOTATIONS: annotations}, "prevResult": PREV_RESULT}
+    return netconf(run_dir, **(delivered | keys))

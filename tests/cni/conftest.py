@@ -50,6 +50,14 @@ def run_dir() -> Iterator[Path]:
 
 
 @pytest.fixture
+def own_run_dir(run_dir: Path) -> Path:
+    """One that a test may take away."""
+    directory = run_dir / "own"
+    (directory / "attachments").mkdir(parents=True)
+    return directory
+
+
+@pytest.fixture
 def agent(run_dir: Path) -> Iterator[ScriptedAgent]:
     """An agent that listens and answers every request with the error `asked`."""
     with ScriptedAgent(run_dir / "cni.sock") as agent:

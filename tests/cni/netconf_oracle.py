@@ -42,6 +42,7 @@ class Found:
     wish: int
     timeout_ms: int
     run_dir: bytes
+    delegate: bool
     version: str | None
     prev_result: Members | None
 
@@ -77,6 +78,7 @@ def look(data: bytes) -> Found | int:
         wish=wish_of(document),
         timeout_ms=int(timeout.text),
         run_dir=run_dir.encode(),
+        delegate=document.last("delegate") is not None,
         version=None if version is ABSENT else version,
         prev_result=prev_result if isinstance(prev_result, Members) else None,
     )
@@ -121,7 +123,7 @@ def wish_of(document: Members) -> int:
 
 
 def asks(key: str, value: Any) -> bool:
-    if key.startswith("k8s-rdma.io/"):
+    if key == "k8s-rdma.io/placement":
         return True
     nothing = isinstance(value, str) and "".join(c for c in value if c not in " \t\r\n") in ("", "[]")
     return key == "rdma_interfaces_required" and not nothing

@@ -25,13 +25,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-TEXT = st.text(max_size=4) | st.sampled_from(["/x", "[]", "\ud800", '"\\', "/", " [ ] ", "k8s-rdma.io/p"])
+TEXT = st.text(max_size=4) | st.sampled_from(
+    ["/x", "[]", "\ud800", '"\\', "/", " [ ] ", "k8s-rdma.io/placement"]
+)
 KEYS = TEXT | st.sampled_from(
     [
         "cniVersion",
         "runDir",
         "timeoutMs",
         "prevResult",
+        "delegate",
         "runtimeConfig",
         ANNOTATIONS,
         "rdma_interfaces_required",
@@ -59,6 +62,7 @@ CONFIGURATIONS = st.fixed_dictionaries(
         "timeoutMs": st.integers(-1, 3_600_001) | SCALARS,
         "prevResult": st.dictionaries(KEYS, VALUES, max_size=3) | VALUES,
         "runtimeConfig": st.dictionaries(st.just(ANNOTATIONS) | KEYS, ANNOTATION_MAPS, max_size=2) | VALUES,
+        "delegate": VALUES,
         "args": VALUES,
     },
 )
@@ -146,6 +150,7 @@ class Probe:
             wish=int(values["wish"]),
             timeout_ms=int(values["timeout"]),
             run_dir=bytes.fromhex(values["run_dir"]),
+            delegate=values["delegate"] == "1",
             version=slice_of(data, values.get("version")),
             prev_result=slice_of(data, values.get("prev")),
         )

@@ -15,7 +15,7 @@ import subprocess
 
 import pytest
 
-from cni.call import ANNOTATIONS, CONTAINER, DEADLINE_S, PREV_RESULT, WISH, Program, chained, netconf
+from cni.call import ANNOTATIONS, CONTAINER, DEADLINE_S, NETNS, PREV_RESULT, WISH, Program, chained, netconf
 from k8s_rdma.errors import TRY_AGAIN_LATER
 from k8s_rdma.wire.cni_result import SUPPORTED_VERSIONS
 
@@ -32,6 +32,7 @@ NOTHING_OF_OURS = [
     {"note": '"rdma_interfaces_required": "[{}]"', "other": "k8s-rdma.io/placement"},
     {"nested": {"rdma_interfaces_required": "[{}]"}},
     {"k8s-rdma.io": "no slash"},
+    {"k8s-rdma.io/": "", "k8s-rdma.io/placements": "x", "k8s-rdma.io/network-status": "[{}]"},
     {"K8S-RDMA.IO/placement": "keys know upper case"},
 ]
 SOMETHING_OF_OURS = [
@@ -46,8 +47,7 @@ SOMETHING_OF_OURS = [
     {"rdma_interfaces_required": []},
     {"rdma_interfaces_required": None},
     {"k8s-rdma.io/placement": ""},
-    {"k8s-rdma.io/": ""},
-    {"rdma_interfaces_required": "[]", "k8s-rdma.io/anything": "x"},
+    {"rdma_interfaces_required": "[]", "k8s-rdma.io/placement": "x"},
 ]
 NOT_DELIVERED = [
     {"runtimeConfig": {}},
@@ -82,10 +82,10 @@ def test_version_names_the_version_asked_for(program: Program, asked: str) -> No
     }
 
 
-@pytest.mark.parametrize("stdin", [b"", b"{}"])
-def test_version_names_its_newest_when_none_is_asked_for(program: Program, stdin: bytes) -> None:
+@pytest.mark.parametrize(("stdin", "named"), [(b"", "1.1.0"), (b"{}", "0.1.0")])
+def test_version_names_what_an_input_without_version_stands_for(program, stdin: bytes, named: str) -> None:
     assert json.loads(program("VERSION", stdin).stdout) == {
-        "cniVersion": "1.1.0",
+        "cniVersion": named,
         "supportedVersions": list(SUPPORTED_VERSIONS),
     }
 
@@ -93,6 +93,13 @@ def test_version_names_its_newest_when_none_is_asked_for(program: Program, stdin
 def test_status_succeeds_when_the_agent_never_ran(program: Program, tmp_path) -> None:
     variables = dict.fromkeys(["CNI_CONTAINERID", "CNI_IFNAME", "CNI_NETNS", "CNI_ARGS"], "")
     assert_silent(program("STATUS", netconf(tmp_path / "absent"), env=variables))
+    assert_silent(program("STATUS", netconf(tmp_path / "absent", delegate=None), env=variables))
+
+
+def test_status_says_not_available_when_pods_need_the_agent_and_it_is_dead(program, run_dir) -> None:
+    error = program("STATUS", netconf(run_dir, delegate={"type": "bridge"})).error
+    assert error["code"] == 50
+    assert "cannot be reached" in error["msg"]
 
 
 @pytest.mark.parametrize("annotations", NOTHING_OF_OURS)
@@ -168,11 +175,58 @@ def test_error_of_a_dead_agent_comes_when_it_left_its_socket_behind(program, run
     assert outcome.error["details"] == "connect: Connection refused"
 
 
-@pytest.mark.parametrize("command", ["ADD", "CHECK", "DEL", "GC"])
-def test_error_is_in_the_version_asked_for(program, run_dir, netns, command: str) -> None:
+FIRST_VERSION = {"ADD": "0.1.0", "DEL": "0.1.0", "CHECK": "0.4.0", "GC": "1.1.0", "STATUS": "1.1.0"}
+
+
+@pytest.mark.parametrize("command", FIRST_VERSION)
+@pytest.mark.parametrize("version", SUPPORTED_VERSIONS)
+def test_error_is_in_the_version_asked_for(program, run_dir, netns, command: str, version: str) -> None:
     mark(run_dir)
-    outcome = program(command, netconf(run_dir, cniVersion="0.3.1"), env={"CNI_NETNS": netns})
-    assert (outcome.error["code"], outcome.error["cniVersion"]) == (TRY_AGAIN_LATER, "0.3.1")
+    conf = netconf(run_dir, cniVersion=version, delegate={"type": "bridge"})
+    error = program(command, conf, env={"CNI_NETNS": netns}).error
+    known = SUPPORTED_VERSIONS.index(version) >= SUPPORTED_VERSIONS.index(FIRST_VERSION[command])
+    dead_agent = 50 if command == "STATUS" else TRY_AGAIN_LATER
+    assert (error["code"], error["cniVersion"]) == (dead_agent if known else 1, version)
+
+
+@pytest.mark.parametrize("version", ["9.9.9", "", "1.1", "1.1.0 ", "\n"])
+def test_version_that_nobody_knows_is_refused_but_on_del(program, run_dir, version: str) -> None:
+    for command in ("ADD", "CHECK", "GC", "STATUS"):
+        error = program(command, chained(run_dir, {}, cniVersion=version)).error
+        assert (error["code"], error["cniVersion"]) == (1, SUPPORTED_VERSIONS[-1])
+        assert ", ".join(SUPPORTED_VERSIONS) in error["details"]
+    assert_silent(program("DEL", chained(run_dir, {}, cniVersion=version)))
+
+
+def test_configuration_without_a_version_is_of_the_first(program, run_dir, netns) -> None:
+    conf = netconf(run_dir)
+    del conf["cniVersion"]
+    assert program("ADD", conf, env={"CNI_NETNS": netns}).error["cniVersion"] == "0.1.0"
+    assert program("CHECK", conf, env={"CNI_NETNS": netns}).error["code"] == 1
+
+
+@pytest.mark.parametrize("version", SUPPORTED_VERSIONS)
+def test_add_passes_prev_result_on_in_every_version(program, run_dir, netns, version: str) -> None:
+    result = {"cniVersion": version, "ip4": {"ip": "10.0.0.2/24"}, "dns": {}}
+    outcome = program("ADD", chained(run_dir, {}, cniVersion=version, prevResult=result))
+    assert (outcome.exit_status, json.loads(outcome.stdout)) == (0, result)
+    alone = netconf(run_dir, cniVersion=version, runtimeConfig={ANNOTATIONS: {}})
+    assert_asked(program("ADD", alone, env={"CNI_NETNS": netns}))
+
+
+@pytest.mark.parametrize(
+    ("command", "needed"),
+    [
+        (command, name)
+        for command in ("ADD", "CHECK", "DEL")
+        for name in ("CNI_CONTAINERID", "CNI_IFNAME", "CNI_NETNS")
+        if (command, name) != ("DEL", "CNI_NETNS")
+    ],
+)
+def test_variable_is_named_when_it_is_missing(program, run_dir, command: str, needed: str) -> None:
+    for missing in (None, ""):
+        error = program(command, chained(run_dir, {}), env={needed: missing}).error
+        assert (error["code"], error["msg"]) == (4, f"{needed}: not set, and {command} needs it")
 
 
 @pytest.mark.parametrize("netns_path", ["", "/var/run/netns/gone", None])
@@ -190,17 +244,35 @@ def test_del_asks_when_the_marker_is_a_dangling_link(program, run_dir) -> None:
     assert_asked(program("DEL", netconf(run_dir)))
 
 
-@pytest.mark.parametrize("command", ["DEL", "CHECK"])
-def test_shim_asks_when_the_marker_directory_is_missing(program, run_dir, command: str) -> None:
-    (run_dir / "attachments").rmdir()
-    assert_asked(program(command, chained(run_dir, {})))
+def lose_markers(run_dir, how: str) -> None:
+    shutil.rmtree(run_dir if how == "nothing of the agent is there" else run_dir / "attachments")
+    if how == "no directory":
+        (run_dir / "attachments").touch()
+
+
+WITHOUT_MARKERS = ["missing", "no directory", "nothing of the agent is there"]
 
 
 @pytest.mark.parametrize("command", ["DEL", "CHECK"])
-def test_shim_asks_when_the_marker_directory_is_no_directory(program, run_dir, command: str) -> None:
-    (run_dir / "attachments").rmdir()
-    (run_dir / "attachments").touch()
-    assert_asked(program(command, chained(run_dir, {})))
+@pytest.mark.parametrize("how", WITHOUT_MARKERS)
+@pytest.mark.parametrize("annotations", [{"other": "x"}, None, {"rdma_interfaces_required": "[]"}])
+def test_ordinary_pod_stops_when_the_agent_never_ran(program, own_run_dir, command, how, annotations) -> None:
+    lose_markers(own_run_dir, how)
+    assert_silent(program(command, chained(own_run_dir, annotations)))
+
+
+@pytest.mark.parametrize("command", ["DEL", "CHECK"])
+@pytest.mark.parametrize("how", WITHOUT_MARKERS)
+@pytest.mark.parametrize(
+    "conf",
+    [{"annotations": WISH}, {"runtimeConfig": {}}, {"annotations": {}, "delegate": {"type": "bridge"}}],
+    ids=["asks", "not delivered", "delegate"],
+)
+def test_shim_asks_when_neither_markers_nor_annotations_tell(
+    program, own_run_dir, command, how, conf
+) -> None:
+    lose_markers(own_run_dir, how)
+    assert_asked(program(command, chained(own_run_dir, **conf)))
 
 
 def obey_file_modes() -> None:
@@ -216,9 +288,9 @@ def obey_file_modes() -> None:
 @pytest.mark.parametrize("command", ["DEL", "CHECK"])
 @pytest.mark.parametrize("denied", ["", "attachments"])
 def test_shim_asks_when_the_marker_directory_is_denied(program, run_dir, command: str, denied: str) -> None:
-    assert_silent(program(command, chained(run_dir, {}), preexec_fn=obey_file_modes))
+    assert_silent(program(command, netconf(run_dir), preexec_fn=obey_file_modes))
     (run_dir / denied).chmod(0)
-    outcome = program(command, chained(run_dir, {}), preexec_fn=obey_file_modes)
+    outcome = program(command, netconf(run_dir), preexec_fn=obey_file_modes)
     (run_dir / denied).chmod(0o755)
     assert_asked(outcome)
 
@@ -242,12 +314,10 @@ def test_check_asks_when_something_is_wanted_and_there_is_no_marker(program, run
 
 
 @pytest.mark.parametrize("command", ["ADD", "DEL", "CHECK"])
-@pytest.mark.parametrize(
-    "container", ["", None, ".", "..", "../cni.sock", "a/b", "a\nb", "-a", "_a", "é", "a b"]
-)
+@pytest.mark.parametrize("container", [".", "..", "../cni.sock", "a/b", "a\nb", "-a", "_a", "é", "a b"])
 def test_container_id_is_refused_when_it_is_none(program, run_dir, command: str, container: str) -> None:
     outcome = program(command, chained(run_dir, {}), env={"CNI_CONTAINERID": container})
-    shown = (container or "").replace("\n", "?")
+    shown = container.replace("\n", "?")
     assert outcome.error["code"] == 4
     assert outcome.error["msg"].startswith(f"CNI_CONTAINERID is '{shown}'")
 
@@ -354,7 +424,7 @@ def test_output_is_written_whole_when_the_pipe_does_not_block(program) -> None:
     conf = b'{"runtimeConfig":{"%s":{}},"prevResult":%s}' % (ANNOTATIONS.encode(), raw)
     source, sink = os.pipe()
     os.set_blocking(sink, False)
-    variables = {"CNI_COMMAND": "ADD", "CNI_CONTAINERID": CONTAINER}
+    variables = {"CNI_COMMAND": "ADD", "CNI_CONTAINERID": CONTAINER, "CNI_IFNAME": "eth0", "CNI_NETNS": NETNS}
     with subprocess.Popen([program.path], stdin=subprocess.PIPE, stdout=sink, env=variables) as process:
         os.close(sink)
         process.stdin.write(conf)

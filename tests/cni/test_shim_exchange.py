@@ -10,12 +10,10 @@ from contextlib import ExitStack
 
 import pytest
 
-from cni.call import CONTAINER, PREV_RESULT, WISH, chained, netconf
+from cni.call import CONTAINER, NETNS, PREV_RESULT, WISH, chained, netconf
 from cni.scripted_agent import receive, wait_for_hangup
 from k8s_rdma.errors import TRY_AGAIN_LATER
 from k8s_rdma.wire.frame import MAX_ENV_BYTES, MAX_STDIN_BYTES, MAX_STDOUT_BYTES, Reply, encode_reply
-
-NEVER = "/var/run/netns/k8srdma-never-made"
 
 
 def inode(path: str) -> int:
@@ -29,7 +27,7 @@ def error_of_hasty_call(program, run_dir, netns, **keys):
 
 def test_request_holds_variables_input_and_namespace(program, run_dir, agent, netns) -> None:
     args = "IgnoreUnknown=1;K8S_POD_NAME=p"
-    stdin = b'{ "runDir": "%s" }' % str(run_dir).encode()
+    stdin = b'{ "cniVersion":"1.1.0","runDir": "%s" }' % str(run_dir).encode()
     program("ADD", stdin, env={"CNI_NETNS": netns, "CNI_ARGS": args, "CNI_PATH": "", "HOME": "/root"})
     (received,) = agent.received
     assert received.request.stdin == stdin
@@ -54,8 +52,15 @@ def test_request_says_until_when_it_is_waited_for(program, run_dir, agent, netns
     assert before + timeout_ms <= agent.received[0].request.deadline_ms <= after + timeout_ms
 
 
-@pytest.mark.parametrize("command", ["DEL", "CHECK", "GC"])
-@pytest.mark.parametrize("path", ["", None, NEVER, "/proc/self/ns/mnt", "/dev/null"])
+@pytest.mark.parametrize(
+    ("command", "path"),
+    [
+        (command, path)
+        for command in ("DEL", "CHECK", "GC")
+        for path in ("", None, NETNS, "/proc/self/ns/mnt", "/dev/null")
+        if path or command != "CHECK"
+    ],
+)
 def test_request_goes_without_namespace_when_it_is_gone(program, run_dir, agent, command, path) -> None:
     (run_dir / "attachments" / CONTAINER).touch()
     program(command, netconf(run_dir), env={"CNI_NETNS": path})
@@ -71,15 +76,13 @@ def test_request_brings_the_namespace_when_it_is_there(program, run_dir, agent, 
     assert agent.received[0].netns_inode == inode(netns)
 
 
-@pytest.mark.parametrize(
-    "path", ["", None, NEVER, "/proc/self/ns/mnt", "/dev/null", "/", 'no"such\\path\x7f']
-)
+@pytest.mark.parametrize("path", [NETNS, "/proc/self/ns/mnt", "/dev/null", "/", 'no"such\\path\x7f'])
 def test_add_is_refused_by_variable_when_the_namespace_cannot_be_opened(
     program, run_dir, agent, path
 ) -> None:
     error = program("ADD", netconf(run_dir), env={"CNI_NETNS": path}).error
     assert error["code"] == 4
-    assert error["msg"].startswith(f"CNI_NETNS is '{path or ''}'")
+    assert error["msg"].startswith(f"CNI_NETNS is '{path}'")
     assert agent.received == []
 
 
@@ -115,8 +118,8 @@ def test_reply_is_passed_on_as_it_is(program, run_dir, agent, netns, reply) -> N
 def test_frames_pass_when_everything_is_as_large_as_allowed(program, run_dir, agent) -> None:
     stdout = os.urandom(1 << 20) * (MAX_STDOUT_BYTES >> 20)
     agent.answer = encode_reply(Reply(exit_status=0, stdout=stdout))
-    stdin = b'{"runDir":"%s"}' % str(run_dir).encode()
-    variables = {"CNI_COMMAND": "GC", "CNI_CONTAINERID": "", "CNI_IFNAME": ""}
+    stdin = b'{"cniVersion":"1.1.0","runDir":"%s"}' % str(run_dir).encode()
+    variables = {"CNI_COMMAND": "GC", "CNI_CONTAINERID": "", "CNI_IFNAME": "", "CNI_NETNS": ""}
     used = sum(len(key) + len(value) + 2 for key, value in variables.items())
     variables["CNI_ARGS"] = "a" * (MAX_ENV_BYTES - used - len("CNI_ARGS=\0"))
     outcome = program("GC", stdin.ljust(MAX_STDIN_BYTES), env=variables)
