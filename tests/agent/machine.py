@@ -13,6 +13,7 @@ from factories import PF0, PF1
 from k8s_rdma.agent.ipam import IpamPlugins
 from k8s_rdma.agent.markers import Markers
 from k8s_rdma.agent.node import Node
+from k8s_rdma.agent.plugins import Plugins
 from k8s_rdma.agent.verbs import Verbs
 from k8s_rdma.agent.wanted import Policy
 from k8s_rdma.agent.worker import Worker
@@ -35,10 +36,14 @@ class Machine:
     def __init__(self, directory: Path, *, ipam: bool = False) -> None:
         self.directory = directory
         self.ipam = ipam
+        self.boot()
+        self.claims = 0
+
+    def boot(self) -> None:
+        """Begin with nothing in the kernel; the disk stays as it is."""
         self.hardware = FakeMachine(FakePf(name="f0", pci=PF0, vfs=4), FakePf(name="f1", pci=PF1, vfs=4))
         self.kernel = FakeKernel(self.hardware)
         self.pristine = self.kernel.observe()
-        self.claims = 0
 
     @contextmanager
     def running(
@@ -53,7 +58,7 @@ class Machine:
             markers=Markers(self.directory / "run" / "attachments"),
             boot_id=boot_id,
         )
-        plugins = IpamPlugins(host_root=Path("/"), timeout_s=10)
+        plugins = IpamPlugins(Plugins(host_root=Path("/"), timeout_s=10))
         policy = Policy(key=key, allow_unplaced=allow_unplaced)
         try:
             yield node, Verbs(node=node, worker=worker, ipam=plugins, policy=policy, claimed=self.claim)

@@ -14,6 +14,7 @@ from agent.machine import PLUGINS, Machine, asks, call
 from factories import PF0, PF1
 from k8s_rdma.agent.ipam import IpamPlugins, addressing
 from k8s_rdma.agent.node import Node, Sandbox
+from k8s_rdma.agent.plugins import Plugins
 from k8s_rdma.core.allocation import foreign_vfs
 from k8s_rdma.core.ids import ContainerId, NodeName, PodUid
 from k8s_rdma.core.kernel import Unreadable
@@ -152,7 +153,7 @@ def test_start_undoes_an_add_that_a_crash_cut_short(tmp_path: Path, steps: int) 
     async def cut_short() -> None:
         with machine.running() as (node, _):
             receipt = prepared(node, netns, stdin)
-            results = await IpamPlugins(host_root=Path("/"), timeout_s=10).add(receipt, receipt.ipam)
+            results = await IpamPlugins(Plugins(host_root=Path("/"), timeout_s=10)).add(receipt)
             for step in plan(receipt, addressing(results))[:steps]:
                 machine.kernel.apply(step)
             assert machine.leases()
@@ -208,19 +209,29 @@ def test_start_leaves_running_pods_alone(machine: Machine) -> None:
     run(after)
 
 
-def test_start_takes_everything_back_after_a_reboot(machine: Machine) -> None:
-    netns = machine.hardware.create_namespace()
+@needs_host_local
+def test_start_after_a_reboot_gives_addresses_back_and_leaves_the_new_kernel_alone(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, ipam=True)
 
     async def before() -> None:
         with machine.running() as (_, verbs):
-            await verbs.add(call("ADD"), netns, machine.stdin(asks({"min_tx_rate": 5})))
+            netns = machine.hardware.create_namespace()
+            await verbs.add(call("ADD"), netns, machine.stdin(asks({"min_tx_rate": 5}, {})))
+            assert len(machine.leases()) == 2
 
     async def after() -> None:
-        with machine.running(boot_id="boot-2") as (_, verbs):
+        with machine.running(boot_id="boot-2") as (node, verbs):
+            assert machine.markers() == {"c1"}
+            # What has the name and the number of a namespace of the boot before is another pod's.
+            machine.hardware.create_namespace()
             assert await verbs.reconcile()
+            assert not node.ledger.receipts
+            assert not machine.markers()
+        assert machine.kernel.applied == []
         assert machine.is_pristine()
 
     run(before)
+    machine.boot()
     run(after)
 
 

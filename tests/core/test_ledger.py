@@ -48,3 +48,11 @@ def test_ledger_adds_up_a_pod_over_its_sandboxes() -> None:
     )
     assert set(ledger.of_pod(pod().uid)) == {one, two}
     assert ledger.of_container(other.attachment.container) == (other,)
+
+
+def test_ledger_has_no_allocation_of_a_pod_whose_receipt_is_of_its_delegate_alone() -> None:
+    bare = replace(receipt("a"), interfaces=())
+    ledger = Ledger().with_receipt(bare)
+    assert ledger.allocations() == {}
+    assert not ledger.holders()
+    assert ledger.of_pod(bare.pod.uid) == (bare,)

@@ -14,6 +14,7 @@ from k8s_rdma.agent.release import release
 from k8s_rdma.agent.scanner import Scanner
 from k8s_rdma.core.adoption import Candidate, Scope, candidates
 from k8s_rdma.core.allocation import choose_vfs, decide, given, returned
+from k8s_rdma.core.claims import inherited_placement, outstanding
 from k8s_rdma.core.ledger import AllocatedInterface, Attachment, DelegatedPlugin, Phase, Pod, Receipt
 from k8s_rdma.core.placement import Rejection
 from k8s_rdma.core.plan import plan
@@ -22,10 +23,10 @@ from k8s_rdma.errors import K8sRdmaError, KernelError, LedgerError, MalformedErr
 from k8s_rdma.wire.adopt import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from k8s_rdma.agent.markers import Markers
-    from k8s_rdma.core.ids import ContainerId, NodeName
+    from k8s_rdma.core.ids import ContainerId, NodeName, PodUid
     from k8s_rdma.core.kernel import Hardware, Kernel, VfCounters
     from k8s_rdma.core.ledger import Ledger
     from k8s_rdma.core.placement import Placement
@@ -71,7 +72,11 @@ class Adopted:
 
 
 class Node:
-    """One node's devices and who holds them."""
+    """One node's devices and who holds them.
+
+    claims: what bound, unfinished pods of the node were promised, as far as is known; to be set whenever more
+        is. None of it goes to others.
+    """
 
     def __init__(
         self, *, name: NodeName, kernel: Kernel, receipts: Receipts, markers: Markers, boot_id: str
@@ -84,6 +89,7 @@ class Node:
         self._boot_id = boot_id
         self.scanner = Scanner(kernel)
         self.ledger: Ledger = receipts.load()
+        self.claims: Mapping[PodUid, Placement] = {}
         self.hardware: Hardware = self.scanner.look()
         self._markers.replace_all({key.container for key in self.ledger.receipts})
 
@@ -95,18 +101,31 @@ class Node:
         before, self.hardware = self.hardware, self.scanner.look_again(self.hardware)
         return before != self.hardware
 
-    def prepare(self, sandbox: Sandbox, request: Request, promised: Placement | None) -> Receipt | Rejection:
+    def prepare(
+        self,
+        sandbox: Sandbox,
+        request: Request,
+        promised: Placement | None,
+        *,
+        inherited: Collection[Attachment] = (),
+    ) -> Receipt | Rejection:
         """Choose VFs and record the claim on disk; nothing in the kernel has changed yet.
 
         request, promised: the attachment's part of the pod's. Without any interface in it, the receipt is of
             what the delegate does, and no hardware is needed.
+        inherited: attachments of the pod's sandboxes of before, all of theirs given back (`detach` and what
+            follows) but not forgotten. They are in the moment in which the new claim is recorded, so that
+            nobody else gets anything of it; not when that fails.
         K8sRdmaError (`HELD_BY_OLDER_SANDBOX`) when the pod holds interfaces in another sandbox: it is given
         what it asks for once, however many sandboxes ask at the same time.
         """
-        for held in self.ledger.of_pod(sandbox.pod.uid):
-            if held.interfaces and held.attachment.container != sandbox.attachment.container:
-                raise held_elsewhere(held)
-        interfaces = self._interfaces(sandbox, request, promised) if request else ()
+        ledger = self.ledger.without(*inherited)
+        self._require_once(sandbox, ledger)
+        interfaces: tuple[AllocatedInterface, ...] | Rejection = ()
+        if request:
+            older = [self.ledger.receipts[each] for each in inherited]
+            promised = promised or inherited_placement(self.name, request, sandbox.entries, older)
+            interfaces = self._interfaces(sandbox, request, promised, ledger)
         if isinstance(interfaces, Rejection):
             return interfaces
         receipt = Receipt(
@@ -120,29 +139,43 @@ class Node:
             ipams=sandbox.ipams,
             delegate=sandbox.delegate,
         )
-        self._markers.add(sandbox.attachment.container)
-        try:
-            self._record(receipt)
-        except LedgerError:
-            self._unmark(sandbox.attachment.container)
-            raise
+        self._claim(receipt, ledger, inherited)
         return receipt
 
+    def _require_once(self, sandbox: Sandbox, ledger: Ledger) -> None:
+        """K8sRdmaError when any of the interfaces that are asked for is the pod's already."""
+        for held in ledger.of_pod(sandbox.pod.uid):
+            if held.interfaces and held.attachment.container != sandbox.attachment.container:
+                raise held_elsewhere(held)
+            for interface in held.interfaces:
+                if interface.entry in sandbox.entries:
+                    raise _attached_already(held, interface)
+
     def _interfaces(
-        self, sandbox: Sandbox, request: Request, promised: Placement | None
+        self, sandbox: Sandbox, request: Request, promised: Placement | None, ledger: Ledger
     ) -> tuple[AllocatedInterface, ...] | Rejection:
         if self.scanner.incomplete:
             self.refresh()
         self._require_seen(promised)
-        interfaces = self._choose(sandbox, request, promised)
+        interfaces = self._choose(sandbox, request, promised, ledger)
         if isinstance(interfaces, Rejection) and self.refresh():
-            interfaces = self._choose(sandbox, request, promised)  # what was refused was not the node of now
-        if isinstance(interfaces, Rejection):
-            return self._doubted(interfaces)
-        return tuple(
-            replace(interface, entry=entry)
-            for interface, entry in zip(interfaces, sandbox.entries, strict=True)
-        )
+            # What was refused was not the node of now.
+            interfaces = self._choose(sandbox, request, promised, ledger)
+        return self._doubted(interfaces) if isinstance(interfaces, Rejection) else interfaces
+
+    def _claim(self, receipt: Receipt, others: Ledger, inherited: Collection[Attachment]) -> None:
+        """Record a claim, and the end of what it inherits. LedgerError: all is as before."""
+        container, ledger = receipt.attachment.container, others.with_receipt(receipt)
+        self._markers.add(container)
+        try:
+            self._receipts.put(receipt, instead_of=inherited)
+        except LedgerError:
+            self._unmark(container)
+            raise
+        self.ledger = ledger
+        for each in inherited:
+            with suppress(LedgerError):  # a marker too many makes the executable ask us in vain
+                self._unmark(each.container)
 
     def _require_seen(self, promised: Placement | None) -> None:
         """K8sRdmaError (`UNREADABLE_NODE`) when it is not known what there is where it was promised."""
@@ -166,14 +199,19 @@ class Node:
         return "; ".join(f"{item.what}: {item.why}" for item in self.hardware.unreadable)
 
     def _choose(
-        self, sandbox: Sandbox, request: Request, promised: Placement | None
+        self, sandbox: Sandbox, request: Request, promised: Placement | None, ledger: Ledger
     ) -> tuple[AllocatedInterface, ...] | Rejection:
         decision = decide(
-            node=self.name, request=request, promised=promised, hardware=self.hardware, ledger=self.ledger
+            node=self.name,
+            request=request,
+            promised=promised,
+            hardware=self.hardware,
+            ledger=ledger,
+            outstanding=outstanding(self.claims, ledger, asking=sandbox.pod.uid, entries=sandbox.entries),
         )
         if isinstance(decision, Rejection):
             return decision
-        return choose_vfs(decision, self.hardware, self.ledger, sandbox.ifnames)
+        return choose_vfs(decision, self.hardware, ledger, sandbox.ifnames, sandbox.entries)
 
     def attach(self, receipt: Receipt, addressing: Mapping[str, Addressing]) -> Receipt:
         """Make the kernel follow the receipt.
@@ -190,10 +228,13 @@ class Node:
     def detach(self, receipt: Receipt) -> None:
         """Bring every VF of a receipt home, wherever its ADD stopped; the receipt stays until `forget`.
 
+        Of a boot before, nothing is left to undo: VFs and namespaces are others, even by the same name.
         Tries everything and fails as `release`.
         """
         releasing = replace(receipt, phase=Phase.RELEASING)
         self._mark(releasing)
+        if receipt.boot_id != self._boot_id:
+            return
         release(releasing, self._kernel, self._look)
         self.hardware = returned(self.hardware, receipt.interfaces)
 
@@ -284,6 +325,14 @@ def held_elsewhere(receipt: Receipt) -> K8sRdmaError:
         "try again when that is gone"
     )
     return K8sRdmaError(msg, reason=Reason.HELD_BY_OLDER_SANDBOX)
+
+
+def _attached_already(receipt: Receipt, interface: AllocatedInterface) -> K8sRdmaError:
+    msg = (
+        f"pod {receipt.pod.namespace}/{receipt.pod.name} has interface {interface.entry} of its request "
+        f"already, as {interface.ifname} by network {receipt.network}"
+    )
+    return K8sRdmaError(msg, reason=Reason.ALREADY_ATTACHED)
 
 
 def rejected(rejection: Rejection, pod: Pod) -> K8sRdmaError:

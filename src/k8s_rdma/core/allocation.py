@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from k8s_rdma.core.ids import NodeName
-from k8s_rdma.core.inventory import NOTHING_USED, Used
+from k8s_rdma.core.inventory import NOTHING_USED, Used, total
 from k8s_rdma.core.ledger import AllocatedInterface
 from k8s_rdma.core.macs import taken_mac
-from k8s_rdma.core.placement import Placement, Rejection, fits, place
+from k8s_rdma.core.placement import Placement, Rejection, fits, place, usage_of
 from k8s_rdma.core.programming import programmed
 from k8s_rdma.core.reservation import used_on_node
 from k8s_rdma.core.step import VfHome, VfRef
@@ -99,15 +99,25 @@ def used_here(hardware: Hardware, ledger: Ledger) -> Mapping[PciAddress, Used]:
     )
 
 
-def decide(
-    *, node: NodeName, request: Request, promised: Placement | None, hardware: Hardware, ledger: Ledger
+def decide(  # noqa: PLR0913 - all that a decision rests on
+    *,
+    node: NodeName,
+    request: Request,
+    promised: Placement | None,
+    hardware: Hardware,
+    ledger: Ledger,
+    outstanding: Iterable[PlacedInterface] = (),
 ) -> Placement | Rejection:
-    """The placement an ADD follows: the promised one where it still fits, else a new one on this node."""
+    """The placement an ADD follows: the promised one where it still fits, else a new one on this node.
+
+    outstanding: what others were promised and do not hold yet. Promises do not contend with each other; what
+        nobody promised has what they leave.
+    """
     inventory = hardware.inventory(node)
     used = used_here(hardware, ledger)
     if promised is not None and fits(promised.interfaces, inventory, used):
         return promised
-    return place(request, inventory, used)
+    return place(request, inventory, total(used, usage_of(outstanding, inventory)))
 
 
 def choose_vfs(

@@ -169,9 +169,9 @@ class Ledger:
                 raise LedgerError(msg)
         return Ledger({**self.receipts, receipt.attachment: receipt})
 
-    def without(self, attachment: Attachment) -> Ledger:
-        """Without that attachment's receipt, if there is one."""
-        return Ledger({key: receipt for key, receipt in self.receipts.items() if key != attachment})
+    def without(self, *attachments: Attachment) -> Ledger:
+        """Without these attachments' receipts, if there are any."""
+        return Ledger({key: receipt for key, receipt in self.receipts.items() if key not in attachments})
 
     def holders(self) -> dict[VfRef, Attachment]:
         """Who holds each allocated VF."""
@@ -190,9 +190,11 @@ class Ledger:
         return tuple(receipt for receipt in self.receipts.values() if receipt.pod.uid == uid)
 
     def allocations(self) -> dict[PodUid, tuple[PlacedInterface, ...]]:
-        """What each pod holds."""
+        """What each pod holds; one with receipts of no interface is not among them."""
         result: dict[PodUid, tuple[PlacedInterface, ...]] = {}
         for receipt in self.receipts.values():
+            if not receipt.interfaces:
+                continue
             placed = tuple(interface.placed() for interface in receipt.interfaces)
             result[receipt.pod.uid] = result.get(receipt.pod.uid, ()) + placed
         return result
