@@ -39,6 +39,7 @@ class Reason(StrEnum):
     AGENT_UNREACHABLE = "agent_unreachable"
     KERNEL_FAILURE = "kernel_failure"
     IPAM_FAILURE = "ipam_failure"
+    PLUGIN_FAILURE = "plugin_failure"
     LEDGER_FAILURE = "ledger_failure"
     API_FAILURE = "api_failure"
     CONFLICT = "conflict"
@@ -85,6 +86,7 @@ STATUS: Mapping[Reason, Status] = {
     Reason.KERNEL_FAILURE: Status(500, 110),
     Reason.IPAM_FAILURE: Status(500, 111),
     Reason.LEDGER_FAILURE: Status(500, 112),
+    Reason.PLUGIN_FAILURE: Status(500, 113),
     Reason.API_FAILURE: Status(502, TRY_AGAIN_LATER),
     Reason.CONFLICT: Status(409, TRY_AGAIN_LATER),
     Reason.INTERNAL: Status(500, 199),

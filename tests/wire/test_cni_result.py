@@ -13,23 +13,12 @@ from hypothesis import strategies as st
 
 from k8s_rdma.core.step import Route
 from k8s_rdma.errors import STATUS, K8sRdmaError, MalformedError, Reason
-from k8s_rdma.wire.cni_result import (
-    NO_DNS,
-    SUPPORTED_VERSIONS,
-    Dns,
-    IpamResult,
-    IpConfig,
-    ResultInterface,
-    check_version,
-    decode_error,
-    decode_ipam_result,
-    encode_error,
-    encode_result,
-)
+from k8s_rdma.wire.cni_result import ResultInterface, decode_error, encode_error, encode_result
+from k8s_rdma.wire.cni_version import SUPPORTED_VERSIONS, check_version
+from k8s_rdma.wire.ipam_result import Dns, IpamResult, IpConfig
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
 ADDS = sorted((RECORDINGS / "cni").glob("*-ADD-*.json"))
-HOST_LOCAL = sorted((RECORDINGS / "ipam").glob("host-local-*.json"))
 
 NETNS = "/var/run/netns/n1"
 V4 = IpConfig("10.55.206.2/24", "10.55.206.1")
@@ -191,63 +180,6 @@ def test_version_is_accepted_when_it_is_supported(version: str) -> None:
     check_version(version)
 
 
-@pytest.mark.parametrize("path", HOST_LOCAL, ids=lambda path: path.stem)
-def test_ipam_result_is_read_as_host_local_prints_it(path: Path) -> None:
-    result = decode_ipam_result(path.read_bytes())
-    assert result == IpamResult(
-        ips=(IpConfig("10.55.206.2/24", "10.55.206.1"), IpConfig("fd00:7::1/64", "fd00:7::ff")),
-        routes=(Route("0.0.0.0/0", "10.55.206.1"), Route("fd00::/8", "fd00:7::9")),
-        dns=Dns(nameservers=("10.0.0.10",), search=("a.b", "c")),
-    )
-    assert result.addresses == ("10.55.206.2/24", "fd00:7::1/64")
-
-
-def test_ipam_result_is_empty_when_the_plugin_gave_nothing() -> None:
-    nulls = b'{"cniVersion":"1.0.0","ips":null,"routes":null,"dns":null,"ip4":null,"extra":1}'
-    assert decode_ipam_result(nulls) == IpamResult() == decode_ipam_result(b"{}")
-    assert IpamResult().dns is NO_DNS
-
-
-@pytest.mark.parametrize(
-    ("ips", "dst", "gateway"),
-    [
-        ([{"address": "10.0.0.2/8", "gateway": "10.0.0.1"}], "0.0.0.0/0", "10.0.0.1"),
-        ([{"address": "10.0.0.2/8", "gateway": "10.0.0.1"}], "::/0", None),
-        ([{"address": "10.0.0.2/8", "gateway": ""}], "0.0.0.0/0", None),
-        ([{"address": "10.0.0.2/8"}], "0.0.0.0/0", None),
-        ([], "192.0.2.1/24", None),
-    ],
-)
-def test_route_goes_by_the_gateway_of_its_family_when_it_names_none(
-    ips: list[object], dst: str, gateway: str | None
-) -> None:
-    printed = json.dumps({"ips": ips, "routes": [{"dst": dst}]}).encode()
-    assert decode_ipam_result(printed).routes == (Route(dst, gateway),)
-
-
-@pytest.mark.parametrize(
-    ("printed", "named"),
-    [
-        (b"", "truncated"),
-        (b"ok", "malformed"),
-        (b"[]", "Expected `object`"),
-        (b'{"ips":[{}]}', "`address` - at `$.ips[0]`"),
-        (b'{"ips":[{"address":"10.0.0.2"}]}', "ips[0].address: 10.0.0.2 is no address with a prefix length"),
-        (b'{"ips":[{"address":"10.0.0.2/33"}]}', "ips[0].address: 10.0.0.2/33 is no address"),
-        (b'{"ips":[{"address":"10.0.0.2/8","gateway":"g"}]}', "ips[0].gateway: g is no address"),
-        (b'{"ip4":{"ip":"x/8"}}', "ips[0].address: x/8 is no address"),
-        (b'{"routes":[{"dst":"default"}]}', "routes[0].dst: default is no destination"),
-        (b'{"routes":[{"dst":"0.0.0.0/0","gw":"g"}]}', "routes[0].gw: g is no address"),
-    ],
-)
-def test_ipam_result_is_refused_naming_the_field_when_malformed(printed: bytes, named: str) -> None:
-    with pytest.raises(MalformedError) as refused:
-        decode_ipam_result(printed)
-    assert refused.value.reason is Reason.IPAM_FAILURE
-    assert refused.value.message.startswith("IPAM result: ")
-    assert named in refused.value.message
-
-
 @pytest.mark.parametrize("reason", Reason)
 def test_error_document_holds_the_code_of_its_reason(reason: Reason) -> None:
     error = K8sRdmaError("what", reason=reason, details="more")
@@ -303,7 +235,5 @@ def test_error_survives_when_encoded_and_decoded() -> None:
 )
 def test_decoding_raises_nothing_but_malformed_for_any_bytes(printed: bytes) -> None:
     decode_error(printed)
-    with contextlib.suppress(MalformedError):
-        decode_ipam_result(printed)
     with contextlib.suppress(MalformedError):
         encode_result([FIRST], "1.0.0", printed)

@@ -1,103 +1,115 @@
-"""Addresses from the node's IPAM plugin, executed as the CNI specification says.
+"""Addresses from the node's IPAM plugins.
 
-Source: CNI specification 1.1.0, section 4 "Plugin delegation": the delegate gets the same stdin and the
-same environment. `CNI_IFNAME` is each interface's own name, so that no two of them share a lease.
+Each interface is a call of its own under its own `CNI_IFNAME`, so that no two of them share a lease, at the
+highest version that the plugin and we know: what it prints is converted, whatever version the runtime wants.
+
+Up to `AT_ONCE` calls of a pod run at a time. So nothing promises that interfaces get addresses in the order
+of their names, as no plugin promises it either, and host-local gives freed addresses again late; who wants a
+certain address for an interface gives it a network with one.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from k8s_rdma.agent.plugins import target_of
 from k8s_rdma.errors import K8sRdmaError, Reason
-from k8s_rdma.wire.cni_result import decode_error, decode_ipam_result
+from k8s_rdma.wire.cni_version import SINCE_CHECK, SINCE_GC
+from k8s_rdma.wire.ipam_result import decode_ipam_result
+from k8s_rdma.wire.plugin_config import network_of, stdin_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
 
+    from k8s_rdma.agent.plugins import Plugins
     from k8s_rdma.core.ledger import DelegatedPlugin, Receipt
     from k8s_rdma.core.step import Route
-    from k8s_rdma.wire.cni_result import IpamResult
+    from k8s_rdma.wire.ipam_result import IpamResult
+
+AT_ONCE = 4
+"""A plugin is its own process of some 10 ms, or waits for a server; host-local's wait for one another."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class IpamPlugins:
-    """Runs IPAM plugins of the node whose root file system is at `host_root`."""
+    """Leases addresses for the interfaces of receipts, and gives them back."""
 
-    host_root: Path
-    timeout_s: float
+    def __init__(self, plugins: Plugins) -> None:
+        """Nothing is run yet."""
+        self._plugins = plugins
 
-    def require(self, ipam: DelegatedPlugin) -> None:
-        """K8sRdmaError when the plugin is not on this node: said before anything is claimed."""
-        self._command(ipam)
+    def require(self, ipams: Iterable[DelegatedPlugin]) -> None:
+        """K8sRdmaError when one of them is not on this node: said before anything is claimed."""
+        for ipam in ipams:
+            self._plugins.require(ipam)
 
-    async def add(self, receipt: Receipt, ipam: DelegatedPlugin) -> dict[str, IpamResult]:
-        """Addresses for each interface, by name; what was leased before a failure stays to `delete`."""
-        results = {}
-        for interface in receipt.interfaces:
-            stdout = await self._run(ipam, _environment("ADD", receipt, ipam, interface.ifname))
-            results[interface.ifname] = decode_ipam_result(stdout)
-        return results
+    async def add(self, receipt: Receipt) -> dict[str, IpamResult]:
+        """Addresses by interface, of those that get any.
 
-    async def delete(self, receipt: Receipt, ipam: DelegatedPlugin) -> None:
+        After a failure no further call begins, and those under way end by themselves; what was leased by
+        then is `delete`'s to give back.
+        """
+        wanted = _wanted(receipt)
+        stdins = await self._stdins(wanted.values())
+        results: dict[str, IpamResult] = {}
+
+        async def lease(ifname: str, ipam: DelegatedPlugin) -> None:
+            stdout = await self._plugins.run(ipam, "ADD", stdins[ipam], target_of(receipt, ifname))
+            results[ifname] = _checked(decode_ipam_result(stdout), ipam, ifname)
+
+        for _, error in await _each(wanted, lease, go_on=False):
+            raise error
+        _refuse_twice(wanted, results)
+        return {ifname: results[ifname] for ifname in wanted}
+
+    async def delete(self, receipt: Receipt) -> None:
         """Give every interface's addresses back; tries all, raises one error that names all that failed."""
-        problems = []
-        for interface in receipt.interfaces:
-            try:
-                await self._run(ipam, _environment("DEL", receipt, ipam, interface.ifname))
-            except K8sRdmaError as error:
-                problems.append(f"{interface.ifname}: {error}")
+        wanted = _wanted(receipt)
+
+        async def release(ifname: str, ipam: DelegatedPlugin) -> None:
+            stdin = stdin_of(ipam.netconf, await self._plugins.negotiate(ipam))
+            await self._plugins.run(ipam, "DEL", stdin, target_of(receipt, ifname))
+
+        problems = await _each(wanted, release)
         if problems:
-            msg = (
-                f"container {receipt.attachment.container}: addresses of {len(problems)} interfaces not freed"
-            )
-            raise K8sRdmaError(msg, reason=Reason.IPAM_FAILURE, details="; ".join(problems))
+            names = ", ".join(ifname for ifname, _ in problems)
+            container = receipt.attachment.container
+            msg = f"container {container}: addresses of {names} not given back: {problems[0][1]}"
+            details = "; ".join(dict.fromkeys(f"{error} {error.details}".strip() for _, error in problems))
+            raise K8sRdmaError(msg, reason=Reason.IPAM_FAILURE, details=details)
 
-    async def _run(self, ipam: DelegatedPlugin, environment: Mapping[str, str]) -> bytes:
-        command = self._command(ipam)
-        verb = f"IPAM plugin {ipam.plugin} {environment['CNI_COMMAND']} of {environment['CNI_IFNAME']}"
-        try:
-            process = await asyncio.create_subprocess_exec(
-                *command,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                env=environment,
-            )
-        except OSError as error:
-            msg = f"{verb}: cannot run {command[-1]}: {error.strerror}"
-            raise K8sRdmaError(msg, reason=Reason.IPAM_FAILURE) from error
-        try:
-            async with asyncio.timeout(self.timeout_s):
-                stdout, stderr = await process.communicate(ipam.netconf)
-        except BaseException as error:
-            process.kill()
-            await process.wait()
-            if isinstance(error, TimeoutError):
-                msg = f"{verb}: no answer within {self.timeout_s:g} s"
-                raise K8sRdmaError(msg, reason=Reason.IPAM_FAILURE) from error
-            raise
-        if process.returncode:
-            msg = f"{verb}: {decode_error(stdout) or f'exit status {process.returncode}'}"
-            raise K8sRdmaError(
-                msg, reason=Reason.IPAM_FAILURE, details=stderr.decode(errors="replace").strip()
-            )
-        return stdout
+    async def check(self, receipt: Receipt, prev_results: Mapping[str, bytes]) -> None:
+        """K8sRdmaError when a plugin says that a lease is not what it was; before 0.4.0 none is asked.
 
-    def _command(self, ipam: DelegatedPlugin) -> list[str]:
-        for directory in ipam.cni_path.split(":"):
-            path = Path(directory) / ipam.plugin
-            if not directory or not os.access(self.host_root / path.relative_to(path.anchor), os.X_OK):
-                continue
-            if self.host_root == Path("/"):
-                return [str(path)]
-            # chroot(1) of coreutils rather than a pre-exec hook: forking a threaded Python is not safe.
-            return ["chroot", str(self.host_root), str(path)]
-        msg = f"IPAM plugin {ipam.plugin!r} is not in CNI_PATH {ipam.cni_path!r} (below {self.host_root})"
-        raise K8sRdmaError(msg, reason=Reason.IPAM_FAILURE)
+        prev_results: what each interface was given, as an IPAM result; empty for not known.
+        """
+
+        async def verify(ifname: str, ipam: DelegatedPlugin) -> None:
+            version = await self._plugins.negotiate(ipam)
+            if version in SINCE_CHECK:
+                stdin = stdin_of(ipam.netconf, version, prev_result=prev_results.get(ifname, b""))
+                await self._plugins.run(ipam, "CHECK", stdin, target_of(receipt, ifname))
+
+        for _, error in await _each(_wanted(receipt), verify, go_on=False):
+            raise error
+
+    async def collect(self, ipams: Iterable[DelegatedPlugin], held: Iterable[Receipt]) -> None:
+        """GC: have plugins free leases that are of no interface of ours.
+
+        ipams: those of the network that is collected. held: every receipt that is left, those of an ADD under
+        way too. A plugin is told our interfaces' names, which the runtime does not know, and only one that
+        knows GC is called: to others the list is nothing, or worse.
+        """
+        receipts = tuple(held)
+        for ipam in ipams:
+            version = await self._plugins.negotiate(ipam)
+            if version in SINCE_GC:
+                stdin = stdin_of(ipam.netconf, version, valid=_valid(receipts, ipam))
+                await self._plugins.run(ipam, "GC", stdin)
+
+    async def _stdins(self, ipams: Iterable[DelegatedPlugin]) -> dict[DelegatedPlugin, bytes]:
+        distinct = dict.fromkeys(ipams)
+        return {ipam: stdin_of(ipam.netconf, await self._plugins.negotiate(ipam)) for ipam in distinct}
 
 
 def addressing(results: Mapping[str, IpamResult]) -> dict[str, tuple[tuple[str, ...], tuple[Route, ...]]]:
@@ -105,13 +117,67 @@ def addressing(results: Mapping[str, IpamResult]) -> dict[str, tuple[tuple[str, 
     return {ifname: (result.addresses, result.routes) for ifname, result in results.items()}
 
 
-def _environment(command: str, receipt: Receipt, ipam: DelegatedPlugin, ifname: str) -> dict[str, str]:
-    return {
-        "PATH": os.environ.get("PATH", os.defpath),
-        "CNI_COMMAND": command,
-        "CNI_CONTAINERID": receipt.attachment.container,
-        "CNI_NETNS": receipt.netns.path,
-        "CNI_IFNAME": ifname,
-        "CNI_ARGS": ipam.cni_args,
-        "CNI_PATH": ipam.cni_path,
-    }
+def _wanted(receipt: Receipt) -> dict[str, DelegatedPlugin]:
+    """Who is to be asked for each interface's addresses, of those that get any."""
+    found = ((interface.ifname, receipt.ipam_of(interface)) for interface in receipt.interfaces)
+    return {ifname: ipam for ifname, ipam in found if ipam is not None}
+
+
+async def _each(
+    wanted: Mapping[str, DelegatedPlugin],
+    work: Callable[[str, DelegatedPlugin], Awaitable[None]],
+    *,
+    go_on: bool = True,
+) -> list[tuple[str, K8sRdmaError]]:
+    """Do it for each interface, several at a time; what failed. go_on: begin more after a failure."""
+    waiting = iter(wanted.items())
+    failed: list[tuple[str, K8sRdmaError]] = []
+
+    async def some() -> None:
+        for ifname, ipam in waiting:
+            if failed and not go_on:
+                return
+            try:
+                await work(ifname, ipam)
+            except K8sRdmaError as error:
+                failed.append((ifname, error))
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(AT_ONCE):
+            tasks.create_task(some())
+    return failed
+
+
+def _checked(result: IpamResult, ipam: DelegatedPlugin, ifname: str) -> IpamResult:
+    if not result.ips:
+        msg = (
+            f"plugin {ipam.plugin}: ADD of {ifname}: it gave no address; without `ipam`, or with l2enable, "
+            "interfaces come up without one"
+        )
+        raise K8sRdmaError(msg, reason=Reason.IPAM_FAILURE)
+    return result
+
+
+def _refuse_twice(wanted: Mapping[str, DelegatedPlugin], results: Mapping[str, IpamResult]) -> None:
+    """Two interfaces in one network with one address would each answer for the other."""
+    holders: dict[tuple[DelegatedPlugin, str], str] = {}
+    for ifname, ipam in wanted.items():
+        for ip in results[ifname].ips:
+            holder = holders.setdefault((ipam, ip.address.partition("/")[0]), ifname)
+            if holder != ifname:
+                msg = (
+                    f"plugin {ipam.plugin}: it gave {ip.address} to both {holder} and {ifname}; "
+                    "an address that is set by hand is for a network of which the pod has one interface"
+                )
+                raise K8sRdmaError(msg, reason=Reason.IPAM_FAILURE)
+
+
+def _valid(receipts: Iterable[Receipt], ipam: DelegatedPlugin) -> list[tuple[str, str]]:
+    """The leases of a plugin in a network that receipts hold: container and interface."""
+    network = network_of(ipam.netconf)
+    return [
+        (receipt.attachment.container, ifname)
+        for receipt in receipts
+        for ifname, theirs in _wanted(receipt).items()
+        if theirs.plugin == ipam.plugin and network_of(theirs.netconf) == network
+    ]

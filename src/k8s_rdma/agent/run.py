@@ -15,6 +15,7 @@ from k8s_rdma.agent.cni_socket import CniSocket
 from k8s_rdma.agent.ipam import IpamPlugins
 from k8s_rdma.agent.markers import Markers
 from k8s_rdma.agent.node import Node
+from k8s_rdma.agent.plugins import Plugins
 from k8s_rdma.agent.report import Reporter
 from k8s_rdma.agent.sampler import Sampler
 from k8s_rdma.agent.service import Service
@@ -60,7 +61,7 @@ async def _main(config: AgentConfig, key: bytes | None) -> None:
     receipts = await worker.run(Receipts, Path(config.state_dir) / "ledger.db")
     kernel = await worker.run(_open_kernel, config, namespaces, receipts)
     node = await worker.run(_open_node, config, kernel, receipts)
-    ipam = IpamPlugins(host_root=Path(config.host_root), timeout_s=config.ipam_timeout_s)
+    ipam = IpamPlugins(Plugins(host_root=Path(config.host_root), timeout_s=config.ipam_timeout_s))
     policy = Policy(key=key, strict=config.strict, allow_unplaced=config.allow_unplaced)
     reporter = Reporter(node)
     verbs = Verbs(node=node, worker=worker, ipam=ipam, policy=policy, claimed=reporter.publish)

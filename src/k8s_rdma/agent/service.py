@@ -11,8 +11,9 @@ import structlog
 
 from k8s_rdma.errors import K8sRdmaError, Reason
 from k8s_rdma.wire.cni_environment import CniEnvironment, parse_environment
-from k8s_rdma.wire.cni_result import IpamResult, ResultInterface, encode_error, encode_result
+from k8s_rdma.wire.cni_result import ResultInterface, encode_error, encode_result
 from k8s_rdma.wire.frame import Reply
+from k8s_rdma.wire.ipam_result import IpamResult
 from k8s_rdma.wire.netconf import decode_netconf
 
 if TYPE_CHECKING:

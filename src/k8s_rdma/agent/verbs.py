@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from k8s_rdma.core.ledger import Receipt
     from k8s_rdma.core.step import NetnsRef
     from k8s_rdma.wire.cni_environment import CniEnvironment
-    from k8s_rdma.wire.cni_result import IpamResult
+    from k8s_rdma.wire.ipam_result import IpamResult
     from k8s_rdma.wire.netconf import NetConf
 
 _log = structlog.get_logger()
@@ -84,8 +84,7 @@ class Verbs:
             entries=tuple(range(len(wants.request.interfaces))),
             ipam=_ipam(stdin, call),
         )
-        if sandbox.ipam is not None:
-            self._ipam.require(sandbox.ipam)
+        self._ipam.require([sandbox.ipam] if sandbox.ipam else [])
         async with self._turns.alone(call.container_id):
             await self._end_predecessors(sandbox)
             if not still_waiting():
@@ -173,7 +172,7 @@ class Verbs:
             raise rejected(receipt, sandbox.pod)
         try:
             await self._claimed()
-            results = await self._ipam.add(receipt, receipt.ipam) if receipt.ipam else {}
+            results = await self._ipam.add(receipt)
             return await self._worker.run(self._node.attach, receipt, addressing(results)), results
         except BaseException as failure:
             try:
@@ -215,8 +214,7 @@ class Verbs:
             await self._worker.run(self._node.detach, receipt)
         except RatesLeftError as error:
             left = error  # the addresses are nobody's all the same
-        if receipt.ipam is not None:
-            await self._ipam.delete(receipt, receipt.ipam)
+        await self._ipam.delete(receipt)
         if left is not None:
             await self._worker.run(self._node.keep_for_rates, receipt.attachment)
             raise left

@@ -1,0 +1,171 @@
+"""Plugins of the node, executed as the CNI specification says: found, asked for their versions, run.
+
+Source: CNI specification 1.1.0, section 2 "Execution protocol" and section 4 "Plugin delegation".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from k8s_rdma.agent.host_files import below
+from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
+from k8s_rdma.wire.cni_result import decode_error
+from k8s_rdma.wire.cni_version import SUPPORTED_VERSIONS, decode_versions, highest_common
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from k8s_rdma.core.ledger import DelegatedPlugin, Receipt
+
+_VERSION_QUESTION = b'{"cniVersion":"1.0.0"}'
+_DUMMY = "dummy"
+"""What VERSION has in place of a container, as plugins built with an old libcni demand it."""
+_HOST_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""Where a plugin may find the node's programs, such as iptables, beside our own PATH."""
+_DIES_WITH_US = ("setpriv", "--pdeathsig", "KILL", "--")
+"""An ADD that outlived the agent might lease what the next agent has already given back."""
+_SHOWN = 2000
+"""Characters of a plugin's stderr that an error tells: the last ones."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What a call is about. netns: the namespace's path; empty, on DEL, for one that is gone."""
+
+    container: str
+    netns: str
+    ifname: str
+
+
+def target_of(receipt: Receipt, ifname: str | None = None) -> Target:
+    """One interface of an attachment; by default what the attachment itself is called."""
+    return Target(
+        container=receipt.attachment.container,
+        netns=receipt.netns.path,
+        ifname=receipt.attachment.ifname if ifname is None else ifname,
+    )
+
+
+class Plugins:
+    """Runs plugins of the node whose root file system is at `host_root`; each call within `timeout_s`."""
+
+    def __init__(self, *, host_root: Path, timeout_s: float, reason: Reason = Reason.IPAM_FAILURE) -> None:
+        """reason: of the errors raised when a plugin fails."""
+        self._host_root = host_root
+        self._timeout_s = timeout_s
+        self._reason = reason
+        self._versions: dict[Path, tuple[tuple[int, ...], tuple[str, ...]]] = {}
+
+    def require(self, plugin: DelegatedPlugin) -> None:
+        """K8sRdmaError when the plugin is not on this node: said before anything is claimed."""
+        self._find(plugin)
+
+    async def versions(self, plugin: DelegatedPlugin) -> tuple[str, ...]:
+        """What it speaks, by VERSION; asked again when another file has taken its place."""
+        path, inside = self._find(plugin)
+        status = inside.stat()
+        identity = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+        known, versions = self._versions.get(path, ((), ()))
+        if known != identity:
+            dummy = Target(container=_DUMMY, netns=_DUMMY, ifname=_DUMMY)
+            stdout = await self.run(plugin, "VERSION", _VERSION_QUESTION, dummy)
+            try:
+                versions = decode_versions(stdout)
+            except MalformedError as error:
+                raise self._failed(f"plugin {plugin.plugin} does not tell its versions: {error}") from error
+            self._versions[path] = identity, versions
+        return versions
+
+    async def negotiate(self, plugin: DelegatedPlugin, at_most: str = SUPPORTED_VERSIONS[-1]) -> str:
+        """The highest version that both sides know. K8sRdmaError (`INCOMPATIBLE_CNI_VERSION`) without one."""
+        theirs = await self.versions(plugin)
+        version = highest_common(theirs, at_most)
+        if version is None:
+            msg = f"plugin {plugin.plugin} speaks CNI {', '.join(theirs)}, none of which goes with {at_most}"
+            raise K8sRdmaError(msg, reason=Reason.INCOMPATIBLE_CNI_VERSION)
+        return version
+
+    async def run(
+        self, plugin: DelegatedPlugin, verb: str, stdin: bytes, target: Target | None = None
+    ) -> bytes:
+        """What the plugin prints. K8sRdmaError when it fails, is not there, or takes too long.
+
+        A call that is given up, in time or by cancellation, is killed with all its children.
+        """
+        path, _ = self._find(plugin)
+        call = f"plugin {plugin.plugin}: {verb}" + (
+            f" of {target.ifname}" if target and verb != "VERSION" else ""
+        )
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *self._command(path),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env=_environment(plugin, verb, target),
+                cwd="/",
+                process_group=0,
+            )
+        except OSError as error:
+            raise self._failed(f"{call}: cannot run {path}: {error.strerror}") from error
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                stdout, stderr = await process.communicate(stdin)
+        except TimeoutError as error:
+            await _kill(process)
+            raise self._failed(f"{call}: no answer within {self._timeout_s:g} s") from error
+        except BaseException:
+            await _kill(process)
+            raise
+        if process.returncode:
+            said = decode_error(stdout) or f"exit status {process.returncode}"
+            raise self._failed(f"{call}: {said}", stderr.decode(errors="replace").strip()[-_SHOWN:])
+        return stdout
+
+    def _find(self, plugin: DelegatedPlugin) -> tuple[Path, Path]:
+        """Its path on the node, and that by which we reach the file."""
+        for directory in plugin.cni_path.split(":"):
+            path = Path("/", directory, plugin.plugin)
+            inside = below(self._host_root, path)
+            if directory and inside.is_file() and os.access(inside, os.X_OK):
+                return path, inside
+        raise self._failed(
+            f"plugin {plugin.plugin!r} is not in CNI_PATH {plugin.cni_path!r} (below {self._host_root}); "
+            "install it on the node"
+        )
+
+    def _command(self, path: Path) -> list[str]:
+        # Programs of coreutils and util-linux, as a pre-exec hook is not safe in a threaded Python.
+        chroot = [] if self._host_root == Path("/") else ["chroot", str(self._host_root)]
+        return [*_DIES_WITH_US, *chroot, str(path)]
+
+    def _failed(self, message: str, details: str = "") -> K8sRdmaError:
+        return K8sRdmaError(message, reason=self._reason, details=details)
+
+
+async def _kill(process: asyncio.subprocess.Process) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    await process.wait()
+
+
+def _environment(plugin: DelegatedPlugin, verb: str, target: Target | None) -> Mapping[str, str]:
+    common = {
+        "PATH": f"{os.environ.get('PATH') or os.defpath}:{_HOST_PATH}",
+        "CNI_COMMAND": verb,
+        "CNI_PATH": plugin.cni_path,
+    }
+    if target is None:
+        return common
+    return common | {
+        "CNI_CONTAINERID": target.container,
+        "CNI_NETNS": target.netns,
+        "CNI_IFNAME": target.ifname,
+        "CNI_ARGS": plugin.cni_args,
+    }

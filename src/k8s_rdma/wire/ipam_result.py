@@ -1,0 +1,148 @@
+"""What an IPAM plugin prints, in any version, as values.
+
+Source: CNI specification 1.1.0, section 5 "Delegated plugins (IPAM)", and earlier versions: in 0.1.0 and
+0.2.0 it is one IPv4 and one IPv6 address, each with routes of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_interface, ip_network
+from typing import TYPE_CHECKING, NoReturn, TypeVar
+
+import msgspec
+
+from k8s_rdma.core.step import Route
+from k8s_rdma.errors import MalformedError, Reason
+from k8s_rdma.wire.json import decode, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+T = TypeVar("T")
+_RESULT = "IPAM result"
+
+
+class Dns(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Name resolution as an IPAM plugin tells it."""
+
+    nameservers: tuple[str, ...] | None = None
+    domain: str | None = None
+    search: tuple[str, ...] | None = None
+    options: tuple[str, ...] | None = None
+
+
+NO_DNS = Dns()
+
+
+@dataclass(frozen=True, slots=True)
+class IpConfig:
+    """An address in CIDR form, and the gateway of its subnet if there is one."""
+
+    address: str
+    gateway: str | None = None
+
+    @property
+    def ip_version(self) -> int:
+        """4 or 6."""
+        return ip_interface(self.address).version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IpamResult:
+    """What an IPAM plugin gave one interface; a route without a gateway of its own got its subnet's."""
+
+    ips: tuple[IpConfig, ...] = ()
+    routes: tuple[Route, ...] = ()
+    dns: Dns = NO_DNS
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """The addresses in CIDR form."""
+        return tuple(ip.address for ip in self.ips)
+
+
+NO_ADDRESSES = IpamResult()
+
+
+class _Route(msgspec.Struct, frozen=True, kw_only=True):
+    dst: str
+    gw: str | None = None
+
+
+class _Ip(msgspec.Struct, frozen=True, kw_only=True):
+    address: str
+    gateway: str | None = None
+
+
+class _OldIp(msgspec.Struct, frozen=True, kw_only=True):
+    ip: str
+    gateway: str | None = None
+    routes: tuple[_Route, ...] | None = None
+
+
+class _Document(msgspec.Struct, frozen=True, kw_only=True):
+    ips: tuple[_Ip, ...] | None = None
+    ip4: _OldIp | None = None
+    ip6: _OldIp | None = None
+    routes: tuple[_Route, ...] | None = None
+    dns: Dns | None = None
+
+
+_decoder = msgspec.json.Decoder(_Document)
+
+
+def decode_ipam_result(stdout: bytes) -> IpamResult:
+    """Parse what an IPAM plugin printed on ADD; it may hold no address. MalformedError names the field."""
+    document = decode(stdout, _decoder, _RESULT, Reason.IPAM_FAILURE)
+    ips, routes = list(document.ips or ()), list(document.routes or ())
+    for old in filter(None, (document.ip4, document.ip6)):
+        ips.append(_Ip(address=old.ip, gateway=old.gateway))
+        routes += old.routes or ()
+    configs = tuple(_ip_config(ip, f"ips[{index}]") for index, ip in enumerate(ips))
+    return IpamResult(
+        ips=configs,
+        routes=tuple(_route(route, configs, f"routes[{index}]") for index, route in enumerate(routes)),
+        dns=document.dns or NO_DNS,
+    )
+
+
+def _ip_config(ip: _Ip, where: str) -> IpConfig:
+    if "/" not in ip.address:
+        _refuse(f"{where}.address", ip.address, "no address with a prefix length")
+    address = _parsed(ip_interface, ip.address, f"{where}.address", "no address with a prefix length").ip
+    if address.is_unspecified or address.is_multicast or address.is_loopback:
+        _refuse(f"{where}.address", ip.address, "no address that an interface can have")
+    gateway = _gateway(ip.gateway, address.version, f"{where}.gateway")
+    if gateway == address:
+        _refuse(f"{where}.gateway", str(gateway), "the address itself")
+    return IpConfig(ip.address, ip.gateway or None)
+
+
+def _route(route: _Route, configs: Sequence[IpConfig], where: str) -> Route:
+    network = _parsed(lambda dst: ip_network(dst, strict=False), route.dst, f"{where}.dst", "no destination")
+    if _gateway(route.gw, network.version, f"{where}.gw"):
+        return Route(route.dst, route.gw)
+    gateways = (each.gateway for each in configs if each.gateway and each.ip_version == network.version)
+    return Route(route.dst, next(gateways, None))
+
+
+def _gateway(text: str | None, version: int, where: str) -> IPv4Address | IPv6Address | None:
+    if not text:
+        return None
+    gateway = _parsed(ip_address, text, where, "no address")
+    if gateway.version != version:
+        _refuse(where, text, f"no IPv{version} address")
+    return gateway
+
+
+def _parsed(parse: Callable[[str], T], text: str, where: str, wrong: str) -> T:
+    try:
+        return parse(text)
+    except ValueError:
+        _refuse(where, text, wrong)
+
+
+def _refuse(where: str, text: str, wrong: str) -> NoReturn:
+    msg = f"{_RESULT}: {where}: {shown(text)} is {wrong}"
+    raise MalformedError(msg, reason=Reason.IPAM_FAILURE)
