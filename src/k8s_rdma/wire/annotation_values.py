@@ -1,0 +1,172 @@
+"""Values of the request annotation, token by token, each refused in its own words.
+
+Read so rather than into a typed model, because `1.0` and `1e3` are numbers but no whole ones (the decoder of
+the system that introduced the annotation refuses them too), and a key given twice has two meanings.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, NoReturn, TypeVar
+
+from k8s_rdma.errors import MalformedError, Reason
+from k8s_rdma.wire.json import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+ANNOTATION = "rdma_interfaces_required"
+
+E = TypeVar("E", bound=StrEnum)
+
+_OCTETS = re.compile(r"[0-9a-f]{2}(?::[0-9a-f]{2})+")
+_MULTICAST = 0x01
+"""The I/G bit of the first octet (IEEE 802, 8.2.2)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A JSON number as written."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Object:
+    """A JSON object as written: keys may repeat."""
+
+    pairs: list[tuple[str, object]]
+
+
+def refuse(where: str, why: str) -> NoReturn:
+    """MalformedError (`MALFORMED_ANNOTATION`) that names the field."""
+    msg = f"{where}: {why}"
+    raise MalformedError(msg, reason=Reason.MALFORMED_ANNOTATION)
+
+
+def _refuse_constant(text: str) -> NoReturn:
+    refuse(ANNOTATION, f"not JSON: {text} is no JSON number")
+
+
+_decoder = json.JSONDecoder(
+    object_pairs_hook=Object, parse_int=Number, parse_float=Number, parse_constant=_refuse_constant
+)
+
+
+def tokens(text: str) -> object:
+    """The document: lists, `Object`, `Number`, text, truth values and null."""
+    try:
+        return _decoder.decode(text)
+    except json.JSONDecodeError as error:
+        refuse(ANNOTATION, f"not JSON: {error.msg} at character {error.pos + 1}")
+    except RecursionError:
+        refuse(ANNOTATION, "nested too deeply; wanted a list of objects")
+
+
+def kind(value: object) -> str:
+    """What a value is, for messages."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "a truth value"
+        case str():
+            return "a string"
+        case Number():
+            return "a number"
+        case Object():
+            return "an object"
+        case _:
+            return "a list"
+
+
+def whole(value: object, where: str, least: int, most: int, what: str) -> int:
+    """A whole number, of `what`, from `least` (0 or more) to `most`."""
+    if not isinstance(value, Number):
+        refuse(where, f"is {kind(value)}; {what} is a whole number from {least} to {most}")
+    text = value.text
+    # The length first: converting thousands of digits is slow, and the interpreter refuses it.
+    if not text.isdigit() or len(text) > len(str(most)) or not least <= int(text) <= most:
+        refuse(where, f"{shown(text)} is no whole number from {least} to {most}, as {what} is")
+    return int(text)
+
+
+def text(value: object, where: str, what: str) -> str:
+    """A string that is not empty."""
+    if not isinstance(value, str):
+        refuse(where, f"is {kind(value)}; wanted {what}")
+    if not value:
+        refuse(where, f"is empty; wanted {what}")
+    return value
+
+
+def choice(value: object, where: str, known: type[E]) -> E:
+    """One of the words of an enumeration, as they are written there."""
+    return word(value, where, {each.value: each for each in known})
+
+
+def word(value: object, where: str, known: Mapping[str, E]) -> E:
+    """What one of these words stands for."""
+    if not isinstance(value, str):
+        refuse(where, f"is {kind(value)}; known are {', '.join(known)}")
+    if value not in known:
+        refuse(where, f"{shown(value)} is unknown; known are {', '.join(known)}")
+    return known[value]
+
+
+def flag(value: object, where: str) -> bool:
+    """A truth value, or `on` and `off`, as configurations of other SR-IOV plugins have them."""
+    if isinstance(value, bool):
+        return value
+    found = {"on": True, "off": False}.get(value) if isinstance(value, str) else None
+    if found is None:
+        told = shown(value) if isinstance(value, str) else kind(value)
+        refuse(where, f'is {told}; wanted true, false, "on" or "off"')
+    return found
+
+
+def mac(value: object, where: str) -> str:
+    """A MAC that an interface can have, lower case with colons."""
+    address = _octets(value, where, 6, "a MAC such as 02:00:00:00:00:01")
+    if int(address[:2], 16) & _MULTICAST:
+        refuse(where, f"{address} is that of a group; an interface has one with an even first octet")
+    return address
+
+
+def guid(value: object, where: str) -> str:
+    """A GUID (EUI-64) that a port can have, lower case with colons."""
+    address = _octets(value, where, 8, "a GUID such as 02:00:00:ff:fe:00:00:01")
+    if not address.strip("f:"):
+        refuse(where, f"{address} is reserved")
+    return address
+
+
+def _octets(value: object, where: str, number: int, what: str) -> str:
+    address = text(value, where, what).lower().replace("-", ":")
+    if len(address) != 3 * number - 1 or not _OCTETS.fullmatch(address):
+        refuse(where, f"{shown(str(value))} is not {what}")
+    if not address.strip("0:"):
+        refuse(where, f"{address} stands for none; leave the key out to have the VF's own")
+    return address
+
+
+def pkey(value: object, where: str) -> int:
+    """A partition key: 0x0001 to 0xffff as text, or its number; the base, without bit 15, is never 0.
+
+    Source: InfiniBand Architecture Specification 1.4, section 10.9.2.
+    """
+    what = 'wanted a partition key such as "0x8001"'
+    if isinstance(value, str):
+        if not re.fullmatch(r"0[xX][0-9a-fA-F]{1,4}", value):
+            refuse(where, f"{shown(value)} is not hexadecimal with up to four digits; {what}")
+        number = int(value, 16)
+    elif isinstance(value, Number):
+        number = whole(value, where, 0, 0xFFFF, "a partition key")
+    else:
+        refuse(where, f"is {kind(value)}; {what}")
+    if not number & 0x7FFF:
+        refuse(where, f"{number:#06x} is no partition, as its lower 15 bits are 0; {what}")
+    return number
