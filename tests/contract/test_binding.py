@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from contract.lab import give, home_of, needs, state_of
+from k8s_rdma.core.kernel import NameTakenError
 from k8s_rdma.core.options import Setting
 from k8s_rdma.core.plan import undo
 from k8s_rdma.core.step import BindVf, VfRef
@@ -108,7 +109,7 @@ def test_unbinding_fails_while_the_name_of_home_is_taken_and_works_when_it_is_fr
     step = bind(lab, vf)
     lab.kernel.apply(step)
     lab.occupy(step.home.name)
-    with pytest.raises(KernelError, match=step.home.name):
+    with pytest.raises(NameTakenError, match=step.home.name):
         lab.kernel.apply(step.inverse)
     lab.vacate(step.home.name)
     lab.kernel.apply(step.inverse)

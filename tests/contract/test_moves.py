@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from contract.lab import give, home_of, rate, state_of
 from k8s_rdma.core.ids import PciAddress
+from k8s_rdma.core.kernel import NameTakenError
 from k8s_rdma.core.step import ConfigureInterface, GiveVf, SetRates, VfHome, VfRate, VfRef
 from k8s_rdma.errors import KernelError
 
@@ -136,10 +139,30 @@ def test_bringing_home_fails_when_its_name_is_taken_there_and_works_when_it_is_f
     step = give(lab, vf, netns)
     lab.kernel.apply(step)
     lab.occupy(step.home.name)
-    with pytest.raises(KernelError, match=step.home.name):
+    with pytest.raises(NameTakenError, match=step.home.name):
         lab.kernel.apply(step.inverse)
     assert state_of(lab, vf).netdev is None
     assert lab.seen("rdma0", netns) is not None
+    lab.vacate(step.home.name)
+    lab.kernel.apply(step.inverse)
+    assert state_of(lab, vf).netdev == step.home.name
+
+
+@pytest.mark.parametrize("destroyed", [False, True])
+def test_vf_comes_home_under_another_name_when_its_own_is_taken(lab, vf, destroyed):
+    netns = lab.namespace()
+    step = give(lab, vf, netns)
+    lab.kernel.apply(step)
+    lab.occupy(step.home.name)
+    if destroyed:
+        lab.destroy(netns)
+    with pytest.raises(NameTakenError, match=step.home.name):
+        lab.kernel.apply(step.inverse)
+    lab.kernel.apply(replace(step.inverse, home=replace(step.home, name="vf-spare")))
+    assert state_of(lab, vf).netdev == "vf-spare"
+    lab.vacate(step.home.name)
+    lab.kernel.apply(step.inverse)
+    assert state_of(lab, vf).netdev == step.home.name
 
 
 def test_giving_fails_and_the_vf_stays_home_when_the_namespace_is_gone(lab, vf):

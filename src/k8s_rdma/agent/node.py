@@ -235,8 +235,8 @@ class Node:
         self._mark(releasing)
         if receipt.boot_id != self._boot_id:
             return
-        release(releasing, self._kernel, self._look)
-        self.hardware = returned(self.hardware, receipt.interfaces)
+        came_home = release(releasing, self._kernel, self._look)
+        self.hardware = returned(self.hardware, came_home)
 
     def keep_for_rates(self, attachment: Attachment) -> None:
         """Note that nothing but rates is left of an attachment: its addresses are given back, too."""

@@ -15,6 +15,7 @@ from k8s_rdma.core.inventory import Inventory, Pf
 from k8s_rdma.core.options import LinkType, Setting
 from k8s_rdma.core.rates import EVERY_RATE, Enforce, RateAbility
 from k8s_rdma.core.step import VfRef
+from k8s_rdma.errors import KernelError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -150,6 +151,10 @@ class VfCounters:
     rdma: Mapping[str, int] = field(default_factory=dict)
 
 
+class NameTakenError(KernelError):
+    """A netdev cannot have its name: another one in that namespace has it."""
+
+
 class Kernel(Protocol):
     """Observe the hardware, apply one step, tell of changes. Blocking: one worker thread owns it."""
 
@@ -161,6 +166,7 @@ class Kernel(Protocol):
         """Make the step hold, verified by reading back.
 
         KernelError when it does not hold afterwards; the step's inverse then undoes whatever part did.
+        NameTakenError when that is because of the name that a VF is to have.
         """
         ...
 

@@ -12,7 +12,7 @@ import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.kernel import VfCounters
+from k8s_rdma.core.kernel import NameTakenError, VfCounters
 from k8s_rdma.core.step import NetnsRef, VfRef
 from k8s_rdma.errors import KernelError
 from k8s_rdma.sim.fake_function import HOST, Device, Interface, function_of
@@ -209,11 +209,11 @@ class FakeMachine:
         return netns.inode
 
     def move(self, device: Device, place: int, name: str) -> None:
-        """Move, rename, or both. KernelError when the name is taken there; nothing has changed then."""
+        """Move, rename, or both. NameTakenError when the name is taken there; nothing has changed then."""
         there = self.find(name, place)
         if there is not None and there is not device:
             msg = f"interface {device.name}: cannot become {name} in {self.where(place)}: that name is taken"
-            raise KernelError(msg)
+            raise NameTakenError(msg)
         if device.place != place:
             device.up, device.addresses, device.routes = False, (), ()
         device.place, device.name = place, name

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING
 
+from k8s_rdma.core.kernel import NameTakenError
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.netlink.rtnl import named, with_mac, with_mtu
 from k8s_rdma.linux.netlink.socket import NetlinkError
@@ -22,7 +23,7 @@ _MAC_REFUSED = (errno.EPERM, errno.EACCES, errno.EADDRNOTAVAIL)
 def make_as_at_home(index: int, vf: VfRef, home: VfHome, rtnl: Rtnl) -> None:
     """Give the netdev of this index name, MAC and MTU of `home`, down, without addresses and altnames.
 
-    KernelError when that does not hold afterwards, such as when the name is taken.
+    KernelError when that does not hold afterwards; NameTakenError when the name is taken.
     """
     link = _link(index, vf, rtnl)
     what = f"{words(vf)}: {home.name} as it was"
@@ -31,7 +32,7 @@ def make_as_at_home(index: int, vf: VfRef, home: VfHome, rtnl: Rtnl) -> None:
     if link.name != home.name:
         if rtnl.link(home.name) is not None:
             msg = f"{words(vf)}: came home as {link.name}; its name {home.name} is taken there"
-            raise KernelError(msg)
+            raise NameTakenError(msg)
         rtnl.change(index, f"{what}: name", named(home.name))
     if link.mtu != home.mtu:
         rtnl.change(index, f"{what}: MTU {home.mtu}", with_mtu(home.mtu))

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from k8s_rdma.core.kernel import NameTakenError
 from k8s_rdma.core.step import NetnsRef
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.netlink.rtnl import Rtnl, in_namespace, named
@@ -162,4 +163,4 @@ def _require_free(rtnl: Rtnl, name: str, what: str) -> None:
     # A message that moves and renames would move first, and only then find the name taken.
     if rtnl.link(name) is not None:
         msg = f"{what}: the name {name} is taken there"
-        raise KernelError(msg)
+        raise NameTakenError(msg)

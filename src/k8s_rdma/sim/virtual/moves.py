@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from k8s_rdma.core.kernel import NameTakenError
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.netlink.rtnl import Rtnl, in_namespace, named, with_alias, with_mac, with_mtu
 from k8s_rdma.linux.pod_interface import make_bare
@@ -49,7 +50,7 @@ class Moves:
         """Make a VF be at home as it was, from wherever it is unless it serves another namespace."""
         port = self._rtnl.link(pf.port_name(step.vf.index))
         if port is None:
-            revive_vf(pf, step.vf.index, self._rtnl, step.home)
+            self._revive(pf, step)
             return
         if port.peer_elsewhere is None:
             self._tidy(port, step.home)
@@ -63,7 +64,7 @@ class Moves:
                 self._tidy(self._port(pf, step.vf.index), step.home)
             elif given:
                 # Its namespace is gone, or whoever lives there moved it on.
-                revive_vf(pf, step.vf.index, self._rtnl, step.home)
+                self._revive(pf, step)
 
     def reset(self, pf: VirtualPf, vf: VfRef) -> None:
         """Take a VF that is at home down, and all addresses from it; KernelError when it is not."""
@@ -89,9 +90,7 @@ class Moves:
     def _fetch(self, port: Link, step: BringHome, namespace: int) -> None:
         """Move a VF here from a pod's namespace."""
         what = f"{_words(step)}: move home from {step.netns.path} as {step.home.name}"
-        if self._rtnl.link(step.home.name) is not None:
-            msg = f"{what}: that name is taken here"
-            raise KernelError(msg)
+        self._require_free(step.home.name, what)
         with Rtnl(namespace) as there:
             there.change(port.peer, what, in_namespace(self._host), named(step.home.name))
 
@@ -100,10 +99,21 @@ class Moves:
         found = self._other_end(port)
         what = f"{home.name}: as it was"
         make_bare(found, self._rtnl, what)
+        if found.name != home.name:
+            self._require_free(home.name, what)
         if (found.name, found.mac, found.mtu) != (home.name, home.mac, home.mtu):
             self._rtnl.change(found.index, what, named(home.name), with_mac(home.mac), with_mtu(home.mtu))
         if port.alias:
             self._rtnl.change(port.index, f"{port.name}: alias", with_alias(""))
+
+    def _revive(self, pf: VirtualPf, step: BringHome) -> None:
+        self._require_free(step.home.name, f"{_words(step)}: made anew as {step.home.name}")
+        revive_vf(pf, step.vf.index, self._rtnl, step.home)
+
+    def _require_free(self, name: str, what: str) -> None:
+        if self._rtnl.link(name) is not None:
+            msg = f"{what}: that name is taken here"
+            raise NameTakenError(msg)
 
     def _other_end(self, port: Link) -> Link:
         found = self._rtnl.link_at(port.peer)
