@@ -5,6 +5,7 @@ A pod's start never waits for what is told: that is queued, and lost rather than
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Protocol
 
 from k8s_rdma.errors import K8sRdmaError, Reason
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from k8s_rdma.core.ids import PodUid
     from k8s_rdma.core.ledger import Pod, Receipt
     from k8s_rdma.core.placement import Placement
+    from k8s_rdma.wire.ipam_result import IpamResult
 
 
 class Cluster(Protocol):
@@ -28,11 +30,14 @@ class Cluster(Protocol):
         ...
 
     def claims(self) -> Mapping[PodUid, Placement]:
-        """What the extender has promised to the bound, unfinished pods of this node, as far as is known."""
+        """What the extender has promised to the bound, unfinished pods of this node, as far as is known.
+
+        What is returned does not change: it may go to another thread.
+        """
         ...
 
-    def attached(self, receipt: Receipt, status: str) -> None:
-        """Tell the pod what it was given. status: the JSON of its network-status annotation's entries."""
+    def attached(self, receipt: Receipt, results: Mapping[str, IpamResult]) -> None:
+        """Tell the pod what it was given. results: addresses by the interfaces' names."""
         ...
 
     def placed_anew(self, pod: Pod, why: str) -> None:
@@ -41,6 +46,10 @@ class Cluster(Protocol):
 
     def refused(self, pod: Pod, error: K8sRdmaError) -> None:
         """Tell why the pod cannot have its interfaces here; it may be evicted if that goes on."""
+        ...
+
+    async def run(self) -> None:
+        """Keep up with the cluster and tell it what there is to tell; until cancelled."""
         ...
 
 
@@ -52,8 +61,8 @@ class NoCluster:
         msg = (
             f"pod {pod.namespace}/{pod.name}: the runtime delivered no annotations, and the agent has no "
             'credentials to ask the API server for them; set "capabilities": '
-            '{"io.kubernetes.cri.pod-annotations": true} in the network configuration, or kubeconfig in the '
-            "agent's"
+            '{"io.kubernetes.cri.pod-annotations": true} in the network configuration, or kubeconfig or '
+            "inCluster in the agent's"
         )
         raise K8sRdmaError(msg, reason=Reason.INVALID_NETCONF)
 
@@ -61,7 +70,7 @@ class NoCluster:
         """None is known."""
         return {}
 
-    def attached(self, receipt: Receipt, status: str) -> None:
+    def attached(self, receipt: Receipt, results: Mapping[str, IpamResult]) -> None:
         """Nobody is told."""
 
     def placed_anew(self, pod: Pod, why: str) -> None:
@@ -69,3 +78,7 @@ class NoCluster:
 
     def refused(self, pod: Pod, error: K8sRdmaError) -> None:
         """Nobody is told."""
+
+    async def run(self) -> None:
+        """There is nothing to do."""
+        await asyncio.Event().wait()

@@ -8,7 +8,7 @@ import msgspec
 
 from k8s_rdma.hardware_config import HardwareConfig
 
-Directory = Annotated[str, msgspec.Meta(pattern="^/")]
+AbsolutePath = Annotated[str, msgspec.Meta(pattern="^/")]
 """Absolute, so that it does not depend on where the process was started."""
 
 
@@ -28,15 +28,30 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
         leaves free; by default where nobody signs placements. It may be given what the extender has promised
         to a pod that has not started yet.
     ipam_timeout_s: how long an IPAM plugin may take.
+    kubeconfig, in_cluster: the credentials for the API server: a file, or the pod's service account; one of
+        them or none. Without, pods' annotations come from the runtime alone, and nobody is told of refusals.
+    stuck_after_s: when a pod is evicted that has been refused all the time for what will not go away while it
+        is on this node; by default never.
+    cdi_dir: of the node, where container runtimes look for specifications of devices.
     """
 
     node: Annotated[str, msgspec.Meta(min_length=1)]
     kernel: Literal["linux", "virtual"] = "linux"
     hardware: HardwareConfig = HardwareConfig()
-    run_dir: Directory = "/run/k8s-rdma"
-    state_dir: Directory = "/var/lib/k8s-rdma"
-    host_root: Directory = "/"
+    run_dir: AbsolutePath = "/run/k8s-rdma"
+    state_dir: AbsolutePath = "/var/lib/k8s-rdma"
+    host_root: AbsolutePath = "/"
     placement_key_file: str | None = None
     strict: bool = True
     allow_unplaced: bool | None = None
     ipam_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 20.0
+    kubeconfig: AbsolutePath | None = None
+    in_cluster: bool = False
+    stuck_after_s: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    cdi_dir: AbsolutePath = "/var/run/cdi"
+
+    def __post_init__(self) -> None:
+        """Refuse what contradicts itself."""
+        if self.kubeconfig is not None and self.in_cluster:
+            msg = "kubeconfig and inCluster: both are set, and one of them says it all"
+            raise ValueError(msg)

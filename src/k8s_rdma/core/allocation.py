@@ -167,6 +167,7 @@ def _allocated(vf: Vf, pf: Pf, placed: PlacedInterface, ifname: str, entry: int)
         config=config,
         previous=None if config is None else present_config(vf, config),
         kernel_driver=vf.driver,
+        rdma_device=vf.rdma_device or "",
     )
 
 

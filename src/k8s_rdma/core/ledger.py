@@ -57,6 +57,7 @@ class AllocatedInterface:
     options: as asked for. config, previous: what the PF is to hold for it besides rates, and what of that it
         held before; None where nothing was asked for.
     kernel_driver: what drives it at home; empty, in receipts of agents that gave netdevs only, for not noted.
+    rdma_device: its name at home; empty where it has none.
     set_min_tx_rate_mbps, set_max_tx_rate_mbps: what is programmed on it; None, in receipts of agents that
         programmed whatever was asked for, for just that.
     """
@@ -75,6 +76,7 @@ class AllocatedInterface:
     config: VfConfig | None = None
     previous: VfConfig | None = None
     kernel_driver: str = ""
+    rdma_device: str = ""
 
     @property
     def mac(self) -> str:
@@ -126,6 +128,7 @@ class Receipt:
     ipam: for the interfaces that name no network of their own; ipams: for those that do, by that name, None
         where that gives no addresses.
     delegate: what gives the pod its ordinary interface, where that is ours to have done.
+    device_info_file: which file of the node tells what it was given; empty for none.
     """
 
     attachment: Attachment
@@ -137,6 +140,7 @@ class Receipt:
     ipam: DelegatedPlugin | None = None
     ipams: tuple[tuple[str, DelegatedPlugin | None], ...] = ()
     delegate: DelegatedPlugin | None = None
+    device_info_file: str = ""
 
     @property
     def network(self) -> str:

@@ -238,6 +238,9 @@ def _named_errors(what: str) -> Iterator[None]:
     except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout) as error:
         msg = f"{what}: no connection to the API server: {str(error) or type(error).__name__}"
         raise ApiUnreachableError(msg) from error
+    except (ConfigError, PermissionError) as error:
+        msg = f"{what}: no usable credentials: {error}"
+        raise ApiUnreachableError(msg) from error
     except (httpx2.HTTPError, msgspec.MsgspecError, TimeoutError, KeyError, ValueError) as error:
         msg = f"{what}: no usable answer from the API server: {str(error) or type(error).__name__}"
         raise ApiUncertainError(msg) from error

@@ -1,0 +1,200 @@
+"""The cluster through its API server, for an agent that has credentials.
+
+Nothing here holds up a pod's start, but for `annotations`, which is asked where the runtime tells none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import structlog
+
+from k8s_rdma.agent.cluster import NoCluster
+from k8s_rdma.agent.cluster_events import Events
+from k8s_rdma.agent.cluster_outbox import Outbox
+from k8s_rdma.agent.cluster_pods import NodePods
+from k8s_rdma.agent.cluster_refusals import Outlook, Refusals
+from k8s_rdma.agent.cluster_statuses import Statuses
+from k8s_rdma.agent.cluster_time import REAL_TIME
+from k8s_rdma.core.ids import NodeName
+from k8s_rdma.errors import K8sRdmaError, Reason
+from k8s_rdma.kube.api import ApiRefusedError
+from k8s_rdma.wire.network_status import NETWORK_STATUS_ANNOTATION, network_status
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+    from typing import NoReturn
+
+    from k8s_rdma.agent.cluster import Cluster
+    from k8s_rdma.agent.cluster_time import Time
+    from k8s_rdma.agent.config import AgentConfig
+    from k8s_rdma.core.ids import PodUid
+    from k8s_rdma.core.ledger import Pod, Receipt
+    from k8s_rdma.core.placement import Placement
+    from k8s_rdma.kube.api import NodePodsApi, PodView
+    from k8s_rdma.wire.ipam_result import IpamResult
+
+_log = structlog.get_logger()
+
+ANNOTATIONS_S = 5.0
+"""How long an ADD waits for a pod's annotations; the runtime's own deadline is minutes."""
+
+PATIENCE_S = 30.0
+"""What passes by itself is told of when it has not by then."""
+
+AFTER_FAULT_S = 30.0
+_MIRROR = "kubernetes.io/config.mirror"
+"""On the object that stands for a static pod in the API: the UID that kubelet and runtime know it by."""
+
+
+def open_cluster(config: AgentConfig, key: bytes | None) -> Cluster:
+    """The cluster by the configured credentials, `NoCluster` without any; inside the event loop that uses it.
+
+    MalformedError when there is no such configuration. The API server is not asked for anything yet.
+    """
+    if config.kubeconfig is None and not config.in_cluster:
+        return NoCluster()
+    from k8s_rdma.kube.client import connect  # noqa: PLC0415  a third of an agent's memory
+
+    api = connect(config.kubeconfig, in_cluster=config.in_cluster)
+    terms = Terms(node=NodeName(config.node), key=key, stuck_after_s=config.stuck_after_s)
+    return ApiCluster(api, terms)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """Whose pods are followed, and how refused ones are treated.
+
+    key: what placements are signed with; None where nobody signs. stuck_after_s: when a pod is evicted that
+        is refused all the time for what will not go away here; None for never.
+    """
+
+    node: NodeName
+    key: bytes | None = None
+    stuck_after_s: float | None = None
+
+
+class ApiCluster:
+    """`Cluster` over the API server; it owns the connection."""
+
+    def __init__(self, api: NodePodsApi, terms: Terms, time: Time = REAL_TIME) -> None:
+        """Nothing is known or told until `run`."""
+        self._api = api
+        self._terms = terms
+        self._time = time
+        self._outbox = Outbox(time)
+        self._events = Events(api, self._outbox, node=terms.node, now=time.now)
+        self._pods = NodePods(api, terms.node, terms.key, gone=self._forget, time=time)
+        self._refusals = Refusals()
+        self._statuses = Statuses()
+
+    async def annotations(self, pod: Pod) -> Mapping[str, str]:
+        """All of them, from the API server, within `ANNOTATIONS_S`."""
+        try:
+            async with asyncio.timeout(ANNOTATIONS_S):
+                found = await self._api.get_whole_pod(pod.namespace, pod.name)
+        except TimeoutError as error:
+            msg = f"{_named(pod)}: its annotations: no answer from the API server in {ANNOTATIONS_S:g} s"
+            raise K8sRdmaError(msg, reason=Reason.API_FAILURE) from error
+        other = self._why_other(pod, found)
+        if found is None or other:
+            msg = f"{_named(pod)}: {other}; its annotations say nothing of this sandbox; try again"
+            raise K8sRdmaError(msg, reason=Reason.API_FAILURE)
+        return found.annotations
+
+    def claims(self) -> Mapping[PodUid, Placement]:
+        """As the API server last told; none before it did for the first time."""
+        return self._pods.claims()
+
+    def attached(self, receipt: Receipt, results: Mapping[str, IpamResult]) -> None:
+        """Annotate the pod with all that its networks gave it, and forget that it was refused."""
+        self._refusals.forget(receipt.pod.uid)
+        self._events.forget(receipt.pod.uid)
+        if not receipt.interfaces or not _in_kubernetes(receipt.pod):
+            return
+        value = self._statuses.with_entries(receipt, network_status(receipt, results))
+        write = partial(self._api.annotate_pod, receipt.pod, NETWORK_STATUS_ANNOTATION, value)
+        self._outbox.put(("status", receipt.pod.uid), write)
+
+    def placed_anew(self, pod: Pod, why: str) -> None:
+        """An event."""
+        if _in_kubernetes(pod):
+            self._events.tell(pod, "RdmaPlacedAnew", why, warning=False)
+
+    def refused(self, pod: Pod, error: K8sRdmaError) -> None:
+        """An event, and eviction when that goes on for as long as is configured."""
+        if not _in_kubernetes(pod):
+            return
+        streak = self._refusals.note(pod.uid, error.reason, self._time.monotonic())
+        if streak.outlook is Outlook.PASSING and streak.lasts_s < PATIENCE_S:
+            return
+        self._events.tell(pod, _event_reason(error.reason), error.message, warning=True)
+        after_s = self._terms.stuck_after_s
+        if after_s is not None and streak.outlook is Outlook.LASTING and streak.lasts_s >= after_s:
+            why = f"evicted, since it has been without its RDMA interfaces for {streak.lasts_s:.0f} s: "
+            self._events.tell(pod, "RdmaEvicting", why + error.message, warning=True)
+            self._outbox.put(("eviction", pod.uid), partial(self._evict, pod))
+
+    async def run(self) -> None:
+        """Follow the node's pods and write what is to be told, until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._lasting(self._pods.run))
+                tasks.create_task(self._lasting(self._outbox.run))
+        finally:
+            await self._api.close()
+
+    async def _lasting(self, work: Callable[[], Awaitable[NoReturn]]) -> NoReturn:
+        """Begin again after a fault of ours: pods start without the cluster, not without the agent."""
+        while True:
+            try:
+                await work()
+            except Exception:
+                _log.exception("cluster_fault")
+            await self._time.pause(AFTER_FAULT_S)
+
+    async def _evict(self, pod: Pod) -> None:
+        """Evict it, unless it has got its interfaces meanwhile, or has not tried for them since.
+
+        When a disruption budget forbids it, the next refusal tries again.
+        """
+        streak = self._refusals.of(pod.uid, self._time.monotonic())
+        if streak is None or streak.outlook is not Outlook.LASTING:
+            return
+        try:
+            await self._api.evict_pod(pod)
+        except ApiRefusedError as refused:
+            _log.warning("eviction_refused", pod=_named(pod), why=refused.message)
+            return
+        _log.warning("pod_evicted", pod=_named(pod), after_s=round(streak.lasts_s))
+
+    def _forget(self, uid: PodUid) -> None:
+        self._refusals.forget(uid)
+        self._events.forget(uid)
+        self._statuses.forget(uid)
+
+    def _why_other(self, pod: Pod, found: PodView | None) -> str:
+        """Why what the API server has is not that pod; empty when it is."""
+        if found is None:
+            return "the API server has no such pod"
+        if found.node != self._terms.node:
+            return f"the pod of that name is not on node {self._terms.node}"
+        if _in_kubernetes(pod) and pod.uid not in (found.uid, found.annotations.get(_MIRROR)):
+            return f"the pod of that name has UID {found.uid}, not {pod.uid}"
+        return ""
+
+
+def _named(pod: Pod) -> str:
+    return f"pod {pod.namespace}/{pod.name}"
+
+
+def _in_kubernetes(pod: Pod) -> bool:
+    """Whether the runtime told its UID; where it did not, the container's id stands for it."""
+    return bool(pod.namespace) and not pod.uid.startswith("container:")
+
+
+def _event_reason(reason: Reason) -> str:
+    return "Rdma" + "".join(word.capitalize() for word in reason.value.split("_"))

@@ -1,0 +1,85 @@
+"""What the agent has to write to the API server: one thing at a time, and nobody waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+import structlog
+
+from k8s_rdma.kube.api import API_ERRORS, ApiRefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Hashable
+    from typing import NoReturn
+
+    from k8s_rdma.agent.cluster_time import Time
+
+    Write = Callable[[], Awaitable[None]]
+
+_log = structlog.get_logger()
+
+MOST = 512
+"""A node has 110 pods, and each at most a status, an eviction and an event or two."""
+
+SETTLE_S = 0.2
+"""Before what came first is written: what replaces it, such as a pod's next network, is often on its way."""
+
+PACE_S = 0.05
+"""Between two writes: a whole node's pods must not be a burst for the API server."""
+
+FIRST_RETRY_S = 1.0
+LAST_RETRY_S = 30.0
+_TOO_MANY_REQUESTS = 429
+
+
+class Outbox:
+    """Writes by key, in the order of their keys' first coming; of each key the latest alone."""
+
+    def __init__(self, time: Time, *, most: int = MOST) -> None:
+        """Nothing is written until `run`. most: what may wait; more than that pushes out the oldest."""
+        self._waiting: OrderedDict[Hashable, Write] = OrderedDict()
+        self._most = most
+        self._pause = time.pause
+        self._filled = asyncio.Event()
+        self._retry_s = 0.0
+
+    def put(self, key: Hashable, write: Write) -> None:
+        """Have it written, instead of what waits under this key.
+
+        write: raises as `kube.api` says, and what it raises decides whether it is tried again.
+        """
+        if key not in self._waiting and len(self._waiting) >= self._most:
+            lost, _ = self._waiting.popitem(last=False)
+            _log.warning("cluster_not_told", what=lost, why=f"{self._most} others wait to be written")
+        self._waiting[key] = write
+        self._filled.set()
+
+    async def run(self) -> NoReturn:
+        """Write what comes, until cancelled."""
+        while True:
+            await self._filled.wait()
+            await self._pause(SETTLE_S)
+            while self._waiting:
+                key, write = next(iter(self._waiting.items()))
+                done = await self._attempt(key, write)
+                if done and self._waiting.get(key) is write:
+                    del self._waiting[key]
+                await self._pause(PACE_S if done else self._retry_s)
+            self._filled.clear()
+
+    async def _attempt(self, key: Hashable, write: Write) -> bool:
+        """Write once; whether that was all that can be done about it."""
+        try:
+            await write()
+        except API_ERRORS as error:
+            if isinstance(error, ApiRefusedError) and error.status != _TOO_MANY_REQUESTS:
+                _log.warning("cluster_not_told", what=key, why=error.message)
+                return True
+            if not self._retry_s:
+                _log.warning("cluster_told_later", what=key, why=error.message)
+            self._retry_s = min(max(FIRST_RETRY_S, 2 * self._retry_s), LAST_RETRY_S)
+            return False
+        self._retry_s = 0.0
+        return True

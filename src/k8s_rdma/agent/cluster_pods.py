@@ -1,0 +1,117 @@
+"""The pods of this node, and what they were promised, as the API server last told."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, cast
+
+import structlog
+
+from k8s_rdma.agent.wanted import Policy, wanted
+from k8s_rdma.errors import K8sRdmaError
+from k8s_rdma.kube.api import API_ERRORS, Changed, Gone, Listed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import NoReturn
+
+    from k8s_rdma.agent.cluster_time import Time
+    from k8s_rdma.core.ids import NodeName, PodUid
+    from k8s_rdma.core.placement import Placement
+    from k8s_rdma.kube.api import Event, NodePodsApi, PodView
+
+_log = structlog.get_logger()
+
+FIRST_RETRY_S = 0.5
+LAST_RETRY_S = 30.0
+
+STEADY_S = 60.0
+"""A watch that lasted for so long was a good one: its end, which is bound to come, is nothing to tell of."""
+
+
+class NodePods:
+    """Follows the pods of a node. What was known last stands while the API server cannot be asked.
+
+    key: what placements are signed with; None where nobody signs.
+    gone: called with the UID of a pod that has finished, was deleted or left the node.
+    """
+
+    def __init__(
+        self,
+        api: NodePodsApi,
+        node: NodeName,
+        key: bytes | None,
+        *,
+        gone: Callable[[PodUid], None],
+        time: Time,
+    ) -> None:
+        """Nothing is known until `run`."""
+        self._api = api
+        self._node = node
+        # A placement counts as it does at an ADD; what else a request holds was the extender's to judge.
+        self._policy = Policy(key=key, strict=False, allow_unplaced=True)
+        self._gone = gone
+        self._time = time
+        self._pods: dict[PodUid, Placement | None] = {}
+        self._claims: Mapping[PodUid, Placement] = {}
+
+    def claims(self) -> Mapping[PodUid, Placement]:
+        """What the unfinished pods of this node were promised; never changed afterwards."""
+        return self._claims
+
+    async def run(self) -> NoReturn:
+        """Follow, and begin again when the watch is lost, until cancelled."""
+        failures = 0
+        while True:
+            started = self._time.monotonic()
+            error = await self._follow()
+            failures = 1 if self._time.monotonic() - started >= STEADY_S else failures + 1
+            if failures == 2:
+                _log.warning("pods_not_followed", error=error, known=len(self._pods))
+            await self._time.pause(min(FIRST_RETRY_S * 2 ** (failures - 1), LAST_RETRY_S))
+
+    async def _follow(self) -> str:
+        """Take events until there are no more; why that is so."""
+        try:
+            async with aclosing(cast("Any", self._api.follow_pods_of(self._node))) as events:
+                async for event in events:
+                    self._take(event)
+        except API_ERRORS as error:
+            return error.message
+        return "the watch ended"
+
+    def _take(self, event: Event[PodView]) -> None:
+        match event:
+            case Listed(pods):
+                for uid in self._pods.keys() - {pod.uid for pod in pods}:
+                    self._forget(uid)
+                for pod in pods:
+                    self._see(pod)
+                _log.info("pods_listed", pods=len(pods), claims=len(self._claims))
+            case Changed(pod):
+                self._see(pod)
+            case Gone(pod):
+                self._forget(pod.uid)
+
+    def _see(self, pod: PodView) -> None:
+        if pod.finished or pod.node != self._node:
+            self._forget(pod.uid)
+            return
+        self._know({**self._pods, pod.uid: self._promise(pod)})
+
+    def _forget(self, uid: PodUid) -> None:
+        if uid in self._pods:
+            self._know({known: promise for known, promise in self._pods.items() if known != uid})
+            self._gone(uid)
+
+    def _know(self, pods: dict[PodUid, Placement | None]) -> None:
+        self._pods = pods
+        self._claims = {uid: promise for uid, promise in pods.items() if promise is not None}
+
+    def _promise(self, pod: PodView) -> Placement | None:
+        try:
+            found = wanted(pod.annotations, uid=pod.uid, node=self._node, policy=self._policy)
+        except K8sRdmaError as error:
+            _log.debug("claim_ignored", pod=f"{pod.namespace}/{pod.name}", why=error.message)
+            return None
+        return found.promised

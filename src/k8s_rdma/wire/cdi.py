@@ -1,0 +1,148 @@
+"""Device specifications for container runtimes: which device nodes a container gets with a named device.
+
+Source: CNCF Container Device Interface, SPEC.md. Specifications are written as version 0.5.0, the first in
+which a device's name may begin with a digit, so that every runtime that knows that much reads them.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from k8s_rdma.errors import MalformedError
+from k8s_rdma.wire.json import decode, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import NoReturn
+
+VERSION = "0.5.0"
+
+VENDOR = "k8s-rdma.io"
+VF_CLASS = "vf"
+
+_LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
+_VENDOR = re.compile(rf"{_LABEL}(\.{_LABEL})*")
+_CLASS = re.compile(r"[A-Za-z]([-_A-Za-z0-9]{0,61}[A-Za-z0-9])?")
+_DEVICE = re.compile(r"[A-Za-z0-9]([-_.:A-Za-z0-9]*[A-Za-z0-9])?")
+_PERMISSIONS = re.compile(r"r?w?m?")
+_MAX_VENDOR = 253
+_OUR_FILE = re.compile(rf"{re.escape(f'{VENDOR}-{VF_CLASS}_')}(?P<device>.+)\.json")
+
+
+class DeviceNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """A device node of the host; path: in the container, and on the host unless host_path says another."""
+
+    path: str
+    host_path: str = ""
+    permissions: str = "rwm"
+
+
+class ContainerEdits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """What a container that gets the device is given; env: `NAME=value`."""
+
+    env: tuple[str, ...] = ()
+    device_nodes: tuple[DeviceNode, ...] = ()
+
+
+class Device(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A device by its name in the specification's kind."""
+
+    name: str
+    container_edits: ContainerEdits
+
+
+class _Specification(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    cdi_version: str
+    kind: str
+    devices: tuple[Device, ...]
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(_Specification)
+
+
+def encode_specification(devices: Sequence[Device], *, vendor: str, device_class: str) -> bytes:
+    """A specification file's content.
+
+    MalformedError names what the specification does not allow: a name, a path that is not absolute, a device
+    twice or none, or an edit that edits nothing.
+    """
+    _check(vendor, device_class, devices)
+    kind = f"{vendor}/{device_class}"
+    return _encoder.encode(_Specification(cdi_version=VERSION, kind=kind, devices=tuple(devices)))
+
+
+def decode_specification(data: bytes) -> tuple[str, tuple[Device, ...]]:
+    """The kind and its devices; MalformedError as in `encode_specification`."""
+    found = decode(data, _decoder, "CDI specification")
+    vendor, _, device_class = found.kind.partition("/")
+    _check(vendor, device_class, found.devices)
+    return found.kind, found.devices
+
+
+def qualified_name(device: str, *, vendor: str = VENDOR, device_class: str = VF_CLASS) -> str:
+    """The name by which a runtime is asked for a device: `vendor/class=device`. MalformedError as above."""
+    _check_names(vendor, device_class, [device])
+    return f"{vendor}/{device_class}={device}"
+
+
+def vfio_device(pci: str, group: str) -> Device:
+    """A VF that a program in the container drives.
+
+    group: its file below `/dev/vfio`: the IOMMU group's number, or `noiommu-<n>` without an IOMMU.
+    """
+    paths = ("/dev/vfio/vfio", f"/dev/vfio/{group}")
+    nodes = tuple(DeviceNode(path=path, permissions="rw") for path in paths)
+    return Device(name=pci, container_edits=ContainerEdits(device_nodes=nodes))
+
+
+def vf_file_name(pci: str) -> str:
+    """The name of the specification of one VF; the same whoever holds it, so that there are never two."""
+    return f"{VENDOR}-{VF_CLASS}_{pci}.json"
+
+
+def vf_of_file_name(name: str) -> str | None:
+    """The VF's PCI address; None of a file that is not ours."""
+    found = _OUR_FILE.fullmatch(name)
+    return found["device"] if found else None
+
+
+def _check(vendor: str, device_class: str, devices: Sequence[Device]) -> None:
+    names = [device.name for device in devices]
+    _check_names(vendor, device_class, names)
+    if not names or len(set(names)) != len(names):
+        _refuse("devices", "wanted at least one, none twice", ", ".join(names))
+    for index, device in enumerate(devices):
+        _check_edits(f"devices[{index}].containerEdits", device.container_edits)
+
+
+def _check_names(vendor: str, device_class: str, devices: Sequence[str]) -> None:
+    if not _VENDOR.fullmatch(vendor) or len(vendor) > _MAX_VENDOR:
+        _refuse("kind", "its vendor is no DNS subdomain", vendor)
+    if not _CLASS.fullmatch(device_class):
+        _refuse("kind", "its class is not made of at most 63 letters, digits, - and _", device_class)
+    for index, name in enumerate(devices):
+        if not _DEVICE.fullmatch(name):
+            _refuse(f"devices[{index}].name", "not made of letters, digits, -, _, . and :", name)
+
+
+def _check_edits(where: str, edits: ContainerEdits) -> None:
+    if edits == ContainerEdits():
+        _refuse(where, "edits nothing", "")
+    for index, node in enumerate(edits.device_nodes):
+        for field, path in (("path", node.path), ("hostPath", node.host_path or node.path)):
+            if not path.startswith("/") or ".." in path.split("/"):
+                _refuse(f"{where}.deviceNodes[{index}].{field}", "not an absolute path", path)
+        if not _PERMISSIONS.fullmatch(node.permissions):
+            _refuse(f"{where}.deviceNodes[{index}].permissions", "not made of r, w and m", node.permissions)
+    for index, variable in enumerate(edits.env):
+        if not variable.partition("=")[0] or "=" not in variable:
+            _refuse(f"{where}.env[{index}]", "not NAME=value", variable)
+
+
+def _refuse(field: str, why: str, found: str) -> NoReturn:
+    msg = f"CDI specification: {field}: {why}: {shown(found)}"
+    raise MalformedError(msg)
