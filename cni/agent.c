@@ -11,7 +11,7 @@
 #include "io.h"
 #include "netconf.h"
 
-static const char magic[4] = "KRDC";
+static const char magic[4] = {'K', 'R', 'D', 'C'};
 
 enum { VERSION = 1, FLAG_NETNS = 1, MAX_EXIT_STATUS = 255 };
 
@@ -108,7 +108,9 @@ static ssize_t send_some(int fd, struct span data, int netns)
         message.msg_control = control.bytes;
         message.msg_controllen = sizeof control.bytes;
         struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-        *header = (struct cmsghdr){CMSG_LEN(sizeof netns), SOL_SOCKET, SCM_RIGHTS};
+        header->cmsg_len = CMSG_LEN(sizeof netns);
+        header->cmsg_level = SOL_SOCKET;
+        header->cmsg_type = SCM_RIGHTS;
         memcpy(CMSG_DATA(header), &netns, sizeof netns);
     }
     return sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);

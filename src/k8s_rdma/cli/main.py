@@ -90,6 +90,19 @@ def init(config: ConfigFile = None) -> None:
         raise typer.Exit(1)
 
 
+@app.command("install-cni")
+def install_cni(
+    directory: Annotated[
+        Path, typer.Argument(help="Where the container runtime looks for CNI plugins.")
+    ] = Path("/opt/cni/bin"),
+) -> None:
+    """Put the CNI executable where the container runtime finds it, also under the name of its predecessor."""
+    from k8s_rdma.cli.cni_program import install_program
+
+    for path in install_program(directory):
+        typer.echo(path)
+
+
 @app.command()
 def server(
     config: ConfigFile = None,

@@ -16,6 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from k8s_rdma.cli.cni_program import PROGRAM, find_program
 from k8s_rdma.errors import K8sRdmaError
 
 TOOLS = {
@@ -27,7 +28,6 @@ TOOLS = {
 
 CNI_PLUGINS = ("bridge", "host-local")
 CNI_DIRECTORIES = ("/usr/lib/cni", "/opt/cni/bin")
-SHIM = "k8s-rdma-cni"
 MAX_SCRATCH = 48
 
 INIT_PID = "init.pid"
@@ -92,9 +92,9 @@ def _requirements() -> tuple[Path, Path]:
     plugins = _plugin_directory()
     if plugins is None:
         missing.append(f"CNI plugins {', '.join(CNI_PLUGINS)} (Debian package containernetworking-plugins)")
-    shim = _shim()
+    shim = find_program()
     if shim is None:
-        missing.append(f"{SHIM} (build it with `make cni`, or name it in K8S_RDMA_CNI)")
+        missing.append(f"{PROGRAM} (build it with `make cni`, or name it in K8S_RDMA_CNI)")
     if missing or plugins is None or shim is None:
         msg = f"the demo needs {'; '.join(missing)}; `make demo` sets everything up"
         raise K8sRdmaError(msg)
@@ -107,12 +107,6 @@ def _plugin_directory() -> Path | None:
         if all(os.access(directory / plugin, os.X_OK) for plugin in CNI_PLUGINS):
             return directory
     return None
-
-
-def _shim() -> Path | None:
-    named = os.environ.get("K8S_RDMA_CNI") or shutil.which(SHIM)
-    candidates = [Path(named)] if named else [Path("build") / SHIM, Path("/opt/cni/bin") / SHIM]
-    return next((path.absolute() for path in candidates if os.access(path, os.X_OK)), None)
 
 
 def _probe(isolation: tuple[str, ...]) -> None:

@@ -1,0 +1,74 @@
+"""`k8s-rdma install-cni`: the executable in the runtime's directory, by both its names."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NAMES = ("k8s-rdma-cni", "rit-k8s-rdma-cni-linux-amd64")
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    program = tmp_path / "built"
+    program.write_text("#!/bin/sh\necho new\n")
+    program.chmod(0o700)
+    return program
+
+
+@pytest.fixture
+def plugins(tmp_path: Path) -> Path:
+    directory = tmp_path / "bin"
+    directory.mkdir()
+    return directory
+
+
+def install(program: Path, directory: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "k8s_rdma", "install-cni", directory],
+        env=os.environ | {"K8S_RDMA_CNI": str(program)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_program_is_installed_by_both_its_names(program: Path, plugins: Path) -> None:
+    done = install(program, plugins)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.split() == [str(plugins / name) for name in NAMES]
+    assert sorted(path.name for path in plugins.iterdir()) == sorted(NAMES)
+    for name in NAMES:
+        assert subprocess.run([plugins / name], capture_output=True, check=True).stdout == b"new\n"
+        assert (plugins / name).stat().st_mode & 0o777 == 0o755
+
+
+def test_program_is_replaced_while_the_old_one_runs(program: Path, plugins: Path) -> None:
+    shutil.copy("/bin/cat", plugins / NAMES[0])
+    (plugins / NAMES[1]).write_text("of somebody else")
+    with subprocess.Popen([plugins / NAMES[0]], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running:
+        assert install(program, plugins).returncode == 0
+        assert running.communicate(b"still the old one")[0] == b"still the old one"
+    assert subprocess.run([plugins / NAMES[1]], capture_output=True, check=True).stdout == b"new\n"
+
+
+def test_program_is_not_installed_where_there_is_no_directory(program: Path, plugins: Path) -> None:
+    done = install(program, plugins / "absent")
+    assert done.returncode == 1
+    assert str(plugins / "absent") in done.stderr
+    assert not list(plugins.iterdir())
+
+
+def test_program_that_is_not_there_is_told_of(program: Path, plugins: Path) -> None:
+    program.unlink()
+    done = install(program, plugins)
+    assert done.returncode == 1
+    assert "make cni" in done.stderr

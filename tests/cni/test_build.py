@@ -1,0 +1,96 @@
+"""How the executable is made: by the Makefile and by the wheel's build, with one compiler or another."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import struct
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cni.call import SOURCES, Program
+from k8s_rdma.wire.cni_result import SUPPORTED_VERSIONS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MAX_BYTES = 1_000_000
+ROOT = SOURCES.parent
+
+
+def segments(program: Path) -> set[int]:
+    """The types of an ELF file's segments (elf(5)); 64 bits, this machine's byte order."""
+    data = program.read_bytes()
+    (offset,) = struct.unpack_from("=Q", data, 32)
+    size, count = struct.unpack_from("=HH", data, 54)
+    return {struct.unpack_from("=I", data, offset + index * size)[0] for index in range(count)}
+
+
+def assert_fit_for_any_node(program: Path) -> None:
+    """Static (no interpreter), position independent, small; and it runs."""
+    needs_interpreter, shared_object = 3, 3
+    assert needs_interpreter not in segments(program)
+    assert struct.unpack_from("=H", program.read_bytes(), 16) == (shared_object,)
+    assert program.stat().st_size < MAX_BYTES
+    versions = json.loads(Program(program)("VERSION", b"").stdout)["supportedVersions"]
+    assert versions == list(SUPPORTED_VERSIONS)
+
+
+@pytest.fixture(scope="module")
+def hook() -> Any:
+    """hatch_build.py, which no package holds."""
+    spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def made(build_dir: Path) -> Path:
+    """By the Makefile, as it ships."""
+    directory = build_dir / "release"
+    subprocess.run(["make", "-C", SOURCES, f"BUILD={directory}"], check=True, stdout=subprocess.DEVNULL)
+    return directory / "k8s-rdma-cni"
+
+
+def test_program_is_static_and_below_a_megabyte(made: Path) -> None:
+    assert_fit_for_any_node(made)
+
+
+def test_program_is_the_same_in_the_wheel_and_from_a_copy_of_the_sources(made, hook, tmp_path) -> None:
+    hook.compile_program(hook.compiler(), tmp_path / "of the wheel")
+    shutil.copytree(SOURCES, tmp_path / "copy")
+    subprocess.run(["make", "-C", tmp_path / "copy"], check=True, stdout=subprocess.DEVNULL)
+    assert (tmp_path / "of the wheel").read_bytes() == made.read_bytes()
+    assert (tmp_path / "build" / "k8s-rdma-cni").read_bytes() == made.read_bytes()
+
+
+@pytest.mark.parametrize("compiler", ["cc", "none-such"])
+def test_wheel_build_asks_for_ziglang_only_where_there_is_no_compiler(compiler: str) -> None:
+    ask = "import sys, hatchling.build as b; sys.stdout.write(' '.join(b.get_requires_for_build_wheel()))"
+    done = subprocess.run(
+        [sys.executable, "-c", ask],
+        cwd=ROOT,
+        env=os.environ | {"CC": compiler},
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    assert ("ziglang" in done.stdout.split()) == (compiler == "none-such")
+
+
+def test_program_is_made_by_zig_where_there_is_no_compiler(hook, tmp_path) -> None:
+    if importlib.util.find_spec("ziglang") is None:
+        pytest.skip(
+            "needs the package ziglang (pip install ziglang, 400 MB), which only the wheel's build uses"
+        )
+    for name in ("once", "again"):
+        hook.compile_program(hook.zig(), tmp_path / name)
+        assert_fit_for_any_node(tmp_path / name)
+    assert (tmp_path / "once").read_bytes() == (tmp_path / "again").read_bytes()
