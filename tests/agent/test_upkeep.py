@@ -224,3 +224,21 @@ def test_vfs_come_home_when_their_sandbox_vanished(machine: Machine) -> None:
         assert machine.is_pristine()
 
     run(machine, scenario)
+
+
+def test_vfs_come_home_at_once_when_a_sandbox_is_said_to_have_vanished(machine: Machine) -> None:
+    async def scenario(it: Kept) -> None:
+        netns = machine.hardware.create_namespace()
+        await it.verbs.add(call("ADD"), netns, machine.stdin(asks({"min_tx_rate": 5})))
+        known = await it.reporter.publisher.other_than(None)
+        assert await it.patience.next() >= SETTLE_S  # and as long as that lasts nothing is looked at
+        before = it.looks
+        machine.hardware.destroy_namespace(netns)
+        it.upkeep.sandbox_vanished.set()
+        async with asyncio.timeout(10):
+            told = decode_report(await it.reporter.publisher.other_than(known))
+        assert told.allocations == ()
+        assert it.looks == before
+        assert machine.is_pristine()
+
+    run(machine, scenario)

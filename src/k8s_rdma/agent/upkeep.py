@@ -30,7 +30,8 @@ QUIET_S = 5.0
 """How long a look that is due waits for a moment in which no pod does."""
 
 RECONCILE_S = 10.0
-"""How often sandboxes are checked for being gone: a look at each namespace's file, no netlink."""
+"""How often sandboxes are checked for being gone although nothing told so: a look at each namespace's file,
+no netlink. And how often what could not be ended is tried again."""
 
 FIRST_RETRY_S = 1.0
 LAST_RETRY_S = 30.0
@@ -42,6 +43,7 @@ class Upkeep:
     """Keeps the agent's knowledge and its ledger true; nothing polls the kernel while all is well.
 
     hardware_changed: to be set, on the loop's thread, when something observable changed.
+    sandbox_vanished: to be set there when a sandbox that has something of ours may have.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class Upkeep:
         self._pause = pause
         self._retry_s = 0.0
         self.hardware_changed = asyncio.Event()
+        self.sandbox_vanished = asyncio.Event()
 
     async def recover(self) -> None:
         """Undo or complete what a crash or a reboot cut short; before anyone may ask for more."""
@@ -69,6 +72,19 @@ class Upkeep:
 
     async def run(self) -> None:
         """Until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._keep_looking())
+            tasks.create_task(self._end_what_vanished())
+
+    async def _end_what_vanished(self) -> None:
+        """At once, however long the hardware is let rest."""
+        while True:
+            await self.sandbox_vanished.wait()
+            self.sandbox_vanished.clear()
+            if await self._verbs.reconcile():
+                await self._reporter.publish()
+
+    async def _keep_looking(self) -> None:
         while True:
             changed = await self._changed_within(self._patience_s())
             if changed:

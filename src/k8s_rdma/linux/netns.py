@@ -143,7 +143,7 @@ class Namespaces:
             return os.dup(held[-1]) if held else None
 
     def _open(self, netns: NetnsRef) -> int | None:
-        path = self._on_host(netns.path)
+        path = self.on_host(netns.path)
         try:
             # O_NONBLOCK: what lies there may be a FIFO as well.
             namespace = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -159,7 +159,8 @@ class Namespaces:
             return None
         return namespace
 
-    def _on_host(self, path: str) -> Path:
+    def on_host(self, path: str) -> Path:
+        """Where a path of the node leads from here."""
         # On the node `/var/run` is an absolute link to `/run` (FHS 3.0, 5.13), which would lead out of
         # the host's root into our own.
         if path.startswith("/var/run/"):

@@ -1,0 +1,86 @@
+"""What is deleted from directories, told by the kernel. Source: inotify(7)."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+_IN_MOVED_FROM, _IN_DELETE, _IN_DELETE_SELF, _IN_MOVE_SELF = 0x40, 0x200, 0x400, 0x800
+_IN_UNMOUNT, _IN_Q_OVERFLOW, _IN_IGNORED = 0x2000, 0x4000, 0x8000
+_IN_ONLYDIR = 0x0100_0000
+_WATCHED = _IN_MOVED_FROM | _IN_DELETE | _IN_DELETE_SELF | _IN_MOVE_SELF | _IN_ONLYDIR
+_ENDED = _IN_DELETE_SELF | _IN_MOVE_SELF | _IN_UNMOUNT | _IN_Q_OVERFLOW
+_EVENT = struct.Struct("iIII")  # struct inotify_event, followed by `len` bytes of name
+_BUFFER = 1 << 16
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Deletions:
+    """Watches directories; a descriptor for an event loop, readable when `taken` has something to tell."""
+
+    def __init__(self) -> None:
+        """Watch nothing yet. OSError when the kernel has no more of these to give."""
+        self._fd = _checked(_libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK))
+        self._watched: dict[int, Path] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Watch nothing any more; once more does nothing."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def fileno(self) -> int:
+        """The descriptor."""
+        return self._fd
+
+    def watch(self, directories: Iterable[Path]) -> bool:
+        """Watch these as well; whether any was not before. One that cannot be watched now is left out."""
+        known = set(self._watched)
+        for directory in set(directories).difference(self._watched.values()):
+            watch = _libc.inotify_add_watch(self._fd, os.fsencode(directory), _WATCHED)
+            if watch >= 0:
+                self._watched[watch] = directory
+        return bool(self._watched.keys() - known)
+
+    def taken(self) -> frozenset[Path] | None:
+        """What was deleted or moved away since this was asked last; None: perhaps anything, look yourself."""
+        gone: set[Path] = set()
+        untold = False
+        while data := self._read():
+            while data:
+                watch, mask, _, length = _EVENT.unpack_from(data)
+                name = data[_EVENT.size : _EVENT.size + length].rstrip(b"\0")
+                data = data[_EVENT.size + length :]
+                untold |= bool(mask & _ENDED)
+                directory = self._watched.get(watch)
+                if mask & (_IN_IGNORED | _IN_MOVE_SELF):
+                    self._watched.pop(watch, None)
+                elif directory is not None and name:
+                    gone.add(directory / os.fsdecode(name))
+        return None if untold else frozenset(gone)
+
+    def _read(self) -> bytes:
+        try:
+            return os.read(self._fd, _BUFFER)
+        except BlockingIOError:
+            return b""
+
+
+def _checked(result: int) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return result

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import select
+from typing import TYPE_CHECKING
+
+import pytest
+
+from k8s_rdma.linux.inotify import Deletions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def deletions() -> Iterator[Deletions]:
+    with Deletions() as opened:
+        yield opened
+
+
+def told(deletions: Deletions) -> bool:
+    return bool(select.select([deletions], [], [], 0)[0])
+
+
+def test_deleted_and_moved_files_of_watched_directories_are_told_once(
+    tmp_path: Path, deletions: Deletions
+) -> None:
+    one, other, unwatched = (tmp_path / name for name in ("one", "other", "unwatched"))
+    for directory in (one, other, unwatched):
+        directory.mkdir()
+        for name in ("a", "b"):
+            (directory / name).touch()
+    assert deletions.watch([one, other])
+    assert not deletions.watch([one, other])
+    assert not told(deletions)
+    (one / "a").unlink()
+    (other / "b").rename(unwatched / "c")
+    (unwatched / "a").unlink()
+    (one / "new").touch()
+    assert told(deletions)
+    assert deletions.taken() == {one / "a", other / "b"}
+    assert not told(deletions)
+    assert deletions.taken() == frozenset()
+
+
+@pytest.mark.parametrize("end", ["removed", "moved"])
+def test_end_of_a_directory_tells_to_look_and_it_can_be_watched_again(
+    tmp_path: Path, deletions: Deletions, end: str
+) -> None:
+    directory = tmp_path / "netns"
+    directory.mkdir()
+    deletions.watch([directory])
+    if end == "removed":
+        directory.rmdir()
+    else:
+        directory.rename(tmp_path / "elsewhere")
+    assert deletions.taken() is None
+    directory.mkdir()
+    (directory / "a").touch()
+    assert deletions.watch([directory])
+    (directory / "a").unlink()
+    assert deletions.taken() == {directory / "a"}
+
+
+def test_directory_that_is_not_there_is_watched_when_it_is(tmp_path: Path, deletions: Deletions) -> None:
+    directory = tmp_path / "netns"
+    assert not deletions.watch([directory])
+    directory.mkdir()
+    assert deletions.watch([directory])
+
+
+def test_more_deletions_than_the_kernel_keeps_tell_to_look(tmp_path: Path, deletions: Deletions) -> None:
+    deletions.watch([tmp_path])
+    for _ in range(20_000):  # fs.inotify.max_queued_events is 16384; two of the same in a row are merged
+        for name in ("a", "b"):
+            (tmp_path / name).touch()
+        for name in ("a", "b"):
+            (tmp_path / name).unlink()
+    assert deletions.taken() is None
