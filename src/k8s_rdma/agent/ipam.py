@@ -14,7 +14,8 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from k8s_rdma.agent.plugins import target_of
-from k8s_rdma.errors import K8sRdmaError, Reason
+from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
+from k8s_rdma.wire.cni_conversion import convert
 from k8s_rdma.wire.cni_version import SINCE_CHECK, SINCE_GC
 from k8s_rdma.wire.ipam_result import decode_ipam_result
 from k8s_rdma.wire.plugin_config import network_of, stdin_of
@@ -55,7 +56,7 @@ class IpamPlugins:
 
         async def lease(ifname: str, ipam: DelegatedPlugin) -> None:
             stdout = await self._plugins.run(ipam, "ADD", stdins[ipam], target_of(receipt, ifname))
-            results[ifname] = _checked(decode_ipam_result(stdout), ipam, ifname)
+            results[ifname] = _result(stdout, ipam, ifname)
 
         for _, error in await _each(wanted, lease, go_on=False):
             raise error
@@ -81,13 +82,15 @@ class IpamPlugins:
     async def check(self, receipt: Receipt, prev_results: Mapping[str, bytes]) -> None:
         """K8sRdmaError when a plugin says that a lease is not what it was; before 0.4.0 none is asked.
 
-        prev_results: what each interface was given, as an IPAM result; empty for not known.
+        prev_results: what each interface was given, as an IPAM result; without one where that is not known.
         """
 
         async def verify(ifname: str, ipam: DelegatedPlugin) -> None:
             version = await self._plugins.negotiate(ipam)
             if version in SINCE_CHECK:
-                stdin = stdin_of(ipam.netconf, version, prev_result=prev_results.get(ifname, b""))
+                told = prev_results.get(ifname, b"")
+                before = convert(told, version, "network configuration: prevResult") if told else b""
+                stdin = stdin_of(ipam.netconf, version, prev_result=before)
                 await self._plugins.run(ipam, "CHECK", stdin, target_of(receipt, ifname))
 
         for _, error in await _each(_wanted(receipt), verify, go_on=False):
@@ -148,7 +151,12 @@ async def _each(
     return failed
 
 
-def _checked(result: IpamResult, ipam: DelegatedPlugin, ifname: str) -> IpamResult:
+def _result(stdout: bytes, ipam: DelegatedPlugin, ifname: str) -> IpamResult:
+    try:
+        result = decode_ipam_result(stdout)
+    except MalformedError as error:
+        msg = f"plugin {ipam.plugin}: ADD of {ifname}: {error}"
+        raise MalformedError(msg, reason=error.reason) from error
     if not result.ips:
         msg = (
             f"plugin {ipam.plugin}: ADD of {ifname}: it gave no address; without `ipam`, or with l2enable, "

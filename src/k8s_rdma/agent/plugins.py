@@ -113,7 +113,7 @@ class Plugins:
                 process_group=0,
             )
         except OSError as error:
-            raise self._failed(f"{call}: cannot run {path}: {error.strerror}") from error
+            raise self._failed(f"{call}: cannot run {_DIES_WITH_US[0]}: {error.strerror}") from error
         try:
             async with asyncio.timeout(self._timeout_s):
                 stdout, stderr = await process.communicate(stdin)

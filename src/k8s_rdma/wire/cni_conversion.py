@@ -64,17 +64,6 @@ def without_interfaces(result: bytes, ifnames: Collection[str], what: str) -> by
     return _encoder.encode(fields | {"interfaces": [interfaces[index] for index in kept], "ips": ips})
 
 
-def only_addresses(result: bytes, ifname: str, version: str, what: str) -> bytes:
-    """What an IPAM plugin may have said of one interface: its addresses, and all routes and DNS there are."""
-    fields = _fields(result, what)
-    interfaces = _items(fields, "interfaces", what)
-    ours = {index for index, interface in enumerate(interfaces) if _text(interface, "name", what) == ifname}
-    ips = [ip for ip in _items(fields, "ips", what) if _index(ip, what) in ours]
-    bare = [{key: value for key, value in ip.items() if key != "interface"} for ip in ips]
-    kept = {key: fields[key] for key in ("routes", "dns") if key in fields} | {"ips": _raw(bare)}
-    return _encoder.encode(_in_version(kept, version, what))
-
-
 def _in_version(fields: Fields, version: str, what: str) -> dict[str, object]:
     rest: dict[str, object] = {
         key: value for key, value in fields.items() if key not in ("cniVersion", "ip4", "ip6")

@@ -1,0 +1,270 @@
+"""How plugins of the node are found, asked for their versions, run and given up."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agent.scripted_plugin import ERROR, MODERN, ScriptedPlugin
+from k8s_rdma.agent.host_files import below
+from k8s_rdma.agent.plugins import Plugins, Target
+from k8s_rdma.core.ledger import DelegatedPlugin
+from k8s_rdma.errors import K8sRdmaError, Reason
+
+TARGET = Target(container="c1", netns="/run/netns/c1", ifname="rdma0")
+PLUGINS = os.environ.get("CNI_PATH") or "/opt/cni/bin:/usr/lib/cni"
+needs_host_local = pytest.mark.skipif(
+    shutil.which("host-local", path=PLUGINS) is None, reason="needs Debian's containernetworking-plugins"
+)
+
+
+@pytest.fixture
+def script(tmp_path):
+    return ScriptedPlugin(tmp_path)
+
+
+@pytest.fixture
+def plugins():
+    return Plugins(host_root=Path("/"), timeout_s=30)
+
+
+def run(plugins, script, verb="ADD", stdin=b'{"a":1}', target=TARGET):
+    return asyncio.run(plugins.run(script.plugin(), verb, stdin, target))
+
+
+def failure(plugins, script, **how):
+    with pytest.raises(K8sRdmaError) as caught:
+        run(plugins, script, **how)
+    return caught.value
+
+
+def test_plugin_is_called_with_the_variables_and_the_configuration_of_the_call(plugins, script):
+    script.speak(MODERN, ADD="echo -n '{}'")
+    assert run(plugins, script) == b"{}"
+    [call] = script.calls()
+    assert call.command == "ADD"
+    assert (call.container, call.netns, call.ifname) == ("c1", "/run/netns/c1", "rdma0")
+    assert (call.args, call.path) == ("IgnoreUnknown=1;K8S_POD_NAME=p", f"/nowhere:{script.file.parent}")
+    assert call.directory == "/"
+    assert call.stdin == {"a": 1}
+
+
+def test_plugin_is_told_of_no_container_when_the_call_is_about_none(plugins, script):
+    run(plugins, script, verb="STATUS", target=None)
+    [call] = script.calls()
+    assert (call.container, call.netns, call.ifname, call.args) == ("", "", "", "")
+
+
+def test_error_says_plugin_call_and_what_the_plugin_says(plugins, script):
+    script.speak(MODERN, ADD=ERROR)
+    error = failure(plugins, script)
+    assert error.message == "plugin scripted: ADD of rdma0: no; more"
+    assert error.details == "on stderr"
+    assert error.reason is Reason.IPAM_FAILURE
+
+
+def test_error_says_the_exit_status_when_the_plugin_says_nothing(plugins, script):
+    script.speak(MODERN, ADD="exit 3")
+    assert failure(plugins, script).message == "plugin scripted: ADD of rdma0: exit status 3"
+
+
+def test_error_has_the_reason_that_the_caller_wants(script):
+    plugins = Plugins(host_root=Path("/"), timeout_s=30, reason=Reason.PLUGIN_FAILURE)
+    script.speak(MODERN, ADD="exit 3")
+    assert failure(plugins, script).reason is Reason.PLUGIN_FAILURE
+
+
+def test_error_says_where_the_plugin_was_looked_for(plugins, script):
+    script.file.chmod(0o644)
+    error = failure(plugins, script)
+    assert error.message == (
+        f"plugin 'scripted' is not in CNI_PATH '/nowhere:{script.file.parent}' (below /); "
+        "install it on the node"
+    )
+    with pytest.raises(K8sRdmaError, match="is not in CNI_PATH"):
+        plugins.require(script.plugin())
+    script.file.chmod(0o755)
+    plugins.require(script.plugin())
+
+
+def test_plugin_that_is_a_directory_is_none(plugins, script):
+    script.file.unlink()
+    script.file.mkdir()
+    assert "is not in CNI_PATH" in failure(plugins, script).message
+
+
+def test_error_says_why_the_file_cannot_be_run(plugins, script):
+    script.file.write_text("#!/nowhere/interpreter\n")
+    error = failure(plugins, script)
+    assert error.message == "plugin scripted: ADD of rdma0: exit status 127"
+    assert "No such file" in error.details
+
+
+def alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+def children_of(script):
+    told = script.directory / "pids"
+    return [int(pid) for pid in told.read_text().split()] if told.exists() else []
+
+
+HANGS = "sleep 1000 & echo $! $$ >{directory}/pids; wait"
+
+
+async def until(condition):
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110  it is another process that makes it so
+            await asyncio.sleep(0.01)
+
+
+async def gone(pids):
+    await until(lambda: not any(map(alive, pids)))
+
+
+def test_plugin_is_killed_with_its_children_when_it_takes_too_long(script):
+    script.speak(MODERN, ADD=HANGS.format(directory=script.directory))
+    plugins = Plugins(host_root=Path("/"), timeout_s=1)
+
+    async def scenario():
+        with pytest.raises(K8sRdmaError, match="plugin scripted: ADD of rdma0: no answer within 1 s"):
+            await plugins.run(script.plugin(), "ADD", b"{}", TARGET)
+        await gone(children_of(script))
+
+    asyncio.run(scenario())
+
+
+def test_plugin_is_killed_with_its_children_when_its_call_is_cancelled(script, plugins):
+    script.speak(MODERN, ADD=HANGS.format(directory=script.directory))
+
+    async def scenario():
+        call = asyncio.create_task(plugins.run(script.plugin(), "ADD", b"{}", TARGET))
+        await until(lambda: children_of(script))
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await gone(children_of(script))
+
+    asyncio.run(scenario())
+
+
+def test_plugin_dies_with_the_process_that_called_it(script):
+    script.speak(MODERN, ADD=f"echo $$ >{script.directory}/pids; exec sleep 1000")
+    code = (
+        "import asyncio, sys; from pathlib import Path; from k8s_rdma.agent.plugins import *;"
+        "from k8s_rdma.core.ledger import DelegatedPlugin;"
+        "plugin = DelegatedPlugin(plugin='scripted', netconf=b'{}', cni_path=sys.argv[1], cni_args='');"
+        "target = Target(container='c', netns='', ifname='i');"
+        "asyncio.run(Plugins(host_root=Path('/'), timeout_s=90).run(plugin, 'ADD', b'{}', target))"
+    )
+    agent = subprocess.Popen([sys.executable, "-c", code, str(script.file.parent)])
+
+    async def scenario():
+        await until(lambda: children_of(script) or agent.poll() is not None)
+        agent.send_signal(signal.SIGKILL)
+        await gone(children_of(script))
+
+    try:
+        asyncio.run(scenario())
+    finally:
+        agent.kill()
+        agent.wait()
+
+
+def test_versions_are_asked_for_once_per_file(plugins, script):
+    async def scenario():
+        for _ in range(3):
+            assert await plugins.versions(script.plugin()) == MODERN
+        assert len(script.calls("VERSION")) == 1
+        script.speak(("0.3.1",))
+        assert await plugins.versions(script.plugin()) == ("0.3.1",)
+        assert len(script.calls("VERSION")) == 2
+
+    asyncio.run(scenario())
+    # Plugins that were built with an old libcni check these although VERSION needs none of them.
+    assert script.calls()[0].container == script.calls()[0].ifname == "dummy"
+
+
+@pytest.mark.parametrize(
+    ("theirs", "at_most", "agreed"),
+    [
+        (("0.1.0", "0.2.0", "1.0.0", "1.1.0", "2.0.0"), "1.1.0", "1.1.0"),
+        (("0.4.0", "1.0.0"), "1.1.0", "1.0.0"),
+        (("1.0.0", "0.4.0", "0.3.1"), "0.4.0", "0.4.0"),
+        (("0.2.0",), "1.1.0", "0.2.0"),
+    ],
+)
+def test_version_agreed_is_the_highest_that_all_know(plugins, script, theirs, at_most, agreed):
+    script.speak(theirs)
+    assert asyncio.run(plugins.negotiate(script.plugin(), at_most)) == agreed
+
+
+def test_version_is_not_agreed_when_there_is_none_in_common(plugins, script):
+    script.speak(("1.0.0", "9.0.0"))
+    with pytest.raises(
+        K8sRdmaError, match=r"scripted speaks CNI 1\.0\.0, 9\.0\.0, none .* 0\.4\.0"
+    ) as caught:
+        asyncio.run(plugins.negotiate(script.plugin(), "0.4.0"))
+    assert caught.value.reason is Reason.INCOMPATIBLE_CNI_VERSION
+
+
+@pytest.mark.parametrize("said", ["echo no JSON", "echo '{}'", "true", "echo '{\"supportedVersions\":[1]}'"])
+def test_version_is_not_agreed_when_the_plugin_does_not_tell_any(plugins, script, said):
+    script.write(said)
+    with pytest.raises(K8sRdmaError, match="plugin scripted does not tell its versions: VERSION result"):
+        asyncio.run(plugins.negotiate(script.plugin()))
+
+
+@needs_host_local
+def test_real_plugin_tells_its_versions(plugins):
+    host_local = DelegatedPlugin(plugin="host-local", netconf=b"{}", cni_path=PLUGINS, cni_args="")
+    assert "1.0.0" in asyncio.run(plugins.versions(host_local))
+
+
+@needs_host_local
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for chroot")
+def test_plugin_runs_in_the_hosts_root_when_that_is_mounted_elsewhere(tmp_path):
+    """As agents do in a container: what is absolute there is absolute on the node, links as well."""
+    binary = Path(shutil.which("host-local", path=PLUGINS) or "")
+    libraries = [
+        Path(word)
+        for word in subprocess.run(
+            ["ldd", binary], capture_output=True, text=True, check=False
+        ).stdout.split()
+        if word.startswith("/")
+    ]
+    for file in (binary, *libraries):
+        copy = tmp_path / (Path("home/cni/host-local") if file == binary else file.relative_to("/"))
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, copy)
+    (tmp_path / "opt").mkdir()
+    (tmp_path / "opt/cni").symlink_to("/home/cni")
+    ipam = b'{"type":"host-local","ranges":[[{"subnet":"10.0.0.0/24"}]]}'
+    netconf = b'{"cniVersion":"1.0.0","name":"n","ipam":%s}' % ipam
+    host_local = DelegatedPlugin(plugin="host-local", netconf=netconf, cni_path="/opt/cni", cni_args="")
+    plugins = Plugins(host_root=tmp_path, timeout_s=30)
+    assert b"10.0.0.2/24" in asyncio.run(plugins.run(host_local, "ADD", netconf, TARGET))
+    assert (tmp_path / "var/lib/cni/networks/n/10.0.0.2").exists()
+
+
+def test_hosts_files_are_found_as_the_host_sees_them(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "absolute").symlink_to("/real")
+    (tmp_path / "real/up").symlink_to("../../../real/file")
+    (tmp_path / "chain").symlink_to("absolute/up")
+    (tmp_path / "circle").symlink_to("/circle")
+    assert below(tmp_path, Path("/absolute/file")) == tmp_path / "real/file"
+    assert below(tmp_path, Path("/chain")) == tmp_path / "real/file"
+    assert below(tmp_path, Path("/../../etc/x")) == tmp_path / "etc/x"
+    assert not below(tmp_path, Path("/circle/x")).exists()
+    assert below(Path("/"), Path("/nowhere/x")) == Path("/nowhere/x")
