@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import product
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,103 +11,16 @@ from hypothesis import strategies as st
 
 from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf, Used
 from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection, fits, place
-from k8s_rdma.core.programming import objection, reserved
-from k8s_rdma.core.rates import EVERY_RATE, NO_RATE, Enforce, RateAbility, RateRange
+from k8s_rdma.core.rates import EVERY_RATE, Enforce, RateAbility, RateRange
 from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.core.weights import effective_mins
 from k8s_rdma.errors import Reason
 from packing_oracle import NODE, pci
+from placement_oracle import CAPS_ONLY, MLX5, REQUESTS, nodes, possible, takes, used_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from k8s_rdma.core.ids import PciAddress
-
-    _Node = tuple[Inventory, dict[PciAddress, Used]]
-
-MLX5 = RateAbility(min=RateRange(), max=RateRange(), weights=100)
-COARSE = RateAbility(
-    min=RateRange(step=10, smallest=10, largest=1000), max=RateRange(step=10, smallest=10, largest=1000)
-)
-CAPS_ONLY = RateAbility(max=RateRange(), needs_link=True)
-ABILITIES = st.sampled_from(
-    [
-        EVERY_RATE,
-        replace(EVERY_RATE, sum_checked=False),
-        NO_RATE,
-        MLX5,
-        replace(MLX5, weights=4),
-        COARSE,
-        CAPS_ONLY,
-    ]
-)
-REQUESTS = st.lists(
-    st.builds(
-        lambda least, capped, enforce: InterfaceRequest(
-            min_tx_rate_mbps=least, max_tx_rate_mbps=capped and least + capped, enforce=enforce
-        ),
-        st.sampled_from([0, 0, 1, 9, 10, 25, 33, 49, 50, 51, 75, 99, 100]),
-        st.sampled_from([0, 0, 3, 30]),
-        st.sampled_from([Enforce.AUTO, Enforce.AUTO, Enforce.HARDWARE]),
-    ),
-    min_size=1,
-    max_size=5,
-).map(lambda drawn: Request(tuple(drawn)))
-
-
-def used_of(pf: Pf, mins: list[int], others: int) -> Used:
-    there = tuple(sorted(mins, reverse=True))
-    return Used(len(there) + others, sum(there), there if pf.rates.weights else ())
-
-
-@st.composite
-def nodes(draw: st.DrawFn, abilities: st.SearchStrategy[RateAbility] = ABILITIES) -> _Node:
-    pfs, used = [], {}
-    for at in range(draw(st.integers(1, 3))):
-        pf = Pf(
-            name=f"enp{at}s0",
-            pci=pci(at),
-            capacity_vfs=draw(st.integers(1, 6)),
-            link_mbps=draw(st.sampled_from([None, 100, 100, 100, 150])),
-            rates=draw(abilities),
-            enforce=draw(st.sampled_from([Enforce.AUTO, Enforce.AUTO, Enforce.HARDWARE])),
-            driver="one",
-        )
-        pfs.append(pf)
-        mins = draw(st.lists(st.sampled_from([1, 20, 49, 50]), max_size=2))
-        used[pf.pci] = used_of(pf, mins, draw(st.integers(0, 2)))
-    return Inventory(node=NODE, pfs=tuple(pfs)), used
-
-
-def takes(pf: Pf, there: Used, joining: list[InterfaceRequest]) -> bool:
-    """Whether a PF can be given these interfaces, from the rules alone."""
-    if not joining:
-        return True
-    if any(objection(pf, wanted) for wanted in joining) or there.vfs + len(joining) > pf.capacity_vfs:
-        return False
-    mins = [reserved(pf, wanted.min_tx_rate_mbps) for wanted in joining]
-    if any(mins) and there.mbps + sum(mins) > (pf.link_mbps or 0):
-        return False
-    if not pf.rates.weights:
-        return True
-    everyone = [*there.mins, *[0] * (there.vfs - len(there.mins)), *mins]
-    got = effective_mins(everyone, pf.link_mbps or 0, pf.rates.weights)
-    return all(gets >= rate for gets, rate in zip(got, everyone, strict=True))
-
-
-def possible(request: Request, node: Inventory, used: Mapping[PciAddress, Used]) -> bool:
-    """Whether any assignment is taken by all PFs."""
-    return any(
-        all(
-            takes(
-                pf,
-                used.get(pf.pci, NOTHING_USED),
-                [wanted for wanted, at in zip(request.interfaces, chosen, strict=True) if at is pf],
-            )
-            for pf in node.pfs
-        )
-        for chosen in product(node.pfs, repeat=len(request.interfaces))
-    )
+    from placement_oracle import Situation
 
 
 def plain(node: Inventory) -> Inventory:
@@ -116,7 +28,7 @@ def plain(node: Inventory) -> Inventory:
 
 
 @given(REQUESTS, nodes())
-def test_place_agrees_with_trying_every_assignment(request: Request, situation: _Node) -> None:
+def test_place_agrees_with_trying_every_assignment(request: Request, situation: Situation) -> None:
     node, used = situation
     found = place(request, node, used)
     if isinstance(found, Placement):
@@ -139,7 +51,7 @@ def test_place_agrees_with_trying_every_assignment(request: Request, situation: 
 
 @given(REQUESTS, nodes(), st.integers(0, 60))
 def test_place_is_never_wrong_when_its_budget_ends_early(
-    request: Request, situation: _Node, budget: int
+    request: Request, situation: Situation, budget: int
 ) -> None:
     node, used = situation
     whole, cut_short = place(request, node, used), place(request, node, used, budget=budget)
@@ -150,7 +62,7 @@ def test_place_is_never_wrong_when_its_budget_ends_early(
 
 
 @given(REQUESTS, nodes(), st.data())
-def test_fits_is_what_the_pfs_take(request: Request, situation: _Node, data: st.DataObject) -> None:
+def test_fits_is_what_the_pfs_take(request: Request, situation: Situation, data: st.DataObject) -> None:
     node, used = situation
     homes = data.draw(st.lists(st.sampled_from(node.pfs), min_size=5, max_size=5))[: len(request.interfaces)]
     placed = [

@@ -1,9 +1,10 @@
-"""What drivers have against a request, in clauses for its refusal."""
+"""What PFs and their drivers have against a request, in clauses for its refusal."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from k8s_rdma.core.needs import unmet
 from k8s_rdma.core.packing import best_fit
 from k8s_rdma.core.programming import objection
 from k8s_rdma.core.rates import Enforce
@@ -13,25 +14,42 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from k8s_rdma.core.inventory import Pf
+    from k8s_rdma.core.needs import Kind
     from k8s_rdma.core.offers import Offer
-    from k8s_rdma.core.request import InterfaceRequest
 
 _MOST = 3
 """Clauses; one interface that nothing takes is enough to refuse a request, and the line is for a terminal."""
 
 
-def objections(wanted: Sequence[InterfaceRequest], made: Sequence[Offer]) -> tuple[str, ...]:
+def objections(wanted: Sequence[Kind], made: Sequence[Offer]) -> tuple[str, ...]:
     """The clauses, none when nothing but what is free matters.
 
     wanted: the largest reservation first. made: what is offered to its distinct interfaces, in that order.
     """
     kinds = list(dict.fromkeys(wanted))
-    found = [*_refused(kinds, made), *_rounded(kinds, made), *_weighed(wanted, kinds, made)]
+    found = [
+        *_unmet(kinds, made),
+        *_refused(kinds, made),
+        *_rounded(kinds, made),
+        *_weighed(wanted, kinds, made),
+    ]
     more = [f"{len(found) - _MOST} more such limits"] if len(found) > _MOST else []
     return (*found[:_MOST], *more)
 
 
-def _refused(kinds: Sequence[InterfaceRequest], made: Sequence[Offer]) -> Iterator[str]:
+def _unmet(kinds: Sequence[Kind], made: Sequence[Offer]) -> Iterator[str]:
+    """PFs that are not what is needed: one clause for those that say the same."""
+    said: dict[str, list[str]] = {}
+    for needs in dict.fromkeys(kind.needs for kind in kinds):
+        for offer in made:
+            why = unmet(offer.pf, needs)
+            if why and offer.pf.name not in said.setdefault(why, []):
+                said[why].append(offer.pf.name)
+    for why, names in said.items():
+        yield f"{', '.join(names)}: {why}"
+
+
+def _refused(kinds: Sequence[Kind], made: Sequence[Offer]) -> Iterator[str]:
     """Rates that cannot be programmed but must be: one clause for the PFs that say the same.
 
     PFs that share their costs object are alike in all that matters (`offers`).
@@ -50,7 +68,7 @@ def _refused(kinds: Sequence[InterfaceRequest], made: Sequence[Offer]) -> Iterat
         yield f"{', '.join(names)}: {why}, and enforcement by hardware is demanded {by}"
 
 
-def _rounded(kinds: Sequence[InterfaceRequest], made: Sequence[Offer]) -> Iterator[str]:
+def _rounded(kinds: Sequence[Kind], made: Sequence[Offer]) -> Iterator[str]:
     """Reservations that cost more than they say."""
     said: dict[tuple[int, int, str], list[str]] = {}
     for offer in made:
@@ -62,9 +80,7 @@ def _rounded(kinds: Sequence[InterfaceRequest], made: Sequence[Offer]) -> Iterat
         yield f"{', '.join(names)}: {driver} rounds a reservation of {rate} up to {cost} Mb/s"
 
 
-def _weighed(
-    wanted: Sequence[InterfaceRequest], kinds: Sequence[InterfaceRequest], made: Sequence[Offer]
-) -> Iterator[str]:
+def _weighed(wanted: Sequence[Kind], kinds: Sequence[Kind], made: Sequence[Offer]) -> Iterator[str]:
     """Where the reservations would add up, but some VF would get less than its own."""
     costs = {
         kind: min((offer.costs[at] or 0 for offer in made if offer.costs[at] is not None), default=0)

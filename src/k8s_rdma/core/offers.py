@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.inventory import NOTHING_USED, Pf
+from k8s_rdma.core.needs import unmet
+from k8s_rdma.core.options import NO_NEEDS
 from k8s_rdma.core.programming import objection, reserved
 from k8s_rdma.core.rates import EVERY_RATE
 from k8s_rdma.core.rooms import Room
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 
     from k8s_rdma.core.ids import PciAddress
     from k8s_rdma.core.inventory import Inventory, Used
-    from k8s_rdma.core.request import InterfaceRequest
+    from k8s_rdma.core.needs import Kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,36 +36,46 @@ class Offer:
     costs: tuple[int | None, ...]
     round_robin: RoundRobin | None = None
 
+    @property
+    def takes_any(self) -> bool:
+        """Whether there is a kind of interface that it takes."""
+        return any(cost is not None for cost in self.costs)
+
 
 def room_of(pf: Pf, used: Used) -> Room:
     """What is free of a PF; an unknown link has no bandwidth to reserve."""
     return Room(max(0, (pf.link_mbps or 0) - used.mbps), max(0, pf.capacity_vfs - used.vfs))
 
 
-def offers(
-    kinds: Sequence[InterfaceRequest], inventory: Inventory, used: Mapping[PciAddress, Used]
-) -> list[Offer]:
-    """What each PF offers to these distinct interfaces."""
+def offers(kinds: Sequence[Kind], inventory: Inventory, used: Mapping[PciAddress, Used]) -> list[Offer]:
+    """What each PF offers to these distinct kinds of interfaces."""
     terms: dict[tuple[object, ...], tuple[int | None, ...]] = {}
+    needs = [kind.needs for kind in kinds] if any(kind.needs is not NO_NEEDS for kind in kinds) else ()
     made = []
     for pf in inventory.pfs:
-        alike = id(pf.rates), pf.link_mbps, pf.enforce
+        meets = tuple([not unmet(pf, each) for each in needs])
+        alike = id(pf.rates), pf.link_mbps, pf.enforce, meets
         costs = terms.get(alike)
         if costs is None:
-            costs = terms[alike] = _costs(pf, kinds)
+            costs = terms[alike] = _costs(pf, kinds, meets)
         there = used.get(pf.pci, NOTHING_USED)
         room = _useful(room_of(pf, there), costs, kinds)
         made.append(Offer(pf=pf, room=room, costs=costs, round_robin=RoundRobin.of(pf, there)))
     return made
 
 
-def _costs(pf: Pf, kinds: Sequence[InterfaceRequest]) -> tuple[int | None, ...]:
+def _costs(pf: Pf, kinds: Sequence[Kind], meets: Sequence[bool]) -> tuple[int | None, ...]:
+    """meets: whether the PF is what each kind needs; empty where none needs anything."""
     if pf.rates is EVERY_RATE:
-        return tuple([kind.min_tx_rate_mbps for kind in kinds])
-    return tuple([None if objection(pf, kind) else reserved(pf, kind.min_tx_rate_mbps) for kind in kinds])
+        costs: tuple[int | None, ...] = tuple([kind.min_tx_rate_mbps for kind in kinds])
+    else:
+        costs = tuple(
+            [None if objection(pf, kind) else reserved(pf, kind.min_tx_rate_mbps) for kind in kinds]
+        )
+    return tuple([cost if met else None for cost, met in zip(costs, meets, strict=True)]) if meets else costs
 
 
-def _useful(room: Room, costs: Sequence[int | None], kinds: Sequence[InterfaceRequest]) -> Room:
+def _useful(room: Room, costs: Sequence[int | None], kinds: Sequence[Kind]) -> Room:
     """The room as far as the request may use it; one that reserves nothing leaves bandwidth as it is."""
     if any(costs):
         return room
@@ -71,7 +83,7 @@ def _useful(room: Room, costs: Sequence[int | None], kinds: Sequence[InterfaceRe
     return Room(0 if reserving else room.mbps, room.vfs if 0 in costs else 0)
 
 
-def common_costs(made: Iterable[Offer], kinds: Sequence[InterfaceRequest]) -> list[int] | None:
+def common_costs(made: Iterable[Offer], kinds: Sequence[Kind]) -> list[int] | None:
     """What each kind costs wherever there is room for it; None when that differs, or minima are weights.
 
     Then a PF is told from another by its room alone.

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.arrangement import arrange
 from k8s_rdma.core.assignment import assign
 from k8s_rdma.core.ids import NodeName, PciAddress
 from k8s_rdma.core.inventory import NOTHING_USED, Used
+from k8s_rdma.core.needs import Kind, kind_of, unmet
 from k8s_rdma.core.objections import objections
 from k8s_rdma.core.offers import common_costs, offers, room_of
-from k8s_rdma.core.options import NO_OPTIONS, InterfaceOptions
+from k8s_rdma.core.options import NO_NEEDS, NO_OPTIONS, InterfaceOptions, Needs
 from k8s_rdma.core.programming import objection, reserved
 from k8s_rdma.core.rates import Enforce
 from k8s_rdma.core.refusal import Free, explain
@@ -37,7 +38,7 @@ class PlacedInterface:
     min_tx_rate_mbps: int = 0
     max_tx_rate_mbps: int = 0
     enforce: Enforce = Enforce.AUTO
-    options: InterfaceOptions = NO_OPTIONS
+    options: InterfaceOptions = field(default=NO_OPTIONS, hash=False)  # hashing so many fields is slow
 
     def wanted(self) -> InterfaceRequest:
         """The interface that it serves."""
@@ -87,8 +88,8 @@ def fits(
 ) -> bool:
     """Whether a given placement fits beside what is used, and its PFs take it."""
     for interface in interfaces:
-        pf = inventory.pf(interface.pf)
-        if pf is None or objection(pf, interface.wanted()):
+        pf, wanted = inventory.pf(interface.pf), interface.wanted()
+        if pf is None or unmet(pf, wanted.needs) or objection(pf, wanted):
             return False
     for pci, more in usage_of(interfaces, inventory).items():
         pf = inventory.pf(pci)
@@ -106,7 +107,8 @@ class Rejection:
     """Why there is no placement on a node.
 
     reason: `NO_RDMA` (no PF at all), `EXCEEDS_CAPACITY` (would not fit on the empty node),
-        `DRIVER_REFUSES` (would fit on the empty node, but for what its drivers can program),
+        `DRIVER_REFUSES` (would fit on the empty node, but for what its drivers can do, or which PFs the
+        request wants),
         `INSUFFICIENT` (would fit if enough of what is used were free) or `UNDECIDED` (the search
         ended at its work budget; nothing is claimed about the request).
     message: one line with the node's numbers, without the node's name.
@@ -126,9 +128,9 @@ def place(
 ) -> Placement | Rejection:
     """Find a PF for every interface: a free VF each, and unreserved bandwidth for the reservations together.
 
-    A PF takes only what its driver can program where that is demanded (`core.programming`), a reservation
-    costs what is programmed for it, and where minimum rates are weights every VF in use must still get
-    its reservation (`core.weights`).
+    A PF takes only what it meets the needs of (`core.needs`), and what its driver can program where that is
+    demanded (`core.programming`); a reservation costs what is programmed for it, and where minimum rates are
+    weights every VF in use must still get its reservation (`core.weights`).
 
     Pure and total: equal arguments give equal answers, ties go by PCI address. A `Placement` if and only
     if one exists, unless finding out takes more than `budget` work units: then `UNDECIDED`.
@@ -158,22 +160,38 @@ def place(
 
 
 def _largest_first(request: Request) -> list[int]:
-    """Positions by reservation, then by cap: interfaces that are equal in all may change places."""
+    """Positions by reservation, then by cap: interfaces of one kind may change places."""
+    needs: dict[Needs, int] = {}
     keys = [
-        (-wanted.min_tx_rate_mbps, -wanted.max_tx_rate_mbps, wanted.enforce) for wanted in request.interfaces
+        (
+            -wanted.min_tx_rate_mbps,
+            -wanted.max_tx_rate_mbps,
+            wanted.enforce,
+            -1 if wanted.needs is NO_NEEDS else needs.setdefault(wanted.needs, len(needs)),
+        )
+        for wanted in request.interfaces
     ]
     return sorted(range(len(keys)), key=keys.__getitem__)
+
+
+def _needy(wanted: Iterable[InterfaceRequest]) -> bool:
+    return any(each.needs is not NO_NEEDS for each in wanted)
+
+
+def _differ_in_room_alone(wanted: Sequence[InterfaceRequest], inventory: Inventory) -> bool:
+    """Whether the PFs do, for these."""
+    return inventory.takes_every_rate and not _needy(wanted)
 
 
 def _choose(
     wanted: Sequence[InterfaceRequest], inventory: Inventory, used: Mapping[PciAddress, Used], work: Work
 ) -> list[int] | Verdict:
     """A PF's index for each interface, the largest reservation first."""
-    if inventory.takes_every_rate:
+    if _differ_in_room_alone(wanted, inventory):
         rooms = [room_of(pf, used.get(pf.pci, NOTHING_USED)) for pf in inventory.pfs]
         return arrange([interface.min_tx_rate_mbps for interface in wanted], rooms, work)
-    index: dict[InterfaceRequest, int] = {}
-    kinds = [index.setdefault(interface, len(index)) for interface in wanted]
+    index: dict[Kind, int] = {}
+    kinds = [index.setdefault(kind_of(each), len(index)) for each in wanted]
     made = offers(list(index), inventory, used)
     costs = common_costs(made, list(index))
     if costs is None:
@@ -198,11 +216,12 @@ def _reject(
         used = {}
     free = [Free(pf, room_of(pf, used.get(pf.pci, NOTHING_USED))) for pf in inventory.pfs]
     why: Sequence[str] = ()
-    if not inventory.takes_every_rate:
-        made = offers(list(dict.fromkeys(wanted)), inventory, used)
-        why = objections(wanted, made)
+    if not _differ_in_room_alone(wanted, inventory):
+        kinds = [kind_of(each) for each in wanted]
+        made = offers(list(dict.fromkeys(kinds)), inventory, used)
+        why = objections(kinds, made)
         if reason is not Reason.EXCEEDS_CAPACITY:  # that holds whatever the drivers say
-            free = [Free(offer.pf, offer.room) for offer in made]
+            free = [Free(offer.pf, offer.room) for offer in made if offer.takes_any or not _needy(wanted)]
     return Rejection(node=inventory.node, reason=reason, message=explain(wanted, free, reason, why))
 
 
@@ -210,7 +229,7 @@ def _impossible(wanted: Sequence[InterfaceRequest], inventory: Inventory, work: 
     """What it would take to make it possible."""
     if _choose(wanted, inventory, {}, work) is not Verdict.IMPOSSIBLE:
         return Reason.INSUFFICIENT
-    if not inventory.takes_every_rate:
+    if not _differ_in_room_alone(wanted, inventory):
         rates = [interface.min_tx_rate_mbps for interface in wanted]
         empty = [room_of(pf, NOTHING_USED) for pf in inventory.pfs]
         if arrange(rates, empty, work) is not Verdict.IMPOSSIBLE:

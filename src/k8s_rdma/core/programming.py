@@ -13,6 +13,7 @@ from k8s_rdma.core.rates import EVERY_RATE, Enforce
 
 if TYPE_CHECKING:
     from k8s_rdma.core.inventory import Pf
+    from k8s_rdma.core.needs import Kind
     from k8s_rdma.core.rates import RateRange
     from k8s_rdma.core.request import InterfaceRequest
 
@@ -26,7 +27,7 @@ class Programmed(NamedTuple):
     max_held: bool
 
 
-def programmed(pf: Pf, wanted: InterfaceRequest) -> Programmed:
+def programmed(pf: Pf, wanted: InterfaceRequest | Kind) -> Programmed:
     """The rates to program for an interface on a PF as it is now."""
     least, most = wanted.min_tx_rate_mbps, wanted.max_tx_rate_mbps
     if pf.rates is EVERY_RATE:
@@ -51,7 +52,7 @@ def reserved(pf: Pf, min_tx_rate_mbps: int) -> int:
     return _reservation(pf, min_tx_rate_mbps) or min_tx_rate_mbps
 
 
-def objection(pf: Pf, wanted: InterfaceRequest) -> str:
+def objection(pf: Pf, wanted: InterfaceRequest | Kind) -> str:
     """Why the PF does not take the interface whatever is free of it, in one clause; empty when it does."""
     if pf.rates is EVERY_RATE or Enforce.HARDWARE not in (pf.enforce, wanted.enforce):
         return ""

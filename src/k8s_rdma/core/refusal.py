@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from k8s_rdma.core.bounds import places
+from k8s_rdma.core.options import NO_NEEDS
 from k8s_rdma.core.rooms import Demand, Room
 from k8s_rdma.errors import Reason
 
@@ -27,16 +28,20 @@ def explain(
 ) -> str:
     """The sentence: what is needed, found against it, and what to do where something can be done.
 
-    free: of the node as it is, or of the empty node for `EXCEEDS_CAPACITY` and `DRIVER_REFUSES`.
-    objections: what drivers have against it, in clauses.
+    free: of the node as it is, or of the empty node for `EXCEEDS_CAPACITY` and `DRIVER_REFUSES`; where
+        interfaces need something of a PF, of those PFs alone that are what any of them needs.
+    objections: what PFs and drivers have against it, in clauses.
     """
     demand = Demand.of([interface.min_tx_rate_mbps for interface in wanted])
     number = len(wanted)
     if not free:
-        return f"needs {_needed(number, demand)}; the node has no SR-IOV PF"
-    scene = _Scene(number, demand, free, empty=reason is Reason.EXCEEDS_CAPACITY)
+        found = objections or ["the node has no SR-IOV PF"]
+        return "; ".join([f"needs {_needed(number, demand)}", *found])
+    empty = reason in (Reason.EXCEEDS_CAPACITY, Reason.DRIVER_REFUSES)
+    scene = _Scene(number, demand, free, empty=empty)
     if reason is Reason.DRIVER_REFUSES:
-        return "; ".join([scene.needs, *objections])
+        needy = any(interface.needs is not NO_NEEDS for interface in wanted)
+        return "; ".join([scene.impossible() if needy else scene.needs, *objections])
     said = scene.undecided() if reason is Reason.UNDECIDED else scene.impossible() + scene.unknown_links()
     return "; ".join([said, *objections])
 

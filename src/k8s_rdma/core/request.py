@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from k8s_rdma.core.options import NO_OPTIONS, InterfaceOptions
+from k8s_rdma.core.options import NO_NEEDS, NO_OPTIONS, InterfaceOptions, Needs, needs_of
 from k8s_rdma.core.rates import MAX_RATE_MBPS, Enforce
 
 MAX_INTERFACES = 1024
@@ -18,16 +18,19 @@ class InterfaceRequest:
     min_tx_rate_mbps: reserved bandwidth, Mb/s (10^6 bit/s); 0 reserves nothing.
     max_tx_rate_mbps: cap, Mb/s; 0 is no cap.
     enforce: HARDWARE where nothing but the NIC will do, whatever the PF's configuration says.
-    options: everything else.
+    options: everything else. needs: what of them a PF must meet.
     """
 
     min_tx_rate_mbps: int = 0
     max_tx_rate_mbps: int = 0
     enforce: Enforce = Enforce.AUTO
-    options: InterfaceOptions = NO_OPTIONS
+    options: InterfaceOptions = field(default=NO_OPTIONS, hash=False)  # hashing so many fields is slow
+    needs: Needs = field(init=False, repr=False, compare=False, default=NO_NEEDS)
 
     def __post_init__(self) -> None:
         """Hold the invariants that the wire layer has already reported in its own words."""
+        if self.options is not NO_OPTIONS:
+            object.__setattr__(self, "needs", needs_of(self.options))
         for rate in (self.min_tx_rate_mbps, self.max_tx_rate_mbps):
             if not 0 <= rate <= MAX_RATE_MBPS:
                 msg = f"rate outside 0..{MAX_RATE_MBPS} Mb/s: {rate}"
