@@ -6,7 +6,10 @@ import json
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 SOURCES = Path(__file__).parents[2] / "cni"
 DEADLINE_S = 60
@@ -37,15 +40,17 @@ class Outcome:
 class Program:
     """The compiled program."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, under: Sequence[str] = ()) -> None:
+        """under: the command that runs it, such as valgrind with its options."""
         self.path = path
+        self._under = under
 
     def __call__(self, command: str, stdin: bytes | dict, *, env: dict | None = None, **options) -> Outcome:
         """One call; nothing may come on standard error. `env` adds variables, None takes one away."""
         environment = {"CNI_COMMAND": command, "CNI_CONTAINERID": CONTAINER, "CNI_IFNAME": "eth0"}
         environment |= {"CNI_NETNS": NETNS} | (env or {})
         done = subprocess.run(
-            [self.path],
+            [*self._under, self.path],
             input=stdin if isinstance(stdin, bytes) else json.dumps(stdin).encode(),
             capture_output=True,
             check=False,

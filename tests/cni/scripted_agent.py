@@ -12,6 +12,7 @@ from k8s_rdma.wire.frame import Reply, Request, decode_request, encode_reply, re
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import ExitStack
     from pathlib import Path
 
 DEADLINE_S = 60
@@ -51,6 +52,7 @@ class ScriptedAgent:
         self.answer: bytes = encode_reply(ASKED)
         self.received: list[Received] = []
         self.script: Callable[[socket.socket], None] = self.talk
+        self.path = path
         self._failures: list[BaseException] = []
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(path))
@@ -94,3 +96,17 @@ def wait_for_hangup(connection: socket.socket) -> None:
             pass
     except ConnectionResetError:
         pass
+
+
+def fill_backlog(sockets: ExitStack, path: Path) -> None:
+    """Listen there, accept nobody, and leave no place in the queue."""
+    listener = sockets.enter_context(socket.socket(socket.AF_UNIX))
+    listener.bind(str(path))
+    listener.listen(0)
+    while True:
+        waiting = sockets.enter_context(socket.socket(socket.AF_UNIX))
+        waiting.setblocking(False)
+        try:
+            waiting.connect(str(path))
+        except BlockingIOError:
+            return

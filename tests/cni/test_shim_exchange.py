@@ -6,23 +6,17 @@ import os
 import socket
 import struct
 import time
-from contextlib import ExitStack
 
 import pytest
 
 from cni.call import CONTAINER, NETNS, PREV_RESULT, WISH, chained, netconf
-from cni.scripted_agent import receive, wait_for_hangup
+from cni.scripted_agent import receive
 from k8s_rdma.errors import TRY_AGAIN_LATER
 from k8s_rdma.wire.frame import MAX_ENV_BYTES, MAX_STDIN_BYTES, MAX_STDOUT_BYTES, Reply, encode_reply
 
 
 def inode(path: str) -> int:
     return os.stat(path).st_ino  # noqa: PTH116 (a namespace's link has to be followed by the kernel)
-
-
-def error_of_hasty_call(program, run_dir, netns, **keys):
-    """A call that waits for 100 ms only."""
-    return program("ADD", chained(run_dir, WISH, timeoutMs=100, **keys), env={"CNI_NETNS": netns}).error
 
 
 def test_request_holds_variables_input_and_namespace(program, run_dir, agent, netns) -> None:
@@ -205,56 +199,6 @@ def test_add_is_tried_again_when_the_agent_dies_while_it_is_asked(
     error = program("ADD", conf, env={"CNI_NETNS": netns}).error
     assert error["code"] == TRY_AGAIN_LATER
     assert "broke off" in error["msg"]
-
-
-def test_add_is_tried_again_when_the_agent_reads_and_never_answers(program, run_dir, agent, netns) -> None:
-    agent.script = wait_for_hangup
-    error = error_of_hasty_call(program, run_dir, netns)
-    assert error["code"] == TRY_AGAIN_LATER
-    assert "did not answer in time" in error["msg"]
-    assert error["details"] == "receive: Connection timed out"
-
-
-def test_add_is_tried_again_when_the_agent_stops_in_the_middle_of_a_reply(
-    program, run_dir, agent, netns
-) -> None:
-    def stop_halfway(connection: socket.socket) -> None:
-        receive(connection)
-        connection.sendall(encode_reply(Reply(exit_status=0, stdout=b"{}"))[:-1])
-        wait_for_hangup(connection)
-
-    agent.script = stop_halfway
-    assert "did not answer in time" in error_of_hasty_call(program, run_dir, netns)["msg"]
-
-
-def test_add_is_tried_again_when_the_agent_accepts_and_never_reads(program, run_dir, netns) -> None:
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(run_dir / "cni.sock"))
-        listener.listen()
-        error = error_of_hasty_call(program, run_dir, netns, padding="x" * (4 << 20))
-    assert error["code"] == TRY_AGAIN_LATER
-    assert error["details"] == "send: Connection timed out"
-
-
-def test_add_is_tried_again_when_the_agent_accepts_nobody(program, run_dir, netns) -> None:
-    with ExitStack() as sockets:
-        listener = sockets.enter_context(socket.socket(socket.AF_UNIX))
-        listener.bind(str(run_dir / "cni.sock"))
-        listener.listen(0)
-        fill_backlog(sockets, str(run_dir / "cni.sock"))
-        error = error_of_hasty_call(program, run_dir, netns)
-    assert error["code"] == TRY_AGAIN_LATER
-    assert error["details"] == "connect: Connection timed out"
-
-
-def fill_backlog(sockets: ExitStack, path: str) -> None:
-    while True:
-        waiting = sockets.enter_context(socket.socket(socket.AF_UNIX))
-        waiting.setblocking(False)
-        try:
-            waiting.connect(path)
-        except BlockingIOError:
-            return
 
 
 def test_prev_result_is_not_printed_when_an_asking_pod_meets_a_dead_agent(program, run_dir, netns) -> None:
