@@ -72,6 +72,23 @@ def test_first_route_to_a_destination_stays_and_a_route_on_the_link_has_its_scop
     assert [gateway for destination, gateway, _ in routes if destination == "default"] == ["10.0.0.1"]
 
 
+@pytest.mark.parametrize(("own", "dst"), [("10.0.0.2/24", "10.9.0.0/16"), ("fd00::2/64", "fd09::/64")])
+def test_route_has_metric_table_and_sizes_as_asked_for(rtnl, index, own, dst):
+    rtnl.add_address(index, ip_interface(own), "add")
+    rtnl.add_route(index, Route(dst, mtu=1400, advmss=1360, priority=77, table=4711), "add")
+    family = "-6" if ":" in dst else "-4"
+    [found] = [each for each in ip(family, "-N", "route", "show", "table", "4711") if each["dst"] == dst]
+    assert (found["metric"], found["metrics"]) == (77, [{"mtu": 1400, "advmss": 1360}])
+    assert dst not in shown("ip", family, "route")
+
+
+@pytest.mark.parametrize("scope", [0, 253, 254])
+def test_route_has_the_scope_asked_for(rtnl, index, scope):
+    rtnl.add_route(index, Route("10.9.0.0/16", scope=scope), "add")
+    [found] = ip("-N", "-details", "route", "show", "10.9.0.0/16")
+    assert found["scope"] == str(scope)
+
+
 def test_class_has_rates_burst_and_quantum(control):
     found = shown("tc", "-details", "class", "show", "dev", "a")
     assert "rate 1Gbit ceil 100Mbit" in found

@@ -67,6 +67,36 @@ def test_result_lists_interfaces_and_addresses_when_the_version_can(version: str
     }
 
 
+@pytest.mark.parametrize("version", ["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"])
+def test_result_tells_mtu_pci_address_and_more_of_routes_when_the_version_can(version: str) -> None:
+    route = Route("10.9.0.0/16", mtu=1400, advmss=1360, priority=0, table=7, scope=253)
+    netdev = ResultInterface(
+        name="rdma0", mac="02:00:00:00:00:01", sandbox=NETNS, mtu=9000, pci="0000:03:00.1",
+        ipam=IpamResult(ips=(V4,), routes=(route,)),
+    )  # fmt: skip
+    function = ResultInterface(name="rdma1", mac="", sandbox=NETNS, pci="0000:03:00.2")
+    result = json.loads(encode_result([netdev, function], version))
+    details: list[dict[str, object]] = [{"mtu": 9000, "pciID": "0000:03:00.1"}, {"pciID": "0000:03:00.2"}]
+    more: dict[str, object] = {"mtu": 1400, "advmss": 1360, "priority": 0, "table": 7, "scope": 253}
+    if version != "1.1.0":
+        details, more = [{}, {}], {}
+    assert result["interfaces"] == [
+        {"name": "rdma0", "mac": "02:00:00:00:00:01", "sandbox": NETNS} | details[0],
+        {"name": "rdma1", "sandbox": NETNS} | details[1],
+    ]
+    assert result["routes"] == [{"dst": "10.9.0.0/16"} | more]
+    assert [ip["interface"] for ip in result["ips"]] == [0]
+
+
+@pytest.mark.parametrize("version", ["0.1.0", "0.2.0"])
+def test_old_result_keeps_the_addresses_of_the_plugin_before(version: str) -> None:
+    before = json.dumps({"cniVersion": version, "ip4": {"ip": "10.0.0.1/8"}, "dns": {"domain": "d"}, "x": 1})
+    assert json.loads(encode_result([FIRST, SECOND], version, before.encode())) == {
+        **json.loads(before),
+        "ip6": {"ip": "fd00:7::2/64", "routes": [{"dst": "fd00::/8"}]},
+    }
+
+
 @pytest.mark.parametrize("version", ["0.1.0", "0.2.0"])
 def test_result_is_the_first_address_of_each_family_when_the_version_is_old(version: str) -> None:
     assert json.loads(encode_result([FIRST, SECOND], version)) == {
@@ -148,7 +178,7 @@ def test_result_extends_one_without_a_version_of_its_own() -> None:
         ("1.0.0", b'{"cniVersion":4}', "prevResult.cniVersion: Expected `str`"),
         ("1.0.0", b"[]", "prevResult: Expected `object`"),
         ("1.0.0", b"{", "prevResult: Input data"),
-        ("0.2.0", b'{"cniVersion":"0.2.0"}', "prevResult: there is none in CNI version 0.2.0"),
+        ("0.2.0", b'{"cniVersion":"1.0.0"}', "prevResult.cniVersion: 1.0.0 is not the configuration's 0.2.0"),
     ],
 )
 def test_previous_result_is_refused_naming_the_field_when_it_does_not_fit(

@@ -51,6 +51,20 @@ def test_route_goes_by_the_gateway_of_its_family_when_it_names_none(
     assert decode_ipam_result(printed).routes == (Route(dst, gateway),)
 
 
+def test_route_has_what_1_1_0_says_of_it() -> None:
+    route = {
+        "dst": "10.9.0.0/16",
+        "mtu": 1400,
+        "advmss": 1360,
+        "priority": 0,
+        "table": 2**32 - 1,
+        "scope": 253,
+    }
+    assert decode_ipam_result(json.dumps({"routes": [route]}).encode()).routes == (
+        Route("10.9.0.0/16", mtu=1400, advmss=1360, priority=0, table=2**32 - 1, scope=253),
+    )
+
+
 @pytest.mark.parametrize(
     ("printed", "named"),
     [
@@ -83,6 +97,9 @@ def test_route_goes_by_the_gateway_of_its_family_when_it_names_none(
         ),
         (b'{"ips":[{"address":"127.0.0.1/8"}]}', "ips[0].address: 127.0.0.1/8 is no address that"),
         (b'{"ip4":{"ip":"x/8"}}', "ips[0].address: x/8 is no address"),
+        (b'{"routes":[{"dst":"::/0","priority":-1}]}', "`int` >= 0 - at `$.routes[0].priority`"),
+        (b'{"routes":[{"dst":"::/0","table":4294967296}]}', "`int` <= 4294967295 - at `$.routes[0].table`"),
+        (b'{"routes":[{"dst":"::/0","scope":256}]}', "`int` <= 255 - at `$.routes[0].scope`"),
         (b'{"routes":[{"dst":"default"}]}', "routes[0].dst: default is no destination"),
         (b'{"routes":[{"dst":"0.0.0.0/0","gw":"g"}]}', "routes[0].gw: g is no address"),
         (b'{"routes":[{"dst":"::/0","gw":"10.0.0.1"}]}', "routes[0].gw: 10.0.0.1 is no IPv6 address"),

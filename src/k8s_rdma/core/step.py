@@ -7,7 +7,7 @@ applying the inverse of one that failed half way brings back what was. Only an i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.options import LinkState, VlanProto
@@ -213,10 +213,19 @@ class BringHome:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A route through an interface; `dst` in CIDR form, `gateway` None for one on the link."""
+    """A route through an interface; `dst` in CIDR form, `gateway` None for one on the link.
+
+    What is None is left to the kernel. mtu, advmss: bytes, of packets and of TCP segments that are asked for.
+    priority: the metric, lower ones win. table: of policy routing. scope: as in rtnetlink(7).
+    """
 
     dst: str
     gateway: str | None = None
+    mtu: int | None = field(default=None, kw_only=True)
+    advmss: int | None = field(default=None, kw_only=True)
+    priority: int | None = field(default=None, kw_only=True)
+    table: int | None = field(default=None, kw_only=True)
+    scope: int | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

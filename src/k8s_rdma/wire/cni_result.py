@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from ipaddress import ip_network
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from k8s_rdma.errors import STATUS, K8sRdmaError, MalformedError, Reason
 from k8s_rdma.wire.cni_version import (
     SUPPORTED_VERSIONS,
+    WITH_DETAILS,
     WITH_IP_VERSION,
     WITHOUT_INTERFACES,
     check_version,
@@ -26,20 +27,40 @@ from k8s_rdma.wire.json import decode, shown
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from k8s_rdma.core.step import Route
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultInterface:
-    """An interface in a pod; sandbox: the path of its network namespace."""
+    """An interface in a pod. sandbox: the path of its network namespace. mac: empty where it has none.
+
+    mtu (bytes) and pci, its own address on that bus, are told in 1.1.0 only; 0 and empty for not known.
+    """
 
     name: str
     mac: str
     sandbox: str
+    mtu: int = 0
+    pci: str = ""
     ipam: IpamResult = NO_ADDRESSES
+
+
+class _Interface(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    name: str
+    mac: str = ""
+    mtu: int = 0
+    sandbox: str = ""
+    pci: str = msgspec.field(default="", name="pciID")
 
 
 class _Route(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     dst: str
     gw: str | None = None
+    mtu: int | None = None
+    advmss: int | None = None
+    priority: int | None = None
+    table: int | None = None
+    scope: int | None = None
 
 
 class _Ip(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -83,18 +104,18 @@ def encode_result(
     fields = _previous(prev_result, version)
     if not interfaces:
         return bytes(prev_result) or _encoder.encode({"cniVersion": version})
+    document: dict[str, object] = {"cniVersion": version, **fields}
     if version in WITHOUT_INTERFACES:
-        return _encoder.encode({"cniVersion": version, **_old_ips(interfaces)})
-    before = _items(fields, "interfaces")
-    added: dict[str, Iterable[object]] = {
-        "interfaces": [{"name": each.name, "mac": each.mac, "sandbox": each.sandbox} for each in interfaces],
-        "ips": list(_ips(interfaces, first_index=len(before), with_version=version in WITH_IP_VERSION)),
-        "routes": [_Route(dst=r.dst, gw=r.gateway) for each in interfaces for r in each.ipam.routes],
-    }
-    document: dict[str, Any] = {"cniVersion": version, **fields}
-    for key, items in added.items():
-        document[key] = [*_items(fields, key), *items]
-    if bytes(fields.get("dns", b"{}")) in (b"{}", b"null"):
+        document |= {key: ip for key, ip in _old_ips(interfaces).items() if _is_empty(fields, key)}
+    else:
+        before = _items(fields, "interfaces")
+        added: dict[str, Iterable[object]] = {
+            "interfaces": [_interface(each, version) for each in interfaces],
+            "ips": _ips(interfaces, first_index=len(before), with_version=version in WITH_IP_VERSION),
+            "routes": [_route(route, version) for each in interfaces for route in each.ipam.routes],
+        }
+        document |= {key: [*_items(fields, key), *items] for key, items in added.items()}
+    if _is_empty(fields, "dns"):
         document |= _dns(interfaces)
     return _encoder.encode(document)
 
@@ -124,9 +145,6 @@ def _previous(prev_result: msgspec.Raw | bytes, version: str) -> dict[str, msgsp
     what = "network configuration: prevResult"
     if not prev_result:
         return {}
-    if version in WITHOUT_INTERFACES:
-        msg = f"{what}: there is none in CNI version {version}"
-        raise MalformedError(msg, reason=Reason.INVALID_NETCONF)
     fields = decode(prev_result, _fields_decoder, what, Reason.INVALID_NETCONF)
     given = fields.get("cniVersion")
     if given is not None:
@@ -144,6 +162,31 @@ def _items(fields: dict[str, msgspec.Raw], key: str) -> list[msgspec.Raw]:
     return decode(fields[key], _items_decoder, what, Reason.INVALID_NETCONF) or []
 
 
+def _is_empty(fields: dict[str, msgspec.Raw], key: str) -> bool:
+    return bytes(fields.get(key, b"{}")) in (b"{}", b"null")
+
+
+def _interface(interface: ResultInterface, version: str) -> _Interface:
+    bare = _Interface(name=interface.name, mac=interface.mac, sandbox=interface.sandbox)
+    if version in WITH_DETAILS:
+        return msgspec.structs.replace(bare, mtu=interface.mtu, pci=interface.pci)
+    return bare
+
+
+def _route(route: Route, version: str) -> _Route:
+    bare = _Route(dst=route.dst, gw=route.gateway)
+    if version in WITH_DETAILS:
+        return msgspec.structs.replace(
+            bare,
+            mtu=route.mtu,
+            advmss=route.advmss,
+            priority=route.priority,
+            table=route.table,
+            scope=route.scope,
+        )
+    return bare
+
+
 def _ips(interfaces: Sequence[ResultInterface], *, first_index: int, with_version: bool) -> Iterator[_Ip]:
     for index, interface in enumerate(interfaces, first_index):
         for ip in interface.ipam.ips:
@@ -155,8 +198,8 @@ def _ips(interfaces: Sequence[ResultInterface], *, first_index: int, with_versio
             )
 
 
-def _old_ips(interfaces: Sequence[ResultInterface]) -> dict[str, object]:
-    result: dict[str, object] = {}
+def _old_ips(interfaces: Sequence[ResultInterface]) -> dict[str, _OldIp]:
+    result: dict[str, _OldIp] = {}
     for each in interfaces:
         for ip in each.ipam.ips:
             routes = tuple(
@@ -165,7 +208,7 @@ def _old_ips(interfaces: Sequence[ResultInterface]) -> dict[str, object]:
                 if ip_network(route.dst, strict=False).version == ip.ip_version
             )
             result.setdefault(f"ip{ip.ip_version}", _OldIp(ip=ip.address, gateway=ip.gateway, routes=routes))
-    return result | _dns(interfaces)
+    return result
 
 
 def _dns(interfaces: Iterable[ResultInterface]) -> dict[str, object]:

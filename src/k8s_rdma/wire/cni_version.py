@@ -21,6 +21,8 @@ WITHOUT_INTERFACES = ("0.1.0", "0.2.0")
 """Their results are one IPv4 and one IPv6 address, and know no interfaces; nor is there a `prevResult`."""
 WITH_IP_VERSION = ("0.3.0", "0.3.1", "0.4.0")
 """In their results each address tells its IP version."""
+WITH_DETAILS = ("1.1.0",)
+"""An interface has MTU and PCI address, and a route more than destination and gateway."""
 SINCE_CHECK = SUPPORTED_VERSIONS[SUPPORTED_VERSIONS.index("0.4.0") :]
 SINCE_GC = SUPPORTED_VERSIONS[SUPPORTED_VERSIONS.index("1.1.0") :]
 """And STATUS."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_interface, ip_network
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Annotated, NoReturn, TypeVar
 
 import msgspec
 
@@ -65,9 +65,19 @@ class IpamResult:
 NO_ADDRESSES = IpamResult()
 
 
+_Number = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
+
+
 class _Route(msgspec.Struct, frozen=True, kw_only=True):
+    """The last five are of 1.1.0."""
+
     dst: str
     gw: str | None = None
+    mtu: _Number | None = None
+    advmss: _Number | None = None
+    priority: _Number | None = None
+    table: _Number | None = None
+    scope: Annotated[int, msgspec.Meta(ge=0, le=255)] | None = None
 
 
 class _Ip(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,10 +131,16 @@ def _ip_config(ip: _Ip, where: str) -> IpConfig:
 
 def _route(route: _Route, configs: Sequence[IpConfig], where: str) -> Route:
     network = _parsed(lambda dst: ip_network(dst, strict=False), route.dst, f"{where}.dst", "no destination")
-    if _gateway(route.gw, network.version, f"{where}.gw"):
-        return Route(route.dst, route.gw)
     gateways = (each.gateway for each in configs if each.gateway and each.ip_version == network.version)
-    return Route(route.dst, next(gateways, None))
+    return Route(
+        route.dst,
+        route.gw if _gateway(route.gw, network.version, f"{where}.gw") else next(gateways, None),
+        mtu=route.mtu,
+        advmss=route.advmss,
+        priority=route.priority,
+        table=route.table,
+        scope=route.scope,
+    )
 
 
 def _gateway(text: str | None, version: int, where: str) -> IPv4Address | IPv6Address | None:

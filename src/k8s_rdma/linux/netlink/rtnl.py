@@ -51,8 +51,9 @@ _INET_CONF, _INET6_ADDR_GEN_MODE = 1, 8
 _ARP_ANNOUNCE, _ARP_IGNORE = 18, 19
 _IFA_ADDRESS, _IFA_LOCAL = 1, 2
 _IFA_F_NODAD, _SCOPE_LINK = 2, 253
-_RTA_DST, _RTA_OIF, _RTA_GATEWAY = 1, 4, 5
-_TABLE_MAIN, _PROTO_BOOT, _TYPE_UNICAST = 254, 3, 1
+_RTA_DST, _RTA_OIF, _RTA_GATEWAY, _RTA_PRIORITY, _RTA_METRICS, _RTA_TABLE = 1, 4, 5, 6, 8, 15
+_RTAX_MTU, _RTAX_ADVMSS = 2, 8
+_TABLE_UNSPEC, _TABLE_MAIN, _PROTO_BOOT, _TYPE_UNICAST = 0, 254, 3, 1
 
 _IFINFO = struct.Struct("=BxHiII")
 _IFADDR = struct.Struct("=BBBBI")
@@ -189,7 +190,7 @@ class Rtnl:
                 raise
 
     def add_route(self, index: int, route: Route, what: str) -> None:
-        """Add a route through a link to the main table.
+        """Add a route through a link, to the main table by default.
 
         One to the same destination that exists stays, and no error is raised: with several interfaces
         in one subnet the first one's wins, as with the reference CNI plugins (`pkg/ipam`, ConfigureIface).
@@ -197,9 +198,13 @@ class Rtnl:
         destination = ipaddress.ip_network(route.dst, strict=False)
         family = _AF_INET if destination.version == 4 else _AF_INET6
         scope = _SCOPE_LINK if route.gateway is None and family == _AF_INET else 0
-        body = _RTMSG.pack(
-            family, destination.prefixlen, 0, 0, _TABLE_MAIN, _PROTO_BOOT, scope, _TYPE_UNICAST, 0
-        ) + u32(_RTA_OIF, index)
+        scope = scope if route.scope is None else route.scope
+        table = _TABLE_MAIN if route.table is None else route.table
+        header = _RTMSG.pack(
+            *(family, destination.prefixlen, 0, 0),
+            *(_TABLE_UNSPEC, _PROTO_BOOT, scope, _TYPE_UNICAST, 0),  # the attribute holds more than 255
+        )
+        body = header + u32(_RTA_OIF, index) + u32(_RTA_TABLE, table) + _route_options(route)
         if destination.prefixlen:
             body += attribute(_RTA_DST, destination.network_address.packed)
         if route.gateway is not None:
@@ -268,6 +273,17 @@ def answering_for_itself() -> bytes:
 def without_link_local() -> bytes:
     """No IPv6 link-local address, so that a link that only carries others' frames sends none itself."""
     return nested(_AF_SPEC, nested(_AF_INET6, attribute(_INET6_ADDR_GEN_MODE, b"\x01")))
+
+
+def _route_options(route: Route) -> bytes:
+    metrics = b"".join(
+        u32(kind, value)
+        for kind, value in ((_RTAX_MTU, route.mtu), (_RTAX_ADVMSS, route.advmss))
+        if value is not None
+    )
+    return (nested(_RTA_METRICS, metrics) if metrics else b"") + (
+        b"" if route.priority is None else u32(_RTA_PRIORITY, route.priority)
+    )
 
 
 def _link(body: bytes) -> Link:
