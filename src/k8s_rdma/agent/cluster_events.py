@@ -58,6 +58,7 @@ class Events:
         self._node = node
         self._now = now
         self._told: OrderedDict[Key, _Told] = OrderedDict()
+        self._named_at_us = 0
 
     def tell(self, pod: Pod, reason: str, message: str, *, warning: bool) -> None:
         """Tell it, or that it happened again.
@@ -88,7 +89,7 @@ class Events:
     def _first(self, pod: Pod, reason: str, message: str, now: datetime, *, warning: bool) -> PodEvent:
         return PodEvent(
             pod=pod,
-            name=_event_name(pod, now),
+            name=self._name(pod, now),
             reason=reason,
             message=_shortened(message),
             warning=warning,
@@ -98,6 +99,11 @@ class Events:
             component=COMPONENT,
             host=self._node,
         )
+
+    def _name(self, pod: Pod, now: datetime) -> str:
+        """As client-go names them: a pod's events sort by their time. No two get the same."""
+        self._named_at_us = max(int(now.timestamp() * 1e6), self._named_at_us + 1)
+        return f"{pod.name[:_MOST_OF_NAME].rstrip('.-')}.{self._named_at_us:x}"
 
     async def _write(self, told: _Told) -> None:
         """Write the event as it is by now; make it anew where it has expired."""
@@ -109,7 +115,7 @@ class Events:
         except ApiRefusedError as refused:
             if refused.status != _GONE or not told.made:
                 raise
-            told.event = replace(told.event, name=_event_name(told.event.pod, self._now()))
+            told.event = replace(told.event, name=self._name(told.event.pod, self._now()))
             await self._make(told)
 
     async def _make(self, told: _Told) -> None:
@@ -120,11 +126,6 @@ class Events:
                 raise
             await self._api.repeat_event(told.event)  # made by an attempt whose answer was lost
         told.made = True
-
-
-def _event_name(pod: Pod, now: datetime) -> str:
-    """As client-go names them: a pod's events sort by their time."""
-    return f"{pod.name[:_MOST_OF_NAME].rstrip('.-')}.{int(now.timestamp() * 1e6):x}"
 
 
 def _shortened(message: str) -> str:

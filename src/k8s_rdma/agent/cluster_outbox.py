@@ -81,5 +81,7 @@ class Outbox:
                 _log.warning("cluster_told_later", what=key, why=error.message)
             self._retry_s = min(max(FIRST_RETRY_S, 2 * self._retry_s), LAST_RETRY_S)
             return False
+        except Exception:  # a fault of ours: this one is lost, the others are not
+            _log.exception("cluster_fault", what=key)
         self._retry_s = 0.0
         return True

@@ -1,0 +1,167 @@
+"""What the agent knows of its node's pods, and what it asks when the runtime tells it nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from agent.cluster_world import KEY, NODE, URL, refusal, world
+from factories import pod as someones_pod
+from k8s_rdma.agent.cluster import NoCluster
+from k8s_rdma.agent.cluster_api import open_cluster
+from k8s_rdma.agent.config import AgentConfig
+from k8s_rdma.core.ids import PodUid
+from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
+from k8s_rdma.sim.cluster.http_server import Response
+
+pytestmark = pytest.mark.anyio
+
+REQUEST = {"rdma_interfaces_required": '[{"min_tx_rate": 100}]'}
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+async def test_annotations_are_all_of_the_pods(tmp_path):
+    async with world(tmp_path) as w:
+        pod = await w.run_pod(annotations={"a.example/b": "x", **REQUEST})
+        assert await w.cluster.annotations(pod) == {"a.example/b": "x", **REQUEST}
+
+
+async def test_annotations_of_a_pod_made_anew_under_the_name_are_refused_with_try_again(tmp_path):
+    async with world(tmp_path) as w:
+        pod = await w.run_pod(annotations=REQUEST)
+        with pytest.raises(K8sRdmaError, match=rf"has UID {pod.uid}, not old; .*try again") as refused:
+            await w.cluster.annotations(replace(pod, uid=PodUid("old")))
+        assert refused.value.reason is Reason.API_FAILURE
+
+
+async def test_annotations_of_a_static_pod_are_those_of_the_object_that_mirrors_it(tmp_path):
+    async with world(tmp_path) as w:
+        mirror = await w.run_pod(annotations={"kubernetes.io/config.mirror": "hash", **REQUEST})
+        found = await w.cluster.annotations(replace(mirror, uid=PodUid("hash")))
+        assert found["rdma_interfaces_required"] == REQUEST["rdma_interfaces_required"]
+
+
+@pytest.mark.parametrize(("node", "says"), [("w2", "not on node w1"), ("", "no such pod")])
+async def test_annotations_are_refused_of_a_pod_that_is_not_here(tmp_path, node, says):
+    async with world(tmp_path) as w:
+        pod = await w.run_pod(node=node) if node else someones_pod()
+        with pytest.raises(K8sRdmaError, match=says):
+            await w.cluster.annotations(pod)
+
+
+async def test_annotations_are_given_up_when_the_api_server_does_not_answer(tmp_path):
+    async with world(tmp_path) as w:
+        pod = await w.run_pod()
+        w.fault = lambda request: refusal(503, "overloaded") if request.path.endswith("/p") else None
+        with pytest.raises(K8sRdmaError, match="get pod default/p: overloaded") as failed:
+            await w.cluster.annotations(pod)
+        assert failed.value.reason is Reason.API_FAILURE
+
+
+async def test_claims_are_the_placements_of_bound_unfinished_pods_of_this_node(tmp_path):
+    async with world(tmp_path) as w:
+        first, other = await w.run_pod("first"), await w.run_pod("other", node="w2")
+        promised = await w.promise(first)
+        await w.promise(other)
+        await w.until(lambda: w.cluster.claims() == {first.uid: promised})
+        late = await w.run_pod("late")
+        promised_late = await w.promise(late, rate=7)
+        await w.until(lambda: w.cluster.claims() == {first.uid: promised, late.uid: promised_late})
+        before = w.cluster.claims()
+        await w.patch(f"{URL}/first/status", {"status": {"phase": "Succeeded"}})
+        await w.until(lambda: w.cluster.claims() == {late.uid: promised_late})
+        await w.delete(late)
+        await w.until(lambda: w.cluster.claims() == {})
+        assert before == {first.uid: promised, late.uid: promised_late}
+
+
+async def test_claims_are_not_what_anybody_wrote_where_placements_are_signed(tmp_path):
+    async with world(tmp_path) as w:
+        forged, honest = await w.run_pod("forged"), await w.run_pod("honest")
+        await w.promise(forged, key=b"another key")
+        promised = await w.promise(honest)
+        await w.until(lambda: w.cluster.claims() == {honest.uid: promised})
+        copied = w.pod("honest")["metadata"]["annotations"]
+        await w.annotate(forged, copied)
+        late = await w.run_pod("late")
+        promised_late = await w.promise(late)
+        await w.until(lambda: late.uid in w.cluster.claims())
+        assert w.cluster.claims() == {honest.uid: promised, late.uid: promised_late}
+
+
+async def test_claims_that_nobody_signs_count_if_they_give_what_the_pod_asks_for(tmp_path):
+    async with world(tmp_path, key=None) as w:
+        honest, greedy = (
+            await w.run_pod("honest", annotations=REQUEST),
+            await w.run_pod("greedy", annotations=REQUEST),
+        )
+        await w.promise(greedy, key=None, rate=900)
+        promised = await w.promise(honest, key=None, rate=100)
+        await w.until(lambda: w.cluster.claims() == {honest.uid: promised})
+
+
+async def test_claim_ends_when_the_placement_is_taken_from_the_pod(tmp_path):
+    async with world(tmp_path) as w:
+        pod = await w.run_pod()
+        await w.promise(pod)
+        await w.until(lambda: bool(w.cluster.claims()))
+        await w.annotate(pod, {"k8s-rdma.io/placement": None})
+        await w.until(lambda: not w.cluster.claims())
+
+
+async def test_claims_stand_while_the_watch_is_lost_and_are_true_again_afterwards(tmp_path):
+    async with world(tmp_path) as w:
+        stays, goes = await w.run_pod("stays"), await w.run_pod("goes")
+        promised, other = await w.promise(stays), await w.promise(goes)
+        await w.until(lambda: w.cluster.claims() == {stays.uid: promised, goes.uid: other})
+
+        def away(request):
+            return Response(status=500, body=b"away") if request.path == "/api/v1/pods" else None
+
+        w.fault = away
+        w.outrun_watches()
+        await w.delete(goes)
+        before = w.asked("GET", "/api/v1/pods")
+        await w.until(lambda: w.asked("GET", "/api/v1/pods") > before + 3)
+        assert w.cluster.claims() == {stays.uid: promised, goes.uid: other}
+        assert max(w.clock.paused) > 1
+        w.fault = None
+        await w.until(lambda: w.cluster.claims() == {stays.uid: promised})
+
+
+async def test_nothing_is_claimed_and_nothing_fails_before_the_api_server_answers(tmp_path):
+    async with world(tmp_path) as w:
+        w.fault = lambda request: refusal(403, "forbidden")
+        assert w.cluster.claims() == {}
+        await w.until(lambda: w.asked("GET", "/api/v1/pods") > 3)
+        w.fault = None
+        pod = await w.run_pod()
+        promised = await w.promise(pod)
+        await w.until(lambda: w.cluster.claims() == {pod.uid: promised})
+
+
+async def test_agent_without_credentials_knows_no_cluster_and_loads_no_client():
+    assert isinstance(open_cluster(AgentConfig(node="w1"), KEY), NoCluster)
+    script = (
+        "import sys, k8s_rdma.agent.run, k8s_rdma.agent.cluster_api;"
+        "print(sorted({'lightkube', 'httpx2', 'k8s_rdma.kube.client'} & set(sys.modules)))"
+    )
+    shown = await asyncio.to_thread(
+        subprocess.run, [sys.executable, "-c", script], capture_output=True, check=True, text=True
+    )
+    assert shown.stdout.strip() == "[]"
+
+
+async def test_credentials_that_are_not_there_are_named(tmp_path):
+    with pytest.raises(MalformedError, match=str(tmp_path)):
+        open_cluster(AgentConfig(node=NODE, kubeconfig=str(tmp_path / "absent")), None)
+    with pytest.raises(MalformedError, match="in-cluster"):
+        open_cluster(AgentConfig(node=NODE, in_cluster=True), None)

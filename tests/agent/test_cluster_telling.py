@@ -1,0 +1,337 @@
+"""What the agent tells the cluster: network status, events, and evictions."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from agent.cluster_world import URL, refusal, world
+from factories import PF1, interface, receipt
+from k8s_rdma.agent.cluster_events import MAX_MESSAGE_BYTES, REPEAT_S
+from k8s_rdma.agent.cluster_refusals import GAP_S
+from k8s_rdma.core.ids import ContainerId, PodUid
+from k8s_rdma.core.ledger import Attachment
+from k8s_rdma.errors import K8sRdmaError, Reason
+from k8s_rdma.sim.cluster.http_server import Response
+from k8s_rdma.sim.cluster.resources import EVENTS
+from k8s_rdma.wire.ipam_result import IpamResult, IpConfig
+
+pytestmark = pytest.mark.anyio
+
+STATUS = "k8s-rdma.io/network-status"
+FULL = K8sRdmaError("node w1: no room", reason=Reason.INSUFFICIENT)
+BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def given(pod, network="net", container="c1", **kwargs):
+    attachment = Attachment(network, ContainerId(container), "eth0")
+    return replace(receipt(container, *kwargs.get("interfaces", ())), pod=pod, attachment=attachment)
+
+
+def status(w, name="p"):
+    text = (w.pod(name)["metadata"].get("annotations") or {}).get(STATUS)
+    return [(each["name"], each["interface"]) for each in json.loads(text)] if text else None
+
+
+async def test_pod_is_annotated_with_what_it_was_given(tmp_path):
+    async with world(tmp_path) as w:
+        pod = await w.run_pod(annotations={"a": "b"})
+        addresses = IpamResult(ips=(IpConfig("10.56.0.2/24"), IpConfig("fd00::2/64")))
+        w.cluster.attached(given(pod), {"rdma0": addresses})
+        await w.until(lambda: status(w) is not None)
+        annotations = w.pod()["metadata"]["annotations"]
+        assert annotations["a"] == "b"
+        assert json.loads(annotations[STATUS]) == [
+            {
+                "name": "net",
+                "interface": "rdma0",
+                "ips": ["10.56.0.2", "fd00::2"],
+                "mac": "0a:00:00:00:00:00",
+                "mtu": 1500,
+                "default": False,
+                "device-info": {
+                    "type": "pci",
+                    "version": "1.1.0",
+                    "pci": {"pci-address": "0000:03:00.0", "pf-pci-address": "0000:03:00.0"},
+                },
+            }
+        ]
+
+
+async def test_several_attachments_of_a_pod_are_one_write_with_all_of_them(tmp_path):
+    async with world(tmp_path) as w:
+        pod = await w.run_pod()
+        w.cluster.attached(given(pod, "a"), {})
+        w.cluster.attached(given(pod, "b", interfaces=(interface(PF1, 0, "rdma1"),)), {})
+        await w.until(lambda: status(w) is not None)
+        await w.settled()
+        assert status(w) == [("a", "rdma0"), ("b", "rdma1")]
+        assert w.asked("PATCH", "/p") == 1
+
+
+async def test_attachments_of_an_older_sandbox_are_told_of_no_longer(tmp_path):
+    async with world(tmp_path) as w:
+        pod = await w.run_pod()
+        w.cluster.attached(given(pod, "a", "old"), {})
+        await w.until(lambda: status(w) == [("a", "rdma0")])
+        w.cluster.attached(given(pod, "b", "new"), {})
+        await w.until(lambda: status(w) == [("b", "rdma0")])
+
+
+async def test_pod_made_anew_is_not_told_what_the_one_before_was_given(tmp_path):
+    async with world(tmp_path) as w:
+        pod = await w.run_pod()
+        w.cluster.attached(given(replace(pod, uid=PodUid("before"))), {})
+        await w.settled()
+        assert w.asked("PATCH", "/p") == 1
+        assert status(w) is None
+
+
+async def test_what_cannot_be_written_now_is_written_later_and_the_latest_of_it_alone(tmp_path):
+    async with world(tmp_path) as w:
+        pod, other = await w.run_pod(), await w.run_pod("other")
+        w.fault = lambda request: Response(status=503, body=b"") if request.method == "PATCH" else None
+        w.cluster.attached(given(pod, "a"), {})
+        w.cluster.attached(given(other), {})
+        await w.until(lambda: w.asked("PATCH", "/p") >= 3)
+        w.cluster.attached(given(pod, "b", "c2"), {})
+        w.fault = None
+        await w.until(lambda: status(w, "other") is not None)
+        assert status(w) == [("b", "rdma0")]
+        assert [pause for pause in w.clock.paused if pause in (1, 2, 4)][:3] == [1, 2, 4]
+
+
+async def test_refusals_every_2_s_are_one_event_that_counts_them(tmp_path):
+    async with world(tmp_path) as w:
+        pod = await w.run_pod()
+        for _ in range(61):
+            w.cluster.refused(pod, FULL)
+            await w.settled() if w.clock.seconds == 1000 else None
+            w.clock.seconds += 2
+        await w.until(lambda: [each["count"] for each in w.events() if each["type"] == "Warning"] == [61])
+        [event] = [each for each in w.events() if each["type"] == "Warning"]
+        assert (event["reason"], event["message"]) == ("RdmaInsufficient", "node w1: no room")
+        assert event["involvedObject"]["uid"] == pod.uid
+        assert event["source"] == {"component": "k8s-rdma-agent", "host": "w1"}
+        assert event["firstTimestamp"] < event["lastTimestamp"]
+        writes = w.asked("PATCH", event["metadata"]["name"])
+        assert 1 <= writes <= 120 / REPEAT_S
+
+
+async def test_another_cause_is_another_event_and_its_message_fits(tmp_path):
+    async with world(tmp_path) as w:
+        pod = await w.run_pod()
+        w.cluster.refused(pod, FULL)
+        w.cluster.refused(pod, K8sRdmaError("ä" * 2000, reason=Reason.MALFORMED_ANNOTATION))
+        w.cluster.placed_anew(pod, "PF a had no room")
+        await w.until(lambda: len(w.events()) == 3)
+        told = {each["reason"]: each for each in w.events()}
+        assert set(told) == {"RdmaInsufficient", "RdmaMalformedAnnotation", "RdmaPlacedAnew"}
+        assert told["RdmaPlacedAnew"]["type"] == "Normal"
+        long = told["RdmaMalformedAnnotation"]["message"]
+        assert MAX_MESSAGE_BYTES - 3 <= len(long.encode()) <= MAX_MESSAGE_BYTES
+        assert long.endswith("ä ...")
+
+
+async def test_event_that_expired_is_made_anew_with_its_count(tmp_path):
+    async with world(tmp_path) as w:
+        pod = await w.run_pod()
+        w.cluster.refused(pod, FULL)
+        await w.until(lambda: len(w.events()) == 1)
+        name = w.events()[0]["metadata"]["name"]
+        await w.http.delete(f"/api/v1/namespaces/default/events/{name}")
+        w.clock.seconds += REPEAT_S
+        w.cluster.refused(pod, FULL)
+        await w.until(lambda: [each["count"] for each in w.events()] == [2])
+        assert w.events()[0]["metadata"]["name"] != name
+
+
+async def test_event_whose_making_was_not_answered_is_not_made_twice(tmp_path):
+    async with world(tmp_path) as w:
+        pod = await w.run_pod()
+        lost = []
+
+        def made_without_answer(request):
+            if request.method == "POST" and request.path.endswith("/events") and not lost:
+                lost.append(request)
+                body = json.loads(request.body)
+                w.store.put(EVENTS, {**body, "metadata": {**body["metadata"], "uid": "e"}})
+                return Response(status=504, body=b"")
+            return None
+
+        w.fault = made_without_answer
+        w.cluster.refused(pod, FULL)
+        await w.until(
+            lambda: w.asked("PATCH", (lost and json.loads(lost[0].body)["metadata"]["name"]) or "-") == 1
+        )
+        assert len(w.events()) == 1
+
+
+async def test_what_passes_by_itself_is_told_only_when_it_lasts(tmp_path):
+    async with world(tmp_path) as w:
+        pod = await w.run_pod()
+        held = K8sRdmaError("held by an older sandbox", reason=Reason.HELD_BY_OLDER_SANDBOX)
+        w.cluster.refused(pod, held)
+        w.clock.seconds += 10
+        w.cluster.refused(pod, held)
+        await w.settled()
+        assert [each["reason"] for each in w.events()] == ["RdmaPlacedAnew"]
+        w.clock.seconds += 21
+        w.cluster.refused(pod, held)
+        await w.until(lambda: "RdmaHeldByOlderSandbox" in {each["reason"] for each in w.events()})
+
+
+async def test_pod_of_no_api_object_is_told_of_to_nobody(tmp_path):
+    async with world(tmp_path) as w:
+        pod = replace(receipt().pod, uid=PodUid("container:c1"))
+        w.cluster.refused(pod, FULL)
+        w.cluster.attached(given(pod), {})
+        w.cluster.placed_anew(pod, "x")
+        await w.settled()
+        assert len(w.events()) == 1  # of `settled`
+
+
+async def test_event_is_given_up_when_the_agent_may_not_write_them(tmp_path):
+    async with world(tmp_path) as w:
+        pod = await w.run_pod()
+        w.fault = lambda request: refusal(403) if request.path.endswith("/events") else None
+        w.cluster.refused(pod, FULL)
+        w.cluster.attached(given(pod), {})
+        await w.until(lambda: status(w) is not None)
+        assert w.asked("POST", "/events") == 1
+
+
+async def refused_for(w, pod, seconds, error=FULL):
+    """Refused every 10 s for so long, and once more."""
+    for _ in range(int(seconds // 10)):
+        w.cluster.refused(pod, error)
+        w.clock.seconds += 10
+    w.cluster.refused(pod, error)
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        Reason.STALE_PLACEMENT,
+        Reason.INSUFFICIENT,
+        Reason.EXCEEDS_CAPACITY,
+        Reason.DRIVER_REFUSES,
+        Reason.NO_RDMA,
+    ],
+)
+async def test_stuck_pod_is_evicted_after_an_event_that_says_so(tmp_path, reason):
+    async with world(tmp_path, stuck_after_s=60) as w:
+        pod = await w.run_pod()
+        await refused_for(w, pod, 50, K8sRdmaError("no", reason=reason))
+        await w.settled()
+        assert w.asked("POST", "/eviction") == 0
+        w.clock.seconds += 10
+        w.cluster.refused(pod, K8sRdmaError("no", reason=reason))
+        await w.until(lambda: "deletionTimestamp" in w.pod()["metadata"])
+        sent = [path for method, path in w.requests if method == "POST" and "marker" not in path]
+        assert sent.index(f"{URL}/p/eviction") > max(
+            i for i, path in enumerate(sent) if path.endswith("/events")
+        )
+        [event] = [each for each in w.events() if each["reason"] == "RdmaEvicting"]
+        assert event["message"] == "evicted, since it has been without its RDMA interfaces for 60 s: no"
+
+
+@pytest.mark.parametrize("reason", [Reason.MALFORMED_ANNOTATION, Reason.UNREADABLE_NODE, Reason.IPAM_FAILURE])
+async def test_pod_that_another_node_would_refuse_too_is_never_evicted(tmp_path, reason):
+    async with world(tmp_path, stuck_after_s=60) as w:
+        pod = await w.run_pod()
+        await refused_for(w, pod, 600, K8sRdmaError("no", reason=reason))
+        await w.settled()
+        assert w.asked("POST", "/eviction") == 0
+
+
+async def test_nobody_is_evicted_by_default(tmp_path):
+    async with world(tmp_path) as w:
+        pod = await w.run_pod()
+        await refused_for(w, pod, 6000)
+        await w.settled()
+        assert w.asked("POST", "/eviction") == 0
+
+
+@pytest.mark.parametrize("between", ["attached", "gap", "another reason"])
+async def test_refusals_that_were_interrupted_count_anew(tmp_path, between):
+    async with world(tmp_path, stuck_after_s=60) as w:
+        pod = await w.run_pod()
+        await refused_for(w, pod, 50)
+        if between == "attached":
+            w.cluster.attached(given(pod), {})
+        elif between == "gap":
+            w.clock.seconds += GAP_S + 1
+        else:
+            w.cluster.refused(pod, K8sRdmaError("x", reason=Reason.KERNEL_FAILURE))
+        await refused_for(w, pod, 50)
+        await w.settled()
+        assert w.asked("POST", "/eviction") == 0
+
+
+async def test_eviction_is_tried_again_when_a_disruption_budget_forbade_it(tmp_path):
+    async with world(tmp_path, stuck_after_s=60) as w:
+        pod = await w.run_pod(phase="Running", labels={"app": "a"})
+        await w.http.post(BUDGETS, json={"metadata": {"name": "b"}, "spec": {"selector": {}}})
+        await refused_for(w, pod, 60)
+        await w.until(lambda: w.asked("POST", "/eviction") == 1)
+        await w.settled()
+        assert "deletionTimestamp" not in w.pod()["metadata"]
+        await w.patch(f"{BUDGETS}/b/status", {"status": {"disruptionsAllowed": 1}})
+        w.clock.seconds += 2
+        w.cluster.refused(pod, FULL)
+        await w.until(lambda: "deletionTimestamp" in w.pod()["metadata"])
+
+
+async def test_eviction_that_could_not_be_asked_for_in_time_spares_a_pod_that_runs_by_then(tmp_path):
+    async with world(tmp_path, stuck_after_s=60) as w:
+        pod = await w.run_pod()
+        w.fault = lambda request: (
+            Response(status=503, body=b"") if request.path.endswith("/eviction") else None
+        )
+        await refused_for(w, pod, 60)
+        await w.until(lambda: w.asked("POST", "/eviction") >= 2)
+        w.cluster.attached(given(pod), {})
+        w.fault = None
+        await w.until(lambda: status(w) is not None)
+        await w.settled()
+        assert "deletionTimestamp" not in w.pod()["metadata"]
+
+
+async def test_pod_made_anew_is_not_evicted_for_the_one_before(tmp_path):
+    async with world(tmp_path, stuck_after_s=60) as w:
+        pod = await w.run_pod()
+        await refused_for(w, replace(pod, uid=PodUid("before")), 60)
+        await w.until(lambda: w.asked("POST", "/eviction") == 1)
+        await w.settled()
+        assert "deletionTimestamp" not in w.pod()["metadata"]
+
+
+async def test_fault_in_telling_one_thing_loses_no_other(tmp_path):
+    async with world(tmp_path) as w:
+        pod = await w.run_pod()
+        w.cluster.attached(given(replace(pod, name=7, uid=PodUid("x"))), {})  # type: ignore[arg-type]
+        w.cluster.attached(given(pod), {})
+        await w.until(lambda: status(w) is not None)
+
+
+async def test_more_than_can_wait_pushes_out_the_oldest_and_holds_nobody_up(tmp_path):
+    async with world(tmp_path) as w:
+        pod = await w.run_pod()
+        w.fault = lambda request: Response(status=503, body=b"") if request.method == "PATCH" else None
+        w.cluster.attached(given(pod), {})
+        await w.until(lambda: w.asked("PATCH", "/p") >= 1)
+        for number in range(600):
+            w.cluster.attached(given(replace(pod, name=f"x{number}", uid=PodUid(f"x{number}"))), {})
+        w.fault = None
+        await w.until(lambda: w.asked("PATCH", "/x599") == 1)
+        assert w.asked("PATCH", "/x0") == 0
+        assert w.asked("PATCH", "/x87") == 0
+        assert w.asked("PATCH", "/x89") == 1
