@@ -275,7 +275,7 @@ def test_names_alone_leave_a_request_as_it_is() -> None:
 
 
 def test_interfaces_of_one_kind_are_searched_together_wherever_they_stand_in_the_request() -> None:
-    """Five of 3,334 Mb/s fit on each PF of 20,000: the eleventh of a kind has none. In turns it takes 3,750."""
+    """Five of 3,334 Mb/s fit on each PF of 20,000, no eleventh of a kind; in turns that takes 3,750."""
     pfs = tuple(Pf(name=f"p{at}", pci=pci(at), capacity_vfs=64, link_mbps=20_000) for at in range(4))
     one, other = only(names=["p0", "p1"]), only(names=["p2", "p3"])
     request = asks(*[(3_334, one), (3_334, other)] * 8, *[(3_334, one)] * 3)

@@ -13,7 +13,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from asked_options import drawn_options
 from k8s_rdma.core.ids import NodeName, PodUid, pci_address
+from k8s_rdma.core.options import (
+    NO_OPTIONS,
+    InterfaceOptions,
+    LinkState,
+    LinkType,
+    PfSelector,
+    VfDriver,
+    VlanProto,
+)
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.rates import MAX_RATE_MBPS, Enforce
 from k8s_rdma.errors import MalformedError, Reason
@@ -34,6 +44,8 @@ UNSIGNED = (
     '{"pf":"0000:03:00.0","min_tx_rate":15000,"max_tx_rate":20000},'
     '{"pf":"0000:03:00.1","min_tx_rate":0,"max_tx_rate":0}]}'
 )
+
+FREE = {"pf": "0000:03:00.0", "min_tx_rate": 0, "max_tx_rate": 0}
 
 
 def changed(text: str, **fields: object) -> str:
@@ -82,6 +94,77 @@ def test_text_says_enforce_only_where_hardware_must() -> None:
     assert "hmac: not made" in refusal(text.replace(',"enforce":"hardware"', "")).message
 
 
+EVERYTHING = InterfaceOptions(
+    name="data0",
+    network="storage",
+    pf=PfSelector(
+        names=frozenset({"b", "a"}),
+        pcis=frozenset({pci_address("41:00.0")}),
+        vendors=frozenset({"15b3:1017"}),
+        drivers=frozenset({"mlx5_core"}),
+    ),
+    link_type=LinkType.ETHERNET,
+    driver=VfDriver.VFIO_PCI,
+    vlan=100,
+    qos=3,
+    vlan_proto=VlanProto.DOT1AD,
+    mac="02:00:00:00:00:01",
+    mtu=9000,
+    trust=False,
+    spoof_check=True,
+    link_state=LinkState.ENABLE,
+    guid="02:00:00:ff:fe:00:00:01",
+    pkey=0x8001,
+)
+
+
+def asking(*options: InterfaceOptions) -> Placement:
+    pf = pci_address("0000:03:00.0")
+    return Placement(node=W1, interfaces=tuple(PlacedInterface(pf=pf, options=each) for each in options))
+
+
+def test_text_tells_options_once_and_only_what_is_asked_for() -> None:
+    tagged = InterfaceOptions(vlan=0, trust=False)
+    text = encode(asking(tagged, NO_OPTIONS, EVERYTHING, tagged), UID, KEY)
+    document = json.loads(text)
+    assert list(document) == ["version", "node", "uid", "interfaces", "options", "hmac"]
+    assert [interface.get("options") for interface in document["interfaces"]] == [0, None, 1, 0]
+    assert document["options"] == [
+        {"vlan": 0, "trust": False},
+        {
+            "name": "data0",
+            "network": "storage",
+            "pf": {
+                "name": ["a", "b"],
+                "pci": ["0000:41:00.0"],
+                "vendor": ["15b3:1017"],
+                "driver": ["mlx5_core"],
+            },
+            "link_type": "ethernet",
+            "driver": "vfio-pci",
+            "vlan": 100,
+            "qos": 3,
+            "vlan_proto": "802.1ad",
+            "mac": "02:00:00:00:00:01",
+            "mtu": 9000,
+            "trust": False,
+            "spoof_check": True,
+            "link_state": "enable",
+            "guid": "02:00:00:ff:fe:00:00:01",
+            "pkey": 32769,
+        },
+    ]
+    assert decode(text, uid=UID, node=W1, key=KEY) == asking(tagged, NO_OPTIONS, EVERYTHING, tagged)
+    assert "hmac: not made" in refusal(text.replace('"vlan":100', '"vlan":101')).message
+    assert "hmac: not made" in refusal(text.replace(',"options":0}]', ',"options":1}]')).message
+
+
+def test_text_of_many_interfaces_that_ask_for_the_same_is_hardly_longer() -> None:
+    plain, asked = (len(encode(asking(*[each] * 1024), UID, KEY)) for each in (NO_OPTIONS, EVERYTHING))
+    assert asked < plain + 1024 * len(',"options":0') + 500
+    assert asked < 256 * 1024 / 2  # of all annotations of an object, Kubernetes takes 256 KiB
+
+
 placements = st.builds(
     Placement,
     node=st.text(min_size=1).map(NodeName),
@@ -92,6 +175,7 @@ placements = st.builds(
             min_tx_rate_mbps=st.integers(0, MAX_RATE_MBPS),
             max_tx_rate_mbps=st.just(0) | st.just(MAX_RATE_MBPS),
             enforce=st.sampled_from(Enforce),
+            options=st.just(NO_OPTIONS) | drawn_options(),
         )
         | st.integers(1, MAX_RATE_MBPS).map(
             lambda rate: PlacedInterface(
@@ -196,6 +280,17 @@ def test_placement_is_stale_when_it_is_for_another_pod_or_node(
             changed(UNSIGNED, interfaces=[{"pf": "0000:03:00.0", "min_tx_rate": 2, "max_tx_rate": 1}]),
             "interfaces[0].min_tx_rate: 2 is above max_tx_rate 1",
         ),
+        (
+            changed(UNSIGNED, interfaces=[{**FREE, "options": 1}], options=[{}]),
+            "interfaces[0].options: 1 is none of the 1 options",
+        ),
+        (changed(UNSIGNED, interfaces=[{**FREE, "options": -1}], options=[{}]), "$.interfaces[0].options"),
+        (changed(UNSIGNED, options=[{"colour": 1}]), "`colour`"),
+        (changed(UNSIGNED, options=[{"pf": {"slot": "1"}}]), "`slot`"),
+        (changed(UNSIGNED, options=[{"pf": {"pci": ["x"]}}]), "options[0].pf.pci: not a PCI address"),
+        (changed(UNSIGNED, options=[{"vlan": 4095}]), "$.options[0].vlan"),
+        (changed(UNSIGNED, options=[{"mac": "02:00:00:00:00:01\n"}]), "$.options[0].mac"),
+        (changed(UNSIGNED, options=[{"driver": "igb"}]), "'igb'"),
     ],
 )
 def test_placement_is_refused_naming_the_field_when_malformed(text: str, named: str) -> None:

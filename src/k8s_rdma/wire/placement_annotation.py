@@ -15,19 +15,23 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 
 from k8s_rdma.core.ids import NodeName, PodUid, pci_address
+from k8s_rdma.core.options import NO_OPTIONS, InterfaceOptions
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.rates import MAX_RATE_MBPS, Enforce
 from k8s_rdma.core.request import MAX_INTERFACES
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.wire.json import decode as decode_json
 from k8s_rdma.wire.json import shown
+from k8s_rdma.wire.placement_options import Options, options_of, to_core
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import NoReturn
 
 PLACEMENT_ANNOTATION = "k8s-rdma.io/placement"
 
 _Rate = Annotated[int, msgspec.Meta(ge=0, le=MAX_RATE_MBPS)]
+_Index = Annotated[int, msgspec.Meta(ge=0)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,19 +47,24 @@ class _Interface(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     min_tx_rate: _Rate
     max_tx_rate: _Rate
     enforce: Enforce = Enforce.AUTO
+    options: _Index | None = None
 
 
 class _Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Version 1, in the order that the HMAC covers; a field more or less is another version.
 
-    But for an interface's `enforce`, which is there only where it is not `auto`: a reader that does not know
-    it refuses what it could not keep, and reads all others.
+    But for an interface's `enforce`, which is there only where it is not `auto`, and for `options`: a reader
+    that does not know them refuses what it could not keep, and reads all others.
+
+    options: the different ones that interfaces ask for, each once however many interfaces ask for it (so that
+        the text is hardly longer than the request's); an interface's `options` is an index into it.
     """
 
     version: Literal[1]
     node: str
     uid: str
     interfaces: Annotated[tuple[_Interface, ...], msgspec.Meta(min_length=1, max_length=MAX_INTERFACES)]
+    options: Annotated[tuple[Options, ...], msgspec.Meta(max_length=MAX_INTERFACES)] = ()
     hmac: str = ""
 
 
@@ -65,6 +74,7 @@ _encoder = msgspec.json.Encoder()
 
 def encode(placement: Placement, uid: PodUid, key: bytes | None) -> str:
     """The annotation's text, signed when there is a key."""
+    table: dict[InterfaceOptions, int] = {}
     document = _Document(
         version=1,
         node=placement.node,
@@ -75,9 +85,11 @@ def encode(placement: Placement, uid: PodUid, key: bytes | None) -> str:
                 min_tx_rate=interface.min_tx_rate_mbps,
                 max_tx_rate=interface.max_tx_rate_mbps,
                 enforce=interface.enforce,
+                options=_index(table, interface.options),
             )
             for interface in placement.interfaces
         ),
+        options=tuple(map(options_of, table)),
     )
     if key is not None:
         document = msgspec.structs.replace(document, hmac=_signature(document, key))
@@ -107,12 +119,13 @@ def decode_promise(text: str, *, key: bytes | None) -> Promise:
     document = decode_json(text, _decoder, PLACEMENT_ANNOTATION, Reason.MALFORMED_ANNOTATION)
     if key is not None:
         _verify(document, key)
+    table = [_options(options, index) for index, options in enumerate(document.options)]
     return Promise(
         uid=PodUid(document.uid),
         placement=Placement(
             node=NodeName(document.node),
             interfaces=tuple(
-                _to_core(interface, index) for index, interface in enumerate(document.interfaces)
+                _to_core(interface, index, table) for index, interface in enumerate(document.interfaces)
             ),
         ),
     )
@@ -133,7 +146,18 @@ def _signature(document: _Document, key: bytes) -> str:
     return hmac.digest(key, _encoder.encode(msgspec.structs.replace(document, hmac="")), "sha256").hex()
 
 
-def _to_core(interface: _Interface, index: int) -> PlacedInterface:
+def _index(table: dict[InterfaceOptions, int], options: InterfaceOptions) -> int | None:
+    return None if options == NO_OPTIONS else table.setdefault(options, len(table))
+
+
+def _options(options: Options, index: int) -> InterfaceOptions:
+    try:
+        return to_core(options)
+    except ValueError as error:
+        _refuse(f"options[{index}].pf.pci: {error}")
+
+
+def _to_core(interface: _Interface, index: int, table: Sequence[InterfaceOptions]) -> PlacedInterface:
     where = f"interfaces[{index}]"
     try:
         pf = pci_address(interface.pf)
@@ -141,11 +165,14 @@ def _to_core(interface: _Interface, index: int) -> PlacedInterface:
         _refuse(f"{where}.pf: not a PCI address (dddd:bb:dd.f): {shown(interface.pf)}")
     if 0 < interface.max_tx_rate < interface.min_tx_rate:
         _refuse(f"{where}.min_tx_rate: {interface.min_tx_rate} is above max_tx_rate {interface.max_tx_rate}")
+    if interface.options is not None and interface.options >= len(table):
+        _refuse(f"{where}.options: {interface.options} is none of the {len(table)} options")
     return PlacedInterface(
         pf=pf,
         min_tx_rate_mbps=interface.min_tx_rate,
         max_tx_rate_mbps=interface.max_tx_rate,
         enforce=interface.enforce,
+        options=NO_OPTIONS if interface.options is None else table[interface.options],
     )
 
 
