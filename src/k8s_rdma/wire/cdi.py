@@ -92,10 +92,9 @@ def qualified_name(device: str, *, vendor: str = VENDOR, device_class: str = VF_
 def vfio_device(pci: str, group: str) -> Device:
     """A VF that a program in the container drives.
 
-    group: its file below `/dev/vfio`: the IOMMU group's number, or `noiommu-<n>` without an IOMMU.
+    group: the device node of its IOMMU group, such as `/dev/vfio/42`.
     """
-    paths = ("/dev/vfio/vfio", f"/dev/vfio/{group}")
-    nodes = tuple(DeviceNode(path=path, permissions="rw") for path in paths)
+    nodes = tuple(DeviceNode(path=path, permissions="rw") for path in ("/dev/vfio/vfio", group))
     return Device(name=pci, container_edits=ContainerEdits(device_nodes=nodes))
 
 

@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from factories import PF0, PF1, interface, receipt
+from k8s_rdma.agent.device_files import DEVICE_INFO_DIR, DeviceFiles, device_info_file
+from k8s_rdma.core.options import InterfaceOptions, VfDriver
+from k8s_rdma.errors import KernelError, MalformedError, Reason
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PROGRAM = InterfaceOptions(driver=VfDriver.VFIO_PCI)
+INFO = f"{DEVICE_INFO_DIR}/net-c1_net1"
+CDI = "/var/run/cdi"
+OURS = "k8s-rdma.io-vf_0000:03:00.1.json"
+
+
+def node(pci: str) -> str:
+    return f"/dev/vfio/{pci[-1]}"
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Path:
+    """A node's root, where `/var/run` is a link as it is on real ones."""
+    root = tmp_path / "host"
+    (root / "run").mkdir(parents=True)
+    (root / "var").mkdir()
+    (root / "var" / "run").symlink_to("/run")
+    return root
+
+
+@pytest.fixture
+def files(host: Path) -> DeviceFiles:
+    return DeviceFiles(host, CDI, node)
+
+
+def given(*interfaces, info: str = INFO):
+    return replace(receipt("c1", *interfaces), device_info_file=info)
+
+
+def function(pf: str = PF0, index: int = 1):
+    return replace(interface(pf, index, f"net{index}"), options=PROGRAM)
+
+
+def everything(host: Path) -> list[str]:
+    return sorted(str(path.relative_to(host)) for path in host.rglob("*") if path.is_file())
+
+
+def test_device_information_is_written_where_the_runtime_looks_for_it(host, files):
+    receipt = given(interface(PF1, 2), interface(PF0, 0, "net2"))
+    files.write(receipt)
+    written = host / "run/k8s.cni.cncf.io/devinfo/cni/net-c1_net1"
+    assert json.loads(written.read_bytes())["pci"]["pci-address"] == "0000:03:00.2"
+    assert written.stat().st_mode & 0o777 == 0o644
+    files.remove(receipt)
+    assert everything(host) == []
+    files.remove(receipt)
+
+
+def test_nothing_is_written_of_netdevs_that_no_file_was_asked_for(host, files):
+    files.write(given(info=""))
+    files.remove(given(info=""))
+    assert everything(host) == []
+
+
+def test_each_function_for_a_program_has_a_specification(host, files):
+    receipt = given(function(PF0, 1), interface(PF0, 2, "net2"), function(PF0, 3), info="")
+    files.write(receipt)
+    assert everything(host) == ["run/cdi/" + OURS, "run/cdi/k8s-rdma.io-vf_0000:03:00.3.json"]
+    document = json.loads((host / "run/cdi" / OURS).read_bytes())
+    nodes = document["devices"][0]["containerEdits"]["deviceNodes"]
+    assert [each["path"] for each in nodes] == ["/dev/vfio/vfio", "/dev/vfio/1"]
+    files.remove(receipt)
+    assert everything(host) == []
+
+
+def test_writing_again_after_a_crash_is_the_same_as_once(host, files):
+    (host / "run/cdi").mkdir()
+    (host / "run/cdi" / f".{OURS}.new").write_text("cut short")
+    (host / "run/cdi" / OURS).write_text("of the VF's last holder")
+    for _ in range(2):
+        files.write(given(function()))
+    assert len(everything(host)) == 2
+    assert json.loads((host / "run/cdi" / OURS).read_bytes())["kind"] == "k8s-rdma.io/vf"
+
+
+def test_information_that_another_one_wrote_stays_as_it_is(host, files):
+    path = host / "run/k8s.cni.cncf.io/devinfo/cni/net-c1_net1"
+    path.parent.mkdir(parents=True)
+    path.write_text("a device plugin's")
+    files.write(given())
+    files.remove(given())
+    assert path.read_text() == "a device plugin's"
+
+
+def test_specifications_of_no_receipt_are_removed_and_those_of_others_are_not(host, files):
+    directory = host / "run/cdi"
+    files.write(given(function(), info=""))
+    files.write(given(function(PF0, 2), info=""))
+    (directory / "vendor.com-gpu.json").write_text("{}")
+    (directory / "k8s-rdma.io-vf.json").write_text("{}")
+    files.remove_others([given(function()), given(interface(PF0, 2))])
+    assert sorted(path.name for path in directory.iterdir()) == [
+        "k8s-rdma.io-vf.json",
+        OURS,
+        "vendor.com-gpu.json",
+    ]
+
+
+def test_a_node_without_such_a_directory_has_none_to_remove(host, files):
+    files.remove_others([])
+    files.remove(given(function()))
+    assert everything(host) == []
+
+
+@pytest.mark.parametrize("there", ["link", "dangling link", "directory"])
+def test_no_link_leads_the_agent_to_another_file(host, files, there, tmp_path):
+    outside = tmp_path / "precious"
+    outside.write_text("precious")
+    path = host / "run/cdi" / OURS
+    path.parent.mkdir()
+    if there == "directory":
+        (path / "x").mkdir(parents=True)
+        with pytest.raises(KernelError, match="cannot be written"):
+            files.write(given(function(), info=""))
+        with pytest.raises(KernelError, match="cannot be removed"):
+            files.remove(given(function(), info=""))
+        return
+    path.symlink_to(outside if there == "link" else tmp_path / "absent")
+    files.write(given(function(), info=""))
+    assert not path.is_symlink()
+    assert outside.read_text() == "precious"
+    assert not (tmp_path / "absent").exists()
+
+
+def test_draft_that_is_a_link_is_not_followed(host, files, tmp_path):
+    outside = tmp_path / "precious"
+    outside.write_text("precious")
+    (host / "run/cdi").mkdir()
+    (host / "run/cdi" / f".{OURS}.new").symlink_to(outside)
+    files.write(given(function(), info=""))
+    assert outside.read_text() == "precious"
+
+
+def test_failure_names_the_file_as_the_node_knows_it(host, files):
+    (host / "run/cdi").write_text("a file where the directory should be")
+    with pytest.raises(KernelError, match=f"device file {CDI}/{OURS}: cannot be written: "):
+        files.write(given(function(), info=""))
+    files.remove(given(function(), info=""))  # it is not there, in any case
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "relative",
+        "/etc/passwd",
+        DEVICE_INFO_DIR,
+        f"{DEVICE_INFO_DIR}/",
+        f"{DEVICE_INFO_DIR}/.",
+        f"{DEVICE_INFO_DIR}/..",
+        f"{DEVICE_INFO_DIR}/../dp/x",
+        f"{DEVICE_INFO_DIR}/a/b",
+        f"{DEVICE_INFO_DIR}//a",
+        f"/{DEVICE_INFO_DIR}/a",
+        f"{DEVICE_INFO_DIR}x/a",
+        "/var/run/k8s.cni.cncf.io/devinfo/dp/a",
+        f"{DEVICE_INFO_DIR}/a\nb",
+        f"{DEVICE_INFO_DIR}/a\0b",
+        f"{DEVICE_INFO_DIR}/{'ä' * 128}",
+    ],
+)
+def test_path_that_is_not_right_in_the_directory_is_refused(path):
+    with pytest.raises(MalformedError, match=r"runtimeConfig\.CNIDeviceInfoFile") as refused:
+        device_info_file(path)
+    assert refused.value.reason is Reason.INVALID_NETCONF
+
+
+def test_path_that_multus_gives_is_taken():
+    assert device_info_file(INFO) == INFO
+    assert device_info_file("") == ""
