@@ -17,7 +17,9 @@ import pytest
 
 from contract.linux_lab import DEADLINE_S, LinuxLab, await_link, ip, run
 from k8s_rdma.core.ids import PciAddress
+from k8s_rdma.core.options import LinkType
 from k8s_rdma.core.selection import PfRule, Selection
+from k8s_rdma.linux.driver_settings import takes
 from k8s_rdma.linux.drivers import ability
 from k8s_rdma.linux.kernel import SriovKernel
 
@@ -55,6 +57,15 @@ class HardwareLab(LinuxLab):
         assert self.vfs >= FEWEST_VFS, f"{PFS}: {FEWEST_VFS} VFs on each"
         self.link_mbps = int(Path(f"/sys/class/net/{PFS[0]}/speed").read_text())
         self.rates = ability(driver=_driver(PFS[0]), link_mbps=self.link_mbps, vendor=_vendor(PFS[0]))
+        self.takes = takes(
+            driver=_driver(PFS[0]),
+            link_type=LinkType.ETHERNET,
+            switchdev=False,
+            vfio_pci=_can_have_vfio(PFS[0]),
+        )
+        self.pf_mtu = int(Path(f"/sys/class/net/{PFS[0]}/mtu").read_text())
+        self.vf_driver = Path(f"/sys/class/net/{PFS[0]}/device/virtfn0/driver").resolve().name
+        self._settings = {name: _settings(name) for name in PFS}
         with ExitStack() as failed:
             failed.callback(self.close)
             self.stack.callback(self._tidy)
@@ -87,6 +98,10 @@ class HardwareLab(LinuxLab):
 
     def _tidy(self) -> None:
         """Wait until all VFs are back, and make them what they were."""
+        for name in PFS:
+            _restore_settings(name, self._settings[name])
+        for pf, index in self.homes:
+            _release(PFS[pf], index, self.vf_driver)
         names = {vf: _await_netdev(PFS[vf[0]], vf[1]) for vf in self.homes}
         links = {link["ifname"]: link for link in ip(None, "address")}
         for vf, home in self.homes.items():
@@ -97,6 +112,39 @@ class HardwareLab(LinuxLab):
                     run(
                         "ip", "link", "set", name, "vf", str(vf["vf"]), "max_tx_rate", "0", "min_tx_rate", "0"
                     )
+
+
+def _settings(pf: str) -> list[dict[str, Any]]:
+    return [dict(vf) for vf in _details(pf)["vfinfo_list"]]
+
+
+def _restore_settings(pf: str, before: list[dict[str, Any]]) -> None:
+    """What differs, by ip(8)'s own words."""
+    for was, now in zip(before, _settings(pf), strict=True):
+        vf = ("ip", "link", "set", pf, "vf", str(was["vf"]))
+        if was["address"] != now["address"]:
+            run(*vf, "mac", was["address"])
+        tags = [{"vlan": 0, "qos": 0, **(each.get("vlan_list") or [{}])[0]} for each in (was, now)]
+        if tags[0] != tags[1]:
+            run(*vf, "vlan", str(tags[0]["vlan"]), "qos", str(tags[0]["qos"]))
+        for key, word in (("spoofchk", "spoofchk"), ("trust", "trust")):
+            if was.get(key) != now.get(key):
+                run(*vf, word, "on" if was[key] else "off")
+
+
+def _release(pf: str, index: int, driver: str) -> None:
+    """Back to the kernel's driver."""
+    device = Path(f"/sys/class/net/{pf}/device/virtfn{index}").resolve()
+    (device / "driver_override").write_text("\n")
+    if (device / "driver").exists() and (device / "driver").resolve().name != driver:
+        (device / "driver/unbind").write_text(device.name)
+    if not (device / "driver").exists():
+        Path(f"/sys/bus/pci/drivers/{driver}/bind").write_text(device.name)
+
+
+def _can_have_vfio(pf: str) -> bool:
+    group = Path(f"/sys/class/net/{pf}/device/virtfn0/iommu_group/devices")
+    return Path("/sys/bus/pci/drivers/vfio-pci").exists() and group.exists() and len([*group.iterdir()]) == 1
 
 
 def _make_as_it_was(link: dict[str, Any], home: Home) -> None:

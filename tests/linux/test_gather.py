@@ -50,7 +50,7 @@ def seen(machine: RecordedMachine, selection: Selection) -> Hardware:
 
 def without_macs(hardware: Hardware) -> Hardware:
     def pf(it: PfState) -> PfState:
-        return replace(it, vfs=tuple(replace(vf, mac="") for vf in it.vfs))
+        return replace(it, vfs=tuple(replace(vf, mac="", admin_mac="", node_guid="") for vf in it.vfs))
 
     return replace(hardware, pfs=tuple(map(pf, hardware.pfs)))
 

@@ -13,6 +13,7 @@ import pytest
 from k8s_rdma.core.allocation import foreign_vfs
 from k8s_rdma.core.kernel import Hardware, PfState, Vf
 from k8s_rdma.core.ledger import Ledger
+from k8s_rdma.core.options import Setting
 from k8s_rdma.core.rates import Enforce
 from k8s_rdma.core.selection import PfRule, Selection
 from k8s_rdma.errors import KernelError
@@ -104,6 +105,7 @@ def test_pf_is_observed_with_all_that_is_known_of_it(machine: SmallMachine) -> N
         switchdev=True,
         rates=ability(driver="mlx5_core", link_mbps=100_000, vendor="15b3:1017"),
         enforce=Enforce.HARDWARE,
+        takes=frozenset({Setting.MAC, Setting.MTU}),
     )
     assert "switchdev" in pf.problems[0]
 
@@ -144,6 +146,7 @@ def test_vf_is_observed_with_all_that_is_known_of_it(machine: SmallMachine) -> N
         trust="ON",
         link_state="Down",
         rdma_device="mlx5_3",
+        admin_mac="0b:00:00:00:00:01",
         driver="mlx5_core",
     )
 

@@ -16,7 +16,7 @@ from k8s_rdma.core.ids import NodeName, PciAddress
 from k8s_rdma.core.inventory import Generation
 from k8s_rdma.core.kernel import Hardware, PfState
 from k8s_rdma.core.ledger import Ledger
-from k8s_rdma.core.options import LinkType
+from k8s_rdma.core.options import LinkType, Setting
 from k8s_rdma.core.selection import PfRule, Selection
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.discovery.observation import Observer
@@ -26,6 +26,12 @@ from k8s_rdma.wire.getpfs import encode_getpfs
 from k8s_rdma.wire.machine import Machine, read_machine
 from k8s_rdma.wire.node_report import node_report
 
+OF_MLX5 = frozenset(
+    {
+        *(Setting.VLAN, Setting.QOS, Setting.MAC, Setting.MTU),
+        *(Setting.TRUST, Setting.SPOOF_CHECK, Setting.LINK_STATE),
+    }
+)
 MACHINES = Path(__file__).parent.parent / "machines"
 FILES = sorted(path.stem for path in MACHINES.glob("*.yaml"))
 WITHOUT_RDMA = Selection(require_rdma=False)
@@ -77,6 +83,7 @@ def test_connectx5_of_the_legacy_documents_is_seen_whole() -> None:
         firmware=one.firmware,
         numa_node=0,
         pcie_path=(PciAddress("0000:00:03.0"),),
+        takes=OF_MLX5,
     )
     assert one.firmware.startswith("16.25.1020")
     assert (other.name, other.rdma_device, other.link_mbps) == ("enp4s0f1", "mlx5_1", 100_000)
@@ -187,6 +194,7 @@ def test_infiniband_port_has_the_rate_of_its_rdma_device_and_takes_no_rates() ->
         firmware=pf.firmware,
         numa_node=0,
         pcie_path=(PciAddress("0000:3a:00.0"),),
+        takes=frozenset({Setting.GUID, Setting.LINK_STATE, Setting.MTU}),
     )
     assert (pf.rates.min, pf.rates.max) == (None, None)
     assert [(vf.netdev, vf.rdma_device) for vf in pf.vfs] == [
@@ -221,6 +229,7 @@ def test_bcm57508_is_found_behind_its_switch() -> None:
         firmware=pf.firmware,
         numa_node=1,
         pcie_path=(PciAddress("0000:40:01.1"), PciAddress("0000:41:00.0"), PciAddress("0000:42:08.0")),
+        takes=OF_MLX5 - {Setting.QOS},
     )
     assert [(vf.pci, vf.rdma_device) for vf in pf.vfs] == [
         (f"0000:43:02.{index}", f"bnxt_re{index + 1}") for index in range(4)

@@ -72,9 +72,14 @@ def ability(
 def explain(driver: str, errno: int) -> str:
     """What it means that a driver refused rates with this error (a positive number), for an operator."""
     row = DRIVERS.get(driver)
+    return meaning(driver, errno, row.errors if row else {}, _ANY_DRIVER)
+
+
+def meaning(driver: str, errno: int, errors: Mapping[int, str], of_any: Mapping[int, str]) -> str:
+    """A sentence on a driver's answer, from its own errors and those that any driver may give."""
     name = codes.errorcode.get(errno, str(errno))
-    meaning = (row and row.errors.get(errno)) or _ANY_DRIVER.get(errno) or os.strerror(errno)
-    return f"{driver or 'the driver'} answers {name}: {meaning}"
+    words = errors.get(errno) or of_any.get(errno) or os.strerror(errno)
+    return f"{driver or 'the driver'} answers {name}: {words}"
 
 
 def understood_max(driver: str, max_tx_rate_mbps: int, link_mbps: int | None) -> int:

@@ -14,6 +14,7 @@ from k8s_rdma.core.step import (
     BringHome,
     ClearInterface,
     ConfigureInterface,
+    ConfigureVfs,
     GiveVf,
     SetRates,
     VfRate,
@@ -24,11 +25,14 @@ from k8s_rdma.linux.changes import Changes
 from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
 from k8s_rdma.linux.discovery.observation import Observer
 from k8s_rdma.linux.discovery.unannounced import files_without_events
+from k8s_rdma.linux.known_pfs import KnownPfs
 from k8s_rdma.linux.netlink.vf_config import set_rates as write_rates
 from k8s_rdma.linux.netlink.vf_config import set_vfs, vlan
 from k8s_rdma.linux.netns import current_namespace
 from k8s_rdma.linux.pod_interface import clear, configure, make_bare
+from k8s_rdma.linux.pod_look import interfaces_in
 from k8s_rdma.linux.sysfs import Sysfs
+from k8s_rdma.linux.vf.configuring import configure_vfs
 from k8s_rdma.linux.vf.moves import RETURN_TIMEOUT_S, VfMoves
 from k8s_rdma.linux.vf.places import Host, VfPlaces, words
 from k8s_rdma.linux.vf.rates import set_rates, with_rates
@@ -36,13 +40,12 @@ from k8s_rdma.linux.vf.rdma import VfRdma
 from k8s_rdma.linux.vf.traffic import VfTraffic
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
 
     from k8s_rdma.core.ids import PciAddress
-    from k8s_rdma.core.kernel import Hardware, PfState, VfCounters
+    from k8s_rdma.core.kernel import Hardware, PfState, PodInterface, VfCounters
     from k8s_rdma.core.selection import Selection
     from k8s_rdma.core.step import NetnsRef, Step
-    from k8s_rdma.linux.discovery.queries import VfInfo
     from k8s_rdma.linux.netns import Namespaces
 
 
@@ -71,7 +74,8 @@ class SriovKernel:
             self._root, self._sysfs = Path(sysfs), Sysfs(sysfs)
             self._queries = undo.enter_context(queries or NetlinkQueries())
             self._changes = undo.enter_context(Changes(self._tell))
-            self._observer = Observer(self._sysfs, self._queries, selection)
+            observer = Observer(self._sysfs, self._queries, selection)
+            self._pfs = KnownPfs(observer=observer, queries=self._queries, changes=self._changes)
             host = Host(self._queries.rtnl, namespace)
             self._places = VfPlaces(host, self._sysfs)
             rdma = VfRdma(queries=self._queries, sysfs=self._sysfs, host=namespace)
@@ -85,21 +89,18 @@ class SriovKernel:
             self._traffic = VfTraffic(
                 queries=self._queries, sysfs=self._sysfs, namespaces=namespaces, rdma=rdma
             )
-            self._pfs: dict[PciAddress, PfState] = {}
-            self._stale: frozenset[int] = frozenset()
-            self._all_stale = True
             self._files: frozenset[str] = frozenset()
             self._open = undo.pop_all()
 
     def observe(self) -> Hardware:
         """Everything there is now; PFs whose VFs were not changed since are not asked about them again."""
-        hardware = self._look()
+        hardware = self._pfs.look()
         with _sysfs_failures():
             files = files_without_events(self._sysfs, hardware)
         if files != self._files:
             self._files = files
             self._changes.watch_files(self._root / file for file in files)
-            hardware = self._look()  # they may have changed before they were watched
+            hardware = self._pfs.look()  # they may have changed before they were watched
         return replace(hardware, problems=(*hardware.problems, *self._untold()))
 
     def apply(self, step: Step) -> None:
@@ -110,6 +111,10 @@ class SriovKernel:
     def namespace_alive(self, netns: NetnsRef) -> bool:
         """Whether that very namespace still exists."""
         return self._namespaces.alive(netns)
+
+    def interfaces(self, netns: NetnsRef) -> Mapping[str, PodInterface]:
+        """What is in a namespace."""
+        return interfaces_in(netns, self._namespaces)
 
     def sample(self, holders: Mapping[VfRef, NetnsRef]) -> tuple[VfCounters, ...]:
         """The traffic of all VFs, from their PFs or from their netdevs."""
@@ -141,6 +146,8 @@ class SriovKernel:
         match step:
             case SetRates():
                 self._set_rates(step)
+            case ConfigureVfs():
+                self._configure_vfs(step)
             case GiveVf():
                 self._moves.give(step)
             case BringHome():
@@ -161,9 +168,9 @@ class SriovKernel:
         what = f"{words(vf)}: reset"
         make_bare(link, self._queries.rtnl, what)
         self._set_rates(SetRates(pf=vf.pf, rates=(VfRate(vf.index),), previous=(VfRate(vf.index),)))
-        pf = self._pf(vf.pf)
+        pf = self._pfs.pf(vf.pf)
         if any((each.vlan or each.qos) and each.index == vf.index for each in pf.vfs):
-            set_vfs(self._queries.rtnl, self._index(pf), what, [vlan(vf.index, 0)])
+            set_vfs(self._queries.rtnl, self._pfs.index(pf), what, [vlan(vf.index, 0)])
         self._require_nobodys(vf, what)
 
     def _tell(self) -> None:
@@ -175,64 +182,41 @@ class SriovKernel:
         if self._changes.failure is not None:
             yield f"changes are not told at once, as telling of them failed: {self._changes.failure!r}"
 
-    def _look(self) -> Hardware:
-        self._gather()
-        hardware = self._observer.observe(None if self._all_stale else self._stale)
-        self._stale, self._all_stale = frozenset(), False
-        self._pfs = {pf.pci: pf for pf in hardware.pfs}
-        return hardware
-
-    def _gather(self) -> None:
-        """Note what changed since this was called last: it is stale until it is looked at."""
-        dirty = self._changes.dirty()
-        self._stale |= dirty.links
-        self._all_stale |= dirty.everything
-
     def _set_rates(self, step: SetRates) -> None:
         if not step.rates:
             return
-        pf = self._pf(step.pf)
-        index = self._index(pf)
-        del self._pfs[pf.pci]  # what holds when this fails is not known
-        self._stale |= {index}  # nor is all of it told: drivers may set one of two rates and refuse the other
+        pf, index = self._to_be_changed(step.pf)
         now = set_rates(
             step,
             pf,
             write=partial(write_rates, self._queries.rtnl, index, f"rates on PF {pf.pci} ({pf.name})"),
-            read=partial(self._read_back, pf.pci, index),
+            read=partial(self._pfs.read_back, pf.pci, index),
             seen={vf.index: VfRate(vf.index, vf.min_tx_rate_mbps, vf.max_tx_rate_mbps) for vf in pf.vfs},
         )
-        self._pfs[pf.pci] = with_rates(pf, now)
+        self._pfs.now_is(with_rates(pf, now))
 
-    def _read_back(self, pf: PciAddress, index: int) -> Sequence[VfInfo]:
-        """What a PF tells of its VFs, with all that was changed until now: by ourselves, or by whomever."""
-        self._gather()
-        infos = self._queries.vf_infos(index)
-        self._observer.was_told(pf, infos)
-        self._stale -= {index}
-        return infos
+    def _configure_vfs(self, step: ConfigureVfs) -> None:
+        if not step.configs:
+            return
+        pf, index = self._to_be_changed(step.pf)
+        now = configure_vfs(
+            step,
+            pf,
+            write=partial(set_vfs, self._queries.rtnl, index, "settings"),
+            read=partial(self._pfs.read_back, pf.pci, index),
+        )
+        self._pfs.now_is(now)
 
-    def _pf(self, pci: PciAddress) -> PfState:
-        """A PF as it is now; looked at again if it is not known, or something of it changed since."""
-        self._gather()
-        known = self._pfs.get(pci)
-        index = self._index(known) if known else 0
-        if not index or self._all_stale or index in self._stale:
-            self.observe()
-            known = self._pfs.get(pci)
-        if known is None:
-            msg = f"PF {pci}: there is no such PF among those that are ours"
-            raise KernelError(msg)
-        return known
-
-    def _index(self, pf: PfState) -> int:
-        """Of its netdev; 0, which none has, when that is not called so any more."""
-        link = self._queries.rtnl.link(pf.name)
-        return link.index if link is not None and link.device in ("", pf.pci) else 0
+    def _to_be_changed(self, pci: PciAddress) -> tuple[PfState, int]:
+        """A PF as it is, and the index of its netdev."""
+        pf = self._pfs.pf(pci)
+        index = self._pfs.index(pf)
+        self._pfs.changing(pf, index)
+        return pf, index
 
     def _require_nobodys(self, vf: VfRef, what: str) -> None:
         self.observe()
-        state = next((each for each in self._pf(vf.pf).vfs if each.index == vf.index), None)
+        state = next((each for each in self._pfs.pf(vf.pf).vfs if each.index == vf.index), None)
         link = self._places.at_home(vf)
         if state is None or link is None:
             msg = f"{what}: it has just gone away"

@@ -8,7 +8,9 @@ from k8s_rdma.core.kernel import PfState
 from k8s_rdma.core.options import LinkType
 from k8s_rdma.errors import printable
 from k8s_rdma.linux.discovery.ports import ethernet_speed, infiniband_speed
+from k8s_rdma.linux.driver_settings import takes
 from k8s_rdma.linux.drivers import ability
+from k8s_rdma.linux.vf.vfio import can_have_vfio
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -56,6 +58,12 @@ def pf_state(
             vst=bool(vfs) and all(vf.vlan for vf in vfs),
         ),
         enforce=selected.rule.enforce,
+        takes=takes(
+            driver=pf.driver or "",
+            link_type=link_type,
+            switchdev=pf.pci in around.switchdev,
+            vfio_pci=bool(vfs) and can_have_vfio(around.sysfs, vfs[0].pci),
+        ),
         problems=tuple(_problems(around, selected, unknown_speed)),
     )
 

@@ -23,6 +23,7 @@ class VfSettings:
     """As in `core.kernel.Vf`.
 
     mac: the one that the PF gives, zeros when it leaves that to the VF; on InfiniBand the port GUID.
+    node_guid: of InfiniBand; empty elsewhere, and where the driver does not tell.
     """
 
     mac: str
@@ -36,6 +37,7 @@ class VfSettings:
     max_tx_rate_mbps: int = 0
     vgt_plus: str = "OFF"
     rate_group: int = 0
+    node_guid: str = ""
 
 
 NOTHING_TOLD = VfSettings(mac="")
@@ -54,6 +56,7 @@ def from_netlink(info: VfInfo) -> VfSettings:
         link_state=_LINK_STATES.get(info.link_state, info.link_state),
         min_tx_rate_mbps=info.min_tx_rate_mbps,
         max_tx_rate_mbps=info.max_tx_rate_mbps,
+        node_guid=_guid(info.node_guid),
     )
 
 
@@ -66,7 +69,12 @@ def _mac(info: VfInfo) -> str:
     """
     if len(info.mac) == _ETHERNET_MAC_CHARACTERS:
         return info.mac
-    return info.port_guid if info.port_guid.strip("0:") else ""
+    return _guid(info.port_guid)
+
+
+def _guid(told: str) -> str:
+    """Empty for zeros: mlx5 tells those until one was set."""
+    return told if told.strip("0:") else ""
 
 
 def _flag(value: bool | None) -> str:

@@ -93,6 +93,8 @@ def see_vf(
         vgt_plus=told.vgt_plus,
         rate_group=told.rate_group,
         rdma_device=around.rdma.of(function, netdev.link),
+        admin_mac=told.mac,
+        node_guid=told.node_guid,
         driver=driver or "",
         unusable=(
             doubt

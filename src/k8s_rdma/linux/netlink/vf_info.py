@@ -28,6 +28,9 @@ _STATS, _TRUST, _NODE_GUID, _PORT_GUID, _VLAN_LIST = 8, 9, 10, 11, 12
 _RX_PACKETS, _TX_PACKETS, _RX_BYTES, _TX_BYTES = 0, 1, 2, 3
 _ETHERNET_MAC_BYTES = 6
 
+_MLX4_VGT = 4095
+"""What mlx4 tells for no VLAN (`MLX4_VGT`, mlx4_get_vf_config); IEEE 802.1Q reserves it."""
+
 _UNTOLD = 0xFFFFFFFF
 """What the kernel puts for a flag that the driver did not fill in."""
 
@@ -107,13 +110,15 @@ def _info(index: int, vf: _VfAttributes, mac_bytes: int) -> VfInfo:
 def _vlan(vf: _VfAttributes) -> tuple[int, int, str]:
     """VLAN, QoS and protocol; the list has at most one (MAX_VLAN_LIST_LEN)."""
     for _, value in each_attribute(vf.get(_VLAN_LIST, b"")):
-        _, vlan, qos = struct.unpack_from("=III", value)
-        protocol = _protocol_name(int.from_bytes(value[12:14], "big"))
-        return vlan, qos, protocol if vlan or qos else ""
-    if _VLAN not in vf:
-        return 0, 0, ""
-    _, vlan, qos = struct.unpack_from("=III", vf[_VLAN])
-    return vlan, qos, "802.1Q" if vlan or qos else ""
+        return _tag(value, _protocol_name(int.from_bytes(value[12:14], "big")))
+    return _tag(vf[_VLAN], "802.1Q") if _VLAN in vf else (0, 0, "")
+
+
+def _tag(value: bytes, protocol: str) -> tuple[int, int, str]:
+    _, vlan, qos = struct.unpack_from("=III", value)
+    if vlan == _MLX4_VGT:
+        vlan = 0
+    return vlan, qos, protocol if vlan or qos else ""
 
 
 def _protocol_name(protocol: int) -> str:

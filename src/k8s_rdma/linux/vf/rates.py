@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.rate_check import check_rates
@@ -10,6 +11,7 @@ from k8s_rdma.core.step import VfRate
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.drivers import explain, understood_max
 from k8s_rdma.linux.netlink.socket import NetlinkError
+from k8s_rdma.linux.vf.readback import written
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,9 +19,6 @@ if TYPE_CHECKING:
     from k8s_rdma.core.kernel import PfState
     from k8s_rdma.core.step import SetRates
     from k8s_rdma.linux.discovery.queries import VfInfo
-
-_ROUNDS = 2
-"""The second is for rates that somebody else has changed since they were last seen."""
 
 
 def set_rates(
@@ -42,14 +41,16 @@ def set_rates(
             msg = f"VF {rate.index} of PF {step.pf}: unknown: {pf.name} has {len(seen)} VFs"
             raise KernelError(msg)
     check_rates(step, ability=pf.rates, link_mbps=pf.link_mbps, before=seen)
-    for _ in range(_ROUNDS):
-        _write(step, pf, write, seen)
-        seen = rates_of(pf, read())
-        if not _differing(step, seen):
-            return dict(seen)
-    wrong = _differing(step, seen)[0]
-    msg = f"VF {wrong.index} of PF {step.pf}: read back {seen.get(wrong.index)}, set {wrong}"
-    raise KernelError(msg)
+    now = written(
+        seen,
+        differing=partial(_differing, step),
+        write=partial(_write, pf, write),
+        read=lambda: rates_of(pf, read()),
+    )
+    for wrong in _differing(step, now):
+        msg = f"VF {wrong.index} of PF {step.pf}: read back {now.get(wrong.index)}, set {wrong}"
+        raise KernelError(msg)
+    return dict(now)
 
 
 def with_rates(pf: PfState, rates: Mapping[int, VfRate]) -> PfState:
@@ -78,14 +79,9 @@ def rates_of(pf: PfState, infos: Iterable[VfInfo]) -> dict[int, VfRate]:
     }
 
 
-def _write(
-    step: SetRates, pf: PfState, write: Callable[[Sequence[VfRate]], None], seen: Mapping[int, VfRate]
-) -> None:
-    differing = _differing(step, seen)
-    if not differing:
-        return
+def _write(pf: PfState, write: Callable[[Sequence[VfRate]], None], rates: Sequence[VfRate]) -> None:
     try:
-        write(differing)
+        write(rates)
     except NetlinkError as error:
         raise KernelError(str(error), details=explain(pf.driver, error.errno)) from error
 

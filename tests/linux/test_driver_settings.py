@@ -1,0 +1,110 @@
+"""What drivers can set on VFs beside rates."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from k8s_rdma.core.options import LinkType, Setting
+from k8s_rdma.linux.driver_settings import SETTINGS, explain_setting, takes
+from k8s_rdma.linux.drivers import DRIVERS
+
+ALL_OF_ETHERNET = frozenset(
+    {
+        *(Setting.VLAN, Setting.QOS, Setting.MAC, Setting.MTU),
+        *(Setting.TRUST, Setting.SPOOF_CHECK, Setting.LINK_STATE),
+    }
+)
+
+
+def taken(
+    driver: str,
+    link_type: LinkType = LinkType.ETHERNET,
+    *,
+    switchdev: bool = False,
+    vfio_pci: bool = False,
+) -> frozenset[Setting]:
+    return takes(driver=driver, link_type=link_type, switchdev=switchdev, vfio_pci=vfio_pci)
+
+
+@pytest.mark.parametrize(
+    ("driver", "lacks"),
+    [
+        ("mlx5_core", set()),
+        ("ice", set()),
+        ("i40e", set()),
+        ("mlx4_core", {Setting.TRUST, Setting.SPOOF_CHECK}),
+        ("ixgbe", {Setting.LINK_STATE}),
+        ("igb", {Setting.LINK_STATE}),
+        ("bnxt_en", {Setting.QOS}),
+        ("qede", {Setting.QOS, Setting.MAC}),
+    ],
+)
+def test_driver_takes_all_but(driver: str, lacks: set[Setting]) -> None:
+    assert taken(driver) == ALL_OF_ETHERNET - lacks
+
+
+def test_unknown_driver_takes_what_a_netdev_is_told() -> None:
+    assert taken("never_heard_of") == {Setting.MTU}
+
+
+def test_switchdev_leaves_of_mlx5_the_mac_and_of_ice_all_but_trust() -> None:
+    assert taken("mlx5_core", switchdev=True) == {Setting.MAC, Setting.MTU}
+    assert taken("ice", switchdev=True) == ALL_OF_ETHERNET - {Setting.TRUST}
+
+
+@pytest.mark.parametrize(
+    ("driver", "expected"),
+    [("mlx5_core", {Setting.GUID, Setting.LINK_STATE, Setting.MTU}), ("mlx4_core", {Setting.MTU})],
+)
+def test_infiniband_takes_guids_of_mlx5_alone(driver: str, expected: set[Setting]) -> None:
+    assert taken(driver, LinkType.INFINIBAND) == expected
+
+
+@pytest.mark.parametrize("link_type", LinkType)
+@pytest.mark.parametrize("driver", ["mlx5_core", "igb", "never_heard_of"])
+def test_vfs_are_handed_to_programs_where_the_machine_can_whatever_the_driver(
+    driver: str, link_type: LinkType
+) -> None:
+    without = taken(driver, link_type)
+    assert taken(driver, link_type, vfio_pci=True) == without | {Setting.VFIO_PCI}
+
+
+def test_no_driver_takes_partition_keys_or_another_vlan_protocol() -> None:
+    for driver in SETTINGS:
+        for link_type in LinkType:
+            assert not taken(driver, link_type) & {Setting.PKEY, Setting.VLAN_PROTO}
+
+
+@pytest.mark.parametrize(
+    ("driver", "number", "said"),
+    [
+        ("mlx5_core", errno.EOPNOTSUPP, "switchdev"),
+        ("i40e", errno.EAGAIN, "i40e answers EAGAIN: the VF is being reset"),
+        ("igb", errno.EPROTONOSUPPORT, "802.1Q"),
+        ("bnxt_en", errno.EINVAL, "priority never"),
+        ("never_heard_of", errno.EOPNOTSUPP, "no such setting"),
+    ],
+)
+def test_explain_setting_says_what_an_error_means(driver: str, number: int, said: str) -> None:
+    assert said in explain_setting(driver, number)
+
+
+def test_drivers_are_those_of_the_rates() -> None:
+    assert SETTINGS.keys() == DRIVERS.keys()
+
+
+def test_operators_table_says_what_every_driver_takes() -> None:
+    document = (Path(__file__).parents[2] / "docs" / "drivers.md").read_text()
+    _, _, section = document.partition("## Settings beside rates")
+    header, *rows = [line.strip("| ").split("|") for line in section.splitlines() if line.startswith("|")]
+    columns = [Setting(name.strip(" `")) for name in header[1:-1]]
+    for row in rows[1:]:
+        name = row[0].strip(" `")
+        if name in SETTINGS:
+            can = {column for column, cell in zip(columns, row[1:], strict=False) if cell.strip() == "yes"}
+            assert can == SETTINGS[name].takes, name
+            assert SETTINGS[name].source.split(",")[0] in row[-1], name
+    assert {row[0].strip(" `") for row in rows[1:]} >= SETTINGS.keys()

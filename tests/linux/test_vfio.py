@@ -1,0 +1,103 @@
+"""Which VFs can be handed to programs, and by which device node, on machines of files."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from k8s_rdma.core.options import Setting
+from k8s_rdma.core.selection import Selection
+from k8s_rdma.errors import KernelError
+from k8s_rdma.linux.discovery.gather import gather
+from k8s_rdma.linux.discovery.observation import Observer
+from k8s_rdma.linux.sysfs import Sysfs
+from k8s_rdma.linux.vf.vfio import objection_to_vfio, vfio_group
+from k8s_rdma.sim.recorded_machine import RecordedMachine
+from linux.small_machine import SmallMachine, vf_pci
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NOIOMMU = "module/vfio/parameters/enable_unsafe_noiommu_mode"
+VF = vf_pci(0)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> SmallMachine:
+    made = SmallMachine(tmp_path)
+    made.add_pf(vfs=2)
+    return made
+
+
+def load_vfio(machine: SmallMachine) -> None:
+    machine.at("bus/pci/drivers/vfio-pci").mkdir()
+
+
+def group(machine: SmallMachine, number: int, *members: str, name: str | None = None) -> None:
+    """An IOMMU group of these functions."""
+    home = f"kernel/iommu_groups/{number}"
+    machine.at(f"{home}/devices").mkdir(parents=True)
+    for pci in members:
+        machine.at(f"{home}/devices/{pci}").symlink_to(f"../../../../{machine.device(pci)}")
+        machine.at(f"{machine.device(pci)}/iommu_group").symlink_to(f"../../../../{home}")
+    if name:
+        machine.write(f"{home}/name", name)
+
+
+def takes_vfio(machine: SmallMachine) -> bool:
+    [pf] = machine.observer().observe().pfs
+    return Setting.VFIO_PCI in pf.takes
+
+
+def objection(machine: SmallMachine) -> str:
+    return objection_to_vfio(Sysfs(machine.root), VF)
+
+
+def test_vf_in_an_iommu_group_of_its_own_can_be_handed_over_once_the_driver_is_there(
+    machine: SmallMachine,
+) -> None:
+    group(machine, 7, VF)
+    assert "modprobe vfio-pci" in objection(machine)
+    assert not takes_vfio(machine)
+    load_vfio(machine)
+    assert objection(machine) == ""
+    assert takes_vfio(machine)
+
+
+def test_vf_without_an_iommu_group_needs_the_unsafe_mode(machine: SmallMachine) -> None:
+    load_vfio(machine)
+    assert "is in no IOMMU group: turn the IOMMU on" in objection(machine)
+    machine.write(NOIOMMU, "N")
+    assert not takes_vfio(machine)
+    machine.write(NOIOMMU, "Y")
+    assert takes_vfio(machine)
+
+
+@pytest.mark.parametrize(("driver", "viable"), [("mlx5_core", False), ("vfio-pci", True), (None, True)])
+def test_group_is_shared_only_with_what_does_no_dma_for_the_host(
+    machine: SmallMachine, driver: str | None, viable: bool
+) -> None:
+    load_vfio(machine)
+    group(machine, 7, VF, vf_pci(1))
+    machine.bind(vf_pci(1), driver)
+    assert (objection(machine) == "") is viable
+    if not viable:
+        assert f"shares IOMMU group 7 with {vf_pci(1)}, which mlx5_core drives" in objection(machine)
+
+
+@pytest.mark.parametrize(("name", "node"), [(None, "/dev/vfio/7"), ("vfio-noiommu", "/dev/vfio/noiommu-7")])
+def test_device_node_is_that_of_the_group(machine: SmallMachine, name: str | None, node: str) -> None:
+    group(machine, 7, VF, name=name)
+    with pytest.raises(KernelError, match="mlx5_core has it"):
+        vfio_group(VF, Sysfs(machine.root))
+    machine.bind(VF, "vfio-pci")
+    assert vfio_group(VF, Sysfs(machine.root)) == node
+
+
+def test_record_of_a_machine_tells_of_groups_and_driver(machine: SmallMachine) -> None:
+    load_vfio(machine)
+    group(machine, 7, VF)
+    record = RecordedMachine(gather(Sysfs(machine.root), machine.answers))
+    [pf] = Observer(record.sysfs, record.queries, Selection()).observe().pfs
+    assert Setting.VFIO_PCI in pf.takes
