@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from k8s_rdma.agent.ifnames import interface_names
 from k8s_rdma.core.ids import NodeName, pci_address
 from k8s_rdma.core.inventory import Inventory, Pf
 from k8s_rdma.core.placement import Placement, Rejection, place
+from k8s_rdma.core.request import InterfaceRequest
 from k8s_rdma.errors import Reason
 from k8s_rdma.wire.annotation import ANNOTATION, parse_request
 from k8s_rdma.wire.netconf import POD_ANNOTATIONS, decode_netconf
@@ -85,4 +87,5 @@ def test_conflist_chains_our_plugin_behind_an_ordinary_one():
         "prevResult": {"ips": []},
     } | ours
     netconf = decode_netconf(json.dumps(called_with).encode())
-    assert netconf.interface_names(2) == ("rdma0", "rdma1")
+    interfaces = tuple(enumerate((InterfaceRequest(), InterfaceRequest())))
+    assert interface_names(netconf, interfaces, "eth0") == ("rdma0", "rdma1")

@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from factories import PF0, PF1
+from k8s_rdma.agent.cluster import Cluster, NoCluster
+from k8s_rdma.agent.delegate import Delegate
 from k8s_rdma.agent.ipam import IpamPlugins
 from k8s_rdma.agent.markers import Markers
+from k8s_rdma.agent.means import Means
 from k8s_rdma.agent.node import Node
 from k8s_rdma.agent.plugins import Plugins
 from k8s_rdma.agent.verbs import Verbs
@@ -38,6 +41,7 @@ class Machine:
         self.ipam = ipam
         self.boot()
         self.claims = 0
+        self.cluster: Cluster = NoCluster()
 
     def boot(self) -> None:
         """Begin with nothing in the kernel; the disk stays as it is."""
@@ -58,10 +62,17 @@ class Machine:
             markers=Markers(self.directory / "run" / "attachments"),
             boot_id=boot_id,
         )
-        plugins = IpamPlugins(Plugins(host_root=Path("/"), timeout_s=10))
+        plugins = Plugins(host_root=Path("/"), timeout_s=10)
+        means = Means(
+            node=node,
+            worker=worker,
+            ipam=IpamPlugins(plugins),
+            delegate=Delegate(plugins),
+            cluster=self.cluster,
+        )
         policy = Policy(key=key, allow_unplaced=allow_unplaced)
         try:
-            yield node, Verbs(node=node, worker=worker, ipam=plugins, policy=policy, claimed=self.claim)
+            yield node, Verbs(means, policy=policy, claimed=self.claim)
         finally:
             worker.close()
             receipts.close()

@@ -160,7 +160,7 @@ def test_adopted_vf_goes_to_the_next_pod(machine: Machine) -> None:
         with pytest.raises(K8sRdmaError, match="cannot give pod"):
             await it.verbs.add(call("ADD"), netns, machine.stdin(asks({})))
         await it.adopt("--pf", "f1", "--vf", "3")
-        receipt, _ = await it.verbs.add(call("ADD"), netns, machine.stdin(asks({})))
+        receipt = (await it.verbs.add(call("ADD"), netns, machine.stdin(asks({})))).receipt
         assert receipt.interfaces[0].vf.index == 3
 
     run(machine, scenario)
@@ -209,7 +209,7 @@ def test_adopt_leaves_alone_what_has_become_a_pods_since_it_was_looked_at(machin
         it.machine.kernel.reset(found.ref)
         it.node.refresh()
         netns = machine.hardware.create_namespace()
-        receipt, _ = await it.verbs.add(call("ADD"), netns, machine.stdin(asks({"min_tx_rate": 5})))
+        receipt = (await it.verbs.add(call("ADD"), netns, machine.stdin(asks({"min_tx_rate": 5})))).receipt
         assert receipt.interfaces[0].vf == found.ref
         adopted = it.node.adopt(found)
         assert (adopted.outcome, adopted.why) == ("left alone", "held by pod default/p")

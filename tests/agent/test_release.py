@@ -25,7 +25,9 @@ def test_vf_whose_name_was_taken_comes_home_under_its_spare_name(machine: Machin
     async def scenario() -> None:
         with machine.running() as (node, verbs):
             netns = machine.hardware.create_namespace()
-            receipt, _ = await verbs.add(call("ADD"), netns, machine.stdin(asks({"min_tx_rate": 5}, {})))
+            receipt = (
+                await verbs.add(call("ADD"), netns, machine.stdin(asks({"min_tx_rate": 5}, {})))
+            ).receipt
             lost = next(each for each in receipt.interfaces if each.home.name == "f0v0")
             machine.hardware.add_interface("f0v0")
             if destroyed:
@@ -39,7 +41,7 @@ def test_vf_whose_name_was_taken_comes_home_under_its_spare_name(machine: Machin
             # It is as good as any other, and comes home as what it was called last.
             for _ in range(2):
                 netns = machine.hardware.create_namespace()
-                again, _ = await verbs.add(call("ADD"), netns, machine.stdin(asks({}, {})))
+                again = (await verbs.add(call("ADD"), netns, machine.stdin(asks({}, {})))).receipt
                 assert again.interfaces[0].home.name == spare_name(lost.pci)
                 await verbs.delete(call("DEL"), "net")
 

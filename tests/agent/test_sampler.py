@@ -65,7 +65,7 @@ def sent(machine: Machine, told: Counters) -> list[int]:
 def test_traffic_is_told_with_the_pod_that_holds_the_vf(machine: Machine) -> None:
     async def scenario(it: Sampled) -> None:
         netns = machine.hardware.create_namespace()
-        receipt, _ = await it.verbs.add(call("ADD"), netns, machine.stdin(asks({})))
+        receipt = (await it.verbs.add(call("ADD"), netns, machine.stdin(asks({})))).receipt
         machine.hardware.count("eth0", netns, tx_packets=2, tx_bytes=100)
         told = await it.ask()
         assert (told.node, told.age_s, told.failed_samples) == ("w1", 0, 0)

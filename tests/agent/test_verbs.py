@@ -12,19 +12,20 @@ import pytest
 
 from agent.machine import PLUGINS, Machine, asks, call
 from factories import PF0, PF1
+from k8s_rdma.agent.called_plugins import called_plugins
 from k8s_rdma.agent.ipam import IpamPlugins, addressing
 from k8s_rdma.agent.node import Node, Sandbox
 from k8s_rdma.agent.plugins import Plugins
 from k8s_rdma.core.allocation import foreign_vfs
 from k8s_rdma.core.ids import ContainerId, NodeName, PodUid
 from k8s_rdma.core.kernel import Unreadable
-from k8s_rdma.core.ledger import Attachment, DelegatedPlugin, Phase, Pod, Receipt
+from k8s_rdma.core.ledger import Attachment, Phase, Pod, Receipt
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.plan import plan
 from k8s_rdma.core.step import VfRef
 from k8s_rdma.errors import STATUS, TRY_AGAIN_LATER, K8sRdmaError, Reason
 from k8s_rdma.wire.annotation import ANNOTATION, parse_request
-from k8s_rdma.wire.netconf import decode_netconf, ipam_of
+from k8s_rdma.wire.netconf import decode_netconf
 from k8s_rdma.wire.node_report import NodeReports
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode
 
@@ -61,7 +62,7 @@ def test_add_gives_each_interface_its_rates_and_name(machine: Machine) -> None:
             stdin = machine.stdin(
                 asks({"min_tx_rate": 60_000, "max_tx_rate": 70_000}, {"min_tx_rate": 60_000}, {})
             )
-            receipt, _ = await verbs.add(call("ADD"), netns, stdin)
+            receipt = (await verbs.add(call("ADD"), netns, stdin)).receipt
             assert [each.ifname for each in receipt.interfaces] == ["eth0", "eth1", "eth2"]
             assert names_in(machine, netns, "eth0", "eth1", "eth2") == [True] * 3
             assert {receipt.interfaces[0].vf.pf, receipt.interfaces[1].vf.pf} == {PF0, PF1}
@@ -86,7 +87,9 @@ def test_delete_brings_everything_home_when_called_once_or_twice(tmp_path: Path)
     async def scenario() -> None:
         with machine.running() as (node, verbs):
             netns = machine.hardware.create_namespace()
-            _, addresses = await verbs.add(call("ADD"), netns, machine.stdin(asks({"min_tx_rate": 5}, {})))
+            addresses = (
+                await verbs.add(call("ADD"), netns, machine.stdin(asks({"min_tx_rate": 5}, {})))
+            ).addresses
             assert len({result.addresses for result in addresses.values()}) == 2
             assert machine.hardware.interface("eth1", netns).addresses == addresses["eth1"].addresses
             assert len(machine.leases()) == 2
@@ -105,7 +108,8 @@ def test_add_of_a_pod_that_asks_for_nothing_changes_nothing(machine: Machine) ->
         with machine.running() as (_, verbs):
             netns = machine.hardware.create_namespace()
             for annotations in ({}, {"rdma_interfaces_required": ""}, {"rdma_interfaces_required": "[]"}):
-                assert await verbs.add(call("ADD"), netns, machine.stdin(annotations)) is None
+                stdin = machine.stdin(annotations, emptyResult=True)
+                assert await verbs.add(call("ADD"), netns, stdin) is None
             assert machine.kernel.applied == []
             assert not machine.markers()
 
@@ -174,17 +178,16 @@ def test_start_undoes_an_add_that_a_crash_cut_short(tmp_path: Path, steps: int) 
 
 
 def prepared(node: Node, netns: NetnsRef, stdin: bytes) -> Receipt:
+    conf = decode_netconf(stdin)
     sandbox = Sandbox(
         attachment=Attachment("net", ContainerId("c1"), "eth0"),
         pod=Pod(namespace="default", name="p", uid=PodUid("uid-p")),
         netns=netns,
         ifnames=("eth0", "eth1", "eth2"),
         entries=(0, 1, 2),
-        ipam=DelegatedPlugin(
-            plugin="host-local", netconf=ipam_of(stdin).netconf, cni_path=PLUGINS, cni_args="IgnoreUnknown=1"
-        ),
+        ipam=called_plugins(stdin, conf, call("ADD"), beside_others=False).ipam,
     )
-    receipt = node.prepare(sandbox, parse_request(decode_netconf(stdin).pod_annotations[ANNOTATION]), None)
+    receipt = node.prepare(sandbox, parse_request(conf.pod_annotations[ANNOTATION]), None)
     assert isinstance(receipt, Receipt)
     return receipt
 
@@ -313,7 +316,7 @@ def test_add_follows_the_placement_that_the_extender_promised(machine: Machine, 
         with machine.running(key) as (_, verbs):
             netns = machine.hardware.create_namespace()
             annotations = asks({"min_tx_rate": 10}, {"min_tx_rate": 10}) | promise(PF1, PF0, key=key)
-            receipt, _ = await verbs.add(call("ADD"), netns, machine.stdin(annotations))
+            receipt = (await verbs.add(call("ADD"), netns, machine.stdin(annotations))).receipt
             assert [each.vf.pf for each in receipt.interfaces] == [PF1, PF0]
 
     run(scenario)
@@ -324,7 +327,7 @@ def test_add_gives_what_was_promised_when_the_request_was_edited_since(machine: 
         with machine.running(KEY) as (_, verbs):
             netns = machine.hardware.create_namespace()
             annotations = asks({"min_tx_rate": 90_000}, {}) | promise(PF1, key=KEY)
-            receipt, _ = await verbs.add(call("ADD"), netns, machine.stdin(annotations))
+            receipt = (await verbs.add(call("ADD"), netns, machine.stdin(annotations))).receipt
             assert [(each.vf.pf, each.min_tx_rate_mbps) for each in receipt.interfaces] == [(PF1, 10)]
 
     run(scenario)
@@ -347,7 +350,9 @@ def test_add_refuses_a_placement_that_it_cannot_trust_and_never_follows_it(
             assert not node.ledger.receipts
         with machine.running(KEY, allow_unplaced=True) as (_, verbs):
             netns = machine.hardware.create_namespace()
-            receipt, _ = await verbs.add(call("ADD"), netns, machine.stdin(asks({"min_tx_rate": 7}) | forged))
+            receipt = (
+                await verbs.add(call("ADD"), netns, machine.stdin(asks({"min_tx_rate": 7}) | forged))
+            ).receipt
             assert [each.min_tx_rate_mbps for each in receipt.interfaces] == [7]
 
     run(scenario)
@@ -358,7 +363,7 @@ def test_add_takes_an_unsigned_placement_for_where_and_never_for_how_much(machin
         with machine.running() as (_, verbs):
             netns = machine.hardware.create_namespace()
             annotations = asks({"min_tx_rate": 7}) | promise(PF1, rate=90_000)
-            receipt, _ = await verbs.add(call("ADD"), netns, machine.stdin(annotations))
+            receipt = (await verbs.add(call("ADD"), netns, machine.stdin(annotations))).receipt
             assert [each.min_tx_rate_mbps for each in receipt.interfaces] == [7]
 
     run(scenario)
@@ -372,7 +377,7 @@ def test_add_places_anew_when_the_promise_no_longer_fits(machine: Machine) -> No
                 call("ADD", "a", "a"), netns, machine.stdin(promise(PF1, rate=90_000, uid="a", key=KEY))
             )
             late = machine.stdin(promise(PF1, rate=20_000, uid="b", key=KEY), if0name="eth7")
-            receipt, _ = await verbs.add(call("ADD", "b", "b"), netns, late)
+            receipt = (await verbs.add(call("ADD", "b", "b"), netns, late)).receipt
             assert [each.vf.pf for each in receipt.interfaces] == [PF0]
 
     run(scenario)
@@ -407,10 +412,9 @@ def test_collect_ends_what_the_runtime_no_longer_holds_valid(machine: Machine) -
             netns = machine.hardware.create_namespace()
             await verbs.add(call("ADD", "other", "other"), netns, machine.stdin(asks({}), name="othernet"))
             valid = [{"containerID": "keep", "ifname": "eth0"}]
-            gc = decode_netconf(machine.stdin(None, **{"cni.dev/valid-attachments": valid}), strict=False)
-            await verbs.collect(gc)
+            await verbs.collect(call("GC"), machine.stdin(None, **{"cni.dev/valid-attachments": valid}))
             assert {key.container for key in node.ledger.receipts} == {"keep", "other"}
-            await verbs.collect(decode_netconf(machine.stdin(None), strict=False))
+            await verbs.collect(call("GC"), machine.stdin(None))
             assert {key.container for key in node.ledger.receipts} == {"keep", "other"}
 
     run(scenario)
@@ -444,7 +448,9 @@ def test_delete_succeeds_and_the_receipt_stays_when_only_rates_could_not_be_undo
     async def scenario() -> None:
         with machine.running() as (node, verbs):
             netns = machine.hardware.create_namespace()
-            receipt, _ = await verbs.add(call("ADD"), netns, machine.stdin(asks({"min_tx_rate": 5}, {})))
+            receipt = (
+                await verbs.add(call("ADD"), netns, machine.stdin(asks({"min_tx_rate": 5}, {})))
+            ).receipt
             held = {interface.vf for interface in receipt.interfaces}
             machine.kernel.fail(at=2, times=2)
             await verbs.delete(call("DEL"), "net")
@@ -466,7 +472,7 @@ def test_vf_goes_to_nobody_before_its_rates_are_reset_though_the_agent_starts_an
 
     async def add(verbs: Verbs, container: str) -> PciAddress:
         netns = machine.hardware.create_namespace()
-        receipt, _ = await verbs.add(call("ADD", container, f"uid-{container}"), netns, stdin)
+        receipt = (await verbs.add(call("ADD", container, f"uid-{container}"), netns, stdin)).receipt
         return receipt.interfaces[0].vf.pf
 
     async def before() -> None:
@@ -535,13 +541,11 @@ def test_collect_leaves_an_add_alone_that_is_under_way(machine: Machine) -> None
     async def scenario() -> None:
         with machine.running() as (node, verbs):
             netns = machine.hardware.create_namespace()
-            nothing_valid = decode_netconf(
-                machine.stdin(None, **{"cni.dev/valid-attachments": []}), strict=False
-            )
+            nothing_valid = machine.stdin(None, **{"cni.dev/valid-attachments": []})
             collecting: list[asyncio.Task[None]] = []
 
             async def on_claim() -> None:
-                collecting.append(asyncio.create_task(verbs.collect(nothing_valid)))
+                collecting.append(asyncio.create_task(verbs.collect(call("GC"), nothing_valid)))
                 await asyncio.sleep(0)
 
             machine.on_claim = on_claim
@@ -559,26 +563,23 @@ def test_collect_tries_everything_when_one_cannot_be_ended(machine: Machine) -> 
                 netns = machine.hardware.create_namespace()
                 await verbs.add(call("ADD", name, name), netns, machine.stdin(asks({})))
             machine.kernel.fail()
-            gc = decode_netconf(machine.stdin(None, **{"cni.dev/valid-attachments": []}), strict=False)
             with pytest.raises(K8sRdmaError, match="not undone"):
-                await verbs.collect(gc)
+                await verbs.collect(call("GC"), machine.stdin(None, **{"cni.dev/valid-attachments": []}))
             assert {key.container for key in node.ledger.receipts} == {"a"}
 
     run(scenario)
 
 
-@pytest.mark.parametrize("ifname", ["eth0", "net1"])
-def test_two_adds_of_one_pod_give_its_interfaces_once(machine: Machine, ifname: str) -> None:
-    """From two sandboxes at the same moment, or for two networks of one sandbox."""
+def test_two_adds_of_one_pod_give_its_interfaces_once(machine: Machine) -> None:
+    """From two sandboxes at the same moment."""
 
     async def scenario() -> None:
         with machine.running() as (node, verbs):
-            second = "c1" if ifname == "net1" else "c2"
             netns = machine.hardware.create_namespace()
             stdin = machine.stdin(asks({"min_tx_rate": 60_000}))
             results = await asyncio.gather(
                 verbs.add(call("ADD", "c1"), netns, stdin),
-                verbs.add(call("ADD", second, ifname=ifname), machine.hardware.create_namespace(), stdin),
+                verbs.add(call("ADD", "c2"), machine.hardware.create_namespace(), stdin),
                 return_exceptions=True,
             )
             refused = [result for result in results if isinstance(result, K8sRdmaError)]
@@ -634,7 +635,7 @@ def test_delete_succeeds_when_the_pf_is_there_no_more(machine: Machine) -> None:
     async def scenario() -> None:
         with machine.running() as (node, verbs):
             netns = machine.hardware.create_namespace()
-            receipt, _ = await verbs.add(call("ADD"), netns, machine.stdin(asks({"min_tx_rate": 5})))
+            receipt = (await verbs.add(call("ADD"), netns, machine.stdin(asks({"min_tx_rate": 5})))).receipt
             machine.hardware.remove_pf(receipt.interfaces[0].vf.pf)
             await verbs.delete(call("DEL"), "net")
             assert not node.ledger.receipts
@@ -647,7 +648,7 @@ def test_delete_succeeds_when_some_vfs_are_there_no_more(machine: Machine) -> No
         with machine.running() as (node, verbs):
             netns = machine.hardware.create_namespace()
             stdin = machine.stdin(asks({"min_tx_rate": 5}, {"min_tx_rate": 6}, {"min_tx_rate": 7}))
-            receipt, _ = await verbs.add(call("ADD"), netns, stdin)
+            receipt = (await verbs.add(call("ADD"), netns, stdin)).receipt
             assert [interface.vf for interface in receipt.interfaces] == [
                 VfRef(PF0, index) for index in range(3)
             ]
@@ -733,7 +734,7 @@ def test_add_looks_at_the_hardware_again_before_it_refuses(machine: Machine) -> 
             node.refresh()
             machine.hardware.set_link(PF1, 100_000)
             netns = machine.hardware.create_namespace()
-            receipt, _ = await verbs.add(call("ADD"), netns, machine.stdin(asks({"min_tx_rate": 5})))
+            receipt = (await verbs.add(call("ADD"), netns, machine.stdin(asks({"min_tx_rate": 5})))).receipt
             assert receipt.interfaces[0].vf.pf == PF1
 
     run(scenario)
@@ -755,7 +756,7 @@ def test_add_is_told_to_try_again_when_what_was_promised_cannot_be_seen(machine:
             assert "no answer" in caught.value.details
             assert not node.ledger.receipts
             machine.hardware.set_unreadable()
-            receipt, _ = await verbs.add(call("ADD"), netns, machine.stdin(annotations))
+            receipt = (await verbs.add(call("ADD"), netns, machine.stdin(annotations))).receipt
             assert receipt.interfaces[0].vf.pf == PF0
 
     run(scenario)
@@ -771,7 +772,7 @@ def test_add_uses_what_can_be_seen_and_is_told_to_try_again_when_that_is_too_lit
                 given = await verbs.add(
                     call("ADD", f"c{number}", f"uid-{number}"), netns, machine.stdin(asks({}))
                 )
-                assert given[0].interfaces[0].vf.pf == PF1
+                assert given.receipt.interfaces[0].vf.pf == PF1
             with pytest.raises(K8sRdmaError, match="not everything could be looked at: PF f0") as caught:
                 await verbs.add(call("ADD"), machine.hardware.create_namespace(), machine.stdin(asks({})))
             assert STATUS[caught.value.reason].cni == TRY_AGAIN_LATER

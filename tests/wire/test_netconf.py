@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from k8s_rdma.core.options import VfDriver
 from k8s_rdma.errors import MalformedError, Reason
-from k8s_rdma.wire.netconf import Attachment, NetConf, decode_netconf, ipam_of
+from k8s_rdma.wire.netconf import Attachment, NetConf, decode_netconf, decode_network, plugin_type
 
 RECORDINGS = [
     path
@@ -23,6 +26,7 @@ LEGACY = """{"name":"mynet","type":"rit-k8s-rdma-cni-linux-amd64","ipam":{"type"
 "subnet":"10.55.206.0/24","rangeStart":"10.55.206.1","rangeEnd":"10.55.206.254",
 "routes":[{"dst":"0.0.0.0/0"}],"gateway":"10.55.206.1"}}"""
 PREV_RESULT = {"cniVersion": "1.0.0", "ips": []}
+A, B = ({"containerID": name, "ifname": "eth0"} for name in "ab")
 
 
 def text(**keys: object) -> bytes:
@@ -64,43 +68,8 @@ def test_netconf_is_read_as_recorded(path: Path) -> None:
 def test_netconf_of_the_replaced_plugin_is_read() -> None:
     conf = decode_netconf(LEGACY.encode())
     assert (conf.cni_version, conf.name, conf.chained) == ("0.1.0", "mynet", False)
-    assert conf.interface_names(2) == ("eth0", "eth1")
-    ipam = ipam_of(LEGACY.encode())
-    assert ipam is not None
-    assert ipam.plugin == "host-local"
-    assert json.loads(ipam.netconf) == {**json.loads(LEGACY), "cniVersion": "0.1.0"}
-
-
-@pytest.mark.parametrize(
-    ("keys", "names"),
-    [
-        ({}, ("eth0", "eth1", "eth2")),
-        ({"prevResult": PREV_RESULT}, ("rdma0", "rdma1", "rdma2")),
-        ({"prevResult": None}, ("eth0", "eth1", "eth2")),
-        ({"interfaceNames": "net{i}"}, ("net0", "net1", "net2")),
-        ({"interfaceNames": "{i}.ib", "prevResult": PREV_RESULT}, ("0.ib", "1.ib", "2.ib")),
-        ({"interfaceNames": None}, ("eth0", "eth1", "eth2")),
-        ({"if0name": "ib0"}, ("ib0", "eth1", "eth2")),
-        ({"if0name": ""}, ("eth0", "eth1", "eth2")),
-    ],
-)
-def test_interface_names_follow_the_pattern(keys: dict[str, object], names: tuple[str, ...]) -> None:
-    conf = decode_netconf(text(**keys))
-    assert conf.interface_names(3) == names
-    assert conf.interface_names(1) == names[:1]
-    assert conf.interface_names(0) == ()
-
-
-@pytest.mark.parametrize(
-    ("keys", "named"),
-    [({"interfaceNames": "fourteen-chars{i}"}, "interfaceNames"), ({"if0name": "eth1"}, "if0name")],
-)
-def test_interface_names_are_refused_when_so_many_do_not_fit(keys: dict[str, object], named: str) -> None:
-    conf = decode_netconf(text(**keys))
-    conf.interface_names(1)
-    with pytest.raises(MalformedError, match=f"network configuration: {named}: ") as refused:
-        conf.interface_names(11)
-    assert refused.value.reason is Reason.INVALID_NETCONF
+    assert plugin_type(conf.ipam, "ipam") == "host-local"
+    assert conf.pod_annotations is None
 
 
 @pytest.mark.parametrize(
@@ -132,7 +101,8 @@ def test_annotations_are_none_when_there_is_no_runtime_config() -> None:
         {"cniVersions": ["1.0.0"], "loadOnlyInlinedPlugins": True, "timeoutMs": 5000},
         {"cni.dev/whatever-comes": [1]},
         {"cniDir": "/var/lib/cni", "l2enable": True},
-        {"vlan": 0, "dpdk": {}, "ipMasq": False, "delegate": None},
+        {"vlan": 0, "dpdk": {}, "ipMasq": False, "delegate": None, "networks": {}, "emptyResult": False},
+        {"vlan": 4094, "dpdk": {"dpdk_driver": ""}},
     ],
 )
 def test_key_is_let_pass_when_it_is_known_or_neutral(keys: dict[str, object]) -> None:
@@ -146,10 +116,20 @@ def test_key_is_let_pass_when_it_is_known_or_neutral(keys: dict[str, object]) ->
         ({"run-dir": "/x"}, "run-dir: unknown key; did you mean runDir?"),
         ({"note": "x"}, "note: unknown key; "),
         ({"\ud800": 1}, "Input data"),
-        ({"vlan": 7}, "vlan: not supported: VFs are given without a VLAN of their own"),
-        ({"dpdk": {"pci_addr": "1"}}, "dpdk: not supported: "),
+        ({"network": {}}, "network: unknown key; did you mean networks?"),
+        ({"vlan": 4095}, "vlan: 4095 is not in 0..4094"),
+        ({"vlan": -1}, "vlan: -1 is not in 0..4094"),
+        ({"vlan": "7"}, "Expected `int`, got `str` - at `$.vlan`"),
+        ({"dpdk": {"pci_addr": "1"}}, "dpdk.dpdk_driver: '' is not supported; wanted vfio-pci"),
+        ({"dpdk": {"dpdk_driver": "igb_uio"}}, "dpdk.dpdk_driver: igb_uio is not supported; wanted vfio-pci"),
+        ({"dpdk": {"dpdk_drive": "x"}}, "dpdk.dpdk_drive: unknown key; did you mean dpdk_driver?"),
+        ({"dpdk": {"dpdk_driver": 1}}, "Expected `str`, got `int` - at `$.dpdk[...]`"),
+        ({"emptyResult": 1}, "Expected `bool`, got `int` - at `$.emptyResult`"),
+        ({"networks": {"a/b": {}}}, "networks.a/b: must be letters"),
+        ({"networks": {"net": {}}}, "networks.net: is this network itself"),
+        ({"networks": {"a": {"ipma": {}}}}, "Object contains unknown field `ipma` - at `$.networks[...]`"),
+        ({"networks": ["a"]}, "Expected `object`, got `array` - at `$.networks`"),
         ({"ipMasq": True}, "ipMasq: not supported: "),
-        ({"delegate": {"type": "bridge"}}, "delegate: not supported: list the other plugin before this one"),
         ({"cniVersion": "one"}, "cniVersion: one is no version of the form 1.0.0"),
         ({"cniVersion": "1.0"}, "cniVersion: 1.0 is no version"),
         ({"cniVersion": 1}, "Expected `str`, got `int` - at `$.cniVersion`"),
@@ -168,6 +148,10 @@ def test_key_is_let_pass_when_it_is_known_or_neutral(keys: dict[str, object]) ->
             "Expected `str`, got `int` - at `$.runtimeConfig.io.kubernetes.cri.pod-annotations[...]`",
         ),
         ({"cni.dev/valid-attachments": [{"ifname": "e"}]}, "Object missing required field `containerID`"),
+        (
+            {"cni.dev/valid-attachments": [A], "cni.dev/attachments": []},
+            "cni.dev/attachments: differs from cni.dev/valid-attachments",
+        ),
     ],
 )
 def test_netconf_is_refused_naming_the_key_when_malformed(keys: dict[str, object], message: str) -> None:
@@ -179,7 +163,7 @@ def test_netconf_is_refused_when_it_is_no_json_object(stdin: bytes) -> None:
     assert refusal(stdin)
 
 
-@pytest.mark.parametrize("keys", [{"note": 1}, {"vlan": 7}, {"interfacenames": "x"}])
+@pytest.mark.parametrize("keys", [{"note": 1}, {"ipMasq": True}, {"interfacenames": "x"}])
 def test_unknown_keys_pass_when_not_strict(keys: dict[str, object]) -> None:
     assert decode_netconf(text(**keys), strict=False).name == "net"
 
@@ -189,69 +173,76 @@ def test_decoding_is_strict_when_nothing_is_said() -> None:
         decode_netconf(text(note=1))
 
 
-def test_ipam_is_told_whatever_else_the_configuration_holds() -> None:
-    ipam = ipam_of(text(note=1, vlan=7, ipam={"type": "static"}))
-    assert ipam is not None
-    assert json.loads(ipam.netconf).keys() == {"cniVersion", "name", "type", "ipam"}
-
-
 def test_known_keys_are_checked_all_the_same_when_not_strict() -> None:
     assert refusal(text(interfaceNames="net"), strict=False).startswith("interfaceNames: ")
 
 
 @pytest.mark.parametrize(
-    "keys", [{}, {"ipam": None}, {"ipam": {}}, {"ipam": {"type": "host-local"}, "l2enable": True}]
-)
-def test_ipam_is_none_when_interfaces_get_no_addresses(keys: dict[str, object]) -> None:
-    assert ipam_of(text(**keys)) is None
-
-
-@pytest.mark.parametrize(
-    ("version", "asked"), [("1.1.0", "1.0.0"), ("1.0.0", "1.0.0"), ("0.4.0", "0.4.0"), ("0.3.1", "0.3.1")]
-)
-def test_ipam_plugin_is_asked_for_a_version_it_speaks(version: str, asked: str) -> None:
-    ipam = ipam_of(text(cniVersion=version, ipam={"type": "static"}))
-    assert ipam is not None
-    assert json.loads(ipam.netconf)["cniVersion"] == asked
-
-
-def test_ipam_plugin_reads_the_configuration_without_what_is_not_for_it() -> None:
-    ipam_keys = b'{"type":"host-local", "ranges":[[{"subnet":"10.0.0.0/8"}]], "x": 1.50}'
-    stdin = text(
-        ipam="IPAM",
-        dns={"nameservers": ["10.0.0.10"]},
-        args={"cni": {}},
-        runDir="/run/x",
-        interfaceNames="x{i}",
-        prevResult=PREV_RESULT,
-        runtimeConfig={"ips": ["10.1.1.1/8"], "io.kubernetes.cri.pod-annotations": {"a": "b"}},
-        **{"cni.dev/attachments": []},
-    ).replace(b'"IPAM"', ipam_keys)
-    ipam = ipam_of(stdin)
-    assert ipam is not None
-    assert ipam_keys in ipam.netconf
-    assert json.loads(ipam.netconf) == {
-        "cniVersion": "1.0.0",
-        "name": "net",
-        "type": "k8s-rdma-cni",
-        "ipam": json.loads(ipam_keys),
-        "dns": {"nameservers": ["10.0.0.10"]},
-        "args": {"cni": {}},
-        "runtimeConfig": {"ips": ["10.1.1.1/8"]},
-    }
-
-
-@pytest.mark.parametrize(
-    ("ipam", "named"),
+    ("keys", "kept"),
     [
-        ({"subnet": "x"}, "ipam: Object missing required field `type`"),
-        ({"type": "../sh"}, "ipam.type: ../sh"),
-        ([], "ipam"),
+        ({}, None),
+        ({"cni.dev/valid-attachments": None}, None),
+        ({"cni.dev/valid-attachments": []}, ""),
+        ({"cni.dev/attachments": []}, ""),
+        ({"cni.dev/attachments": [A]}, "a"),
+        ({"cni.dev/valid-attachments": [A, B]}, "ab"),
+        ({"cni.dev/valid-attachments": [A, B], "cni.dev/attachments": [B, A]}, "ab"),
+        ({"cni.dev/valid-attachments": None, "cni.dev/attachments": [B]}, "b"),
     ],
 )
-def test_ipam_is_refused_naming_the_key_when_malformed(ipam: object, named: str) -> None:
-    with pytest.raises(MalformedError, match=named.replace(".", r"\.")) as refused:
-        ipam_of(text(ipam=ipam))
+def test_attachments_that_stay_are_told_by_either_key(keys: dict[str, object], kept: str | None) -> None:
+    found = decode_netconf(text(**keys)).kept
+    assert found == (None if kept is None else {Attachment(name, "eth0") for name in kept})
+
+
+@pytest.mark.parametrize(
+    ("dpdk", "driver"),
+    [
+        ({}, VfDriver.KERNEL),
+        ({"pci_addr": "", "dpdk_driver": ""}, VfDriver.KERNEL),
+        ({"dpdk_driver": "vfio-pci"}, VfDriver.VFIO_PCI),
+        (
+            {"pci_addr": "x", "kernel_driver": "i40evf", "dpdk_driver": "vfio-pci", "dpdk_tool": "/x"},
+            VfDriver.VFIO_PCI,
+        ),
+    ],
+)
+def test_dpdk_of_the_replaced_plugin_means_a_driver(dpdk: dict[str, str], driver: VfDriver) -> None:
+    assert decode_netconf(text(dpdk=dpdk)).driver is driver
+
+
+def test_networks_are_this_one_and_those_that_it_lists() -> None:
+    networks = {"a": {"ipam": {"type": "static"}}, "b": {"l2enable": True}}
+    assert decode_netconf(text(networks=networks)).own_networks == {"net", "a", "b"}
+
+
+@pytest.mark.parametrize("keys", [{}, {"vlan": "x"}, {"ipam": []}, {"dpdk": 1}, {"note": 1}])
+def test_network_is_told_whatever_else_the_configuration_holds(keys: dict[str, object]) -> None:
+    assert decode_network(text(**keys)) == ("net", "1.0.0")
+
+
+@pytest.mark.parametrize("keys", [{"name": None}, {"name": "../x"}, {"cniVersion": "x"}])
+def test_network_is_refused_when_it_has_no_name(keys: dict[str, object]) -> None:
+    with pytest.raises(MalformedError, match="network configuration: "):
+        decode_network(text(**keys))
+
+
+@pytest.mark.parametrize("document", [b"", b"null", b"{}"])
+def test_plugin_is_none_when_no_object_names_one(document: bytes) -> None:
+    assert plugin_type(msgspec.Raw(document), "delegate") is None
+
+
+@pytest.mark.parametrize(
+    ("document", "named"),
+    [
+        (b'{"subnet": "x"}', "ipam: Object missing required field `type`"),
+        (b'{"type": "../sh"}', "ipam.type: ../sh is no plugin's name"),
+        (b"[]", "ipam: Expected `object`"),
+    ],
+)
+def test_plugin_is_refused_naming_the_key_when_malformed(document: bytes, named: str) -> None:
+    with pytest.raises(MalformedError, match=re.escape(named)) as refused:
+        plugin_type(msgspec.Raw(document), "ipam")
     assert refused.value.reason is Reason.INVALID_NETCONF
 
 
@@ -273,4 +264,4 @@ def test_decoding_raises_nothing_but_malformed_for_any_bytes(stdin: bytes, stric
     with contextlib.suppress(MalformedError):
         decode_netconf(stdin, strict=strict)
     with contextlib.suppress(MalformedError):
-        ipam_of(stdin)
+        decode_network(stdin)

@@ -44,6 +44,11 @@ class Markers:
         with _as_ledger_error():
             (self._directory / container).unlink(missing_ok=True)
 
+    def require(self) -> None:
+        """LedgerError when the directory is not there any more."""
+        with _as_ledger_error():
+            self._directory.stat()
+
     def _replace_all(self, wanted: set[ContainerId]) -> None:
         staging = self._directory if self._directory.is_dir() else self._directory.with_suffix(".new")
         staging.mkdir(parents=True, exist_ok=True)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from k8s_rdma.agent.markers import Markers
     from k8s_rdma.core.ids import ContainerId, NodeName, PodUid
-    from k8s_rdma.core.kernel import Hardware, Kernel, VfCounters
+    from k8s_rdma.core.kernel import Hardware, Kernel, PodInterface, VfCounters
     from k8s_rdma.core.ledger import Ledger
     from k8s_rdma.core.placement import Placement
     from k8s_rdma.core.plan import Addressing
@@ -91,7 +91,7 @@ class Node:
         self.ledger: Ledger = receipts.load()
         self.claims: Mapping[PodUid, Placement] = {}
         self.hardware: Hardware = self.scanner.look()
-        self._markers.replace_all({key.container for key in self.ledger.receipts})
+        self._mark_all()
 
     def refresh(self) -> bool:
         """Observe the hardware anew; whether anything differs from before.
@@ -174,8 +174,7 @@ class Node:
             raise
         self.ledger = ledger
         for each in inherited:
-            with suppress(LedgerError):  # a marker too many makes the executable ask us in vain
-                self._unmark(each.container)
+            self._unmark(each.container)
 
     def _require_seen(self, promised: Placement | None) -> None:
         """K8sRdmaError (`UNREADABLE_NODE`) when it is not known what there is where it was promised."""
@@ -248,6 +247,15 @@ class Node:
         self.ledger = self.ledger.without(attachment)
         self._unmark(attachment.container)
 
+    def look_into(self, receipt: Receipt) -> Mapping[str, PodInterface]:
+        """What is in an attachment's namespace, by name. KernelError when that cannot be told."""
+        return self._kernel.interfaces(receipt.netns)
+
+    def require_ledger(self) -> None:
+        """LedgerError when nothing could be recorded now."""
+        self._receipts.require_writable()
+        self._markers.require()
+
     def traffic(self) -> tuple[tuple[VfCounters, Holder | None], ...]:
         """The counters of every VF that can be asked, and who has it. KernelError when none can."""
         holders = {
@@ -283,6 +291,9 @@ class Node:
 
     def unfinished(self) -> tuple[Receipt, ...]:
         """Receipts that must be ended."""
+        if self._marked_in_vain:
+            with suppress(LedgerError):
+                self._mark_all()
         return tuple(filter(self.is_unfinished, self.ledger.receipts.values()))
 
     def is_unfinished(self, receipt: Receipt) -> bool:
@@ -297,6 +308,10 @@ class Node:
         """The hardware of now; what was seen last stands after a KernelError."""
         self.hardware = self.scanner.look()
         return self.hardware
+
+    def _mark_all(self) -> None:
+        self._markers.replace_all({key.container for key in self.ledger.receipts})
+        self._marked_in_vain = False
 
     def _mark(self, receipt: Receipt) -> None:
         """Go on although the mark may not get on disk, as a full one must not keep VFs in pods.
@@ -313,8 +328,13 @@ class Node:
         self.ledger = ledger
 
     def _unmark(self, container: ContainerId) -> None:
-        if not self.ledger.of_container(container):
+        """A marker too many makes the executable ask us in vain, no more: it may go later (`unfinished`)."""
+        if self.ledger.of_container(container):
+            return
+        try:
             self._markers.discard(container)
+        except LedgerError:
+            self._marked_in_vain = True
 
 
 def held_elsewhere(receipt: Receipt) -> K8sRdmaError:

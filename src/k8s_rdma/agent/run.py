@@ -11,9 +11,12 @@ import structlog
 
 from k8s_rdma import logs
 from k8s_rdma.agent.adoption import Adoption
+from k8s_rdma.agent.cluster_api import open_cluster
 from k8s_rdma.agent.cni_socket import CniSocket
+from k8s_rdma.agent.delegate import Delegate
 from k8s_rdma.agent.ipam import IpamPlugins
 from k8s_rdma.agent.markers import Markers
+from k8s_rdma.agent.means import Means
 from k8s_rdma.agent.node import Node
 from k8s_rdma.agent.plugins import Plugins
 from k8s_rdma.agent.report import Reporter
@@ -27,6 +30,7 @@ from k8s_rdma.agent.wanted import Policy
 from k8s_rdma.agent.worker import Worker
 from k8s_rdma.config import load_key
 from k8s_rdma.core.ids import NodeName
+from k8s_rdma.errors import Reason
 from k8s_rdma.linux.kernel import SriovKernel
 from k8s_rdma.linux.netns import Namespaces
 from k8s_rdma.linux.receipts import Receipts
@@ -35,6 +39,9 @@ from k8s_rdma.sim.virtual.kernel import VirtualSriov
 from k8s_rdma.wire.adopt import is_adopt
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+
+    from k8s_rdma.agent.cluster import Cluster
     from k8s_rdma.agent.cni_socket import Handler, StillWaiting
     from k8s_rdma.agent.config import AgentConfig
     from k8s_rdma.core.kernel import Kernel
@@ -61,10 +68,10 @@ async def _main(config: AgentConfig, key: bytes | None) -> None:
     receipts = await worker.run(Receipts, Path(config.state_dir) / "ledger.db")
     kernel = await worker.run(_open_kernel, config, namespaces, receipts)
     node = await worker.run(_open_node, config, kernel, receipts)
-    ipam = IpamPlugins(Plugins(host_root=Path(config.host_root), timeout_s=config.ipam_timeout_s))
+    cluster = open_cluster(config, key)
     policy = Policy(key=key, strict=config.strict, allow_unplaced=config.allow_unplaced)
     reporter = Reporter(node)
-    verbs = Verbs(node=node, worker=worker, ipam=ipam, policy=policy, claimed=reporter.publish)
+    verbs = Verbs(_means(config, node, worker, cluster), policy=policy, claimed=reporter.publish)
     sampler = Sampler(node=node, worker=worker, quiet=verbs.idle)
     service = Service(node=node, verbs=verbs, namespaces=namespaces, reporter=reporter)
     adoption = Adoption(node=node, worker=worker, reporter=reporter)
@@ -84,11 +91,23 @@ async def _main(config: AgentConfig, key: bytes | None) -> None:
     end_watch = kernel.watch(look_again)
     try:
         await upkeep.recover()
-        await _serve(Path(config.run_dir), answer, StateSocket(reporter.publisher, sampler.counters), upkeep)
+        state_socket = StateSocket(reporter.publisher, sampler.counters)
+        await _serve(Path(config.run_dir), answer, state_socket, (upkeep.run, cluster.run))
     finally:
         end_watch()
         worker.close()
         kernel.close()
+
+
+def _means(config: AgentConfig, node: Node, worker: Worker, cluster: Cluster) -> Means:
+    host_root, timeout_s = Path(config.host_root), config.ipam_timeout_s
+    return Means(
+        node=node,
+        worker=worker,
+        ipam=IpamPlugins(Plugins(host_root=host_root, timeout_s=timeout_s)),
+        delegate=Delegate(Plugins(host_root=host_root, timeout_s=timeout_s, reason=Reason.PLUGIN_FAILURE)),
+        cluster=cluster,
+    )
 
 
 def _open_kernel(config: AgentConfig, namespaces: Namespaces, receipts: Receipts) -> Kernel:
@@ -108,8 +127,13 @@ def _open_node(config: AgentConfig, kernel: Kernel, receipts: Receipts) -> Node:
     )
 
 
-async def _serve(run_dir: Path, answer: Handler, state_socket: StateSocket, upkeep: Upkeep) -> None:
-    """Serve both sockets until a signal; calls that are under way are undone, and answered by a retry."""
+async def _serve(
+    run_dir: Path, answer: Handler, state_socket: StateSocket, beside: Iterable[Callable[[], Awaitable[None]]]
+) -> None:
+    """Serve both sockets until a signal; calls that are under way are undone, and answered by a retry.
+
+    beside: what runs as long as that.
+    """
     stop = stop_on_signals()
     with (
         listen_unix(run_dir / "state.sock", 0o666) as state,
@@ -120,9 +144,13 @@ async def _serve(run_dir: Path, answer: Handler, state_socket: StateSocket, upke
             running = [
                 tasks.create_task(serve_connections(state, state_socket.talk, most=MOST_READERS)),
                 tasks.create_task(serve_connections(calls, CniSocket(answer).talk, most=MOST_CALLS)),
-                tasks.create_task(upkeep.run()),
+                *(tasks.create_task(_running(each)) for each in beside),
             ]
             await stop.wait()
             for task in running:
                 task.cancel()
     _log.info("agent_stopped")
+
+
+async def _running(work: Callable[[], Awaitable[None]]) -> None:
+    await work()

@@ -11,18 +11,16 @@ import structlog
 
 from k8s_rdma.errors import K8sRdmaError, Reason
 from k8s_rdma.wire.cni_environment import CniEnvironment, parse_environment
-from k8s_rdma.wire.cni_result import ResultInterface, encode_error, encode_result
+from k8s_rdma.wire.cni_result import encode_error, encode_result
 from k8s_rdma.wire.frame import Reply
-from k8s_rdma.wire.ipam_result import IpamResult
-from k8s_rdma.wire.netconf import decode_netconf
+from k8s_rdma.wire.netconf import decode_netconf, decode_network
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
     from k8s_rdma.agent.node import Node
     from k8s_rdma.agent.report import Reporter
     from k8s_rdma.agent.verbs import Verbs
-    from k8s_rdma.core.ledger import Receipt
     from k8s_rdma.core.step import NetnsRef
     from k8s_rdma.linux.netns import Namespaces
     from k8s_rdma.wire.frame import Request
@@ -74,17 +72,20 @@ class Service:
             return reply
 
     async def _perform(self, request: Request, netns: int | None, still_waiting: Callable[[], bool]) -> bytes:
-        call = parse_environment(request.env)
-        if call.command == "ADD":
-            with self._held(call, netns) as sandbox:
-                return await self._add(call, request.stdin, sandbox, still_waiting)
-        if call.command == "GC":
-            await self._verbs.collect(decode_netconf(request.stdin, strict=False))
-        elif call.command == "CHECK":
-            await self._verbs.check(call, decode_netconf(request.stdin, strict=False).name)
-        elif call.command == "DEL":
-            with self._held(call, netns):
-                await self._verbs.delete(call, decode_netconf(request.stdin, strict=False).name)
+        call, stdin = parse_environment(request.env), request.stdin
+        with self._held(call, netns) as sandbox:
+            match call.command:
+                case "ADD":
+                    return await self._add(call, stdin, sandbox, still_waiting)
+                case "DEL":
+                    network, _ = decode_network(stdin)
+                    await self._verbs.delete(call, network)
+                case "CHECK":
+                    await self._verbs.check(call, stdin)
+                case "GC":
+                    await self._verbs.collect(call, stdin)
+                case "STATUS":
+                    await self._verbs.status(call, stdin)
         return b""
 
     async def _add(
@@ -94,9 +95,10 @@ class Service:
             msg = f"CNI_NETNS {call.netns}: the executable could not open it"
             raise K8sRdmaError(msg, reason=Reason.INVALID_ENVIRONMENT)
         given = await self._verbs.add(call, sandbox, stdin, still_waiting)
+        if given is not None:
+            return given.result
         netconf = decode_netconf(stdin)
-        interfaces = _result_interfaces(*given) if given else []
-        return encode_result(interfaces, netconf.cni_version, netconf.prev_result)
+        return encode_result([], netconf.cni_version, netconf.prev_result)
 
     @contextmanager
     def _held(self, call: CniEnvironment, netns: int | None) -> Iterator[NetnsRef | None]:
@@ -112,22 +114,10 @@ class Service:
 
     def _failure(self, request: Request, error: K8sRdmaError) -> Reply:
         try:
-            version = decode_netconf(request.stdin, strict=False).cni_version
+            _, version = decode_network(request.stdin)
         except K8sRdmaError:
             version = "1.0.0"
         return Reply(exit_status=1, stdout=encode_error(error, version))
-
-
-def _result_interfaces(receipt: Receipt, addresses: Mapping[str, IpamResult]) -> list[ResultInterface]:
-    return [
-        ResultInterface(
-            name=interface.ifname,
-            mac=interface.home.mac,
-            sandbox=receipt.netns.path,
-            ipam=addresses.get(interface.ifname, IpamResult()),
-        )
-        for interface in receipt.interfaces
-    ]
 
 
 def _since(started: float) -> float:

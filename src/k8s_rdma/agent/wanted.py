@@ -7,19 +7,23 @@ is a hint about where, never about how much.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeVar
 
-from k8s_rdma.core.placement import Placement
-from k8s_rdma.core.request import Request
+from k8s_rdma.core.options import VfDriver
+from k8s_rdma.core.placement import PlacedInterface, Placement
+from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
-from k8s_rdma.wire.annotation import ANNOTATION, read_request
+from k8s_rdma.wire.annotation import read_request
+from k8s_rdma.wire.annotation_values import ANNOTATION
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, decode
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from k8s_rdma.core.ids import NodeName, PodUid
+
+_Interface = TypeVar("_Interface", InterfaceRequest, PlacedInterface)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +37,29 @@ class Wanted:
     request: Request
     promised: Placement | None = None
     ignored: str = ""
+
+    def part(self, entries: Sequence[int]) -> Wanted:
+        """Some of the interfaces, by their places in the request."""
+        promised = self.promised
+        if promised is not None:
+            interfaces = tuple(promised.interfaces[entry] for entry in entries)
+            promised = replace(promised, interfaces=interfaces) if interfaces else None
+        request = Request(tuple(self.request.interfaces[entry] for entry in entries))
+        return replace(self, request=request, promised=promised)
+
+    def with_defaults(self, vlan: int, driver: VfDriver) -> Wanted:
+        """With what the network has its interfaces get: a VLAN where they name none, a driver always.
+
+        vlan: 0 for none. driver: KERNEL for whatever they ask for.
+        """
+        if not vlan and driver is VfDriver.KERNEL:
+            return self
+        promised = self.promised
+        if promised is not None:
+            interfaces = tuple(_with_defaults(each, vlan, driver) for each in promised.interfaces)
+            promised = replace(promised, interfaces=interfaces)
+        request = Request(tuple(_with_defaults(each, vlan, driver) for each in self.request.interfaces))
+        return replace(self, request=request, promised=promised)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +92,15 @@ def wanted(annotations: Mapping[str, str], *, uid: PodUid, node: NodeName, polic
         msg = f"not placed by the scheduler extender, and allowUnplaced is off: {why}"
         raise K8sRdmaError(msg, reason=Reason.STALE_PLACEMENT)
     return found
+
+
+def _with_defaults(interface: _Interface, vlan: int, driver: VfDriver) -> _Interface:
+    options = interface.options
+    if vlan and options.vlan is None:
+        options = replace(options, vlan=vlan)
+    if driver is not VfDriver.KERNEL:
+        options = replace(options, driver=driver)
+    return replace(interface, options=options)
 
 
 def _read(annotations: Mapping[str, str], uid: PodUid, node: NodeName, policy: Policy) -> Wanted:

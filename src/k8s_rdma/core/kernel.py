@@ -137,6 +137,16 @@ class Hardware:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PodInterface:
+    """A network interface in a pod's namespace; addresses in CIDR form, those of the link included."""
+
+    mac: str
+    mtu: int
+    up: bool
+    addresses: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class VfCounters:
     """What went through a VF since its netdev was made, in its own direction: `tx` is sent by its holder.
 
@@ -172,6 +182,10 @@ class Kernel(Protocol):
 
     def namespace_alive(self, netns: NetnsRef) -> bool:
         """Whether that very namespace (path and inode) still exists."""
+        ...
+
+    def interfaces(self, netns: NetnsRef) -> Mapping[str, PodInterface]:
+        """What is in a namespace, whoever gave it, by name. KernelError when that cannot be told."""
         ...
 
     def sample(self, holders: Mapping[VfRef, NetnsRef]) -> tuple[VfCounters, ...]:

@@ -95,6 +95,12 @@ class Receipts:
         with self._failures("cannot be written"), self._transaction(durable=False):
             self._delete(attachment)
 
+    def require_writable(self) -> None:
+        """LedgerError unless a receipt could be written now; tried by a write that changes nothing."""
+        with self._failures("cannot be written"), self._transaction(durable=False):
+            [(version,)] = self._db.execute("PRAGMA user_version").fetchall()
+            self._db.execute(f"PRAGMA user_version = {version}")
+
     def close(self) -> None:
         """Close the file."""
         self._db.close()

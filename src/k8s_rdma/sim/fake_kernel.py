@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.kernel import Hardware, PfState, Vf
+from k8s_rdma.core.kernel import Hardware, PfState, PodInterface, Vf
 from k8s_rdma.core.options import LinkState
 from k8s_rdma.core.rate_check import check_rates
 from k8s_rdma.core.rates import EVERY_RATE
@@ -95,6 +95,17 @@ class FakeKernel:
     def namespace_alive(self, netns: NetnsRef) -> bool:
         """Whether that very namespace still exists."""
         return self.machine.alive(netns)
+
+    def interfaces(self, netns: NetnsRef) -> Mapping[str, PodInterface]:
+        """What is in a namespace."""
+        place = self.machine.inode(netns)
+        with self.machine.lock:
+            return {
+                device.name: PodInterface(
+                    mac=device.mac, mtu=device.mtu, up=device.up, addresses=frozenset(device.addresses)
+                )
+                for device in self.machine.devices_in(place)
+            }
 
     def sample(self, holders: Mapping[VfRef, NetnsRef]) -> tuple[VfCounters, ...]:  # noqa: ARG002  all count here
         """The counters of the machine, which tells them wherever a VF is."""

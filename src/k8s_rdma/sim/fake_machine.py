@@ -182,6 +182,10 @@ class FakeMachine:
         """The netdev of that name in a namespace."""
         return next((each for each in self._devices if each.name == name and each.place == place), None)
 
+    def devices_in(self, place: int) -> tuple[Device, ...]:
+        """All netdevs of a namespace."""
+        return tuple(each for each in self._devices if each.place == place)
+
     def device(self, netns: NetnsRef | None, ifname: str) -> Device:
         """The netdev of that name in a namespace. KernelError when either is not there."""
         place = self.inode(netns) if netns else HOST

@@ -1,22 +1,22 @@
 """Our plugin's network configuration, as the runtime writes it to stdin.
 
 Source: CNI specification 1.1.0, section 1 "Plugin configuration objects" and section 3 "Deriving execution
-configuration". Keys of our own are camelCase like the specification's; one that nobody knows is refused by
-name, since a misspelt one would silently do nothing.
+configuration". What other plugins read of it is in `wire.plugin_config`.
 """
 
 from __future__ import annotations
 
 import re
-from types import MappingProxyType
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from k8s_rdma.core.ids import ContainerId
-from k8s_rdma.errors import MalformedError, Reason
+from k8s_rdma.core.options import VfDriver
+from k8s_rdma.errors import Reason
 from k8s_rdma.wire.cni_environment import ifname_fault
 from k8s_rdma.wire.json import decode, describe_unknown, shown
+from k8s_rdma.wire.netconf_keys import check_key, refuse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,36 +24,16 @@ if TYPE_CHECKING:
 POD_ANNOTATIONS = "io.kubernetes.cri.pod-annotations"
 """The capability by which containerd and CRI-O deliver a pod's annotations in `runtimeConfig`."""
 
-IPAM_VERSION = "1.0.0"
-"""What IPAM plugins are asked to speak at most: results are the same as in 1.1.0, which older ones refuse."""
+INDEX = "{i}"
+"""Where an interface's index goes in `interfaceNames`."""
 
-_OWN_KEYS = frozenset({"runDir", "interfaceNames", "timeoutMs"})
-"""`timeoutMs` is read by the executable alone."""
-_INHERITED_KEYS = frozenset({"if0name", "l2enable", "cniDir"})
-"""Of the plugin that this one replaces; `cniDir` told where it kept its state, and means nothing any more."""
-_STANDARD_KEYS = frozenset(
-    {
-        *("cniVersion", "cniVersions", "name", "type", "ipam", "dns", "prevResult"),
-        *("args", "capabilities", "runtimeConfig"),
-        *("disableCheck", "disableGC", "loadOnlyInlinedPlugins"),
-    }
-)
-_RESERVED_PREFIX = "cni.dev/"
-_UNSUPPORTED: Mapping[str, str] = MappingProxyType(
-    {
-        "vlan": "VFs are given without a VLAN of their own",
-        "dpdk": "VFs are given as network devices only",
-        "ipMasq": "masquerading belongs to the plugin of the pod's main network",
-        "delegate": "list the other plugin before this one in a conflist",
-    }
-)
-"""What would change what a pod gets, so that ignoring it would be a lie; neutral values are let pass."""
-_NEUTRAL = frozenset({b"null", b"false", b"0", b'""', b"{}", b"[]"})
+WHAT = "network configuration"
+MAX_VLAN = 4094
 
 _VERSION = re.compile(r"\d{1,4}\.\d{1,4}\.\d{1,4}", re.ASCII)
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]*")
 """A network's name (libcni, `pkg/utils`); a plugin's name obeys the same here, as it is a file's name."""
-_INDEX = "{i}"
+_DPDK_KEYS = ("dpdk_driver", "dpdk_tool", "kernel_driver", "pci_addr")
 
 
 class Attachment(msgspec.Struct, frozen=True, rename={"container_id": "containerID"}):
@@ -71,7 +51,19 @@ class RuntimeConfig(msgspec.Struct, frozen=True):
     )
 
 
-class NetConf(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class Subnetwork(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the interfaces get whose `network` names it; ipam as written, l2enable as in `NetConf`."""
+
+    ipam: msgspec.Raw = msgspec.Raw()
+    l2enable: bool = False
+
+
+class _Network(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    cni_version: str = "0.1.0"
+    name: str
+
+
+class NetConf(_Network, frozen=True, kw_only=True, rename="camel"):
     """The configuration of one call.
 
     cni_version: the version that the result must be in; without one it is the first (as libcni has it).
@@ -79,28 +71,54 @@ class NetConf(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     run_dir: where the agent's `cni.sock` is; read by the executable.
     if0name: the first interface's name, whatever the pattern says; empty for none.
     l2enable: give interfaces without addresses even if `ipam` says how.
+    networks: more networks, with addresses of their own, for the interfaces that name them.
+    delegate: the plugin that gives a pod its ordinary interface; empty when absent.
+    empty_result: whether the runtime takes a pod without any interface.
+    vlan: of interfaces that ask for none; 0 for none.
+    dpdk: as the replaced plugin had it, see `driver`.
     ipam, prev_result: as written, to be passed on; empty when absent.
-    valid_attachments: None when the runtime named none, which is not the same as naming an empty list.
+    valid_attachments, attachments: None when the runtime named none, which is not the same as naming an
+        empty list. See `kept`.
     """
 
-    cni_version: str = "0.1.0"
-    name: str
     type: str
     run_dir: str = "/run/k8s-rdma"
     pattern: str | None = msgspec.field(name="interfaceNames", default=None)
     if0name: str = ""
     l2enable: bool = False
+    networks: dict[str, Subnetwork] = {}
+    delegate: msgspec.Raw = msgspec.Raw()
+    empty_result: bool = False
+    vlan: int = 0
+    dpdk: dict[str, str] = {}
     ipam: msgspec.Raw = msgspec.Raw()
     prev_result: msgspec.Raw = msgspec.Raw()
     runtime_config: RuntimeConfig | None = None
     valid_attachments: tuple[Attachment, ...] | None = msgspec.field(
         name="cni.dev/valid-attachments", default=None
     )
+    attachments: tuple[Attachment, ...] | None = msgspec.field(name="cni.dev/attachments", default=None)
 
     @property
     def chained(self) -> bool:
-        """Whether another plugin ran before this one."""
+        """Whether another plugin ran before this one; of ADD alone, as `prevResult` is our own later."""
         return bool(self.prev_result)
+
+    @property
+    def own_networks(self) -> frozenset[str]:
+        """What an interface's `network` may be for it to be of this attachment."""
+        return frozenset({self.name, *self.networks})
+
+    @property
+    def driver(self) -> VfDriver:
+        """What drives all VFs while pods have them."""
+        return VfDriver.VFIO_PCI if any(self.dpdk.values()) else VfDriver.KERNEL
+
+    @property
+    def kept(self) -> frozenset[Attachment] | None:
+        """What the runtime holds valid, by either of the keys that it may use (GC); None for not told."""
+        told = self.valid_attachments if self.valid_attachments is not None else self.attachments
+        return None if told is None else frozenset(told)
 
     @property
     def pod_annotations(self) -> Mapping[str, str] | None:
@@ -109,124 +127,109 @@ class NetConf(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
             return None
         return self.runtime_config.pod_annotations or {}
 
-    def interface_names(self, count: int) -> tuple[str, ...]:
-        """The names of a pod's interfaces, in the request's order.
 
-        MalformedError (`INVALID_NETCONF`) when so many do not fit the pattern.
-        """
-        pattern = self.pattern or ("rdma{i}" if self.chained else "eth{i}")
-        names = [pattern.replace(_INDEX, str(index)) for index in range(count)]
-        if self.if0name and names:
-            names[0] = self.if0name
-        for name in names[-1:]:
-            _check_ifname(name, "interfaceNames")
-        if len(set(names)) < len(names):
-            _refuse("if0name", f"{shown(self.if0name)} is also the name of another interface of the pod")
-        return tuple(names)
-
-
-class Ipam(msgspec.Struct, frozen=True, kw_only=True):
-    """The IPAM plugin to call: its name, and the configuration it reads on stdin."""
-
-    plugin: str
-    netconf: bytes
-
-
-class _IpamType(msgspec.Struct, frozen=True):
+class _Typed(msgspec.Struct, frozen=True):
     type: str
 
 
+_NO_PLUGIN = (b"{}", b"null")
+_typed_decoder = msgspec.json.Decoder(_Typed)
 _fields_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _decoder = msgspec.json.Decoder(NetConf)
-_ipam_decoder = msgspec.json.Decoder(_IpamType)
+_network_decoder = msgspec.json.Decoder(_Network)
 _encoder = msgspec.json.Encoder()
 
 
 def decode_netconf(stdin: bytes, *, strict: bool = True) -> NetConf:
     """Parse the configuration; MalformedError (`INVALID_NETCONF`) names the key.
 
-    strict: refuse keys that are unknown or not supported. DEL and GC do without: they undo by what was
-        recorded, and a pod must not hang in Terminating over the configuration of now.
+    strict: refuse keys that are unknown or not supported. GC and STATUS do without: they must not depend on
+        what ADD will have to say of it.
     """
-    fields = _fields(stdin)
+    fields = decode_fields(stdin)
     if strict:
         for key, value in fields.items():
-            _check_key(key, value)
-    # A null is an absent key (RFC 7396 as Go's decoder has it), also where the model wants a value.
-    given = _encoder.encode({key: value for key, value in fields.items() if bytes(value) != b"null"})
-    conf = decode(given, _decoder, "network configuration", Reason.INVALID_NETCONF)
-    if not _VERSION.fullmatch(conf.cni_version):
-        _refuse("cniVersion", f"{shown(conf.cni_version)} is no version of the form 1.0.0")
-    if not _NAME.fullmatch(conf.name):
-        _refuse("name", f"{shown(conf.name)} must be letters, digits, _ . - and start with one of the former")
-    if conf.pattern is not None:
-        _check_pattern(conf.pattern)
-    if conf.if0name:
-        _check_ifname(conf.if0name, "if0name")
+            check_key(key, value)
+    conf = decode(_without_nulls(fields), _decoder, WHAT, Reason.INVALID_NETCONF)
+    _check_network(conf)
+    _check_names(conf)
+    _check_dpdk(conf.dpdk)
+    if not 0 <= conf.vlan <= MAX_VLAN:
+        refuse("vlan", f"{conf.vlan} is not in 0..{MAX_VLAN}")
+    if conf.attachments is not None and set(conf.attachments) != conf.kept:
+        refuse("cni.dev/attachments", "differs from cni.dev/valid-attachments")
     return conf
 
 
-def ipam_of(stdin: bytes) -> Ipam | None:
-    """The IPAM plugin that the configuration names; None when interfaces get no addresses.
+def decode_network(stdin: bytes) -> tuple[str, str]:
+    """Nothing but the network's name and the version to answer in; MalformedError names the key.
 
-    The plugin reads this configuration without what is ours and the runtime's: `prevResult`, the pod's
-    annotations and `cni.dev/*`. MalformedError (`INVALID_NETCONF`) names the key.
+    For DEL: it undoes by what was recorded, and a pod must not hang in Terminating over the configuration of
+    now.
     """
-    conf = decode_netconf(stdin, strict=False)
-    if not conf.ipam or conf.l2enable or bytes(conf.ipam) == b"{}":
+    given = _without_nulls(decode_fields(stdin))
+    network = decode(given, _network_decoder, WHAT, Reason.INVALID_NETCONF)
+    _check_network(network)
+    return network.name, network.cni_version
+
+
+def decode_fields(stdin: bytes) -> dict[str, msgspec.Raw]:
+    """The configuration's keys with their values as written."""
+    return decode(stdin, _fields_decoder, WHAT, Reason.INVALID_NETCONF)
+
+
+def plugin_type(document: msgspec.Raw, key: str) -> str | None:
+    """Which plugin an object names; None for an empty object, or none at all.
+
+    key: where the object stands; MalformedError (`INVALID_NETCONF`) names it.
+    """
+    if not document or bytes(document) in _NO_PLUGIN:
         return None
-    plugin = decode(conf.ipam, _ipam_decoder, "network configuration: ipam", Reason.INVALID_NETCONF).type
+    plugin = decode(document, _typed_decoder, f"{WHAT}: {key}", Reason.INVALID_NETCONF).type
     if not _NAME.fullmatch(plugin):
-        _refuse("ipam.type", f"{shown(plugin)} is no plugin's name")
-    fields = _fields(stdin)
-    kept = {key: value for key, value in fields.items() if key in _STANDARD_KEYS - {"prevResult"}}
-    kept["cniVersion"] = _encoded(min(conf.cni_version, IPAM_VERSION, key=_version_key))
-    if "runtimeConfig" in kept:
-        kept["runtimeConfig"] = _without_annotations(kept["runtimeConfig"])
-    return Ipam(plugin=plugin, netconf=_encoder.encode(kept))
+        refuse(f"{key}.type", f"{shown(plugin)} is no plugin's name")
+    return plugin
 
 
-def _fields(stdin: bytes) -> dict[str, msgspec.Raw]:
-    return decode(stdin, _fields_decoder, "network configuration", Reason.INVALID_NETCONF)
+def _without_nulls(fields: dict[str, msgspec.Raw]) -> bytes:
+    """A null is an absent key (RFC 7396 as Go's decoder has it), also where the model wants a value."""
+    return _encoder.encode({key: value for key, value in fields.items() if bytes(value) != b"null"})
 
 
-def _encoded(value: object) -> msgspec.Raw:
-    return msgspec.Raw(_encoder.encode(value))
+def _check_network(conf: _Network) -> None:
+    if not _VERSION.fullmatch(conf.cni_version):
+        refuse("cniVersion", f"{shown(conf.cni_version)} is no version of the form 1.0.0")
+    if not _NAME.fullmatch(conf.name):
+        refuse("name", f"{shown(conf.name)} must be letters, digits, _ . - and start with one of the former")
 
 
-def _version_key(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split("."))
-
-
-def _without_annotations(runtime_config: msgspec.Raw) -> msgspec.Raw:
-    fields = decode(runtime_config, _fields_decoder, "network configuration: runtimeConfig")
-    fields.pop(POD_ANNOTATIONS, None)
-    return _encoded(fields)
-
-
-def _check_key(key: str, value: msgspec.Raw) -> None:
-    known = _OWN_KEYS | _INHERITED_KEYS | _STANDARD_KEYS
-    if key in known or key.startswith(_RESERVED_PREFIX):
-        return
-    if key not in _UNSUPPORTED:
-        _refuse(shown(key), describe_unknown(key, sorted(known)))
-    if bytes(value) not in _NEUTRAL:
-        _refuse(key, f"not supported: {_UNSUPPORTED[key]}")
+def _check_names(conf: NetConf) -> None:
+    if conf.pattern is not None:
+        _check_pattern(conf.pattern)
+    if conf.if0name and (fault := ifname_fault(conf.if0name)):
+        refuse("if0name", f"{shown(conf.if0name)} {fault}")
+    for name in conf.networks:
+        if not _NAME.fullmatch(name):
+            refuse(
+                f"networks.{shown(name)}", "must be letters, digits, _ . - and start with one of the former"
+            )
+        if name == conf.name:
+            refuse(f"networks.{shown(name)}", "is this network itself, whose addresses `ipam` gives")
 
 
 def _check_pattern(pattern: str) -> None:
-    if pattern.count(_INDEX) != 1:
-        _refuse(
-            "interfaceNames", f"{shown(pattern)} must hold {_INDEX} once, where an interface's index goes"
-        )
-    _check_ifname(pattern.replace(_INDEX, "0"), "interfaceNames")
-
-
-def _check_ifname(name: str, key: str) -> None:
+    if pattern.count(INDEX) != 1:
+        refuse("interfaceNames", f"{shown(pattern)} must hold {INDEX} once, where an interface's index goes")
+    name = pattern.replace(INDEX, "0")
     if fault := ifname_fault(name):
-        _refuse(key, f"{shown(name)} {fault}")
+        refuse("interfaceNames", f"{shown(name)} {fault}")
 
 
-def _refuse(key: str, why: str) -> NoReturn:
-    msg = f"network configuration: {key}: {why}"
-    raise MalformedError(msg, reason=Reason.INVALID_NETCONF)
+def _check_dpdk(dpdk: Mapping[str, str]) -> None:
+    """Only one key says anything: which function is given, and what drives it at home, is seen."""
+    for key in dpdk:
+        if key not in _DPDK_KEYS:
+            refuse(f"dpdk.{shown(key)}", describe_unknown(key, _DPDK_KEYS))
+    driver = dpdk.get("dpdk_driver", "")
+    if any(dpdk.values()) and driver != VfDriver.VFIO_PCI:
+        refuse("dpdk.dpdk_driver", f"{shown(driver)} is not supported; wanted {VfDriver.VFIO_PCI.value}")

@@ -26,6 +26,7 @@ from k8s_rdma.linux.netlink.rtnl import Rtnl
 from k8s_rdma.linux.netlink.subscriptions import LINKS
 from k8s_rdma.linux.netns import current_namespace
 from k8s_rdma.linux.pod_interface import clear, configure
+from k8s_rdma.linux.pod_look import interfaces_in
 from k8s_rdma.sim.virtual.moves import Moves
 from k8s_rdma.sim.virtual.pf import DEFAULT_MTU, revive_vf
 from k8s_rdma.sim.virtual.shaper import Shaper
@@ -34,6 +35,7 @@ from k8s_rdma.sim.virtual.topology import VirtualPf, pf_of, pfs_among, require
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from k8s_rdma.core.kernel import PodInterface
     from k8s_rdma.core.step import NetnsRef, Step
     from k8s_rdma.linux.netlink.rtnl import Link
     from k8s_rdma.linux.netns import Namespaces
@@ -86,6 +88,10 @@ class VirtualSriov:
     def namespace_alive(self, netns: NetnsRef) -> bool:
         """Whether that very namespace still exists."""
         return self._namespaces.alive(netns)
+
+    def interfaces(self, netns: NetnsRef) -> Mapping[str, PodInterface]:
+        """What is in a namespace."""
+        return interfaces_in(netns, self._namespaces)
 
     def sample(self, holders: Mapping[VfRef, NetnsRef]) -> tuple[VfCounters, ...]:  # noqa: ARG002  all count here
         """What the VFs' ports count, from the other side; wherever a VF is, its port is here."""

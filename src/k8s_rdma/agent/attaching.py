@@ -1,0 +1,301 @@
+"""ADD: what a pod asks for, given to it by one of its attachments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import structlog
+
+from k8s_rdma.agent.called_plugins import CalledPlugins, called_plugins
+from k8s_rdma.agent.ifnames import POD_IFNAME, interface_names
+from k8s_rdma.agent.ipam import addressing
+from k8s_rdma.agent.node import Sandbox, rejected
+from k8s_rdma.agent.plugins import target_of
+from k8s_rdma.agent.share import share
+from k8s_rdma.agent.wanted import wanted
+from k8s_rdma.core.ids import PodUid
+from k8s_rdma.core.ledger import Attachment, Pod, Receipt
+from k8s_rdma.core.options import VfDriver
+from k8s_rdma.core.placement import Rejection
+from k8s_rdma.core.step import NetnsRef
+from k8s_rdma.errors import K8sRdmaError, Reason
+from k8s_rdma.wire.cni_environment import CniEnvironment
+from k8s_rdma.wire.cni_result import ResultInterface, encode_result
+from k8s_rdma.wire.cni_version import check_version
+from k8s_rdma.wire.ipam_result import IpamResult
+from k8s_rdma.wire.netconf import NetConf, decode_netconf
+from k8s_rdma.wire.netconf_keys import refuse
+from k8s_rdma.wire.prev_result import interfaces_in_pod
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Iterable
+
+    from k8s_rdma.agent.ending import Ending
+    from k8s_rdma.agent.means import Means
+    from k8s_rdma.agent.wanted import Policy, Wanted
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """What an attachment gave its pod. result: what the runtime is told, in the version that it asked for."""
+
+    receipt: Receipt
+    addresses: Mapping[str, IpamResult]
+    result: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Call:
+    """One ADD."""
+
+    env: CniEnvironment
+    netns: NetnsRef
+    conf: NetConf
+    plugins: CalledPlugins
+    pod: Pod
+    annotations: Mapping[str, str]
+    still_waiting: Callable[[], bool]
+
+    @property
+    def attachment(self) -> Attachment:
+        return Attachment(self.conf.name, self.env.container_id, self.env.ifname)
+
+
+class Attaching:
+    """Makes attachments; whatever fails, everything is undone before the error goes out.
+
+    What could not be undone stays in the ledger for the DEL that follows.
+    """
+
+    def __init__(
+        self, means: Means, ending: Ending, policy: Policy, claimed: Callable[[], Awaitable[None]]
+    ) -> None:
+        """claimed: awaited after a claim is on disk, before the pod gets anything of it."""
+        self._node = means.node
+        self._worker = means.worker
+        self._turns = means.turns
+        self._ipam = means.ipam
+        self._delegate = means.delegate
+        self._cluster = means.cluster
+        self._ending = ending
+        self._policy = policy
+        self._claimed = claimed
+
+    async def add(
+        self, env: CniEnvironment, netns: NetnsRef, stdin: bytes, still_waiting: Callable[[], bool]
+    ) -> Given | None:
+        """Give the pod its interfaces; None when nothing was given, and nothing need be.
+
+        still_waiting: asked when its turn has come; nothing is begun for a caller that has given up.
+        """
+        conf = decode_netconf(stdin)
+        check_version(conf.cni_version)
+        plugins = called_plugins(stdin, conf, env, beside_others=conf.chained)
+        if conf.chained and plugins.delegate is not None:
+            refuse(
+                "delegate", "another plugin ran before this one (prevResult) and gives pods their interface"
+            )
+        pod = pod_of(env)
+        call = _Call(
+            env=env,
+            netns=netns,
+            conf=conf,
+            plugins=plugins,
+            pod=pod,
+            annotations=await self._annotations(conf, env, pod),
+            still_waiting=still_waiting,
+        )
+        try:
+            return await self._add(call)
+        except K8sRdmaError as error:
+            if error.reason is not Reason.AGENT_UNREACHABLE:
+                self._cluster.refused(pod, error)
+            raise
+
+    async def _annotations(self, conf: NetConf, env: CniEnvironment, pod: Pod) -> Mapping[str, str]:
+        if conf.pod_annotations is not None:
+            return conf.pod_annotations
+        if env.pod_name is None:
+            return {}  # not Kubernetes': there is no pod that could ask for anything
+        return await self._cluster.annotations(pod)
+
+    async def _add(self, call: _Call) -> Given | None:
+        wants = wanted(call.annotations, uid=call.pod.uid, node=self._node.name, policy=self._policy)
+        if wants.ignored:
+            _log.warning("placement_ignored", pod=f"{call.pod.namespace}/{call.pod.name}", why=wants.ignored)
+        if not wants.request and call.plugins.delegate is None:
+            _allow_nothing(call)
+            return None
+        async with self._turns.alone(call.env.container_id):
+            entries = self._share(call, wants)
+            part = wants.part(entries).with_defaults(call.conf.vlan, call.conf.driver)
+            sandbox = self._sandbox(call, part, entries)
+            if not part.request and sandbox.delegate is None:
+                _allow_nothing(call)
+                return None
+            self._require(sandbox, part)
+            receipt = await self._claim(call, sandbox, part)
+            return await self._attach(call, receipt, part)
+
+    def _share(self, call: _Call, wants: Wanted) -> tuple[int, ...]:
+        others = (
+            receipt
+            for receipt in self._node.ledger.of_container(call.env.container_id)
+            if receipt.attachment != call.attachment
+        )
+        return share(
+            wants.request,
+            own=call.conf.own_networks,
+            taken={interface.entry for receipt in others for interface in receipt.interfaces},
+            annotations=call.annotations,
+        )
+
+    def _sandbox(self, call: _Call, part: Wanted, entries: tuple[int, ...]) -> Sandbox:
+        interfaces = part.request.interfaces
+        present = interfaces_in_pod(call.conf.prev_result).keys()
+        numbered = tuple(zip(entries, interfaces, strict=True))
+        ifnames = interface_names(call.conf, numbered, call.env.ifname, present)
+        drivers = {name: each.options.driver for name, each in zip(ifnames, interfaces, strict=True)}
+        provided = drivers.get(call.env.ifname) is VfDriver.KERNEL
+        return Sandbox(
+            attachment=call.attachment,
+            pod=call.pod,
+            netns=call.netns,
+            ifnames=ifnames,
+            entries=entries,
+            ipam=call.plugins.ipam,
+            ipams=call.plugins.ipams,
+            delegate=None if provided else call.plugins.delegate,
+        )
+
+    def _require(self, sandbox: Sandbox, part: Wanted) -> None:
+        """K8sRdmaError for a plugin that is not on this node, or a name that the delegate's interface has."""
+        ipams = dict(sandbox.ipams)
+        networks = {each.options.network for each in part.request.interfaces}
+        self._ipam.require(filter(None, {ipams.get(network, sandbox.ipam) for network in networks}))
+        if sandbox.delegate is None:
+            return
+        self._delegate.require(sandbox.delegate)
+        if sandbox.attachment.ifname in sandbox.ifnames:
+            refuse(
+                "interfaceNames", f"{sandbox.attachment.ifname} is what the delegate's interface is called"
+            )
+
+    async def _claim(self, call: _Call, sandbox: Sandbox, part: Wanted) -> Receipt:
+        """Choose, and record it on disk, in place of what the pod held in sandboxes that are gone."""
+        async with AsyncExitStack() as turns:
+            inherited = await self._end_predecessors(sandbox, turns)
+            if not call.still_waiting():
+                msg = f"container {call.env.container_id}: the runtime no longer waits for its ADD"
+                raise K8sRdmaError(msg, reason=Reason.AGENT_UNREACHABLE)
+            self._node.claims = self._cluster.claims()
+            receipt = await self._worker.run(
+                partial(self._node.prepare, sandbox, part.request, part.promised, inherited=inherited)
+            )
+        if isinstance(receipt, Rejection):
+            raise rejected(receipt, sandbox.pod)
+        return receipt
+
+    async def _end_predecessors(self, sandbox: Sandbox, turns: AsyncExitStack) -> tuple[Attachment, ...]:
+        """Take back what the pod held in sandboxes that are gone, and what an ADD cut short left in this one.
+
+        What it holds elsewhere is left to `Node.prepare` to refuse. Returned is what shall end in the moment
+        of the new claim, so that nobody else gets it; the turns of those containers are held until then.
+        """
+        own = sandbox.attachment
+        inherited = []
+        for receipt in self._node.ledger.of_pod(sandbox.pod.uid):
+            unfinished = await self._worker.run(self._node.is_unfinished, receipt)
+            if receipt.attachment == own and not unfinished:
+                msg = f"container {own.container} has its interfaces already"
+                raise K8sRdmaError(msg, reason=Reason.ALREADY_ATTACHED)
+            if receipt.attachment == own:
+                await self._ending.end(receipt)
+            elif receipt.attachment.container != own.container and unfinished:
+                inherited.append(receipt)
+        older = {receipt.attachment.container for receipt in inherited}
+        free = {container for container in older if not self._turns.busy(container)}
+        for container in free:
+            await turns.enter_async_context(self._turns.alone(container))
+        return await self._give_back(
+            receipt.attachment for receipt in inherited if receipt.attachment.container in free
+        )
+
+    async def _give_back(self, attachments: Iterable[Attachment]) -> tuple[Attachment, ...]:
+        """Those of them that are there still."""
+        there = tuple(each for each in attachments if each in self._node.ledger.receipts)
+        for attachment in there:
+            await self._ending.give_back(self._node.ledger.receipts[attachment])
+        return there
+
+    async def _attach(self, call: _Call, receipt: Receipt, part: Wanted) -> Given:
+        try:
+            await self._claimed()
+            before = bytes(call.conf.prev_result)
+            if receipt.delegate is not None:
+                before = await self._delegate.add(receipt.delegate, target_of(receipt))
+            addresses = await self._ipam.add(receipt)
+            interfaces = result_interfaces(receipt, addresses)
+            result = encode_result(interfaces, call.conf.cni_version, before)
+            receipt = await self._worker.run(self._node.attach, receipt, addressing(addresses))
+        except BaseException as failure:
+            try:
+                await self._ending.end(receipt)
+            except K8sRdmaError as error:
+                failure.add_note(f"taking it back failed as well: {error}; {error.details}")
+            raise
+        self._tell(receipt, part, addresses)
+        return Given(receipt=receipt, addresses=addresses, result=result)
+
+    def _tell(self, receipt: Receipt, part: Wanted, addresses: Mapping[str, IpamResult]) -> None:
+        if not receipt.interfaces:
+            return
+        self._cluster.attached(receipt, addresses)
+        if part.ignored:
+            self._cluster.placed_anew(receipt.pod, part.ignored)
+        elif part.promised is not None:
+            promised = [placed.pf for placed in part.promised.interfaces]
+            given = [interface.vf.pf for interface in receipt.interfaces]
+            if promised != given:
+                why = f"PF {', '.join(promised)} was promised and had no room; given {', '.join(given)}"
+                self._cluster.placed_anew(receipt.pod, why)
+
+
+def pod_of(env: CniEnvironment) -> Pod:
+    """The pod; without a UID (a runtime that is not Kubernetes') its container stands for it."""
+    return Pod(
+        namespace=env.pod_namespace or "",
+        name=env.pod_name or env.container_id,
+        uid=env.pod_uid or PodUid(f"container:{env.container_id}"),
+    )
+
+
+def result_interfaces(receipt: Receipt, addresses: Mapping[str, IpamResult]) -> list[ResultInterface]:
+    """The attachment's interfaces as its result has them."""
+    return [
+        ResultInterface(
+            name=interface.ifname,
+            mac=interface.mac,
+            sandbox=receipt.netns.path,
+            ipam=addresses.get(interface.ifname, IpamResult()),
+        )
+        for interface in receipt.interfaces
+    ]
+
+
+def _allow_nothing(call: _Call) -> None:
+    """K8sRdmaError where a pod with nothing of ours would have no interface at all, and not start for it."""
+    alone = call.env.ifname == POD_IFNAME and not call.conf.chained
+    if alone and call.env.pod_name is not None and not call.conf.empty_result:
+        msg = (
+            f"network {call.conf.name}: pod {call.pod.namespace}/{call.pod.name} asks for no RDMA interface, "
+            f"and no plugin gives it its {POD_IFNAME}, without which it does not start: set `delegate` to "
+            "the configuration of the plugin that shall, or `emptyResult` to true if the runtime needs none"
+        )
+        raise K8sRdmaError(msg, reason=Reason.INVALID_NETCONF)

@@ -1,0 +1,64 @@
+"""The other plugins that a call of ours calls, by its network configuration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from k8s_rdma.core.ledger import DelegatedPlugin
+from k8s_rdma.wire.json import shown
+from k8s_rdma.wire.netconf import decode_fields, plugin_type
+from k8s_rdma.wire.netconf_keys import refuse
+from k8s_rdma.wire.plugin_config import delegate_config, ipam_config, ipam_network
+
+if TYPE_CHECKING:
+    import msgspec
+
+    from k8s_rdma.wire.cni_environment import CniEnvironment
+    from k8s_rdma.wire.netconf import NetConf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalledPlugins:
+    """As in `core.ledger.Receipt`: what gives addresses, and what gives pods their ordinary interface."""
+
+    ipam: DelegatedPlugin | None = None
+    ipams: tuple[tuple[str, DelegatedPlugin | None], ...] = ()
+    delegate: DelegatedPlugin | None = None
+
+    @property
+    def all_ipams(self) -> tuple[DelegatedPlugin, ...]:
+        """What gives addresses in any of the networks."""
+        return tuple(each for each in (self.ipam, *dict(self.ipams).values()) if each)
+
+
+def called_plugins(
+    stdin: bytes, conf: NetConf, call: CniEnvironment, *, beside_others: bool
+) -> CalledPlugins:
+    """Read them; MalformedError (`INVALID_NETCONF`) names the key.
+
+    beside_others: whether another plugin gives addresses under the network's name, so that ours are apart.
+    """
+    fields = decode_fields(stdin)
+    delegate = plugin_type(conf.delegate, "delegate")
+    if delegate == conf.type:
+        refuse("delegate.type", f"{shown(delegate)} is this very plugin")
+
+    def plugin(name: str, netconf: bytes) -> DelegatedPlugin:
+        return DelegatedPlugin(plugin=name, netconf=netconf, cni_path=call.path, cni_args=call.raw_args)
+
+    def ipam(document: msgspec.Raw, key: str, of: str = "") -> DelegatedPlugin | None:
+        name = plugin_type(document, key)
+        if name is None:
+            return None
+        network = ipam_network(conf.name, chained=beside_others or delegate is not None, of=of)
+        return plugin(name, ipam_config(fields, document, network))
+
+    return CalledPlugins(
+        ipam=None if conf.l2enable else ipam(conf.ipam, "ipam"),
+        ipams=tuple(
+            (name, None if each.l2enable else ipam(each.ipam, f"networks.{name}.ipam", name))
+            for name, each in conf.networks.items()
+        ),
+        delegate=None if delegate is None else plugin(delegate, delegate_config(fields, conf.delegate)),
+    )

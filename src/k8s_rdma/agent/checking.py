@@ -1,0 +1,138 @@
+"""CHECK: whether an attachment is still what its ADD made of it.
+
+Source: CNI specification 1.1.0, section 2 "CHECK": the plugin looks at what it made and what `prevResult`
+lists of that, and has the plugins that it called do the same.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from k8s_rdma.agent.attaching import pod_of
+from k8s_rdma.agent.plugins import target_of
+from k8s_rdma.agent.share import share
+from k8s_rdma.agent.wanted import wanted
+from k8s_rdma.core.ledger import Attachment, Phase
+from k8s_rdma.core.step import VfRate
+from k8s_rdma.errors import K8sRdmaError, Reason
+from k8s_rdma.wire.cni_conversion import without_interfaces
+from k8s_rdma.wire.netconf import decode_netconf
+from k8s_rdma.wire.prev_result import WHAT, addresses_of, interfaces_in_pod
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from k8s_rdma.agent.means import Means
+    from k8s_rdma.agent.wanted import Policy
+    from k8s_rdma.core.kernel import Hardware, PodInterface
+    from k8s_rdma.core.ledger import Receipt
+    from k8s_rdma.wire.cni_environment import CniEnvironment
+    from k8s_rdma.wire.netconf import NetConf
+    from k8s_rdma.wire.prev_result import ToldInterface
+
+
+class Checking:
+    """Looks, and changes nothing."""
+
+    def __init__(self, means: Means, policy: Policy) -> None:
+        """policy: as for ADD."""
+        self._node = means.node
+        self._worker = means.worker
+        self._turns = means.turns
+        self._ipam = means.ipam
+        self._delegate = means.delegate
+        self._policy = policy
+
+    async def check(self, call: CniEnvironment, stdin: bytes) -> None:
+        """K8sRdmaError (`ALTERED`) names all that differs, `UNKNOWN_CONTAINER` what is not attached at all.
+
+        What other plugins find wrong is told as they tell it.
+        """
+        conf = decode_netconf(stdin, strict=False)
+        attachment = Attachment(conf.name, call.container_id, call.ifname)
+        async with self._turns.alone(call.container_id):
+            receipt = self._node.ledger.receipts.get(attachment)
+            if receipt is None:
+                self._require_none_wanted(conf, call)
+                return
+            if receipt.phase is not Phase.ATTACHED or await self._worker.run(self._node.orphaned, receipt):
+                msg = f"container {call.container_id}: its sandbox is gone or its interfaces are taken back"
+                raise K8sRdmaError(msg, reason=Reason.UNKNOWN_CONTAINER)
+            await self._look(receipt, conf)
+            await self._ask_others(receipt, conf)
+
+    def _require_none_wanted(self, conf: NetConf, call: CniEnvironment) -> None:
+        """A pod that asked for nothing holds nothing."""
+        annotations = conf.pod_annotations or {}
+        uid = pod_of(call).uid
+        wants = wanted(annotations, uid=uid, node=self._node.name, policy=self._policy)
+        others = self._node.ledger.of_container(call.container_id)
+        taken = {interface.entry for receipt in others for interface in receipt.interfaces}
+        if share(wants.request, own=conf.own_networks, taken=taken, annotations=annotations):
+            msg = (
+                f"container {call.container_id}: it asks for interfaces of network {conf.name}, and has none"
+            )
+            raise K8sRdmaError(msg, reason=Reason.UNKNOWN_CONTAINER)
+
+    async def _look(self, receipt: Receipt, conf: NetConf) -> None:
+        found = await self._worker.run(self._node.look_into, receipt)
+        await self._worker.run(self._node.refresh)
+        told = interfaces_in_pod(conf.prev_result)
+        wrong = [
+            *_wrong_in_pod(receipt, found, told),
+            *_wrong_on_pf(receipt, self._node.hardware),
+        ]
+        if wrong:
+            msg = f"container {receipt.attachment.container}: {wrong[0]}"
+            raise K8sRdmaError(msg, reason=Reason.ALTERED, details="; ".join(wrong[1:]))
+
+    async def _ask_others(self, receipt: Receipt, conf: NetConf) -> None:
+        ours = {interface.ifname for interface in receipt.interfaces}
+        await self._ipam.check(receipt, addresses_of(conf.prev_result, ours))
+        if receipt.delegate is not None:
+            theirs = without_interfaces(bytes(conf.prev_result), ours, WHAT) if conf.prev_result else b""
+            await self._delegate.check(receipt.delegate, target_of(receipt), theirs)
+
+
+def _wrong_in_pod(
+    receipt: Receipt, found: Mapping[str, PodInterface], told: Mapping[str, ToldInterface]
+) -> Iterator[str]:
+    """Of each interface in the pod, what differs from what was given; a clause each."""
+    for interface in receipt.interfaces:
+        if not interface.is_netdev:
+            continue
+        name, now = interface.ifname, found.get(interface.ifname)
+        if now is None:
+            yield f"interface {name} is not in the pod"
+            continue
+        if now.mac != interface.mac:
+            yield f"interface {name} has MAC {now.mac}, was given {interface.mac}"
+        if not now.up:
+            yield f"interface {name} is down"
+        mtu = interface.options.mtu or interface.home.mtu
+        if now.mtu != mtu:
+            yield f"interface {name} has MTU {now.mtu}, was given {mtu}"
+        missing = told[name].addresses - now.addresses if name in told else frozenset()
+        if missing:
+            yield f"interface {name} has lost {', '.join(sorted(missing))}"
+
+
+def _wrong_on_pf(receipt: Receipt, hardware: Hardware) -> Iterator[str]:
+    """Of each VF, what its PF no longer holds for it."""
+    vfs = {(pf.pci, vf.index): vf for pf in hardware.pfs for vf in pf.vfs}
+    for interface in receipt.interfaces:
+        vf = vfs.get((interface.vf.pf, interface.vf.index))
+        where = f"VF {interface.vf.index} of PF {interface.vf.pf} ({interface.ifname})"
+        if vf is None:
+            yield f"{where} is not there"
+            continue
+        now = VfRate(vf.index, vf.min_tx_rate_mbps, vf.max_tx_rate_mbps)
+        if now != interface.rate():
+            yield f"{where} has {_words(now)}, was given {_words(interface.rate())}"
+        driver = interface.options.driver
+        if not interface.is_netdev and vf.driver != driver:
+            yield f"{where} is driven by {vf.driver or 'nothing'}, was given to {driver}"
+
+
+def _words(rate: VfRate) -> str:
+    return f"min {rate.min_tx_rate_mbps}, max {rate.max_tx_rate_mbps} Mb/s"

@@ -1,0 +1,151 @@
+"""How attachments end: by DEL, by GC, or because nothing else will end them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+
+from k8s_rdma.agent.plugins import target_of
+from k8s_rdma.agent.release import RatesLeftError
+from k8s_rdma.core.ledger import Attachment, Phase
+from k8s_rdma.errors import K8sRdmaError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from k8s_rdma.agent.called_plugins import CalledPlugins
+    from k8s_rdma.agent.means import Means
+    from k8s_rdma.core.ledger import Receipt
+    from k8s_rdma.wire.netconf import NetConf
+
+_log = structlog.get_logger()
+
+
+class Ending:
+    """Ends attachments by what their receipts say, never by a configuration of now."""
+
+    def __init__(self, means: Means) -> None:
+        """Callers of `give_back` and `end` have their containers' turns."""
+        self._node = means.node
+        self._worker = means.worker
+        self._turns = means.turns
+        self._ipam = means.ipam
+        self._delegate = means.delegate
+
+    async def delete(self, attachment: Attachment) -> None:
+        """DEL: take back what the attachment holds; nothing is success as well.
+
+        So are rates that cannot be reset while the link is down: the pod has nothing any more, and must not
+        stay for them. `reconcile` sees to them; until then nobody else gets these VFs.
+        """
+        async with self._turns.alone(attachment.container):
+            receipt = self._node.ledger.receipts.get(attachment)
+            if receipt is None:
+                return
+            try:
+                await self.end(receipt)
+            except RatesLeftError as error:
+                _log.warning("rates_left", error=str(error), details=error.details)
+
+    async def collect(self, conf: NetConf, plugins: CalledPlugins) -> None:
+        """GC: end every attachment of this network that the runtime does not hold valid; leases likewise.
+
+        Without a list nothing is known to be over.
+        """
+        if conf.kept is None:
+            return
+        valid = {Attachment(conf.name, each.container_id, each.ifname) for each in conf.kept}
+        problems = []
+        for attachment, receipt in dict(self._node.ledger.receipts).items():
+            if receipt.network != conf.name or attachment in valid or receipt.phase is Phase.PREPARED:
+                continue
+            try:
+                await self.end_if(attachment, lambda held: held.phase is not Phase.PREPARED)
+            except K8sRdmaError as error:
+                problems.append(error)
+        try:
+            await self._collect_leases(valid, plugins)
+        except K8sRdmaError as error:
+            problems.append(error)
+        if problems:
+            raise together(problems)
+
+    async def reconcile(self) -> bool:
+        """End what no call will end: attachments cut short, or whose sandbox vanished; whether any was.
+
+        What is being worked on is left alone; what fails stays for the next time, and is logged.
+        """
+        ended = False
+        for receipt in await self._worker.run(self._node.unfinished):
+            container = receipt.attachment.container
+            if self._turns.busy(container):
+                continue
+            try:
+                ended |= await self.end_if(receipt.attachment, self._node.is_unfinished)
+            except K8sRdmaError as error:
+                _log.warning("reconcile_failed", container=container, error=str(error), details=error.details)
+        return ended
+
+    async def end_if(self, attachment: Attachment, ended: Callable[[Receipt], bool]) -> bool:
+        """End an attachment when its turn has come, if `ended` holds of it then; whether it was."""
+        async with self._turns.alone(attachment.container):
+            receipt = self._node.ledger.receipts.get(attachment)
+            if receipt is None or not await self._worker.run(ended, receipt):
+                return False
+            await self.end(receipt)
+            return True
+
+    async def end(self, receipt: Receipt) -> None:
+        """Give everything back, then drop the receipt; it stays if anything of this failed."""
+        await self.give_back(receipt)
+        await self._worker.run(self._node.forget, receipt.attachment)
+
+    async def give_back(self, receipt: Receipt) -> None:
+        """VFs home, then their addresses back; and the delegate's DEL, whatever became of that.
+
+        Addresses stay while a VF does not come home, as the pod may still have them on it. One K8sRdmaError
+        tells of all that failed; RatesLeftError when that is only rates.
+        """
+        problems: list[K8sRdmaError] = []
+        try:
+            await self._give_vfs_back(receipt)
+        except K8sRdmaError as error:
+            problems.append(error)
+        if receipt.delegate is not None:
+            try:
+                await self._delegate.delete(receipt.delegate, target_of(receipt))
+            except K8sRdmaError as error:
+                problems.append(error)
+        if [type(problem) for problem in problems] == [RatesLeftError]:
+            await self._worker.run(self._node.keep_for_rates, receipt.attachment)
+        if problems:
+            raise together(problems)
+
+    async def _give_vfs_back(self, receipt: Receipt) -> None:
+        rates_left = None
+        try:
+            await self._worker.run(self._node.detach, receipt)
+        except RatesLeftError as error:
+            rates_left = error  # the addresses are nobody's all the same
+        await self._ipam.delete(receipt)
+        if rates_left is not None:
+            raise rates_left
+
+    async def _collect_leases(self, valid: set[Attachment], plugins: CalledPlugins) -> None:
+        """What is held here is valid, whatever the list says: the ADD of some may still be under way."""
+        held = self._node.ledger.receipts
+        await self._ipam.collect(plugins.all_ipams, held.values())
+        if plugins.delegate is not None:
+            theirs = valid | {key for key, receipt in held.items() if receipt.delegate is not None}
+            await self._delegate.collect(
+                plugins.delegate, sorted((each.container, each.ifname) for each in theirs)
+            )
+
+
+def together(problems: Sequence[K8sRdmaError]) -> K8sRdmaError:
+    """One error that tells of all; of several kinds of failure the first is the reason."""
+    if len(problems) == 1:
+        return problems[0]
+    details = "; ".join(filter(None, (problem.details for problem in problems)))
+    return K8sRdmaError("; ".join(map(str, problems)), reason=problems[0].reason, details=details)

@@ -1,0 +1,24 @@
+"""What every verb works with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from k8s_rdma.agent.cluster import Cluster, NoCluster
+from k8s_rdma.agent.delegate import Delegate
+from k8s_rdma.agent.ipam import IpamPlugins
+from k8s_rdma.agent.node import Node
+from k8s_rdma.agent.turns import Turns
+from k8s_rdma.agent.worker import Worker
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Means:
+    """The node and its worker, the other plugins, the cluster, and whose turn it is on each container."""
+
+    node: Node
+    worker: Worker
+    ipam: IpamPlugins
+    delegate: Delegate
+    cluster: Cluster = field(default_factory=NoCluster)
+    turns: Turns = field(default_factory=Turns)

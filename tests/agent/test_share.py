@@ -1,0 +1,70 @@
+"""Which interfaces of a pod an attachment gives: every entry is some attachment's, and of one only."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from k8s_rdma.agent.share import NETWORKS_ANNOTATION, share
+from k8s_rdma.core.options import InterfaceOptions
+from k8s_rdma.core.request import InterfaceRequest, Request
+from k8s_rdma.errors import MalformedError, Reason
+
+MULTUS = {NETWORKS_ANNOTATION: "a, b"}
+
+
+def request(*networks: str) -> Request:
+    return Request(tuple(InterfaceRequest(options=InterfaceOptions(network=network)) for network in networks))
+
+
+@pytest.mark.parametrize(
+    ("networks", "own", "taken", "part"),
+    [
+        ((), "a", (), ()),
+        (("", ""), "a", (), (0, 1)),
+        (("", "a", "b", ""), "a", (), (0, 1, 3)),
+        (("", "a", "b", ""), "b", {0, 1, 3}, (2,)),
+        (("", "a", "b", ""), "b", (), (0, 2, 3)),
+        (("a", "a"), "a", {0}, (1,)),
+        (("b",), "a", (), ()),
+        (("b", "c"), "bc", (), (0, 1)),
+    ],
+)
+def test_share_is_what_names_its_networks_and_what_names_none_and_is_nobodys(
+    networks: tuple[str, ...], own: str, taken: set[int], part: tuple[int, ...]
+) -> None:
+    assert share(request(*networks), own=set(own), taken=set(taken), annotations=MULTUS) == part
+
+
+@pytest.mark.parametrize("annotations", [{}, {NETWORKS_ANNOTATION: ""}, {"other": "x"}])
+def test_network_that_nothing_attaches_the_pod_to_is_refused_by_field(annotations: dict[str, str]) -> None:
+    with pytest.raises(MalformedError) as refused:
+        share(request("", "fabric-b"), own={"net", "fabric-a"}, taken=set(), annotations=annotations)
+    assert refused.value.reason is Reason.MALFORMED_ANNOTATION
+    assert refused.value.message.startswith(
+        "rdma_interfaces_required[1].network: fabric-b is not fabric-a nor net, and the pod has no "
+    )
+
+
+NETWORKS = st.sampled_from(["", "a", "b", "c"])
+
+
+@given(st.lists(NETWORKS, max_size=8), st.lists(st.sampled_from("abc"), min_size=1, max_size=6))
+def test_attachments_one_after_the_other_never_give_one_twice(
+    networks: list[str], attachments: list[str]
+) -> None:
+    """Whatever the order is in which they come, and however often one network does."""
+    asked = request(*networks)
+    given_by: dict[int, str] = {}
+    for network in attachments:
+        part = share(asked, own={network}, taken=given_by.keys(), annotations=MULTUS)
+        assert not given_by.keys() & set(part)
+        given_by |= dict.fromkeys(part, network)
+    for index, network in enumerate(networks):
+        if not network:
+            assert given_by[index] == attachments[0]
+        elif network in attachments:
+            assert given_by[index] == network
+        else:
+            assert index not in given_by
