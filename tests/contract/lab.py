@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Protocol
 import pytest
 
 from k8s_rdma.core.ids import PciAddress
-from k8s_rdma.core.options import LinkState, Setting, VlanProto
+from k8s_rdma.core.options import Setting
 from k8s_rdma.core.rates import EVERY_RATE, RateAbility
-from k8s_rdma.core.step import GiveVf, VfConfig, VfHome, VfRate, VfRef, Vlan
+from k8s_rdma.core.step import GiveVf, VfConfig, VfHome, VfRate, VfRef
+from k8s_rdma.core.vf_config import present_config
 from k8s_rdma.sim.fake_function import VF_DRIVER, FakePf, Interface
 from k8s_rdma.sim.fake_kernel import FakeKernel
 from k8s_rdma.sim.fake_machine import FakeMachine
@@ -23,9 +24,6 @@ PF1 = PciAddress("0000:03:00.1")
 LINK_MBPS = 1000
 FRAME_BYTES = 1000
 """Of a frame that is sent, without the frame check sequence."""
-
-LINK_STATES = {"Follow": LinkState.AUTO, "Up": LinkState.ENABLE, "Down": LinkState.DISABLE}
-"""By the words in which a kernel shows them."""
 
 
 class Lab(Protocol):
@@ -178,14 +176,4 @@ def needs(lab: Lab, setting: Setting) -> None:
 
 def previous_of(lab: Lab, pf: PciAddress, config: VfConfig) -> VfConfig:
     """What is set now of what a configuration sets, by what the kernel shows."""
-    now = state_of(lab, VfRef(pf, config.index))
-    proto = VlanProto.DOT1Q if now.vlan_proto == "N/A" else VlanProto(now.vlan_proto)
-    return VfConfig(
-        index=config.index,
-        mac=None if config.mac is None else now.admin_mac,
-        vlan=None if config.vlan is None else Vlan(now.vlan, now.qos, proto),
-        trust=None if config.trust is None else now.trust == "ON",
-        spoof_check=None if config.spoof_check is None else now.spoof_check == "ON",
-        link_state=None if config.link_state is None else LINK_STATES[now.link_state],
-        guid=None if config.guid is None else now.admin_mac,
-    )
+    return present_config(state_of(lab, VfRef(pf, config.index)), config)

@@ -36,7 +36,7 @@ SHOWN = {
     Setting.GUID: {"admin_mac": "00:11:22:33:44:55:66:77"},
 }
 LATER = {
-    Setting.VLAN: VfConfig(index=1, vlan=Vlan(4094)),
+    Setting.VLAN: VfConfig(index=1, vlan=Vlan(4093)),
     Setting.QOS: VfConfig(index=1, vlan=Vlan(100, 7)),
     Setting.VLAN_PROTO: VfConfig(index=1, vlan=Vlan(100)),
     Setting.MAC: VfConfig(index=1, mac="02:11:22:33:44:66"),

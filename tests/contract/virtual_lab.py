@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from contract.lab import LINK_MBPS, PF0, PF1
-from contract.linux_lab import LinuxLab
+from contract.linux_lab import LinuxLab, run
 from k8s_rdma.core.options import Setting
 from k8s_rdma.core.rates import EVERY_RATE
 from k8s_rdma.linux.netlink.rtnl import Rtnl, named, of_kind
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from k8s_rdma.core.ids import PciAddress
     from k8s_rdma.core.step import NetnsRef
 
+TAKEN = frozenset({Setting.MAC, Setting.MTU, Setting.TRUST, Setting.SPOOF_CHECK, Setting.LINK_STATE})
+VLANS = frozenset({Setting.VLAN})
+
 
 class VirtualLab(LinuxLab):
     """Two virtual PFs in a namespace that this thread is in until `close`."""
@@ -30,7 +33,6 @@ class VirtualLab(LinuxLab):
     pf_names = ("enp3s0f0", "enp3s0f1")
     link_mbps = LINK_MBPS
     rates = EVERY_RATE
-    takes = frozenset[Setting]()
     pf_mtu = 1500
     vf_driver = "veth"
 
@@ -44,6 +46,7 @@ class VirtualLab(LinuxLab):
             self.stack.enter_context(entered(host))
             self.rtnl = self.stack.enter_context(Rtnl())
             self.pfs = [self._create_pf(number, pci) for number, pci in enumerate(self.pcis)]
+            self.takes = VLANS | TAKEN if _bridges_have_vlans(self.rtnl) else TAKEN
             self.kernel = self.another_kernel()
             failed.pop_all()
 
@@ -75,3 +78,11 @@ class VirtualLab(LinuxLab):
         )
         create_pf(pf, self.rtnl)
         return pf
+
+
+def _bridges_have_vlans(rtnl: Rtnl) -> bool:
+    run("ip", "link", "add", "probe", "type", "bridge", "vlan_filtering", "1", check=False)
+    link = rtnl.link("probe")
+    if link is not None:
+        rtnl.delete(link.index, "probe")
+    return link is not None

@@ -108,7 +108,7 @@ def test_queue_has_kind_and_size(control, index, packets, kind):
 
 def test_source_filter_matches_all_six_octets_and_redirects(control, index):
     control.add_ingress(index, "ingress")
-    control.redirect_source(index, MAC, index, "filter")
+    control.redirect(index, index, "filter", priority=1, source=MAC)
     found = shown("tc", "filter", "show", "dev", "a", "ingress")
     assert re.findall(r"match (\S+) at (\S+)", found) == [
         ("02000000/ffffffff", "-8"),

@@ -9,12 +9,13 @@ import pytest
 from contract.linux_lab import needs_namespaces
 from k8s_rdma.linux.netlink.rtnl import Rtnl, named, of_kind
 from k8s_rdma.linux.netlink.socket import NetlinkError
-from k8s_rdma.linux.netlink.traffic_control import HtbClass, TrafficControl
+from k8s_rdma.linux.netlink.traffic_control import HtbClass, Source, TrafficControl
 from k8s_rdma.linux.netns import create_namespace
 
 pytestmark = needs_namespaces
 QDISC = 0x10000
-MAC = "02:00:00:00:00:2a"
+SOURCES = QDISC, 7
+MAC = Source("02:00:00:00:00:2a", 3)
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def ifb():
         index = rtnl.link("q").index
         control = TrafficControl(rtnl.socket)
         control.add_htb(index, QDISC, 0xFFFF, "HTB")
-        control.add_source_table(index, QDISC, "table")
+        control.add_source_table(index, *SOURCES, "table")
         yield control, index
     os.close(namespace)
 
@@ -55,10 +56,10 @@ def test_class_changes_when_set_again(ifb):
 def test_class_goes_once_nothing_is_put_into_it(ifb):
     control, index = ifb
     control.set_class(index, htb(1, 1000, 2000), "class")
-    control.classify_source(index, QDISC, MAC, QDISC | 1, "filter")
+    control.classify_source(index, SOURCES, MAC, QDISC | 1, "filter")
     with pytest.raises(NetlinkError, match="class 1: EBUSY"):
         control.delete_class(index, QDISC | 1, "class 1")
-    control.forget_source(index, QDISC, MAC, "filter")
-    control.forget_source(index, QDISC, MAC, "filter")
+    control.forget_source(index, SOURCES, MAC.node, "filter")
+    control.forget_source(index, SOURCES, MAC.node, "filter")
     control.delete_class(index, QDISC | 1, "class 1")
     assert control.class_rates(index, "classes") == {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 
@@ -62,7 +63,7 @@ def test_port_is_made_anew_when_its_making_was_cut_short(lab):
 
 def test_class_is_made_anew_when_its_making_was_cut_short(lab):
     before = lab.kernel.observe()
-    tc("filter", "del", "dev", "enp3s0f0-tx", "parent", "1:", "handle", "1:1:1", "prio", "1", "u32")
+    tc("filter", "del", "dev", "enp3s0f0-tx", "parent", "1:", "handle", "1:1:2", "prio", "1000", "u32")
     tc("class", "del", "dev", "enp3s0f0-tx", "classid", "1:11")
     assert "1:11 " not in tc("class", "show", "dev", "enp3s0f0-tx")
     assert lab.kernel.observe() == before
@@ -171,7 +172,7 @@ def test_port_says_whose_the_vf_is_while_it_is_away(lab):
     netns = lab.namespace()
     step = give(lab, netns)
     lab.kernel.apply(step)
-    assert lab.rtnl.link("enp3s0f0r1").alias == str(netns.inode)
+    assert json.loads(lab.rtnl.link("enp3s0f0r1").alias) == {"given": netns.inode}
     lab.kernel.apply(step.inverse)
     assert lab.rtnl.link("enp3s0f0r1").alias == ""
 

@@ -7,86 +7,19 @@ at most so much, and a frame sent after another through the same queues arrives 
 from __future__ import annotations
 
 import itertools
-import json
-import re
 import socket
-import subprocess
 import time
 
 import pytest
 
-from contract.lab import PF0, home_of
+from contract.lab import PF0
 from contract.linux_lab import needs_namespaces
 from contract.virtual_lab import VirtualLab
-from k8s_rdma.core.step import ConfigureInterface, GiveVf, SetRates, VfRate, VfRef
-from k8s_rdma.linux.netns import entered
+from k8s_rdma.core.step import GiveVf, SetRates, VfRate, VfRef
 from k8s_rdma.sim.virtual.shaper import BURST
+from sim.vf_pod import EVERYBODY, Pod, dropped_as_forged, frames, octets, vf_class
 
 pytestmark = needs_namespaces
-
-EXPERIMENTAL = 0x88B5
-"""IEEE 802 local experimental ethertype 1: nobody else here sends it."""
-EVERYBODY = "ff:ff:ff:ff:ff:ff"
-DEADLINE_S = 10
-SCHEDULER = "enp3s0f0-tx"
-
-
-class Pod:
-    """A VF in a namespace of its own, up, and a socket for whole frames on it."""
-
-    def __init__(self, lab, index):
-        vf, self.port = VfRef(PF0, index), f"enp3s0f0r{index}"
-        self.home, self.netns = home_of(lab, vf), lab.namespace()
-        lab.kernel.apply(GiveVf(vf=vf, home=self.home, netns=self.netns, ifname="rdma0"))
-        self.socket = self._listen(lab)
-
-    def listen_anew(self, lab):
-        """Forget what was received, and that the interface was down."""
-        self.socket.close()
-        self.socket = self._listen(lab)
-
-    def _listen(self, lab):
-        lab.kernel.apply(ConfigureInterface(netns=self.netns, ifname="rdma0"))
-        with lab.namespaces.existing(self.netns) as namespace, entered(namespace):
-            opened = frames("rdma0")
-        deadline = time.monotonic() + DEADLINE_S
-        while not forwards(self.port):
-            assert time.monotonic() < deadline, f"{self.port} does not forward"
-        return opened
-
-    def send(self, payload, source=None, destination=EVERYBODY):
-        self.socket.send(octets(destination) + octets(source or self.home.mac) + ethertype() + payload)
-
-    def receive_until(self, payload):
-        """Payloads received, up to this one."""
-        received = []
-        while payload not in received:
-            received.append(self.socket.recv(2048)[14:].rstrip(b"\0"))
-        return received
-
-
-def forwards(port):
-    """Whether the bridge knows by now that a port is up; the kernel tells it a moment later."""
-    shown = subprocess.run(
-        ["ip", "-json", "-details", "link", "show", "dev", port], capture_output=True, check=True
-    )
-    return json.loads(shown.stdout)[0]["linkinfo"]["info_slave_data"]["state"] == "forwarding"
-
-
-def frames(ifname):
-    """A socket for whole frames on an interface of the calling thread's namespace."""
-    opened = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(EXPERIMENTAL))
-    opened.bind((ifname, EXPERIMENTAL))
-    opened.settimeout(DEADLINE_S)
-    return opened
-
-
-def octets(mac):
-    return bytes.fromhex(mac.replace(":", ""))
-
-
-def ethertype():
-    return EXPERIMENTAL.to_bytes(2, "big")
 
 
 @pytest.fixture
@@ -114,26 +47,6 @@ def send_on(pod, destination):
         pod.send(bytes(1400), destination=destination)
 
 
-def vf_class(index):
-    """Of a VF's class: bytes sent, packets dropped, tokens."""
-    shown = tc("-s", "class", "show", "dev", SCHEDULER)
-    (found,) = re.findall(
-        rf"class htb 1:{0x10 + index:x} .*?Sent (\d+) bytes.*?dropped (\d+),.*?\n tokens: (-?\d+)",
-        shown,
-        re.DOTALL,
-    )
-    return tuple(map(int, found))
-
-
-def tc(*arguments):
-    return subprocess.run(["tc", *arguments], capture_output=True, text=True, check=True).stdout
-
-
-def dropped_as_forged():
-    (queue,) = json.loads(tc("-json", "-s", "qdisc", "show", "dev", "enp3s0f0-no"))
-    return queue["drops"]
-
-
 def test_frame_with_the_vfs_own_mac_arrives_at_vfs_and_uplink(lab, pods):
     with frames(lab.rtnl.link_at(lab.rtnl.link("up0").peer).name) as wire:
         pods[0].send(b"genuine")
@@ -154,6 +67,17 @@ def test_frame_with_another_source_mac_is_dropped_and_counted(lab, pods, forged)
     pods[0].send(b"genuine")
     assert pods[2].receive_until(b"genuine") == [b"genuine"]
     assert dropped_as_forged() == before + 1
+
+
+@pytest.mark.parametrize("length", range(5))
+def test_frame_is_checked_and_counted_however_short_it_is(pods, length):
+    dropped, before = dropped_as_forged(), vf_class(0)
+    pods[0].send(bytes(length), source="02:11:22:33:44:55")
+    pods[0].send(bytes(length))
+    pods[0].send(b"last")
+    assert pods[2].receive_until(b"last") == [b"", b"last"]
+    assert dropped_as_forged() == dropped + 1
+    assert vf_class(0)[0] >= before[0] + 2 * 14
 
 
 def test_frame_is_dropped_when_the_pod_gave_its_interface_another_mac(lab, pods):

@@ -72,10 +72,11 @@ class Device:
 
 @dataclass(slots=True, kw_only=True)
 class Settings:
-    """What a PF has for a VF besides its rates. guid: of the port; empty on Ethernet."""
+    """What a PF has for a VF besides its rates. guid: of the port; both are empty on Ethernet."""
 
     mac: str
     guid: str = ""
+    node_guid: str = ""
     vlan: Vlan = field(default_factory=lambda: Vlan(0))
     trust: bool = False
     spoof_check: bool = True
@@ -121,7 +122,7 @@ def function_of(pf: FakePf, number: int, index: int) -> Function:
         pci=_vf_pci(pf.pci, index),
         device=Device(name=f"{pf.name}v{index}", mac=_ipoib_address(guid) if infiniband else mac),
         rdma_device=f"{pf.name}r{index}" if pf.rdma else None,
-        settings=Settings(mac=NO_MAC if infiniband else mac, guid=guid if infiniband else ""),
+        settings=Settings(mac=NO_MAC, guid=guid, node_guid=guid) if infiniband else Settings(mac=mac),
     )
 
 

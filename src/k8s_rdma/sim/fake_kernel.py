@@ -247,6 +247,7 @@ def _observe_vf(index: int, function: Function, pf_mtu: int) -> Vf:
         link_state=_LINK_STATES[settings.link_state],
         rdma_device=function.rdma_device if function.is_netdev and function.rdma_place == HOST else None,
         admin_mac=settings.guid or settings.mac,
+        node_guid=settings.node_guid,
         driver=function.driver,
         unusable=_unusable(function),
     )

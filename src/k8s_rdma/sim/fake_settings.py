@@ -5,12 +5,13 @@ Source: Linux `net/core/rtnetlink.c` (do_setvfinfo) and the checks that drivers 
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.options import LinkType, Setting, VlanProto
 from k8s_rdma.core.step import VfRef
 from k8s_rdma.errors import KernelError
+from k8s_rdma.sim.fake_function import HOST
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +32,9 @@ def configure(machine: FakeMachine, step: ConfigureVfs) -> Iterator[None]:
     for config in step.configs:
         _check(machine.pfs[step.pf], config)
     for function, config in zip(functions, step.configs, strict=True):
-        yield from _set(function, config)
+        yield from _set(function, _with_node_guid(config))
+        if config.guid and function.is_netdev and function.device.place == HOST:
+            function.device.mac = function.own_mac()  # bound anew
 
 
 def _set(function: Function, config: VfConfig) -> Iterator[None]:
@@ -42,6 +45,10 @@ def _set(function: Function, config: VfConfig) -> Iterator[None]:
             continue
         yield
         setattr(settings, each.name, value)
+
+
+def _with_node_guid(config: VfConfig) -> VfConfig:
+    return replace(config, node_guid=config.node_guid or config.guid)
 
 
 def _check(pf: FakePf, config: VfConfig) -> None:

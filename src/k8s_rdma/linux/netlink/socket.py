@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 ROUTE, KOBJECT_UEVENT, GENERIC, RDMA = 0, 15, 16, 20
 """The families that are spoken here (NETLINK_*)."""
 
-REQUEST, MULTI, ACK, DUMP_INTR = 0x1, 0x2, 0x4, 0x10
+REQUEST, MULTI, ACK, ECHO, DUMP_INTR = 0x1, 0x2, 0x4, 0x8, 0x10
 DUMP, REPLACE, EXCL, CREATE = 0x300, 0x100, 0x200, 0x400
 """Flags of a message header; those of one value belong to different kinds of request."""
 

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING
 
 from k8s_rdma.linux.netlink.socket import (
     CREATE,
+    ECHO,
     EXCL,
     REPLACE,
     NetlinkError,
     attribute,
     attributes,
     nested,
+    number,
     text,
     u32,
 )
@@ -26,9 +28,9 @@ from k8s_rdma.linux.netlink.socket import (
 if TYPE_CHECKING:
     from k8s_rdma.linux.netlink.socket import NetlinkSocket
 
-_NEWQDISC, _NEWCLASS, _DELCLASS, _GETCLASS, _NEWFILTER, _DELFILTER = 36, 40, 41, 42, 44, 45
+_NEWQDISC, _NEWCLASS, _DELCLASS, _GETCLASS, _NEWFILTER, _DELFILTER, _GETFILTER = 36, 40, 41, 42, 44, 45, 46
 _TCMSG = struct.Struct("=B3xiIII")
-_KIND, _OPTIONS = 1, 2
+_KIND, _OPTIONS, _XSTATS = 1, 2, 4
 
 ROOT = 0xFFFFFFFF
 INGRESS = 0xFFFFFFF1
@@ -38,6 +40,7 @@ _HTB_PARMS, _HTB_INIT, _HTB_RATE64, _HTB_CEIL64 = 1, 2, 6, 7
 _HTB_GLOBAL = struct.Struct("=IIIII")
 _RATE_SPEC = struct.Struct("=BBHhHI")
 _HTB_TAIL = struct.Struct("=IIIII")
+_HTB_XSTATS = struct.Struct("=IIIii")
 _HTB_VERSION, _RATE_TO_QUANTUM = 3, 10
 _ETHERNET = 1
 """TC_LINKLAYER_ETHERNET: spares the rate tables of old."""
@@ -46,7 +49,7 @@ _TICK_NS = 64
 """PSCHED_SHIFT 6, include/net/pkt_sched.h."""
 _MAX_32 = 0xFFFFFFFF
 
-_U32_CLASSID, _U32_HASH, _U32_LINK, _U32_DIVISOR, _U32_SEL, _U32_ACT = 1, 2, 3, 4, 5, 7
+_U32_CLASSID, _U32_HASH, _U32_LINK, _U32_DIVISOR, _U32_SEL, _U32_ACT, _U32_INDEV = 1, 2, 3, 4, 5, 7, 8
 _U32_TERMINAL = 1
 _SELECTOR = struct.Struct("=BBBxHHhh4s")
 _KEY = struct.Struct("=4s4sii")
@@ -71,6 +74,32 @@ class HtbClass:
     ceil: int
     burst: int
     quantum: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClassState:
+    """What a class has: bytes a second, and the time that it may send or, below zero, has overdrawn."""
+
+    rate: int
+    ceil: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A source MAC and a number of its own, 1 to 4095, among those with the same last byte."""
+
+    mac: str
+    number: int
+
+    @property
+    def node(self) -> int:
+        """The handle of the filter for it in its bucket of the table."""
+        return _TABLE | int(self.mac[-2:], 16) << 12 | self.number
+
+
+Place = tuple[int, int]
+"""A filter's: the handle of what it is attached to, and its priority."""
 
 
 class TrafficControl:
@@ -118,37 +147,79 @@ class TrafficControl:
         found = {}
         for body in self._socket.dump(_GETCLASS, _header(index, 0, 0), what):
             _, _, handle, _, _ = _TCMSG.unpack_from(body)
-            options = attributes(attributes(body, _TCMSG.size).get(_OPTIONS, b""))
-            if _HTB_PARMS in options:
-                found[handle] = _rates(options)
+            state = _class_state(body)
+            if state is not None:
+                found[handle] = state.rate, state.ceil
         return found
 
-    def redirect_source(self, index: int, mac: str, to: int, what: str) -> None:
-        """Send what a link receives from this source MAC out of link `to`."""
-        self._filter(index, (INGRESS_FILTERS, 1), _source_selector(mac), _redirect(to), what=what)
+    def class_state(self, index: int, handle: int, what: str) -> ClassState | None:
+        """One HTB class; None when it is not there.
 
-    def redirect_rest(self, index: int, to: int, what: str) -> None:
-        """Send what no filter before this one took out of link `to`."""
-        self._filter(index, (INGRESS_FILTERS, 2), _any_selector(), _redirect(to), what=what)
-
-    def add_source_table(self, index: int, parent: int, what: str) -> None:
-        """A hash table of 256 buckets by a source MAC's last byte, for `classify_source`."""
-        table = _header(index, _TABLE, parent, _info(1)) + text(_KIND, "u32")
-        self._socket.do(_NEWFILTER, table + nested(_OPTIONS, u32(_U32_DIVISOR, 256)), what, CREATE | EXCL)
-        selector = _SELECTOR.pack(0, 0, 1, 0, 0, 0, _SOURCE_MAC_OFFSET + 4, b"\x00\xff\0\0") + _key(0, 0, 0)
-        self._filter(index, (parent, 1), selector, u32(_U32_LINK, _TABLE), what=what)
-
-    def classify_source(self, index: int, parent: int, mac: str, handle: int, what: str) -> None:
-        """Put what has this source MAC into class `handle`."""
-        node = _node(mac)
-        options = (u32(_U32_CLASSID, handle), u32(_U32_HASH, node & _BUCKET))
-        self._filter(index, (parent, 1), _source_selector(mac), *options, what=what, handle=node)
-
-    def forget_source(self, index: int, parent: int, mac: str, what: str) -> None:
-        """Undo `classify_source`; holds when there is nothing to undo."""
-        body = _header(index, _node(mac), parent, _info(1)) + text(_KIND, "u32")
+        The kernel tells whoever listens to changes, and the one who asked only with ECHO
+        (`net/sched/sch_api.c`, tclass_get_notify).
+        """
         try:
-            self._socket.do(_DELFILTER, body, what)
+            return _class_state(self._socket.get(_GETCLASS, _header(index, handle, 0), what, ECHO))
+        except NetlinkError as error:
+            if error.errno == errno.ENOENT:
+                return None
+            raise
+
+    def redirect(self, index: int, to: int, what: str, *, priority: int, source: str = "") -> None:
+        """Send what a link receives out of link `to`; with a source MAC what bears that alone.
+
+        Filters of a lower priority see a frame first.
+        """
+        selector = _source_selector(source) if source else _any_selector()
+        self._filter(index, (INGRESS_FILTERS, priority), selector, _redirect(to), what=what)
+
+    def forget_redirects(self, index: int, what: str, *, priority: int) -> None:
+        """Undo all `redirect` of that priority; holds when there is nothing to undo."""
+        self._delete_filter(_header(index, 0, INGRESS_FILTERS, _info(priority)), what)
+
+    def add_source_table(self, index: int, parent: int, priority: int, what: str) -> None:
+        """A hash table of 256 buckets by a source MAC's last byte, for `classify_source`."""
+        table = _header(index, _TABLE, parent, _info(priority)) + text(_KIND, "u32")
+        self._socket.do(_NEWFILTER, table + nested(_OPTIONS, u32(_U32_DIVISOR, 256)), what, CREATE | EXCL)
+        selector = _SELECTOR.pack(0, 0, 1, 0, 0, 0, _SOURCE_MAC_OFFSET + 4, b"\x00\xff\0\0")
+        selector += _ANY_KEY
+        self._filter(index, (parent, priority), selector, u32(_U32_LINK, _TABLE), what=what)
+
+    def classify_source(self, index: int, place: Place, source: Source, handle: int, what: str) -> None:
+        """Put what has this source MAC into class `handle`."""
+        options = (u32(_U32_CLASSID, handle), u32(_U32_HASH, source.node & _BUCKET))
+        selector = _source_selector(source.mac)
+        self._filter(index, place, selector, *options, what=what, handle=source.node)
+
+    def classified_sources(self, index: int, place: Place, what: str) -> dict[int, int]:
+        """The nodes (`Source.node`) that `classify_source` made, and what class each leads to."""
+        parent, priority = place
+        found = {}
+        for body in self._socket.dump(_GETFILTER, _header(index, 0, parent, _info(priority)), what):
+            _, _, node, _, _ = _TCMSG.unpack_from(body)
+            options = attributes(attributes(body, _TCMSG.size).get(_OPTIONS, b""))
+            if node & _IN_TABLE == _TABLE and _U32_CLASSID in options:
+                found[node] = number(options[_U32_CLASSID])
+        return found
+
+    def forget_source(self, index: int, place: Place, node: int, what: str) -> None:
+        """Undo `classify_source`; holds when there is nothing to undo."""
+        parent, priority = place
+        self._delete_filter(_header(index, node, parent, _info(priority)), what)
+
+    def classify_port(self, index: int, place: Place, port: str, handle: int, what: str) -> None:
+        """Put what came in by link `port` into class `handle`, whatever it is."""
+        options = (u32(_U32_CLASSID, handle), text(_U32_INDEV, port))
+        self._filter(index, place, _any_selector(), *options, what=what)
+
+    def forget_port(self, index: int, place: Place, what: str) -> None:
+        """Undo `classify_port`; holds when there is nothing to undo."""
+        parent, priority = place
+        self._delete_filter(_header(index, 0, parent, _info(priority)), what)
+
+    def _delete_filter(self, header: bytes, what: str) -> None:
+        try:
+            self._socket.do(_DELFILTER, header + text(_KIND, "u32"), what)
         except NetlinkError as error:
             if error.errno != errno.ENOENT:
                 raise
@@ -160,7 +231,7 @@ class TrafficControl:
         self._socket.do(_NEWQDISC, body, what, CREATE | REPLACE)
 
     def _filter(
-        self, index: int, place: tuple[int, int], selector: bytes, *options: bytes, what: str, handle: int = 0
+        self, index: int, place: Place, selector: bytes, *options: bytes, what: str, handle: int = 0
     ) -> None:
         """A u32 filter at (parent, priority)."""
         parent, priority = place
@@ -172,13 +243,8 @@ class TrafficControl:
 _TABLE = 0x00100000
 """The first u32 hash table that is not the root one."""
 
-_BUCKET = 0xFFFFF000
-"""The part of a u32 filter's handle that names table and bucket; the rest is its place in there."""
-
-
-def _node(mac: str) -> int:
-    """The handle of the filter for a source MAC in its bucket of the table."""
-    return _TABLE | int(mac[-2:], 16) << 12 | 1
+_BUCKET, _IN_TABLE = 0xFFFFF000, 0xFFF00000
+"""The parts of a u32 filter's handle that name table and bucket, and the table alone."""
 
 
 def _header(index: int, handle: int, parent: int, info: int = 0) -> bytes:
@@ -196,6 +262,16 @@ def _ticks(burst: int, rate: int) -> int:
 
 def _rate_spec(rate: int) -> bytes:
     return _RATE_SPEC.pack(0, _ETHERNET, 0, 0, 0, min(rate, _MAX_32))
+
+
+def _class_state(body: bytes) -> ClassState | None:
+    """None for a class of another kind than HTB's."""
+    found = attributes(body, _TCMSG.size)
+    options = attributes(found.get(_OPTIONS, b""))
+    if _HTB_PARMS not in options:
+        return None
+    tokens = _HTB_XSTATS.unpack_from(found[_XSTATS])[3] if _XSTATS in found else 0
+    return ClassState(*_rates(options), tokens)
 
 
 def _rates(options: dict[int, bytes]) -> tuple[int, int]:
@@ -216,11 +292,15 @@ def _source_selector(mac: str) -> bytes:
 
 
 def _any_selector() -> bytes:
-    return _SELECTOR.pack(_U32_TERMINAL, 0, 1, 0, 0, 0, 0, bytes(4)) + _key(0, 0, 0)
+    return _SELECTOR.pack(_U32_TERMINAL, 0, 1, 0, 0, 0, 0, bytes(4)) + _ANY_KEY
 
 
 def _key(value: int, mask: int, offset: int) -> bytes:
     return _KEY.pack(mask.to_bytes(4, "big"), value.to_bytes(4, "big"), offset, 0)
+
+
+_ANY_KEY = _key(0, 0, _SOURCE_MAC_OFFSET)
+"""Matches every frame: also where it matches no bit, it must lie in the frame, which may have no payload."""
 
 
 def _redirect(to: int) -> bytes:

@@ -8,14 +8,16 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.kernel import Hardware, PfState, Unreadable, Vf, VfCounters
-from k8s_rdma.core.rate_check import check_rates
-from k8s_rdma.core.rates import EVERY_RATE
+from k8s_rdma.core.options import LinkState, VlanProto
 from k8s_rdma.core.step import (
+    BindVf,
     BringHome,
     ClearInterface,
     ConfigureInterface,
+    ConfigureVfs,
     GiveVf,
     SetRates,
+    UnbindVf,
     VfRate,
     VfRef,
 )
@@ -29,6 +31,9 @@ from k8s_rdma.linux.pod_interface import clear, configure
 from k8s_rdma.linux.pod_look import interfaces_in
 from k8s_rdma.sim.virtual.moves import Moves
 from k8s_rdma.sim.virtual.pf import DEFAULT_MTU, revive_vf
+from k8s_rdma.sim.virtual.port import state_of
+from k8s_rdma.sim.virtual.rates import Rates
+from k8s_rdma.sim.virtual.settings import Settings, takes
 from k8s_rdma.sim.virtual.shaper import Shaper
 from k8s_rdma.sim.virtual.topology import VirtualPf, pf_of, pfs_among, require
 
@@ -39,8 +44,11 @@ if TYPE_CHECKING:
     from k8s_rdma.core.step import NetnsRef, Step
     from k8s_rdma.linux.netlink.rtnl import Link
     from k8s_rdma.linux.netns import Namespaces
+    from k8s_rdma.sim.virtual.port import PortState
 
-DRIVER = "virtual"
+DRIVER, VF_DRIVER = "virtual", "veth"
+
+_LINK_STATES = {LinkState.AUTO: "Follow", LinkState.ENABLE: "Up", LinkState.DISABLE: "Down"}
 
 
 class VirtualSriov:
@@ -53,7 +61,8 @@ class VirtualSriov:
         self._host = current_namespace()
         self._open.callback(os.close, self._host)
         self._rtnl = self._open.enter_context(Rtnl())
-        self._shaper = Shaper(self._rtnl)
+        shaper = Shaper(self._rtnl)
+        self._rates, self._settings = Rates(shaper), Settings(self._rtnl, shaper)
         self._moves = Moves(self._rtnl, self._host, namespaces)
         self._pfs = pfs_among(self._rtnl.links())
         self._watches: list[Changes] = []
@@ -77,13 +86,15 @@ class VirtualSriov:
                 self._moves.give(self._pf(step.vf), step)
             case BringHome():
                 self._moves.bring_home(self._pf(step.vf), step)
-            case ConfigureInterface():
-                with self._namespaces.existing(step.netns) as namespace:
-                    configure(step, namespace)
-            case ClearInterface():
-                with self._namespaces.opened(step.netns) as namespace:
-                    if namespace is not None:
-                        clear(step, namespace)
+            case ConfigureVfs():
+                self._configure_vfs(step)
+            case BindVf():
+                msg = f"{_words(step.vf)}: {step.driver}: it is no PCI function, only the kernel drives it"
+                raise KernelError(msg)
+            case UnbindVf():
+                self._pf(step.vf)
+            case ConfigureInterface() | ClearInterface():
+                self._change_interface(step)
 
     def namespace_alive(self, netns: NetnsRef) -> bool:
         """Whether that very namespace still exists."""
@@ -154,7 +165,7 @@ class VirtualSriov:
             unreadable.append(Unreadable(f"PF {pf.pci}", f"links that {pf.name} is made of are missing"))
             return None
         try:
-            rates = self._rates(pf, scheduler)
+            rates = self._rates.of_all(pf, scheduler.index)
         except KernelError as error:
             unreadable.append(Unreadable(f"PF {pf.pci}", f"rates: {error}"))
             return None
@@ -164,8 +175,10 @@ class VirtualSriov:
             pci=pf.pci,
             link_mbps=pf.link_mbps if _connects(uplink, links.get(pf.name)) else None,
             driver=DRIVER,
+            mtu=uplink.mtu if uplink else DEFAULT_MTU,
+            takes=takes(pf),
             vfs=tuple(
-                _vf(pf, index, rates.get(index, VfRate(index)), _at_home(port, here))
+                _vf(pf, index, rates[index], state_of(port), _at_home(port, here))
                 for index, port in enumerate(ports)
                 if port is not None
             ),
@@ -174,33 +187,24 @@ class VirtualSriov:
     # Steps
 
     def _set_rates(self, step: SetRates) -> None:
-        if not step.rates:
+        if step.rates:
+            pf = self._pf(VfRef(step.pf, step.rates[0].index))
+            self._rates.set(pf, self._named(pf.scheduler_name).index, step)
+
+    def _configure_vfs(self, step: ConfigureVfs) -> None:
+        if step.configs:
+            self._settings.configure(self._pf(VfRef(step.pf, step.configs[0].index)), step)
+
+    def _change_interface(self, step: ConfigureInterface | ClearInterface) -> None:
+        if isinstance(step, ConfigureInterface):
+            with self._namespaces.existing(step.netns) as namespace:
+                configure(step, namespace)
             return
-        pf = self._pf(VfRef(step.pf, step.rates[0].index))
-        scheduler = self._named(pf.scheduler_name)
-        before = self._rates(pf, scheduler)
-        for rate in step.rates:
-            require({pf.pci: pf}, VfRef(step.pf, rate.index))
-        check_rates(step, ability=EVERY_RATE, link_mbps=pf.link_mbps, before=before)
-        for rate in step.rates:
-            if before[rate.index] != rate:
-                self._shaper.set_rate(pf, scheduler.index, rate, before[rate.index])
-        after = self._shaper.rates(pf, scheduler.index)
-        for rate in step.rates:
-            if after.get(rate.index) != rate:
-                msg = f"{_words(VfRef(step.pf, rate.index))}: read back {after.get(rate.index)}, set {rate}"
-                raise KernelError(msg)
+        with self._namespaces.opened(step.netns) as found:
+            if found is not None:
+                clear(step, found)
 
     # What is there
-
-    def _rates(self, pf: VirtualPf, scheduler: Link) -> dict[int, VfRate]:
-        """What is programmed; a class whose making was cut short is made anew without rates first."""
-        found = self._shaper.rates(pf, scheduler.index)
-        for index in range(pf.vfs):
-            if index not in found:
-                found[index] = VfRate(index)
-                self._shaper.set_rate(pf, scheduler.index, found[index], None)
-        return found
 
     def _pf(self, vf: VfRef) -> VirtualPf:
         known = self._pfs.get(vf.pf)
@@ -218,7 +222,9 @@ class VirtualSriov:
 
 
 def _whole(port: Link | None) -> bool:
-    return port is not None and (port.up or port.peer_elsewhere is not None)
+    return port is not None and (
+        port.up or port.peer_elsewhere is not None or state_of(port).link_state is LinkState.DISABLE
+    )
 
 
 def _connects(uplink: Link | None, bridge: Link | None) -> bool:
@@ -236,16 +242,23 @@ def _at_home(port: Link, here: Mapping[int, Link]) -> Link | None:
     return here.get(port.peer) if port.peer_elsewhere is None else None
 
 
-def _vf(pf: VirtualPf, index: int, rate: VfRate, netdev: Link | None) -> Vf:
+def _vf(pf: VirtualPf, index: int, rate: VfRate, state: PortState, netdev: Link | None) -> Vf:
+    mac = pf.mac_of(index, state)
     return Vf(
         index=index,
         pci=pf.vf_pci(index),
         netdev=netdev.name if netdev else None,
-        mac=pf.vf_mac(index),
+        mac=mac,
         mtu=netdev.mtu if netdev else DEFAULT_MTU,
         min_tx_rate_mbps=rate.min_tx_rate_mbps,
         max_tx_rate_mbps=rate.max_tx_rate_mbps,
-        spoof_check="ON",
+        vlan=state.vlan,
+        vlan_proto=VlanProto.DOT1Q if state.vlan else "N/A",
+        spoof_check="ON" if state.spoof_check else "OFF",
+        trust="ON" if state.trust else "OFF",
+        link_state=_LINK_STATES[state.link_state],
+        admin_mac=mac,
+        driver=VF_DRIVER,
     )
 
 

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from k8s_rdma.core.kernel import NameTakenError
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.netlink.rtnl import Rtnl, in_namespace, named, with_alias, with_mac, with_mtu
 from k8s_rdma.linux.pod_interface import make_bare
 from k8s_rdma.sim.virtual.pf import revive_vf
+from k8s_rdma.sim.virtual.port import alias_of, state_of
 
 if TYPE_CHECKING:
     from k8s_rdma.core.step import BringHome, GiveVf, VfHome, VfRef
     from k8s_rdma.linux.netlink.rtnl import Link
     from k8s_rdma.linux.netns import Namespaces
     from k8s_rdma.sim.virtual.topology import VirtualPf
+
+MIN_MTU = 68
+"""ETH_MIN_MTU, `include/uapi/linux/if_ether.h`."""
 
 
 class Moves:
@@ -33,7 +39,10 @@ class Moves:
     def give(self, pf: VirtualPf, step: GiveVf) -> None:
         """Make a VF be in a namespace under a name."""
         port = self._port(pf, step.vf.index)
+        self._check_mtu(pf, step)
         with self._namespaces.existing(step.netns) as namespace:
+            if step.mtu not in (None, port.mtu):
+                self._rtnl.change(port.index, f"{port.name}: MTU {step.mtu}", with_mtu(step.mtu or 0))
             what = f"{_words(step)}: move to {step.netns.path} as {step.ifname}"
             if port.peer_elsewhere is not None:
                 self._rename(port, step, namespace)
@@ -43,8 +52,8 @@ class Moves:
                 if there.link(step.ifname) is not None:
                     msg = f"{what}: that name is taken there"
                     raise KernelError(msg)
-            self._rtnl.change(port.index, f"{port.name}: alias", with_alias(str(step.netns.inode)))
-            self._rtnl.change(port.peer, what, in_namespace(namespace), named(step.ifname))
+            self._say_given(port, step.netns.inode)
+            self._rtnl.change(port.peer, what, in_namespace(namespace), named(step.ifname), *_wanted(step))
 
     def bring_home(self, pf: VirtualPf, step: BringHome) -> None:
         """Make a VF be at home as it was, from wherever it is unless it serves another namespace."""
@@ -55,8 +64,9 @@ class Moves:
         if port.peer_elsewhere is None:
             self._tidy(port, step.home)
             return
-        given = port.alias == str(step.netns.inode)
-        if port.alias and not given:
+        holder = state_of(port).given
+        given = holder == step.netns.inode
+        if holder and not given:
             return
         with self._namespaces.opened(step.netns) as namespace:
             if namespace is not None and port.peer_elsewhere == self._rtnl.number_of(namespace):
@@ -86,6 +96,8 @@ class Moves:
                 what = f"{_words(step)}: rename to {step.ifname} in {step.netns.path}"
                 there.change(port.peer, f"{what}: down", up=False)  # Linux before 6.2 renames no other
                 there.change(port.peer, what, named(step.ifname))
+            if found is None or (step.mac or found.mac, step.mtu or found.mtu) != (found.mac, found.mtu):
+                there.change(port.peer, f"{_words(step)}: MAC and MTU in {step.netns.path}", *_wanted(step))
 
     def _fetch(self, port: Link, step: BringHome, namespace: int) -> None:
         """Move a VF here from a pod's namespace."""
@@ -103,8 +115,23 @@ class Moves:
             self._require_free(home.name, what)
         if (found.name, found.mac, found.mtu) != (home.name, home.mac, home.mtu):
             self._rtnl.change(found.index, what, named(home.name), with_mac(home.mac), with_mtu(home.mtu))
-        if port.alias:
-            self._rtnl.change(port.index, f"{port.name}: alias", with_alias(""))
+        if port.mtu != home.mtu:
+            self._rtnl.change(port.index, f"{port.name}: MTU {home.mtu}", with_mtu(home.mtu))
+        if state_of(port).given:
+            self._say_given(port, 0)
+
+    def _say_given(self, port: Link, inode: int) -> None:
+        state = msgspec.structs.replace(state_of(port), given=inode)
+        self._rtnl.change(port.index, f"{port.name}: alias", with_alias(alias_of(state)))
+
+    def _check_mtu(self, pf: VirtualPf, step: GiveVf) -> None:
+        if step.mtu is None:
+            return
+        uplink = self._rtnl.link(pf.uplink)
+        most = uplink.mtu if uplink else 0
+        if not MIN_MTU <= step.mtu <= most:
+            msg = f"{_words(step)}: MTU {step.mtu}: it takes {MIN_MTU} to {most}, its uplink's"
+            raise KernelError(msg)
 
     def _revive(self, pf: VirtualPf, step: BringHome) -> None:
         self._require_free(step.home.name, f"{_words(step)}: made anew as {step.home.name}")
@@ -128,6 +155,12 @@ class Moves:
             msg = f"VF {index} of PF {pf.pci}: died with a namespace, and is not made anew yet"
             raise KernelError(msg)
         return link
+
+
+def _wanted(step: GiveVf) -> tuple[bytes, ...]:
+    """What a VF shall be in the pod beside its name."""
+    mac = () if step.mac is None else (with_mac(step.mac),)
+    return mac if step.mtu is None else (*mac, with_mtu(step.mtu))
 
 
 def _words(step: GiveVf | BringHome) -> str:

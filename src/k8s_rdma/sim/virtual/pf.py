@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.step import VfHome
 from k8s_rdma.errors import KernelError
+from k8s_rdma.linux.netlink.bridge_vlans import vlan_bridge
 from k8s_rdma.linux.netlink.rtnl import (
     Rtnl,
     enslaved_to,
@@ -17,9 +20,10 @@ from k8s_rdma.linux.netlink.rtnl import (
     with_mtu,
     without_link_local,
 )
-from k8s_rdma.linux.netlink.socket import nested, u32
+from k8s_rdma.linux.netlink.socket import NetlinkError, nested, u32
+from k8s_rdma.sim.virtual.port import PortState
 from k8s_rdma.sim.virtual.shaper import Shaper
-from k8s_rdma.sim.virtual.topology import alias_of, check, is_pf_mac, pf_of, pfs_among
+from k8s_rdma.sim.virtual.topology import NO_VLAN, alias_of, check, is_pf_mac, pf_of, pfs_among
 
 if TYPE_CHECKING:
     from k8s_rdma.linux.netlink.rtnl import Link
@@ -50,7 +54,7 @@ def create_pf(pf: VirtualPf, rtnl: Rtnl) -> None:
         raise KernelError(msg)
     destroy_pf(pf, rtnl)
     uplink = _free_uplink(pf, rtnl)
-    rtnl.create(f"create bridge {pf.name}", named(pf.name), with_mac(pf.mac), of_kind("bridge"))
+    pf = _create_bridge(pf, rtnl)
     try:
         _build(pf, rtnl, uplink)
     except KernelError:
@@ -80,7 +84,10 @@ def destroy_pf(pf: VirtualPf, rtnl: Rtnl) -> None:
 
 
 def revive_vf(pf: VirtualPf, index: int, rtnl: Rtnl, home: VfHome | None = None) -> None:
-    """Make a VF anew, at home and down; its rates are where they were. What is left of it goes first."""
+    """Make a VF anew, at home and down; its rates are where they were, its settings those of every new VF.
+
+    What is left of it goes first.
+    """
     remains = rtnl.link(pf.port_name(index))
     if remains is not None:
         rtnl.delete(remains.index, f"destroy {pf.port_name(index)}")
@@ -89,7 +96,8 @@ def revive_vf(pf: VirtualPf, index: int, rtnl: Rtnl, home: VfHome | None = None)
         msg = f"virtual PF {pf.name}: gone"
         raise KernelError(msg)
     home = home or VfHome(name=pf.vf_name(index), mac=pf.vf_mac(index), mtu=DEFAULT_MTU)
-    _create_vf(pf, index, home, rtnl, bridge)
+    made = _create_vf(pf, index, home, rtnl, bridge)
+    Shaper(rtnl).admit(pf, index, made.index, PortState())
 
 
 def _unfinished(link: Link) -> bool:
@@ -118,6 +126,19 @@ def _free_uplink(pf: VirtualPf, rtnl: Rtnl) -> Link:
     return uplink
 
 
+def _create_bridge(pf: VirtualPf, rtnl: Rtnl) -> VirtualPf:
+    """The PF as it can be: with VLANs where the kernel's bridges have them."""
+    what = f"create bridge {pf.name}"
+    try:
+        rtnl.create(what, named(pf.name), with_mac(pf.mac), vlan_bridge(NO_VLAN))
+    except NetlinkError as error:
+        if error.errno != errno.EOPNOTSUPP:
+            raise
+        rtnl.create(what, named(pf.name), with_mac(pf.mac), of_kind("bridge"))
+        return replace(pf, vlans=False)
+    return replace(pf, vlans=True)
+
+
 def _build(pf: VirtualPf, rtnl: Rtnl, uplink: Link) -> None:
     bridge = rtnl.link(pf.name)
     for name in _ifb_names(pf):
@@ -140,11 +161,12 @@ def _build(pf: VirtualPf, rtnl: Rtnl, uplink: Link) -> None:
     rtnl.change(bridge.index, f"{pf.name}: alias, up", with_alias(alias_of(pf)), up=True)
 
 
-def _create_vf(pf: VirtualPf, index: int, home: VfHome, rtnl: Rtnl, bridge: Link) -> None:
+def _create_vf(pf: VirtualPf, index: int, home: VfHome, rtnl: Rtnl, bridge: Link) -> Link:
     port = pf.port_name(index)
     peer = nested(_VETH_PEER, bytes(16), named(home.name), with_mac(home.mac), with_mtu(home.mtu))
     veth = of_kind("veth", nested(_INFO_DATA, peer))
-    rtnl.create(f"create VF {index} of {pf.name}", named(port), enslaved_to(bridge.index), veth)
+    what = f"create VF {index} of {pf.name}"
+    rtnl.create(what, named(port), enslaved_to(bridge.index), with_mtu(home.mtu), veth)
     made = rtnl.link(port)
     if made is None:
         msg = f"virtual PF {pf.name}: port {port} vanished while it was made"
@@ -152,3 +174,4 @@ def _create_vf(pf: VirtualPf, index: int, home: VfHome, rtnl: Rtnl, bridge: Link
     Shaper(rtnl).police(pf, index, made.index)
     rtnl.change(made.index, f"{port}: no address of its own", without_link_local())
     rtnl.change(made.index, f"{port}: up", up=True)
+    return made

@@ -5,7 +5,7 @@
     transmit      IFB `enp1s0f0-tx`: whatever VFs send goes through its HTB, then to the bridge
     forged MACs   IFB `enp1s0f0-no`: a queue that holds nothing
 
-A port's alias names the namespace (its inode) that the VF was given to; it is empty while the VF is home.
+A port's alias tells which namespace (its inode) the VF was given to and what is set for it (`virtual.port`).
 A bridge that is down and has no alias yet is a PF whose making was cut short.
 """
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from k8s_rdma.core.step import VfRef
     from k8s_rdma.linux.netlink.rtnl import Link
+    from k8s_rdma.sim.virtual.port import PortState
 
 MAX_VFS = 256
 """The last byte of a VF's MAC is its index."""
@@ -36,13 +37,19 @@ MAX_NAME = 10
 DEFAULT_LINK_MBPS = 1000
 """What two cores can fill."""
 
+NO_VLAN = 4094
+"""Of the bridge, for frames that have none: a port is in one always. No VF can have this one."""
+
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{MAX_NAME - 1}}}")
 _BASE_MAC = re.compile(r"[0-9a-f][02468ace](:[0-9a-f]{2}){4}:00")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VirtualPf:
-    """A virtual PF. base_mac: of VF 0; the index of another VF is added to its last byte."""
+    """A virtual PF. base_mac: of VF 0; the index of another VF is added to its last byte.
+
+    vlans: whether its bridge keeps VLANs apart, which not every kernel's can.
+    """
 
     name: str
     pci: PciAddress
@@ -50,6 +57,7 @@ class VirtualPf:
     vfs: int
     link_mbps: int = DEFAULT_LINK_MBPS
     base_mac: str
+    vlans: bool = field(default=False, compare=False)
 
     def vf_name(self, index: int) -> str:
         """The VF's netdev at home."""
@@ -70,8 +78,12 @@ class VirtualPf:
         return f"{self.name}-no"
 
     def vf_mac(self, index: int) -> str:
-        """The VF's MAC address."""
+        """The MAC address that the VF is made with."""
         return f"{self.base_mac[:-2]}{index:02x}"
+
+    def mac_of(self, index: int, state: PortState) -> str:
+        """The MAC address that its frames must bear."""
+        return state.mac or self.vf_mac(index)
 
     @property
     def mac(self) -> str:
@@ -98,6 +110,7 @@ class _Alias(msgspec.Struct, frozen=True, kw_only=True):
     vfs: int
     link_mbps: int
     base_mac: str
+    vlans: bool = False
 
 
 _decoder = msgspec.json.Decoder(_Alias)
@@ -128,7 +141,14 @@ def check(pf: VirtualPf) -> None:
 
 def alias_of(pf: VirtualPf) -> str:
     """What its bridge's alias says."""
-    alias = _Alias(pci=pf.pci, uplink=pf.uplink, vfs=pf.vfs, link_mbps=pf.link_mbps, base_mac=pf.base_mac)
+    alias = _Alias(
+        pci=pf.pci,
+        uplink=pf.uplink,
+        vfs=pf.vfs,
+        link_mbps=pf.link_mbps,
+        base_mac=pf.base_mac,
+        vlans=pf.vlans,
+    )
     return msgspec.json.encode(alias).decode()
 
 
@@ -148,6 +168,7 @@ def pf_of(link: Link) -> VirtualPf | None:
         vfs=alias.vfs,
         link_mbps=alias.link_mbps,
         base_mac=alias.base_mac,
+        vlans=alias.vlans,
     )
 
 

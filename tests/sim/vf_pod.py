@@ -1,0 +1,108 @@
+"""Pods on virtual functions that send and receive whole frames, and what the PF counts of them."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import subprocess
+import time
+
+from contract.lab import PF0, home_of
+from k8s_rdma.core.step import ConfigureInterface, GiveVf, VfRef
+from k8s_rdma.linux.netns import entered
+
+EXPERIMENTAL = 0x88B5
+"""IEEE 802 local experimental ethertype 1: nobody else here sends it."""
+EVERYBODY = "ff:ff:ff:ff:ff:ff"
+DEADLINE_S = 10
+SCHEDULER = "enp3s0f0-tx"
+
+
+class Pod:
+    """A VF in a namespace of its own, up, and a socket for whole frames on it."""
+
+    def __init__(self, lab, index):
+        vf, netns = VfRef(PF0, index), lab.namespace()
+        home = home_of(lab, vf)
+        lab.kernel.apply(GiveVf(vf=vf, home=home, netns=netns, ifname="rdma0"))
+        self._begin(lab, index, netns, home)
+
+    @classmethod
+    def in_namespace(cls, lab, index, netns, home):
+        """One on a VF that was given already."""
+        self = cls.__new__(cls)
+        self._begin(lab, index, netns, home)
+        return self
+
+    def _begin(self, lab, index, netns, home):
+        self.port, self.netns, self.home = f"enp3s0f0r{index}", netns, home
+        self.socket = self._listen(lab)
+
+    def listen_anew(self, lab):
+        """Forget what was received, and that the interface was down."""
+        self.socket.close()
+        self.socket = self._listen(lab)
+
+    def _listen(self, lab):
+        lab.kernel.apply(ConfigureInterface(netns=self.netns, ifname="rdma0"))
+        with lab.namespaces.existing(self.netns) as namespace, entered(namespace):
+            opened = frames("rdma0")
+        deadline = time.monotonic() + DEADLINE_S
+        while not forwards(self.port):
+            assert time.monotonic() < deadline, f"{self.port} does not forward"
+        return opened
+
+    def send(self, payload, source=None, destination=EVERYBODY):
+        self.socket.send(octets(destination) + octets(source or self.home.mac) + ethertype() + payload)
+
+    def receive_until(self, payload):
+        """Payloads received, up to this one."""
+        received = []
+        while payload not in received:
+            received.append(self.socket.recv(2048)[14:].rstrip(b"\0"))
+        return received
+
+
+def forwards(port):
+    """Whether the bridge knows by now that a port is up; the kernel tells it a moment later."""
+    shown = subprocess.run(
+        ["ip", "-json", "-details", "link", "show", "dev", port], capture_output=True, check=True
+    )
+    return json.loads(shown.stdout)[0]["linkinfo"]["info_slave_data"]["state"] == "forwarding"
+
+
+def frames(ifname):
+    """A socket for whole frames on an interface of the calling thread's namespace."""
+    opened = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(EXPERIMENTAL))
+    opened.bind((ifname, EXPERIMENTAL))
+    opened.settimeout(DEADLINE_S)
+    return opened
+
+
+def octets(mac):
+    return bytes.fromhex(mac.replace(":", ""))
+
+
+def ethertype():
+    return EXPERIMENTAL.to_bytes(2, "big")
+
+
+def vf_class(index):
+    """Of a VF's class: bytes sent, packets dropped, tokens."""
+    shown = tc("-s", "class", "show", "dev", SCHEDULER)
+    (found,) = re.findall(
+        rf"class htb 1:{0x10 + index:x} .*?Sent (\d+) bytes.*?dropped (\d+),.*?\n tokens: (-?\d+)",
+        shown,
+        re.DOTALL,
+    )
+    return tuple(map(int, found))
+
+
+def tc(*arguments):
+    return subprocess.run(["tc", *arguments], capture_output=True, text=True, check=True).stdout
+
+
+def dropped_as_forged():
+    (queue,) = json.loads(tc("-json", "-s", "qdisc", "show", "dev", "enp3s0f0-no"))
+    return queue["drops"]
