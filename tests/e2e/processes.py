@@ -30,7 +30,7 @@ class NodeProcesses:
     """A directory for all that they keep, and what is started there; subclasses make the PFs.
 
     plugins: directories with the reference CNI plugins. shim: our executable. deadline_s: for a process to
-    begin or to end, and for whatever is waited for.
+    begin or to end, and for whatever is waited for. settings: more of the agent's configuration.
     """
 
     pristine: dict[str, Any]
@@ -41,8 +41,11 @@ class NodeProcesses:
         # Not pytest's own directory: the path of a Unix socket has 107 bytes.
         self.directory = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="k8srdma-")))
         self.agent: subprocess.Popen[bytes] | None = None
+        self.settings: dict[str, object] = {}
         self.cni_path = [shim.parent, *map(Path, plugins.split(":"))]
         self.deadline_s = deadline_s
+        self.enter: list[str] = []
+        """What runs a process elsewhere, such as `nsenter` with its options."""
 
     def __enter__(self) -> Self:
         return self
@@ -82,7 +85,7 @@ class NodeProcesses:
 
     def start_agent(self) -> None:
         """Start it; it serves when this returns."""
-        self.agent = self.start("agent", self.config("agent", self.document()))
+        self.agent = self.start("agent", self.config("agent", self.document() | self.settings))
         self.wait("the agent", lambda: self.try_report() is not None)
 
     def start(self, command: str, config: Path, *, user: int | None = None) -> subprocess.Popen[bytes]:
@@ -93,7 +96,7 @@ class NodeProcesses:
         drop = {} if user is None else {"user": user, "group": user, "extra_groups": ()}
         with (self.directory / f"{command}.log").open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "k8s_rdma", command, "--config", str(config)],
+                [*self.enter, sys.executable, "-m", "k8s_rdma", command, "--config", str(config)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

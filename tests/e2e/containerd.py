@@ -1,0 +1,181 @@
+"""Debian's containerd and runc with an image made here, in a mount namespace of their own.
+
+What they keep in `/run` goes with that namespace; what else they leave (processes, cgroups) is taken away.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import secrets
+import signal
+import subprocess
+import tarfile
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from e2e.cri import CriError, CriRuntime
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+IMAGE = "docker.io/local/pause:1"
+PAUSE = b"#include <unistd.h>\nint main(void) { for (;;) pause(); }\n"
+CGROUPS = Path("/sys/fs/cgroup")
+
+START = 'mount -t tmpfs tmpfs /run && exec containerd --config "$0"'
+CONFIG = """
+version = 2
+root = "{directory}/root"
+state = "{directory}/state"
+disabled_plugins = ["io.containerd.internal.v1.opt"]
+[grpc]
+  address = "{directory}/containerd.sock"
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "{image}"
+  restrict_oom_score_adj = true
+  disable_apparmor = true
+  [plugins."io.containerd.grpc.v1.cri".containerd]
+    snapshotter = "native"
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = "{directory}/bin"
+    conf_dir = "{directory}/net.d"
+"""
+
+
+class Containerd:
+    """Runs while the block lasts, in the caller's network namespace.
+
+    directory: where it keeps everything. plugins: directories of CNI plugins.
+    CriError when it does not start.
+    """
+
+    def __init__(self, directory: Path, *, plugins: Sequence[Path], deadline_s: float) -> None:
+        self._directory, self._deadline_s = directory, deadline_s
+        self._cgroup = f"/k8srdma-{secrets.token_hex(4)}"
+        for name in ("bin", "net.d"):
+            (directory / name).mkdir(parents=True)
+        for plugin in (plugin for path in reversed(plugins) if path.is_dir() for plugin in path.iterdir()):
+            link = directory / "bin" / plugin.name
+            link.unlink(missing_ok=True)
+            link.symlink_to(plugin)
+        self._config = directory / "config.toml"
+        self._config.write_text(CONFIG.format(directory=directory, image=IMAGE))
+        self.socket = directory / "containerd.sock"
+        self.cri = CriRuntime(self.socket, cgroup_parent=self._cgroup, deadline_s=deadline_s)
+
+    @property
+    def entering(self) -> list[str]:
+        """What runs a program where the sandboxes' namespaces are to be seen."""
+        return ["nsenter", f"--mount=/proc/{self._process.pid}/ns/mnt"]
+
+    def use(self, conflist: Path) -> None:
+        """Take this network for the sandboxes to come."""
+        staging = self._directory / "net.d" / ".new"
+        staging.write_text(conflist.read_text())
+        staging.replace(self._directory / "net.d" / "10-net.conflist")
+
+    def log(self) -> str:
+        return (self._directory / "log").read_text()
+
+    def __enter__(self) -> Self:
+        with (self._directory / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                ["unshare", "--mount", "bash", "-c", START, str(self._config)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        try:
+            self._wait_until_it_serves()
+            self._import_image()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(CriError, OSError):
+            for sandbox in self.cri.list_sandboxes():
+                self.cri.stop_sandbox(sandbox)
+                self.cri.remove_sandbox(sandbox)
+        left = [pid for pid in self._processes() if pid != self._process.pid]
+        self._process.kill()
+        self._process.wait(self._deadline_s)
+        for pid in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._remove_cgroups()
+
+    def _wait_until_it_serves(self) -> None:
+        end = time.monotonic() + self._deadline_s
+        while True:
+            with suppress(CriError, OSError):
+                self.cri.list_sandboxes()
+                return
+            if self._process.poll() is not None or time.monotonic() > end:
+                raise CriError(f"containerd does not serve: {self.log()[-1000:]}")
+            time.sleep(0.05)
+
+    def _processes(self) -> Iterator[int]:
+        """Of the mount namespace (containerd and its shims) and of the cgroups (what runs in sandboxes)."""
+        ours = os.stat(f"/proc/{self._process.pid}/ns/mnt").st_ino  # noqa: PTH116 (the kernel follows this link)
+        for path in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                if os.stat(path / "ns/mnt").st_ino == ours or self._cgroup in (path / "cgroup").read_text():  # noqa: PTH116
+                    yield int(path.name)
+
+    def _remove_cgroups(self) -> None:
+        name = self._cgroup.strip("/")
+        end = time.monotonic() + self._deadline_s
+        while left := [*CGROUPS.glob(f"*/{name}"), *CGROUPS.glob(name)]:
+            for top in left:
+                for path in [*sorted(top.rglob("*/"), reverse=True), top]:
+                    with suppress(OSError):  # busy until the kernel is done with what was killed
+                        path.rmdir()
+            if time.monotonic() > end:
+                raise CriError(f"cgroups stay: {left}")
+
+    def _import_image(self) -> None:
+        archive = self._directory / "image.tar"
+        archive.write_bytes(_image(_pause(self._directory)))
+        command = ["ctr", "--address", str(self.socket), "--namespace", "k8s.io", "images", "import"]
+        done = subprocess.run(
+            [*self.entering, *command, "--snapshotter", "native", str(archive)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise CriError(f"the image cannot be imported: {done.stderr}")
+
+
+def _pause(directory: Path) -> bytes:
+    program = directory / "pause"
+    compiler = os.environ.get("CC", "cc")
+    subprocess.run([compiler, "-static", "-x", "c", "-o", program, "-"], input=PAUSE, check=True)
+    return program.read_bytes()
+
+
+def _image(pause: bytes) -> bytes:
+    """An archive as `docker save` writes it: one layer that holds one program."""
+    layer = _tar({"pause": pause}, mode=0o755)
+    rootfs = {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(layer).hexdigest()}"]}
+    config = {"architecture": "amd64", "os": "linux", "config": {"Entrypoint": ["/pause"]}, "rootfs": rootfs}
+    manifest = [{"Config": "config.json", "RepoTags": [IMAGE], "Layers": ["layer.tar"]}]
+    files = {"config.json": json.dumps(config).encode(), "layer.tar": layer}
+    return _tar(files | {"manifest.json": json.dumps(manifest).encode()}, mode=0o644)
+
+
+def _tar(files: dict[str, bytes], *, mode: int) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        for name, data in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mode = len(data), mode
+            archive.addfile(entry, io.BytesIO(data))
+    return out.getvalue()

@@ -1,0 +1,108 @@
+"""Pods of a real container runtime: Debian's containerd and runc, our plugin chained behind `bridge`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from e2e.containerd import Containerd
+from e2e.cri import CriError
+from e2e.processes import pod
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from e2e.node import Node
+
+
+@pytest.fixture
+def node(make_node: Callable[[int], Node]) -> Node:
+    return make_node(4)
+
+
+@pytest.fixture
+def containerd(node: Node) -> Iterator[Containerd]:
+    """It runs, and has shown that pods without our plugin run here; the agent runs, too."""
+    for program in ("containerd", "runc", "ctr", "containerd-shim-runc-v2"):
+        if shutil.which(program) is None:
+            pytest.skip(f"needs {program} (Debian packages containerd, runc)")
+    directory = node.directory / "containerd"
+    try:
+        with Containerd(directory, plugins=node.cni_path, deadline_s=node.deadline_s) as containerd:
+            containerd.use(without_us(node.runtime(chained=True).conflist))
+            run_and_remove(containerd, "probe")
+            containerd.use(node.runtime(chained=True).conflist)
+            node.enter = containerd.entering
+            node.start_agent()
+            yield containerd
+    except UnfitError as error:
+        pytest.skip(f"needs a machine where containerd starts pods: {error.__cause__}")
+
+
+class UnfitError(Exception):
+    """Containerd cannot run here."""
+
+
+def run_and_remove(containerd: Containerd, name: str) -> None:
+    try:
+        sandbox = containerd.cri.run_sandbox(pod(name))
+        containerd.cri.stop_sandbox(sandbox)
+        containerd.cri.remove_sandbox(sandbox)
+    except CriError as error:
+        raise UnfitError from error
+
+
+def without_us(conflist: Path) -> Path:
+    document = json.loads(conflist.read_text())
+    document["plugins"] = document["plugins"][:1]
+    path = conflist.with_name("without-us.conflist")
+    path.write_text(json.dumps(document))
+    return path
+
+
+def interfaces(node: Node, containerd: Containerd, sandbox: str) -> dict[str, list[str]]:
+    """What the pod has, with its IPv4 addresses, as `ip` shows it."""
+    netns = f"/proc/{containerd.cri.sandbox_info(sandbox)['pid']}/ns/net"
+    return {
+        link["ifname"]: [each["local"] for each in link["addr_info"] if each["family"] == "inet"]
+        for link in node.ip("address", "show", netns=netns)
+        if link["ifname"] != "lo"
+    }
+
+
+def test_pods_get_their_interfaces_and_give_them_back(node: Node, containerd: Containerd) -> None:
+    sandbox = containerd.cri.run_sandbox(pod("rdma", {"min_tx_rate": 100, "max_tx_rate": 200}, {}))
+    assert interfaces(node, containerd, sandbox) == {
+        "eth0": ["10.244.0.3"],  # .2 was the probe's
+        "rdma0": ["10.56.0.2"],
+        "rdma1": ["10.56.0.3"],
+    }
+    told = containerd.cri.sandbox_info(sandbox)["cniResult"]["Interfaces"]
+    assert told["rdma1"]["IPConfigs"][0]["IP"] == "10.56.0.3"
+    assert ("100Mbit", "200Mbit") in node.rates().values()
+    assert node.markers() == [sandbox]
+    containerd.cri.stop_sandbox(sandbox)
+    assert node.leftovers() == {}
+    containerd.cri.remove_sandbox(sandbox)
+
+
+def test_ordinary_pods_start_and_stop_while_the_agent_is_dead(node: Node, containerd: Containerd) -> None:
+    rdma = containerd.cri.run_sandbox(pod("rdma", {}, {}))
+    node.kill_agent()
+    plain = containerd.cri.run_sandbox(pod("plain"))
+    assert list(interfaces(node, containerd, plain)) == ["eth0"]
+    with pytest.raises(CriError, match="the k8s-rdma agent of this node cannot be reached"):
+        containerd.cri.run_sandbox(pod("asks", {}))
+    containerd.cri.stop_sandbox(plain)
+    containerd.cri.remove_sandbox(plain)
+    with pytest.raises(CriError, match="the k8s-rdma agent of this node cannot be reached"):
+        containerd.cri.stop_sandbox(rdma)
+    node.start_agent()
+    containerd.cri.stop_sandbox(rdma)
+    containerd.cri.remove_sandbox(rdma)
+    assert containerd.cri.list_sandboxes() == []
+    assert node.leftovers() == {}
