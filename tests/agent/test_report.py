@@ -12,10 +12,11 @@ from k8s_rdma.core.allocation import choose_vfs, given
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.core.inventory import Generation
 from k8s_rdma.core.ledger import Ledger
+from k8s_rdma.core.options import InterfaceOptions, PfSelector, Setting, VfDriver
 from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection
 from k8s_rdma.core.rates import EVERY_RATE, NO_RATE, Enforce, RateAbility, RateRange
 from k8s_rdma.wire.node_report import node_report
-from k8s_rdma.wire.rest import Enforced, ability_of
+from k8s_rdma.wire.rest import Enforced, ability_of, decode_report, encode_report
 
 if TYPE_CHECKING:
     from k8s_rdma.core.kernel import Hardware, PfState
@@ -143,3 +144,31 @@ def test_vf_that_gets_less_by_its_weight_than_was_reserved_is_a_problem_of_its_p
 def test_pf_tells_what_its_driver_does_with_rates(rates: RateAbility) -> None:
     [pf] = told(hardware(pf_state(rates=rates, enforce=Enforce.HARDWARE)), Ledger()).pfs
     assert (ability_of(pf.rates), pf.enforce) == (rates, "hardware")
+
+
+def test_interface_tells_what_was_asked_for_in_the_annotations_words() -> None:
+    options = InterfaceOptions(
+        name="rdma0", mac="02:00:00:00:00:01", vlan=7, pf=PfSelector(drivers=frozenset({"ice"}))
+    )
+    vfio = InterfaceOptions(driver=VfDriver.VFIO_PCI)
+    placed = tuple(PlacedInterface(pf=PF0, options=each) for each in (options, vfio))
+    chosen = choose_vfs(
+        Placement(node=NodeName("w1"), interfaces=placed), hardware(), Ledger(), ("rdma0", "rdma1"), (4, 2)
+    )
+    assert not isinstance(chosen, Rejection)
+    report = told(given(hardware(), chosen), Ledger().with_receipt(receipt("c1", *chosen)))
+    [first, second] = report.allocations[0].interfaces
+    assert (first.entry, first.pci, first.driver) == (4, vf(PF0, 0).pci, "kernel")
+    assert first.mac == "02:00:00:00:00:01"
+    assert first.options == {"name": "rdma0", "pf": {"driver": "ice"}, "vlan": 7, "mac": "02:00:00:00:00:01"}
+    assert (second.entry, second.driver, second.mac) == (2, "vfio-pci", vf(PF0, 1).mac)
+    assert report.pfs[0].vfs[0].mac == "02:00:00:00:00:01"
+    assert report.pfs[0].vfs[0].vlan == 7
+    assert decode_report(encode_report(report)) == report
+
+
+def test_pf_tells_what_else_its_driver_takes() -> None:
+    first, second = told(
+        hardware(pf_state(takes=frozenset({Setting.VLAN, Setting.MAC})), pf_state(PF1)), Ledger()
+    ).pfs
+    assert (first.takes, second.takes) == (("mac", "vlan"), ())

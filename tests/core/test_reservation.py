@@ -49,6 +49,28 @@ def test_used_on_node_counts_every_pod_once_and_by_the_report_when_both_know_it(
         assert used.get(address, NOTHING_USED) == Used(vfs, mbps)
 
 
+@given(CLAIMS, USAGE, UIDS, st.data())
+def test_used_on_node_is_the_same_when_a_promise_becomes_an_allocation_network_by_network(
+    promised: _Claims, foreign: _Usage, uid: PodUid, data: st.DataObject
+) -> None:
+    """While the report holds some of a pod's interfaces, in whatever order they came."""
+    before = used_on_node(reported={}, foreign=foreign, promised=promised, inventory=PFS)
+    mine = promised.get(uid, ())
+    order = data.draw(st.permutations(range(len(mine))))
+    for number in range(1, len(mine) + 1):
+        here = order[:number]
+        reported = {uid: tuple(mine[at] for at in here)}
+        used = used_on_node(
+            reported=reported, foreign=foreign, promised=promised, entries={uid: here}, inventory=PFS
+        )
+        assert used == before
+    gone = {other: claim for other, claim in promised.items() if other != uid}
+    first = {uid: mine[:1]} if mine else {}
+    expected = used_on_node(reported=first, foreign=foreign, promised=gone, inventory=PFS)
+    used = used_on_node(reported=first, foreign=foreign, promised=gone, entries={uid: [0]}, inventory=PFS)
+    assert used == expected
+
+
 @given(CLAIMS, USAGE, UIDS)
 def test_used_on_node_is_the_same_when_a_promise_becomes_an_allocation(
     promised: _Claims, foreign: _Usage, uid: PodUid

@@ -2,49 +2,64 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace as replace_struct
 
 from factories import PF0, PF1, hardware, interface, pf_state, receipt
 from k8s_rdma.core.allocation import choose_vfs, decide, used_here
 from k8s_rdma.core.allocation import given as given_to_pod
-from k8s_rdma.core.ids import NodeName
-from k8s_rdma.core.inventory import Generation
-from k8s_rdma.core.ledger import Ledger
-from k8s_rdma.core.placement import Placement, place
+from k8s_rdma.core.ids import ContainerId, NodeName
+from k8s_rdma.core.inventory import Generation, Used
+from k8s_rdma.core.ledger import Attachment, Ledger
+from k8s_rdma.core.options import NO_OPTIONS, InterfaceOptions, PfSelector, Setting, VfDriver
+from k8s_rdma.core.placement import PlacedInterface, Placement, place
 from k8s_rdma.core.rates import EVERY_RATE, NO_RATE, Enforce, RateAbility, RateRange
 from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.core.reservation import used_on_node
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.facts import facts_of
 from k8s_rdma.wire.node_report import node_report
-from k8s_rdma.wire.rest import decode_report, encode_report
+from k8s_rdma.wire.rest import Allocation, Pod, decode_report, encode_report
 
 if TYPE_CHECKING:
+    from k8s_rdma.core.ids import PciAddress
     from k8s_rdma.core.kernel import Hardware
 
 W1 = NodeName("w1")
 COARSE = RateAbility(min=RateRange(step=50, smallest=50, largest=900), max=RateRange(), needs_link=True)
 WEIGHTS = RateAbility(min=RateRange(), max=RateRange(), weights=100)
 PFS = st.builds(
-    lambda pci, rates, enforce, link, driver: pf_state(
-        pci, vfs=6, rates=rates, enforce=enforce, link_mbps=link, driver=driver
+    lambda pci, rates, enforce, link, driver, takes, mtu: pf_state(
+        pci, vfs=6, rates=rates, enforce=enforce, link_mbps=link, driver=driver, takes=takes, mtu=mtu
     ),
     st.just(PF0),
     st.sampled_from([EVERY_RATE, NO_RATE, COARSE, WEIGHTS]),
     st.sampled_from(Enforce),
     st.sampled_from([None, 1000, 1000]),
     st.sampled_from(["ice", "mlx5_core"]),
+    st.sampled_from([frozenset(Setting), frozenset(Setting), frozenset({Setting.VLAN}), frozenset()]),
+    st.sampled_from([1500, 9000]),
+)
+OPTIONS = st.builds(
+    InterfaceOptions,
+    pf=st.none() | st.just(PfSelector(drivers=frozenset({"ice"}))),
+    vlan=st.none() | st.just(7),
+    mtu=st.none() | st.sampled_from([1500, 9000]),
+    trust=st.none() | st.booleans(),
+    driver=st.sampled_from(VfDriver),
 )
 ASKED = st.lists(
     st.builds(
         InterfaceRequest,
         min_tx_rate_mbps=st.sampled_from([0, 10, 49, 250, 499, 500]),
         enforce=st.sampled_from([Enforce.AUTO, Enforce.AUTO, Enforce.HARDWARE]),
+        options=st.just(NO_OPTIONS) | OPTIONS,
     ),
     min_size=1,
     max_size=3,
@@ -95,3 +110,91 @@ def test_reservation_counts_as_programmed_where_that_is_more():
     told = node_report(node=W1, generation=Generation("e", 1), hardware=hardware(), ledger=ledger)
     [placed] = next(iter(facts_of(told, W1).reported.values()))
     assert placed.min_tx_rate_mbps == 550
+
+
+def test_report_of_an_agent_that_tells_less_is_read():
+    """One that gives a pod all of its interfaces at once, and nothing but rates."""
+    ledger = Ledger().with_receipt(receipt("c1", interface(PF0, 0, minimum=300), interface(PF1, 0)))
+    document = json.loads(
+        encode_report(node_report(node=W1, generation=Generation("e", 1), hardware=hardware(), ledger=ledger))
+    )
+    for pf in document["pfs"]:
+        assert "takes" not in pf  # nothing, and so not told
+        for added in ("mtu", "vendor", "link_type"):
+            pf.pop(added, None)
+    for held in document["allocations"][0]["interfaces"]:
+        for added in ("entry", "pci", "driver", "options"):
+            del held[added]
+    facts = facts_of(decode_report(json.dumps(document).encode()), W1)
+    assert facts.entries == {}
+    [(uid, placed)] = facts.reported.items()
+    promised = {uid: (*placed, PlacedInterface(pf=PF1, min_tx_rate_mbps=5))}
+    used = used_on_node(
+        reported=facts.reported,
+        foreign=facts.foreign,
+        promised=promised,
+        entries=facts.entries,
+        inventory=facts.inventory,
+    )
+    assert used == {PF0: Used(1, 300), PF1: Used(1, 0)}
+    wants = Request((InterfaceRequest(options=InterfaceOptions(vlan=1)),))
+    found = place(wants, facts.inventory, used)
+    assert not isinstance(found, Placement)
+    assert "cannot set vlan of a VF" in found.message
+
+
+def test_report_of_a_newer_agent_is_read_as_far_as_it_is_understood():
+    told = node_report(
+        node=W1,
+        generation=Generation("e", 1),
+        hardware=hardware(pf_state(PF0, takes=frozenset({Setting.VLAN}))),
+        ledger=Ledger(),
+    )
+    newer = encode_report(told).replace(b'"takes":["vlan"]', b'"takes":["levitation","vlan"]')
+    [pf] = facts_of(decode_report(newer), W1).inventory.pfs
+    assert pf.takes == {Setting.VLAN}
+
+
+def test_receipt_without_interfaces_is_nobody_holding_anything():
+    """Only another plugin was called for the pod."""
+    ordinary = replace(receipt("c1"), interfaces=())
+    ledger = Ledger().with_receipt(ordinary)
+    told = node_report(node=W1, generation=Generation("e", 1), hardware=hardware(), ledger=ledger)
+    assert told.allocations == ()
+    empty = Allocation(
+        pod=Pod(namespace="a", name="b", uid="c"), container_id="d", phase="attached", interfaces=()
+    )
+    facts = facts_of(replace_struct(told, allocations=(empty,)), W1)
+    assert (facts.reported, facts.entries) == ({}, {})
+
+
+def test_pod_that_has_one_of_its_networks_still_has_the_others_promised():
+    first = replace(interface(PF0, 0, minimum=100), entry=1)
+    second = replace(interface(PF1, 0, "rdma1", minimum=40), entry=2)
+    ledger = Ledger().with_receipt(receipt("c1", first))
+    other = replace(receipt("c1", second), attachment=Attachment("storage", ContainerId("c1"), "eth0"))
+    promised = {
+        receipt().pod.uid: tuple(
+            PlacedInterface(pf=pf, min_tx_rate_mbps=rate) for pf, rate in ((PF1, 7), (PF0, 100), (PF1, 40))
+        )
+    }
+
+    def used(ledger: Ledger) -> dict[PciAddress, Used]:
+        told = node_report(node=W1, generation=Generation("e", 1), hardware=hardware(), ledger=ledger)
+        facts = facts_of(decode_report(encode_report(told)), W1)
+        return used_on_node(
+            reported=facts.reported,
+            foreign={},
+            promised=promised,
+            entries=facts.entries,
+            inventory=facts.inventory,
+        )
+
+    assert used(ledger) == {PF0: Used(1, 100), PF1: Used(2, 47)}
+    assert used(ledger.with_receipt(other)) == {PF0: Used(1, 100), PF1: Used(2, 47)}
+    assert facts_of(
+        node_report(
+            node=W1, generation=Generation("e", 1), hardware=hardware(), ledger=ledger.with_receipt(other)
+        ),
+        W1,
+    ).entries == {receipt().pod.uid: {1, 2}}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 from k8s_rdma.core.allocation import foreign_use
 from k8s_rdma.core.ids import NodeName, PciAddress, PodUid, pci_address
 from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf, Used
+from k8s_rdma.core.options import LinkType, Setting
 from k8s_rdma.core.placement import PlacedInterface
 from k8s_rdma.core.rates import Enforce
 from k8s_rdma.errors import MalformedError, Reason
@@ -25,6 +26,7 @@ class NodeFacts:
 
     reported: what each pod holds there; the interfaces of several sandboxes of a pod together. Reservations
         are as programmed, which may be more than was asked for.
+    entries: which of its request's interfaces these are, of each pod whose agent tells.
     foreign: VFs that someone else holds or rated.
     """
 
@@ -32,6 +34,7 @@ class NodeFacts:
     inventory: Inventory
     reported: Mapping[PodUid, tuple[PlacedInterface, ...]]
     foreign: Mapping[PciAddress, Used]
+    entries: Mapping[PodUid, frozenset[int]]
 
 
 def facts_of(report: NodeReport, node: NodeName) -> NodeFacts:
@@ -70,26 +73,50 @@ def _facts(report: NodeReport, node: NodeName) -> NodeFacts:
                 rates=rates,
                 enforce=Enforce(entry.enforce),
                 driver=entry.driver,
+                takes=_settings(entry.takes),
+                link_type=LinkType(entry.link_type),
+                mtu=entry.mtu,
+                vendor=entry.vendor,
             )
         )
         if entry.foreign:
             foreign[pci] = sum((foreign_use(rates, vf.min_tx_rate) for vf in entry.foreign), NOTHING_USED)
     reported: dict[PodUid, tuple[PlacedInterface, ...]] = {}
+    entries: dict[PodUid, frozenset[int]] = {}
     for allocation in report.allocations:
         uid = PodUid(allocation.pod.uid)
         placed = tuple(
             _placed(i.pf, max(i.min_tx_rate, i.set_min_tx_rate), i.max_tx_rate) for i in allocation.interfaces
         )
+        if not placed:
+            continue  # of an agent that tells of pods which got nothing but their ordinary interface
         reported[uid] = reported.get(uid, ()) + placed
+        told = tuple(i.entry for i in allocation.interfaces if i.entry is not None)
+        if told:
+            entries[uid] = _union(entries.get(uid, frozenset()), told)
     return NodeFacts(
         generation=report.generation,
         inventory=Inventory(node=node, pfs=tuple(pfs)),
         reported=reported,
         foreign=foreign,
+        entries=entries,
     )
 
 
 _pci = lru_cache(maxsize=4096)(pci_address)
+
+
+@lru_cache(maxsize=256)
+def _settings(told: tuple[str, ...]) -> frozenset[Setting]:
+    """Those that are known here; one object for all that say the same. A newer agent may know more."""
+    known = {setting.value for setting in Setting}
+    return frozenset(Setting(each) for each in told if each in known)
+
+
+@lru_cache(maxsize=4096)
+def _union(some: frozenset[int], more: tuple[int, ...]) -> frozenset[int]:
+    """Both; one object for all pods of which it is the same: thousands have their first interface."""
+    return some.union(more)
 
 
 @lru_cache(maxsize=65_536)

@@ -71,6 +71,7 @@ class _Node:
             reported=facts.reported if facts else {},
             foreign=facts.foreign if facts else {},
             promised={uid: reservation.interfaces for uid, reservation in self.reservations.items()},
+            entries=facts.entries if facts else {},
             inventory=facts.inventory if facts else _NO_INVENTORY,
             excluding=excluding,
         )

@@ -22,6 +22,8 @@ from k8s_rdma.wire.json import describe_unknown, shown
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+__all__ = ["ANNOTATION", "ReadRequest", "format_request", "parse_request", "read_request"]
+
 _RATES = ("min_tx_rate", "max_tx_rate")
 _ENFORCE = "enforce"
 _COUNT = "count"

@@ -12,6 +12,7 @@ from k8s_rdma.core.inventory import NOTHING_USED, Generation
 from k8s_rdma.core.ledger import Phase
 from k8s_rdma.core.promises import broken_promises, holds_its_rates, lost_rates
 from k8s_rdma.core.step import VfRef
+from k8s_rdma.wire.annotation_options import format_options
 from k8s_rdma.wire.rest import (
     Allocation,
     Enforced,
@@ -71,7 +72,9 @@ def node_report(*, node: NodeName, generation: Generation, hardware: Hardware, l
             _pf(pf, tuple(foreign.get(pf.pci, ())), held, problems)
             for pf, problems in _with_problems(hardware, ledger)
         ),
-        allocations=tuple(_allocation(receipt, hardware) for receipt in ledger.receipts.values()),
+        allocations=tuple(
+            _allocation(receipt, hardware) for receipt in ledger.receipts.values() if receipt.interfaces
+        ),
         unreadable=tuple(f"{item.what}: {item.why}" for item in hardware.unreadable),
         problems=hardware.problems,
     )
@@ -114,6 +117,7 @@ def _pf(
         switchdev=pf.switchdev,
         rates=rates_of(pf.rates),
         enforce=pf.enforce,
+        takes=tuple(sorted(pf.takes)),
         problems=(*pf.problems, *problems),
         foreign=foreign,
         vfs=tuple(_vf(vf, held.get(VfRef(pf.pci, vf.index))) for vf in pf.vfs),
@@ -121,10 +125,10 @@ def _pf(
 
 
 def _vf(vf: Vf, held: AllocatedInterface | None) -> VfReport:
-    """A VF; of one that is given away MAC and rates are those of the ledger, whatever its pod made of it."""
+    """A VF; of one that is given away MAC and rates are what its pod was given, whatever that made of it."""
     return VfReport(
         vf=vf.index,
-        mac=held.home.mac if held else vf.mac,
+        mac=held.mac if held else vf.mac,
         vlan=vf.vlan,
         qos=vf.qos,
         vlan_proto=vf.vlan_proto,
@@ -155,12 +159,16 @@ def _interface(interface: AllocatedInterface, pf: PfState | None) -> Interface:
         pf=interface.vf.pf,
         vf=interface.vf.index,
         ifname=interface.ifname,
-        mac=interface.home.mac,
+        mac=interface.mac,
         min_tx_rate=interface.min_tx_rate_mbps,
         max_tx_rate=interface.max_tx_rate_mbps,
         set_min_tx_rate=rate.min_tx_rate_mbps,
         set_max_tx_rate=rate.max_tx_rate_mbps,
         enforced=_enforced(interface, pf),
+        entry=interface.entry,
+        pci=interface.pci,
+        driver=interface.options.driver,
+        options=format_options(interface.options),
     )
 
 

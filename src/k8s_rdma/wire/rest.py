@@ -7,7 +7,7 @@ leaves out) and that the extender reads.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -33,6 +33,9 @@ class Enforced(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
 class Interface(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     """An interface given to a pod; rates in Mb/s, 0 as in the annotation.
 
+    entry: its index in the pod's request; null from an agent that gives a pod all of it at once.
+    mac: in the pod. pci: the VF's own address. driver: what drives it there, `kernel` or `vfio-pci`.
+    options: what was asked for besides, in the annotation's words.
     set_min_tx_rate, set_max_tx_rate: what is programmed; a reservation is rounded up to what the driver
         takes and a cap down, and 0 is programmed for what it does not take at all.
     """
@@ -46,6 +49,10 @@ class Interface(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     set_min_tx_rate: int
     set_max_tx_rate: int
     enforced: Enforced
+    entry: int | None = None
+    pci: str = ""
+    driver: str = "kernel"
+    options: dict[str, Any] = {}
 
 
 class Allocation(msgspec.Struct, frozen=True, kw_only=True):
@@ -145,7 +152,7 @@ class ForeignVf(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
 
 
 class PfReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A PF, as `core.kernel.PfState`. link_mbps: null when unknown."""
+    """A PF, as `core.kernel.PfState`. link_mbps: null when unknown. takes: as `core.options.Setting`."""
 
     name: str
     pci: str
@@ -162,6 +169,7 @@ class PfReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     switchdev: bool = False
     rates: Rates
     enforce: str = "auto"
+    takes: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
     foreign: tuple[ForeignVf, ...] = ()
     vfs: tuple[VfReport, ...] = ()
