@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
 from extender.node_server import PF0, pf, report
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.core.inventory import Used
+from k8s_rdma.core.options import InterfaceOptions, PfSelector, VfDriver
 from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.errors import Reason
 from k8s_rdma.extender.decisions import MAX_REQUESTS, Decisions, Fit, Misfit
@@ -31,6 +36,47 @@ def test_verdict_is_searched_once_for_a_request_and_a_situation():
     decisions.verdict(request(1), there)
     decisions.verdict(request(2), here)
     assert decisions.searches == len(decisions) == 3
+
+
+def test_verdict_is_shared_by_requests_that_differ_in_names_and_addresses_alone():
+    decisions, here = Decisions(), situation()
+    asked = [
+        Request(
+            (
+                InterfaceRequest(options=InterfaceOptions(network=f"n{at}")),
+                InterfaceRequest(min_tx_rate_mbps=5, options=InterfaceOptions(mac=f"02:00:00:00:00:0{at}")),
+            )
+        )
+        for at in range(3)
+    ]
+    first = decisions.verdict(asked[0], here)
+    assert all(decisions.verdict(each, here) is first for each in asked)
+    assert decisions.known(asked[2]) == {here: first}
+    unlike = [
+        Request((asked[0].interfaces[1], asked[0].interfaces[0])),
+        Request((asked[0].interfaces[0], InterfaceRequest(min_tx_rate_mbps=5))),
+        Request((asked[0].interfaces[0], replace(asked[0].interfaces[1], min_tx_rate_mbps=6))),
+    ]
+    for each in unlike:
+        decisions.verdict(each, here)
+    assert decisions.searches == 1 + len(unlike)
+
+
+@pytest.mark.parametrize(
+    ("options", "may_pass"),
+    [
+        (InterfaceOptions(vlan=5), False),
+        (InterfaceOptions(pf=PfSelector(names=frozenset({"enp9s0"}))), False),
+        (InterfaceOptions(mtu=9216), True),
+        (InterfaceOptions(driver=VfDriver.VFIO_PCI), True),
+    ],
+)
+def test_misfit_may_pass_when_an_operator_can_arrange_it_on_a_running_node(
+    options: InterfaceOptions, may_pass: bool
+):
+    verdict = Decisions().verdict(Request((InterfaceRequest(options=options),)), situation())
+    assert isinstance(verdict, Misfit)
+    assert (verdict.reason, verdict.may_pass) == (Reason.DRIVER_REFUSES, may_pass)
 
 
 def test_misfit_carries_the_sentence_for_the_scheduler():

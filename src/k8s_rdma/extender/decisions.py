@@ -1,7 +1,8 @@
 """Whether a request fits a situation: searched once, then looked up.
 
 A verdict depends on the request and on the situation alone, so that nodes in an equal situation share
-it, and it holds until a node's situation becomes another one.
+it, and it holds until a node's situation becomes another one. Of the request it depends on the kinds of its
+interfaces alone, so that the pods of a StatefulSet, each with MACs of its own, share it as well.
 """
 
 from __future__ import annotations
@@ -10,13 +11,15 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from k8s_rdma.core.needs import Kind, kind_of
+from k8s_rdma.core.options import NO_OPTIONS, Setting
 from k8s_rdma.core.placement import Rejection, place
+from k8s_rdma.core.request import Request
 from k8s_rdma.core.score import score
 from k8s_rdma.errors import Reason
 from k8s_rdma.wire.extender import NOT_ENOUGH_FREE
 
 if TYPE_CHECKING:
-    from k8s_rdma.core.request import Request
     from k8s_rdma.extender.state import Situation
 
 UNRESOLVABLE = frozenset({Reason.EXCEEDS_CAPACITY, Reason.DRIVER_REFUSES, Reason.NO_RDMA})
@@ -46,6 +49,8 @@ class Misfit:
 
 
 Verdict = Fit | Misfit
+_Shape = Request | tuple[Kind, ...]
+"""What of a request matters; the request itself where it asks for nothing but rates, as that is as good."""
 
 
 def judge(request: Request, situation: Situation) -> Verdict:
@@ -53,9 +58,20 @@ def judge(request: Request, situation: Situation) -> Verdict:
     found = place(request, situation.inventory, situation.used)
     if isinstance(found, Rejection):
         link_down = any(pf.link_mbps is None for pf in situation.inventory.pfs)
-        may_pass = found.reason not in UNRESOLVABLE or link_down
+        may_pass = found.reason not in UNRESOLVABLE or link_down or _waits_for_an_operator(request)
         return Misfit(found.reason, f"{NOT_ENOUGH_FREE} ({found.message})", may_pass)
     return Fit(score(found, situation.inventory, situation.used))
+
+
+def _waits_for_an_operator(request: Request) -> bool:
+    """Whether it asks for what can be had on a running node: a larger MTU of a PF, vfio-pci for its VFs."""
+    return any(each.needs.mtu or Setting.VFIO_PCI in each.needs.settings for each in request.interfaces)
+
+
+def _shape(request: Request) -> _Shape:
+    if all(each.options is NO_OPTIONS for each in request.interfaces):
+        return request
+    return tuple(kind_of(each) for each in request.interfaces)
 
 
 class Decisions:
@@ -71,7 +87,7 @@ class Decisions:
         self.undecided = 0
         self._limit = limit
         self._size = 0
-        self._tables: OrderedDict[Request, dict[Situation, Verdict]] = OrderedDict()
+        self._tables: OrderedDict[_Shape, dict[Situation, Verdict]] = OrderedDict()
 
     def __len__(self) -> int:
         """How many verdicts are kept."""
@@ -79,8 +95,9 @@ class Decisions:
 
     def known(self, request: Request) -> dict[Situation, Verdict]:
         """The verdicts on this request so far; to be read only, and not beyond the next `verdict`."""
-        table = self._tables.setdefault(request, {})
-        self._tables.move_to_end(request)
+        shape = _shape(request)
+        table = self._tables.setdefault(shape, {})
+        self._tables.move_to_end(shape)
         if len(self._tables) > MAX_REQUESTS:
             self._forget_oldest()
         return table
