@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from factories import PF0, PF1
 from k8s_rdma.agent.cluster import Cluster, NoCluster
 from k8s_rdma.agent.delegate import Delegate
+from k8s_rdma.agent.device_files import DeviceFiles
 from k8s_rdma.agent.ipam import IpamPlugins
 from k8s_rdma.agent.markers import Markers
 from k8s_rdma.agent.means import Means
@@ -68,6 +69,7 @@ class Machine:
             worker=worker,
             ipam=IpamPlugins(plugins),
             delegate=Delegate(plugins),
+            devices=DeviceFiles(self.directory / "host", "/var/run/cdi", lambda _: "/dev/vfio/7"),
             cluster=self.cluster,
         )
         policy = Policy(key=key, allow_unplaced=allow_unplaced)

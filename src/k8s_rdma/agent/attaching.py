@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from k8s_rdma.agent.called_plugins import CalledPlugins, called_plugins
+from k8s_rdma.agent.device_files import device_info_file
 from k8s_rdma.agent.ifnames import POD_IFNAME, interface_names
 from k8s_rdma.agent.ipam import addressing
 from k8s_rdma.agent.node import Sandbox, rejected
@@ -82,6 +83,7 @@ class Attaching:
         self._turns = means.turns
         self._ipam = means.ipam
         self._delegate = means.delegate
+        self._devices = means.devices
         self._cluster = means.cluster
         self._ending = ending
         self._policy = policy
@@ -172,6 +174,7 @@ class Attaching:
             ipam=call.plugins.ipam,
             ipams=call.plugins.ipams,
             delegate=None if provided else call.plugins.delegate,
+            device_info_file=device_info_file(call.conf.device_info_file),
         )
 
     def _require(self, sandbox: Sandbox, part: Wanted) -> None:
@@ -244,6 +247,7 @@ class Attaching:
             interfaces = result_interfaces(receipt, addresses)
             result = encode_result(interfaces, call.conf.cni_version, before)
             receipt = await self._worker.run(self._node.attach, receipt, addressing(addresses))
+            await self._worker.run(self._devices.write, receipt)
         except BaseException as failure:
             try:
                 await self._ending.end(receipt)
@@ -277,12 +281,14 @@ def pod_of(env: CniEnvironment) -> Pod:
 
 
 def result_interfaces(receipt: Receipt, addresses: Mapping[str, IpamResult]) -> list[ResultInterface]:
-    """The attachment's interfaces as its result has them."""
+    """The attachment's interfaces as its result has them; a PCI function is not in the sandbox."""
     return [
         ResultInterface(
             name=interface.ifname,
             mac=interface.mac,
-            sandbox=receipt.netns.path,
+            sandbox=receipt.netns.path if interface.is_netdev else "",
+            mtu=(interface.options.mtu or interface.home.mtu) if interface.is_netdev else 0,
+            pci=interface.pci,
             ipam=addresses.get(interface.ifname, IpamResult()),
         )
         for interface in receipt.interfaces

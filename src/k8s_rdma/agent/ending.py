@@ -32,6 +32,7 @@ class Ending:
         self._turns = means.turns
         self._ipam = means.ipam
         self._delegate = means.delegate
+        self._devices = means.devices
 
     async def delete(self, attachment: Attachment) -> None:
         """DEL: take back what the attachment holds; nothing is success as well.
@@ -102,7 +103,7 @@ class Ending:
         await self._worker.run(self._node.forget, receipt.attachment)
 
     async def give_back(self, receipt: Receipt) -> None:
-        """VFs home, then their addresses back; and the delegate's DEL, whatever became of that.
+        """VFs home, then their files and addresses; and the delegate's DEL, whatever became of that.
 
         Addresses stay while a VF does not come home, as the pod may still have them on it. One K8sRdmaError
         tells of all that failed; RatesLeftError when that is only rates.
@@ -128,6 +129,7 @@ class Ending:
             await self._worker.run(self._node.detach, receipt)
         except RatesLeftError as error:
             rates_left = error  # the addresses are nobody's all the same
+        await self._worker.run(self._devices.remove, receipt)
         await self._ipam.delete(receipt)
         if rates_left is not None:
             raise rates_left

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from k8s_rdma.agent.cluster import Cluster, NoCluster
 from k8s_rdma.agent.delegate import Delegate
+from k8s_rdma.agent.device_files import DeviceFiles
 from k8s_rdma.agent.ipam import IpamPlugins
 from k8s_rdma.agent.node import Node
 from k8s_rdma.agent.turns import Turns
@@ -14,11 +15,15 @@ from k8s_rdma.agent.worker import Worker
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Means:
-    """The node and its worker, the other plugins, the cluster, and whose turn it is on each container."""
+    """The node and its worker, the other plugins, the cluster, and whose turn it is on each container.
+
+    devices: files that tell of the devices that pods have; used by the worker.
+    """
 
     node: Node
     worker: Worker
     ipam: IpamPlugins
     delegate: Delegate
+    devices: DeviceFiles
     cluster: Cluster = field(default_factory=NoCluster)
     turns: Turns = field(default_factory=Turns)

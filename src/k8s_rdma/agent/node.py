@@ -41,7 +41,7 @@ class Sandbox:
 
     ifnames: names in the sandbox, in the request's order. entries: which of the pod's request these are, by
         index; a pod with several attachments has some of its interfaces in each.
-    ipam, ipams, delegate: as in `Receipt`.
+    ipam, ipams, delegate, device_info_file: as in `Receipt`.
     """
 
     attachment: Attachment
@@ -52,6 +52,7 @@ class Sandbox:
     ipam: DelegatedPlugin | None = None
     ipams: tuple[tuple[str, DelegatedPlugin | None], ...] = ()
     delegate: DelegatedPlugin | None = None
+    device_info_file: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +139,7 @@ class Node:
             ipam=sandbox.ipam,
             ipams=sandbox.ipams,
             delegate=sandbox.delegate,
+            device_info_file=sandbox.device_info_file,
         )
         self._claim(receipt, ledger, inherited)
         return receipt

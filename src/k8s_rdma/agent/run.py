@@ -14,6 +14,7 @@ from k8s_rdma.agent.adoption import Adoption
 from k8s_rdma.agent.cluster_api import open_cluster
 from k8s_rdma.agent.cni_socket import CniSocket
 from k8s_rdma.agent.delegate import Delegate
+from k8s_rdma.agent.device_files import DeviceFiles
 from k8s_rdma.agent.ipam import IpamPlugins
 from k8s_rdma.agent.markers import Markers
 from k8s_rdma.agent.means import Means
@@ -21,6 +22,7 @@ from k8s_rdma.agent.node import Node
 from k8s_rdma.agent.plugins import Plugins
 from k8s_rdma.agent.report import Reporter
 from k8s_rdma.agent.sampler import Sampler
+from k8s_rdma.agent.sandbox_watch import SandboxWatch
 from k8s_rdma.agent.service import Service
 from k8s_rdma.agent.state_socket import StateSocket
 from k8s_rdma.agent.unix_socket import listen_unix, serve_connections
@@ -34,6 +36,7 @@ from k8s_rdma.errors import Reason
 from k8s_rdma.linux.kernel import SriovKernel
 from k8s_rdma.linux.netns import Namespaces
 from k8s_rdma.linux.receipts import Receipts
+from k8s_rdma.linux.vf.vfio import vfio_group
 from k8s_rdma.signals import stop_on_signals
 from k8s_rdma.sim.virtual.kernel import VirtualSriov
 from k8s_rdma.wire.adopt import is_adopt
@@ -69,13 +72,21 @@ async def _main(config: AgentConfig, key: bytes | None) -> None:
     kernel = await worker.run(_open_kernel, config, namespaces, receipts)
     node = await worker.run(_open_node, config, kernel, receipts)
     cluster = open_cluster(config, key)
+    means = _means(config, node, worker, cluster)
     policy = Policy(key=key, strict=config.strict, allow_unplaced=config.allow_unplaced)
     reporter = Reporter(node)
-    verbs = Verbs(_means(config, node, worker, cluster), policy=policy, claimed=reporter.publish)
+
+    async def claimed() -> None:
+        sandboxes.follow()
+        await reporter.publish()
+
+    verbs = Verbs(means, policy=policy, claimed=claimed)
     sampler = Sampler(node=node, worker=worker, quiet=verbs.idle)
     service = Service(node=node, verbs=verbs, namespaces=namespaces, reporter=reporter)
     adoption = Adoption(node=node, worker=worker, reporter=reporter)
     upkeep = Upkeep(node=node, verbs=verbs, worker=worker, reporter=reporter)
+    vanished = upkeep.sandbox_vanished.set
+    sandboxes = SandboxWatch(node=node, on_host=namespaces.on_host, vanished=vanished)
     loop = asyncio.get_running_loop()
 
     def look_again() -> None:
@@ -91,9 +102,13 @@ async def _main(config: AgentConfig, key: bytes | None) -> None:
     end_watch = kernel.watch(look_again)
     try:
         await upkeep.recover()
+        if config.kernel == "linux":  # no other kernel's VFs have such files
+            await worker.run(means.devices.remove_others, node.ledger.receipts.values())
+        sandboxes.start(loop)
         state_socket = StateSocket(reporter.publisher, sampler.counters)
         await _serve(Path(config.run_dir), answer, state_socket, (upkeep.run, cluster.run))
     finally:
+        sandboxes.stop(loop)
         end_watch()
         worker.close()
         kernel.close()
@@ -106,6 +121,7 @@ def _means(config: AgentConfig, node: Node, worker: Worker, cluster: Cluster) ->
         worker=worker,
         ipam=IpamPlugins(Plugins(host_root=host_root, timeout_s=timeout_s)),
         delegate=Delegate(Plugins(host_root=host_root, timeout_s=timeout_s, reason=Reason.PLUGIN_FAILURE)),
+        devices=DeviceFiles(host_root, config.cdi_dir, vfio_group),
         cluster=cluster,
     )
 

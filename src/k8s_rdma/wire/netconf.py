@@ -49,6 +49,7 @@ class RuntimeConfig(msgspec.Struct, frozen=True):
     pod_annotations: dict[str, str] | msgspec.UnsetType | None = msgspec.field(
         name=POD_ANNOTATIONS, default=msgspec.UNSET
     )
+    device_info_file: str | None = msgspec.field(name="CNIDeviceInfoFile", default=None)
 
 
 class Subnetwork(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -119,6 +120,11 @@ class NetConf(_Network, frozen=True, kw_only=True, rename="camel"):
         """What the runtime holds valid, by either of the keys that it may use (GC); None for not told."""
         told = self.valid_attachments if self.valid_attachments is not None else self.attachments
         return None if told is None else frozenset(told)
+
+    @property
+    def device_info_file(self) -> str:
+        """Where the runtime wants to read which device was given; empty for nowhere."""
+        return (self.runtime_config and self.runtime_config.device_info_file) or ""
 
     @property
     def pod_annotations(self) -> Mapping[str, str] | None:
