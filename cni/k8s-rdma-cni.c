@@ -94,8 +94,8 @@ static bool has_nothing(const struct netconf *conf)
 }
 
 /* Who answers; nobody is asked about a pod that certainly has and wants nothing of ours. A container in
- * CHECK was added before, so without a marker and without annotations it holds nothing either. Only a
- * network's only plugin has a delegate: then no pod starts without the agent, which STATUS has to tell. */
+ * CHECK was added before, so without a marker and without annotations it holds nothing either. Without the
+ * agent no pod starts where this is the only plugin, which STATUS has to tell. */
 static enum answer decide(const struct call *call)
 {
     const struct netconf *conf = &call->conf;
@@ -103,7 +103,7 @@ static enum answer decide(const struct call *call)
     case VERSION:
         return SAY_VERSIONS;
     case STATUS:
-        return conf->delegate ? ASK_AGENT : SAY_NOTHING;
+        return conf->only_plugin ? ASK_AGENT : SAY_NOTHING;
     case ADD:
         return conf->prev_result.at && conf->wish == WISH_NOTHING && !conf->delegate ? SAY_PREV_RESULT : ASK_AGENT;
     case DEL:

@@ -93,6 +93,14 @@ static enum wish read_wish(struct span text)
     return WISH_NOTHING;
 }
 
+/* An empty object is as good as none (wire/netconf.py, plugin_type). */
+static bool names_delegate(struct span value)
+{
+    struct span key, member;
+    bool empty = json_is(value, '{') && !json_next_member(&value, &key, &member);
+    return value.at && !json_is(value, 'n') && !empty;
+}
+
 bool netconf_read(struct netconf *conf, struct span text, struct cni_error *error)
 {
     const unsigned char *start = text.at;
@@ -105,8 +113,8 @@ bool netconf_read(struct netconf *conf, struct span text, struct cni_error *erro
     struct span prev_result = json_member(text, "prevResult");
     if (json_is(prev_result, '{'))
         conf->prev_result = prev_result;
-    struct span delegate = json_member(text, "delegate");
-    conf->delegate = delegate.at && !json_is(delegate, 'n');
+    conf->delegate = names_delegate(json_member(text, "delegate"));
+    conf->only_plugin = conf->delegate || json_is(json_member(text, "emptyResult"), 't');
     conf->wish = read_wish(text);
     return read_cni_version(conf, json_member(text, "cniVersion"), error)
         && read_run_dir(conf, json_member(text, "runDir"), error)

@@ -43,6 +43,7 @@ class Found:
     timeout_ms: int
     run_dir: bytes
     delegate: bool
+    only_plugin: bool
     version: str | None
     prev_result: Members | None
 
@@ -68,6 +69,8 @@ def look(data: bytes) -> Found | int:
         return MALFORMED
     version, run_dir = document.last("cniVersion", ABSENT), document.last("runDir", "/run/k8s-rdma")
     timeout, prev_result = document.last("timeoutMs", Number("60000")), document.last("prevResult")
+    named = document.last("delegate")
+    delegate = named is not None and not (isinstance(named, Members) and not named)
     if (
         not (version is ABSENT or isinstance(version, str))
         or not is_run_dir(run_dir)
@@ -78,7 +81,8 @@ def look(data: bytes) -> Found | int:
         wish=wish_of(document),
         timeout_ms=int(timeout.text),
         run_dir=run_dir.encode(),
-        delegate=document.last("delegate") is not None,
+        delegate=delegate,
+        only_plugin=delegate or document.last("emptyResult") is True,
         version=None if version is ABSENT else version,
         prev_result=prev_result if isinstance(prev_result, Members) else None,
     )

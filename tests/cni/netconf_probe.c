@@ -1,5 +1,5 @@
 /* Reads network configurations from standard input, each after its length (u32, native), and says of each on a
- * line what netconf.c made of it: an error's code, or wish, timeout, delegate, the bytes of cniVersion and
+ * line what netconf.c made of it: an error's code, or wish, timeout, what pods need the agent for, the bytes of cniVersion and
  * prevResult as offsets, and runDir in hexadecimal. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +15,8 @@ static void show_span(const char *name, struct span value, const unsigned char *
 
 static void show(const struct netconf *conf, const unsigned char *start, size_t size)
 {
-    printf("ok wish=%d timeout=%u delegate=%d", (int)conf->wish, (unsigned)conf->timeout_ms, conf->delegate);
+    printf("ok wish=%d timeout=%u delegate=%d only=%d", (int)conf->wish, (unsigned)conf->timeout_ms,
+           conf->delegate, conf->only_plugin);
     show_span("version", conf->cni_version, start, size);
     show_span("prev", conf->prev_result, start, size);
     printf(" run_dir=");

@@ -65,7 +65,7 @@ def asks(env: dict[str, str], found: Found) -> bool:
     may_have_something = container == MARKED or unsure
     return {
         "VERSION": False,
-        "STATUS": found.delegate,
+        "STATUS": found.only_plugin,
         "GC": True,
         "ADD": found.delegate or found.prev_result is None or found.wish != NOTHING,
         "DEL": may_have_something,

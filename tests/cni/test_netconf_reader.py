@@ -35,6 +35,7 @@ KEYS = TEXT | st.sampled_from(
         "timeoutMs",
         "prevResult",
         "delegate",
+        "emptyResult",
         "runtimeConfig",
         ANNOTATIONS,
         "rdma_interfaces_required",
@@ -63,6 +64,7 @@ CONFIGURATIONS = st.fixed_dictionaries(
         "prevResult": st.dictionaries(KEYS, VALUES, max_size=3) | VALUES,
         "runtimeConfig": st.dictionaries(st.just(ANNOTATIONS) | KEYS, ANNOTATION_MAPS, max_size=2) | VALUES,
         "delegate": VALUES,
+        "emptyResult": st.booleans() | VALUES,
         "args": VALUES,
     },
 )
@@ -151,6 +153,7 @@ class Probe:
             timeout_ms=int(values["timeout"]),
             run_dir=bytes.fromhex(values["run_dir"]),
             delegate=values["delegate"] == "1",
+            only_plugin=values["only"] == "1",
             version=slice_of(data, values.get("version")),
             prev_result=slice_of(data, values.get("prev")),
         )

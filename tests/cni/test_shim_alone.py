@@ -92,12 +92,13 @@ def test_version_names_what_an_input_without_version_stands_for(program, stdin: 
 
 def test_status_succeeds_when_the_agent_never_ran(program: Program, tmp_path) -> None:
     variables = dict.fromkeys(["CNI_CONTAINERID", "CNI_IFNAME", "CNI_NETNS", "CNI_ARGS"], "")
-    assert_silent(program("STATUS", netconf(tmp_path / "absent"), env=variables))
-    assert_silent(program("STATUS", netconf(tmp_path / "absent", delegate=None), env=variables))
+    for keys in ({}, {"delegate": None}, {"delegate": {}, "emptyResult": False}, {"emptyResult": None}):
+        assert_silent(program("STATUS", netconf(tmp_path / "absent", **keys), env=variables))
 
 
-def test_status_says_not_available_when_pods_need_the_agent_and_it_is_dead(program, run_dir) -> None:
-    error = program("STATUS", netconf(run_dir, delegate={"type": "bridge"})).error
+@pytest.mark.parametrize("keys", [{"delegate": {"type": "bridge"}}, {"emptyResult": True}])
+def test_status_says_not_available_when_pods_need_the_agent_and_it_is_dead(program, run_dir, keys) -> None:
+    error = program("STATUS", netconf(run_dir, **keys)).error
     assert error["code"] == 50
     assert "cannot be reached" in error["msg"]
 

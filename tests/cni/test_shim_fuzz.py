@@ -60,7 +60,8 @@ CONFIGURATIONS = st.fixed_dictionaries(
     optional={
         "runtimeConfig": st.fixed_dictionaries({}, optional={ANNOTATIONS: ASKING}),
         "prevResult": st.just(PREV_RESULT) | st.dictionaries(WORDS, WORDS, max_size=3) | WORDS,
-        "delegate": st.sampled_from([None, {"type": "bridge"}, "bridge"]),
+        "delegate": st.sampled_from([None, {}, {"type": "bridge"}, "bridge"]),
+        "emptyResult": st.sampled_from([True, False, None, "true"]),
         "timeoutMs": st.sampled_from([60_000, 60_000, 0, "1"]),
         "padding": st.sampled_from(["", "x" * 200_000]),
     },
