@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import statistics
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 from time import thread_time
 from typing import TYPE_CHECKING, NamedTuple
@@ -13,6 +14,7 @@ import pytest
 
 from k8s_rdma.core.ids import NodeName, PciAddress
 from k8s_rdma.core.inventory import Inventory, Pf, Used
+from k8s_rdma.core.options import InterfaceOptions, PfSelector, Setting
 from k8s_rdma.core.placement import Placement, Rejection, place
 from k8s_rdma.core.rates import EVERY_RATE, RateAbility, RateRange
 from k8s_rdma.core.request import InterfaceRequest, Request
@@ -87,6 +89,25 @@ def test_place_refuses(benchmark: Callable[..., object]) -> None:
 def test_place_small_weighted(benchmark: Callable[..., object]) -> None:
     request, inventory = _request([15_000, 5_000]), _inventory([(C, 120)] * 2, WEIGHTS)
     benchmark(place, request, inventory, {PciAddress("0000:00:00.0"): Used(3, 45_000, (15_000,) * 3)})
+
+
+@pytest.mark.budget("place, 60 interfaces of as many names and MACs on 4 of 8 PFs", 500, "us")
+def test_place_needs(benchmark: Callable[..., object]) -> None:
+    inventory = _inventory([(C, 120)] * 8)
+    pfs = tuple(replace(pf, takes=frozenset(Setting), mtu=9000) for pf in inventory.pfs)
+    chosen = PfSelector(names=frozenset(pf.name for pf in pfs[::2]))
+    request = Request(
+        tuple(
+            InterfaceRequest(
+                min_tx_rate_mbps=5_000 + 100 * (at % 3),
+                options=InterfaceOptions(
+                    name=f"data{at}", mac=f"02:00:00:00:00:{at:02x}", vlan=100 + at, mtu=9000, pf=chosen
+                ),
+            )
+            for at in range(60)
+        )
+    )
+    benchmark(place, request, replace(inventory, pfs=pfs), {})
 
 
 def _median_s(work: Callable[[], object]) -> float:
