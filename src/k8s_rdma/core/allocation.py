@@ -17,7 +17,7 @@ from k8s_rdma.core.vf_config import asked_config, present_config, shown
 from k8s_rdma.errors import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Container, Iterable, Mapping, Sequence
 
     from k8s_rdma.core.ids import PciAddress
     from k8s_rdma.core.inventory import Pf
@@ -58,7 +58,7 @@ def why_not_free(vf: Vf) -> str:
 
 def foreign_vfs(hardware: Hardware, ledger: Ledger) -> tuple[ForeignVf, ...]:
     """VFs that the ledger does not know but that someone moved away or rated, or that cannot be given."""
-    holders = ledger.holders()
+    held = _held(ledger)
     return tuple(
         ForeignVf(
             vf=VfRef(pf.pci, vf.index),
@@ -68,7 +68,7 @@ def foreign_vfs(hardware: Hardware, ledger: Ledger) -> tuple[ForeignVf, ...]:
         )
         for pf in hardware.pfs
         for vf in pf.vfs
-        if VfRef(pf.pci, vf.index) not in holders and (why := why_not_free(vf))
+        if vf.index not in held.get(pf.pci, ()) and (why := why_not_free(vf))
     )
 
 
@@ -172,8 +172,16 @@ def _allocated(vf: Vf, pf: Pf, placed: PlacedInterface, ifname: str, entry: int)
 
 
 def _free_vfs(pf: PfState, ledger: Ledger) -> list[Vf]:
-    holders = ledger.holders()
-    return [vf for vf in pf.vfs if VfRef(pf.pci, vf.index) not in holders and is_free(vf)]
+    held = _held(ledger).get(pf.pci, ())
+    return [vf for vf in pf.vfs if vf.index not in held and is_free(vf)]
+
+
+def _held(ledger: Ledger) -> Mapping[PciAddress, Container[int]]:
+    """Allocated VFs by index: looking for each of a node by its `VfRef` takes ten times as long."""
+    held: dict[PciAddress, set[int]] = {}
+    for vf in ledger.holders():
+        held.setdefault(vf.pf, set()).add(vf.index)
+    return held
 
 
 def given(hardware: Hardware, interfaces: Iterable[AllocatedInterface]) -> Hardware:
