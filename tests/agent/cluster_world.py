@@ -42,10 +42,17 @@ Fault = Callable[[Request], Response | None]
 
 @dataclass
 class Clock:
-    """Seconds that passed because a test said so; a pause lasts until others had a turn."""
+    """Seconds that passed because a test said so; a pause lasts until others had a turn.
+
+    goes_on: cleared, it holds up pauses of a second and more.
+    """
 
     seconds: float = 1000.0
     paused: list[float] = field(default_factory=list)
+    goes_on: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.goes_on.set()
 
     def time(self) -> Time:
         return Time(monotonic=lambda: self.seconds, now=self.now, pause=self.pause)
@@ -56,6 +63,8 @@ class Clock:
     async def pause(self, seconds: float) -> None:
         self.paused.append(seconds)
         await asyncio.sleep(0)
+        if seconds >= 1:
+            await self.goes_on.wait()
 
 
 @dataclass

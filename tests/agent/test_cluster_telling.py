@@ -103,7 +103,7 @@ async def test_what_cannot_be_written_now_is_written_later_and_the_latest_of_it_
         await w.until(lambda: w.asked("PATCH", "/p") >= 3)
         w.cluster.attached(given(pod, "b", "c2"), {})
         w.fault = None
-        await w.until(lambda: status(w, "other") is not None)
+        await w.until(lambda: status(w, "other") is not None and status(w) is not None)
         assert status(w) == [("b", "rdma0")]
         assert [pause for pause in w.clock.paused if pause in (1, 2, 4)][:3] == [1, 2, 4]
 
@@ -296,13 +296,46 @@ async def test_eviction_that_could_not_be_asked_for_in_time_spares_a_pod_that_ru
         w.fault = lambda request: (
             Response(status=503, body=b"") if request.path.endswith("/eviction") else None
         )
+        w.clock.goes_on.clear()
         await refused_for(w, pod, 60)
-        await w.until(lambda: w.asked("POST", "/eviction") >= 2)
+        await w.until(lambda: 1 in w.clock.paused)
         w.cluster.attached(given(pod), {})
         w.fault = None
+        w.clock.goes_on.set()
         await w.until(lambda: status(w) is not None)
         await w.settled()
         assert "deletionTimestamp" not in w.pod()["metadata"]
+
+
+async def test_write_that_fails_for_itself_alone_holds_up_no_other(tmp_path):
+    async with world(tmp_path) as w:
+        pod, other = await w.run_pod(), await w.run_pod("other")
+        w.fault = lambda request: Response(status=500, body=b"") if request.path.endswith("/p") else None
+        w.cluster.attached(given(pod), {})
+        w.cluster.attached(given(other), {})
+        await w.until(lambda: status(w, "other") is not None)
+        await w.settled()
+        assert status(w) is None
+        w.fault = None
+        await w.until(lambda: status(w) is not None)
+
+
+async def test_nothing_is_tried_any_longer_for_a_pod_that_is_gone(tmp_path):
+    async with world(tmp_path) as w:
+        pod = await w.run_pod()
+        await w.promise(pod)
+        await w.until(lambda: bool(w.cluster.claims()))
+        w.fault = lambda request: Response(status=500, body=b"") if request.method == "PATCH" else None
+        w.clock.goes_on.clear()
+        w.cluster.attached(given(pod), {})
+        await w.until(lambda: 1 in w.clock.paused)
+        await w.delete(pod)
+        await w.until(lambda: not w.cluster.claims())
+        w.fault = None
+        before = w.asked("PATCH", "/p")
+        w.clock.goes_on.set()
+        await w.settled()
+        assert w.asked("PATCH", "/p") == before
 
 
 async def test_pod_made_anew_is_not_evicted_for_the_one_before(tmp_path):

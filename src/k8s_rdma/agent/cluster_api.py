@@ -117,7 +117,7 @@ class ApiCluster:
             return
         value = self._statuses.with_entries(receipt, network_status(receipt, results))
         write = partial(self._api.annotate_pod, receipt.pod, NETWORK_STATUS_ANNOTATION, value)
-        self._outbox.put(("status", receipt.pod.uid), write)
+        self._outbox.put(("status", receipt.pod.uid, ""), write)
 
     def placed_anew(self, pod: Pod, why: str) -> None:
         """An event."""
@@ -134,9 +134,7 @@ class ApiCluster:
         self._events.tell(pod, _event_reason(error.reason), error.message, warning=True)
         after_s = self._terms.stuck_after_s
         if after_s is not None and streak.outlook is Outlook.LASTING and streak.lasts_s >= after_s:
-            why = f"evicted, since it has been without its RDMA interfaces for {streak.lasts_s:.0f} s: "
-            self._events.tell(pod, "RdmaEvicting", why + error.message, warning=True)
-            self._outbox.put(("eviction", pod.uid), partial(self._evict, pod))
+            self._outbox.put(("eviction", pod.uid, ""), partial(self._evict, pod, error.message))
 
     async def run(self) -> None:
         """Follow the node's pods and write what is to be told, until cancelled."""
@@ -156,14 +154,19 @@ class ApiCluster:
                 _log.exception("cluster_fault")
             await self._time.pause(AFTER_FAULT_S)
 
-    async def _evict(self, pod: Pod) -> None:
-        """Evict it, unless it has got its interfaces meanwhile, or has not tried for them since.
+    async def _evict(self, pod: Pod, why: str) -> None:
+        """Tell it and evict it, unless it has got its interfaces meanwhile, or has not tried for them since.
 
         When a disruption budget forbids it, the next refusal tries again.
         """
         streak = self._refusals.of(pod.uid, self._time.monotonic())
         if streak is None or streak.outlook is not Outlook.LASTING:
             return
+        message = f"evicted, since it has been without its RDMA interfaces for {streak.lasts_s:.0f} s: {why}"
+        try:
+            await self._events.tell_now(pod, "RdmaEvicting", message, warning=True)
+        except ApiRefusedError as refused:
+            _log.warning("cluster_not_told", what=message, why=refused.message)
         try:
             await self._api.evict_pod(pod)
         except ApiRefusedError as refused:
@@ -175,6 +178,7 @@ class ApiCluster:
         self._refusals.forget(uid)
         self._events.forget(uid)
         self._statuses.forget(uid)
+        self._outbox.discard(uid)
 
     def _why_other(self, pod: Pod, found: PodView | None) -> str:
         """Why what the API server has is not that pod; empty when it is."""

@@ -61,10 +61,27 @@ class Events:
         self._named_at_us = 0
 
     def tell(self, pod: Pod, reason: str, message: str, *, warning: bool) -> None:
-        """Tell it, or that it happened again.
+        """Tell it, or that it happened again, when there is time.
 
         reason: one word in CamelCase.
         """
+        told = self._note(pod, reason, message, warning=warning)
+        if told is not None:
+            self._outbox.put(("event", pod.uid, reason), partial(self._write, told))
+
+    async def tell_now(self, pod: Pod, reason: str, message: str, *, warning: bool) -> None:
+        """The same, over when it is told; raises as `kube.api` says."""
+        told = self._note(pod, reason, message, warning=warning)
+        if told is not None:
+            await self._write(told)
+
+    def forget(self, uid: PodUid) -> None:
+        """What comes of that pod from now on is told as new."""
+        for key in [key for key in self._told if key[0] == uid]:
+            del self._told[key]
+
+    def _note(self, pod: Pod, reason: str, message: str, *, warning: bool) -> _Told | None:
+        """Count it; None when it was written too short a time ago to be written again."""
         key, now = (pod.uid, reason), self._now()
         told = self._told.get(key)
         if told is None:
@@ -77,14 +94,9 @@ class Events:
             )
             self._told.move_to_end(key)
             if (now - told.written_at).total_seconds() < REPEAT_S:
-                return
+                return None
             told.written_at = now
-        self._outbox.put(("event", *key), partial(self._write, told))
-
-    def forget(self, uid: PodUid) -> None:
-        """What comes of that pod from now on is told as new."""
-        for key in [key for key in self._told if key[0] == uid]:
-            del self._told[key]
+        return told
 
     def _first(self, pod: Pod, reason: str, message: str, now: datetime, *, warning: bool) -> PodEvent:
         return PodEvent(

@@ -11,12 +11,14 @@ import structlog
 from k8s_rdma.kube.api import API_ERRORS, ApiRefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Hashable
+    from collections.abc import Awaitable, Callable
     from typing import NoReturn
 
     from k8s_rdma.agent.cluster_time import Time
+    from k8s_rdma.core.ids import PodUid
 
     Write = Callable[[], Awaitable[None]]
+    Key = tuple[str, PodUid, str]
 
 _log = structlog.get_logger()
 
@@ -35,17 +37,21 @@ _TOO_MANY_REQUESTS = 429
 
 
 class Outbox:
-    """Writes by key, in the order of their keys' first coming; of each key the latest alone."""
+    """Writes by key (what it is, of which pod, and which of several), of each key the latest alone.
+
+    They are made in the order in which their keys came; what fails is tried again after all others, as it
+    may be its own fault.
+    """
 
     def __init__(self, time: Time, *, most: int = MOST) -> None:
         """Nothing is written until `run`. most: what may wait; more than that pushes out the oldest."""
-        self._waiting: OrderedDict[Hashable, Write] = OrderedDict()
+        self._waiting: OrderedDict[Key, Write] = OrderedDict()
         self._most = most
         self._pause = time.pause
         self._filled = asyncio.Event()
         self._retry_s = 0.0
 
-    def put(self, key: Hashable, write: Write) -> None:
+    def put(self, key: Key, write: Write) -> None:
         """Have it written, instead of what waits under this key.
 
         write: raises as `kube.api` says, and what it raises decides whether it is tried again.
@@ -56,6 +62,11 @@ class Outbox:
         self._waiting[key] = write
         self._filled.set()
 
+    def discard(self, uid: PodUid) -> None:
+        """Write no more about that pod."""
+        for key in [key for key in self._waiting if key[1] == uid]:
+            del self._waiting[key]
+
     async def run(self) -> NoReturn:
         """Write what comes, until cancelled."""
         while True:
@@ -64,12 +75,15 @@ class Outbox:
             while self._waiting:
                 key, write = next(iter(self._waiting.items()))
                 done = await self._attempt(key, write)
-                if done and self._waiting.get(key) is write:
-                    del self._waiting[key]
+                if self._waiting.get(key) is write:
+                    if done:
+                        del self._waiting[key]
+                    else:
+                        self._waiting.move_to_end(key)
                 await self._pause(PACE_S if done else self._retry_s)
             self._filled.clear()
 
-    async def _attempt(self, key: Hashable, write: Write) -> bool:
+    async def _attempt(self, key: Key, write: Write) -> bool:
         """Write once; whether that was all that can be done about it."""
         try:
             await write()
