@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -11,19 +12,28 @@ import yaml
 from k8s_rdma.agent.ifnames import interface_names
 from k8s_rdma.core.ids import NodeName, pci_address
 from k8s_rdma.core.inventory import Inventory, Pf
+from k8s_rdma.core.options import Setting
 from k8s_rdma.core.placement import Placement, Rejection, place
 from k8s_rdma.core.request import InterfaceRequest
 from k8s_rdma.errors import Reason
-from k8s_rdma.wire.annotation import ANNOTATION, parse_request
+from k8s_rdma.wire.annotation import ANNOTATION, KEYS, parse_request
 from k8s_rdma.wire.netconf import POD_ANNOTATIONS, decode_netconf
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+DOCS = EXAMPLES.parent / "docs"
 PODS = sorted((EXAMPLES / "pods").iterdir())
 
 DEMO_NODE = Inventory(
     node=NodeName("w1"),
     pfs=tuple(
-        Pf(name=f"enp1s0f{port}", pci=pci_address(f"01:00.{port}"), capacity_vfs=64, link_mbps=1000)
+        Pf(
+            name=f"enp1s0f{port}",
+            pci=pci_address(f"01:00.{port}"),
+            capacity_vfs=64,
+            link_mbps=1000,
+            takes=frozenset(Setting) - {Setting.QOS, Setting.VLAN_PROTO, Setting.VFIO_PCI},
+            mtu=1500,
+        )
         for port in range(2)
     ),
 )
@@ -66,6 +76,31 @@ def test_needs_both_pfs_is_spread_over_both():
     assert usage("needs-both-pfs") == [(1, 600), (1, 600)]
 
 
+def test_selected_pf_is_the_one_that_all_are_on():
+    placement = outcome("selected-pf")
+    assert isinstance(placement, Placement)
+    assert [placed.pf for placed in placement.interfaces] == [pci_address("01:00.1")] * 4
+
+
+def test_vlan_and_mac_fits_on_one_pf():
+    assert usage("vlan-and-mac") == [(2, 300)]
+    first, second = outcome("vlan-and-mac").request().interfaces
+    assert (first.options.name, first.options.vlan, first.options.mac) == ("data0", 100, "02:00:5e:10:00:01")
+    assert (second.options.mtu, second.options.spoof_check) == (1400, True)
+
+
+def test_two_networks_asks_for_addresses_of_both():
+    assert usage("two-networks") == [(2, 500)]
+    assert [placed.options.network for placed in outcome("two-networks").interfaces] == ["", "storage"]
+
+
+def test_dpdk_is_refused_where_vfs_are_no_pci_functions():
+    rejection = outcome("dpdk")
+    assert isinstance(rejection, Rejection)
+    assert rejection.reason is Reason.DRIVER_REFUSES
+    assert rejection.message == "needs 1 interface; enp1s0f0, enp1s0f1: its VFs cannot be given to vfio-pci"
+
+
 def test_fits_nowhere_is_refused_for_good():
     rejection = outcome("fits-nowhere")
     assert isinstance(rejection, Rejection)
@@ -89,3 +124,18 @@ def test_conflist_chains_our_plugin_behind_an_ordinary_one():
     netconf = decode_netconf(json.dumps(called_with).encode())
     interfaces = tuple(enumerate((InterfaceRequest(), InterfaceRequest())))
     assert interface_names(netconf, interfaces, "eth0") == ("rdma0", "rdma1")
+
+
+def test_annotations_reference_tells_every_key_and_no_other():
+    told = re.findall(r"^\| `([a-z_]+)` \|", (DOCS / "annotation.md").read_text(), re.MULTILINE)
+    of_pf = ["name", "pci", "vendor", "driver"]
+    rows = told[: told.index("pci") - 1]  # up to the table of what `pf` selects by
+    assert sorted(rows) == sorted(KEYS)
+    assert told[len(rows) : len(rows) + len(of_pf)] == of_pf
+
+
+def test_annotations_reference_shows_an_annotation_that_is_one():
+    text = (DOCS / "annotation.md").read_text()
+    [shown] = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    request = parse_request(yaml.safe_load(shown)["metadata"]["annotations"][ANNOTATION])
+    assert len(request.interfaces) == 4

@@ -22,12 +22,13 @@ from k8s_rdma.wire.json import describe_unknown, shown
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["ANNOTATION", "ReadRequest", "format_request", "parse_request", "read_request"]
+__all__ = ["ANNOTATION", "KEYS", "ReadRequest", "format_request", "parse_request", "read_request"]
 
 _RATES = ("min_tx_rate", "max_tx_rate")
 _ENFORCE = "enforce"
 _COUNT = "count"
-_KEYS = (*_RATES, _ENFORCE, _COUNT, *OPTION_KEYS)
+KEYS = (*_RATES, _ENFORCE, _COUNT, *OPTION_KEYS)
+"""All of an interface's object."""
 _UNIQUE = ("name", "mac", "guid")
 """Of which no two interfaces of a pod can have the same."""
 _MAX_WARNINGS = 10
@@ -107,7 +108,7 @@ class _Reader:
         """An interface, and how many of it."""
         if not isinstance(element, Object):
             refuse(where, f"is {kind(element)}; wanted an object such as {{}}")
-        values = self.keys(element, where, _KEYS)
+        values = self.keys(element, where, KEYS)
         wanted = self._interface(values, where)
         self._claim(wanted, where)
         return wanted, self._count(values, where)
