@@ -31,6 +31,8 @@ from k8s_rdma.wire.cni_environment import parse_environment
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from k8s_rdma.core.step import NetnsRef
+
 PLUGINS = os.environ.get("CNI_PATH") or "/opt/cni/bin:/usr/lib/cni"
 
 
@@ -43,6 +45,8 @@ class Machine:
         self.boot()
         self.claims = 0
         self.cluster: Cluster = NoCluster()
+        self.sandboxes: dict[int, NetnsRef] = {}
+        self._containers: dict[str, int] = {}
 
     def boot(self) -> None:
         """Begin with nothing in the kernel; the disk stays as it is."""
@@ -95,6 +99,14 @@ class Machine:
             yield
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    def sandbox(self, container: str) -> int:
+        """The inode of a container's namespace, which is made when it is asked for first."""
+        if container not in self._containers:
+            netns = self.hardware.create_namespace()
+            self._containers[container] = netns.inode
+            self.sandboxes[netns.inode] = netns
+        return self._containers[container]
 
     def markers(self) -> set[str]:
         return {marker.name for marker in (self.directory / "run" / "attachments").iterdir()}

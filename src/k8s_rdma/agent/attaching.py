@@ -16,6 +16,7 @@ from k8s_rdma.agent.ifnames import POD_IFNAME, interface_names
 from k8s_rdma.agent.ipam import addressing
 from k8s_rdma.agent.node import Sandbox, rejected
 from k8s_rdma.agent.plugins import target_of
+from k8s_rdma.agent.settling import settle
 from k8s_rdma.agent.share import share
 from k8s_rdma.agent.wanted import wanted
 from k8s_rdma.core.ids import PodUid
@@ -180,7 +181,8 @@ class Attaching:
     def _require(self, sandbox: Sandbox, part: Wanted) -> None:
         """K8sRdmaError for a plugin that is not on this node, or a name that the delegate's interface has."""
         ipams = dict(sandbox.ipams)
-        networks = {each.options.network for each in part.request.interfaces}
+        netdevs = [each for each in part.request.interfaces if each.options.driver is VfDriver.KERNEL]
+        networks = {each.options.network for each in netdevs}
         self._ipam.require(filter(None, {ipams.get(network, sandbox.ipam) for network in networks}))
         if sandbox.delegate is None:
             return
@@ -247,6 +249,8 @@ class Attaching:
             interfaces = result_interfaces(receipt, addresses)
             result = encode_result(interfaces, call.conf.cni_version, before)
             receipt = await self._worker.run(self._node.attach, receipt, addressing(addresses))
+            given = {ifname: result.addresses for ifname, result in addresses.items()}
+            await settle(receipt, given, node=self._node, worker=self._worker)
             await self._worker.run(self._devices.write, receipt)
         except BaseException as failure:
             try:
