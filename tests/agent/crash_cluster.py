@@ -1,0 +1,173 @@
+"""The pods of a mortal world, and what must hold of them at any time."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agent.machine import call
+from agent.mortal import World
+from k8s_rdma.core.ledger import Attachment, Phase
+from k8s_rdma.core.step import NetnsRef, VfRef
+from k8s_rdma.sim.fake_function import HOST, VF_DRIVER
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Iterator
+
+    from k8s_rdma.core.ledger import AllocatedInterface
+
+ANNOTATIONS = "io.kubernetes.cri.pod-annotations"
+
+KINDS: dict[str, tuple[list[dict[str, object]], list[tuple[str, str]]]] = {
+    "rated": ([{"min_tx_rate": 60_000, "max_tx_rate": 70_000}, {"min_tx_rate": 60_000}], [("alone", "eth0")]),
+    "tuned": ([{"vlan": 7, "trust": True, "mac": "02:00:00:00:00:77", "mtu": 1400}], [("alone", "eth0")]),
+    "program": ([{"max_tx_rate": 9}, {"driver": "vfio-pci", "spoof_check": False}], [("alone", "eth0")]),
+    "plain": ([], [("alone", "eth0")]),
+    "networks": (
+        [{"network": "net-a", "min_tx_rate": 500}, {"min_tx_rate": 1000}, {"network": "net-b", "vlan": 9}],
+        [("net-a", "net1"), ("net-b", "net2")],
+    ),
+}
+"""What pods ask for, and the attachments that give it: network and CNI_IFNAME."""
+
+
+@dataclass(eq=False)
+class Pod:
+    """A sandbox of a pod."""
+
+    uid: str
+    container: str
+    kind: str
+    netns: NetnsRef
+
+    @property
+    def attachments(self) -> list[Attachment]:
+        return [Attachment(network, self.container, ifname) for network, ifname in KINDS[self.kind][1]]
+
+
+def stdin(network: str, pod: Pod | None = None, **more: object) -> bytes:
+    conf: dict[str, object] = {"cniVersion": "1.1.0", "name": network, "type": "k8s-rdma-cni"}
+    conf["ipam"] = {"type": "book"}
+    if network == "alone":
+        conf["delegate"] = {"type": "main"}
+    if pod is not None:
+        annotations = {"k8s.v1.cni.cncf.io/networks": "net-a, net-b"} if pod.kind == "networks" else {}
+        if KINDS[pod.kind][0]:
+            annotations["rdma_interfaces_required"] = json.dumps(KINDS[pod.kind][0])
+        info = f"/var/run/k8s.cni.cncf.io/devinfo/cni/{network}-{pod.container}"
+        conf["runtimeConfig"] = {ANNOTATIONS: annotations, "CNIDeviceInfoFile": info}
+    return json.dumps(conf | more).encode()
+
+
+class Cluster:
+    """The pods of a world, and what must hold of them at any time."""
+
+    def __init__(self, directory: Path) -> None:
+        self.world = World(directory)
+        self.pods: list[Pod] = []
+        self.attached: dict[Attachment, Pod] = {}
+        self.tampered: set[VfRef] = set()
+
+    def new_pod(self, uid: str, kind: str) -> Pod:
+        container = f"c{len(self.pods)}"
+        netns = self.world.hardware.create_namespace(f"/run/netns/{container}")
+        self.pods.append(Pod(uid=uid, container=container, kind=kind, netns=netns))
+        return self.pods[-1]
+
+    def add(self, pod: Pod, attachment: Attachment) -> Coroutine[Any, Any, Any]:
+        env = call("ADD", pod.container, pod.uid, attachment.ifname)
+        return self.world.verbs.add(env, pod.netns, stdin(attachment.network, pod))
+
+    def delete(self, attachment: Attachment) -> Coroutine[Any, Any, Any]:
+        env = call("DEL", attachment.container, ifname=attachment.ifname)
+        return self.world.verbs.delete(env, attachment.network)
+
+    def collect(self, network: str, valid: set[Attachment]) -> Coroutine[Any, Any, Any]:
+        listed = [{"containerID": each.container, "ifname": each.ifname} for each in valid]
+        env = call("GC")
+        return self.world.verbs.collect(env, stdin(network, **{"cni.dev/valid-attachments": listed}))
+
+    def finish(self) -> None:
+        """After DEL of all that ever was, the machine is as before."""
+        for _ in range(2):
+            for pod in self.pods:
+                for attachment in pod.attachments:
+                    [outcome] = self.world.run(self.delete(attachment))
+                    assert outcome is None
+            assert not self.world.node.ledger.receipts
+            assert self.world.is_pristine()
+            assert self.world.book.entries == {}
+            assert self.world.device_files() == []
+            self.world.run(self.world.verbs.reconcile())
+            assert not self.world.markers()
+        self.world.restart()
+        assert not self.world.node.ledger.receipts
+
+    def check(self) -> None:
+        """What holds between any two calls."""
+        assert self.world.markers() >= {key.container for key in self.world.node.ledger.receipts}
+        self._check_free_vfs()
+        self._check_attached()
+        self._check_places()
+        self._check_book()
+
+    def _check_free_vfs(self) -> None:
+        """A VF that nobody has is as it was."""
+        spared = self.tampered | self.world.node.ledger.holders().keys()
+        seen = self.world.kernel.observe()
+        for pf, before in zip(seen.pfs, self.world.pristine.pfs, strict=True):
+            for vf, as_it_was in zip(pf.vfs, before.vfs, strict=True):
+                assert vf == as_it_was or VfRef(pf.pci, vf.index) in spared
+
+    def _check_attached(self) -> None:
+        """A pod whose ADD succeeded has what it was given, until somebody ends it."""
+        for attachment, pod in self.attached.items():
+            receipt = self.world.node.ledger.receipts[attachment]
+            assert receipt.phase is Phase.ATTACHED
+            for interface in receipt.interfaces:
+                if interface.vf not in self.tampered:
+                    self._check_given(interface, pod)
+
+    def _check_given(self, interface: AllocatedInterface, pod: Pod) -> None:
+        function, rate = self.world.hardware.functions[interface.vf], interface.rate()
+        rates = function.min_tx_rate_mbps, function.max_tx_rate_mbps
+        assert rates == (rate.min_tx_rate_mbps, rate.max_tx_rate_mbps)
+        if interface.is_netdev:
+            assert (function.device.place, function.device.name) == (pod.netns.inode, interface.ifname)
+        else:
+            assert function.driver == "vfio-pci"
+
+    def _check_places(self) -> None:
+        """No pod has what the ledger does not give it."""
+        holders = self.world.node.ledger.holders()
+        containers = {pod.netns.inode: pod.container for pod in self.pods}
+        for ref, function in self.world.hardware.functions.items():
+            if function.is_netdev and function.device.place != HOST:
+                assert holders[ref].container == containers[function.device.place]
+            if function.driver != VF_DRIVER:
+                assert ref in holders
+
+    def _check_book(self) -> None:
+        """A lease that no receipt knows would be for ever."""
+        recorded = set()
+        for key, receipt in self.world.node.ledger.receipts.items():
+            recorded |= {("book", key.container, each.ifname) for each in receipt.interfaces}
+            if receipt.delegate is not None:
+                recorded.add(("main", key.container, key.ifname))
+        assert self.world.book.entries.keys() <= recorded
+
+
+@contextmanager
+def new_cluster() -> Iterator[Cluster]:
+    """On a machine of its own, with its disk in memory where there is such."""
+    memory = Path("/dev/shm")  # noqa: S108 - a directory of our own in it
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as directory:
+        made = Cluster(Path(directory))
+        try:
+            yield made
+        finally:
+            made.world.close()

@@ -1,0 +1,315 @@
+"""An agent that dies or fails at any of its acts on the world, and the world that outlives it.
+
+An act is whatever remains of a process that is killed: a kernel step, a write of the ledger, a marker, a call
+of another plugin. The kernel is `FakeKernel`, the ledger a real one on disk; other plugins keep a `Book`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from factories import PF0, PF1
+from k8s_rdma.agent.delegate import Delegate
+from k8s_rdma.agent.device_files import DeviceFiles
+from k8s_rdma.agent.ipam import IpamPlugins
+from k8s_rdma.agent.markers import Markers
+from k8s_rdma.agent.means import Means
+from k8s_rdma.agent.node import Node
+from k8s_rdma.agent.verbs import Verbs
+from k8s_rdma.agent.wanted import Policy
+from k8s_rdma.core.ids import NodeName
+from k8s_rdma.core.ledger import Phase
+from k8s_rdma.errors import K8sRdmaError, KernelError, LedgerError, Reason
+from k8s_rdma.linux.receipts import Receipts
+from k8s_rdma.sim.fake_function import FakePf
+from k8s_rdma.sim.fake_kernel import FakeKernel
+from k8s_rdma.sim.fake_machine import FakeMachine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from pathlib import Path
+
+    from k8s_rdma.agent.plugins import Target
+    from k8s_rdma.core.ledger import Attachment, DelegatedPlugin, Receipt
+    from k8s_rdma.core.step import Step
+
+
+class CrashError(BaseException):
+    """The process is gone; whoever goes on in it does nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fate:
+    """What goes wrong, by the number of the act, from now on.
+
+    halfway: the act is begun, and a part of it done, before it fails or the process dies.
+    """
+
+    dies_at: int | None = None
+    fails_at: range = range(0)
+    halfway: bool = False
+
+
+@dataclass
+class Life:
+    """One process."""
+
+    fate: Fate = Fate()
+    acts: int = 0
+    dead: bool = False
+
+    def begin(self, fate: Fate) -> None:
+        self.fate, self.acts = fate, 0
+
+    def act(self, do: Callable[[], Any], part: Callable[[], Any], failure: K8sRdmaError) -> Any:
+        """Do it, as fate has it. part: of it, for when it is cut short."""
+        if self.dead:
+            raise CrashError
+        now, self.acts = self.acts, self.acts + 1
+        if now != self.fate.dies_at and now not in self.fate.fails_at:
+            return do()
+        if self.fate.halfway:
+            part()
+        if now == self.fate.dies_at:
+            self.dead = True
+            raise CrashError
+        raise failure
+
+
+class MortalKernel:
+    def __init__(self, kernel: FakeKernel, life: Life) -> None:
+        self._kernel, self._life = kernel, life
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._kernel, name)
+
+    def apply(self, step: Step) -> None:
+        def part() -> None:
+            self._kernel.fail(after_changes=1)
+            with suppress(KernelError):
+                self._kernel.apply(step)
+
+        self._life.act(lambda: self._kernel.apply(step), part, KernelError("made to fail"))
+
+
+class MortalReceipts:
+    """synced: called when what was written until now would outlive a power cut."""
+
+    def __init__(self, receipts: Receipts, life: Life, synced: Callable[[], None]) -> None:
+        self._receipts, self._life, self._synced = receipts, life, synced
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._receipts, name)
+
+    def put(self, receipt: Receipt, **more: Any) -> None:
+        self._write(lambda: self._receipts.put(receipt, **more))
+        if receipt.phase is Phase.PREPARED:
+            self._synced()
+
+    def remove(self, attachment: Attachment) -> None:
+        self._write(lambda: self._receipts.remove(attachment))
+
+    def _write(self, do: Callable[[], None]) -> None:
+        self._life.act(do, lambda: None, LedgerError("the disk is full"))  # SQLite leaves no half of it
+
+
+class MortalMarkers:
+    def __init__(self, markers: Markers, life: Life) -> None:
+        self._markers, self._life = markers, life
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._markers, name)
+
+    def add(self, container: Any) -> None:
+        self._write(lambda: self._markers.add(container))
+
+    def discard(self, container: Any) -> None:
+        self._write(lambda: self._markers.discard(container))
+
+    def _write(self, do: Callable[[], None]) -> None:
+        self._life.act(do, lambda: None, LedgerError("the tmpfs is full"))
+
+
+class MortalDevices:
+    def __init__(self, devices: DeviceFiles, life: Life) -> None:
+        self._devices, self._life = devices, life
+
+    def write(self, receipt: Receipt) -> None:
+        self._act(lambda: self._devices.write(receipt))
+
+    def remove(self, receipt: Receipt) -> None:
+        self._act(lambda: self._devices.remove(receipt))
+
+    def _act(self, do: Callable[[], None]) -> None:
+        self._life.act(do, do, KernelError("device files: made to fail"))
+
+
+@dataclass
+class Book:
+    """What other plugins did and have not undone; on a disk, as host-local keeps it."""
+
+    entries: dict[tuple[str, str, str], str] = field(default_factory=dict)
+    given: int = 0
+
+    def add(self, plugin: str, target: Target) -> bytes:
+        self.given += 1
+        address = f"10.{self.given >> 16 & 255}.{self.given >> 8 & 255}.{self.given & 255}"
+        self.entries[plugin, target.container, target.ifname] = address
+        result: dict[str, object] = {"cniVersion": "1.0.0", "ips": [{"address": f"{address}/8"}]}
+        if plugin == "main":
+            result["interfaces"] = [{"name": target.ifname, "sandbox": target.netns}]
+            result["ips"] = [{"address": f"{address}/8", "interface": 0}]
+        return json.dumps(result).encode()
+
+    def delete(self, plugin: str, target: Target) -> bytes:
+        self.entries.pop((plugin, target.container, target.ifname), None)
+        return b""
+
+
+class MortalPlugins:
+    """In place of `agent.plugins.Plugins`: every plugin keeps the book."""
+
+    def __init__(self, book: Book, life: Life) -> None:
+        self._book, self._life = book, life
+
+    def require(self, plugin: DelegatedPlugin) -> None:
+        pass
+
+    async def negotiate(self, plugin: DelegatedPlugin, at_most: str = "") -> str:
+        return "1.0.0"
+
+    async def run(
+        self, plugin: DelegatedPlugin, verb: str, stdin: bytes, target: Target | None = None
+    ) -> bytes:
+        if verb == "GC" or target is None:
+            return b""
+
+        def do() -> bytes:
+            write = self._book.add if verb == "ADD" else self._book.delete
+            return write(plugin.plugin, target)
+
+        failure = K8sRdmaError(f"{plugin.plugin}: made to fail", reason=Reason.IPAM_FAILURE)
+        return self._life.act(do, do, failure)
+
+
+class Turn:
+    """In place of `agent.worker.Worker`: no thread, so that calls meet in the same order every time."""
+
+    async def run(self, call: Callable[..., Any], *args: Any) -> Any:
+        await asyncio.sleep(0)
+        return call(*args)
+
+
+class World:
+    """A machine, its disk and the book; an agent lives in it from `start` to `end`."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.book = Book()
+        self.boots = 0
+        self.life = Life(dead=True)
+        self.boot()
+        self.runner = asyncio.Runner()
+        self.start()
+
+    def close(self) -> None:
+        self.end()
+        self.runner.close()
+
+    def boot(self) -> None:
+        """A kernel with nothing in it, and an empty tmpfs."""
+        self.boots += 1
+        self.hardware = FakeMachine(
+            FakePf(name="f0", pci=PF0, vfs=4, rdma=True), FakePf(name="f1", pci=PF1, vfs=4)
+        )
+        self.kernel = FakeKernel(self.hardware)
+        self.pristine = self.kernel.observe()
+        for directory in ("run", "host"):
+            shutil.rmtree(self.directory / directory, ignore_errors=True)
+
+    def start(self) -> None:
+        """A new agent, which first undoes what the one before left behind."""
+        self.life = life = Life()
+        self._receipts = Receipts(self._state / "ledger.db")
+        self.node = Node(
+            name=NodeName("w1"),
+            kernel=MortalKernel(self.kernel, life),
+            receipts=MortalReceipts(self._receipts, life, self._keep),
+            markers=MortalMarkers(Markers(self.directory / "run" / "attachments"), life),
+            boot_id=f"boot-{self.boots}",
+        )
+        plugins = MortalPlugins(self.book, life)
+        devices = DeviceFiles(self.directory / "host", "/var/run/cdi", lambda _: "/dev/vfio/7")
+        means = Means(
+            node=self.node,
+            worker=Turn(),
+            ipam=IpamPlugins(plugins),
+            delegate=Delegate(plugins),
+            devices=MortalDevices(devices, life),
+        )
+        self.verbs = Verbs(means, policy=Policy(), claimed=_nobody_waits)
+        self._keep()
+        self.runner.run(self.verbs.reconcile())
+
+    def end(self) -> None:
+        """However it ended: the file is as the process left it."""
+        self.life.dead = True
+        self._receipts.close()
+
+    def run(self, *calls: Coroutine[Any, Any, Any], fate: Fate = Fate()) -> list[Any]:
+        """What came of calls that are made at once; none where the agent died of it."""
+        self.life.begin(fate)
+
+        async def together() -> list[Any]:
+            return await asyncio.gather(*calls, return_exceptions=True)
+
+        outcomes = self.runner.run(together())
+        acts, dead = self.life.acts, self.life.dead
+        self.life.begin(Fate())
+        self.life.acts = acts
+        if dead:
+            return []
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException) and not isinstance(outcome, K8sRdmaError):
+                raise outcome
+        return outcomes
+
+    def restart(self, *, reboot: bool = False, forget_unsynced: bool = False) -> None:
+        """End the agent if it lives, and start another. forget_unsynced: as after a power cut."""
+        self.end()
+        if forget_unsynced:
+            shutil.rmtree(self._state)
+            shutil.copytree(self._synced, self._state)
+        if reboot:
+            self.boot()
+        self.start()
+
+    def markers(self) -> set[str]:
+        return {marker.name for marker in (self.directory / "run" / "attachments").iterdir()}
+
+    def device_files(self) -> list[str]:
+        return sorted(path.name for path in (self.directory / "host").rglob("*") if path.is_file())
+
+    def is_pristine(self) -> bool:
+        return self.kernel.observe() == self.pristine
+
+    @property
+    def _state(self) -> Path:
+        return self.directory / "state"
+
+    @property
+    def _synced(self) -> Path:
+        return self.directory / "synced"
+
+    def _keep(self) -> None:
+        shutil.rmtree(self._synced, ignore_errors=True)
+        shutil.copytree(self._state, self._synced)
+
+
+async def _nobody_waits() -> None:
+    """Nobody reads the reports of this agent."""
