@@ -21,14 +21,19 @@ __all__ = ["build_dir", "program"]
 PLUGINS = os.environ.get("CNI_PATH") or "/opt/cni/bin:/usr/lib/cni"
 
 
-@pytest.fixture
-def make_node(program: Program) -> Iterator[Callable[[int], Node]]:
-    """A node with so many VFs on each of its two PFs; its agent does not run yet."""
+def require_plugins() -> None:
+    """Skip where a node cannot be made."""
     if os.geteuid() != 0:
         pytest.skip("needs root, or a user namespace that makes one (`make test`)")
     for plugin in ("bridge", "host-local"):
         if shutil.which(plugin, path=PLUGINS) is None:
             pytest.skip(f"no CNI plugin {plugin}: needs Debian's containernetworking-plugins")
+
+
+@pytest.fixture
+def make_node(program: Program) -> Iterator[Callable[[int], Node]]:
+    """A node with so many VFs on each of its two PFs; its agent does not run yet."""
+    require_plugins()
     made: list[Node] = []
 
     def make(vfs: int) -> Node:
