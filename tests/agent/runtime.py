@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from agent.machine import PLUGINS
 from k8s_rdma.agent.report import Reporter
 from k8s_rdma.agent.service import Service
+from k8s_rdma.wire.cni_version import SUPPORTED_VERSIONS, WITHOUT_INTERFACES
 from k8s_rdma.wire.frame import Request
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Awaitable, Callable, Iterator
     from pathlib import Path
 
     from agent.machine import Machine
@@ -21,6 +25,11 @@ if TYPE_CHECKING:
     from k8s_rdma.core.step import NetnsRef
 
 ANNOTATIONS = "io.kubernetes.cri.pod-annotations"
+
+every_version = pytest.mark.parametrize("version", SUPPORTED_VERSIONS)
+since_interfaces = pytest.mark.parametrize(
+    "version", [version for version in SUPPORTED_VERSIONS if version not in WITHOUT_INTERFACES]
+)
 
 
 class PretendedNamespaces:
@@ -100,3 +109,11 @@ def running(machine: Machine, **how: object) -> Iterator[Runtime]:
         reporter = Reporter(node)
         service = Service(node=node, verbs=verbs, namespaces=PretendedNamespaces(machine), reporter=reporter)
         yield Runtime(machine, node, service, machine.directory / "plugins")
+
+
+def in_turn(machine: Machine, scenario: Callable[[Runtime], Awaitable[None]], **how: object) -> None:
+    async def whole() -> None:
+        with running(machine, **how) as runtime:
+            await scenario(runtime)
+
+    asyncio.run(whole())

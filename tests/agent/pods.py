@@ -1,0 +1,79 @@
+"""What pods ask for, what configurations and results say, and a cluster that knows it and is told."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from k8s_rdma.core.ids import NodeName, PodUid
+from k8s_rdma.core.placement import PlacedInterface, Placement
+from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from k8s_rdma.core.ledger import Pod, Receipt
+    from k8s_rdma.errors import K8sRdmaError
+
+
+def conf(version: str, **keys: object) -> dict[str, object]:
+    return {"cniVersion": version, "name": "net", "type": "k8s-rdma-cni", **keys}
+
+
+def ordinary(version: str, sandbox: str = "/run/netns/x") -> dict[str, Any]:
+    """The result of the plugin that gives a pod its `eth0`."""
+    family = {"version": "4"} if version in ("0.3.0", "0.3.1", "0.4.0") else {}
+    return {
+        "cniVersion": version,
+        "interfaces": [{"name": "cni0"}, {"name": "eth0", "mac": "0a:00:00:00:00:99", "sandbox": sandbox}],
+        "ips": [{**family, "interface": 1, "address": "10.244.0.7/24", "gateway": "10.244.0.1"}],
+        "routes": [{"dst": "0.0.0.0/0"}],
+        "dns": {},
+    }
+
+
+def told(result: Mapping[str, Any]) -> dict[str, list[str]]:
+    """The addresses of each interface, by its name, as a result tells them."""
+    names = [each["name"] for each in result["interfaces"]]
+    found: dict[str, list[str]] = {name: [] for name in names}
+    for ip in result.get("ips", ()):
+        found[names[ip["interface"]]].append(ip["address"])
+    return found
+
+
+def requests(*interfaces: dict[str, object]) -> dict[str, str]:
+    return {"rdma_interfaces_required": json.dumps(interfaces)}
+
+
+def placed_by_the_extender(*interfaces: PlacedInterface) -> dict[str, str]:
+    placement = Placement(node=NodeName("w1"), interfaces=interfaces)
+    return {PLACEMENT_ANNOTATION: encode(placement, PodUid("uid-p"), None)}
+
+
+class KnowingCluster:
+    """The API server's part of `agent.cluster`, with these annotations; remembers what it was told."""
+
+    def __init__(self, annotations: dict[str, str]) -> None:
+        self._annotations = annotations
+        self.asked: list[Pod] = []
+        self.given: list[Receipt] = []
+        self.moved: list[str] = []
+        self.errors: list[K8sRdmaError] = []
+
+    async def annotations(self, pod: Pod) -> Mapping[str, str]:
+        self.asked.append(pod)
+        return self._annotations
+
+    def claims(self) -> Mapping[PodUid, Placement]:
+        return {}
+
+    def attached(self, receipt: Receipt, results: object) -> None:
+        self.given.append(receipt)
+
+    def placed_anew(self, pod: Pod, why: str) -> None:
+        self.moved.append(why)
+
+    def refused(self, pod: Pod, error: K8sRdmaError) -> None:
+        self.errors.append(error)
+
+    async def run(self) -> None: ...

@@ -1,0 +1,142 @@
+"""CHECK: every way in which an attachment can be other than its ADD made it is told by code and object."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from agent.machine import asks
+from agent.pods import conf, requests
+from agent.runtime import in_turn
+from k8s_rdma.core.step import SetRates, UnbindVf, VfRate
+from k8s_rdma.wire.cni_version import SINCE_CHECK
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from agent.machine import Machine
+    from agent.runtime import Runtime
+    from agent.scripted_plugin import ScriptedPlugin
+    from k8s_rdma.core.ledger import Receipt
+
+CHAINED = {"cniVersion": "1.0.0", "interfaces": [], "ips": []}
+
+
+def receipt_of(runtime: Runtime) -> Receipt:
+    [receipt] = runtime.node.ledger.receipts.values()
+    return receipt
+
+
+def renamed(machine: Machine, receipt: Receipt) -> str:
+    machine.hardware.alter_interface("rdma0", receipt.netns, name="x0", mac=mac_of(receipt), mtu=1500)
+    return "interface rdma0 is not in the pod"
+
+
+def other_mac(machine: Machine, receipt: Receipt) -> str:
+    machine.hardware.alter_interface("rdma0", receipt.netns, name="rdma0", mac="0a:0a:0a:0a:0a:0a", mtu=1500)
+    return f"interface rdma0 has MAC 0a:0a:0a:0a:0a:0a, was given {mac_of(receipt)}"
+
+
+def other_mtu(machine: Machine, receipt: Receipt) -> str:
+    machine.hardware.alter_interface("rdma0", receipt.netns, name="rdma0", mac=mac_of(receipt), mtu=900)
+    return "interface rdma0 has MTU 900, was given 1500"
+
+
+def other_address(machine: Machine, receipt: Receipt) -> str:
+    machine.hardware.use_interface("rdma0", receipt.netns, "10.1.0.77/24")
+    return "interface rdma0 has lost 10.1.0.0/24"
+
+
+def other_rates(machine: Machine, receipt: Receipt) -> str:
+    vf = receipt.interfaces[0].vf
+    machine.kernel.apply(
+        SetRates(pf=vf.pf, rates=(VfRate(vf.index, 1, 2),), previous=(VfRate(vf.index, 5, 9),))
+    )
+    return f"VF {vf.index} of PF {vf.pf} (rdma0) has min 1, max 2 Mb/s, was given min 5, max 9 Mb/s"
+
+
+def no_vf(machine: Machine, receipt: Receipt) -> str:
+    vf = receipt.interfaces[0].vf
+    machine.hardware.remove_pf(vf.pf)
+    return "interface rdma0 is not in the pod"
+
+
+def mac_of(receipt: Receipt) -> str:
+    return receipt.interfaces[0].mac
+
+
+@pytest.mark.parametrize("version", SINCE_CHECK)
+@pytest.mark.parametrize("alter", [renamed, other_mac, other_mtu, other_address, other_rates, no_vf])
+def test_what_was_altered_is_named(
+    machine: Machine, ipam: ScriptedPlugin, alter: Callable[[Machine, Receipt], str], version: str
+) -> None:
+    async def scenario(runtime: Runtime) -> None:
+        chained = conf(version, ipam={"type": "ipam"})
+        annotations = asks({"min_tx_rate": 5, "max_tx_rate": 9})
+        before = CHAINED | {"cniVersion": version}
+        given = await runtime.ask("ADD", chained, annotations=annotations, prev_result=before)
+        whole = await runtime.ask("CHECK", chained, prev_result=given.document)
+        assert whole.exit_status == 0, whole.document
+        expected = alter(machine, receipt_of(runtime))
+        answer = await runtime.ask("CHECK", chained, prev_result=given.document)
+        assert (answer.exit_status, answer.document["code"]) == (1, 108)
+        assert answer.document["cniVersion"] == version
+        assert expected in f"{answer.document['msg']}; {answer.document.get('details')}"
+        applied = len(machine.kernel.applied)
+        await runtime.ask("CHECK", chained, prev_result=given.document)
+        assert len(machine.kernel.applied) == applied
+
+    in_turn(machine, scenario)
+
+
+def test_function_that_the_kernel_took_back_is_named(machine: Machine) -> None:
+    async def scenario(runtime: Runtime) -> None:
+        chained = conf("1.0.0")
+        annotations = requests({"driver": "vfio-pci"})
+        given = await runtime.ask("ADD", chained, annotations=annotations, prev_result=CHAINED)
+        assert given.exit_status == 0, given.document
+        [bound] = [step.inverse for step in machine.kernel.applied if isinstance(step.inverse, UnbindVf)]
+        machine.kernel.apply(bound)
+        answer = await runtime.ask("CHECK", chained, prev_result=given.document)
+        assert (answer.exit_status, answer.document["code"]) == (1, 108)
+        assert "was given to vfio-pci" in answer.document["msg"]
+
+    in_turn(machine, scenario)
+
+
+def test_what_another_plugin_finds_is_told_as_it_tells_it(machine: Machine, ipam: ScriptedPlugin) -> None:
+    async def scenario(runtime: Runtime) -> None:
+        chained = conf("1.0.0", ipam={"type": "ipam"})
+        given = await runtime.ask("ADD", chained, annotations=asks({}), prev_result=CHAINED)
+        ipam.speak(("1.0.0",), CHECK="""echo '{"code": 7, "msg": "lease lost"}'; exit 1""")
+        answer = await runtime.ask("CHECK", chained, prev_result=given.document)
+        assert (answer.exit_status, answer.document["code"]) == (1, 111)
+        assert "lease lost" in answer.document["msg"]
+
+    in_turn(machine, scenario)
+
+
+@pytest.mark.parametrize("version", SINCE_CHECK)
+def test_container_without_an_attachment_is_known_only_if_it_asks_for_nothing(
+    machine: Machine, version: str
+) -> None:
+    async def scenario(runtime: Runtime) -> None:
+        prev_result = CHAINED | {"cniVersion": version}
+        for wanted in (None, {}, {"rdma_interfaces_required": "[]"}):
+            answer = await runtime.ask("CHECK", conf(version), annotations=wanted, prev_result=prev_result)
+            assert answer.exit_status == 0
+        answer = await runtime.ask("CHECK", conf(version), annotations=asks({}), prev_result=prev_result)
+        assert (answer.exit_status, answer.document["code"]) == (1, 3)
+
+    in_turn(machine, scenario)
+
+
+def test_container_whose_sandbox_is_gone_is_unknown(machine: Machine) -> None:
+    async def scenario(runtime: Runtime) -> None:
+        await runtime.ask("ADD", conf("1.0.0"), annotations=asks({}), prev_result=CHAINED)
+        machine.hardware.destroy_namespace(receipt_of(runtime).netns)
+        answer = await runtime.ask("CHECK", conf("1.0.0"), prev_result=CHAINED)
+        assert (answer.exit_status, answer.document["code"]) == (1, 3)
+
+    in_turn(machine, scenario)

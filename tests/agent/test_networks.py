@@ -1,0 +1,233 @@
+"""Several networks of a pod, what a configuration has for all interfaces, and what the pod is told."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from agent.machine import asks
+from agent.pods import KnowingCluster, conf, ordinary, placed_by_the_extender, requests, told
+from agent.runtime import every_version, in_turn, since_interfaces
+from agent.scripted_plugin import ScriptedPlugin, addresses
+from factories import PF0, PF1
+from k8s_rdma.agent.share import NETWORKS_ANNOTATION
+from k8s_rdma.core.options import InterfaceOptions, VfDriver
+from k8s_rdma.core.placement import PlacedInterface
+from k8s_rdma.core.step import BindVf
+from k8s_rdma.errors import Reason
+from k8s_rdma.wire.cni_version import SINCE_CHECK
+
+if TYPE_CHECKING:
+    from agent.machine import Machine
+    from agent.runtime import Runtime
+
+MULTUS = {NETWORKS_ANNOTATION: "fabric-a, fabric-b"}
+
+
+@every_version
+def test_attachments_of_a_pod_give_their_shares_and_end_one_by_one(machine: Machine, version: str) -> None:
+    wanted = requests(
+        {"network": "fabric-b", "min_tx_rate": 7}, {"min_tx_rate": 5}, {"network": "fabric-a"}, {}
+    )
+    machine.cluster = cluster = KnowingCluster(wanted | MULTUS)
+
+    async def scenario(runtime: Runtime) -> None:
+        a, b = (conf(version) | {"name": f"fabric-{letter}"} for letter in "ab")
+        first = await runtime.ask("ADD", a, ifname="net1")
+        second = await runtime.ask("ADD", b, ifname="net2")
+        third = await runtime.ask("ADD", a, ifname="net3")
+        assert (first.exit_status, second.exit_status, third.exit_status) == (0, 0, 0)
+        assert runtime.inside() == {"net1", "net1-1", "net1-2", "net2"}
+        assert third.document == {"cniVersion": version}
+        entries = {
+            key.ifname: [interface.entry for interface in receipt.interfaces]
+            for key, receipt in runtime.node.ledger.receipts.items()
+        }
+        assert entries == {"net1": [1, 2, 3], "net2": [0]}
+        assert (await runtime.ask("DEL", a, ifname="net1")).exit_status == 0
+        assert runtime.inside() == {"net2"}
+        assert machine.markers() == {"c1"}
+        assert (await runtime.ask("DEL", a, ifname="net3")).exit_status == 0
+        assert (await runtime.ask("DEL", b, ifname="net2")).exit_status == 0
+        assert len(cluster.asked) == 3
+
+    in_turn(machine, scenario)
+    assert machine.is_pristine()
+    assert not machine.markers()
+    assert [receipt.attachment.ifname for receipt in cluster.given] == ["net1", "net2"]
+
+
+def test_placement_of_a_pod_is_carried_out_by_all_of_its_attachments(machine: Machine) -> None:
+    promised = (
+        PlacedInterface(pf=PF1, min_tx_rate_mbps=10),
+        PlacedInterface(pf=PF0, min_tx_rate_mbps=10, options=InterfaceOptions(network="fabric-b")),
+    )
+    wanted = requests({"min_tx_rate": 10}, {"min_tx_rate": 10, "network": "fabric-b"})
+    machine.cluster = cluster = KnowingCluster(wanted | MULTUS | placed_by_the_extender(*promised))
+
+    async def scenario(runtime: Runtime) -> None:
+        a, b = (conf("1.0.0") | {"name": f"fabric-{letter}"} for letter in "ab")
+        await runtime.ask("ADD", a, ifname="net1")
+        await runtime.ask("ADD", b, ifname="net2")
+        placed = {
+            key.ifname: [interface.vf.pf for interface in receipt.interfaces]
+            for key, receipt in runtime.node.ledger.receipts.items()
+        }
+        assert placed == {"net1": [PF1], "net2": [PF0]}
+        assert not cluster.moved
+
+    in_turn(machine, scenario)
+
+
+@pytest.mark.parametrize("with_version", [False, True])
+def test_configuration_of_the_replaced_plugin_works_as_it_stands(
+    machine: Machine, ipam: ScriptedPlugin, *, with_version: bool
+) -> None:
+    """Without `capabilities` and, as it was written, without `cniVersion`."""
+    machine.cluster = KnowingCluster(asks({"min_tx_rate": 15_000}, {}))
+    legacy: dict[str, object] = {
+        "name": "mynet",
+        "type": "rit-k8s-rdma-cni-linux-amd64",
+        "cniDir": "/var/lib/cni",
+        "if0name": "eth0",
+        "l2enable": False,
+        "vlan": 0,
+        "dpdk": {"pci_addr": "", "kernel_driver": "", "dpdk_driver": "", "dpdk_tool": ""},
+        "ipam": {"type": "ipam", "subnet": "10.55.206.0/24"},
+    }
+    if with_version:
+        legacy["cniVersion"] = "0.2.0"
+
+    async def scenario(runtime: Runtime) -> None:
+        answer = await runtime.ask("ADD", legacy)
+        assert answer.exit_status == 0, answer.document
+        assert answer.document["cniVersion"] == ("0.2.0" if with_version else "0.1.0")
+        assert answer.document["ip4"]["ip"] == "10.1.0.0/24"
+        assert runtime.inside() == {"eth0", "eth1"}
+        assert {each.stdin["name"] for each in ipam.calls("ADD")} == {"mynet"}
+        assert (await runtime.ask("DEL", legacy)).exit_status == 0
+
+    in_turn(machine, scenario)
+    assert machine.is_pristine()
+
+
+def test_networks_of_the_configuration_have_addresses_of_their_own(
+    machine: Machine, ipam: ScriptedPlugin
+) -> None:
+    storage = ScriptedPlugin(machine.directory / "plugins", "storage")
+    storage.speak(("1.0.0",), ADD=addresses("10.9.0.1/24"))
+
+    async def scenario(runtime: Runtime) -> None:
+        networks = {"storage": {"ipam": {"type": "storage"}}, "raw": {"l2enable": True}}
+        chained = conf("1.0.0", ipam={"type": "ipam"}, networks=networks)
+        wanted = requests({}, {"network": "storage"}, {"network": "raw"}, {"network": "net"})
+        answer = await runtime.ask("ADD", chained, annotations=wanted, prev_result=ordinary("1.0.0"))
+        assert told(answer.document) | {"cni0": [], "eth0": []} == {
+            "cni0": [],
+            "eth0": [],
+            "rdma0": ["10.1.0.0/24"],
+            "rdma1": ["10.9.0.1/24"],
+            "rdma2": [],
+            "rdma3": ["10.1.0.3/24"],
+        }
+        assert [each.stdin["name"] for each in storage.calls("ADD")] == ["net-rdma-storage"]
+        assert (await runtime.ask("DEL", conf("1.0.0"))).exit_status == 0
+        assert [each.ifname for each in storage.calls("DEL")] == ["rdma1"]
+        assert sorted(each.ifname for each in ipam.calls("DEL")) == ["rdma0", "rdma3"]
+
+    in_turn(machine, scenario)
+    assert machine.is_pristine()
+
+
+def test_network_that_nothing_attaches_to_is_refused_and_the_pod_told(machine: Machine) -> None:
+    machine.cluster = cluster = KnowingCluster(requests({"network": "nowhere"}))
+
+    async def scenario(runtime: Runtime) -> None:
+        answer = await runtime.ask("ADD", conf("1.0.0"))
+        assert (answer.exit_status, answer.document["code"]) == (1, 100)
+        assert answer.document["msg"].startswith("rdma_interfaces_required[0].network: nowhere is not net,")
+
+    in_turn(machine, scenario)
+    assert [error.reason for error in cluster.errors] == [Reason.MALFORMED_ANNOTATION]
+
+
+def test_vlan_of_the_configuration_is_that_of_interfaces_that_name_none(machine: Machine) -> None:
+    async def scenario(runtime: Runtime) -> None:
+        answer = await runtime.ask("ADD", conf("1.0.0", vlan=7), annotations=requests({}, {"vlan": 9}))
+        assert answer.exit_status == 0, answer.document
+        vlans = [vf.vlan for pf in machine.kernel.observe().pfs for vf in pf.vfs if vf.vlan]
+        assert sorted(vlans) == [7, 9]
+        assert (await runtime.ask("DEL", conf("1.0.0"))).exit_status == 0
+
+    in_turn(machine, scenario)
+    assert machine.is_pristine()
+
+
+@since_interfaces
+def test_dpdk_of_the_configuration_gives_pci_functions(
+    machine: Machine, main: ScriptedPlugin, version: str
+) -> None:
+    async def scenario(runtime: Runtime) -> None:
+        dpdk = {"kernel_driver": "x", "dpdk_driver": "vfio-pci", "dpdk_tool": "/x"}
+        alone = conf(version, dpdk=dpdk, delegate={"type": "main"}, ipam={"type": "none-is-asked"})
+        answer = await runtime.ask("ADD", alone, annotations=requests({}))
+        assert answer.exit_status == 0, answer.document
+        assert told(answer.document) == {"cni0": [], "eth0": ["10.244.0.7/24"], "vfio-pci0": []}
+        function = answer.document["interfaces"][2]
+        assert "sandbox" not in function
+        assert ("pciID" in function) is (version == "1.1.0")
+        [bound] = [step for step in machine.kernel.applied if isinstance(step, BindVf)]
+        assert bound.driver is VfDriver.VFIO_PCI
+        specifications = list((machine.directory / "host" / "var" / "run" / "cdi").iterdir())
+        assert len(specifications) == 1
+        if version in SINCE_CHECK:
+            checked = await runtime.ask("CHECK", alone, prev_result=answer.document)
+            assert checked.exit_status == 0, checked.document
+        assert (await runtime.ask("DEL", alone)).exit_status == 0
+        assert not specifications[0].exists()
+
+    in_turn(machine, scenario)
+    assert machine.is_pristine()
+
+
+@every_version
+def test_unsupported_version_or_key_is_told_by_code(machine: Machine, version: str) -> None:
+    async def scenario(runtime: Runtime) -> None:
+        answer = await runtime.ask("ADD", conf("9.9.9"), annotations=asks({}))
+        assert (answer.exit_status, answer.document["code"]) == (1, 1)
+        assert "1.1.0" in answer.document["details"]
+        answer = await runtime.ask("ADD", conf(version, delegates={}), annotations=asks({}))
+        assert (answer.exit_status, answer.document["code"]) == (1, 7)
+        assert "delegates: unknown key; did you mean delegate?" in answer.document["msg"]
+        assert answer.document["cniVersion"] == version
+        assert (await runtime.ask("DEL", conf(version, delegates={}))).exit_status == 0
+
+    in_turn(machine, scenario)
+
+
+def test_placement_that_does_not_fit_any_more_is_made_anew_and_the_pod_told(machine: Machine) -> None:
+    machine.cluster = cluster = KnowingCluster({})
+
+    async def scenario(runtime: Runtime) -> None:
+        machine.hardware.set_link(PF0, 5)
+        runtime.node.refresh()
+        annotations = requests({"min_tx_rate": 10}) | placed_by_the_extender(
+            PlacedInterface(pf=PF0, min_tx_rate_mbps=10)
+        )
+        answer = await runtime.ask("ADD", conf("1.0.0"), annotations=annotations)
+        assert answer.exit_status == 0, answer.document
+
+    in_turn(machine, scenario)
+    assert cluster.moved == [f"PF {PF0} was promised and had no room; given {PF1}"]
+
+
+def test_pod_that_cannot_be_served_is_told_why(machine: Machine) -> None:
+    machine.cluster = cluster = KnowingCluster({})
+
+    async def scenario(runtime: Runtime) -> None:
+        answer = await runtime.ask("ADD", conf("1.0.0"), annotations=asks({"min_tx_rate": 100_001}))
+        assert (answer.exit_status, answer.document["code"]) == (1, 103)
+
+    in_turn(machine, scenario)
+    assert [error.reason for error in cluster.errors] == [Reason.EXCEEDS_CAPACITY]
