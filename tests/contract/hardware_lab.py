@@ -6,6 +6,7 @@ Their VFs must be nobody's: tests move them, set their rates, and leave them as 
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from k8s_rdma.linux.drivers import ability
 from k8s_rdma.linux.kernel import SriovKernel
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
 VARIABLE = "K8S_RDMA_HARDWARE_PFS"
 FEWEST_VFS = 3
@@ -100,12 +101,14 @@ class HardwareLab(LinuxLab):
         """Wait until all VFs are back, and make them what they were."""
         for name in PFS:
             _restore_settings(name, self._settings[name])
+        _let_choose_macs(self.homes)
         for pf, index in self.homes:
             _release(PFS[pf], index, self.vf_driver)
         names = {vf: _await_netdev(PFS[vf[0]], vf[1]) for vf in self.homes}
         links = {link["ifname"]: link for link in ip(None, "address")}
         for vf, home in self.homes.items():
             _make_as_it_was(links[names[vf]], home)
+        _take_own_macs(self.homes)
         for name in PFS:
             for vf in _details(name)["vfinfo_list"]:
                 if vf["rate"]["max_tx"] or vf["rate"]["min_tx"]:
@@ -122,7 +125,7 @@ def _restore_settings(pf: str, before: list[dict[str, Any]]) -> None:
     """What differs, by ip(8)'s own words."""
     for was, now in zip(before, _settings(pf), strict=True):
         vf = ("ip", "link", "set", pf, "vf", str(was["vf"]))
-        if was["address"] != now["address"]:
+        if was["address"] != now["address"] and _driver(pf) != "igb":
             run(*vf, "mac", was["address"])
         tags = [{"vlan": 0, "qos": 0, **(each.get("vlan_list") or [{}])[0]} for each in (was, now)]
         if tags[0] != tags[1]:
@@ -130,6 +133,21 @@ def _restore_settings(pf: str, before: list[dict[str, Any]]) -> None:
         for key, word in (("spoofchk", "spoofchk"), ("trust", "trust")):
             if was.get(key) != now.get(key):
                 run(*vf, word, "on" if was[key] else "off")
+
+
+def _let_choose_macs(homes: Mapping[tuple[int, int], Home]) -> None:
+    """igb tells a MAC that the PF gave like one that a VF took, and lets the VF have no other."""
+    if _driver(PFS[0]) == "igb":
+        _batch(f"link set {PFS[pf]} vf {index} mac 00:00:00:00:00:00" for pf, index in homes)
+
+
+def _take_own_macs(homes: Mapping[tuple[int, int], Home]) -> None:
+    if _driver(PFS[0]) == "igb":
+        _batch(f"link set {home.name} address {home.mac}" for home in homes.values())
+
+
+def _batch(lines: Iterable[str]) -> None:
+    subprocess.run(["ip", "-batch", "-"], input="\n".join([*lines, ""]), text=True, check=True)
 
 
 def _release(pf: str, index: int, driver: str) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from k8s_rdma.init.failure import SetupError, refused_write
 from k8s_rdma.init.waiting import until
+from k8s_rdma.linux.vf.pci_driver import PciDriver
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -37,16 +38,10 @@ def bind(job: Job, vfs: Iterable[VfFunction]) -> dict[int, str]:
             job.log.info("vfs_bound", vfs=done)
         job.clock.wait(0)
         try:
-            _bind(job, vf)
+            PciDriver(job.sysfs, vf.pci).bind_anew()
         except OSError as error:
             failed[vf.index] = str(refused_write(f"driver of {vf.pci}", error))
     return failed
-
-
-def _bind(job: Job, vf: VfFunction) -> None:
-    if vf.driver:
-        job.sriov.unbind(vf)
-    job.sriov.probe(vf)
 
 
 def wait_for_netdevs(

@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.step import (
+    BindVf,
     BringHome,
     ClearInterface,
     ConfigureInterface,
     ConfigureVfs,
     GiveVf,
     SetRates,
+    UnbindVf,
     VfRate,
     VfRef,
 )
@@ -24,14 +26,16 @@ from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.changes import Changes
 from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
 from k8s_rdma.linux.discovery.observation import Observer
+from k8s_rdma.linux.discovery.pci import USERSPACE_DRIVERS
 from k8s_rdma.linux.discovery.unannounced import files_without_events
 from k8s_rdma.linux.known_pfs import KnownPfs
 from k8s_rdma.linux.netlink.vf_config import set_rates as write_rates
 from k8s_rdma.linux.netlink.vf_config import set_vfs, vlan
 from k8s_rdma.linux.netns import current_namespace
-from k8s_rdma.linux.pod_interface import clear, configure, make_bare
+from k8s_rdma.linux.pod_interface import announce, clear, configure, make_bare
 from k8s_rdma.linux.pod_look import interfaces_in
 from k8s_rdma.linux.sysfs import Sysfs
+from k8s_rdma.linux.vf.binding import VfBinding
 from k8s_rdma.linux.vf.configuring import configure_vfs
 from k8s_rdma.linux.vf.moves import RETURN_TIMEOUT_S, VfMoves
 from k8s_rdma.linux.vf.places import Host, VfPlaces, words
@@ -40,12 +44,12 @@ from k8s_rdma.linux.vf.rdma import VfRdma
 from k8s_rdma.linux.vf.traffic import VfTraffic
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from k8s_rdma.core.ids import PciAddress
     from k8s_rdma.core.kernel import Hardware, PfState, PodInterface, VfCounters
     from k8s_rdma.core.selection import Selection
-    from k8s_rdma.core.step import NetnsRef, Step
+    from k8s_rdma.core.step import NetnsRef, Step, VfHome
     from k8s_rdma.linux.netns import Namespaces
 
 
@@ -86,6 +90,13 @@ class SriovKernel:
                 rdma=rdma,
                 return_timeout_s=return_timeout_s,
             )
+            self._binding = VfBinding(
+                rtnl=self._queries.rtnl,
+                sysfs=self._sysfs,
+                places=self._places,
+                rdma=rdma,
+                timeout_s=return_timeout_s,
+            )
             self._traffic = VfTraffic(
                 queries=self._queries, sysfs=self._sysfs, namespaces=namespaces, rdma=rdma
             )
@@ -115,6 +126,11 @@ class SriovKernel:
     def interfaces(self, netns: NetnsRef) -> Mapping[str, PodInterface]:
         """What is in a namespace."""
         return interfaces_in(netns, self._namespaces)
+
+    def announce(self, netns: NetnsRef, addresses: Mapping[str, Collection[str]]) -> None:
+        """Tell an interface's network of its addresses."""
+        with self._namespaces.existing(netns) as namespace:
+            announce(addresses, namespace)
 
     def sample(self, holders: Mapping[VfRef, NetnsRef]) -> tuple[VfCounters, ...]:
         """The traffic of all VFs, from their PFs or from their netdevs."""
@@ -148,6 +164,10 @@ class SriovKernel:
                 self._set_rates(step)
             case ConfigureVfs():
                 self._configure_vfs(step)
+            case BindVf():
+                self._binding.bind(step)
+            case UnbindVf():
+                self._binding.unbind(step)
             case GiveVf():
                 self._moves.give(step)
             case BringHome():
@@ -206,6 +226,18 @@ class SriovKernel:
             read=partial(self._pfs.read_back, pf.pci, index),
         )
         self._pfs.now_is(now)
+        for config, home in zip(step.configs, step.homes, strict=False):
+            if config.guid is not None:
+                self._take_guid(VfRef(step.pf, config.index), config.guid, home)
+
+    def _take_guid(self, vf: VfRef, guid: str, home: VfHome) -> None:
+        """A driver asks for it when it is bound, so one that has the VF at home is bound anew."""
+        function = self._places.function(vf)
+        if function.driver() in USERSPACE_DRIVERS or function.netdevs() == []:
+            return
+        link = self._places.at_home(vf)
+        if link is None or not link.mac.endswith(guid):
+            self._binding.bind_anew(vf, home)
 
     def _to_be_changed(self, pci: PciAddress) -> tuple[PfState, int]:
         """A PF as it is, and the index of its netdev."""

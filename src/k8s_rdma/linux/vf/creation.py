@@ -71,17 +71,6 @@ class SriovPf:
         """A VF as it is now."""
         return self._vf(vf.index, vf.pci)
 
-    def probe(self, vf: VfFunction) -> None:
-        """Offer a VF to the drivers there are; returns when one has it, or none wants it.
-
-        While `probes_vfs` is off none may (pci_device_can_probe), without an error.
-        """
-        self._sysfs.write("bus/pci/drivers_probe", vf.pci)
-
-    def unbind(self, vf: VfFunction) -> None:
-        """Take a VF from its driver, and its netdev away with it."""
-        self._sysfs.write(f"{_DEVICES}/{vf.pci}/driver/unbind", vf.pci)
-
     def modalias(self, vf: VfFunction) -> str:
         """What modprobe(8) finds a VF's driver by."""
         return self._sysfs.value_if_any(f"{_DEVICES}/{vf.pci}/modalias") or ""

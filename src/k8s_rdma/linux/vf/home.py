@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-import errno
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.kernel import NameTakenError
 from k8s_rdma.errors import KernelError
-from k8s_rdma.linux.netlink.rtnl import named, with_mac, with_mtu
+from k8s_rdma.linux.netlink.rtnl import named, with_mtu
 from k8s_rdma.linux.netlink.socket import NetlinkError
 from k8s_rdma.linux.pod_interface import make_bare
+from k8s_rdma.linux.vf.macs import REFUSED, take_mac
 from k8s_rdma.linux.vf.places import words
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from k8s_rdma.core.step import VfHome, VfRef
     from k8s_rdma.linux.netlink.rtnl import Link, Rtnl
 
 _INFINIBAND = 32  # ARPHRD_INFINIBAND: such an address is a queue pair's and the port's, and not to be set
-_MAC_REFUSED = (errno.EPERM, errno.EACCES, errno.EADDRNOTAVAIL)
 
 
-def make_as_at_home(index: int, vf: VfRef, home: VfHome, rtnl: Rtnl) -> None:
+def make_as_at_home(
+    index: int, vf: VfRef, home: VfHome, rtnl: Rtnl, let: Callable[[str], None] | None = None
+) -> None:
     """Give the netdev of this index name, MAC and MTU of `home`, down, without addresses and altnames.
 
+    let: has the PF let the VF have a MAC; None where the MAC that the PF gave it is not ours to replace.
     KernelError when that does not hold afterwards; NameTakenError when the name is taken.
     """
     link = _link(index, vf, rtnl)
@@ -37,7 +41,7 @@ def make_as_at_home(index: int, vf: VfRef, home: VfHome, rtnl: Rtnl) -> None:
     if link.mtu != home.mtu:
         rtnl.change(index, f"{what}: MTU {home.mtu}", with_mtu(home.mtu))
     if link.mac != home.mac and link.type != _INFINIBAND:
-        _restore_mac(link, vf, home, rtnl)
+        _restore_mac(link, vf, home, rtnl, let)
     found = _link(index, vf, rtnl)
     mac = found.mac if found.type == _INFINIBAND else home.mac
     if (found.name, found.mac, found.mtu) != (home.name, mac, home.mtu):
@@ -45,28 +49,21 @@ def make_as_at_home(index: int, vf: VfRef, home: VfHome, rtnl: Rtnl) -> None:
         raise KernelError(msg)
 
 
-def _restore_mac(link: Link, vf: VfRef, home: VfHome, rtnl: Rtnl) -> None:
+def _restore_mac(link: Link, vf: VfRef, home: VfHome, rtnl: Rtnl, let: Callable[[str], None] | None) -> None:
     what = f"{words(vf)}: MAC {home.mac}, which is {link.mac} now"
     try:
-        rtnl.change(link.index, what, with_mac(home.mac))
+        take_mac(link, home.mac, rtnl, what)
     except NetlinkError as error:
-        if error.errno not in _MAC_REFUSED:
+        if error.errno not in REFUSED:
             raise
-        _restore_mac_of_one_that_is_up(link, vf, home, rtnl)
-
-
-def _restore_mac_of_one_that_is_up(link: Link, vf: VfRef, home: VfHome, rtnl: Rtnl) -> None:
-    """Once more while the netdev is up: after a reset of its PF, igbvf is listened to only when it was up."""
-    what = f"{words(vf)}: MAC {home.mac}, which is {link.mac} now"
-    try:
-        rtnl.change(link.index, f"{what}: up", up=True)
-        rtnl.change(link.index, what, with_mac(home.mac))
-    except NetlinkError as error:
-        why = (
-            f"the PF has set the VF's MAC, and lets it have no other: "
-            f"`ip link set dev <PF> vf {vf.index} mac {home.mac}` makes both agree"
-        )
-        raise KernelError(str(error), details=why if error.errno in _MAC_REFUSED else "") from error
+        if let is None:
+            why = (
+                f"the PF has set the VF's MAC, and lets it have no other: "
+                f"`ip link set dev <PF> vf {vf.index} mac {home.mac}` makes both agree"
+            )
+            raise KernelError(str(error), details=why) from error
+        let(home.mac)
+        take_mac(link, home.mac, rtnl, what)
     finally:
         make_bare(_link(link.index, vf, rtnl), rtnl, what)
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.kernel import NameTakenError
 from k8s_rdma.core.step import NetnsRef
 from k8s_rdma.errors import KernelError
+from k8s_rdma.linux.discovery.pci import USERSPACE_DRIVERS
 from k8s_rdma.linux.netlink.rtnl import Rtnl, in_namespace, named
 from k8s_rdma.linux.pod_interface import make_bare
+from k8s_rdma.linux.vf.dress import dress, require_dressed, require_mtu_of_pf
 from k8s_rdma.linux.vf.home import make_as_at_home
 from k8s_rdma.linux.vf.places import netdev_of, words
 
@@ -65,7 +68,7 @@ class VfMoves:
             link = self._places.at_home(step.vf)
             if link is None:
                 link = netdev_of(pci, there, namespace, index=self._index(step.vf, step.netns))
-                self._rename(link, step, there)
+                self._rename(self._present(link, step), step, there)
                 self._rdma.give(pci, None, namespace, words(step.vf))
             else:
                 self._send(link, pci, step, there, namespace)
@@ -73,12 +76,16 @@ class VfMoves:
             if found is None or netdev_of(pci, there, namespace, index=found.index) != found:
                 msg = f"{words(step.vf)}: moved to {step.netns.path}, but it is not there as {step.ifname}"
                 raise KernelError(msg)
+            require_dressed(found, step)
             self._given[step.vf] = _Given(step.netns, found.index)
 
     def _send(self, link: Link, pci: PciAddress, step: GiveVf, there: Rtnl, namespace: int) -> None:
         what = f"{words(step.vf)}: move to {step.netns.path} as {step.ifname}"
         _require_free(there, step.ifname, what)
         self._rtnl.change(link.index, f"{what}: down", up=False)
+        if step.mtu is not None:
+            require_mtu_of_pf(step, self._places.pf_link(step.vf))
+        dress(link, step, self._rtnl)
         self._rdma.give(pci, link.index, namespace, what)
         self._rtnl.change(link.index, what, in_namespace(namespace), named(step.ifname))
 
@@ -99,21 +106,29 @@ class VfMoves:
             if namespace is not None and not self._fetch(pci, step, namespace, away=away) and given is None:
                 return
         link = self._await(pci, step, alive=namespace is not None)
-        make_as_at_home(link.index, step.vf, step.home, self._rtnl)
+        let = None if step.mac is None else partial(self._places.let_have_mac, step.vf)
+        make_as_at_home(link.index, step.vf, step.home, self._rtnl, let)
         self._given.pop(step.vf, None)
 
-    def _rename(self, link: Link | None, step: GiveVf, there: Rtnl) -> None:
-        """Make the name hold of a VF that is given already; KernelError when it is in another namespace."""
+    def _present(self, link: Link | None, step: GiveVf) -> Link:
+        """KernelError when a VF that is not at home is not where it shall be either."""
         if link is None:
             driver = self._places.function(step.vf).driver()
-            where = "it is in another namespace" if driver else "no driver has it, so it has no netdev"
+            where = "it is in another namespace"
+            if driver is None or driver in USERSPACE_DRIVERS:
+                where = f"{driver or 'no driver'} has it, so it has no netdev"
             msg = f"{words(step.vf)}: wanted in {step.netns.path}, but {where}"
             raise KernelError(msg)
+        return link
+
+    def _rename(self, link: Link, step: GiveVf, there: Rtnl) -> None:
+        """Make name, MAC and MTU hold of a VF that is given already."""
         if link.name != step.ifname:
             what = f"{words(step.vf)}: rename to {step.ifname} in {step.netns.path}"
             _require_free(there, step.ifname, what)
             there.change(link.index, f"{what}: down", up=False)
             there.change(link.index, what, named(step.ifname))
+        dress(link, step, there)
 
     def _fetch(self, pci: PciAddress, step: BringHome, namespace: int, *, away: bool) -> bool:
         """Move what is in a namespace home from there; whether the VF is not in yet another one."""

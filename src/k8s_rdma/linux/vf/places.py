@@ -9,6 +9,8 @@ from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.discovery.pci import PciFunction
 from k8s_rdma.linux.discovery.pfs import own_link
 from k8s_rdma.linux.netlink.ethtool import Ethtool
+from k8s_rdma.linux.netlink.vf_config import mac as vf_mac
+from k8s_rdma.linux.netlink.vf_config import set_vfs
 
 if TYPE_CHECKING:
     from k8s_rdma.core.ids import PciAddress
@@ -61,6 +63,22 @@ class VfPlaces:
                 return found
         msg = f"{words(vf)}: sysfs gives it {', '.join(sorted(names or ()))}, of which netlink knows nothing"
         raise KernelError(msg)
+
+    def pf_link(self, vf: VfRef) -> Link:
+        """The netdev of its PF. KernelError when that has none here."""
+        function = PciFunction(self._sysfs, vf.pf)
+        names = function.netdevs() or ()
+        links = {name: link for name in names if (link := self._rtnl.link(name))}
+        found = own_link(function, names, links)
+        if found is None:
+            msg = f"{words(vf)}: that PF has no netdev here"
+            raise KernelError(msg)
+        return found
+
+    def let_have_mac(self, vf: VfRef, mac: str) -> None:
+        """Have the PF give a VF this MAC, so that it may take it."""
+        what = f"PF {vf.pf}: so that it can come home"
+        set_vfs(self._rtnl, self.pf_link(vf).index, what, [vf_mac(vf.index, mac)])
 
     def _what_there_is(self, pf: PciAddress) -> str:
         function = PciFunction(self._sysfs, pf)

@@ -58,7 +58,7 @@ class VfRdma:
         """The VF's RDMA device by name if it is in another namespace; empty if here, or there is none."""
         if self._exclusive() is None:
             return ""
-        names = self._names(pci)
+        names = self.names(pci)
         return next((name for name in sorted(names) if not self._is_here(name)), "")
 
     def _exclusive(self) -> RdmaNetlink | None:
@@ -67,7 +67,7 @@ class VfRdma:
 
     def _of(self, pci: PciAddress, netdev: int | None, rdma: RdmaNetlink) -> dict[str, int]:
         """Name and index of the VF's device among those that a namespace sees."""
-        names = self._names(pci)
+        names = self.names(pci)
         if names:
             return {name: index for name, index in rdma.indexes().items() if name in names}
         if netdev is None:
@@ -79,8 +79,8 @@ class VfRdma:
             if any(port.netdev_index == netdev for port in device.ports)
         }
 
-    def _names(self, pci: PciAddress) -> set[str]:
-        """By sysfs, which shows character devices, unlike `infiniband/`, wherever their RDMA device is."""
+    def names(self, pci: PciAddress) -> set[str]:
+        """Of a function's devices, wherever they are: elsewhere their character devices tell."""
         function = f"bus/pci/devices/{pci}"
         names = set(self._sysfs.names_if_any(f"{function}/infiniband") or ())
         for verbs in self._sysfs.names_if_any(f"{function}/infiniband_verbs") or ():

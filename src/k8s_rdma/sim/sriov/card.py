@@ -50,7 +50,8 @@ class Card:
 class VfState:
     """A VF as its PF has it, and its netdev as its driver made it.
 
-    netdev_at: when its driver makes the netdev; None without a driver. away: whether that is in another
+    override: the driver that alone may have it; empty for any that fits.
+    netdev_at: when its driver makes the netdev; None without one that does. away: whether that is in another
     namespace. has_vlan: whether there is a VLAN on it.
     """
 
@@ -61,6 +62,7 @@ class VfState:
     node_guid: str = "00:00:00:00:00:00:00:00"
     port_guid: str = "00:00:00:00:00:00:00:00"
     driver: str | None = None
+    override: str = ""
     netdev_at: float | None = None
     netdev: str = ""
     netdev_mac: str = ""

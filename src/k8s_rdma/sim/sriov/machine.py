@@ -1,7 +1,8 @@
 """The kernel of a pretended machine: what writes to its files do, and what time brings.
 
-The rules are those of Linux `drivers/pci/iov.c` (sriov_numvfs_store), `pci-driver.c` (pci_device_can_probe)
-and `drivers/base/bus.c` (unbind_store), 6.1. Time passes only when somebody waits for it.
+The rules are those of Linux `drivers/pci/iov.c` (sriov_numvfs_store), `pci-driver.c` (pci_device_can_probe,
+pci_match_device) and `drivers/base/bus.c` (bind_store, unbind_store), 6.1. Time passes only when somebody
+waits for it.
 """
 
 from __future__ import annotations
@@ -76,6 +77,10 @@ class SriovMachine:
                 self._probe(*self._vf(text.strip()))
             elif name == "unbind":
                 self._unbind(self._vf(text.strip())[1], path)
+            elif name == "driver_override":
+                self._set_override(self._vf(device)[1], text.strip())
+            elif name == "bind":
+                self._bind(*self._vf(text.strip()), device, path)
             else:
                 raise _error(errno.EACCES, path)
             self.pass_time(0)
@@ -171,6 +176,7 @@ class SriovMachine:
             "device": state.card.device,
             "class": _NETWORK[state.card.link_type],
             "modalias": f"pci:{state.card.vf_driver}",
+            "driver_override": "(null)",
         }
         self.tree.add_function(vf.pci, files)
         self.tree.link_vf(state.card.pci, index, vf.pci)
@@ -186,13 +192,29 @@ class SriovMachine:
         state.autoprobe = autoprobe
         self._show(state)
 
+    def _set_override(self, vf: VfState, driver: str) -> None:
+        vf.override = driver
+        self.tree.write(vf.pci, "driver_override", driver or "(null)")
+
     def _probe(self, state: CardState, vf: VfState) -> None:
         """None takes it while they may not, and nobody is told."""
-        if not state.autoprobe or vf.driver or state.card.vf_driver not in self.loaded:
-            return
-        vf.driver = state.card.vf_driver
-        self.tree.bind(vf.pci, vf.driver)
-        vf.netdev_at = self.now_s + state.card.vf_netdev_after_s
+        driver = vf.override or state.card.vf_driver
+        if (state.autoprobe or vf.override) and not vf.driver and driver in self.loaded:
+            self._take(state, vf, driver)
+
+    def _bind(self, state: CardState, vf: VfState, driver: str, path: str) -> None:
+        if driver not in self.loaded:
+            raise _error(errno.ENOENT, path)
+        fits = driver == (vf.override or state.card.vf_driver)
+        if vf.driver or not fits or not (state.autoprobe or vf.override):
+            raise _error(errno.ENODEV, path)
+        self._take(state, vf, driver)
+
+    def _take(self, state: CardState, vf: VfState, driver: str) -> None:
+        vf.driver = driver
+        self.tree.bind(vf.pci, driver)
+        if driver == state.card.vf_driver:
+            vf.netdev_at = self.now_s + state.card.vf_netdev_after_s
 
     def _unbind(self, vf: VfState, path: str) -> None:
         if vf.driver is None:

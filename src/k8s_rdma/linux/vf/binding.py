@@ -1,0 +1,179 @@
+"""VFs handed to programs and back: taken from the kernel's driver, and given to it again."""
+
+from __future__ import annotations
+
+import errno
+import threading
+import time
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+
+from k8s_rdma.errors import KernelError
+from k8s_rdma.linux.discovery.pci import PciFunction
+from k8s_rdma.linux.vf.home import make_as_at_home
+from k8s_rdma.linux.vf.pci_driver import PciDriver
+from k8s_rdma.linux.vf.places import words
+from k8s_rdma.linux.vf.vfio import VFIO_PCI, objection_to_vfio
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from k8s_rdma.core.ids import PciAddress
+    from k8s_rdma.core.step import BindVf, UnbindVf, VfHome, VfRef
+    from k8s_rdma.linux.netlink.rtnl import Link, Rtnl
+    from k8s_rdma.linux.sysfs import Sysfs
+    from k8s_rdma.linux.vf.places import VfPlaces
+    from k8s_rdma.linux.vf.rdma import VfRdma
+
+RETURN_TIMEOUT_S = 10.0
+"""For a driver to let go of a VF, and for the kernel's one to make netdev and RDMA device of it."""
+
+_POLL_S = 0.02
+
+
+class VfBinding:
+    """Carries out BindVf and UnbindVf, from whatever state a crash has left."""
+
+    def __init__(
+        self,
+        *,
+        rtnl: Rtnl,
+        sysfs: Sysfs,
+        places: VfPlaces,
+        rdma: VfRdma,
+        timeout_s: float = RETURN_TIMEOUT_S,
+    ) -> None:
+        """All of the namespace where VFs are at home. timeout_s: see `RETURN_TIMEOUT_S`."""
+        self._rtnl = rtnl
+        self._sysfs = sysfs
+        self._places = places
+        self._rdma = rdma
+        self._timeout_s = timeout_s
+        self._had_rdma: set[VfRef] = set()
+        self._leaving: dict[PciAddress, threading.Thread] = {}
+
+    def bind(self, step: BindVf) -> None:
+        """Have a program's driver have the VF; KernelError, and nothing is changed, where the host cannot."""
+        function, what = self._function(step), f"{words(step.vf)}: give to {step.driver}"
+        driver = PciDriver(self._sysfs, function.pci)
+        if driver.name() != step.driver:
+            self._require_free(function, step, what)
+            if self._rdma.names(function.pci):
+                self._had_rdma.add(step.vf)
+        with _told(what):
+            driver.let(step.driver)
+            if driver.name() != step.driver:
+                self._unbind(driver, function.pci, what)
+            driver.bind(step.driver)
+
+    def unbind(self, step: UnbindVf) -> None:
+        """Have the kernel's driver have it as at home, unless that has it and it serves another namespace."""
+        function, what = self._function(step), f"{words(step.vf)}: give back to {step.kernel_driver}"
+        driver = PciDriver(self._sysfs, function.pci)
+        has_it = driver.name()
+        if has_it not in (None, step.driver, step.kernel_driver):
+            msg = f"{what}: {has_it} has it, which was not given it"
+            raise KernelError(msg)
+        with _told(what):
+            if has_it != step.kernel_driver:
+                # By name, as `sriov_drivers_autoprobe` may be off, and so that nobody else takes it.
+                driver.let(step.kernel_driver)
+                self._unbind(driver, function.pci, what)
+                driver.bind(step.kernel_driver)
+            driver.let("")
+        if function.netdevs() != []:
+            self._settle(function, step.vf, step.home, what, mac=step.mac)
+
+    def bind_anew(self, vf: VfRef, home: VfHome) -> None:
+        """Have a VF's driver ask for its addresses again: its netdev is then another one, as at home."""
+        function, what = self._places.function(vf), f"{words(vf)}: bind anew"
+        if self._rdma.names(function.pci):
+            self._had_rdma.add(vf)
+        with _told(what):
+            PciDriver(self._sysfs, function.pci).bind_anew()
+        self._settle(function, vf, home, what, mac=None)
+
+    def _function(self, step: BindVf | UnbindVf) -> PciFunction:
+        function = self._places.function(step.vf)
+        if function.pci != step.pci:
+            msg = f"{words(step.vf)}: it is {function.pci}, not {step.pci}"
+            raise KernelError(msg)
+        return function
+
+    def _require_free(self, function: PciFunction, step: BindVf, what: str) -> None:
+        driver = function.driver()
+        why = objection_to_vfio(self._sysfs, function.pci) if step.driver == VFIO_PCI else ""
+        if driver not in (None, step.kernel_driver):
+            why = f"{driver} has it"
+        elif function.netdevs() == []:
+            why = "its netdev is in another namespace"
+        if why:
+            msg = f"{what}: {why}"
+            raise KernelError(msg)
+
+    def _unbind(self, driver: PciDriver, pci: PciAddress, what: str) -> None:
+        """In a thread of its own: the kernel waits there for as long as a program has the VF."""
+        failures: list[OSError] = []
+
+        def leave() -> None:
+            try:
+                driver.unbind()
+            except OSError as error:
+                failures.append(error)
+
+        leaving = self._leaving.get(pci)
+        if leaving is None or not leaving.is_alive():
+            leaving = threading.Thread(target=leave, name=f"unbind {pci}", daemon=True)
+            self._leaving[pci] = leaving
+            leaving.start()
+        leaving.join(self._timeout_s)
+        if leaving.is_alive():
+            msg = f"{what}: {driver.name()} did not let go of it within {self._timeout_s:g} s"
+            raise KernelError(msg, details="a program has it open still; it is let go when that ends")
+        del self._leaving[pci]
+        for failure in failures:
+            raise failure
+
+    def _settle(self, function: PciFunction, vf: VfRef, home: VfHome, what: str, *, mac: str | None) -> None:
+        """Wait for its netdev and RDMA device, and make them what they were."""
+        link = self._await(function, vf, what)
+        let = None if mac is None else partial(self._places.let_have_mac, vf)
+        make_as_at_home(link.index, vf, home, self._rtnl, let)
+        self._had_rdma.discard(vf)
+
+    def _await(self, function: PciFunction, vf: VfRef, what: str) -> Link:
+        deadline = time.monotonic() + self._timeout_s
+        wants_rdma = vf in self._had_rdma or self._others_have_rdma(function, vf)
+        while True:
+            link = self._places.at_home(vf)
+            if link is not None and (not wants_rdma or self._rdma.names(function.pci)):
+                return link
+            if time.monotonic() > deadline:
+                missing = "RDMA device" if link else "netdev"
+                msg = f"{what}: its driver {function.driver()} made no {missing} in {self._timeout_s:g} s"
+                raise KernelError(msg, details="see its driver's lines in dmesg")
+            time.sleep(_POLL_S)
+
+    def _others_have_rdma(self, function: PciFunction, vf: VfRef) -> bool:
+        """Whether another VF of the PF has one by the same driver: then this one had, too."""
+        driver = function.driver()
+        others = (PciFunction(self._sysfs, pci) for pci in PciFunction(self._sysfs, vf.pf).vfs().values())
+        return any(
+            self._rdma.names(other.pci)
+            for other in others
+            if other.pci != function.pci and other.driver() == driver
+        )
+
+
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    """Refusals of the kernel as KernelErrors that begin with what was to be done."""
+    try:
+        yield
+    except OSError as error:
+        msg = f"{what}: {error}"
+        advice = "see the kernel's log for why"
+        if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+            advice = "the agent needs /sys writable, and root"
+        raise KernelError(msg, details=advice) from error
