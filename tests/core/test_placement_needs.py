@@ -269,6 +269,14 @@ def test_sixty_interfaces_of_as_many_names_are_one_kind() -> None:
     assert found.reason is Reason.DRIVER_REFUSES
 
 
+def test_interfaces_that_ask_for_nothing_are_one_however_they_were_made() -> None:
+    made, plain = InterfaceRequest(options=InterfaceOptions()), InterfaceRequest()
+    assert (made, hash(made), made.options) == (plain, hash(plain), plain.options)
+    assert made.options is plain.options
+    named = [InterfaceRequest(options=InterfaceOptions(name=name)) for name in "abc"]
+    assert len({hash(each) for each in (*named, plain)}) == 4
+
+
 def test_names_alone_leave_a_request_as_it_is() -> None:
     named = asks(*[(3_334, InterfaceOptions(name=f"n{at}", network="x")) for at in range(60)])
     assert all(each.needs is NO_NEEDS for each in named.interfaces)

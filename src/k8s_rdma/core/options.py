@@ -123,7 +123,7 @@ def needs_of(options: InterfaceOptions) -> Needs:
     return NO_NEEDS if options is NO_OPTIONS else _needs_of(options)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def _needs_of(options: InterfaceOptions) -> Needs:
     asked = {
         Setting.VLAN: options.vlan,

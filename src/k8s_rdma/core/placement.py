@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.arrangement import arrange
@@ -38,7 +38,7 @@ class PlacedInterface:
     min_tx_rate_mbps: int = 0
     max_tx_rate_mbps: int = 0
     enforce: Enforce = Enforce.AUTO
-    options: InterfaceOptions = field(default=NO_OPTIONS, hash=False)  # hashing so many fields is slow
+    options: InterfaceOptions = NO_OPTIONS
 
     def wanted(self) -> InterfaceRequest:
         """The interface that it serves."""

@@ -18,18 +18,19 @@ class InterfaceRequest:
     min_tx_rate_mbps: reserved bandwidth, Mb/s (10^6 bit/s); 0 reserves nothing.
     max_tx_rate_mbps: cap, Mb/s; 0 is no cap.
     enforce: HARDWARE where nothing but the NIC will do, whatever the PF's configuration says.
-    options: everything else. needs: what of them a PF must meet.
+    options: everything else, `NO_OPTIONS` itself where that is nothing. needs: what of it a PF must meet.
     """
 
     min_tx_rate_mbps: int = 0
     max_tx_rate_mbps: int = 0
     enforce: Enforce = Enforce.AUTO
-    options: InterfaceOptions = field(default=NO_OPTIONS, hash=False)  # hashing so many fields is slow
+    options: InterfaceOptions = NO_OPTIONS
     needs: Needs = field(init=False, repr=False, compare=False, default=NO_NEEDS)
 
     def __post_init__(self) -> None:
         """Hold the invariants that the wire layer has already reported in its own words."""
         if self.options is not NO_OPTIONS:
+            object.__setattr__(self, "options", NO_OPTIONS if self.options == NO_OPTIONS else self.options)
             object.__setattr__(self, "needs", needs_of(self.options))
         for rate in (self.min_tx_rate_mbps, self.max_tx_rate_mbps):
             if not 0 <= rate <= MAX_RATE_MBPS:
@@ -38,6 +39,11 @@ class InterfaceRequest:
         if 0 < self.max_tx_rate_mbps < self.min_tx_rate_mbps:
             msg = f"reservation {self.min_tx_rate_mbps} above cap {self.max_tx_rate_mbps} Mb/s"
             raise ValueError(msg)
+
+    def __hash__(self) -> int:
+        """Of the options where there are any: hashing so many fields is slow, and few requests have them."""
+        options = None if self.options is NO_OPTIONS else self.options
+        return hash((self.min_tx_rate_mbps, self.max_tx_rate_mbps, self.enforce, options))
 
 
 @dataclass(frozen=True, slots=True)

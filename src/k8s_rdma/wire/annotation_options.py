@@ -43,8 +43,12 @@ SELECTOR_KEYS = ("name", "pci", "vendor", "driver")
 
 _MAX_VLAN, _MAX_QOS, _MIN_MTU, _MAX_MTU = 4094, 7, 68, 65_535
 """IEEE 802.1Q, 9.6: 4095 is reserved; RFC 791: every link carries 68 bytes; `IFLA_MTU` of Linux drivers."""
-_NETWORK = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]*")
-_DRIVER = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_\-]*")
+_NETWORK = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]{0,252}")
+"""As libcni has it (`pkg/utils`), and no longer than a Kubernetes object's name."""
+_MAX_VALUES = 32
+"""Of a list in a selector: what a pod asks for is kept in memory, and whoever writes it decides how much."""
+_DRIVER = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_\-]{0,54}")
+"""`MODULE_NAME_LEN`, with its end (include/linux/module.h, 6.1)."""
 _VENDOR = re.compile(r"[0-9a-f]{4}(?::[0-9a-f]{4})?")
 _LINK_TYPES = {
     "ethernet": LinkType.ETHERNET,
@@ -174,6 +178,8 @@ def _texts(value: object, where: str) -> Iterable[str]:
         return [text(value, where, wanted)]
     if not value:
         refuse(where, f"is an empty list; wanted {wanted}")
+    if len(value) > _MAX_VALUES:
+        refuse(where, f"has {len(value)} values; at most {_MAX_VALUES}")
     return [text(each, f"{where}[{index}]", wanted) for index, each in enumerate(value)]
 
 
