@@ -10,6 +10,7 @@ from k8s_rdma.agent.plugins import target_of
 from k8s_rdma.agent.release import RatesLeftError
 from k8s_rdma.core.ledger import Attachment, Phase
 from k8s_rdma.errors import K8sRdmaError
+from k8s_rdma.wire.plugin_config import network_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -66,7 +67,7 @@ class Ending:
             except K8sRdmaError as error:
                 problems.append(error)
         try:
-            await self._collect_leases(valid, plugins)
+            await self._collect_leases(conf.name, valid, plugins)
         except K8sRdmaError as error:
             problems.append(error)
         if problems:
@@ -134,10 +135,17 @@ class Ending:
         if rates_left is not None:
             raise rates_left
 
-    async def _collect_leases(self, valid: set[Attachment], plugins: CalledPlugins) -> None:
-        """What is held here is valid, whatever the list says: the ADD of some may still be under way."""
+    async def _collect_leases(self, network: str, valid: set[Attachment], plugins: CalledPlugins) -> None:
+        """What is held here is valid, whatever the list says: the ADD of some may still be under way.
+
+        Receipts tell where their leases are; beside those, only what is ours alone is collected.
+        """
         held = self._node.ledger.receipts
-        await self._ipam.collect(plugins.all_ipams, held.values())
+        recorded = [
+            each for receipt in held.values() if receipt.network == network for each in receipt.all_ipams
+        ]
+        ipams = {(each.plugin, network_of(each.netconf)): each for each in (*recorded, *plugins.all_ipams)}
+        await self._ipam.collect(ipams.values(), held.values())
         if plugins.delegate is not None:
             theirs = valid | {key for key, receipt in held.items() if receipt.delegate is not None}
             await self._delegate.collect(

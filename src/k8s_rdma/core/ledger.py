@@ -147,6 +147,11 @@ class Receipt:
         """The network's name."""
         return self.attachment.network
 
+    @property
+    def all_ipams(self) -> tuple[DelegatedPlugin, ...]:
+        """What gives addresses in any of its networks."""
+        return tuple(each for each in (self.ipam, *dict(self.ipams).values()) if each is not None)
+
     def ipam_of(self, interface: AllocatedInterface) -> DelegatedPlugin | None:
         """What gives an interface its addresses; None when it gets none."""
         if not interface.is_netdev:
