@@ -130,7 +130,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:
     """Show what was measured as each benchmark ends."""
-    shown = [text for key, text in report.user_properties if key == "result"]
+    shown = [text for key, text in getattr(report, "user_properties", ()) if key == "result"]
     if report.when == "call" and report.passed and shown:
         return "passed", ".", "; ".join(shown[:3]) + ("; ..." if len(shown) > 3 else "")
     return None

@@ -17,18 +17,27 @@ one run, in a namespace that stays, and none begins before the agent has looked 
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
+from bench.cni_plugin import (
+    MIN_MBPS,
+    PLUGINS,
+    PROGRAM,
+    QUIET_S,
+    VFS,
+    Plugin,
+    Rounds,
+    needs_root,
+    netconf,
+)
 
-from e2e.node import ANNOTATIONS, LINK_MBPS, Node
+from e2e.node import Node
 from k8s_rdma.core.step import VfRate
 from k8s_rdma.linux.netlink.rtnl import Rtnl, answering_for_itself, in_namespace, named
 from k8s_rdma.linux.netns import current_namespace
@@ -37,21 +46,12 @@ from k8s_rdma.sim.virtual.shaper import Shaper
 from k8s_rdma.sim.virtual.topology import pfs_among
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from conftest import Record
 
-PROGRAM = Path(__file__).parents[1] / "build" / "k8s-rdma-cni"
-PLUGINS = os.environ.get("CNI_PATH") or "/opt/cni/bin:/usr/lib/cni"
-CONTAINER = "c0ffee"
 ROUNDS = {1: 30, 60: 7}
 FIXED_MS, INTERFACE_MS = 5, 1
-VFS = 32
-MIN_MBPS = LINK_MBPS // VFS
-QUIET_S = 0.15
-"""Longer than the agent waits (`agent.service.SETTLE_S`) before it looks at changes it was told of."""
-
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, or a user namespace (`make bench`)")
 
 
 class Bare:
@@ -89,58 +89,6 @@ class Bare:
             self._shaper.set_rate(pf, self._schedulers[pf.name], VfRate(index), free)
 
 
-class Plugin:
-    """An executable that is run as a runtime does, with its input in a file."""
-
-    def __init__(self, path: str, node: Node, netns: Path, netconf: dict[str, Any]) -> None:
-        self._path, self._netns = path, netns
-        self._stdin, self._stdout = (node.directory / f"{Path(path).name}.{end}" for end in ("in", "out"))
-        self._stdin.write_text(json.dumps(netconf))
-
-    def run(self, command: str, ifname: str = "eth0") -> None:
-        """One call, from its spawn to its end."""
-        env = {
-            "CNI_COMMAND": command,
-            "CNI_CONTAINERID": CONTAINER,
-            "CNI_NETNS": str(self._netns),
-            "CNI_IFNAME": ifname,
-            "CNI_PATH": PLUGINS,
-            "CNI_ARGS": "IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=p;K8S_POD_UID=uid-p",
-        }
-        actions = [
-            (os.POSIX_SPAWN_OPEN, 0, str(self._stdin), os.O_RDONLY, 0),
-            (os.POSIX_SPAWN_OPEN, 1, str(self._stdout), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600),
-        ]
-        process = os.posix_spawn(self._path, [self._path], env, file_actions=actions)
-        status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-        assert status == 0, self._stdout.read_text()
-
-
-class Rounds:
-    """Times in milliseconds, by what was done."""
-
-    def __init__(self) -> None:
-        self._times: dict[str, list[float]] = {}
-
-    def time(self, what: str, work: Callable[[], None]) -> None:
-        """Do it, and leave the agent time to look at it."""
-        started = time.perf_counter()
-        work()
-        self._times.setdefault(what, []).append((time.perf_counter() - started) * 1e3)
-        time.sleep(QUIET_S)
-
-    def __getitem__(self, what: str) -> float:
-        return median(self._times[what])
-
-    def beyond(self, what: str, less: str) -> float:
-        """The median of one less the other, round by round."""
-        return median(a - b for a, b in zip(self._times[what], self._times[less], strict=True))
-
-    def add(self, what: str, milliseconds: float) -> None:
-        """Note a time that was taken otherwise."""
-        self._times.setdefault(what, []).append(milliseconds)
-
-
 def processor_ms(process: int) -> float:
     """What all threads of a process have had so far (Linux `Documentation/scheduler/sched-stats.rst`)."""
     tasks = Path(f"/proc/{process}/task").iterdir()
@@ -152,14 +100,6 @@ def node() -> Iterator[Node]:
     with Node(vfs=VFS, plugins=PLUGINS, shim=PROGRAM) as node:
         node.start_agent()
         yield node
-
-
-def netconf(node: Node, count: int, ipam: dict[str, Any] | None) -> dict[str, Any]:
-    """Our plugin's, not chained, of a pod that asks for so many interfaces."""
-    wish = json.dumps([{"min_tx_rate": MIN_MBPS, "max_tx_rate": 2 * MIN_MBPS}] * count)
-    conf = {"cniVersion": "1.0.0", "name": "net", "type": "k8s-rdma-cni", "runDir": str(node.run_dir)}
-    delivered = {"runtimeConfig": {ANNOTATIONS: {"rdma_interfaces_required": wish}}}
-    return conf | delivered | ({"ipam": ipam} if ipam else {})
 
 
 @needs_root

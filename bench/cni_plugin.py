@@ -1,0 +1,91 @@
+"""CNI executables run as a runtime does, and the times that they take."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from e2e.node import ANNOTATIONS, LINK_MBPS, Node
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PROGRAM = Path(__file__).parents[1] / "build" / "k8s-rdma-cni"
+PLUGINS = os.environ.get("CNI_PATH") or "/opt/cni/bin:/usr/lib/cni"
+CONTAINER = "c0ffee"
+VFS = 32
+MIN_MBPS = LINK_MBPS // VFS
+QUIET_S = 0.15
+"""Longer than the agent waits (`agent.service.SETTLE_S`) before it looks at changes it was told of."""
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, or a user namespace (`make bench`)")
+
+
+class Plugin:
+    """An executable that is run as a runtime does, with its input in a file."""
+
+    def __init__(
+        self, path: str, node: Node, netns: Path, netconf: dict[str, Any], container: str = CONTAINER
+    ) -> None:
+        self._path, self._netns, self._container = path, netns, container
+        name = f"{Path(path).name}.{container}"
+        self._stdin, self._stdout = (node.directory / f"{name}.{end}" for end in ("in", "out"))
+        self._stdin.write_text(json.dumps(netconf))
+
+    def run(self, command: str, ifname: str = "eth0") -> None:
+        """One call, from its spawn to its end."""
+        env = {
+            "CNI_COMMAND": command,
+            "CNI_CONTAINERID": self._container,
+            "CNI_NETNS": str(self._netns),
+            "CNI_IFNAME": ifname,
+            "CNI_PATH": PLUGINS,
+            "CNI_ARGS": "IgnoreUnknown=1;K8S_POD_NAMESPACE=default;"
+            f"K8S_POD_NAME=p;K8S_POD_UID=uid-{self._container}",
+        }
+        actions = [
+            (os.POSIX_SPAWN_OPEN, 0, str(self._stdin), os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, str(self._stdout), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600),
+        ]
+        process = os.posix_spawn(self._path, [self._path], env, file_actions=actions)
+        status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+        assert status == 0, self._stdout.read_text()
+
+
+class Rounds:
+    """Times in milliseconds, by what was done."""
+
+    def __init__(self) -> None:
+        self._times: dict[str, list[float]] = {}
+
+    def time(self, what: str, work: Callable[[], None]) -> None:
+        """Do it, and leave the agent time to look at it."""
+        started = time.perf_counter()
+        work()
+        self._times.setdefault(what, []).append((time.perf_counter() - started) * 1e3)
+        time.sleep(QUIET_S)
+
+    def __getitem__(self, what: str) -> float:
+        return median(self._times[what])
+
+    def beyond(self, what: str, less: str) -> float:
+        """The median of one less the other, round by round."""
+        return median(a - b for a, b in zip(self._times[what], self._times[less], strict=True))
+
+    def add(self, what: str, milliseconds: float) -> None:
+        """Note a time that was taken otherwise."""
+        self._times.setdefault(what, []).append(milliseconds)
+
+
+def netconf(node: Node, count: int, ipam: dict[str, Any] | None) -> dict[str, Any]:
+    """Our plugin's, not chained, of a pod that asks for so many interfaces."""
+    wish = json.dumps([{"min_tx_rate": MIN_MBPS, "max_tx_rate": 2 * MIN_MBPS}] * count)
+    conf = {"cniVersion": "1.0.0", "name": "net", "type": "k8s-rdma-cni", "runDir": str(node.run_dir)}
+    delivered = {"runtimeConfig": {ANNOTATIONS: {"rdma_interfaces_required": wish}}}
+    return conf | delivered | ({"ipam": ipam} if ipam else {})

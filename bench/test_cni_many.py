@@ -1,0 +1,154 @@
+"""One CNI ADD of 60 interfaces, beside what others would take for the same.
+
+Two others, in turn with it in one run and on the same kind of virtual functions: a script of a few lines with
+pyroute2, the usual library, that makes the same kernel changes and nothing else, every socket open before the
+clock starts; and 60 ADDs of one interface each. IPAM is left out, as is the script's own start.
+
+Budget: 1 ms an interface beyond the script. The ledger's commit is on the disk before the first change, which
+the script does without; what such a write takes here is in the note.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import ExitStack
+from statistics import median
+from typing import TYPE_CHECKING
+
+import pytest
+from bench.cni_plugin import (
+    MIN_MBPS,
+    PLUGINS,
+    PROGRAM,
+    QUIET_S,
+    VFS,
+    Plugin,
+    Rounds,
+    needs_root,
+    netconf,
+)
+from pyroute2 import IPRoute
+
+from e2e.node import Node
+from k8s_rdma.linux.netns import current_namespace
+from k8s_rdma.sim.cluster.network_namespace import create_namespace_at
+from k8s_rdma.sim.virtual.shaper import BURST, FLOOR, QUANTUM
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from conftest import Record
+
+COUNT, ROUNDS = 60, 7
+BYTES_PER_MBPS = 125_000
+FIRST_CLASS = 0x10
+
+
+class Script:
+    """The same changes with pyroute2 on the first VFs, PFs in turn; `undo` is not timed."""
+
+    def __init__(self, netns: Path, stack: ExitStack) -> None:
+        self._home = current_namespace()
+        stack.callback(os.close, self._home)
+        self._away = stack.enter_context(netns.open("rb"))
+        self._ipr = stack.enter_context(IPRoute())
+        self._inside = stack.enter_context(IPRoute(netns=str(netns)))
+        self._links = {link.get("ifname"): link["index"] for link in self._ipr.get_links()}
+        pfs = sorted(name.removesuffix("-tx") for name in self._links if name.endswith("-tx"))
+        self._vfs = [(pfs[each % len(pfs)], each // len(pfs)) for each in range(COUNT)]
+
+    def do(self) -> None:
+        """Rates, moves, up."""
+        for pf, index in self._vfs:
+            self._rate(pf, index, MIN_MBPS * BYTES_PER_MBPS, 2 * MIN_MBPS * BYTES_PER_MBPS)
+        for number, (pf, index) in enumerate(self._vfs):
+            vf = self._links[f"{pf}v{index}"]
+            self._ipr.link("set", index=vf, net_ns_fd=self._away.fileno(), ifname=f"eth{number}")
+        for pf, index in self._vfs:
+            self._inside.link("set", index=self._links[f"{pf}v{index}"], state="up")
+
+    def undo(self) -> None:
+        """All of it back."""
+        for pf, index in self._vfs:
+            name = f"{pf}v{index}"
+            self._inside.link("set", index=self._links[name], state="down")
+            self._inside.link("set", index=self._links[name], net_ns_fd=self._home, ifname=name)
+            self._rate(pf, index, FLOOR, 1000 * BYTES_PER_MBPS + BYTES_PER_MBPS // 2)
+
+    def _rate(self, pf: str, index: int, rate: int, ceil: int) -> None:
+        self._ipr.tc(
+            "replace-class",
+            "htb",
+            index=self._links[f"{pf}-tx"],
+            handle=0x10000 | FIRST_CLASS + index,
+            parent=0x10001,
+            rate=rate,
+            ceil=ceil,
+            burst=BURST,
+            cburst=BURST,
+            quantum=QUANTUM,
+        )
+
+
+@pytest.fixture
+def node() -> Iterator[Node]:
+    with Node(vfs=VFS, plugins=PLUGINS, shim=PROGRAM) as node:
+        node.start_agent()
+        yield node
+
+
+def synced_write_ms(directory: Path) -> float:
+    """How long a page takes to the disk where the ledger is."""
+    times = []
+    with (directory / "page").open("wb", buffering=0) as file:
+        for _ in range(9):
+            file.write(bytes(4096))
+            started = time.perf_counter()
+            os.fdatasync(file.fileno())
+            times.append((time.perf_counter() - started) * 1e3)
+    return median(times)
+
+
+@needs_root
+def test_add_of_many_beside_a_script_and_beside_as_many_adds(node: Node, record: Record) -> None:
+    netns = [node.directory / "netns" / f"pod{number}" for number in range(COUNT)]
+    for each in netns:
+        create_namespace_at(each)
+    at_once = Plugin(str(PROGRAM), node, netns[0], netconf(node, COUNT, None))
+    singly = [
+        Plugin(str(PROGRAM), node, each, netconf(node, 1, None), container=f"single{number}")
+        for number, each in enumerate(netns)
+    ]
+    rounds = Rounds()
+    with ExitStack() as stack:
+        script = Script(netns[0], stack)
+        for number in range(ROUNDS + 1):
+            if number == 1:
+                rounds = Rounds()  # the first one warms up
+            time.sleep(QUIET_S)
+            rounds.time("script", script.do)
+            script.undo()
+            time.sleep(QUIET_S)
+            rounds.time("at once", lambda: at_once.run("ADD"))
+            at_once.run("DEL")
+            time.sleep(QUIET_S)
+            rounds.time("singly", lambda: [each.run("ADD") for each in singly])
+            for each in singly:
+                each.run("DEL")
+    record(
+        f"CNI ADD of {COUNT} interfaces beyond the same changes with pyroute2",
+        budget=COUNT,
+        measured=rounds.beyond("at once", "script"),
+        unit="ms",
+        note=f"ADD {rounds['at once']:.0f} ms, script {rounds['script']:.0f} ms; "
+        f"a synced write takes {synced_write_ms(node.directory):.1f} ms here",
+    )
+    record(
+        f"{COUNT} CNI ADDs of 1 interface, one after the other",
+        budget=None,
+        measured=rounds["singly"],
+        unit="ms",
+        note=f"{rounds['singly'] / rounds['at once']:.2f} times as long as one of {COUNT}",
+    )
