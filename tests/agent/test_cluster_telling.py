@@ -76,6 +76,19 @@ async def test_several_attachments_of_a_pod_are_one_write_with_all_of_them(tmp_p
         assert w.asked("PATCH", "/p") == 1
 
 
+async def test_what_is_new_while_the_old_is_being_written_is_written_after_it(tmp_path):
+    async with world(tmp_path) as w:
+        pod = await w.run_pod()
+
+        def meanwhile(request):
+            if request.method == "PATCH" and w.asked("PATCH", "/p") == 1:
+                w.cluster.attached(given(pod, "b"), {})
+
+        w.fault = meanwhile
+        w.cluster.attached(given(pod, "a"), {})
+        await w.until(lambda: status(w) == [("a", "rdma0"), ("b", "rdma0")])
+
+
 async def test_attachments_of_an_older_sandbox_are_told_of_no_longer(tmp_path):
     async with world(tmp_path) as w:
         pod = await w.run_pod()
