@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import ipaddress
-import json
 import os
 import subprocess
 from pathlib import Path
@@ -142,19 +141,6 @@ def test_addresses_are_those_of_one_link(rtnl):
     address = ipaddress.ip_interface("10.0.0.1/24")
     rtnl.add_address(here.index, address, "add")
     assert (rtnl.addresses(here.index), rtnl.addresses(there.index)) == ([address], [])
-
-
-def test_ipv6_address_is_usable_at_once(rtnl, netns):
-    link = pair(rtnl, "a0")
-    for index in (link.index, link.peer):
-        rtnl.change(index, "up", up=True)
-    rtnl.add_address(link.index, ipaddress.ip_interface("fd00::1/64"), "add")
-    with entered(netns):
-        shown = subprocess.run(
-            ["ip", "-json", "address", "show", "dev", "a0"], capture_output=True, check=True
-        )
-    (address,) = (each for each in json.loads(shown.stdout)[0]["addr_info"] if each["local"] == "fd00::1")
-    assert "tentative" not in address
 
 
 def test_configured_interface_answers_for_its_own_addresses_only(rtnl, netns):

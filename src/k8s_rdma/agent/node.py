@@ -253,6 +253,10 @@ class Node:
         """What is in an attachment's namespace, by name. KernelError when that cannot be told."""
         return self._kernel.interfaces(receipt.netns)
 
+    def announce(self, receipt: Receipt, addresses: Mapping[str, tuple[str, ...]]) -> None:
+        """Tell the networks of an attachment's interfaces of their addresses (CIDR form)."""
+        self._kernel.announce(receipt.netns, addresses)
+
     def require_ledger(self) -> None:
         """LedgerError when nothing could be recorded now."""
         self._receipts.require_writable()

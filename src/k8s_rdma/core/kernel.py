@@ -6,7 +6,7 @@ Three implementations pass one contract suite (`tests/contract/`): `linux.kernel
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -138,12 +138,21 @@ class Hardware:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodInterface:
-    """A network interface in a pod's namespace; addresses in CIDR form, those of the link included."""
+    """A network interface in a pod's namespace; addresses in CIDR form, those of the link included.
+
+    Of the addresses, by what duplicate address detection (RFC 4862, RFC 4429) has found until now:
+    duplicates: another station of the network has it. unusable: not to be used before that is known.
+    unverified: in use, and others are still asked.
+    """
 
     mac: str
     mtu: int
     up: bool
+    carrier: bool = True
     addresses: frozenset[str] = frozenset()
+    duplicates: frozenset[str] = frozenset()
+    unusable: frozenset[str] = frozenset()
+    unverified: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,6 +195,14 @@ class Kernel(Protocol):
 
     def interfaces(self, netns: NetnsRef) -> Mapping[str, PodInterface]:
         """What is in a namespace, whoever gave it, by name. KernelError when that cannot be told."""
+        ...
+
+    def announce(self, netns: NetnsRef, addresses: Mapping[str, Collection[str]]) -> None:
+        """Tell everybody on an interface's link that addresses (CIDR form) of it are there now.
+
+        Who talked to their last holder has its MAC, and would for a while. What is not there any more, or has
+        no link, is passed over. KernelError when the namespace is gone.
+        """
         ...
 
     def sample(self, holders: Mapping[VfRef, NetnsRef]) -> tuple[VfCounters, ...]:

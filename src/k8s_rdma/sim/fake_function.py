@@ -59,7 +59,7 @@ class Interface:
 
 @dataclass(slots=True, kw_only=True)
 class Device:
-    """A netdev; `place` is its namespace's inode."""
+    """A netdev; `place` is its namespace's inode. duplicates: what others had when it was given them."""
 
     name: str
     mac: str
@@ -67,6 +67,7 @@ class Device:
     place: int = HOST
     up: bool = False
     addresses: tuple[str, ...] = ()
+    duplicates: frozenset[str] = frozenset()
     routes: tuple[Route, ...] = ()
 
 

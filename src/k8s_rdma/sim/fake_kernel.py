@@ -31,7 +31,7 @@ from k8s_rdma.sim import fake_moves, fake_settings
 from k8s_rdma.sim.fake_function import HOST
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from k8s_rdma.core.kernel import VfCounters
     from k8s_rdma.core.step import NetnsRef, Step
@@ -102,10 +102,22 @@ class FakeKernel:
         with self.machine.lock:
             return {
                 device.name: PodInterface(
-                    mac=device.mac, mtu=device.mtu, up=device.up, addresses=frozenset(device.addresses)
+                    mac=device.mac,
+                    mtu=device.mtu,
+                    up=device.up,
+                    addresses=frozenset(device.addresses),
+                    duplicates=device.duplicates & set(device.addresses),
                 )
                 for device in self.machine.devices_in(place)
             }
+
+    def announce(self, netns: NetnsRef, addresses: Mapping[str, Collection[str]]) -> None:
+        """Note what is told of what is there."""
+        place = self.machine.inode(netns)
+        with self.machine.lock:
+            for device in self.machine.devices_in(place):
+                told = [each for each in addresses.get(device.name, ()) if each in device.addresses]
+                self.machine.announced += [(device.name, address) for address in told]
 
     def sample(self, holders: Mapping[VfRef, NetnsRef]) -> tuple[VfCounters, ...]:  # noqa: ARG002  all count here
         """The counters of the machine, which tells them wherever a VF is."""
@@ -193,6 +205,7 @@ class FakeKernel:
             if address not in device.addresses:
                 yield
                 device.addresses += (address,)
+                device.duplicates = self.machine.duplicates(device)
         if not device.up:
             yield
             device.up = True

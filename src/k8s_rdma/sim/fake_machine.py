@@ -39,6 +39,8 @@ class FakeMachine:
 
     def __init__(self, *pfs: FakePf) -> None:
         """Start with these PFs, their VFs at home and without rates."""
+        self.others_addresses: set[str] = set()  # what stations elsewhere in the VFs' networks have
+        self.announced: list[tuple[str, str]] = []  # interface and address
         self.lock = threading.RLock()
         self.pfs = {pf.pci: pf for pf in sorted(pfs, key=lambda pf: pf.pci)}
         self.links = {pf.pci: pf.link_mbps for pf in pfs}
@@ -138,6 +140,12 @@ class FakeMachine:
                 addresses=device.addresses,
                 routes=device.routes,
             )
+
+    def duplicates(self, device: Device) -> frozenset[str]:
+        """The IPv6 addresses of a netdev that another station has now, too."""
+        others = (each for each in self._devices if each.up and each is not device)
+        taken = self.others_addresses.union(*(each.addresses for each in others))
+        return frozenset(each for each in device.addresses if ":" in each and each in taken)
 
     def set_link(self, pci: PciAddress, link_mbps: int | None) -> None:
         """Let a link change its speed; None when it is down."""

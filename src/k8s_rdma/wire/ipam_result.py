@@ -37,7 +37,7 @@ NO_DNS = Dns()
 
 @dataclass(frozen=True, slots=True)
 class IpConfig:
-    """An address in CIDR form, and the gateway of its subnet if there is one."""
+    """An address in CIDR form, and the gateway of its subnet if there is one; as `ipaddress` writes them."""
 
     address: str
     gateway: str | None = None
@@ -120,13 +120,14 @@ def decode_ipam_result(stdout: bytes) -> IpamResult:
 def _ip_config(ip: _Ip, where: str) -> IpConfig:
     if "/" not in ip.address:
         _refuse(f"{where}.address", ip.address, "no address with a prefix length")
-    address = _parsed(ip_interface, ip.address, f"{where}.address", "no address with a prefix length").ip
+    parsed = _parsed(ip_interface, ip.address, f"{where}.address", "no address with a prefix length")
+    address = parsed.ip
     if address.is_unspecified or address.is_multicast or address.is_loopback:
         _refuse(f"{where}.address", ip.address, "no address that an interface can have")
     gateway = _gateway(ip.gateway, address.version, f"{where}.gateway")
     if gateway == address:
         _refuse(f"{where}.gateway", str(gateway), "the address itself")
-    return IpConfig(ip.address, ip.gateway or None)
+    return IpConfig(parsed.with_prefixlen, str(gateway) if gateway else None)
 
 
 def _route(route: _Route, configs: Sequence[IpConfig], where: str) -> Route:

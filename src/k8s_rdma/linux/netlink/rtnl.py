@@ -10,6 +10,7 @@ import errno
 import ipaddress
 import struct
 from dataclasses import dataclass
+from enum import Enum, auto, unique
 from typing import TYPE_CHECKING, Self
 
 from k8s_rdma.linux.netlink.socket import (
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 _NEWLINK, _DELLINK, _GETLINK, _SETLINK = 16, 17, 18, 19
 _NEWADDR, _DELADDR, _GETADDR = 20, 21, 22
 _NEWROUTE = 24
+_SETNEIGHTBL = 67
 _GETNSID = 90
 _DELLINKPROP = 109
 
@@ -50,7 +52,8 @@ _AF_INET, _AF_INET6 = 2, 10
 _INET_CONF, _INET6_ADDR_GEN_MODE = 1, 8
 _ARP_ANNOUNCE, _ARP_IGNORE = 18, 19
 _IFA_ADDRESS, _IFA_LOCAL = 1, 2
-_IFA_F_NODAD, _SCOPE_LINK = 2, 253
+_IFA_F_OPTIMISTIC, _IFA_F_DADFAILED, _IFA_F_TENTATIVE, _SCOPE_LINK = 0x4, 0x8, 0x40, 253
+_NDTA_NAME, _NDTA_PARMS, _NDTPA_IFINDEX, _NDTPA_RETRANS_TIME = 1, 6, 1, 5
 _RTA_DST, _RTA_OIF, _RTA_GATEWAY, _RTA_PRIORITY, _RTA_METRICS, _RTA_TABLE = 1, 4, 5, 6, 8, 15
 _RTAX_MTU, _RTAX_ADVMSS = 2, 8
 _TABLE_UNSPEC, _TABLE_MAIN, _PROTO_BOOT, _TYPE_UNICAST = 0, 254, 3, 1
@@ -61,6 +64,27 @@ _RTMSG = struct.Struct("=BBBBBBBBI")
 _SHOWN = u32(_EXT_MASK, _SKIP_STATS)
 
 Address = ipaddress.IPv4Interface | ipaddress.IPv6Interface
+
+
+@unique
+class AddressState(Enum):
+    """What the kernel's duplicate address detection (RFC 4862) has found of an address until now.
+
+    TENTATIVE: not usable before it has ended. OPTIMISTIC: usable meanwhile (RFC 4429).
+    """
+
+    VALID = auto()
+    TENTATIVE = auto()
+    OPTIMISTIC = auto()
+    DUPLICATE = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class HeldAddress:
+    """An address that a link has."""
+
+    address: Address
+    state: AddressState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,11 +195,28 @@ class Rtnl:
         body = _IFADDR.pack(0, 0, 0, 0, index)
         return [_address(each) for each in self.socket.dump(_GETADDR, body, f"addresses of link #{index}")]
 
+    def set_ipv6_retransmission(self, index: int, milliseconds: int, what: str) -> None:
+        """How long a link waits for an answer of its IPv6 neighbours (RetransTimer, RFC 4861).
+
+        For that long, too, for somebody to object to an address (`addrconf_dad_work`, net/ipv6/addrconf.c).
+        """
+        time = attribute(_NDTPA_RETRANS_TIME, struct.pack("=Q", milliseconds))
+        body = struct.pack("=Bxxx", _AF_INET6) + text(_NDTA_NAME, "ndisc_cache")
+        self.socket.do(_SETNEIGHTBL, body + nested(_NDTA_PARMS, u32(_NDTPA_IFINDEX, index), time), what)
+
+    def every_address(self) -> dict[int, list[HeldAddress]]:
+        """All addresses of the namespace, by the index of their links."""
+        found: dict[int, list[HeldAddress]] = {}
+        for body in self.socket.dump(_GETADDR, _IFADDR.pack(0, 0, 0, 0, 0), "addresses"):
+            _, _, flags, _, index = _IFADDR.unpack_from(body)
+            found.setdefault(index, []).append(HeldAddress(_address(body), _address_state(flags)))
+        return found
+
     def add_address(self, index: int, address: Address, what: str) -> None:
         """Give a link an address; holds when it has it.
 
-        IPv6 ones are usable at once: duplicate detection (RFC 4862) is left out, as every address here
-        was leased by an IPAM plugin, and a pod's first connection would fail while it lasts.
+        An IPv6 one is usable once nobody has objected to it; at once, as far as RFC 4429 has it, if the
+        namespace's settings let this link be optimistic.
         """
         self.socket.do(_NEWADDR, _address_body(index, address), what, CREATE | REPLACE)
 
@@ -315,6 +356,14 @@ def _address(body: bytes) -> Address:
     return ipaddress.ip_interface((packed, prefix))
 
 
+def _address_state(flags: int) -> AddressState:
+    if flags & _IFA_F_DADFAILED:
+        return AddressState.DUPLICATE
+    if flags & _IFA_F_OPTIMISTIC:
+        return AddressState.OPTIMISTIC
+    return AddressState.TENTATIVE if flags & _IFA_F_TENTATIVE else AddressState.VALID
+
+
 def _address_body(index: int, address: Address) -> bytes:
     packed = address.ip.packed
     if address.version == 4:
@@ -323,5 +372,5 @@ def _address_body(index: int, address: Address) -> bytes:
             attribute(_IFA_LOCAL, packed),
         )
         return header + local + attribute(_IFA_ADDRESS, packed)
-    header = _IFADDR.pack(_AF_INET6, address.network.prefixlen, _IFA_F_NODAD, 0, index)
+    header = _IFADDR.pack(_AF_INET6, address.network.prefixlen, _IFA_F_OPTIMISTIC, 0, index)
     return header + attribute(_IFA_LOCAL, packed) + attribute(_IFA_ADDRESS, packed)

@@ -27,7 +27,7 @@ from k8s_rdma.linux.netlink.link_counters import counters_of_all
 from k8s_rdma.linux.netlink.rtnl import Rtnl
 from k8s_rdma.linux.netlink.subscriptions import LINKS
 from k8s_rdma.linux.netns import current_namespace
-from k8s_rdma.linux.pod_interface import clear, configure
+from k8s_rdma.linux.pod_interface import announce, clear, configure
 from k8s_rdma.linux.pod_look import interfaces_in
 from k8s_rdma.sim.virtual.moves import Moves
 from k8s_rdma.sim.virtual.pf import DEFAULT_MTU, revive_vf
@@ -38,7 +38,7 @@ from k8s_rdma.sim.virtual.shaper import Shaper
 from k8s_rdma.sim.virtual.topology import VirtualPf, pf_of, pfs_among, require
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from k8s_rdma.core.kernel import PodInterface
     from k8s_rdma.core.step import NetnsRef, Step
@@ -103,6 +103,11 @@ class VirtualSriov:
     def interfaces(self, netns: NetnsRef) -> Mapping[str, PodInterface]:
         """What is in a namespace."""
         return interfaces_in(netns, self._namespaces)
+
+    def announce(self, netns: NetnsRef, addresses: Mapping[str, Collection[str]]) -> None:
+        """Tell an interface's network of its addresses."""
+        with self._namespaces.existing(netns) as namespace:
+            announce(addresses, namespace)
 
     def sample(self, holders: Mapping[VfRef, NetnsRef]) -> tuple[VfCounters, ...]:  # noqa: ARG002  all count here
         """What the VFs' ports count, from the other side; wherever a VF is, its port is here."""
