@@ -42,7 +42,7 @@ class Cluster:
     http: httpx2.AsyncClient
     node: Node
 
-    async def bound(self, name: str, *interfaces: dict[str, int], told: bool = False) -> PodRef:
+    async def bound(self, name: str, *interfaces: dict[str, Any], told: bool = False) -> PodRef:
         """A pod bound to the node. told: whether the runtime is told its annotations."""
         annotations = {"rdma_interfaces_required": json.dumps(interfaces)} if interfaces else {}
         meta = {"name": name, "annotations": annotations}
@@ -55,9 +55,11 @@ class Cluster:
     async def promise(self, pod: PodRef, pf: PciAddress, rate: int) -> None:
         placed = PlacedInterface(pf=pf, min_tx_rate_mbps=rate, max_tx_rate_mbps=0)
         placement = Placement(node=NodeName("w1"), interfaces=(placed,))
-        annotations = {PLACEMENT_ANNOTATION: encode(placement, PodUid(pod.uid), None)}
-        patch = {"metadata": {"annotations": annotations}}
-        url = f"/api/v1/namespaces/default/pods/{pod.name}"
+        await self.annotate(pod.name, PLACEMENT_ANNOTATION, encode(placement, PodUid(pod.uid), None))
+
+    async def annotate(self, name: str, key: str, text: str) -> None:
+        patch = {"metadata": {"annotations": {key: text}}}
+        url = f"/api/v1/namespaces/default/pods/{name}"
         headers = {"Content-Type": "application/merge-patch+json"}
         assert (await self.http.patch(url, json=patch, headers=headers)).status_code == 200
 
