@@ -288,25 +288,29 @@ def test_choose_vfs_notes_the_guid_that_a_port_had(seen: dict[str, str], guid: s
 def test_choose_vfs_refuses_a_mac_while_something_else_on_the_node_has_it() -> None:
     def refused(mac: str, ledger: Ledger | None = None) -> str:
         asked = asking(NO_OPTIONS, InterfaceOptions(mac=mac))
-        seen = altered(3, admin_mac="02:00:00:00:00:99")
+        seen = altered(3, admin_mac="02:00:00:00:00:99", netdev=None)
         found = choose_vfs(asked, seen, ledger or Ledger(), ("x", "y"))
         assert isinstance(found, Rejection)
         assert found.reason is Reason.CONFLICT
         return found.message
 
-    of_pf1, at_home = vf(PF1, 2).mac, vf(PF0, 0).mac
-    assert refused(of_pf1) == f"interface y asks for MAC {of_pf1}, which VF 2 of PF enp3s0f1 has"
+    of_pf1 = vf(PF1, 2).mac
     assert refused("02:00:00:00:00:99").endswith("which VF 3 of PF enp3s0f0 has")
-    assert refused(at_home).endswith("which VF 0 of PF enp3s0f0 has")
+    assert refused(of_pf1) == f"interface y asks for MAC {of_pf1}, which VF 2 of PF enp3s0f1 has"
     held = replace(interface(PF1, 0), options=InterfaceOptions(mac="02:00:00:00:00:77"))
     ledger = Ledger().with_receipt(receipt("a", held))
     assert refused("02:00:00:00:00:77", ledger).endswith("which interface rdma0 of pod default/p has")
     assert refused(held.home.mac, ledger).endswith("which interface rdma0 of pod default/p has")
 
 
-def test_choose_vfs_lets_a_vf_have_the_mac_that_it_has_already() -> None:
-    [made] = chosen_for(asking(InterfaceOptions(mac=vf(PF0, 0).mac)))
-    assert made.mac == vf(PF0, 0).mac
+def test_choose_vfs_gives_the_vf_that_has_the_mac_which_is_asked_for() -> None:
+    own, other = vf(PF0, 0).mac, "02:00:00:00:00:99"
+    seen = altered(2, admin_mac=other)
+    options = [NO_OPTIONS, InterfaceOptions(mac=other), InterfaceOptions(mac=own), NO_OPTIONS]
+    made = chosen_for(asking(*options), seen)
+    assert [each.vf.index for each in made] == [1, 2, 0, 3]
+    assert [each.mac for each in made[1:3]] == [other, own]
+    assert isinstance(choose_vfs(asking(*options[:2], *options), seen, Ledger(), tuple("abcdef")), Rejection)
 
 
 OPTIONS = st.builds(

@@ -129,6 +129,8 @@ def choose_vfs(
 ) -> tuple[AllocatedInterface, ...] | Rejection:
     """The free VFs of lowest index on each PF, in the placement's order, and what is set on them.
 
+    A VF that has a MAC which an interface on its PF asks for goes to that.
+
     ifnames: in the pod. entries: which ones of the pod's request the placement is of, where that is a part of
         it; None where it is all of it.
     `STALE_PLACEMENT` when a PF has no free VF left, `CONFLICT` while a MAC that is asked for is in use here.
@@ -136,18 +138,34 @@ def choose_vfs(
     if entries is None:
         entries = range(len(placement.interfaces))
     inventory = hardware.inventory(placement.node)
-    free = {pf.pci: _free_vfs(pf, ledger) for pf in hardware.pfs}
+    vfs = _picked(placement.interfaces, {pf.pci: _free_vfs(pf, ledger) for pf in hardware.pfs})
     chosen = []
-    for placed, ifname, entry in zip(placement.interfaces, ifnames, entries, strict=True):
-        candidates, pf = free.get(placed.pf), inventory.pf(placed.pf)
-        if not candidates or pf is None:
+    for placed, vf, ifname, entry in zip(placement.interfaces, vfs, ifnames, entries, strict=True):
+        pf = inventory.pf(placed.pf)
+        if vf is None or pf is None:
             message = f"no free VF left on PF {placed.pf} for interface {ifname}"
             return Rejection(node=placement.node, reason=Reason.STALE_PLACEMENT, message=message)
-        chosen.append(_allocated(candidates.pop(0), pf, placed, ifname, entry))
+        chosen.append(_allocated(vf, pf, placed, ifname, entry))
     taken = taken_mac(chosen, hardware, ledger)
     if taken:
         return Rejection(node=placement.node, reason=Reason.CONFLICT, message=taken)
     return tuple(chosen)
+
+
+def _picked(interfaces: Sequence[PlacedInterface], free: Mapping[PciAddress, list[Vf]]) -> list[Vf | None]:
+    """A VF for each, of those that are free, ordered by index; None where there is none left."""
+    picked: list[Vf | None] = [None] * len(interfaces)
+    for at, placed in enumerate(interfaces):
+        left, mac = free.get(placed.pf, []), placed.options.mac
+        having = [vf for vf in left if mac in (vf.mac, vf.admin_mac)] if mac else []
+        for vf in having[:1]:
+            picked[at] = vf
+            left.remove(vf)
+    for at, placed in enumerate(interfaces):
+        left = free.get(placed.pf, [])
+        if picked[at] is None and left:
+            picked[at] = left.pop(0)
+    return picked
 
 
 def _allocated(vf: Vf, pf: Pf, placed: PlacedInterface, ifname: str, entry: int) -> AllocatedInterface:
