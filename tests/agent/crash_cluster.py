@@ -132,6 +132,14 @@ class Cluster:
                 if interface.vf not in self.tampered:
                     self._check_given(interface, pod)
 
+    def check_whole(self) -> None:
+        """Every receipt is of an attachment that stands: what was cut short is undone or completed."""
+        pods = {attachment: pod for pod in self.pods for attachment in pod.attachments}
+        for attachment, receipt in self.world.node.ledger.receipts.items():
+            assert receipt.phase is Phase.ATTACHED
+            for interface in receipt.interfaces:
+                self._check_given(interface, pods[attachment])
+
     def _check_given(self, interface: AllocatedInterface, pod: Pod) -> None:
         function, rate = self.world.hardware.functions[interface.vf], interface.rate()
         rates = function.min_tx_rate_mbps, function.max_tx_rate_mbps

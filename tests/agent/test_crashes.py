@@ -54,6 +54,8 @@ def _survived(call_of: str, kind: str, fate: Fate, how: dict[str, bool], at: int
         reached = world.life.acts > at
         if world.life.dead:
             world.restart(**how)
+            if not how:
+                cluster.check_whole()
         cluster.check()
         cluster.finish()
     return at + 1 if reached else -1
