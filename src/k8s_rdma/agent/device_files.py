@@ -94,9 +94,14 @@ class DeviceFiles:
         To be called at start: there are some where the ledger was lost, or restored.
         """
         held = {interface.pci for receipt in receipts for interface in _functions(receipt)}
-        directory = self._here(self._cdi_dir)
-        found = sorted(directory.iterdir()) if directory.is_dir() else ()
-        vfs = {path.name: vf_of_file_name(path.name) for path in found}
+        try:
+            found = sorted(path.name for path in self._here(self._cdi_dir).iterdir())
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            msg = f"device files in {self._cdi_dir} cannot be looked at: {error.strerror}"
+            raise KernelError(msg) from error
+        vfs = {name: vf_of_file_name(name) for name in found}
         self._remove(self._cdi_dir / name for name, vf in vfs.items() if vf is not None and vf not in held)
 
     def _cdi_file(self, interface: AllocatedInterface) -> PurePosixPath:

@@ -32,7 +32,7 @@ from k8s_rdma.agent.wanted import Policy
 from k8s_rdma.agent.worker import Worker
 from k8s_rdma.config import load_key
 from k8s_rdma.core.ids import NodeName
-from k8s_rdma.errors import Reason
+from k8s_rdma.errors import KernelError, Reason
 from k8s_rdma.linux.kernel import SriovKernel
 from k8s_rdma.linux.netns import Namespaces
 from k8s_rdma.linux.receipts import Receipts
@@ -103,7 +103,7 @@ async def _main(config: AgentConfig, key: bytes | None) -> None:
     try:
         await upkeep.recover()
         if config.kernel == "linux":  # no other kernel's VFs have such files
-            await worker.run(means.devices.remove_others, node.ledger.receipts.values())
+            await _remove_device_files_of_others(means)
         sandboxes.start(loop)
         state_socket = StateSocket(reporter.publisher, sampler.counters)
         await _serve(Path(config.run_dir), answer, state_socket, (upkeep.run, cluster.run))
@@ -112,6 +112,14 @@ async def _main(config: AgentConfig, key: bytes | None) -> None:
         end_watch()
         worker.close()
         kernel.close()
+
+
+async def _remove_device_files_of_others(means: Means) -> None:
+    """Log what cannot be removed: nobody must go without interfaces for it."""
+    try:
+        await means.worker.run(means.devices.remove_others, means.node.ledger.receipts.values())
+    except KernelError as error:
+        _log.warning("device_files_left", error=error.message)
 
 
 def _means(config: AgentConfig, node: Node, worker: Worker, cluster: Cluster) -> Means:
