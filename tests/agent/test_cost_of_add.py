@@ -1,0 +1,66 @@
+"""What an ADD may cost of what is dear, by count: looks at the hardware, questions to PFs, synced writes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from agent.machine import Machine, asks, call
+from k8s_rdma.core.step import ConfigureVfs, SetRates
+
+PLAIN = {"min_tx_rate": 10, "max_tx_rate": 20}
+WITH_SETTINGS = {**PLAIN, "vlan": 7, "trust": True, "mtu": 1400}
+
+
+def in_commits(statements):
+    """How each transaction was to be written, by the pragma before it."""
+    synced, found = "", []
+    for statement in statements:
+        if statement.startswith("PRAGMA synchronous"):
+            synced = statement.rpartition("= ")[2]
+        elif statement == "COMMIT":
+            found.append(synced)
+    return found
+
+
+@pytest.fixture
+def machine(tmp_path):
+    return Machine(tmp_path)
+
+
+def run(machine, interfaces, statements=None):
+    """ADD of these interfaces, on a node that has looked at its hardware already."""
+
+    async def scenario():
+        with machine.running() as (node, verbs):
+            looks = machine.kernel.observations
+            machine.kernel.applied.clear()
+            if statements is not None:
+                node._receipts._db.set_trace_callback(statements.append)
+            netns = machine.hardware.create_namespace()
+            await verbs.add(call("ADD"), netns, machine.stdin(asks(*interfaces)))
+            return machine.kernel.observations - looks
+
+    return asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("interface", [PLAIN, WITH_SETTINGS], ids=["rates", "rates and settings"])
+@pytest.mark.parametrize("count", [1, 8])
+def test_add_looks_at_no_hardware_and_asks_no_pf_twice_for_one_thing(machine, count, interface):
+    assert run(machine, [interface] * count) == 0
+    asked = Counter(
+        (type(step), step.pf) for step in machine.kernel.applied if isinstance(step, SetRates | ConfigureVfs)
+    )
+    assert set(asked.values()) == {1}
+    kinds = {kind for kind, _ in asked}
+    assert kinds == ({SetRates} if interface is PLAIN else {SetRates, ConfigureVfs})
+    assert len(asked) == len(kinds) * min(count, 2)
+
+
+@pytest.mark.parametrize("count", [1, 8])
+def test_add_syncs_one_commit_however_many_interfaces(machine, count):
+    statements = []
+    run(machine, [PLAIN] * count, statements)
+    assert in_commits(statements) == ["FULL", "NORMAL"]
