@@ -1,0 +1,106 @@
+"""Rates of virtual functions: how little is asked of the kernel for them, and what is known nevertheless."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from contract.lab import PF0
+from contract.linux_lab import needs_namespaces
+from contract.virtual_lab import VirtualLab
+from k8s_rdma.core.step import SetRates, VfRate
+from k8s_rdma.errors import KernelError
+from k8s_rdma.sim.virtual.rates import Rates
+from k8s_rdma.sim.virtual.shaper import Shaper
+
+pytestmark = needs_namespaces
+VFS = 8
+
+
+class CountingShaper(Shaper):
+    """Counts what is read: lists of all classes, and single ones."""
+
+    lists = singles = 0
+
+    def rates(self, pf, scheduler):
+        self.lists += 1
+        return super().rates(pf, scheduler)
+
+    def rate(self, scheduler, index):
+        self.singles += 1
+        return super().rate(scheduler, index)
+
+
+@pytest.fixture
+def lab(tmp_path):
+    made = VirtualLab(tmp_path, VFS)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def shaper(lab):
+    return CountingShaper(lab.rtnl)
+
+
+@pytest.fixture
+def rates(lab, shaper):
+    """As of an agent that has looked at the PF once."""
+    made = Rates(shaper)
+    made.of_all(lab.pfs[0], scheduler(lab))
+    shaper.lists = shaper.singles = 0
+    return made
+
+
+def scheduler(lab):
+    return lab.rtnl.link("enp3s0f0-tx").index
+
+
+def step(*rates):
+    return SetRates(pf=PF0, rates=rates, previous=tuple(VfRate(each.index) for each in rates))
+
+
+def classes(lab):
+    return lab.kernel.observe().pfs[0].vfs
+
+
+def test_rates_of_one_vf_are_set_without_asking_for_those_of_others(lab, rates, shaper):
+    rates.set(lab.pfs[0], scheduler(lab), step(VfRate(3, 100, 200)))
+    assert (shaper.lists, shaper.singles) == (0, 2)
+    assert (classes(lab)[3].min_tx_rate_mbps, classes(lab)[3].max_tx_rate_mbps) == (100, 200)
+
+
+def test_rates_of_many_vfs_are_read_together(lab, rates, shaper):
+    rates.set(lab.pfs[0], scheduler(lab), step(*(VfRate(index, 10, 0) for index in range(VFS))))
+    assert (shaper.lists, shaper.singles) == (2, 0)
+
+
+def test_sum_of_reservations_counts_what_other_vfs_have(lab, rates):
+    rates.set(lab.pfs[0], scheduler(lab), step(VfRate(0, 600)))
+    rates.set(lab.pfs[0], scheduler(lab), step(VfRate(1, 400)))
+    with pytest.raises(KernelError, match="add up to 1001"):
+        rates.set(lab.pfs[0], scheduler(lab), step(VfRate(2, 1)))
+
+
+def test_others_are_looked_at_again_before_a_sum_is_refused(lab, rates):
+    rates.set(lab.pfs[0], scheduler(lab), step(VfRate(0, 600)))
+    Rates(Shaper(lab.rtnl)).set(lab.pfs[0], scheduler(lab), step(VfRate(0)))
+    rates.set(lab.pfs[0], scheduler(lab), step(VfRate(1, 500)))
+    assert [vf.min_tx_rate_mbps for vf in classes(lab)[:2]] == [0, 500]
+
+
+def test_rates_that_somebody_changed_meanwhile_are_set_all_the_same(lab, rates):
+    rates.set(lab.pfs[0], scheduler(lab), step(VfRate(0, 100, 200)))
+    Rates(Shaper(lab.rtnl)).set(lab.pfs[0], scheduler(lab), step(VfRate(0, 5, 6)))
+    rates.set(lab.pfs[0], scheduler(lab), step(VfRate(0, 100, 200)))
+    assert (classes(lab)[0].min_tx_rate_mbps, classes(lab)[0].max_tx_rate_mbps) == (100, 200)
+
+
+def test_class_that_is_not_there_is_made_anew_with_its_rates(lab, rates):
+    dev = ("dev", "enp3s0f0-tx")
+    gone = "filter", "del", *dev, "parent", "1:", "handle", "1:2:3", "prio", "1000", "u32"
+    for arguments in (gone, ("class", "del", *dev, "classid", "1:12")):
+        subprocess.run(["tc", *arguments], check=True)
+    rates.set(lab.pfs[0], scheduler(lab), step(VfRate(2, 30, 40)))
+    assert (classes(lab)[2].min_tx_rate_mbps, classes(lab)[2].max_tx_rate_mbps) == (30, 40)
