@@ -1,4 +1,4 @@
-"""The ways to be attached, by real processes: with a delegate, as one of several networks, as RIT's plugin."""
+"""The ways to be attached, by real processes: with a delegate, in one of several networks, as RIT's."""
 
 from __future__ import annotations
 

@@ -10,35 +10,34 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from k8s_rdma.agent.called_plugins import CalledPlugins, called_plugins
-from k8s_rdma.agent.device_files import device_info_file
-from k8s_rdma.agent.ifnames import POD_IFNAME, interface_names
+from k8s_rdma.agent.add_call import AddCall, pod_of
+from k8s_rdma.agent.called_plugins import called_plugins
 from k8s_rdma.agent.ipam import addressing
 from k8s_rdma.agent.node import Sandbox, rejected
 from k8s_rdma.agent.plugins import target_of
+from k8s_rdma.agent.predecessors import Predecessors
+from k8s_rdma.agent.results import result_interfaces
 from k8s_rdma.agent.settling import settle
 from k8s_rdma.agent.share import share
 from k8s_rdma.agent.wanted import wanted
-from k8s_rdma.core.ids import PodUid
-from k8s_rdma.core.ledger import Attachment, Pod, Receipt
+from k8s_rdma.core.ledger import Pod, Receipt
 from k8s_rdma.core.options import VfDriver
 from k8s_rdma.core.placement import Rejection
-from k8s_rdma.core.step import NetnsRef
 from k8s_rdma.errors import K8sRdmaError, Reason
-from k8s_rdma.wire.cni_environment import CniEnvironment
-from k8s_rdma.wire.cni_result import ResultInterface, encode_result
+from k8s_rdma.wire.cni_result import encode_result
 from k8s_rdma.wire.cni_version import check_version
 from k8s_rdma.wire.ipam_result import IpamResult
 from k8s_rdma.wire.netconf import NetConf, decode_netconf
 from k8s_rdma.wire.netconf_keys import refuse
-from k8s_rdma.wire.prev_result import interfaces_in_pod
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Iterable
+    from collections.abc import Awaitable
 
     from k8s_rdma.agent.ending import Ending
     from k8s_rdma.agent.means import Means
     from k8s_rdma.agent.wanted import Policy, Wanted
+    from k8s_rdma.core.step import NetnsRef
+    from k8s_rdma.wire.cni_environment import CniEnvironment
 
 _log = structlog.get_logger()
 
@@ -50,23 +49,6 @@ class Given:
     receipt: Receipt
     addresses: Mapping[str, IpamResult]
     result: bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Call:
-    """One ADD."""
-
-    env: CniEnvironment
-    netns: NetnsRef
-    conf: NetConf
-    plugins: CalledPlugins
-    pod: Pod
-    annotations: Mapping[str, str]
-    still_waiting: Callable[[], bool]
-
-    @property
-    def attachment(self) -> Attachment:
-        return Attachment(self.conf.name, self.env.container_id, self.env.ifname)
 
 
 class Attaching:
@@ -87,6 +69,7 @@ class Attaching:
         self._devices = means.devices
         self._cluster = means.cluster
         self._ending = ending
+        self._predecessors = Predecessors(means, ending)
         self._policy = policy
         self._claimed = claimed
 
@@ -105,7 +88,7 @@ class Attaching:
                 "delegate", "another plugin ran before this one (prevResult) and gives pods their interface"
             )
         pod = pod_of(env)
-        call = _Call(
+        call = AddCall(
             env=env,
             netns=netns,
             conf=conf,
@@ -128,25 +111,25 @@ class Attaching:
             return {}  # not Kubernetes': there is no pod that could ask for anything
         return await self._cluster.annotations(pod)
 
-    async def _add(self, call: _Call) -> Given | None:
+    async def _add(self, call: AddCall) -> Given | None:
         wants = wanted(call.annotations, uid=call.pod.uid, node=self._node.name, policy=self._policy)
         if wants.ignored:
             _log.warning("placement_ignored", pod=f"{call.pod.namespace}/{call.pod.name}", why=wants.ignored)
         if not wants.request and call.plugins.delegate is None:
-            _allow_nothing(call)
+            call.allow_nothing()
             return None
         async with self._turns.alone(call.env.container_id):
             entries = self._share(call, wants)
             part = wants.part(entries).with_defaults(call.conf.vlan, call.conf.driver)
-            sandbox = self._sandbox(call, part, entries)
+            sandbox = call.sandbox(part.request, entries)
             if not part.request and sandbox.delegate is None:
-                _allow_nothing(call)
+                call.allow_nothing()
                 return None
             self._require(sandbox, part)
             receipt = await self._claim(call, sandbox, part)
             return await self._attach(call, receipt, part)
 
-    def _share(self, call: _Call, wants: Wanted) -> tuple[int, ...]:
+    def _share(self, call: AddCall, wants: Wanted) -> tuple[int, ...]:
         others = (
             receipt
             for receipt in self._node.ledger.of_container(call.env.container_id)
@@ -157,25 +140,6 @@ class Attaching:
             own=call.conf.own_networks,
             taken={interface.entry for receipt in others for interface in receipt.interfaces},
             annotations=call.annotations,
-        )
-
-    def _sandbox(self, call: _Call, part: Wanted, entries: tuple[int, ...]) -> Sandbox:
-        interfaces = part.request.interfaces
-        present = interfaces_in_pod(call.conf.prev_result).keys()
-        numbered = tuple(zip(entries, interfaces, strict=True))
-        ifnames = interface_names(call.conf, numbered, call.env.ifname, present)
-        drivers = {name: each.options.driver for name, each in zip(ifnames, interfaces, strict=True)}
-        provided = drivers.get(call.env.ifname) is VfDriver.KERNEL
-        return Sandbox(
-            attachment=call.attachment,
-            pod=call.pod,
-            netns=call.netns,
-            ifnames=ifnames,
-            entries=entries,
-            ipam=call.plugins.ipam,
-            ipams=call.plugins.ipams,
-            delegate=None if provided else call.plugins.delegate,
-            device_info_file=device_info_file(call.conf.device_info_file),
         )
 
     def _require(self, sandbox: Sandbox, part: Wanted) -> None:
@@ -192,10 +156,10 @@ class Attaching:
                 "interfaceNames", f"{sandbox.attachment.ifname} is what the delegate's interface is called"
             )
 
-    async def _claim(self, call: _Call, sandbox: Sandbox, part: Wanted) -> Receipt:
+    async def _claim(self, call: AddCall, sandbox: Sandbox, part: Wanted) -> Receipt:
         """Choose, and record it on disk, in place of what the pod held in sandboxes that are gone."""
         async with AsyncExitStack() as turns:
-            inherited = await self._end_predecessors(sandbox, turns)
+            inherited = await self._predecessors.end(sandbox, turns)
             if not call.still_waiting():
                 msg = f"container {call.env.container_id}: the runtime no longer waits for its ADD"
                 raise K8sRdmaError(msg, reason=Reason.AGENT_UNREACHABLE)
@@ -207,39 +171,7 @@ class Attaching:
             raise rejected(receipt, sandbox.pod)
         return receipt
 
-    async def _end_predecessors(self, sandbox: Sandbox, turns: AsyncExitStack) -> tuple[Attachment, ...]:
-        """Take back what the pod held in sandboxes that are gone, and what an ADD cut short left in this one.
-
-        What it holds elsewhere is left to `Node.prepare` to refuse. Returned is what shall end in the moment
-        of the new claim, so that nobody else gets it; the turns of those containers are held until then.
-        """
-        own = sandbox.attachment
-        inherited = []
-        for receipt in self._node.ledger.of_pod(sandbox.pod.uid):
-            unfinished = await self._worker.run(self._node.is_unfinished, receipt)
-            if receipt.attachment == own and not unfinished:
-                msg = f"container {own.container} has its interfaces already"
-                raise K8sRdmaError(msg, reason=Reason.ALREADY_ATTACHED)
-            if receipt.attachment == own:
-                await self._ending.end(receipt)
-            elif receipt.attachment.container != own.container and unfinished:
-                inherited.append(receipt)
-        older = {receipt.attachment.container for receipt in inherited}
-        free = {container for container in older if not self._turns.busy(container)}
-        for container in free:
-            await turns.enter_async_context(self._turns.alone(container))
-        return await self._give_back(
-            receipt.attachment for receipt in inherited if receipt.attachment.container in free
-        )
-
-    async def _give_back(self, attachments: Iterable[Attachment]) -> tuple[Attachment, ...]:
-        """Those of them that are there still."""
-        there = tuple(each for each in attachments if each in self._node.ledger.receipts)
-        for attachment in there:
-            await self._ending.give_back(self._node.ledger.receipts[attachment])
-        return there
-
-    async def _attach(self, call: _Call, receipt: Receipt, part: Wanted) -> Given:
+    async def _attach(self, call: AddCall, receipt: Receipt, part: Wanted) -> Given:
         try:
             await self._claimed()
             before = bytes(call.conf.prev_result)
@@ -273,39 +205,3 @@ class Attaching:
             if promised != given:
                 why = f"PF {', '.join(promised)} was promised and had no room; given {', '.join(given)}"
                 self._cluster.placed_anew(receipt.pod, why)
-
-
-def pod_of(env: CniEnvironment) -> Pod:
-    """The pod; without a UID (a runtime that is not Kubernetes') its container stands for it."""
-    return Pod(
-        namespace=env.pod_namespace or "",
-        name=env.pod_name or env.container_id,
-        uid=env.pod_uid or PodUid(f"container:{env.container_id}"),
-    )
-
-
-def result_interfaces(receipt: Receipt, addresses: Mapping[str, IpamResult]) -> list[ResultInterface]:
-    """The attachment's interfaces as its result has them; a PCI function is not in the sandbox."""
-    return [
-        ResultInterface(
-            name=interface.ifname,
-            mac=interface.mac,
-            sandbox=receipt.netns.path if interface.is_netdev else "",
-            mtu=(interface.options.mtu or interface.home.mtu) if interface.is_netdev else 0,
-            pci=interface.pci,
-            ipam=addresses.get(interface.ifname, IpamResult()),
-        )
-        for interface in receipt.interfaces
-    ]
-
-
-def _allow_nothing(call: _Call) -> None:
-    """K8sRdmaError where a pod with nothing of ours would have no interface at all, and not start for it."""
-    alone = call.env.ifname == POD_IFNAME and not call.conf.chained
-    if alone and call.env.pod_name is not None and not call.conf.empty_result:
-        msg = (
-            f"network {call.conf.name}: pod {call.pod.namespace}/{call.pod.name} asks for no RDMA interface, "
-            f"and no plugin gives it its {POD_IFNAME}, without which it does not start: set `delegate` to "
-            "the configuration of the plugin that shall, or `emptyResult` to true if the runtime needs none"
-        )
-        raise K8sRdmaError(msg, reason=Reason.INVALID_NETCONF)

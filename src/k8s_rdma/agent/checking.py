@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from k8s_rdma.agent.attaching import pod_of
+from k8s_rdma.agent.add_call import pod_of
 from k8s_rdma.agent.plugins import target_of
 from k8s_rdma.agent.share import share
 from k8s_rdma.agent.wanted import wanted

@@ -1,0 +1,59 @@
+"""What a pod held before: in sandboxes that are gone, or by an ADD that was cut short."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from k8s_rdma.errors import K8sRdmaError, Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from contextlib import AsyncExitStack
+
+    from k8s_rdma.agent.ending import Ending
+    from k8s_rdma.agent.means import Means
+    from k8s_rdma.agent.node import Sandbox
+    from k8s_rdma.core.ledger import Attachment
+
+
+class Predecessors:
+    """Ends them for an ADD, which has its own container's turn."""
+
+    def __init__(self, means: Means, ending: Ending) -> None:
+        """ending: how."""
+        self._node = means.node
+        self._worker = means.worker
+        self._turns = means.turns
+        self._ending = ending
+
+    async def end(self, sandbox: Sandbox, turns: AsyncExitStack) -> tuple[Attachment, ...]:
+        """Take back what the pod held in sandboxes that are gone, and what an ADD cut short left in this one.
+
+        What it holds elsewhere is left to `Node.prepare` to refuse. Returned is what shall end in the moment
+        of the new claim, so that nobody else gets it; the turns of those containers are held until then.
+        """
+        own = sandbox.attachment
+        inherited = []
+        for receipt in self._node.ledger.of_pod(sandbox.pod.uid):
+            unfinished = await self._worker.run(self._node.is_unfinished, receipt)
+            if receipt.attachment == own and not unfinished:
+                msg = f"container {own.container} has its interfaces already"
+                raise K8sRdmaError(msg, reason=Reason.ALREADY_ATTACHED)
+            if receipt.attachment == own:
+                await self._ending.end(receipt)
+            elif receipt.attachment.container != own.container and unfinished:
+                inherited.append(receipt)
+        older = {receipt.attachment.container for receipt in inherited}
+        free = {container for container in older if not self._turns.busy(container)}
+        for container in free:
+            await turns.enter_async_context(self._turns.alone(container))
+        return await self._give_back(
+            receipt.attachment for receipt in inherited if receipt.attachment.container in free
+        )
+
+    async def _give_back(self, attachments: Iterable[Attachment]) -> tuple[Attachment, ...]:
+        """Those of them that are there still."""
+        there = tuple(each for each in attachments if each in self._node.ledger.receipts)
+        for attachment in there:
+            await self._ending.give_back(self._node.ledger.receipts[attachment])
+        return there
