@@ -206,6 +206,24 @@ def only(**sets: Iterable[str]) -> InterfaceOptions:
             "3 more such limits",
             id="many",
         ),
+        pytest.param(
+            asks((300, InterfaceOptions(mac="02:00:00:00:00:01")), (0, InterfaceOptions(link_type=ETHERNET))),
+            {},
+            Reason.DRIVER_REFUSES,
+            "needs 2 interfaces, 1 of them of 300 Mb/s (300 Mb/s together); 2 PFs have 2000 Mb/s and 8 VFs when "
+            "empty, but no arrangement of the interfaces fits; cx5, ib: mlx5_core cannot set mac of a VF; "
+            "igb: igb cannot set mac of a VF; ib: its link is infiniband, and link_type is ethernet",
+            id="one of two",
+        ),
+        pytest.param(
+            asks((300, InterfaceOptions(trust=True)), (0, only(names=["igb"]))),
+            {pci(0): Used(1, 800)},
+            Reason.INSUFFICIENT,
+            "needs 2 interfaces, 1 of them of 300 Mb/s (300 Mb/s together); 2 PFs have 1200 of 2000 Mb/s "
+            "unreserved and 7 of 8 VFs free, but no arrangement of the interfaces fits; igb: igb cannot set "
+            "trust of a VF; ib: mlx5_core cannot set trust of a VF; cx5, ib: not what pf selects (name igb)",
+            id="one of two, for now",
+        ),
     ],
 )
 def test_rejection_names_pf_and_setting(

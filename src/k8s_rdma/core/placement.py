@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from k8s_rdma.core.inventory import Inventory, Pf
+    from k8s_rdma.core.offers import Offer
 
 DEFAULT_BUDGET = 11_000
 """Work units for one decision: 7 ms on a 2.6 GHz EPYC. See `core.rooms.Work` and bench/test_place.py."""
@@ -221,8 +222,15 @@ def _reject(
         made = offers(list(dict.fromkeys(kinds)), inventory, used)
         why = objections(kinds, made)
         if reason is not Reason.EXCEEDS_CAPACITY:  # that holds whatever the drivers say
-            free = [Free(offer.pf, offer.room) for offer in made if offer.takes_any or not _needy(wanted)]
+            free = _free_for(wanted, made, free)
     return Rejection(node=inventory.node, reason=reason, message=explain(wanted, free, reason, why))
+
+
+def _free_for(wanted: Sequence[InterfaceRequest], made: Sequence[Offer], free: Sequence[Free]) -> list[Free]:
+    """What is free for these: where they need something, all of the PFs that take any of them."""
+    if not _needy(wanted):
+        return [Free(offer.pf, offer.room) for offer in made]
+    return [each for each, offer in zip(free, made, strict=True) if offer.takes_any]
 
 
 def _impossible(wanted: Sequence[InterfaceRequest], inventory: Inventory, work: Work) -> Reason:
