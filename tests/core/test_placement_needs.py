@@ -211,8 +211,8 @@ def only(**sets: Iterable[str]) -> InterfaceOptions:
             {},
             Reason.DRIVER_REFUSES,
             "needs 2 interfaces, 1 of them of 300 Mb/s (300 Mb/s together); 2 PFs have 2000 Mb/s and 8 VFs "
-            "when empty, but no arrangement of the interfaces fits; cx5, ib: mlx5_core cannot set mac of a VF; "
-            "igb: igb cannot set mac of a VF; ib: its link is infiniband, and link_type is ethernet",
+            "when empty, but no arrangement of the interfaces fits; cx5, ib: mlx5_core cannot set mac of "
+            "a VF; igb: igb cannot set mac of a VF; ib: its link is infiniband, and link_type is ethernet",
             id="one of two",
         ),
         pytest.param(
