@@ -14,6 +14,7 @@ import pytest
 from contract.linux_lab import needs_namespaces
 from k8s_rdma.core.step import ConfigureInterface, NetnsRef, Route
 from k8s_rdma.errors import KernelError
+from k8s_rdma.linux.announcing import advertisement
 from k8s_rdma.linux.netlink.rtnl import AddressState, Rtnl, in_namespace, named, of_kind
 from k8s_rdma.linux.netns import Namespaces, create_namespace, entered
 from k8s_rdma.linux.pod_interface import ANSWER_MS, USUAL_ANSWER_MS, announce, configure
@@ -203,3 +204,26 @@ def test_announcing_is_no_concern_of_a_station_that_never_asked(pod, other):
     eventually(lambda: pod.look().carrier)
     announce({"net0": ("10.0.0.2/24",)}, pod.namespace)
     assert other.neighbour("10.0.0.2") == []
+    assert pod.neighbour("10.0.0.2") == []
+
+
+def test_announcing_tells_of_all_addresses_of_an_interface(pod, other):
+    given = ("10.0.0.2/24", "10.1.0.2/24", "fd00::2/64", "fd01::2/64")
+    for number, address in enumerate(given):
+        own = address.replace("::2", "::1").replace(".2/", ".1/")
+        other.run("ip", "address", "add", own, "dev", "net0")
+        stale = ("lladdr", f"02:00:00:00:00:{number:02}", "nud", "reachable", "dev", "net0")
+        other.run("ip", "neighbour", "add", address.partition("/")[0], *stale)
+    pod.configure(*given)
+    eventually(lambda: pod.look().carrier)
+    announce({"net0": given}, pod.namespace)
+    targets = [address.partition("/")[0] for address in given]
+    eventually(lambda: [other.neighbour(target) for target in targets] == [[pod.mac]] * len(given))
+
+
+def test_advertisement_holds_a_mac_of_infiniband_where_that_has_it():
+    """RFC 4391, section 9.3: three times eight octets, of which the first four say what it is."""
+    mac, address = bytes(range(20)), ipaddress.IPv6Address("fd00::1")
+    message = advertisement(mac, address)
+    assert message[8:24] == address.packed
+    assert message[24:] == b"\x02\x03\0\0" + mac

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.announcing import send_announcements
+from k8s_rdma.linux.netlink.neighbours import set_ipv6_retransmission
 from k8s_rdma.linux.netlink.rtnl import Rtnl, answering_for_itself
 from k8s_rdma.linux.netlink.socket import NetlinkError
 from k8s_rdma.linux.netns import entered
@@ -80,7 +81,7 @@ def _let_be_optimistic(ifname: str, namespace: int) -> None:
 def _wait_for_answers(milliseconds: int, link: Link, rtnl: Rtnl) -> None:
     """How long neighbours have; without IPv6 there is no such setting."""
     with suppress(NetlinkError):
-        rtnl.set_ipv6_retransmission(link.index, milliseconds, link.name)
+        set_ipv6_retransmission(rtnl.socket, link.index, milliseconds, link.name)
 
 
 def announce(addresses: Mapping[str, Collection[str]], namespace: int) -> None:
@@ -89,7 +90,7 @@ def announce(addresses: Mapping[str, Collection[str]], namespace: int) -> None:
         links = [link for link in map(rtnl.link, addresses) if link is not None]
         for link in links:
             _wait_for_answers(USUAL_ANSWER_MS, link, rtnl)
-    send_announcements({link: addresses[link.name] for link in links}, namespace)
+        send_announcements({link: addresses[link.name] for link in links}, rtnl, namespace)
 
 
 def clear(step: ClearInterface, namespace: int) -> None:

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 _NEWLINK, _DELLINK, _GETLINK, _SETLINK = 16, 17, 18, 19
 _NEWADDR, _DELADDR, _GETADDR = 20, 21, 22
 _NEWROUTE = 24
-_SETNEIGHTBL = 67
 _GETNSID = 90
 _DELLINKPROP = 109
 
@@ -53,7 +52,6 @@ _INET_CONF, _INET6_ADDR_GEN_MODE = 1, 8
 _ARP_ANNOUNCE, _ARP_IGNORE = 18, 19
 _IFA_ADDRESS, _IFA_LOCAL = 1, 2
 _IFA_F_OPTIMISTIC, _IFA_F_DADFAILED, _IFA_F_TENTATIVE, _SCOPE_LINK = 0x4, 0x8, 0x40, 253
-_NDTA_NAME, _NDTA_PARMS, _NDTPA_IFINDEX, _NDTPA_RETRANS_TIME = 1, 6, 1, 5
 _RTA_DST, _RTA_OIF, _RTA_GATEWAY, _RTA_PRIORITY, _RTA_METRICS, _RTA_TABLE = 1, 4, 5, 6, 8, 15
 _RTAX_MTU, _RTAX_ADVMSS = 2, 8
 _TABLE_UNSPEC, _TABLE_MAIN, _PROTO_BOOT, _TYPE_UNICAST = 0, 254, 3, 1
@@ -194,15 +192,6 @@ class Rtnl:
         """A link's addresses."""
         body = _IFADDR.pack(0, 0, 0, 0, index)
         return [_address(each) for each in self.socket.dump(_GETADDR, body, f"addresses of link #{index}")]
-
-    def set_ipv6_retransmission(self, index: int, milliseconds: int, what: str) -> None:
-        """How long a link waits for an answer of its IPv6 neighbours (RetransTimer, RFC 4861).
-
-        For that long, too, for somebody to object to an address (`addrconf_dad_work`, net/ipv6/addrconf.c).
-        """
-        time = attribute(_NDTPA_RETRANS_TIME, struct.pack("=Q", milliseconds))
-        body = struct.pack("=Bxxx", _AF_INET6) + text(_NDTA_NAME, "ndisc_cache")
-        self.socket.do(_SETNEIGHTBL, body + nested(_NDTA_PARMS, u32(_NDTPA_IFINDEX, index), time), what)
 
     def every_address(self) -> dict[int, list[HeldAddress]]:
         """All addresses of the namespace, by the index of their links."""
