@@ -66,6 +66,8 @@ static bool read_call(struct call *call)
         && check_variables(call->verb, &call->error);
 }
 
+/* Where even the agent's directory is not there, it has not run since the boot: it gave nothing to anybody,
+ * and what pods had before, it takes back by itself when it starts. */
 static enum marker find_marker(const char *run_dir)
 {
     char path[RUN_DIR_SIZE + sizeof MARKER_DIRECTORY];
@@ -73,7 +75,7 @@ static enum marker find_marker(const char *run_dir)
     snprintf(path, sizeof path, "%s" MARKER_DIRECTORY, run_dir);
     int directory = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
     if (directory < 0)
-        return MARKER_UNKNOWN;
+        return stat(run_dir, &found) != 0 && errno == ENOENT ? MARKER_ABSENT : MARKER_UNKNOWN;
     int status = fstatat(directory, variable("CNI_CONTAINERID"), &found, AT_SYMLINK_NOFOLLOW);
     int reason = errno;
     close(directory);
@@ -82,9 +84,9 @@ static enum marker find_marker(const char *run_dir)
     return reason == ENOENT ? MARKER_ABSENT : MARKER_UNKNOWN;
 }
 
-/* Whether the container certainly never got anything by way of the agent. Where no marker can be looked for
- * (the agent has not run since the boot, or is uninstalled), the annotations tell, which a runtime keeps
- * from the sandbox's start on; with a delegate they do not, since then every pod has something. */
+/* Whether the container certainly has nothing by way of the agent. Where markers cannot be looked for, the
+ * annotations tell, which a runtime keeps from the sandbox's start on; with a delegate they do not, since
+ * then every pod has something. */
 static bool has_nothing(const struct netconf *conf)
 {
     enum marker marker = find_marker(conf->run_dir);

@@ -22,6 +22,7 @@ from k8s_rdma.wire.netconf import POD_ANNOTATIONS, decode_netconf
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 DOCS = EXAMPLES.parent / "docs"
 PODS = sorted((EXAMPLES / "pods").iterdir())
+CONFLISTS = sorted((EXAMPLES / "cni").glob("*.conflist"))
 
 DEMO_NODE = Inventory(
     node=NodeName("w1"),
@@ -111,19 +112,38 @@ def test_sixty_interfaces_fill_both_pfs():
     assert usage("sixty-interfaces") == [(30, 990), (30, 990)]
 
 
-def test_conflist_chains_our_plugin_behind_an_ordinary_one():
-    conflist = json.loads((EXAMPLES / "cni" / "10-pods.conflist").read_text())
-    ordinary, ours = conflist["plugins"]
-    assert (ordinary["type"], ours["type"]) == ("bridge", "k8s-rdma-cni")
+@pytest.mark.parametrize("path", CONFLISTS, ids=lambda path: path.stem)
+def test_conflist_has_our_plugin_at_its_end(path):
+    conflist = json.loads(path.read_text())
+    *before, ours = conflist["plugins"]
+    assert ours["type"] == "k8s-rdma-cni"
     assert ours["capabilities"] == {POD_ANNOTATIONS: True}
-    called_with = {
-        "cniVersion": conflist["cniVersion"],
-        "name": conflist["name"],
-        "prevResult": {"ips": []},
-    } | ours
-    netconf = decode_netconf(json.dumps(called_with).encode())
+    told = {key: conflist[key] for key in ("cniVersion", "name")} | ours
+    netconf = decode_netconf(json.dumps(told | ({"prevResult": {"ips": []}} if before else {})).encode())
+    assert netconf.chained == bool(before)
+    assert bool(netconf.delegate) == (not before)
     interfaces = tuple(enumerate((InterfaceRequest(), InterfaceRequest())))
     assert interface_names(netconf, interfaces, "eth0") == ("rdma0", "rdma1")
+
+
+def test_configuration_of_the_plugin_before_is_read():
+    conf = (EXAMPLES / "cni" / "rit.conf").read_bytes()
+    assert decode_netconf(conf).type == "rit-k8s-rdma-cni-linux-amd64"
+
+
+def test_network_of_multus_is_read():
+    network = yaml.safe_load((EXAMPLES / "cni" / "multus" / "network.yaml").read_text())
+    assert (network["kind"], network["metadata"]) == ("NetworkAttachmentDefinition", {"name": "rdma"})
+    assert decode_netconf(network["spec"]["config"].encode()).name == "rdma"
+    pod = yaml.safe_load((EXAMPLES / "cni" / "multus" / "pod.yaml").read_text())
+    assert len(parse_request(pod["metadata"]["annotations"][ANNOTATION]).interfaces) == 2
+    json.loads((EXAMPLES / "cni" / "multus" / "daemon-config.json").read_text())
+
+
+def test_configurations_are_all_told_about():
+    readme = (EXAMPLES / "cni" / "README.md").read_text()
+    files = [path for path in (EXAMPLES / "cni").rglob("*") if path.is_file() and path.suffix != ".md"]
+    assert not [path.name for path in files if path.name not in readme]
 
 
 def test_annotations_reference_tells_every_key_and_no_other():

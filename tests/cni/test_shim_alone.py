@@ -246,18 +246,27 @@ def test_del_asks_when_the_marker_is_a_dangling_link(program, run_dir) -> None:
 
 
 def lose_markers(run_dir, how: str) -> None:
-    shutil.rmtree(run_dir if how == "nothing of the agent is there" else run_dir / "attachments")
+    (run_dir / "attachments").rmdir()
     if how == "no directory":
         (run_dir / "attachments").touch()
 
 
-WITHOUT_MARKERS = ["missing", "no directory", "nothing of the agent is there"]
+WITHOUT_MARKERS = ["missing", "no directory"]
+
+
+@pytest.mark.parametrize(
+    "conf",
+    [{"annotations": WISH}, {"runtimeConfig": {}}, {"annotations": {}, "delegate": {"type": "bridge"}}],
+)
+def test_del_succeeds_when_the_agent_has_not_run_since_the_boot(program, own_run_dir, conf) -> None:
+    shutil.rmtree(own_run_dir)
+    assert_silent(program("DEL", chained(own_run_dir, **conf)))
 
 
 @pytest.mark.parametrize("command", ["DEL", "CHECK"])
 @pytest.mark.parametrize("how", WITHOUT_MARKERS)
 @pytest.mark.parametrize("annotations", [{"other": "x"}, None, {"rdma_interfaces_required": "[]"}])
-def test_ordinary_pod_stops_when_the_agent_never_ran(program, own_run_dir, command, how, annotations) -> None:
+def test_ordinary_pod_stops_when_markers_are_missing(program, own_run_dir, command, how, annotations) -> None:
     lose_markers(own_run_dir, how)
     assert_silent(program(command, chained(own_run_dir, annotations)))
 
