@@ -15,12 +15,15 @@ from contract.lab import give, home_of, state_of
 from contract.linux_lab import DEADLINE_S, inside, ip, run
 from k8s_rdma.core.step import ClearInterface, ConfigureInterface, Route, VfRef
 from k8s_rdma.errors import KernelError
+from k8s_rdma.linux.changes import Changes
 from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
+from k8s_rdma.linux.netlink.subscriptions import LINKS
 from k8s_rdma.linux.netns import current_namespace
 from k8s_rdma.linux.sysfs import Sysfs
 from k8s_rdma.linux.vf.moves import VfMoves
 from k8s_rdma.linux.vf.places import Host, VfPlaces
 from k8s_rdma.linux.vf.rdma import VfRdma
+from linux.watcher import Watcher
 
 pytestmark = needs_hardware
 
@@ -252,6 +255,22 @@ def test_vf_is_found_by_its_address_when_the_pod_gave_its_name_to_another(lab, v
     for kernel, step in zip((lab.kernel, lab.another_kernel()), steps, strict=True):
         kernel.apply(step.inverse)
         assert home_of(lab, step.vf) == step.home
+
+
+def test_vf_that_comes_home_under_another_name_as_its_namespace_ends_is_told_of_at_once(lab, vf):
+    netns = lab.namespace()
+    step = give(lab, vf, netns)
+    lab.kernel.apply(step)
+    name, deadline = "dev5", time.monotonic() + DEADLINE_S
+    run(*inside(netns), "ip", "link", "set", "rdma0", "name", name)
+    watcher = Watcher(DEADLINE_S)
+    with Changes(watcher, (LINKS,)):
+        lab.destroy(netns)
+        while state_of(lab, vf).netdev != name:
+            watcher.wait()  # fails when nobody tells of it, however often one would look
+            assert time.monotonic() < deadline
+    lab.kernel.apply(step.inverse)
+    assert home_of(lab, vf) == step.home
 
 
 @contextmanager

@@ -32,18 +32,12 @@ def driver(machine: SriovMachine) -> PciDriver:
     return PciDriver(MachineSysfs(machine), VF)
 
 
-def hand_over(driver: PciDriver, to: str) -> None:
-    driver.let(to)
-    driver.unbind()
-    driver.bind(to)
-
-
 def test_vf_is_handed_over_and_back(machine: SriovMachine, driver: PciDriver) -> None:
     assert (driver.name(), driver.override()) == ("igbvf", "")
-    hand_over(driver, "vfio-pci")
+    driver.hand_to("vfio-pci")
     assert (driver.name(), driver.override()) == ("vfio-pci", "vfio-pci")
     assert machine.cards[CARD.pci].vfs[0].netdev == ""
-    hand_over(driver, "igbvf")
+    driver.hand_to("igbvf")
     driver.let("")
     assert (driver.name(), driver.override()) == ("igbvf", "")
     assert machine.cards[CARD.pci].vfs[0].netdev
@@ -56,7 +50,7 @@ def test_vf_is_given_back_from_wherever_a_crash_left_it(driver: PciDriver, left:
         driver.unbind()
     if left == "vfio-pci":
         driver.bind("vfio-pci")
-    hand_over(driver, "igbvf")
+    driver.hand_to("igbvf")
     driver.let("")
     assert (driver.name(), driver.override()) == ("igbvf", "")
 
@@ -64,17 +58,16 @@ def test_vf_is_given_back_from_wherever_a_crash_left_it(driver: PciDriver, left:
 def test_vf_is_given_back_although_vfs_get_no_driver_by_themselves(
     machine: SriovMachine, driver: PciDriver
 ) -> None:
-    hand_over(driver, "vfio-pci")
+    driver.hand_to("vfio-pci")
     machine.write(f"bus/pci/devices/{CARD.pci}/sriov_drivers_autoprobe", "0")
-    hand_over(driver, "igbvf")
+    driver.hand_to("igbvf")
     assert driver.name() == "igbvf"
 
 
 def test_nothing_is_written_of_what_holds(machine: SriovMachine, driver: PciDriver) -> None:
-    hand_over(driver, "vfio-pci")
+    driver.hand_to("vfio-pci")
     written = len(machine.written)
-    driver.let("vfio-pci")
-    driver.bind("vfio-pci")
+    driver.hand_to("vfio-pci")
     assert len(machine.written) == written
 
 

@@ -60,6 +60,9 @@ def selects(selector: PfSelector, pf: Pf) -> bool:
 def _cannot(pf: Pf, missing: Collection[Setting]) -> str:
     if Setting.VFIO_PCI in missing:
         return "its VFs cannot be given to vfio-pci"
+    if Setting.PKEY in missing:
+        # No kernel sets one by netlink; see docs/drivers.md.
+        return "no driver sets pkey of a VF, as the subnet manager does that by GUID (ask for guid)"
     names = ", ".join(sorted(missing))
     return f"{pf.driver or 'its driver'} cannot set {names} of a VF"
 

@@ -26,7 +26,6 @@ from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.changes import Changes
 from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
 from k8s_rdma.linux.discovery.observation import Observer
-from k8s_rdma.linux.discovery.pci import USERSPACE_DRIVERS
 from k8s_rdma.linux.discovery.unannounced import files_without_events
 from k8s_rdma.linux.known_pfs import KnownPfs
 from k8s_rdma.linux.netlink.vf_config import set_rates as write_rates
@@ -49,7 +48,7 @@ if TYPE_CHECKING:
     from k8s_rdma.core.ids import PciAddress
     from k8s_rdma.core.kernel import Hardware, PfState, PodInterface, VfCounters
     from k8s_rdma.core.selection import Selection
-    from k8s_rdma.core.step import NetnsRef, Step, VfHome
+    from k8s_rdma.core.step import NetnsRef, Step
     from k8s_rdma.linux.netns import Namespaces
 
 
@@ -228,16 +227,7 @@ class SriovKernel:
         self._pfs.now_is(now)
         for config, home in zip(step.configs, step.homes, strict=False):
             if config.guid is not None:
-                self._take_guid(VfRef(step.pf, config.index), config.guid, home)
-
-    def _take_guid(self, vf: VfRef, guid: str, home: VfHome) -> None:
-        """A driver asks for it when it is bound, so one that has the VF at home is bound anew."""
-        function = self._places.function(vf)
-        if function.driver() in USERSPACE_DRIVERS or function.netdevs() == []:
-            return
-        link = self._places.at_home(vf)
-        if link is None or not link.mac.endswith(guid):
-            self._binding.bind_anew(vf, home)
+                self._binding.take_guid(VfRef(step.pf, config.index), config.guid, home)
 
     def _to_be_changed(self, pci: PciAddress) -> tuple[PfState, int]:
         """A PF as it is, and the index of its netdev."""

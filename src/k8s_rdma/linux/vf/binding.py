@@ -5,19 +5,18 @@ from __future__ import annotations
 import errno
 import threading
 import time
-from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
 from k8s_rdma.errors import KernelError
-from k8s_rdma.linux.discovery.pci import PciFunction
+from k8s_rdma.linux.discovery.pci import USERSPACE_DRIVERS, PciFunction
 from k8s_rdma.linux.vf.home import make_as_at_home
 from k8s_rdma.linux.vf.pci_driver import PciDriver
 from k8s_rdma.linux.vf.places import words
 from k8s_rdma.linux.vf.vfio import VFIO_PCI, objection_to_vfio
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
 
     from k8s_rdma.core.ids import PciAddress
     from k8s_rdma.core.step import BindVf, UnbindVf, VfHome, VfRef
@@ -51,7 +50,7 @@ class VfBinding:
         self._rdma = rdma
         self._timeout_s = timeout_s
         self._had_rdma: set[VfRef] = set()
-        self._leaving: dict[PciAddress, threading.Thread] = {}
+        self._changing: dict[PciAddress, _Change] = {}
 
     def bind(self, step: BindVf) -> None:
         """Have a program's driver have the VF; KernelError, and nothing is changed, where the host cannot."""
@@ -61,11 +60,7 @@ class VfBinding:
             self._require_free(function, step, what)
             if self._rdma.names(function.pci):
                 self._had_rdma.add(step.vf)
-        with _told(what):
-            driver.let(step.driver)
-            if driver.name() != step.driver:
-                self._unbind(driver, function.pci, what)
-            driver.bind(step.driver)
+        self._change(function.pci, what, partial(driver.hand_to, step.driver))
 
     def unbind(self, step: UnbindVf) -> None:
         """Have the kernel's driver have it as at home, unless that has it and it serves another namespace."""
@@ -75,23 +70,30 @@ class VfBinding:
         if has_it not in (None, step.driver, step.kernel_driver):
             msg = f"{what}: {has_it} has it, which was not given it"
             raise KernelError(msg)
-        with _told(what):
-            if has_it != step.kernel_driver:
-                # By name, as `sriov_drivers_autoprobe` may be off, and so that nobody else takes it.
-                driver.let(step.kernel_driver)
-                self._unbind(driver, function.pci, what)
-                driver.bind(step.kernel_driver)
+
+        def give_back() -> None:
+            if driver.name() != step.kernel_driver:
+                driver.hand_to(step.kernel_driver)
             driver.let("")
+
+        self._change(function.pci, what, give_back)
         if function.netdevs() != []:
             self._settle(function, step.vf, step.home, what, mac=step.mac)
 
-    def bind_anew(self, vf: VfRef, home: VfHome) -> None:
-        """Have a VF's driver ask for its addresses again: its netdev is then another one, as at home."""
-        function, what = self._places.function(vf), f"{words(vf)}: bind anew"
+    def take_guid(self, vf: VfRef, guid: str, home: VfHome) -> None:
+        """Have the driver of a VF at home take the GUID that the PF has for the VF's port.
+
+        It asks for that when it is bound, so it is bound anew: the netdev is then another one, as at home.
+        """
+        function = self._places.function(vf)
+        if function.driver() in USERSPACE_DRIVERS or function.netdevs() == []:
+            return
+        link, what = self._places.at_home(vf), f"{words(vf)}: bind anew for GUID {guid}"
+        if link is not None and link.mac.endswith(guid):
+            return
         if self._rdma.names(function.pci):
             self._had_rdma.add(vf)
-        with _told(what):
-            PciDriver(self._sysfs, function.pci).bind_anew()
+        self._change(function.pci, what, PciDriver(self._sysfs, function.pci).bind_anew)
         self._settle(function, vf, home, what, mac=None)
 
     def _function(self, step: BindVf | UnbindVf) -> PciFunction:
@@ -112,28 +114,26 @@ class VfBinding:
             msg = f"{what}: {why}"
             raise KernelError(msg)
 
-    def _unbind(self, driver: PciDriver, pci: PciAddress, what: str) -> None:
-        """In a thread of its own: the kernel waits there for as long as a program has the VF."""
-        failures: list[OSError] = []
+    def _change(self, pci: PciAddress, what: str, change: Callable[[], None]) -> None:
+        """In a thread of its own: in the kernel it takes for as long as a program has the VF open."""
+        before = self._changing.pop(pci, None)
+        if before is not None:
+            self._await_change(before, pci, what)
+        now = _Change(pci, change)
+        now.start()
+        self._await_change(now, pci, what)
+        if now.failure is not None:
+            advice = "see the kernel's log for why"
+            if now.failure.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+                advice = "the agent needs /sys writable, and root"
+            raise KernelError(f"{what}: {now.failure}", details=advice) from now.failure
 
-        def leave() -> None:
-            try:
-                driver.unbind()
-            except OSError as error:
-                failures.append(error)
-
-        leaving = self._leaving.get(pci)
-        if leaving is None or not leaving.is_alive():
-            leaving = threading.Thread(target=leave, name=f"unbind {pci}", daemon=True)
-            self._leaving[pci] = leaving
-            leaving.start()
-        leaving.join(self._timeout_s)
-        if leaving.is_alive():
-            msg = f"{what}: {driver.name()} did not let go of it within {self._timeout_s:g} s"
+    def _await_change(self, change: _Change, pci: PciAddress, what: str) -> None:
+        change.join(self._timeout_s)
+        if change.is_alive():
+            self._changing[pci] = change
+            msg = f"{what}: the driver that had it did not let go of it within {self._timeout_s:g} s"
             raise KernelError(msg, details="a program has it open still; it is let go when that ends")
-        del self._leaving[pci]
-        for failure in failures:
-            raise failure
 
     def _settle(self, function: PciFunction, vf: VfRef, home: VfHome, what: str, *, mac: str | None) -> None:
         """Wait for its netdev and RDMA device, and make them what they were."""
@@ -143,6 +143,7 @@ class VfBinding:
         self._had_rdma.discard(vf)
 
     def _await(self, function: PciFunction, vf: VfRef, what: str) -> Link:
+        """Its netdev; KernelError when that does not come, or an RDMA device that is known to have been."""
         deadline = time.monotonic() + self._timeout_s
         wants_rdma = vf in self._had_rdma or self._others_have_rdma(function, vf)
         while True:
@@ -150,6 +151,8 @@ class VfBinding:
             if link is not None and (not wants_rdma or self._rdma.names(function.pci)):
                 return link
             if time.monotonic() > deadline:
+                if link is not None and vf not in self._had_rdma:
+                    return link
                 missing = "RDMA device" if link else "netdev"
                 msg = f"{what}: its driver {function.driver()} made no {missing} in {self._timeout_s:g} s"
                 raise KernelError(msg, details="see its driver's lines in dmesg")
@@ -166,14 +169,17 @@ class VfBinding:
         )
 
 
-@contextmanager
-def _told(what: str) -> Iterator[None]:
-    """Refusals of the kernel as KernelErrors that begin with what was to be done."""
-    try:
-        yield
-    except OSError as error:
-        msg = f"{what}: {error}"
-        advice = "see the kernel's log for why"
-        if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-            advice = "the agent needs /sys writable, and root"
-        raise KernelError(msg, details=advice) from error
+class _Change(threading.Thread):
+    """A change of a function's driver. failure: why it was refused."""
+
+    failure: OSError | None = None
+
+    def __init__(self, pci: PciAddress, change: Callable[[], None]) -> None:
+        super().__init__(name=f"driver of {pci}", daemon=True)
+        self._change = change
+
+    def run(self) -> None:
+        try:
+            self._change()
+        except OSError as error:
+            self.failure = error

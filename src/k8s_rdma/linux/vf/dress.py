@@ -35,9 +35,7 @@ def dress(link: Link, step: GiveVf, rtnl: Rtnl) -> None:
         try:
             take_mac(link, step.mac, rtnl, what)
         except NetlinkError as error:
-            why = (
-                "the PF lets the VF have no such MAC: one that it was given itself, and the VF is not trusted"
-            )
+            why = "the PF has given the VF another MAC, and does not trust it to choose its own"
             raise KernelError(str(error), details=why if error.errno in REFUSED else "") from error
 
 

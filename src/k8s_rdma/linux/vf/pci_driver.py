@@ -20,7 +20,10 @@ _NO_OVERRIDE = "(null)"
 
 
 class PciDriver:
-    """The driver of one function. Every failure is an OSError with the kernel's errno."""
+    """The driver of one function. Every failure is an OSError with the kernel's errno.
+
+    All but `name` wait in the kernel for as long as another change of its driver is under way.
+    """
 
     def __init__(self, sysfs: Sysfs, pci: PciAddress) -> None:
         """Of the function at this address."""
@@ -40,6 +43,16 @@ class PciDriver:
         """Let this driver alone have it from now on, and empty, any that fits; who has it keeps it."""
         if self.override() != driver:
             self._sysfs.write(self._at("driver_override"), f"{driver}\n")
+
+    def hand_to(self, driver: str) -> None:
+        """Have this driver have it, and no other: taken from who has it, from wherever a crash left it.
+
+        It is let to it by name, as `sriov_drivers_autoprobe` may be off, and so that nobody else takes it.
+        """
+        self.let(driver)
+        if self.name() != driver:
+            self.unbind()
+        self.bind(driver)
 
     def unbind(self) -> None:
         """Take it from its driver, what that made of it away with it; holds when it has none.

@@ -1,0 +1,25 @@
+"""Why a PF is not what an interface needs."""
+
+from __future__ import annotations
+
+from k8s_rdma.core.ids import PciAddress
+from k8s_rdma.core.inventory import Pf
+from k8s_rdma.core.needs import unmet
+from k8s_rdma.core.options import InterfaceOptions, LinkType, Setting, needs_of
+
+IB = Pf(
+    name="ib0",
+    pci=PciAddress("0000:03:00.0"),
+    capacity_vfs=4,
+    link_mbps=200_000,
+    driver="mlx5_core",
+    link_type=LinkType.INFINIBAND,
+    takes=frozenset({Setting.GUID, Setting.LINK_STATE}),
+)
+
+
+def test_partition_key_is_refused_with_the_reason_and_what_to_ask_for_instead() -> None:
+    why = unmet(IB, needs_of(InterfaceOptions(pkey=0x8001)))
+    assert "no driver sets pkey" in why
+    assert "ask for guid" in why
+    assert unmet(IB, needs_of(InterfaceOptions(guid="02:00:00:00:00:00:00:01"))) == ""

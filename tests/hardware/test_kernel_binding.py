@@ -1,0 +1,207 @@
+"""Real VFs handed to programs by vfio-pci, and back from wherever they were left."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from contract.hardware_lab import PFS, needs_hardware
+from contract.lab import give, home_of, needs, state_of
+from contract.linux_lab import ip, run
+from hardware.netlink_lab import soft_rdma_device
+from k8s_rdma.core.options import Setting
+from k8s_rdma.core.step import BindVf, VfRef
+from k8s_rdma.errors import KernelError
+from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
+from k8s_rdma.linux.netns import current_namespace
+from k8s_rdma.linux.sysfs import Sysfs
+from k8s_rdma.linux.vf.binding import VfBinding
+from k8s_rdma.linux.vf.places import Host, VfPlaces
+from k8s_rdma.linux.vf.rdma import VfRdma
+from k8s_rdma.linux.vf.vfio import vfio_group
+
+pytestmark = needs_hardware
+
+SET_CONTAINER, SET_IOMMU, GET_DEVICE = 0x3B68, 0x3B66, 0x3B6A
+TYPE1 = 1
+"""`include/uapi/linux/vfio.h`."""
+
+
+@pytest.fixture
+def vf(lab):
+    needs(lab, Setting.VFIO_PCI)
+    return VfRef(lab.pcis[0], 1)
+
+
+@pytest.fixture
+def step(lab, vf):
+    return BindVf(
+        vf=vf,
+        pci=state_of(lab, vf).pci,
+        driver="vfio-pci",
+        kernel_driver=lab.vf_driver,
+        home=home_of(lab, vf),
+    )
+
+
+def write(step, name, text):
+    Path(f"/sys/bus/pci/devices/{step.pci}/{name}").write_text(text)
+
+
+def test_program_has_a_device_node_once_the_vf_is_bound(lab, step):
+    lab.kernel.apply(step)
+    assert Path(vfio_group(step.pci)).is_char_device()
+    lab.kernel.apply(step.inverse)
+    assert not list(Path("/dev/vfio").glob("[0-9]*"))
+    with pytest.raises(KernelError):
+        vfio_group(step.pci)
+
+
+@pytest.mark.parametrize("left", ["override", "unbound", "override and unbound", "bound without override"])
+def test_vf_is_given_back_from_wherever_a_crash_left_it(lab, step, left):
+    before, seen = lab.kernel.observe(), lab.seen(step.home.name)
+    if left == "bound without override":
+        lab.kernel.apply(step)
+        write(step, "driver_override", "\n")
+    if left.startswith("override"):
+        write(step, "driver_override", "vfio-pci")
+    if left.endswith("unbound"):
+        write(step, "driver/unbind", step.pci)
+    lab.another_kernel().apply(step.inverse)
+    assert (lab.kernel.observe(), lab.seen(step.home.name)) == (before, seen)
+    assert "vfio" not in Path(f"/sys/bus/pci/devices/{step.pci}/driver_override").read_text()
+
+
+def test_vf_is_bound_from_wherever_a_crash_left_it(lab, step):
+    write(step, "driver_override", "vfio-pci")
+    lab.kernel.apply(step)
+    lab.kernel.apply(step.inverse)
+    write(step, "driver/unbind", step.pci)
+    lab.kernel.apply(step)
+    assert "vfio-pci" in state_of(lab, step.vf).unusable
+    lab.kernel.apply(step.inverse)
+
+
+def test_vf_is_given_back_although_vfs_get_no_driver_by_themselves(lab, step):
+    autoprobe = Path(f"/sys/class/net/{PFS[0]}/device/sriov_drivers_autoprobe")
+    lab.kernel.apply(step)
+    autoprobe.write_text("0")
+    try:
+        lab.kernel.apply(step.inverse)
+    finally:
+        autoprobe.write_text("1")
+    assert home_of(lab, step.vf) == step.home
+
+
+def test_netdev_that_comes_back_is_as_at_home_whatever_the_kernel_called_it(lab, step):
+    kernel_name, mtu = "given0", 1400
+    run("ip", "link", "set", step.home.name, "name", kernel_name, "mtu", str(mtu))
+    lab.kernel.observe()
+    changed = BindVf(
+        vf=step.vf,
+        pci=step.pci,
+        driver=step.driver,
+        kernel_driver=step.kernel_driver,
+        home=home_of(lab, step.vf),
+    )
+    lab.kernel.apply(changed)
+    lab.kernel.apply(changed.inverse)
+    assert home_of(lab, step.vf) == changed.home
+
+
+def test_driver_that_another_than_we_gave_it_to_is_left_with_the_vf(lab, step):
+    lab.kernel.apply(step)
+    foreign = BindVf(
+        vf=step.vf, pci=step.pci, driver="pci-stub", kernel_driver=step.kernel_driver, home=step.home
+    )
+    for each in (foreign, foreign.inverse):
+        with pytest.raises(KernelError, match=r"VF 1 of PF .*: vfio-pci has it"):
+            lab.kernel.apply(each)
+    lab.kernel.apply(step.inverse)
+
+
+def test_vf_that_a_program_has_open_is_waited_for_and_given_back_when_it_ends(lab, step):
+    lab.kernel.apply(step)
+    hurried = lab.another_kernel(return_timeout_s=0.5)
+    with opened_by_a_program(step.pci):
+        for _ in range(2):
+            with pytest.raises(KernelError, match=r"did not let go of it within 0\.5 s") as caught:
+                hurried.apply(step.inverse)
+            assert "a program has it open" in caught.value.details
+    lab.kernel.apply(step.inverse)
+    assert home_of(lab, step.vf) == step.home
+
+
+def test_soft_rdma_device_on_the_netdev_goes_with_it_and_is_not_waited_for(lab, step):
+    with soft_rdma_device(step.home.name) as name:
+        assert state_of(lab, step.vf).rdma_device == name
+        lab.kernel.apply(step)
+        assert state_of(lab, step.vf).rdma_device is None
+        lab.kernel.apply(step.inverse)
+        run("rdma", "link", "add", name, "type", "rxe", "netdev", step.home.name)
+    assert home_of(lab, step.vf) == step.home
+
+
+@pytest.fixture
+def binding():
+    with NetlinkQueries() as queries:
+        namespace, sysfs = current_namespace(), Sysfs()
+        try:
+            yield VfBinding(
+                rtnl=queries.rtnl,
+                sysfs=sysfs,
+                places=VfPlaces(Host(queries.rtnl, namespace), sysfs),
+                rdma=VfRdma(queries=queries, sysfs=sysfs, host=namespace),
+            )
+        finally:
+            os.close(namespace)
+
+
+def test_driver_is_bound_anew_for_an_address_that_it_has_not_and_the_netdev_is_as_at_home(lab, binding):
+    """No InfiniBand card is here; the end of a MAC stands for the GUID that is the end of its address."""
+    vf = VfRef(lab.pcis[0], 1)
+    home, before = home_of(lab, vf), index_of(lab, vf)
+    binding.take_guid(vf, home.mac[-8:], home)
+    assert index_of(lab, vf) == before
+    binding.take_guid(vf, "ff:ff:ff", home)
+    assert index_of(lab, vf) != before
+    assert home_of(lab, vf) == home
+
+
+def test_driver_that_is_gone_is_bound_for_its_address_and_one_in_a_pod_left_alone(lab, binding):
+    vf, netns = VfRef(lab.pcis[0], 1), lab.namespace()
+    moving = give(lab, vf, netns)
+    lab.kernel.apply(moving)
+    binding.take_guid(vf, "ff:ff:ff", moving.home)
+    assert lab.seen("rdma0", netns) is not None
+    lab.kernel.apply(moving.inverse)
+    driver = Path(f"/sys/bus/pci/devices/{state_of(lab, vf).pci}/driver")
+    (driver / "unbind").write_text(state_of(lab, vf).pci)
+    binding.take_guid(vf, "ff:ff:ff", moving.home)
+    assert home_of(lab, vf) == moving.home
+
+
+def index_of(lab, vf):
+    return ip(None, "link", "show", home_of(lab, vf).name)[0]["ifindex"]
+
+
+@contextmanager
+def opened_by_a_program(pci):
+    """As DPDK opens it."""
+    container = os.open("/dev/vfio/vfio", os.O_RDWR | os.O_CLOEXEC)
+    group = os.open(vfio_group(pci), os.O_RDWR | os.O_CLOEXEC)
+    device = None
+    try:
+        fcntl.ioctl(group, SET_CONTAINER, struct.pack("i", container))
+        fcntl.ioctl(container, SET_IOMMU, TYPE1)
+        device = fcntl.ioctl(group, GET_DEVICE, bytearray(pci.encode() + b"\0"), True)
+        yield
+    finally:
+        for descriptor in (device, group, container):
+            if descriptor is not None:
+                os.close(descriptor)

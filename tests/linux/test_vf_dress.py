@@ -1,0 +1,119 @@
+"""MAC and MTU of a netdev on its way into a pod and home, in a namespace of the test's own.
+
+A multicast address stands for one that the PF refuses: both end in EADDRNOTAVAIL.
+"""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import replace
+
+import pytest
+
+from contract.linux_lab import needs_namespaces
+from k8s_rdma.core.ids import PciAddress
+from k8s_rdma.core.step import GiveVf, NetnsRef, VfHome, VfRef
+from k8s_rdma.errors import KernelError
+from k8s_rdma.linux.netlink.rtnl import named, of_kind, with_mac
+from k8s_rdma.linux.netlink.socket import NetlinkError
+from k8s_rdma.linux.vf.dress import dress, require_dressed, require_mtu_of_pf
+from k8s_rdma.linux.vf.home import make_as_at_home
+from k8s_rdma.linux.vf.macs import take_mac
+
+pytestmark = needs_namespaces
+
+VF = VfRef(PciAddress("0000:03:00.0"), 4)
+HOME = VfHome(name="vf4", mac="02:00:00:00:00:04", mtu=1500)
+REFUSED = "01:00:00:00:00:04"
+GIVE = GiveVf(
+    vf=VF,
+    home=HOME,
+    netns=NetnsRef("/run/netns/pod", 7),
+    ifname="rdma0",
+    mac="02:00:00:00:00:99",
+    mtu=1400,
+)
+
+
+@pytest.fixture
+def index(rtnl):
+    rtnl.create("create", named(HOME.name), of_kind("bridge"), with_mac(HOME.mac))
+    return rtnl.link(HOME.name).index
+
+
+def test_netdev_has_what_the_pod_asks_for(rtnl, index):
+    dress(rtnl.link_at(index), GIVE, rtnl)
+    found = rtnl.link_at(index)
+    assert (found.mac, found.mtu) == (GIVE.mac, GIVE.mtu)
+    require_dressed(found, GIVE)
+
+
+def test_netdev_that_has_it_is_left_as_it_is(rtnl, index):
+    dress(rtnl.link_at(index), GIVE, rtnl)
+    rtnl.change(index, "up", up=True)
+    before = rtnl.link_at(index)
+    dress(before, GIVE, rtnl)
+    assert rtnl.link_at(index) == before
+
+
+def test_netdev_keeps_those_of_home_when_nothing_is_asked_for(rtnl, index):
+    plain = replace(GIVE, mac=None, mtu=None)
+    dress(rtnl.link_at(index), plain, rtnl)
+    found = rtnl.link_at(index)
+    assert (found.mac, found.mtu) == (HOME.mac, HOME.mtu)
+    require_dressed(found, plain)
+
+
+@pytest.mark.parametrize(("asked", "words"), [({"mac": HOME.mac}, "MAC"), ({"mtu": 1300}, "MTU 1300")])
+def test_what_the_netdev_in_the_pod_has_not_is_an_error_with_both(rtnl, index, asked, words):
+    dress(rtnl.link_at(index), GIVE, rtnl)
+    with pytest.raises(KernelError, match=rf"VF 4 of PF .*: {words}.* was set, rdma0 in .* has"):
+        require_dressed(rtnl.link_at(index), replace(GIVE, **asked))
+
+
+def test_mtu_above_that_of_the_pf_is_an_error_with_both(rtnl, index):
+    pf = rtnl.link_at(index)
+    require_mtu_of_pf(replace(GIVE, mtu=pf.mtu), pf)
+    with pytest.raises(KernelError, match=r"VF 4 of PF .*: MTU 1501 is above that of its PF vf4, 1500"):
+        require_mtu_of_pf(replace(GIVE, mtu=1501), pf)
+
+
+def test_refused_mac_is_an_error_that_says_why_and_leaves_the_netdev_down(rtnl, index):
+    with pytest.raises(KernelError, match=f"VF 4 of PF {VF.pf}: MAC {REFUSED}") as caught:
+        dress(rtnl.link_at(index), replace(GIVE, mac=REFUSED), rtnl)
+    assert "the PF has given the VF another MAC" in caught.value.details
+    found = rtnl.link_at(index)
+    assert (found.mac, found.up) == (HOME.mac, False)
+
+
+class Resetting:
+    """A namespace whose netdevs take the MAC that their PF has for them as they go down, and no other."""
+
+    def __init__(self, rtnl, mac):
+        self._rtnl, self._mac = rtnl, mac
+        self.link_at = rtnl.link_at
+
+    def change(self, index, what, *attributes, up=None):
+        if attributes:
+            raise NetlinkError(what, errno.EADDRNOTAVAIL)
+        self._rtnl.change(index, what, up=up)
+        if not up:
+            self._rtnl.change(index, what, with_mac(self._mac))
+
+
+def test_mac_is_taken_as_the_netdev_goes_down_where_the_pf_has_it(rtnl, index):
+    take_mac(rtnl.link_at(index), GIVE.mac, Resetting(rtnl, GIVE.mac), "test")
+    assert rtnl.link_at(index).mac == GIVE.mac
+    with pytest.raises(NetlinkError):
+        take_mac(rtnl.link_at(index), HOME.mac, Resetting(rtnl, GIVE.mac), "test")
+
+
+def test_pf_lets_the_vf_have_its_own_mac_only_once_that_was_refused(rtnl, index):
+    let = []
+    rtnl.change(index, "mac", with_mac(GIVE.mac))
+    make_as_at_home(index, VF, HOME, rtnl, let.append)
+    assert let == []
+    rtnl.change(index, "mac", with_mac(GIVE.mac))
+    with pytest.raises(KernelError):
+        make_as_at_home(index, VF, replace(HOME, mac=REFUSED), rtnl, let.append)
+    assert let == [REFUSED]
