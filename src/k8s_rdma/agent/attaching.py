@@ -78,7 +78,8 @@ class Attaching:
     ) -> Given | None:
         """Give the pod its interfaces; None when nothing was given, and nothing need be.
 
-        still_waiting: asked when its turn has come; nothing is begun for a caller that has given up.
+        still_waiting: asked when its turn has come, and at the end: nothing is begun for a caller that has
+            given up, and what was given is taken back.
         """
         conf = decode_netconf(stdin)
         check_version(conf.cni_version)
@@ -160,9 +161,7 @@ class Attaching:
         """Choose, and record it on disk, in place of what the pod held in sandboxes that are gone."""
         async with AsyncExitStack() as turns:
             inherited = await self._predecessors.end(sandbox, turns)
-            if not call.still_waiting():
-                msg = f"container {call.env.container_id}: the runtime no longer waits for its ADD"
-                raise K8sRdmaError(msg, reason=Reason.AGENT_UNREACHABLE)
+            _require_waiting(call)
             self._node.claims = self._cluster.claims()
             receipt = await self._worker.run(
                 partial(self._node.prepare, sandbox, part.request, part.promised, inherited=inherited)
@@ -184,6 +183,7 @@ class Attaching:
             given = {ifname: result.addresses for ifname, result in addresses.items()}
             await settle(receipt, given, node=self._node, worker=self._worker)
             await self._worker.run(self._devices.write, receipt)
+            _require_waiting(call)
         except BaseException as failure:
             try:
                 await self._ending.end(receipt)
@@ -205,3 +205,10 @@ class Attaching:
             if promised != given:
                 why = f"PF {', '.join(promised)} was promised and had no room; given {', '.join(given)}"
                 self._cluster.placed_anew(receipt.pod, why)
+
+
+def _require_waiting(call: AddCall) -> None:
+    """K8sRdmaError where nobody takes the answer: no DEL may ever come for what it tells of."""
+    if not call.still_waiting():
+        msg = f"container {call.env.container_id}: the runtime no longer waits for its ADD"
+        raise K8sRdmaError(msg, reason=Reason.AGENT_UNREACHABLE)
