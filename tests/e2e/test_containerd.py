@@ -104,3 +104,18 @@ def test_ordinary_pods_start_and_stop_while_the_agent_is_dead(node: Node, contai
     containerd.cri.remove_sandbox(rdma)
     assert containerd.cri.list_sandboxes() == []
     assert node.leftovers() == {}
+
+
+def test_pod_that_asks_leaves_nothing_where_the_agent_never_ran(node: Node, containerd: Containerd) -> None:
+    """Each sandbox that could not be ended would keep an address of the ordinary network."""
+    node.kill_agent()
+    shutil.rmtree(node.run_dir)
+    for _ in range(2):
+        with pytest.raises(CriError, match="the k8s-rdma agent of this node cannot be reached"):
+            containerd.cri.run_sandbox(pod("asks", {}))
+    assert containerd.cri.list_sandboxes() == []
+    assert node.leases() == []
+    plain = containerd.cri.run_sandbox(pod("plain"))
+    containerd.cri.stop_sandbox(plain)
+    containerd.cri.remove_sandbox(plain)
+    assert node.leases() == []

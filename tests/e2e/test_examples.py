@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from contextlib import suppress
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -150,8 +152,15 @@ def test_configuration_of_the_plugin_before_gives_its_interfaces(make_node: Call
     """No version, no capabilities, its name: the annotation comes from the API server."""
     node = make_node(4)
     conf = json.loads((EXAMPLES / "rit.conf").read_text())
-    with suppress(FileExistsError):
-        (node.cni_path[0] / LEGACY).symlink_to("k8s-rdma-cni")
+    plugins = node.directory / "plugins"
+    plugins.mkdir()
+    subprocess.run(
+        [sys.executable, "-m", "k8s_rdma", "install-cni", plugins],
+        env=os.environ | {"K8S_RDMA_CNI": str(node.cni_path[0] / "k8s-rdma-cni")},
+        stdout=subprocess.DEVNULL,
+        check=True,
+    )
+    node.cni_path[0] = plugins
 
     async def scenario() -> None:
         async with cluster_of(node) as cluster:
