@@ -17,7 +17,10 @@ import pytest
 
 from cni.call import ANNOTATIONS, CONTAINER, DEADLINE_S, NETNS, PREV_RESULT, WISH, Program, chained, netconf
 from k8s_rdma.errors import TRY_AGAIN_LATER
+from k8s_rdma.wire.annotation import ANNOTATION
 from k8s_rdma.wire.cni_result import SUPPORTED_VERSIONS
+from k8s_rdma.wire.network_status import NETWORK_STATUS_ANNOTATION
+from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION
 
 LIBC = ctypes.CDLL(None)
 NOTHING_OF_OURS = [
@@ -129,6 +132,13 @@ def test_add_passes_prev_result_on_byte_by_byte(program, raw: bytes) -> None:
 @pytest.mark.parametrize("annotations", SOMETHING_OF_OURS)
 def test_add_asks_when_the_pod_has_something_of_ours(program, run_dir, netns, annotations) -> None:
     assert_asked(program("ADD", chained(run_dir, annotations), env={"CNI_NETNS": netns}))
+
+
+def test_annotations_that_ask_are_those_that_the_agent_reads(program, run_dir, netns) -> None:
+    for asks in (ANNOTATION, PLACEMENT_ANNOTATION):
+        assert_asked(program("ADD", chained(run_dir, {asks: "[{}]"}), env={"CNI_NETNS": netns}))
+    told = {NETWORK_STATUS_ANNOTATION: '[{"name": "rdma"}]'}
+    assert program("ADD", chained(run_dir, told)).exit_status == 0
 
 
 @pytest.mark.parametrize(
