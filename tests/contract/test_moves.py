@@ -226,3 +226,20 @@ def test_sixty_vfs_are_in_one_namespace_and_home_again(make_lab):
     for step in reversed(steps):
         lab.kernel.apply(step.inverse)
     assert lab.kernel.observe() == before
+
+
+def test_vfs_in_a_namespace_are_told_by_name_there(lab, vf):
+    netns, other = lab.namespace(), lab.namespace()
+    assert lab.kernel.located(netns) == {}
+    second = VfRef(vf.pf, 0)
+    pcis = [state_of(lab, each).pci for each in (vf, second)]
+    for each, ifname in ((vf, "rdma0"), (second, "rdma1")):
+        lab.kernel.apply(give(lab, each, netns, ifname))
+    lab.occupy("somebody", netns)
+    lab.alter("rdma1", netns, name="mine", mac="02:00:00:00:00:77", mtu=1280)
+    assert lab.kernel.located(netns) == {"rdma0": pcis[0], "mine": pcis[1]}
+    assert lab.another_kernel().located(netns) == {"rdma0": pcis[0], "mine": pcis[1]}
+    assert lab.kernel.located(other) == {}
+    lab.destroy(netns)
+    with pytest.raises(KernelError, match="gone"):
+        lab.kernel.located(netns)

@@ -197,6 +197,10 @@ class Kernel(Protocol):
         """What is in a namespace, whoever gave it, by name. KernelError when that cannot be told."""
         ...
 
+    def located(self, netns: NetnsRef) -> Mapping[str, PciAddress]:
+        """The VFs whose netdevs are in a namespace, by name there. KernelError when that cannot be told."""
+        ...
+
     def announce(self, netns: NetnsRef, addresses: Mapping[str, Collection[str]]) -> None:
         """Tell everybody on an interface's link that addresses (CIDR form) of it are there now.
 

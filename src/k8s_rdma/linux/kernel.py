@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.step import (
     BindVf,
     BringHome,
@@ -28,6 +29,7 @@ from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
 from k8s_rdma.linux.discovery.observation import Observer
 from k8s_rdma.linux.discovery.unannounced import files_without_events
 from k8s_rdma.linux.known_pfs import KnownPfs
+from k8s_rdma.linux.netlink.rtnl import Rtnl
 from k8s_rdma.linux.netlink.vf_config import set_rates as write_rates
 from k8s_rdma.linux.netlink.vf_config import set_vfs, vlan
 from k8s_rdma.linux.netns import current_namespace
@@ -37,7 +39,7 @@ from k8s_rdma.linux.sysfs import Sysfs
 from k8s_rdma.linux.vf.binding import VfBinding
 from k8s_rdma.linux.vf.configuring import configure_vfs
 from k8s_rdma.linux.vf.moves import RETURN_TIMEOUT_S, VfMoves
-from k8s_rdma.linux.vf.places import Host, VfPlaces, words
+from k8s_rdma.linux.vf.places import Host, VfPlaces, netdevs_by_device, words
 from k8s_rdma.linux.vf.rates import set_rates, with_rates
 from k8s_rdma.linux.vf.rdma import VfRdma
 from k8s_rdma.linux.vf.traffic import VfTraffic
@@ -45,7 +47,6 @@ from k8s_rdma.linux.vf.traffic import VfTraffic
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
-    from k8s_rdma.core.ids import PciAddress
     from k8s_rdma.core.kernel import Hardware, PfState, PodInterface, VfCounters
     from k8s_rdma.core.selection import Selection
     from k8s_rdma.core.step import NetnsRef, Step
@@ -125,6 +126,12 @@ class SriovKernel:
     def interfaces(self, netns: NetnsRef) -> Mapping[str, PodInterface]:
         """What is in a namespace."""
         return interfaces_in(netns, self._namespaces)
+
+    def located(self, netns: NetnsRef) -> Mapping[str, PciAddress]:
+        """The functions that have a netdev in a namespace."""
+        with self._namespaces.existing(netns) as namespace, Rtnl(namespace) as there:
+            found = netdevs_by_device(there, namespace)
+        return {link.name: PciAddress(device) for device, link in found.items()}
 
     def announce(self, netns: NetnsRef, addresses: Mapping[str, Collection[str]]) -> None:
         """Tell an interface's network of its addresses."""

@@ -33,6 +33,7 @@ from k8s_rdma.sim.fake_function import HOST
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
+    from k8s_rdma.core.ids import PciAddress
     from k8s_rdma.core.kernel import VfCounters
     from k8s_rdma.core.step import NetnsRef, Step
     from k8s_rdma.sim.fake_function import FakePf, Function
@@ -95,6 +96,16 @@ class FakeKernel:
     def namespace_alive(self, netns: NetnsRef) -> bool:
         """Whether that very namespace still exists."""
         return self.machine.alive(netns)
+
+    def located(self, netns: NetnsRef) -> Mapping[str, PciAddress]:
+        """The VFs in a namespace."""
+        place = self.machine.inode(netns)
+        with self.machine.lock:
+            return {
+                function.device.name: function.pci
+                for function in self.machine.functions.values()
+                if function.is_netdev and function.device.place == place
+            }
 
     def interfaces(self, netns: NetnsRef) -> Mapping[str, PodInterface]:
         """What is in a namespace."""

@@ -40,6 +40,7 @@ from k8s_rdma.sim.virtual.topology import VirtualPf, pf_of, pfs_among, require
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
+    from k8s_rdma.core.ids import PciAddress
     from k8s_rdma.core.kernel import PodInterface
     from k8s_rdma.core.step import NetnsRef, Step
     from k8s_rdma.linux.netlink.rtnl import Link
@@ -83,7 +84,7 @@ class VirtualSriov:
             case SetRates():
                 self._set_rates(step)
             case GiveVf():
-                self._moves.give(self._pf(step.vf), step)
+                self._moves.give(self._known(step.vf), step)
             case BringHome():
                 self._moves.bring_home(self._pf(step.vf), step)
             case ConfigureVfs():
@@ -103,6 +104,19 @@ class VirtualSriov:
     def interfaces(self, netns: NetnsRef) -> Mapping[str, PodInterface]:
         """What is in a namespace."""
         return interfaces_in(netns, self._namespaces)
+
+    def located(self, netns: NetnsRef) -> Mapping[str, PciAddress]:
+        """The VFs whose ports lead into a namespace."""
+        links = {link.name: link for link in self._rtnl.links()}
+        with self._namespaces.existing(netns) as namespace, Rtnl(namespace) as there:
+            number = self._rtnl.number_of(namespace)
+            ends = {
+                port.peer: pf.vf_pci(index)
+                for pf in pfs_among(links.values()).values()
+                for index in range(pf.vfs)
+                if (port := links.get(pf.port_name(index))) and port.peer_elsewhere == number is not None
+            }
+            return {link.name: ends[link.index] for link in there.links() if link.index in ends}
 
     def announce(self, netns: NetnsRef, addresses: Mapping[str, Collection[str]]) -> None:
         """Tell an interface's network of its addresses."""
@@ -210,6 +224,11 @@ class VirtualSriov:
                 clear(step, found)
 
     # What is there
+
+    def _known(self, vf: VfRef) -> VirtualPf:
+        """The PF as seen last, which will do where a VF's port, known by its name, is there or is not."""
+        known = self._pfs.get(vf.pf)
+        return known if known is not None and vf.index < known.vfs else self._pf(vf)
 
     def _pf(self, vf: VfRef) -> VirtualPf:
         known = self._pfs.get(vf.pf)
