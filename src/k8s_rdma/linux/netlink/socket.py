@@ -38,6 +38,7 @@ _NESTED = 0x8000
 _TYPE_MASK = 0x3FFF
 _HEADER = struct.Struct("=IHHII")
 _ATTRIBUTE = struct.Struct("=HH")
+_TRUNCATED = int(socket.MSG_TRUNC)  # of an enumeration `&` is Python's own, and slow
 _ANSWER_TIMEOUT_S = 30
 """The kernel answers as soon as it has its lock; whoever holds that for so long is stuck."""
 
@@ -169,7 +170,8 @@ class NetlinkSocket:
         that happens too often. An incomplete answer is never returned.
         """
         for attempt in range(_DUMP_ATTEMPTS):
-            time.sleep(attempt * _DUMP_PAUSE_S)
+            if attempt:
+                time.sleep(attempt * _DUMP_PAUSE_S)
             try:
                 return list(self._talk(kind, REQUEST | DUMP, body, what))
             except NetlinkError as error:
@@ -189,7 +191,7 @@ class NetlinkSocket:
 
     def _receive(self) -> bytes:
         data, _, flags, _ = self._socket.recvmsg(_BUFFER_BYTES)
-        if flags & socket.MSG_TRUNC:
+        if flags & _TRUNCATED:
             raise OSError(errno.EMSGSIZE, "")
         return data
 
