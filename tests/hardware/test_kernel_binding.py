@@ -6,16 +6,18 @@ import fcntl
 import os
 import struct
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from contract.hardware_lab import PFS, needs_hardware
-from contract.lab import give, home_of, needs, state_of
+from contract.lab import give, home_of, needs, previous_of, state_of
 from contract.linux_lab import ip, run
 from hardware.netlink_lab import soft_rdma_device
 from k8s_rdma.core.options import Setting
-from k8s_rdma.core.step import BindVf, VfRef
+from k8s_rdma.core.plan import undo
+from k8s_rdma.core.step import BindVf, ConfigureVfs, VfConfig, VfRef
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
 from k8s_rdma.linux.netns import current_namespace
@@ -28,6 +30,7 @@ from k8s_rdma.linux.vf.vfio import vfio_group
 pytestmark = needs_hardware
 
 SET_CONTAINER, SET_IOMMU, GET_DEVICE = 0x3B68, 0x3B66, 0x3B6A
+MAC = "02:11:22:33:44:55"
 TYPE1 = 1
 """`include/uapi/linux/vfio.h`."""
 
@@ -135,6 +138,22 @@ def test_vf_that_a_program_has_open_is_waited_for_and_given_back_when_it_ends(la
             assert "a program has it open" in caught.value.details
     lab.kernel.apply(step.inverse)
     assert home_of(lab, step.vf) == step.home
+
+
+def test_vf_whose_program_had_a_mac_from_the_pf_has_its_own_again_at_home(lab, step):
+    needs(lab, Setting.MAC)
+    before, config = lab.kernel.observe(), VfConfig(index=step.vf.index, mac=MAC)
+    previous = previous_of(lab, step.vf.pf, config)
+    steps = [
+        ConfigureVfs(pf=step.vf.pf, configs=(config,), previous=(previous,)),
+        replace(step, mac=MAC),
+    ]
+    for each in steps:
+        lab.kernel.apply(each)
+    assert state_of(lab, step.vf).mac == MAC
+    for each in undo(steps):
+        lab.kernel.apply(each)
+    assert lab.kernel.observe() == before
 
 
 def test_soft_rdma_device_on_the_netdev_goes_with_it_and_is_not_waited_for(lab, step):

@@ -21,6 +21,7 @@ from k8s_rdma.core.selection import PfRule, Selection
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.discovery.observation import Observer
 from k8s_rdma.linux.drivers import ability
+from k8s_rdma.linux.vf.vfio import vfio_group
 from k8s_rdma.sim.recorded_machine import RecordedMachine
 from k8s_rdma.wire.getpfs import encode_getpfs
 from k8s_rdma.wire.machine import Machine, read_machine
@@ -234,6 +235,16 @@ def test_bcm57508_is_found_behind_its_switch() -> None:
     assert [(vf.pci, vf.rdma_device) for vf in pf.vfs] == [
         (f"0000:43:02.{index}", f"bnxt_re{index + 1}") for index in range(4)
     ]
+
+
+def test_vfs_of_a_machine_with_an_iommu_can_be_handed_to_programs_and_one_is() -> None:
+    one, other = seen("igb-iommu", WITHOUT_RDMA).pfs
+    of_igb = OF_MLX5 - {Setting.LINK_STATE}
+    assert one.takes == other.takes == of_igb | {Setting.VFIO_PCI}
+    held, configured = one.vfs[1], one.vfs[2]
+    assert (held.driver, held.netdev) == ("vfio-pci", None)
+    assert (configured.vlan, configured.qos, configured.trust, configured.driver) == (100, 5, "ON", "igbvf")
+    assert vfio_group(held.pci, machine("igb-iommu").sysfs) == "/dev/vfio/9"
 
 
 @pytest.mark.parametrize("name", ["igb", "igb-numa-rxe"])

@@ -122,6 +122,7 @@ class _Gathering:
 
     def _function(self, path: str) -> None:
         self._texts(path, _FUNCTION)
+        self._target(f"{path}/iommu_group")
         names = self._names(path)
         for name in names:
             if _VIRTFN.fullmatch(name) or name == "physfn":

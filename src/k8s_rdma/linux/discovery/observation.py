@@ -60,8 +60,10 @@ class Observer:
 
     Beside all of `Queries` it reads little: of every PCI device `sriov_totalvfs`; of a PF `class`, `vendor`,
     `device`, `driver`, `sriov_numvfs`, `numa_node`, `virtfn*`, `net/`, `infiniband/`, `sriov/*/config`; of a
-    VF `driver`, `net/`, `infiniband/`; of netdevs `speed`, `phys_port_name`, `dev_port`; of RDMA devices
-    `fw_ver`, `parent`, `ports/*/state`, `ports/*/rate`. A `Sysfs` of one's own can note which.
+    VF `driver`, `net/`, `infiniband/`, and of the first one `iommu_group/devices/` and what drives those; of
+    drivers whether `vfio-pci` is there, and of vfio `enable_unsafe_noiommu_mode`; of netdevs `speed`,
+    `phys_port_name`, `dev_port`; of RDMA devices `fw_ver`, `parent`, `ports/*/state`, `ports/*/rate`. A
+    `Sysfs` of one's own can note which.
     """
 
     def __init__(
