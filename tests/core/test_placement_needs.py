@@ -201,8 +201,8 @@ def only(**sets: Iterable[str]) -> InterfaceOptions:
             asks((0, InterfaceOptions(mtu=9000)), *[(0, only(names=[str(at)])) for at in range(4)]),
             {},
             Reason.DRIVER_REFUSES,
-            "needs 5 interfaces; 1 PF has 4 VFs when empty; igb: its MTU is 1500, and mtu is 9000; "
-            "ib: its MTU is 4092, and mtu is 9000; cx5, igb, ib: not what pf selects (name 0); "
+            "needs 5 interfaces; 1 PF has 4 VFs when empty; cx5, igb, ib: not what pf selects (name 0); "
+            "cx5, igb, ib: not what pf selects (name 1); cx5, igb, ib: not what pf selects (name 2); "
             "3 more such limits",
             id="many",
         ),
@@ -232,6 +232,17 @@ def test_rejection_names_pf_and_setting(
     found = place(request_, node_of(), used)
     assert isinstance(found, Rejection)
     assert (found.reason, found.message) == (reason, message)
+
+
+def test_rejection_tells_first_what_no_pf_is_or_can_do() -> None:
+    possible_ones = [only(names=["cx5", str(at)]) for at in range(100)]
+    request = asks(*[(0, each) for each in possible_ones], (0, InterfaceOptions(mtu=9216)))
+    found = place(request, node_of(cx5={"capacity_vfs": 200}), {})
+    assert isinstance(found, Rejection)
+    assert found.reason is Reason.DRIVER_REFUSES
+    clauses = found.message.split("; ")
+    assert [clause for clause in clauses if "mtu is 9216" in clause] == clauses[2:5]
+    assert clauses[5].endswith("more such limits")
 
 
 def test_rejection_says_that_an_mtu_is_not_known() -> None:

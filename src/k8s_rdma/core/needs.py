@@ -32,9 +32,19 @@ def kind_of(wanted: InterfaceRequest) -> Kind:
     return Kind(wanted.min_tx_rate_mbps, wanted.max_tx_rate_mbps, wanted.enforce, wanted.needs)
 
 
+def meets(pf: Pf, needs: Needs) -> bool:
+    """Whether the PF is what is needed."""
+    return needs is NO_NEEDS or (
+        (needs.pf is None or selects(needs.pf, pf))
+        and needs.link_type in (None, pf.link_type)
+        and needs.mtu <= pf.mtu
+        and needs.settings <= pf.takes
+    )
+
+
 def unmet(pf: Pf, needs: Needs) -> str:
     """Why the PF is not what is needed, in one clause without its name; empty when it is."""
-    if needs is NO_NEEDS:
+    if meets(pf, needs):
         return ""
     if needs.pf is not None and not selects(needs.pf, pf):
         return f"not what pf selects ({', '.join(_sets(needs.pf))})"
@@ -42,8 +52,7 @@ def unmet(pf: Pf, needs: Needs) -> str:
         return f"its link is {pf.link_type}, and link_type is {needs.link_type}"
     if needs.mtu > pf.mtu:
         return f"its MTU is {pf.mtu or 'not known'}, and mtu is {needs.mtu}"
-    missing = needs.settings - pf.takes
-    return _cannot(pf, missing) if missing else ""
+    return _cannot(pf, needs.settings - pf.takes)
 
 
 def selects(selector: PfSelector, pf: Pf) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.needs import unmet
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from k8s_rdma.core.needs import Kind
     from k8s_rdma.core.offers import Offer
 
+_LOOKED_AT = 64
+"""Needs; a request may have a thousand different ones, and to word them all takes longer than to decide."""
 _MOST = 3
 """Clauses; one interface that nothing takes is enough to refuse a request, and the line is for a terminal."""
 
@@ -38,9 +41,11 @@ def objections(wanted: Sequence[Kind], made: Sequence[Offer]) -> tuple[str, ...]
 
 
 def _unmet(kinds: Sequence[Kind], made: Sequence[Offer]) -> Iterator[str]:
-    """PFs that are not what is needed: one clause for those that say the same."""
+    """PFs that are not what is needed: one clause for those that say the same, what fewest take first."""
+    takers = [sum([offer.costs[at] is not None for offer in made]) for at in range(len(kinds))]
+    needs_of = (kinds[at].needs for at in sorted(range(len(kinds)), key=takers.__getitem__))
     said: dict[str, list[str]] = {}
-    for needs in dict.fromkeys(kind.needs for kind in kinds):
+    for needs in islice(dict.fromkeys(needs_of), _LOOKED_AT):
         for offer in made:
             why = unmet(offer.pf, needs)
             if why and offer.pf.name not in said.setdefault(why, []):

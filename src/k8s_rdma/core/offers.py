@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.inventory import NOTHING_USED, Pf
-from k8s_rdma.core.needs import unmet
+from k8s_rdma.core.needs import meets
 from k8s_rdma.core.options import NO_NEEDS
 from k8s_rdma.core.programming import objection, reserved
 from k8s_rdma.core.rates import EVERY_RATE
@@ -53,26 +53,28 @@ def offers(kinds: Sequence[Kind], inventory: Inventory, used: Mapping[PciAddress
     needs = [kind.needs for kind in kinds] if any(kind.needs is not NO_NEEDS for kind in kinds) else ()
     made = []
     for pf in inventory.pfs:
-        meets = tuple([not unmet(pf, each) for each in needs])
-        alike = id(pf.rates), pf.link_mbps, pf.enforce, meets
+        met = tuple([meets(pf, each) for each in needs])
+        alike = id(pf.rates), pf.link_mbps, pf.enforce, met
         costs = terms.get(alike)
         if costs is None:
-            costs = terms[alike] = _costs(pf, kinds, meets)
+            costs = terms[alike] = _costs(pf, kinds, met)
         there = used.get(pf.pci, NOTHING_USED)
         room = _useful(room_of(pf, there), costs, kinds)
         made.append(Offer(pf=pf, room=room, costs=costs, round_robin=RoundRobin.of(pf, there)))
     return made
 
 
-def _costs(pf: Pf, kinds: Sequence[Kind], meets: Sequence[bool]) -> tuple[int | None, ...]:
-    """meets: whether the PF is what each kind needs; empty where none needs anything."""
+def _costs(pf: Pf, kinds: Sequence[Kind], met: Sequence[bool]) -> tuple[int | None, ...]:
+    """met: whether the PF is what each kind needs; empty where none needs anything."""
     if pf.rates is EVERY_RATE:
         costs: tuple[int | None, ...] = tuple([kind.min_tx_rate_mbps for kind in kinds])
     else:
         costs = tuple(
             [None if objection(pf, kind) else reserved(pf, kind.min_tx_rate_mbps) for kind in kinds]
         )
-    return tuple([cost if met else None for cost, met in zip(costs, meets, strict=True)]) if meets else costs
+    return (
+        tuple([cost if is_met else None for cost, is_met in zip(costs, met, strict=True)]) if met else costs
+    )
 
 
 def _useful(room: Room, costs: Sequence[int | None], kinds: Sequence[Kind]) -> Room:

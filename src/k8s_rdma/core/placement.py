@@ -9,7 +9,7 @@ from k8s_rdma.core.arrangement import arrange
 from k8s_rdma.core.assignment import assign
 from k8s_rdma.core.ids import NodeName, PciAddress
 from k8s_rdma.core.inventory import NOTHING_USED, Used
-from k8s_rdma.core.needs import Kind, kind_of, unmet
+from k8s_rdma.core.needs import Kind, kind_of, meets
 from k8s_rdma.core.objections import objections
 from k8s_rdma.core.offers import common_costs, offers, room_of
 from k8s_rdma.core.options import NO_NEEDS, NO_OPTIONS, InterfaceOptions, Needs
@@ -90,7 +90,7 @@ def fits(
     """Whether a given placement fits beside what is used, and its PFs take it."""
     for interface in interfaces:
         pf, wanted = inventory.pf(interface.pf), interface.wanted()
-        if pf is None or unmet(pf, wanted.needs) or objection(pf, wanted):
+        if pf is None or not meets(pf, wanted.needs) or objection(pf, wanted):
             return False
     for pci, more in usage_of(interfaces, inventory).items():
         pf = inventory.pf(pci)
