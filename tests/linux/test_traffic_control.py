@@ -63,3 +63,37 @@ def test_class_goes_once_nothing_is_put_into_it(ifb):
     control.forget_source(index, SOURCES, MAC.node, "filter")
     control.delete_class(index, QDISC | 1, "class 1")
     assert control.class_rates(index, "classes") == {}
+
+
+def test_one_class_is_told_alone_and_an_absent_one_is_none(ifb):
+    control, index = ifb
+    control.set_class(index, htb(1, 1000, 1 << 33), "class")
+    control.set_class(index, htb(2, 3000, 4000), "class")
+    found = control.class_state(index, QDISC | 1, "class")
+    assert (found.rate, found.ceil) == (1000, 1 << 33)
+    assert found.tokens > 0  # nothing was sent yet
+    assert control.class_state(index, QDISC | 3, "class") is None
+
+
+def test_sources_are_told_with_their_classes_also_those_with_the_same_last_byte(ifb):
+    control, index = ifb
+    sources = {MAC: 1, Source("02:00:00:00:11:2a", 4): 2, Source("02:00:00:00:00:2b", 3): 2}
+    for minor in (1, 2):
+        control.set_class(index, htb(minor, 1000, 2000), "class")
+    for source, minor in sources.items():
+        control.classify_source(index, SOURCES, source, QDISC | minor, "filter")
+    found = control.classified_sources(index, SOURCES, "filters")
+    assert found == {source.node: QDISC | minor for source, minor in sources.items()}
+    control.forget_source(index, SOURCES, MAC.node, "filter")
+    assert MAC.node not in control.classified_sources(index, SOURCES, "filters")
+
+
+def test_class_is_put_to_use_by_port_until_that_is_forgotten(ifb):
+    control, index = ifb
+    control.set_class(index, htb(1, 1000, 2000), "class")
+    control.classify_port(index, (QDISC, 3), "q", QDISC | 1, "filter")
+    with pytest.raises(NetlinkError, match="class 1: EBUSY"):
+        control.delete_class(index, QDISC | 1, "class 1")
+    control.forget_port(index, (QDISC, 3), "filter")
+    control.forget_port(index, (QDISC, 3), "filter")
+    control.delete_class(index, QDISC | 1, "class 1")

@@ -1,0 +1,70 @@
+"""VLANs of a bridge's ports, where the running kernel's bridges know any."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+
+from contract.linux_lab import needs_namespaces
+from k8s_rdma.linux.netlink import bridge_vlans
+from k8s_rdma.linux.netlink.rtnl import Rtnl, enslaved_to, named, of_kind
+from k8s_rdma.linux.netlink.socket import NetlinkError
+from k8s_rdma.linux.netns import create_namespace
+
+pytestmark = needs_namespaces
+DEFAULT = 4094
+
+
+@pytest.fixture
+def rtnl():
+    namespace = create_namespace()
+    with Rtnl(namespace) as rtnl:
+        yield rtnl
+    os.close(namespace)
+
+
+@pytest.fixture
+def port(rtnl):
+    """Of a bridge with VLANs."""
+    try:
+        rtnl.create("bridge", named("b"), bridge_vlans.vlan_bridge(DEFAULT))
+    except NetlinkError as error:
+        if error.errno != errno.EOPNOTSUPP:
+            raise
+        pytest.skip("needs a kernel with CONFIG_BRIDGE_VLAN_FILTERING")
+    rtnl.create("port", named("p"), enslaved_to(rtnl.link("b").index), of_kind("veth"))
+    return rtnl.link("p").index
+
+
+def vlans_of(rtnl, port):
+    return bridge_vlans.vlans(rtnl, "VLANs")[port]
+
+
+def test_new_port_is_in_the_default_vlan(rtnl, port):
+    assert vlans_of(rtnl, port) == {DEFAULT}
+
+
+def test_port_is_in_what_was_added_and_not_in_what_was_removed(rtnl, port):
+    bridge_vlans.remove(rtnl, port, DEFAULT, "remove")
+    bridge_vlans.remove(rtnl, port, DEFAULT, "remove again")
+    bridge_vlans.add_untagged(rtnl, port, 100, "add")
+    bridge_vlans.add_tagged(rtnl, port, 200, "add")
+    bridge_vlans.add_tagged(rtnl, port, 200, "add again")
+    assert vlans_of(rtnl, port) == {100, 200}
+
+
+def test_vlan_that_cannot_be_is_an_error_with_what_was_wanted(rtnl, port):
+    with pytest.raises(NetlinkError, match="VLAN 4095 on p"):
+        bridge_vlans.add_tagged(rtnl, port, 4095, "VLAN 4095 on p")
+
+
+def test_kernel_without_bridges_that_know_vlans_says_so_or_makes_one(rtnl):
+    try:
+        rtnl.create("bridge", named("b"), bridge_vlans.vlan_bridge(DEFAULT))
+    except NetlinkError as error:
+        assert error.errno == errno.EOPNOTSUPP  # noqa: PT017 - the other outcome is as good
+        assert rtnl.link("b") is None
+    else:
+        assert rtnl.link("b").kind == "bridge"
