@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from contract.lab import give, home_of, rate, state_of
-from k8s_rdma.core.step import SetRates, VfRate, VfRef
+from contract.lab import give, home_of, needs, previous_of, rate, state_of
+from k8s_rdma.core.options import Setting
+from k8s_rdma.core.step import ConfigureVfs, SetRates, VfConfig, VfRate, VfRef, Vlan
 from k8s_rdma.errors import KernelError
 
 
@@ -24,6 +25,16 @@ def test_vf_is_down_bare_and_without_rates_when_reset(lab, vf):
     assert (lab.kernel.observe(), lab.seen(name)) == before
     lab.kernel.reset(vf)
     assert (lab.kernel.observe(), lab.seen(name)) == before
+
+
+def test_vf_has_no_vlan_when_reset(lab, vf):
+    needs(lab, Setting.VLAN)
+    before = lab.kernel.observe()
+    config = VfConfig(index=vf.index, vlan=Vlan(100))
+    lab.kernel.apply(ConfigureVfs(pf=vf.pf, configs=(config,), previous=(previous_of(lab, vf.pf, config),)))
+    assert state_of(lab, vf).vlan == 100
+    lab.kernel.reset(vf)
+    assert lab.kernel.observe() == before
 
 
 def test_reset_leaves_other_vfs_alone(lab, vf):

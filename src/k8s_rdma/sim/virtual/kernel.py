@@ -18,8 +18,10 @@ from k8s_rdma.core.step import (
     GiveVf,
     SetRates,
     UnbindVf,
+    VfConfig,
     VfRate,
     VfRef,
+    Vlan,
 )
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.changes import Changes
@@ -137,6 +139,8 @@ class VirtualSriov:
     def reset(self, vf: VfRef) -> None:
         """Make a VF that is at home nobody's."""
         self._moves.reset(self._pf(vf), vf)
+        without = (VfConfig(index=vf.index, vlan=Vlan(0)),)
+        self._configure_vfs(ConfigureVfs(pf=vf.pf, configs=without, previous=without))
         self._set_rates(SetRates(pf=vf.pf, rates=(VfRate(vf.index),), previous=(VfRate(vf.index),)))
 
     def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
