@@ -137,8 +137,8 @@ class Receipts:
                 raise self._corrupt(str(error)) from error
             if code in _IN_USE:
                 msg = f"ledger {self._path}: in use; is another agent running on this node?"
-            else:
-                msg = f"ledger {self._path}: {what}: {_WORDS.get(code, error)}"
+                raise LedgerError(msg) from error
+            msg = f"ledger {self._path}: {what}: {_WORDS.get(code, error)}"
             raise LedgerError(msg, details=str(error)) from error
 
     def _corrupt(self, why: str) -> CorruptLedgerError:
