@@ -125,6 +125,27 @@ def test_mac_of_another_vf_is_refused_and_nothing_changed(lab):
     assert lab.kernel.observe() == before
 
 
+def test_vfs_change_macs_with_each_other_in_one_step_and_back(lab, pods):
+    before = lab.kernel.observe()
+    first, second = pods[0].home.mac, pods[1].home.mac
+    step = configure(lab, VfConfig(index=0, mac=second), VfConfig(index=1, mac=first))
+    pods[0].send(b"mine no more")
+    pods[0].send(b"mine now", source=second)
+    assert pods[2].receive_until(b"mine now") == [b"mine now"]
+    lab.kernel.apply(step.inverse)
+    assert [vf.mac for vf in lab.kernel.observe().pfs[0].vfs] == [vf.mac for vf in before.pfs[0].vfs]
+    pods[0].send(b"mine again")
+    assert pods[2].receive_until(b"mine again") == [b"mine again"]
+
+
+def test_one_mac_for_two_vfs_is_refused_and_nothing_changed(lab):
+    before = lab.kernel.observe()
+    configs = VfConfig(index=0, mac=MAC), VfConfig(index=1, mac=MAC)
+    with pytest.raises(KernelError, match=r"MAC .* is VF [01]'s"):
+        lab.kernel.apply(ConfigureVfs(pf=PF0, configs=configs, previous=configs))
+    assert lab.kernel.observe() == before
+
+
 def test_macs_with_the_same_last_byte_are_told_apart(lab, pods):
     same = f"02:11:22:33:44:{pods[1].home.mac[-2:]}"
     configure(lab, VfConfig(index=0, mac=same))

@@ -74,14 +74,15 @@ class Settings:
             raise KernelError(msg)
 
     def _check_macs(self, pf: VirtualPf, step: ConfigureVfs) -> None:
-        """Refuse a MAC that another VF of the PF has: the bridge, and the classes, know VFs by it."""
-        asked = {config.mac: config.index for config in step.configs if config.mac is not None}
+        """Refuse a MAC that two VFs of the PF would have: the bridge, and the classes, know VFs by it."""
+        asked = {config.index: config.mac for config in step.configs if config.mac is not None}
         if not asked:
             return
-        links = {link.name: link for link in self._rtnl.links()}
-        for index, mac in _macs(pf, links).items():
-            if asked.get(mac, index) != index:
-                msg = f"VF {asked[mac]} of PF {pf.pci}: MAC {mac} is VF {index}'s"
+        after = _macs(pf, {link.name: link for link in self._rtnl.links()}) | asked
+        for index, mac in asked.items():
+            other = next((each for each in after if each != index and after[each] == mac), None)
+            if other is not None:
+                msg = f"VF {index} of PF {pf.pci}: MAC {mac} is VF {other}'s"
                 raise KernelError(msg)
 
     def _port(self, pf: VirtualPf, index: int) -> Link:
