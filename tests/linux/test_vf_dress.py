@@ -108,12 +108,17 @@ def test_mac_is_taken_as_the_netdev_goes_down_where_the_pf_has_it(rtnl, index):
         take_mac(rtnl.link_at(index), HOME.mac, Resetting(rtnl, GIVE.mac), "test")
 
 
-def test_pf_lets_the_vf_have_its_own_mac_only_once_that_was_refused(rtnl, index):
+def test_pf_lets_the_vf_have_its_own_mac_when_that_is_not_the_one_that_it_has(rtnl, index):
     let = []
-    rtnl.change(index, "mac", with_mac(GIVE.mac))
     make_as_at_home(index, VF, HOME, rtnl, let.append)
     assert let == []
     rtnl.change(index, "mac", with_mac(GIVE.mac))
-    with pytest.raises(KernelError):
-        make_as_at_home(index, VF, replace(HOME, mac=REFUSED), rtnl, let.append)
-    assert let == [REFUSED]
+    make_as_at_home(index, VF, HOME, rtnl, let.append)
+    assert let == [HOME.mac]
+    assert rtnl.link_at(index).mac == HOME.mac
+
+
+def test_mac_of_home_that_is_refused_is_an_error_that_says_what_to_do(rtnl, index):
+    with pytest.raises(KernelError) as caught:
+        make_as_at_home(index, VF, replace(HOME, mac=REFUSED), rtnl)
+    assert f"vf 4 mac {REFUSED}" in caught.value.details

@@ -52,18 +52,15 @@ def make_as_at_home(
 def _restore_mac(link: Link, vf: VfRef, home: VfHome, rtnl: Rtnl, let: Callable[[str], None] | None) -> None:
     what = f"{words(vf)}: MAC {home.mac}, which is {link.mac} now"
     try:
+        if let is not None:
+            let(home.mac)  # not only once it was refused, for which iavf takes 2.5 s
         take_mac(link, home.mac, rtnl, what)
     except NetlinkError as error:
-        if error.errno not in REFUSED:
-            raise
-        if let is None:
-            why = (
-                f"the PF has set the VF's MAC, and lets it have no other: "
-                f"`ip link set dev <PF> vf {vf.index} mac {home.mac}` makes both agree"
-            )
-            raise KernelError(str(error), details=why) from error
-        let(home.mac)
-        take_mac(link, home.mac, rtnl, what)
+        why = (
+            f"the PF has set the VF's MAC, and lets it have no other: "
+            f"`ip link set dev <PF> vf {vf.index} mac {home.mac}` makes both agree"
+        )
+        raise KernelError(str(error), details=why if error.errno in REFUSED else "") from error
     finally:
         make_bare(_link(link.index, vf, rtnl), rtnl, what)
 
