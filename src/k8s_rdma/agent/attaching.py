@@ -176,6 +176,7 @@ class Attaching:
             before = bytes(call.conf.prev_result)
             if receipt.delegate is not None:
                 before = await self._delegate.add(receipt.delegate, target_of(receipt))
+            await self._worker.run(self._node.give, receipt)
             addresses = await self._ipam.add(receipt)
             interfaces = result_interfaces(receipt, addresses)
             result = encode_result(interfaces, call.conf.cni_version, before)

@@ -1,7 +1,7 @@
 """The node: its kernel, its ledger, and the only code that changes either.
 
 Blocking and confined to one thread (the agent's worker). What cannot be done in one go (addresses come
-from another program) is two calls, `prepare` and `attach`; what lies between them is on disk.
+from other programs) is three calls, `prepare`, `give` and `attach`; what lies between them is on disk.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from k8s_rdma.core.allocation import choose_vfs, decide, given, returned
 from k8s_rdma.core.claims import inherited_placement, outstanding
 from k8s_rdma.core.ledger import AllocatedInterface, Attachment, DelegatedPlugin, Phase, Pod, Receipt
 from k8s_rdma.core.placement import Rejection
-from k8s_rdma.core.plan import plan
+from k8s_rdma.core.plan import claims, configurations
 from k8s_rdma.core.step import NetnsRef
 from k8s_rdma.errors import K8sRdmaError, KernelError, LedgerError, MalformedError, Reason
 from k8s_rdma.wire.adopt import Outcome
@@ -214,15 +214,20 @@ class Node:
             return decision
         return choose_vfs(decision, self.hardware, ledger, sandbox.ifnames, sandbox.entries)
 
-    def attach(self, receipt: Receipt, addressing: Mapping[str, Addressing]) -> Receipt:
-        """Make the kernel follow the receipt.
+    def give(self, receipt: Receipt) -> None:
+        """Have the pod have its VFs, down and without addresses, which some IPAM plugins lease through them.
 
         KernelError at the first step that does not hold; what holds by then is `detach`'s to undo.
         """
-        for step in plan(receipt, addressing):
+        for step in claims(receipt):
+            self._kernel.apply(step)
+        self.hardware = given(self.hardware, receipt.interfaces)
+
+    def attach(self, receipt: Receipt, addressing: Mapping[str, Addressing]) -> Receipt:
+        """Bring up what the pod has, with these addresses; a failure as with `give`."""
+        for step in configurations(receipt, addressing):
             self._kernel.apply(step)
         attached = replace(receipt, phase=Phase.ATTACHED)
-        self.hardware = given(self.hardware, attached.interfaces)  # first: a report may be made in between
         self._record(attached)
         return attached
 

@@ -22,14 +22,7 @@ def plan(receipt: Receipt, addressing: Mapping[str, Addressing]) -> tuple[Step, 
 
     addressing: by interface name; an interface that is not in it comes up without addresses.
     """
-    return (
-        *claims(receipt),
-        *(
-            _configure(receipt, interface, addressing)
-            for interface in receipt.interfaces
-            if interface.is_netdev
-        ),
-    )
+    return claims(receipt) + configurations(receipt, addressing)
 
 
 def claims(receipt: Receipt) -> tuple[Step, ...]:
@@ -42,6 +35,13 @@ def claims(receipt: Receipt) -> tuple[Step, ...]:
         *_rates(receipt.interfaces),
         *_settings(receipt.interfaces),
         *(_hand_over(receipt, interface) for interface in receipt.interfaces),
+    )
+
+
+def configurations(receipt: Receipt, addressing: Mapping[str, Addressing]) -> tuple[Step, ...]:
+    """The rest of the plan: addresses and routes, by interface name; every netdev comes up."""
+    return tuple(
+        _configure(receipt, interface, addressing) for interface in receipt.interfaces if interface.is_netdev
     )
 
 
