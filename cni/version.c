@@ -2,7 +2,7 @@
 
 #include <stdio.h>
 
-/* As in src/k8s_rdma/wire/cni_result.py, from the oldest on. */
+/* As in src/k8s_rdma/wire/cni_version.py, from the oldest on. */
 static const char *const supported[] = {"0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"};
 #define LIST "0.1.0, 0.2.0, 0.3.0, 0.3.1, 0.4.0, 1.0.0, 1.1.0"
 

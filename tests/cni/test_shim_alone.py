@@ -168,6 +168,11 @@ def test_add_asks_when_not_chained(program, run_dir, netns, prev_result) -> None
     assert_asked(program("ADD", conf, env={"CNI_NETNS": netns}))
 
 
+def test_add_asks_when_a_delegate_stands_beside_another_plugin(program, run_dir, netns) -> None:
+    conf = chained(run_dir, {}, delegate={"type": "bridge"})
+    assert_asked(program("ADD", conf, env={"CNI_NETNS": netns}))
+
+
 def test_error_of_a_dead_agent_says_where_and_what_to_do(program, run_dir, netns) -> None:
     conf = chained(run_dir, WISH, cniVersion="0.4.0")
     assert program("ADD", conf, env={"CNI_NETNS": netns}).error == {

@@ -157,12 +157,15 @@ CALLS = st.fixed_dictionaries(
     }
 )
 PLAIN = {"arguments": [], "env": {"CNI_COMMAND": "VERSION"}, "conf": {}, "cut": None, "reply": b""}
+GC = {"env": {"CNI_COMMAND": "GC"}, "conf": {"cniVersion": "1.1.0"}}
+TOO_MUCH = bytes(MAX_STDOUT_BYTES + 1)
 
 
 @settings(max_examples=int(os.environ.get("K8S_RDMA_CNI_FUZZ", "150")))
 @given(call=CALLS)
 @example(call=PLAIN | {"env": {"CNI_COMMAND": "GC"}, "conf": {"x": "y" * MAX_STDIN_BYTES}})
 @example(call=PLAIN | {"cut": 0})
+@example(call=PLAIN | GC | {"reply": REPLY_HEADER.pack(b"KRDC", 1, 0, MAX_STDOUT_BYTES + 1) + TOO_MUCH})
 @example(call=PLAIN | {"arguments": ["x" * 100_000]})
 def test_program_does_what_the_model_says(world: World, call) -> None:
     env, reply = call["env"], call["reply"]
