@@ -207,7 +207,7 @@ def test_vf_that_died_has_the_settings_of_a_new_one_and_nothing_of_the_old_ones_
     lab.destroy(netns)
     for each in (giving.inverse, step.inverse):
         lab.kernel.apply(each)
-    assert (lab.kernel.observe(), classified()) == (before, filters)
+        assert (lab.kernel.observe(), classified()) == (before, filters)
 
 
 def test_port_says_what_is_set_and_whose_the_vf_is(lab):
