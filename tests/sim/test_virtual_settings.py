@@ -92,7 +92,8 @@ def test_frames_bear_the_new_mac_and_count_for_the_vf_also_after_its_class_was_m
     pod.send(b"first", source=MAC)
     assert other.receive_until(b"first") == [b"first"]
     while vf_class(0)[2] >= 0:
-        pod.send(bytes(1400), source=MAC, destination=STRANGER)
+        for _ in range(100):
+            pod.send(bytes(1400), source=MAC, destination=STRANGER)
     lab.kernel.apply(SetRates(pf=PF0, rates=(VfRate(0, 100, 200),), previous=(VfRate(0),)))
     before = vf_class(0)
     assert before[2] > 0
