@@ -18,10 +18,10 @@ from k8s_rdma.wire.frame import Request
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
-    from pathlib import Path
 
     from agent.machine import Machine
     from k8s_rdma.agent.node import Node
+    from k8s_rdma.agent.verbs import Verbs
     from k8s_rdma.core.step import NetnsRef
 
 ANNOTATIONS = "io.kubernetes.cri.pod-annotations"
@@ -56,14 +56,14 @@ class Answer:
 class Runtime:
     """Calls plugin verbs for pods whose sandboxes it makes; stdin is the network configuration of now.
 
-    path: where plugins are looked for before the node's own directories.
+    Plugins are looked for in the machine's `plugins` before the node's own directories.
     """
 
-    def __init__(self, machine: Machine, node: Node, service: Service, path: Path) -> None:
+    def __init__(self, machine: Machine, node: Node, verbs: Verbs, service: Service) -> None:
         self._machine = machine
         self._service = service
-        self._path = f"{path}:{PLUGINS}"
-        self.node = node
+        self._path = f"{machine.directory / 'plugins'}:{PLUGINS}"
+        self.node, self.verbs = node, verbs
 
     async def ask(
         self,
@@ -108,7 +108,7 @@ def running(machine: Machine, **how: object) -> Iterator[Runtime]:
     with machine.running(**how) as (node, verbs):
         reporter = Reporter(node)
         service = Service(node=node, verbs=verbs, namespaces=PretendedNamespaces(machine), reporter=reporter)
-        yield Runtime(machine, node, service, machine.directory / "plugins")
+        yield Runtime(machine, node, verbs, service)
 
 
 def in_turn(machine: Machine, scenario: Callable[[Runtime], Awaitable[None]], **how: object) -> None:

@@ -10,6 +10,7 @@ import pytest
 from agent.machine import asks
 from agent.pods import conf, ordinary, told
 from agent.runtime import every_version, in_turn, since_interfaces
+from k8s_rdma.sim.fake_kernel import FakeKernel
 from k8s_rdma.wire.cni_version import SINCE_CHECK, SUPPORTED_VERSIONS, WITHOUT_INTERFACES
 
 if TYPE_CHECKING:
@@ -196,6 +197,53 @@ def test_delegate_whose_del_fails_is_asked_again(machine: Machine, main: Scripte
         assert not runtime.node.ledger.receipts
 
     in_turn(machine, scenario)
+
+
+def test_what_the_delegate_made_goes_when_the_sandbox_vanished(
+    machine: Machine, main: ScriptedPlugin
+) -> None:
+    async def scenario(runtime: Runtime) -> None:
+        await runtime.ask("ADD", conf("1.0.0", delegate={"type": "main"}), annotations={})
+        assert not await runtime.verbs.reconcile()
+        [receipt] = runtime.node.ledger.receipts.values()
+        machine.hardware.destroy_namespace(receipt.netns)
+        assert await runtime.verbs.reconcile()
+        assert [(each.ifname, each.netns) for each in main.calls("DEL")] == [("eth0", "")]
+        assert not runtime.node.ledger.receipts
+
+    in_turn(machine, scenario)
+    assert not machine.markers()
+
+
+def test_add_with_a_delegate_that_a_crash_cut_short_is_undone_by_the_next_start(
+    machine: Machine, main: ScriptedPlugin
+) -> None:
+    class Crash(BaseException):
+        """What nothing is done about."""
+
+    async def cut_short(runtime: Runtime) -> None:
+        async def crash() -> None:
+            machine.kernel.fail(times=99)
+            raise Crash
+
+        machine.on_claim = crash
+        main.speak(("1.0.0",), DEL="exit 1")
+        delegating = conf("1.0.0", delegate={"type": "main"}, interfaceNames="rdma{i}")
+        with pytest.raises(Crash):
+            await runtime.ask("ADD", delegating, annotations=asks({}))
+        assert machine.markers() == {"c1"}
+
+    async def start_again(runtime: Runtime) -> None:
+        main.speak(("1.0.0",))
+        assert await runtime.verbs.reconcile()
+        assert not runtime.node.ledger.receipts
+
+    in_turn(machine, cut_short)
+    machine.kernel = FakeKernel(machine.hardware)
+    in_turn(machine, start_again)
+    assert len(main.calls("DEL")) == 2
+    assert machine.is_pristine()
+    assert not machine.markers()
 
 
 def test_delegate_behind_another_plugin_is_refused(machine: Machine, main: ScriptedPlugin) -> None:

@@ -9,7 +9,7 @@ import pytest
 from agent.machine import asks
 from agent.pods import conf, requests
 from agent.runtime import in_turn
-from k8s_rdma.core.step import SetRates, UnbindVf, VfRate
+from k8s_rdma.core.step import ClearInterface, SetRates, UnbindVf, VfRate
 from k8s_rdma.wire.cni_version import SINCE_CHECK
 
 if TYPE_CHECKING:
@@ -48,6 +48,11 @@ def other_address(machine: Machine, receipt: Receipt) -> str:
     return "interface rdma0 has lost 10.1.0.0/24"
 
 
+def down(machine: Machine, receipt: Receipt) -> str:
+    machine.kernel.apply(ClearInterface(netns=receipt.netns, ifname="rdma0"))
+    return "interface rdma0 is down"
+
+
 def other_rates(machine: Machine, receipt: Receipt) -> str:
     vf = receipt.interfaces[0].vf
     machine.kernel.apply(
@@ -67,7 +72,7 @@ def mac_of(receipt: Receipt) -> str:
 
 
 @pytest.mark.parametrize("version", SINCE_CHECK)
-@pytest.mark.parametrize("alter", [renamed, other_mac, other_mtu, other_address, other_rates, no_vf])
+@pytest.mark.parametrize("alter", [renamed, other_mac, other_mtu, other_address, down, other_rates, no_vf])
 def test_what_was_altered_is_named(
     machine: Machine, ipam: ScriptedPlugin, alter: Callable[[Machine, Receipt], str], version: str
 ) -> None:

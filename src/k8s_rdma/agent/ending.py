@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import structlog
@@ -114,15 +115,23 @@ class Ending:
             await self._give_vfs_back(receipt)
         except K8sRdmaError as error:
             problems.append(error)
-        if receipt.delegate is not None:
-            try:
-                await self._delegate.delete(receipt.delegate, target_of(receipt))
-            except K8sRdmaError as error:
-                problems.append(error)
+        try:
+            await self._end_delegate(receipt)
+        except K8sRdmaError as error:
+            problems.append(error)
         if [type(problem) for problem in problems] == [RatesLeftError]:
             await self._worker.run(self._node.keep_for_rates, receipt.attachment)
         if problems:
             raise together(problems)
+
+    async def _end_delegate(self, receipt: Receipt) -> None:
+        """Its DEL; without a namespace when that is gone, as another one may be found by its path now."""
+        if receipt.delegate is None:
+            return
+        target = target_of(receipt)
+        if await self._worker.run(self._node.orphaned, receipt):
+            target = replace(target, netns="")
+        await self._delegate.delete(receipt.delegate, target)
 
     async def _give_vfs_back(self, receipt: Receipt) -> None:
         rates_left = None
