@@ -33,6 +33,8 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
     stuck_after_s: when a pod is evicted that has been refused all the time for what will not go away while it
         is on this node; by default never.
     cdi_dir: of the node, where container runtimes look for specifications of devices.
+    cni_cache_dirs, cni_path: of the node, where libcni keeps attachments for a runtime and for Multus, where
+        plugins are. For `--rebuild-ledger` alone: of a call the runtime says where they are.
     """
 
     node: Annotated[str, msgspec.Meta(min_length=1)]
@@ -49,6 +51,8 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
     in_cluster: bool = False
     stuck_after_s: Annotated[float, msgspec.Meta(gt=0)] | None = None
     cdi_dir: AbsolutePath = "/var/run/cdi"
+    cni_cache_dirs: tuple[AbsolutePath, ...] = ("/var/lib/cni/results", "/var/lib/cni/multus/results")
+    cni_path: str = "/opt/cni/bin:/usr/lib/cni:/usr/libexec/cni"
 
     def __post_init__(self) -> None:
         """Refuse what contradicts itself."""

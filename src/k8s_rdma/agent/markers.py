@@ -44,6 +44,10 @@ class Markers:
         with _as_ledger_error():
             (self._directory / container).unlink(missing_ok=True)
 
+    def count(self) -> int:
+        """How many containers are marked."""
+        return len(list(self._directory.iterdir())) if self._directory.is_dir() else 0
+
     def require(self) -> None:
         """LedgerError when the directory is not there any more."""
         with _as_ledger_error():

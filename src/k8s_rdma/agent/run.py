@@ -32,10 +32,10 @@ from k8s_rdma.agent.wanted import Policy
 from k8s_rdma.agent.worker import Worker
 from k8s_rdma.config import load_key
 from k8s_rdma.core.ids import NodeName
-from k8s_rdma.errors import KernelError, Reason
+from k8s_rdma.errors import KernelError, LedgerError, Reason
 from k8s_rdma.linux.kernel import SriovKernel
 from k8s_rdma.linux.netns import Namespaces
-from k8s_rdma.linux.receipts import Receipts
+from k8s_rdma.linux.receipts import REBUILD, Receipts
 from k8s_rdma.linux.vf.vfio import vfio_group
 from k8s_rdma.signals import stop_on_signals
 from k8s_rdma.sim.virtual.kernel import VirtualSriov
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from k8s_rdma.agent.cni_socket import Handler, StillWaiting
     from k8s_rdma.agent.config import AgentConfig
     from k8s_rdma.core.kernel import Kernel
+    from k8s_rdma.core.ledger import Ledger
     from k8s_rdma.wire.frame import Reply, Request
 
 _log = structlog.get_logger()
@@ -68,8 +69,8 @@ def run(config: AgentConfig) -> None:
 async def _main(config: AgentConfig, key: bytes | None) -> None:
     worker = Worker()
     namespaces = Namespaces(Path(config.host_root))
-    receipts = await worker.run(Receipts, Path(config.state_dir) / "ledger.db")
-    kernel = await worker.run(_open_kernel, config, namespaces, receipts)
+    receipts = await worker.run(_open_receipts, config)
+    kernel = await worker.run(open_kernel, config, namespaces, await worker.run(receipts.load))
     node = await worker.run(_open_node, config, kernel, receipts)
     cluster = open_cluster(config, key)
     means = _means(config, node, worker, cluster)
@@ -134,10 +135,28 @@ def _means(config: AgentConfig, node: Node, worker: Worker, cluster: Cluster) ->
     )
 
 
-def _open_kernel(config: AgentConfig, namespaces: Namespaces, receipts: Receipts) -> Kernel:
+def _open_receipts(config: AgentConfig) -> Receipts:
+    """The ledger; LedgerError where it is lost, and with it what pods of this boot have."""
+    path = Path(config.state_dir) / "ledger.db"
+    lost = not path.exists() or not path.stat().st_size
+    if lost and (marked := _markers(config).count()):
+        msg = (
+            f"ledger {path}: not there, or empty, though {marked} containers have something of it; "
+            f"`{REBUILD}` makes a new one of what the kernel and the container runtime know"
+        )
+        raise LedgerError(msg)
+    return Receipts(path)
+
+
+def _markers(config: AgentConfig) -> Markers:
+    return Markers(Path(config.run_dir) / "attachments")
+
+
+def open_kernel(config: AgentConfig, namespaces: Namespaces, ledger: Ledger) -> Kernel:
+    """The kernel of the configuration, and PFs that it leaves out but whose VFs pods have."""
     if config.kernel == "virtual":
         return VirtualSriov(namespaces)
-    held = frozenset(vf.pf for vf in receipts.load().holders())
+    held = frozenset(vf.pf for vf in ledger.holders())
     return SriovKernel(namespaces, replace(config.hardware.to_core(), held=held))
 
 
@@ -146,7 +165,7 @@ def _open_node(config: AgentConfig, kernel: Kernel, receipts: Receipts) -> Node:
         name=NodeName(config.node),
         kernel=kernel,
         receipts=receipts,
-        markers=Markers(Path(config.run_dir) / "attachments"),
+        markers=_markers(config),
         boot_id=BOOT_ID.read_text().strip(),
     )
 

@@ -46,15 +46,28 @@ def agent(
     config: ConfigFile = None,
     node: Annotated[str | None, typer.Option(help="The node's name in Kubernetes.")] = None,
     kernel: Annotated[str | None, typer.Option(help="Where the functions come from: linux, virtual.")] = None,
+    rebuild_ledger: Annotated[
+        bool,
+        typer.Option(
+            "--rebuild-ledger",
+            help="Make the ledger anew of what kernel and container runtime know; the agent must not run.",
+        ),
+    ] = False,
 ) -> None:
     """Own the node's virtual functions: allocate, program, move, release."""
     if context.invoked_subcommand is not None:
         return
     from k8s_rdma.agent.config import AgentConfig
-    from k8s_rdma.agent.run import run
     from k8s_rdma.config import load_config
 
-    run(load_config(AgentConfig, config, {"node": node, "kernel": kernel}))
+    settings = load_config(AgentConfig, config, {"node": node, "kernel": kernel})
+    if rebuild_ledger:
+        from k8s_rdma.cli.rebuild import rebuild
+
+        raise typer.Exit(rebuild(settings))
+    from k8s_rdma.agent.run import run
+
+    run(settings)
 
 
 @agent_app.command("adopt")

@@ -104,6 +104,18 @@ class Namespaces:
                 for namespace in held:
                     os.close(namespace)
 
+    def find(self, path: str) -> NetnsRef | None:
+        """The namespace that is mounted at a path of the node; None when there is none."""
+        try:
+            namespace = os.open(self.on_host(path), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError:
+            return None
+        try:
+            inode = os.fstat(namespace).st_ino
+            return NetnsRef(path, inode) if _is_network_namespace(namespace) else None
+        finally:
+            os.close(namespace)
+
     @contextmanager
     def opened(self, netns: NetnsRef) -> Iterator[int | None]:
         """A descriptor of that very namespace; None when it is gone.

@@ -1,0 +1,203 @@
+"""A ledger made anew of what kernel and container runtime know, where the old one is lost or corrupt.
+
+Of each attachment the runtime keeps what its ADD was called with (`wire.cni_cache`). What that made of it is
+computed again, and the VFs are looked for where they must be: in the pod's namespace, or, when that is gone,
+at home with the MAC that the result told.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import count
+from typing import TYPE_CHECKING
+
+from k8s_rdma.agent.add_call import AddCall, pod_of
+from k8s_rdma.agent.called_plugins import called_plugins
+from k8s_rdma.agent.share import share
+from k8s_rdma.agent.wanted import Policy, wanted
+from k8s_rdma.core.ids import NodeName, PciAddress
+from k8s_rdma.core.kernel import Kernel
+from k8s_rdma.core.ledger import AllocatedInterface, Ledger, Phase, Receipt
+from k8s_rdma.core.rebuilt import Found, rebuilt_interface
+from k8s_rdma.core.request import InterfaceRequest, Request
+from k8s_rdma.core.step import NetnsRef, VfRef
+from k8s_rdma.errors import K8sRdmaError
+from k8s_rdma.linux.netns import Namespaces
+from k8s_rdma.wire.cni_environment import parse_environment
+from k8s_rdma.wire.netconf import decode_netconf
+from k8s_rdma.wire.prev_result import interfaces_in_pod
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping
+
+    from k8s_rdma.core.kernel import Hardware, PfState, Vf
+    from k8s_rdma.wire.cni_cache import CachedAttachment
+
+OUR_TYPES = ("k8s-rdma-cni", "rit-k8s-rdma-cni-linux-amd64")
+"""What network configurations call our executable."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of one attachment, or of one VF that is none's. receipt: None when there is none."""
+
+    what: str
+    said: str
+    receipt: Receipt | None = None
+    complete: bool = True
+
+
+@dataclass(kw_only=True)
+class Rebuild:
+    """The work for one node; used from one thread. cni_path: where its plugins are, `:` between."""
+
+    node: NodeName
+    kernel: Kernel
+    namespaces: Namespaces
+    policy: Policy
+    boot_id: str
+    cni_path: str
+    ledger: Ledger = field(default_factory=Ledger)
+
+    def attachments(self, cached: Iterable[CachedAttachment]) -> Iterator[Outcome]:
+        """One after the other, the oldest first, as each gives what those before it left."""
+        hardware = self.kernel.observe()
+        for each in cached:
+            what = f"{each.network_name} {each.container_id[:13]} {each.if_name}"
+            try:
+                outcome = self._attachment(each, what, hardware)
+            except K8sRdmaError as error:
+                outcome = Outcome(what=what, said=f"not rebuilt: {error}", complete=False)
+            if outcome is None:
+                continue
+            if outcome.receipt is not None:
+                self.ledger = self.ledger.with_receipt(outcome.receipt)
+            yield outcome
+
+    def strays(self) -> Iterator[Outcome]:
+        """VFs that are away from home, and that nothing told of."""
+        held = self.ledger.holders()
+        for pf in self.kernel.observe().pfs:
+            for vf in pf.vfs:
+                if vf.netdev is None and VfRef(pf.pci, vf.index) not in held:
+                    said = f"away from home, of no attachment that is known: foreign. {vf.unusable}".rstrip()
+                    yield Outcome(what=f"VF {vf.index} of PF {pf.name}", said=said, complete=False)
+
+    def _attachment(self, cached: CachedAttachment, what: str, hardware: Hardware) -> Outcome | None:
+        stdin = cached.stdin(OUR_TYPES)
+        if stdin is None:
+            return None
+        env = parse_environment(cached.environment(self.cni_path))
+        conf = decode_netconf(stdin, strict=False)
+        netns = self.namespaces.find(cached.netns)
+        call = AddCall(
+            env=env,
+            netns=netns or NetnsRef(cached.netns, 0),
+            conf=conf,
+            plugins=called_plugins(stdin, conf, env, beside_others=conf.chained),
+            pod=pod_of(env),
+            annotations=conf.pod_annotations or {},
+            still_waiting=lambda: True,
+        )
+        asked, doubt = self._asked(call)
+        sandbox = call.sandbox(Request(tuple(asked.values())), tuple(asked))
+        names = dict(zip(sandbox.ifnames, asked, strict=True))
+        found = self._found(cached, netns, names, hardware)
+        interfaces = tuple(_interfaces(found, names, asked))
+        if not interfaces and sandbox.delegate is None:
+            return (
+                None
+                if not asked
+                else Outcome(what=what, said=f"none of its VFs found{doubt}", complete=False)
+            )
+        receipt = Receipt(
+            attachment=call.attachment,
+            pod=call.pod,
+            netns=call.netns,
+            boot_id=self.boot_id,
+            phase=Phase.ATTACHED,
+            interfaces=interfaces,
+            ipam=sandbox.ipam,
+            ipams=sandbox.ipams,
+            delegate=sandbox.delegate,
+            device_info_file=sandbox.device_info_file,
+        )
+        missing = sorted(names.keys() - {each.ifname for each in interfaces})
+        return Outcome(
+            what=what,
+            said=_said(receipt, missing, alive=netns is not None) + doubt,
+            receipt=receipt,
+            complete=not missing and not doubt,
+        )
+
+    def _asked(self, call: AddCall) -> tuple[dict[int, InterfaceRequest], str]:
+        """The attachment's part of the pod's request, by its places; and why it is not known."""
+        try:
+            wants = wanted(call.annotations, uid=call.pod.uid, node=self.node, policy=self.policy)
+            others = self.ledger.of_container(call.env.container_id)
+            entries = share(
+                wants.request,
+                own=call.conf.own_networks,
+                taken={each.entry for other in others for each in other.interfaces},
+                annotations=call.annotations,
+            )
+            part = wants.part(entries).with_defaults(call.conf.vlan, call.conf.driver)
+        except K8sRdmaError as error:
+            return {}, f"; what it asked for is not known: {error}"
+        return dict(zip(entries, part.request.interfaces, strict=True)), ""
+
+    def _found(
+        self, cached: CachedAttachment, netns: NetnsRef | None, names: Collection[str], hardware: Hardware
+    ) -> dict[str, Found]:
+        """The attachment's VFs by the names that its ADD gave them: what a lease is called as well."""
+        held = self.ledger.holders()
+        free = {
+            vf.pci: (pf, vf) for pf in hardware.pfs for vf in pf.vfs if VfRef(pf.pci, vf.index) not in held
+        }
+        told = {name: each.mac for name, each in interfaces_in_pod(cached.result).items()}
+        found: dict[str, Found] = {}
+
+        def take(ifname: str, pci: PciAddress, mac: str) -> None:
+            if pci in free and ifname not in found and (ifname in names or not names):
+                pf, vf = free.pop(pci)
+                found[ifname] = Found(pf=pf, vf=vf, ifname=ifname, mac=mac)
+
+        for ifname, pci in cached.functions().items():
+            take(ifname, PciAddress(pci), told.get(ifname, ""))
+        if netns is not None:
+            inside = self.kernel.interfaces(netns)
+            by_mac = {mac: name for name, mac in told.items()}
+            for now, pci in self.kernel.located(netns).items():
+                mac = inside[now].mac
+                take(now if now in names else by_mac.get(mac, now), pci, mac)
+        for ifname, mac in told.items():
+            match = _by_mac(mac, free.values())
+            if match is not None:
+                take(ifname, match, mac)
+        return found
+
+
+def _interfaces(
+    found: Mapping[str, Found], names: Mapping[str, int], asked: Mapping[int, InterfaceRequest]
+) -> Iterator[AllocatedInterface]:
+    """In the order of the request; what was not asked for comes after it."""
+    unnumbered = count(max(asked, default=-1) + 1)
+    for ifname, each in sorted(found.items(), key=lambda item: names.get(item[0], len(found) + len(names))):
+        entry = names.get(ifname)
+        wants = None if entry is None else asked[entry]
+        yield rebuilt_interface(each, next(unnumbered) if entry is None else entry, wants)
+
+
+def _by_mac(mac: str, free: Iterable[tuple[PfState, Vf]]) -> PciAddress | None:
+    return next((vf.pci for _, vf in free if mac and mac in (vf.mac, vf.admin_mac)), None)
+
+
+def _said(receipt: Receipt, missing: Collection[str], *, alive: bool) -> str:
+    pod = f"pod {receipt.pod.namespace}/{receipt.pod.name}"
+    vfs = ", ".join(f"{each.ifname}: VF {each.vf.index} of {each.vf.pf}" for each in receipt.interfaces)
+    parts = [f"rebuilt for {pod}: {vfs or 'what its delegate gave'}"]
+    if not alive:
+        parts.append("its sandbox is gone; the agent ends it when it starts")
+    if missing:
+        parts.append(f"VFs of {', '.join(missing)} not found, so their addresses stay leased")
+    return "; ".join(parts)

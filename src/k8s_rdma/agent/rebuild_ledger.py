@@ -1,0 +1,97 @@
+"""`k8s-rdma agent --rebuild-ledger`: the old file aside, a new one in its place."""
+
+from __future__ import annotations
+
+import socket
+import time
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from k8s_rdma.agent.rebuild import Outcome, Rebuild
+from k8s_rdma.agent.run import BOOT_ID, open_kernel
+from k8s_rdma.agent.wanted import Policy
+from k8s_rdma.config import load_key
+from k8s_rdma.core.ids import NodeName
+from k8s_rdma.core.ledger import Ledger
+from k8s_rdma.errors import LedgerError, MalformedError
+from k8s_rdma.linux.netns import Namespaces
+from k8s_rdma.linux.receipts import CorruptLedgerError, Receipts
+from k8s_rdma.wire.cni_cache import decode_cached
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from k8s_rdma.agent.config import AgentConfig
+    from k8s_rdma.wire.cni_cache import CachedAttachment
+
+
+def rebuild_ledger(config: AgentConfig) -> tuple[Outcome, ...]:
+    """Make a new ledger of what kernel and runtime know; what became of each attachment.
+
+    LedgerError when there is nothing to make anew, or an agent runs; then nothing has changed.
+    """
+    _require_no_agent(Path(config.run_dir) / "cni.sock")
+    ledger = Path(config.state_dir) / "ledger.db"
+    _require_spoilt(ledger)
+    namespaces = Namespaces(Path(config.host_root))
+    key = load_key(config.placement_key_file)
+    with closing(open_kernel(config, namespaces, Ledger())) as kernel:
+        rebuild = Rebuild(
+            node=NodeName(config.node),
+            kernel=kernel,
+            namespaces=namespaces,
+            policy=Policy(key=key, strict=config.strict, allow_unplaced=True),
+            boot_id=BOOT_ID.read_text().strip(),
+            cni_path=config.cni_path,
+        )
+        unreadable: list[Outcome] = []
+        found = [namespaces.on_host(cache) for cache in config.cni_cache_dirs]
+        outcomes = (*rebuild.attachments(_cached(found, unreadable)), *rebuild.strays())
+    _replace(ledger, rebuild.ledger)
+    return (*outcomes, *unreadable)
+
+
+def _require_no_agent(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as agent:
+        agent.settimeout(1)
+        with suppress(FileNotFoundError, ConnectionRefusedError):
+            agent.connect(str(path))
+            msg = f"an agent is running: it listens at {path}; stop it first"
+            raise LedgerError(msg)
+
+
+def _require_spoilt(ledger: Path) -> None:
+    """LedgerError unless the file is lost, empty or corrupt; what a newer program wrote is neither."""
+    if not ledger.exists() or not ledger.stat().st_size:
+        return
+    with suppress(CorruptLedgerError), closing(Receipts(ledger)) as receipts:
+        held = len(receipts.load().receipts)
+        msg = f"ledger {ledger}: in order, with {held} attachments; start the agent"
+        raise LedgerError(msg)
+
+
+def _cached(directories: Iterable[Path], unreadable: list[Outcome]) -> Iterator[CachedAttachment]:
+    """The runtime's attachments, the oldest first; files that are none are told of and passed over."""
+    files = [path for directory in directories if directory.is_dir() for path in directory.iterdir()]
+    for path in sorted(files, key=lambda path: path.stat().st_mtime_ns):
+        try:
+            yield decode_cached(path.read_bytes())
+        except (MalformedError, OSError) as error:
+            unreadable.append(Outcome(what=path.name, said=f"cannot be read: {error}", complete=False))
+
+
+def _replace(ledger: Path, rebuilt: Ledger) -> None:
+    """The new file is whole before the old one moves; a crash in between leaves one of them."""
+    draft = ledger.with_name("ledger.db.rebuilt")
+    for suffix in ("", "-wal", "-shm"):
+        draft.with_name(draft.name + suffix).unlink(missing_ok=True)
+    with closing(Receipts(draft)) as receipts:
+        for receipt in rebuilt.receipts.values():
+            receipts.put(receipt)
+    aside = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
+    for suffix in ("-wal", "-shm", ""):
+        old = ledger.with_name(ledger.name + suffix)
+        if old.exists():
+            old.rename(ledger.with_name(f"ledger.db.spoilt-{aside}{suffix}"))
+    draft.rename(ledger)

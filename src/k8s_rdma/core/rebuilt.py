@@ -1,0 +1,104 @@
+"""A lost receipt's interface, made anew of what the kernel shows and of what the pod asks for.
+
+What a VF was before its pod nobody knows any more. It becomes what it would be if it had not been given:
+called after its PF, with the MAC that the PF has for it, and in all else like a free VF of the same PF.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from k8s_rdma.core.allocation import is_free
+from k8s_rdma.core.kernel import PfState, Vf
+from k8s_rdma.core.ledger import AllocatedInterface
+from k8s_rdma.core.options import NO_OPTIONS, VfDriver
+from k8s_rdma.core.rates import Enforce
+from k8s_rdma.core.step import VfConfig, VfHome, VfRef, Vlan
+from k8s_rdma.core.vf_config import present_config
+
+if TYPE_CHECKING:
+    from k8s_rdma.core.request import InterfaceRequest
+
+MAX_NAME = 15
+"""`IFNAMSIZ` without its end."""
+
+_NO_MAC = "00:00:00:00:00:00"
+_DEFAULTS: dict[str, Any] = {
+    "vlan": 0,
+    "qos": 0,
+    "vlan_proto": "N/A",
+    "trust": "OFF",
+    "spoof_check": "ON",
+    "link_state": "Follow",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A VF that a pod has. mac: its netdev's there; empty when it is not known."""
+
+    pf: PfState
+    vf: Vf
+    ifname: str
+    mac: str = ""
+
+
+def rebuilt_interface(found: Found, entry: int, asked: InterfaceRequest | None) -> AllocatedInterface:
+    """The interface of a receipt whose end leaves the VF as it should be.
+
+    entry: its place in the pod's request. asked: that; None when it is not known, and then what is programmed
+        counts as asked for.
+    """
+    pf, vf = found.pf, found.vf
+    like = next(filter(is_free, pf.vfs), replace(vf, **_DEFAULTS))
+    config, previous = _differences(vf, replace(like, index=vf.index))
+    options = asked.options if asked else NO_OPTIONS
+    by_program = vf.driver == VfDriver.VFIO_PCI
+    return AllocatedInterface(
+        vf=VfRef(pf.pci, vf.index),
+        pci=vf.pci,
+        ifname=found.ifname,
+        min_tx_rate_mbps=asked.min_tx_rate_mbps if asked else vf.min_tx_rate_mbps,
+        max_tx_rate_mbps=asked.max_tx_rate_mbps if asked else vf.max_tx_rate_mbps,
+        home=VfHome(name=_name(pf, vf), mac=_mac(found, asked), mtu=like.mtu),
+        set_min_tx_rate_mbps=vf.min_tx_rate_mbps,
+        set_max_tx_rate_mbps=vf.max_tx_rate_mbps,
+        entry=entry,
+        enforce=asked.enforce if asked else Enforce.AUTO,
+        options=replace(options, driver=VfDriver.VFIO_PCI if by_program else VfDriver.KERNEL),
+        config=config,
+        previous=previous,
+        kernel_driver=like.driver if by_program else vf.driver,
+    )
+
+
+def _name(pf: PfState, vf: Vf) -> str:
+    """As systemd names VFs since version 239, and `k8s-rdma init` by default; or after the PCI address."""
+    name = vf.netdev or f"{pf.name}v{vf.index}"
+    return name if len(name) <= MAX_NAME else "vf" + vf.pci.replace(":", "").replace(".", "")
+
+
+def _mac(found: Found, asked: InterfaceRequest | None) -> str:
+    """The PF's, unless that is the pod's own choice or none; then the one that it has."""
+    own_choice = asked is not None and asked.options.mac is not None
+    known = found.vf.admin_mac not in ("", _NO_MAC) and not own_choice
+    return (found.vf.admin_mac if known else found.mac) or found.vf.mac
+
+
+def _differences(vf: Vf, like: Vf) -> tuple[VfConfig | None, VfConfig | None]:
+    """What the PF has for a VF and would not have for one that is free, and what it would have instead."""
+    every = VfConfig(index=vf.index, vlan=Vlan(0), trust=False, spoof_check=False)
+    now, before = present_config(vf, every), present_config(like, every)
+    differ = {
+        name: (getattr(now, name), getattr(before, name))
+        for name in ("vlan", "trust", "spoof_check")
+        if getattr(now, name) != getattr(before, name)
+    }
+    if not differ:
+        return None, None
+    nothing = VfConfig(index=vf.index)
+    return (
+        replace(nothing, **{name: was for name, (was, _) in differ.items()}),
+        replace(nothing, **{name: then for name, (_, then) in differ.items()}),
+    )

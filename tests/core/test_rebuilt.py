@@ -1,0 +1,82 @@
+"""What a lost receipt's interface is taken to be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from factories import PF0, pf_state, vf
+from k8s_rdma.core.options import InterfaceOptions, VfDriver
+from k8s_rdma.core.rebuilt import Found, rebuilt_interface
+from k8s_rdma.core.request import InterfaceRequest
+from k8s_rdma.core.step import VfConfig, VfHome, VfRate, Vlan
+
+if TYPE_CHECKING:
+    from k8s_rdma.core.ledger import AllocatedInterface
+
+AWAY = vf(PF0, 3, netdev=None, mac="00:00:00:00:00:00", driver="mlx5_core")
+
+
+def rebuilt(away: object = AWAY, asked: InterfaceRequest | None = None, **pf: object) -> AllocatedInterface:
+    free = [vf(PF0, index, mtu=9000, trust="ON", spoof_check="ON", driver="mlx5_core") for index in range(3)]
+    state = replace(pf_state(PF0), **{"name": "enp3s0f0", "vfs": (*free, away)} | pf)
+    found = Found(pf=state, vf=away, ifname="rdma0", mac="0a:00:00:00:00:99")
+    return rebuilt_interface(found, 2, asked)
+
+
+def test_vf_is_called_after_its_pf_and_like_its_free_neighbours_at_home() -> None:
+    made = rebuilt()
+    assert made.home == VfHome(name="enp3s0f0v3", mac="0a:00:00:00:00:99", mtu=9000)
+    assert (made.vf.index, made.pci, made.ifname, made.entry) == (3, AWAY.pci, "rdma0", 2)
+
+
+def test_vf_whose_pf_has_too_long_a_name_is_called_after_its_pci_address() -> None:
+    assert rebuilt(name="enp130s0f0np00").home.name == "vf" + "".join(filter(str.isalnum, AWAY.pci))
+
+
+@pytest.mark.parametrize(
+    ("admin", "options", "mac"),
+    [
+        ("0a:00:00:00:00:03", InterfaceOptions(), "0a:00:00:00:00:03"),
+        ("00:00:00:00:00:00", InterfaceOptions(), "0a:00:00:00:00:99"),
+        ("0a:00:00:00:00:99", InterfaceOptions(mac="0a:00:00:00:00:99"), "0a:00:00:00:00:99"),
+    ],
+)
+def test_vf_has_the_mac_of_its_pf_at_home_where_that_is_one(
+    admin: str, options: InterfaceOptions, mac: str
+) -> None:
+    assert rebuilt(replace(AWAY, admin_mac=admin), InterfaceRequest(options=options)).home.mac == mac
+
+
+def test_settings_that_free_neighbours_do_not_have_are_taken_back() -> None:
+    tuned = replace(AWAY, vlan=7, qos=2, vlan_proto="802.1Q", trust="OFF", spoof_check="ON")
+    made = rebuilt(tuned)
+    assert made.config == VfConfig(index=3, vlan=Vlan(7, 2), trust=False)
+    assert made.previous == VfConfig(index=3, vlan=Vlan(0), trust=True)
+
+
+def test_settings_are_taken_back_to_those_of_new_vfs_where_no_neighbour_is_free() -> None:
+    tuned = replace(AWAY, vlan=7, qos=2, vlan_proto="802.1Q", trust="ON", spoof_check="ON")
+    made = rebuilt(tuned, vfs=(tuned,))
+    assert made.previous == VfConfig(index=3, vlan=Vlan(0), trust=False)
+    assert made.config is not None
+
+
+def test_rates_are_those_programmed_and_what_was_asked_for_counts_where_it_is_known() -> None:
+    rated = replace(AWAY, min_tx_rate_mbps=200, max_tx_rate_mbps=400)
+    assert rebuilt(rated).placed().min_tx_rate_mbps == 200
+    made = rebuilt(rated, InterfaceRequest(min_tx_rate_mbps=150, max_tx_rate_mbps=350))
+    assert (made.min_tx_rate_mbps, made.max_tx_rate_mbps) == (150, 350)
+    assert made.rate() == VfRate(3, 200, 400)
+
+
+@pytest.mark.parametrize(
+    "asked", [None, InterfaceRequest(options=InterfaceOptions(driver=VfDriver.VFIO_PCI))], ids=repr
+)
+def test_function_that_a_program_has_goes_back_to_the_driver_of_its_neighbours(
+    asked: InterfaceRequest | None,
+) -> None:
+    made = rebuilt(replace(AWAY, driver="vfio-pci"), asked)
+    assert (made.kernel_driver, made.is_netdev) == ("mlx5_core", False)

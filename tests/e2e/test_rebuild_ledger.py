@@ -1,0 +1,175 @@
+"""A ledger that is corrupt or lost, made anew of what the kernel and the runtime know."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from e2e.node import Node, pod
+from e2e.processes import ANNOTATIONS
+from k8s_rdma.sim.cluster.network_namespace import remove_namespace_at
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from k8s_rdma.sim.cluster.cni_runtime import CniRuntime
+    from k8s_rdma.sim.cluster.sandbox import Sandbox
+
+
+def settings(node: Node) -> dict[str, object]:
+    paths = {"cniCacheDirs": [str(cache(node))], "cniPath": ":".join(map(str, node.cni_path))}
+    return node.document() | paths
+
+
+def cache(node: Node) -> Path:
+    return node.directory / "cni" / "results"
+
+
+def keep(node: Node, runtime: CniRuntime, sandbox: Sandbox) -> None:
+    """What libcni keeps of an attachment, as the runtime here keeps nothing."""
+    conflist = runtime.conflist.read_bytes()
+    name = json.loads(conflist)["name"]
+    document = {
+        "kind": "cniCacheV1",
+        "containerId": sandbox.container_id,
+        "config": base64.b64encode(conflist).decode(),
+        "ifName": "eth0",
+        "networkName": name,
+        "netns": sandbox.netns,
+        "cniArgs": [
+            ["IgnoreUnknown", "1"],
+            ["K8S_POD_NAMESPACE", sandbox.pod.namespace],
+            ["K8S_POD_NAME", sandbox.pod.name],
+            ["K8S_POD_UID", sandbox.pod.uid],
+        ],
+        "capabilityArgs": {ANNOTATIONS: dict(sandbox.pod.annotations)},
+        "result": sandbox.result,
+    }
+    cache(node).mkdir(parents=True, exist_ok=True)
+    (cache(node) / f"{name}-{sandbox.container_id}-eth0").write_text(json.dumps(document))
+
+
+def rebuild(node: Node) -> subprocess.CompletedProcess[str]:
+    config = node.config("agent", settings(node))
+    command = [sys.executable, "-m", "k8s_rdma", "agent", "--rebuild-ledger", "--config", str(config)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+def spoilt(node: Node, spoil: Callable[[Path], None]) -> None:
+    """The file, and what beside it SQLite could restore it from."""
+    ledger = node.directory / "state" / "ledger.db"
+    for beside in ledger.parent.glob("ledger.db-*"):
+        beside.unlink()
+    spoil(ledger)
+
+
+def corrupt(ledger: Path) -> None:
+    ledger.write_bytes(b"what a broken disk leaves of it" * 1000)
+
+
+def lost(ledger: Path) -> None:
+    ledger.unlink()
+
+
+def emptied(ledger: Path) -> None:
+    ledger.write_bytes(b"")
+
+
+def inside(node: Node, sandbox: Sandbox) -> list[dict[str, object]]:
+    return node.ip("address", "show", "scope", "global", netns=sandbox.netns)
+
+
+def held(node: Node) -> dict[str, object]:
+    return {
+        each.container_id: (
+            each.pod,
+            [(it.ifname, it.pf, it.vf, it.min_tx_rate, it.max_tx_rate) for it in each.interfaces],
+        )
+        for each in node.try_report().allocations
+    }
+
+
+@pytest.mark.parametrize("spoil", [corrupt, lost, emptied])
+@pytest.mark.parametrize("chained", [False, True])
+def test_node_goes_on_with_a_rebuilt_ledger(node: Node, chained: bool, spoil: Callable[[Path], None]) -> None:
+    async def scenario() -> None:
+        runtime = node.runtime(chained=chained)
+        pods = [
+            pod("p", {"min_tx_rate": 100, "max_tx_rate": 200}, {"mtu": 1400, "trust": True}),
+            pod("q", {"min_tx_rate": 50}),
+        ]
+        sandboxes = [await runtime.add(each) for each in pods]
+        for each in sandboxes:
+            keep(node, runtime, each)
+        before = held(node), node.kernel_state(), [inside(node, each) for each in sandboxes]
+        node.kill_agent()
+        spoilt(node, spoil)
+        refused = node.start("agent", node.config("agent", node.document()))
+        assert refused.wait(node.deadline_s) == 1
+        assert "k8s-rdma agent --rebuild-ledger" in (node.directory / "agent.log").read_text()
+        done = rebuild(node)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "2 attachments rebuilt" in done.stdout
+        (node.directory / "agent.log").unlink()
+        node.start_agent()
+        assert (held(node), node.kernel_state(), [inside(node, each) for each in sandboxes]) == before
+        for each in sandboxes:
+            await runtime.delete(each)
+
+    asyncio.run(scenario())
+    assert node.leftovers() == {}
+
+
+def test_what_a_pod_had_whose_sandbox_is_gone_comes_back_after_the_rebuild(node: Node) -> None:
+    async def scenario() -> None:
+        runtime = node.runtime(chained=False)
+        sandbox = await runtime.add(pod("p", {"min_tx_rate": 100}, {}))
+        keep(node, runtime, sandbox)
+        node.kill_agent()
+        remove_namespace_at(Path(sandbox.netns))
+        spoilt(node, corrupt)
+        done = rebuild(node)
+        assert "its sandbox is gone" in done.stdout, done.stdout + done.stderr
+        node.start_agent()
+
+    asyncio.run(scenario())
+    assert node.leftovers() == {}
+
+
+def test_what_cannot_be_rebuilt_is_told_and_stays_foreign(node: Node) -> None:
+    async def scenario() -> None:
+        runtime = node.runtime(chained=False)
+        sandbox = await runtime.add(pod("p", {"min_tx_rate": 100}))
+        node.kill_agent()
+        spoilt(node, corrupt)
+        (cache(node)).mkdir(parents=True)
+        (cache(node) / "net-x-eth0").write_text("{")
+        done = rebuild(node)
+        assert done.returncode == 1
+        assert "of no attachment that is known" in done.stdout
+        assert "net-x-eth0" in done.stdout
+        assert "0 attachments rebuilt" in done.stdout
+        node.start_agent()
+        [foreign] = [vf for pf in node.try_report().pfs for vf in pf.foreign]
+        assert "another network namespace" in foreign.why
+        remove_namespace_at(Path(sandbox.netns))
+
+    asyncio.run(scenario())
+
+
+def test_ledger_is_not_rebuilt_while_an_agent_runs_or_when_it_is_in_order(node: Node) -> None:
+    done = rebuild(node)
+    assert done.returncode == 1
+    assert "an agent is running" in done.stderr
+    node.kill_agent()
+    done = rebuild(node)
+    assert done.returncode == 1
+    assert "in order, with 0 attachments; start the agent" in done.stderr
+    assert not list((node.directory / "state").glob("*spoilt*"))
