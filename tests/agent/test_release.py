@@ -10,6 +10,8 @@ import pytest
 from agent.machine import Machine, asks, call
 from factories import PF0
 from k8s_rdma.agent.release import spare_name
+from k8s_rdma.core.ledger import Phase
+from k8s_rdma.errors import K8sRdmaError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,6 +46,29 @@ def test_vf_whose_name_was_taken_comes_home_under_its_spare_name(machine: Machin
                 again = (await verbs.add(call("ADD"), netns, machine.stdin(asks({}, {})))).receipt
                 assert again.interfaces[0].home.name == spare_name(lost.pci)
                 await verbs.delete(call("DEL"), "net")
+
+    asyncio.run(scenario())
+
+
+def test_collection_succeeds_and_the_receipt_stays_when_only_rates_could_not_be_undone(
+    machine: Machine,
+) -> None:
+    async def scenario() -> None:
+        with machine.running() as (node, verbs):
+            netns = machine.hardware.create_namespace()
+            await verbs.add(call("ADD"), netns, machine.stdin(asks({"min_tx_rate": 5})))
+            machine.kernel.fail(at=1)
+            stdin = machine.stdin(None, **{"cni.dev/valid-attachments": []})
+            await verbs.collect(call("GC"), stdin)
+            assert machine.hardware.interface("f0v0") is not None
+            assert [left.phase for left in node.ledger.receipts.values()] == [Phase.RELEASING]
+            await verbs.collect(call("GC"), stdin)
+            assert not node.ledger.receipts
+            assert machine.is_pristine()
+            await verbs.add(call("ADD"), netns, machine.stdin(asks({"min_tx_rate": 5})))
+            machine.kernel.fail(at=0)
+            with pytest.raises(K8sRdmaError, match="not undone"):
+                await verbs.collect(call("GC"), stdin)
 
     asyncio.run(scenario())
 

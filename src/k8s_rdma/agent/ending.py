@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.wire.plugin_config import network_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from k8s_rdma.agent.called_plugins import CalledPlugins
     from k8s_rdma.agent.means import Means
@@ -46,15 +47,13 @@ class Ending:
             receipt = self._node.ledger.receipts.get(attachment)
             if receipt is None:
                 return
-            try:
+            with _rates_may_stay():
                 await self.end(receipt)
-            except RatesLeftError as error:
-                _log.warning("rates_left", error=str(error), details=error.details)
 
     async def collect(self, conf: NetConf, plugins: CalledPlugins) -> None:
         """GC: end every attachment of this network that the runtime does not hold valid; leases likewise.
 
-        Without a list nothing is known to be over.
+        Without a list nothing is known to be over. Rates may stay, as with DEL.
         """
         if conf.kept is None:
             return
@@ -64,7 +63,8 @@ class Ending:
             if receipt.network != conf.name or attachment in valid or receipt.phase is Phase.PREPARED:
                 continue
             try:
-                await self.end_if(attachment, lambda held: held.phase is not Phase.PREPARED)
+                with _rates_may_stay():
+                    await self.end_if(attachment, lambda held: held.phase is not Phase.PREPARED)
             except K8sRdmaError as error:
                 problems.append(error)
         try:
@@ -160,6 +160,14 @@ class Ending:
             await self._delegate.collect(
                 plugins.delegate, sorted((each.container, each.ifname) for each in theirs)
             )
+
+
+@contextmanager
+def _rates_may_stay() -> Iterator[None]:
+    try:
+        yield
+    except RatesLeftError as error:
+        _log.warning("rates_left", error=str(error), details=error.details)
 
 
 def together(problems: Sequence[K8sRdmaError]) -> K8sRdmaError:
