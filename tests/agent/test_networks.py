@@ -58,6 +58,35 @@ def test_attachments_of_a_pod_give_their_shares_and_end_one_by_one(machine: Mach
     assert [receipt.attachment.ifname for receipt in cluster.given] == ["net1", "net2"]
 
 
+def test_new_sandbox_takes_over_from_all_attachments_of_the_old_one(machine: Machine) -> None:
+    """Once that is gone; while it is there, the runtime is told to try again."""
+    machine.cluster = KnowingCluster(
+        requests({"min_tx_rate": 60_000}, {"network": "fabric-b", "min_tx_rate": 70_000}) | MULTUS
+    )
+    a, b = (conf("1.0.0") | {"name": f"fabric-{letter}"} for letter in "ab")
+
+    async def attached(runtime: Runtime, container: str) -> list[int]:
+        answers = [
+            await runtime.ask("ADD", network, container, ifname=ifname)
+            for network, ifname in ((a, "net1"), (b, "net2"))
+        ]
+        return [answer.document.get("code", 0) for answer in answers]
+
+    async def scenario(runtime: Runtime) -> None:
+        assert await attached(runtime, "old") == [0, 0]
+        assert await attached(runtime, "new") == [11, 11]
+        machine.hardware.destroy_namespace(machine.sandboxes[machine.sandbox("old")])
+        assert await attached(runtime, "new") == [0, 0]
+        held = runtime.node.ledger.receipts
+        assert {(key.container, key.ifname) for key in held} == {("new", "net1"), ("new", "net2")}
+        assert machine.markers() == {"new"}
+        for network, ifname in ((a, "net1"), (b, "net2")):
+            assert (await runtime.ask("DEL", network, "old", ifname=ifname)).exit_status == 0
+        assert runtime.inside("new") == {"net1", "net2"}
+
+    in_turn(machine, scenario)
+
+
 def test_placement_of_a_pod_is_carried_out_by_all_of_its_attachments(machine: Machine) -> None:
     promised = (
         PlacedInterface(pf=PF1, min_tx_rate_mbps=10),

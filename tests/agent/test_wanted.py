@@ -3,8 +3,9 @@ from __future__ import annotations
 import pytest
 
 from factories import PF0
-from k8s_rdma.agent.wanted import Policy, wanted
+from k8s_rdma.agent.wanted import Policy, Wanted, wanted
 from k8s_rdma.core.ids import NodeName, PodUid
+from k8s_rdma.core.options import InterfaceOptions, VfDriver
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
@@ -76,3 +77,34 @@ def test_wanted_needs_a_placement_where_placements_are_signed(key, policy, refus
         read(asked, key, **policy)
     assert caught.value.reason is Reason.STALE_PLACEMENT
     assert not read({}, key, **policy).request
+
+
+def test_part_is_of_request_and_placement_alike() -> None:
+    both = Wanted(
+        request=Request(tuple(InterfaceRequest(min_tx_rate_mbps=rate) for rate in (1, 2, 3))),
+        promised=Placement(
+            node=NodeName("w1"),
+            interfaces=tuple(PlacedInterface(pf=PF0, min_tx_rate_mbps=rate) for rate in (1, 2, 3)),
+        ),
+    )
+    part = both.part((2, 0))
+    assert [each.min_tx_rate_mbps for each in part.request.interfaces] == [3, 1]
+    assert [each.min_tx_rate_mbps for each in part.promised.interfaces] == [3, 1]
+    assert both.part(()).promised is None
+    assert not both.part(()).request
+
+
+def test_defaults_are_of_those_that_name_no_vlan_and_the_driver_of_all() -> None:
+    asked = (InterfaceOptions(), InterfaceOptions(vlan=9), InterfaceOptions(vlan=0))
+    both = Wanted(
+        request=Request(tuple(InterfaceRequest(options=options) for options in asked)),
+        promised=Placement(
+            node=NodeName("w1"),
+            interfaces=tuple(PlacedInterface(pf=PF0, options=options) for options in asked),
+        ),
+    )
+    assert both.with_defaults(0, VfDriver.KERNEL) is both
+    found = both.with_defaults(7, VfDriver.VFIO_PCI)
+    for interfaces in (found.request.interfaces, found.promised.interfaces):
+        assert [each.options.vlan for each in interfaces] == [7, 9, 0]
+        assert {each.options.driver for each in interfaces} == {VfDriver.VFIO_PCI}
