@@ -87,9 +87,10 @@ def _wait_for_answers(milliseconds: int, link: Link, rtnl: Rtnl) -> None:
 def announce(addresses: Mapping[str, Collection[str]], namespace: int) -> None:
     """Tell an interface's network which addresses (CIDR form) are on it; what is not there is passed over."""
     with Rtnl(namespace) as rtnl:
-        links = [link for link in map(rtnl.link, addresses) if link is not None]
+        links = [link for link in rtnl.links() if link.name in addresses]
         for link in links:
-            _wait_for_answers(USUAL_ANSWER_MS, link, rtnl)
+            if any(":" in address for address in addresses[link.name]):
+                _wait_for_answers(USUAL_ANSWER_MS, link, rtnl)
         send_announcements({link: addresses[link.name] for link in links}, rtnl, namespace)
 
 
