@@ -43,6 +43,11 @@ def other_mtu(machine: Machine, receipt: Receipt) -> str:
     return "interface rdma0 has MTU 900, was given 1500"
 
 
+def shared_address(machine: Machine, receipt: Receipt) -> str:
+    machine.hardware.device(receipt.netns, "rdma0").duplicates = frozenset({"10.1.0.0/24"})
+    return "interface rdma0 has 10.1.0.0/24, and so has another station there"
+
+
 def other_address(machine: Machine, receipt: Receipt) -> str:
     machine.hardware.use_interface("rdma0", receipt.netns, "10.1.0.77/24")
     return "interface rdma0 has lost 10.1.0.0/24"
@@ -72,7 +77,9 @@ def mac_of(receipt: Receipt) -> str:
 
 
 @pytest.mark.parametrize("version", SINCE_CHECK)
-@pytest.mark.parametrize("alter", [renamed, other_mac, other_mtu, other_address, down, other_rates, no_vf])
+@pytest.mark.parametrize(
+    "alter", [renamed, other_mac, other_mtu, other_address, shared_address, down, other_rates, no_vf]
+)
 def test_what_was_altered_is_named(
     machine: Machine, ipam: ScriptedPlugin, alter: Callable[[Machine, Receipt], str], version: str
 ) -> None:

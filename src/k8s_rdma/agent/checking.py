@@ -112,9 +112,11 @@ def _wrong_in_pod(
         mtu = interface.options.mtu or interface.home.mtu
         if now.mtu != mtu:
             yield f"interface {name} has MTU {now.mtu}, was given {mtu}"
-        missing = told[name].addresses - now.addresses if name in told else frozenset()
-        if missing:
+        given = told[name].addresses if name in told else frozenset()
+        if missing := given - now.addresses:
             yield f"interface {name} has lost {', '.join(sorted(missing))}"
+        if shared := given & now.duplicates:
+            yield f"interface {name} has {', '.join(sorted(shared))}, and so has another station there"
 
 
 def _wrong_on_pf(receipt: Receipt, hardware: Hardware) -> Iterator[str]:
