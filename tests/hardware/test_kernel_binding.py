@@ -166,19 +166,52 @@ def test_soft_rdma_device_on_the_netdev_goes_with_it_and_is_not_waited_for(lab, 
     assert home_of(lab, step.vf) == step.home
 
 
+class LateRdma(VfRdma):
+    """Of a card whose functions have an RDMA device, and get one some looks after their driver."""
+
+    looks, after = 0, 0
+
+    def names(self, pci):
+        self.looks += 1
+        return {"mlx5_9"} if self.looks == 1 or self.looks > self.after else set()
+
+
 @pytest.fixture
-def binding():
+def make_binding():
     with NetlinkQueries() as queries:
         namespace, sysfs = current_namespace(), Sysfs()
+
+        def make(kind=VfRdma, **options):
+            rdma = kind(queries=queries, sysfs=sysfs, host=namespace)
+            places = VfPlaces(Host(queries.rtnl, namespace), sysfs)
+            return rdma, VfBinding(rtnl=queries.rtnl, sysfs=sysfs, places=places, rdma=rdma, **options)
+
         try:
-            yield VfBinding(
-                rtnl=queries.rtnl,
-                sysfs=sysfs,
-                places=VfPlaces(Host(queries.rtnl, namespace), sysfs),
-                rdma=VfRdma(queries=queries, sysfs=sysfs, host=namespace),
-            )
+            yield make
         finally:
             os.close(namespace)
+
+
+@pytest.fixture
+def binding(make_binding):
+    return make_binding()[1]
+
+
+def test_rdma_device_that_a_vf_had_is_waited_for_after_its_netdev(lab, make_binding):
+    vf = VfRef(lab.pcis[0], 1)
+    rdma, binding = make_binding(LateRdma)
+    rdma.after, home = 20, home_of(lab, vf)
+    binding.take_guid(vf, "ff:ff:ff", home)
+    assert rdma.looks == rdma.after + 1
+    assert home_of(lab, vf) == home
+
+
+def test_rdma_device_that_does_not_come_back_is_an_error(lab, make_binding):
+    vf = VfRef(lab.pcis[0], 1)
+    rdma, binding = make_binding(LateRdma, timeout_s=1.0)
+    rdma.after, home = 10_000, home_of(lab, vf)
+    with pytest.raises(KernelError, match=r"igbvf made no RDMA device in 1 s"):
+        binding.take_guid(vf, "ff:ff:ff", home)
 
 
 def test_driver_is_bound_anew_for_an_address_that_it_has_not_and_the_netdev_is_as_at_home(lab, binding):
