@@ -284,6 +284,23 @@ def test_add_is_refused_when_the_attachment_exists(machine: Machine) -> None:
     run(scenario)
 
 
+def test_add_is_refused_when_the_attachment_exists_for_another_pod(machine: Machine) -> None:
+    """No runtime gives a container to two pods; if one did, the first one's VFs must not be forgotten."""
+
+    async def scenario() -> None:
+        with machine.running() as (node, verbs):
+            netns = machine.hardware.create_namespace()
+            await verbs.add(call("ADD"), netns, machine.stdin(asks({})))
+            before = node.ledger
+            named = machine.stdin(asks({}), if0name="x0")
+            with pytest.raises(K8sRdmaError) as caught:
+                await verbs.add(call("ADD", uid="another"), netns, named)
+            assert caught.value.reason is Reason.ALREADY_ATTACHED
+            assert node.ledger is before
+
+    run(scenario)
+
+
 def test_add_is_refused_with_the_numbers_when_the_node_is_full(machine: Machine) -> None:
     async def scenario() -> None:
         with machine.running() as (node, verbs):
