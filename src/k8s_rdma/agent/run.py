@@ -33,12 +33,10 @@ from k8s_rdma.agent.worker import Worker
 from k8s_rdma.config import load_key
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.errors import KernelError, LedgerError, Reason
-from k8s_rdma.linux.kernel import SriovKernel
 from k8s_rdma.linux.netns import Namespaces
 from k8s_rdma.linux.receipts import REBUILD, Receipts
 from k8s_rdma.linux.vf.vfio import vfio_group
 from k8s_rdma.signals import stop_on_signals
-from k8s_rdma.sim.virtual.kernel import VirtualSriov
 from k8s_rdma.wire.adopt import is_adopt
 
 if TYPE_CHECKING:
@@ -153,9 +151,16 @@ def _markers(config: AgentConfig) -> Markers:
 
 
 def open_kernel(config: AgentConfig, namespaces: Namespaces, ledger: Ledger) -> Kernel:
-    """The kernel of the configuration, and PFs that it leaves out but whose VFs pods have."""
+    """The kernel of the configuration, and PFs that it leaves out but whose VFs pods have.
+
+    The other one is not loaded: each takes 1 to 2 MiB.
+    """
     if config.kernel == "virtual":
+        from k8s_rdma.sim.virtual.kernel import VirtualSriov  # noqa: PLC0415
+
         return VirtualSriov(namespaces)
+    from k8s_rdma.linux.kernel import SriovKernel  # noqa: PLC0415
+
     held = frozenset(vf.pf for vf in ledger.holders())
     return SriovKernel(namespaces, replace(config.hardware.to_core(), held=held))
 

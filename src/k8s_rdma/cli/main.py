@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from k8s_rdma import __version__
+from k8s_rdma.cli.plain_structlog import load_structlog
 from k8s_rdma.errors import K8sRdmaError
 
 app = typer.Typer(
@@ -57,6 +58,7 @@ def agent(
     """Own the node's virtual functions: allocate, program, move, release."""
     if context.invoked_subcommand is not None:
         return
+    load_structlog()
     from k8s_rdma.agent.config import AgentConfig
     from k8s_rdma.config import load_config
 
@@ -122,6 +124,7 @@ def server(
     node: Annotated[str | None, typer.Option(help="The node's name in Kubernetes.")] = None,
 ) -> None:
     """Show the node's functions and allocations as read-only REST (:54005)."""
+    load_structlog()
     from k8s_rdma.config import load_config
     from k8s_rdma.server.config import ServerConfig
     from k8s_rdma.server.run import run
@@ -132,6 +135,7 @@ def server(
 @app.command()
 def extender(config: ConfigFile = None) -> None:
     """Tell kube-scheduler where pods fit, and bind them (:8888)."""
+    load_structlog()
     from k8s_rdma.config import load_config
     from k8s_rdma.extender.config import ExtenderConfig
     from k8s_rdma.extender.run import run
