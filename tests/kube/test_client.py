@@ -196,6 +196,26 @@ async def test_follow_pods_ends_with_an_error_when_the_watch_falls_silent(answer
             await anext(events)
 
 
+async def test_follow_pods_does_not_storm_an_api_server_that_ends_every_watch_at_once(answering):
+    pod = {"metadata": {"name": "p1", "uid": "u", "resourceVersion": "8"}}
+    listing = {"metadata": {"resourceVersion": "7"}, "items": []}
+    change = json.dumps({"type": "ADDED", "object": pod}).encode()
+    watches = []
+
+    async def handle(request):
+        if "watch" not in request.query:
+            return Response(status=200, body=json.dumps(listing).encode())
+        watches.append(request)
+        return Response(status=200, body=change + b"\n" if len(watches) == 4 else b"")
+
+    async with answering(handle, silence_s=1.0) as client, aclosing(client.follow_pods()) as events:
+        assert await anext(events) == Listed(())
+        assert (await anext(events)).item.uid == "u"
+        with pytest.raises(ApiUncertainError, match="watch pods"):
+            await anext(events)
+    assert 4 < len(watches) < 10
+
+
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../../nodes/w1", "a%2Fb", "a?b", "a#b"])
 async def test_name_that_would_lead_to_another_path_is_refused(answering, name):
     asked = []

@@ -42,6 +42,11 @@ if TYPE_CHECKING:
 SILENCE_S = 600.0
 """Nodes alone make a change every five minutes, by their status."""
 
+FIRST_PAUSE_S = 0.05
+LAST_PAUSE_S = 5.0
+STEADY_S = 10.0
+"""A watch that began so long ago was a good one: the next one may begin at once."""
+
 _PAGE = 500
 """Objects a list call returns at once, as kubectl does; bounds the memory that a list takes."""
 
@@ -68,6 +73,7 @@ def connect(
     try:
         config = _configuration(kubeconfig, in_cluster=in_cluster)
         client = AsyncClient(config, timeout=httpx2.Timeout(timeout_s))
+        client._client._client.event_hooks["request"].append(_Pace().begin)  # no other way in
     except (ConfigError, OSError, yaml.YAMLError, msgspec.MsgspecError, *_NOT_A_KUBECONFIG) as error:
         msg = f"{kubeconfig or 'in-cluster or default kubeconfig'}: no usable kubeconfig: {error}"
         raise MalformedError(msg) from error
@@ -78,6 +84,27 @@ def _configuration(kubeconfig: str | None, *, in_cluster: bool) -> KubeConfig:
     if kubeconfig:
         return KubeConfig.from_file(kubeconfig)
     return KubeConfig.from_service_account() if in_cluster else KubeConfig.from_env()
+
+
+class _Pace:
+    """Lets watches begin ever more slowly that end as soon as they began.
+
+    lightkube begins the next one without a pause, hundreds in a second where an API server that is going
+    down, or a proxy before it, ends them all at once.
+    """
+
+    def __init__(self) -> None:
+        self._begun: dict[str, tuple[float, float]] = {}
+
+    async def begin(self, request: httpx2.Request) -> None:
+        """Wait, if it is a watch, for as long as is due."""
+        if "watch" not in request.url.params:
+            return
+        now = asyncio.get_running_loop().time()
+        last, pause_s = self._begun.get(request.url.path, (float("-inf"), 0.0))
+        pause_s = min(max(2 * pause_s, FIRST_PAUSE_S), LAST_PAUSE_S) if now - last < STEADY_S else 0.0
+        self._begun[request.url.path] = now + pause_s, pause_s
+        await asyncio.sleep(pause_s)
 
 
 class Client:
