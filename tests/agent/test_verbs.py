@@ -791,7 +791,9 @@ def test_add_uses_what_can_be_seen_and_is_told_to_try_again_when_that_is_too_lit
                 )
                 assert given.receipt.interfaces[0].vf.pf == PF1
             with pytest.raises(K8sRdmaError, match="not everything could be looked at: PF f0") as caught:
-                await verbs.add(call("ADD"), machine.hardware.create_namespace(), machine.stdin(asks({})))
+                await verbs.add(
+                    call("ADD", "one-more"), machine.hardware.create_namespace(), machine.stdin(asks({}))
+                )
             assert STATUS[caught.value.reason].cni == TRY_AGAIN_LATER
 
     run(scenario)
