@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -160,7 +160,7 @@ class Attaching:
     async def _claim(self, call: AddCall, sandbox: Sandbox, part: Wanted) -> Receipt:
         """Choose, and record it on disk, in place of what the pod held in sandboxes that are gone."""
         async with AsyncExitStack() as turns:
-            inherited = await self._predecessors.end(sandbox, turns)
+            inherited = await self._predecessors.end(sandbox, turns, call.plugins)
             _require_waiting(call)
             self._node.claims = self._cluster.claims()
             receipt = await self._worker.run(
@@ -171,13 +171,15 @@ class Attaching:
         return receipt
 
     async def _attach(self, call: AddCall, receipt: Receipt, part: Wanted) -> Given:
+        answered: set[str] = set()
         try:
             await self._claimed()
             before = bytes(call.conf.prev_result)
             if receipt.delegate is not None:
                 before = await self._delegate.add(receipt.delegate, target_of(receipt))
+                answered.add(receipt.attachment.ifname)
             await self._worker.run(self._node.give, receipt)
-            addresses = await self._ipam.add(receipt)
+            addresses = await self._ipam.add(receipt, answered)
             interfaces = result_interfaces(receipt, addresses)
             result = encode_result(interfaces, call.conf.cni_version, before)
             receipt = await self._worker.run(self._node.attach, receipt, addressing(addresses))
@@ -186,8 +188,10 @@ class Attaching:
             await self._worker.run(self._devices.write, receipt)
             _require_waiting(call)
         except BaseException as failure:
+            asked = (receipt.attachment.ifname, *(interface.ifname for interface in receipt.interfaces))
+            unanswered = tuple(name for name in asked if name not in answered)
             try:
-                await self._ending.end(receipt)
+                await self._ending.end(replace(receipt, unanswered=unanswered))
             except K8sRdmaError as error:
                 failure.add_note(f"taking it back failed as well: {error}; {error.details}")
             raise

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.ledger import DelegatedPlugin
+from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.wire.json import shown
-from k8s_rdma.wire.netconf import decode_fields, plugin_type
+from k8s_rdma.wire.netconf import decode_fields, decode_netconf, plugin_type
 from k8s_rdma.wire.netconf_keys import refuse
 from k8s_rdma.wire.plugin_config import delegate_config, ipam_config, ipam_network
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     import msgspec
 
     from k8s_rdma.wire.cni_environment import CniEnvironment
@@ -30,6 +33,38 @@ class CalledPlugins:
     def all_ipams(self) -> tuple[DelegatedPlugin, ...]:
         """What gives addresses in any of the networks."""
         return tuple(each for each in (self.ipam, *dict(self.ipams).values()) if each)
+
+    def ipam_in(self, network: str) -> DelegatedPlugin | None:
+        """What gives addresses to an interface that names this network, or none by an empty name."""
+        return dict(self.ipams).get(network, self.ipam)
+
+
+def plugins_of_now(stdin: bytes, call: CniEnvironment) -> CalledPlugins | None:
+    """Those of a DEL's configuration; None where that cannot be read, on which no DEL may depend."""
+    try:
+        conf = decode_netconf(stdin, strict=False)
+        return called_plugins(stdin, conf, call, beside_others=conf.chained)
+    except MalformedError:
+        return None
+
+
+async def delete_by(
+    recorded: DelegatedPlugin,
+    now: DelegatedPlugin | None,
+    delete: Callable[[DelegatedPlugin], Awaitable[None]],
+) -> None:
+    """DEL by the recorded configuration; where that fails, by another one of now.
+
+    now: the recorded one itself where something may be held by it; None where there is nothing to call.
+    """
+    try:
+        await delete(recorded)
+    except K8sRdmaError:
+        other = now and replace(now, cni_args=recorded.cni_args)
+        if other == recorded:
+            raise
+        if other is not None:
+            await delete(other)
 
 
 def called_plugins(

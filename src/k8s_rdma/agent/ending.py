@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from k8s_rdma.agent.called_plugins import delete_by
 from k8s_rdma.agent.plugins import target_of
 from k8s_rdma.agent.release import RatesLeftError
 from k8s_rdma.core.ledger import Attachment, Phase
@@ -26,7 +27,10 @@ _log = structlog.get_logger()
 
 
 class Ending:
-    """Ends attachments by what their receipts say, never by a configuration of now."""
+    """Ends attachments by what their receipts say, not by a configuration of now.
+
+    now: what a call's configuration names; tried for what another plugin failed to give and fails to end.
+    """
 
     def __init__(self, means: Means) -> None:
         """Callers of `give_back` and `end` have their containers' turns."""
@@ -37,7 +41,7 @@ class Ending:
         self._delegate = means.delegate
         self._devices = means.devices
 
-    async def delete(self, attachment: Attachment) -> None:
+    async def delete(self, attachment: Attachment, now: CalledPlugins | None = None) -> None:
         """DEL: take back what the attachment holds; nothing is success as well.
 
         So are rates that cannot be reset while the link is down: the pod has nothing any more, and must not
@@ -48,7 +52,7 @@ class Ending:
             if receipt is None:
                 return
             with _rates_may_stay():
-                await self.end(receipt)
+                await self.end(receipt, now)
 
     async def collect(self, conf: NetConf, plugins: CalledPlugins) -> None:
         """GC: end every attachment of this network that the runtime does not hold valid; leases likewise.
@@ -64,7 +68,7 @@ class Ending:
                 continue
             try:
                 with _rates_may_stay():
-                    await self.end_if(attachment, lambda held: held.phase is not Phase.PREPARED)
+                    await self.end_if(attachment, lambda held: held.phase is not Phase.PREPARED, plugins)
             except K8sRdmaError as error:
                 problems.append(error)
         try:
@@ -90,21 +94,26 @@ class Ending:
                 _log.warning("reconcile_failed", container=container, error=str(error), details=error.details)
         return ended
 
-    async def end_if(self, attachment: Attachment, ended: Callable[[Receipt], bool]) -> bool:
+    async def end_if(
+        self,
+        attachment: Attachment,
+        ended: Callable[[Receipt], bool],
+        now: CalledPlugins | None = None,
+    ) -> bool:
         """End an attachment when its turn has come, if `ended` holds of it then; whether it was."""
         async with self._turns.alone(attachment.container):
             receipt = self._node.ledger.receipts.get(attachment)
             if receipt is None or not await self._worker.run(ended, receipt):
                 return False
-            await self.end(receipt)
+            await self.end(receipt, now)
             return True
 
-    async def end(self, receipt: Receipt) -> None:
+    async def end(self, receipt: Receipt, now: CalledPlugins | None = None) -> None:
         """Give everything back, then drop the receipt; it stays if anything of this failed."""
-        await self.give_back(receipt)
+        await self.give_back(receipt, now)
         await self._worker.run(self._node.forget, receipt.attachment)
 
-    async def give_back(self, receipt: Receipt) -> None:
+    async def give_back(self, receipt: Receipt, now: CalledPlugins | None = None) -> None:
         """VFs home, then their files and addresses; and the delegate's DEL, whatever became of that.
 
         Addresses stay while a VF does not come home, as the pod may still have them on it. One K8sRdmaError
@@ -112,11 +121,11 @@ class Ending:
         """
         problems: list[K8sRdmaError] = []
         try:
-            await self._give_vfs_back(receipt)
+            await self._give_vfs_back(receipt, now)
         except K8sRdmaError as error:
             problems.append(error)
         try:
-            await self._end_delegate(receipt)
+            await self._end_delegate(receipt, now)
         except K8sRdmaError as error:
             problems.append(error)
         if [type(problem) for problem in problems] == [RatesLeftError]:
@@ -124,23 +133,24 @@ class Ending:
         if problems:
             raise together(problems)
 
-    async def _end_delegate(self, receipt: Receipt) -> None:
+    async def _end_delegate(self, receipt: Receipt, now: CalledPlugins | None) -> None:
         """Its DEL; without a namespace when that is gone, as another one may be found by its path now."""
         if receipt.delegate is None:
             return
         target = target_of(receipt)
         if await self._worker.run(self._node.orphaned, receipt):
             target = replace(target, netns="")
-        await self._delegate.delete(receipt.delegate, target)
+        other = now.delegate if now and target.ifname in receipt.unanswered else receipt.delegate
+        await delete_by(receipt.delegate, other, lambda plugin: self._delegate.delete(plugin, target))
 
-    async def _give_vfs_back(self, receipt: Receipt) -> None:
+    async def _give_vfs_back(self, receipt: Receipt, now: CalledPlugins | None) -> None:
         rates_left = None
         try:
             await self._worker.run(self._node.detach, receipt)
         except RatesLeftError as error:
             rates_left = error  # the addresses are nobody's all the same
         await self._worker.run(self._devices.remove, receipt)
-        await self._ipam.delete(receipt)
+        await self._ipam.delete(receipt, now)
         if rates_left is not None:
             raise rates_left
 

@@ -11,8 +11,10 @@ certain address for an interface gives it a network with one.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING
 
+from k8s_rdma.agent.called_plugins import delete_by
 from k8s_rdma.agent.plugins import target_of
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
 from k8s_rdma.wire.cni_conversion import convert
@@ -23,6 +25,7 @@ from k8s_rdma.wire.plugin_config import network_of, stdin_of
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
 
+    from k8s_rdma.agent.called_plugins import CalledPlugins
     from k8s_rdma.agent.plugins import Plugins
     from k8s_rdma.core.ledger import DelegatedPlugin, Receipt
     from k8s_rdma.core.step import Route
@@ -44,11 +47,11 @@ class IpamPlugins:
         for ipam in ipams:
             self._plugins.require(ipam)
 
-    async def add(self, receipt: Receipt) -> dict[str, IpamResult]:
+    async def add(self, receipt: Receipt, answered: set[str] | None = None) -> dict[str, IpamResult]:
         """Addresses by interface, of those that get any.
 
         After a failure no further call begins, and those under way end by themselves; what was leased by
-        then is `delete`'s to give back.
+        then is `delete`'s to give back. answered: is told the interfaces whose call did not fail.
         """
         wanted = _wanted(receipt)
         stdins = await self._stdins(wanted.values())
@@ -56,6 +59,8 @@ class IpamPlugins:
 
         async def lease(ifname: str, ipam: DelegatedPlugin) -> None:
             stdout = await self._plugins.run(ipam, "ADD", stdins[ipam], target_of(receipt, ifname))
+            if answered is not None:
+                answered.add(ifname)
             results[ifname] = _result(stdout, ipam, ifname)
 
         for _, error in await _each(wanted, lease, go_on=False):
@@ -63,13 +68,22 @@ class IpamPlugins:
         _refuse_twice(wanted, results)
         return {ifname: results[ifname] for ifname in wanted}
 
-    async def delete(self, receipt: Receipt) -> None:
-        """Give every interface's addresses back; tries all, raises one error that names all that failed."""
-        wanted = _wanted(receipt)
+    async def delete(self, receipt: Receipt, now: CalledPlugins | None = None) -> None:
+        """Give every interface's addresses back; tries all, raises one error that names all that failed.
 
-        async def release(ifname: str, ipam: DelegatedPlugin) -> None:
+        now: what the configuration of now names; tried where an interface's ADD and DEL both fail by that of
+            then. One with a mistake would hold up its pods for ever, also when it is corrected.
+        """
+        wanted = _wanted(receipt)
+        networks = {each.ifname: each.options.network for each in receipt.interfaces}
+
+        async def by(ifname: str, ipam: DelegatedPlugin) -> None:
             stdin = stdin_of(ipam.netconf, await self._plugins.negotiate(ipam))
             await self._plugins.run(ipam, "DEL", stdin, target_of(receipt, ifname))
+
+        async def release(ifname: str, ipam: DelegatedPlugin) -> None:
+            other = now.ipam_in(networks[ifname]) if now and ifname in receipt.unanswered else ipam
+            await delete_by(ipam, other, partial(by, ifname))
 
         problems = await _each(wanted, release)
         if problems:

@@ -79,7 +79,7 @@ class Service:
                     return await self._add(call, stdin, sandbox, still_waiting)
                 case "DEL":
                     network, _ = decode_network(stdin)
-                    await self._verbs.delete(call, network)
+                    await self._verbs.delete(call, network, stdin)
                 case "CHECK":
                     await self._verbs.check(call, stdin)
                 case "GC":

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from k8s_rdma.agent.attaching import Attaching
-from k8s_rdma.agent.called_plugins import called_plugins
+from k8s_rdma.agent.called_plugins import called_plugins, plugins_of_now
 from k8s_rdma.agent.checking import Checking
 from k8s_rdma.agent.ending import Ending
 from k8s_rdma.agent.readiness import require_ready
@@ -46,9 +46,10 @@ class Verbs:
         """See `Attaching.add`."""
         return await self._attaching.add(call, netns, stdin, still_waiting)
 
-    async def delete(self, call: CniEnvironment, network: str) -> None:
+    async def delete(self, call: CniEnvironment, network: str, stdin: bytes = b"") -> None:
         """See `Ending.delete`."""
-        await self._ending.delete(Attachment(network, call.container_id, call.ifname))
+        attachment = Attachment(network, call.container_id, call.ifname)
+        await self._ending.delete(attachment, plugins_of_now(stdin, call))
 
     async def check(self, call: CniEnvironment, stdin: bytes) -> None:
         """See `Checking.check`."""

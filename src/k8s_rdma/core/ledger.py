@@ -129,6 +129,8 @@ class Receipt:
         where that gives no addresses.
     delegate: what gives the pod its ordinary interface, where that is ours to have done.
     device_info_file: which file of the node tells what it was given; empty for none.
+    unanswered: by interface, where another plugin's ADD failed or was not begun, so that nothing is known to
+        be held there; the delegate's is the attachment's own.
     """
 
     attachment: Attachment
@@ -141,6 +143,7 @@ class Receipt:
     ipams: tuple[tuple[str, DelegatedPlugin | None], ...] = ()
     delegate: DelegatedPlugin | None = None
     device_info_file: str = ""
+    unanswered: tuple[str, ...] = ()
 
     @property
     def network(self) -> str:
