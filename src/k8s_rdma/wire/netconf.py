@@ -162,7 +162,7 @@ def decode_netconf(stdin: bytes, *, strict: bool = True) -> NetConf:
     _check_dpdk(conf.dpdk)
     if not 0 <= conf.vlan <= MAX_VLAN:
         refuse("vlan", f"{conf.vlan} is not in 0..{MAX_VLAN}")
-    if conf.attachments is not None and set(conf.attachments) != conf.kept:
+    if conf.attachments is not None and frozenset(conf.attachments) != conf.kept:
         refuse("cni.dev/attachments", "differs from cni.dev/valid-attachments")
     return conf
 
