@@ -138,16 +138,28 @@ def _restore_settings(pf: str, before: list[dict[str, Any]]) -> None:
 def _let_choose_macs(homes: Mapping[tuple[int, int], Home]) -> None:
     """igb tells a MAC that the PF gave like one that a VF took, and lets the VF have no other."""
     if _driver(PFS[0]) == "igb":
-        _batch(f"link set {PFS[pf]} vf {index} mac 00:00:00:00:00:00" for pf, index in homes)
+        assert _batch(f"link set {PFS[pf]} vf {index} mac 00:00:00:00:00:00" for pf, index in homes)
 
 
 def _take_own_macs(homes: Mapping[tuple[int, int], Home]) -> None:
-    if _driver(PFS[0]) == "igb":
-        _batch(f"link set {home.name} address {home.mac}" for home in homes.values())
+    """Those that igb does not hear since it was reset are up for that."""
+    if _driver(PFS[0]) != "igb":
+        return
+    take = [(f"link set {home.name}", f"address {home.mac}") for home in homes.values()]
+    if not _batch(f"{link} {mac}" for link, mac in take):
+        assert _batch(f"{link} {what}" for link, mac in take for what in ("up", mac, "down"))
 
 
-def _batch(lines: Iterable[str]) -> None:
-    subprocess.run(["ip", "-batch", "-"], input="\n".join([*lines, ""]), text=True, check=True)
+def _batch(lines: Iterable[str]) -> bool:
+    """Whether ip(8) did all that; what it can it does."""
+    ended = subprocess.run(
+        ["ip", "-force", "-batch", "-"],
+        input="\n".join([*lines, ""]),
+        text=True,
+        capture_output=True,
+        check=False,
+    )
+    return ended.returncode == 0
 
 
 def _release(pf: str, index: int, driver: str) -> None:

@@ -30,7 +30,7 @@ def gathered(tmp_path) -> Machine:
 
 
 def addresses_aside(hardware):
-    pfs = (replace(pf, vfs=tuple(replace(vf, mac="") for vf in pf.vfs)) for pf in hardware.pfs)
+    pfs = (replace(pf, vfs=tuple(replace(vf, mac="", admin_mac="") for vf in pf.vfs)) for pf in hardware.pfs)
     return replace(hardware, pfs=tuple(pfs))
 
 
