@@ -303,6 +303,16 @@ def test_choose_vfs_refuses_a_mac_while_something_else_on_the_node_has_it() -> N
     assert refused(held.home.mac, ledger).endswith("which interface rdma0 of pod default/p has")
 
 
+def test_choose_vfs_refuses_a_mac_that_a_pf_has_itself_which_would_get_the_pod_what_is_for_the_node() -> None:
+    of_the_node = "0a:ff:00:00:00:01"
+    seen = altered(0)
+    seen = replace(seen, pfs=(seen.pfs[0], replace(seen.pfs[1], mac=of_the_node)))
+    found = choose_vfs(asking(InterfaceOptions(mac=of_the_node)), seen, Ledger(), ("x",))
+    assert isinstance(found, Rejection)
+    assert found.reason is Reason.CONFLICT
+    assert found.message == f"interface x asks for MAC {of_the_node}, which PF enp3s0f1 itself has"
+
+
 def test_choose_vfs_gives_the_vf_that_has_the_mac_which_is_asked_for() -> None:
     own, other = vf(PF0, 0).mac, "02:00:00:00:00:99"
     seen = altered(2, admin_mac=other)

@@ -84,6 +84,17 @@ def test_pod_is_refused_with_the_reason_when_its_interface_cannot_be_so(
     assert node.leftovers() == {}
 
 
+def test_pod_is_refused_the_mac_of_a_pf_as_it_would_get_what_is_for_the_node(node: Node) -> None:
+    [pf] = node.ip("link", "show", "dev", PFS[0])
+
+    async def scenario() -> None:
+        with pytest.raises(AttachError, match=f"which PF {PFS[0]} itself has"):
+            await node.runtime(chained=False).add(asking("p", {"mac": pf["address"]}))
+
+    asyncio.run(scenario())
+    assert node.leftovers() == {}
+
+
 def test_vf_of_a_killed_agent_comes_home_with_its_settings_of_before(node: Node) -> None:
     async def scenario() -> None:
         runtime = node.runtime(chained=False)

@@ -90,6 +90,7 @@ def test_pf_is_observed_with_all_that_is_known_of_it(machine: SmallMachine) -> N
     machine.write("class/infiniband/mlx5_0/fw_ver", "16.35.2000")
     selection = Selection(rules=(PfRule(enforce=Enforce.HARDWARE),))
     pf = only_pf(machine.observer(selection).observe())
+    assert [pf.mac] == [link.mac for link in machine.answers.links() if link.name == "eth0"]
     assert replace(pf, vfs=(), problems=()) == PfState(
         name="eth0",
         pci=PF,

@@ -73,6 +73,7 @@ class PfState:
     rates, enforce: what its driver can program, and what is demanded of it.
     takes: what else its driver can do for VFs.
     problems: one sentence each for an operator, such as that the link is down.
+    mac: its netdev's own, which no VF may have; of no meaning for whether anything differs.
     """
 
     name: str
@@ -92,6 +93,7 @@ class PfState:
     enforce: Enforce = Enforce.AUTO
     takes: frozenset[Setting] = frozenset()
     problems: tuple[str, ...] = ()
+    mac: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)

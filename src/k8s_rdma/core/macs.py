@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 def taken_mac(chosen: Iterable[AllocatedInterface], hardware: Hardware, ledger: Ledger) -> str:
     """Who else has a MAC that one of these interfaces is to have, in one clause; empty when nobody has.
 
-    Of two VFs with one MAC a card gives the frames to either, or takes it from the first. A VF that a pod has
-    will have that of home again.
+    Of two functions with one MAC a card gives the frames to either, or takes it from the first: with a PF's,
+    a pod would get what is for the node. A VF that a pod has will have that of home again.
     """
     asking = [each for each in chosen if each.options.mac]
     if not asking:
         return ""
-    having: dict[str, list[tuple[VfRef, str]]] = {}
+    having: dict[str, list[tuple[VfRef | None, str]]] = {}
     for mac, vf, who in (*_of_pods(ledger), *_of_hardware(hardware)):
         having.setdefault(mac, []).append((vf, who))
     for each in asking:
@@ -40,8 +40,9 @@ def _of_pods(ledger: Ledger) -> Iterator[tuple[str, VfRef, str]]:
                 yield mac, held.vf, who
 
 
-def _of_hardware(hardware: Hardware) -> Iterator[tuple[str, VfRef, str]]:
+def _of_hardware(hardware: Hardware) -> Iterator[tuple[str, VfRef | None, str]]:
     for pf in hardware.pfs:
+        yield pf.mac, None, f"PF {pf.name} itself"
         for vf in pf.vfs:
             for mac in {vf.mac, vf.admin_mac}:
                 yield mac, VfRef(pf.pci, vf.index), f"VF {vf.index} of PF {pf.name}"

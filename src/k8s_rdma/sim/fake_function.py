@@ -40,6 +40,7 @@ class FakePf:
     link_type: LinkType = LinkType.ETHERNET
     mtu: int = 1500
     takes: frozenset[Setting] | None = None
+    mac: str = "0a:ff:00:00:00:01"
 
     def taken(self) -> frozenset[Setting]:
         """What it can do for VFs beside rates."""

@@ -249,6 +249,7 @@ class FakeKernel:
             mtu=pf.mtu,
             link_type=pf.link_type,
             takes=pf.taken(),
+            mac=pf.mac,
         )
 
 

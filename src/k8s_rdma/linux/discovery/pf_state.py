@@ -65,6 +65,7 @@ def pf_state(
             vfio_pci=bool(vfs) and can_have_vfio(around.sysfs, vfs[0].pci),
         ),
         problems=tuple(_problems(around, selected, unknown_speed)),
+        mac=link.mac,
     )
 
 

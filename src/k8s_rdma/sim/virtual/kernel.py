@@ -193,13 +193,15 @@ class VirtualSriov:
             unreadable.append(Unreadable(f"PF {pf.pci}", f"rates: {error}"))
             return None
         here = {link.index: link for link in links.values()}
+        bridge = links.get(pf.name)
         return PfState(
             name=pf.name,
             pci=pf.pci,
-            link_mbps=pf.link_mbps if _connects(uplink, links.get(pf.name)) else None,
+            link_mbps=pf.link_mbps if _connects(uplink, bridge) else None,
             driver=DRIVER,
             mtu=uplink.mtu if uplink else DEFAULT_MTU,
             takes=takes(pf),
+            mac=bridge.mac if bridge else "",
             vfs=tuple(
                 _vf(pf, index, rates[index], state_of(port), _at_home(port, here))
                 for index, port in enumerate(ports)
