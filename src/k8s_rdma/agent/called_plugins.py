@@ -55,16 +55,16 @@ async def delete_by(
 ) -> None:
     """DEL by the recorded configuration; where that fails, by another one of now.
 
-    now: the recorded one itself where something may be held by it; None where there is nothing to call.
+    now: the recorded one itself where something is held by it. None where nothing is named: then the failure
+        stands, since a plugin that failed may have leased all the same, and nobody else would end that.
     """
     try:
         await delete(recorded)
     except K8sRdmaError:
         other = now and replace(now, cni_args=recorded.cni_args)
-        if other == recorded:
+        if other is None or other == recorded:
             raise
-        if other is not None:
-            await delete(other)
+        await delete(other)
 
 
 def called_plugins(
