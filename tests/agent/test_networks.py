@@ -220,6 +220,35 @@ def test_dpdk_of_the_configuration_gives_pci_functions(
     assert machine.is_pristine()
 
 
+@pytest.mark.parametrize("placed", [False, True])
+@pytest.mark.parametrize(
+    ("key", "options"),
+    [("mtu", InterfaceOptions(mtu=1400)), ("network", InterfaceOptions(network="storage"))],
+)
+def test_what_a_pci_function_of_the_configuration_could_not_have_is_refused(
+    machine: Machine, main: ScriptedPlugin, key: str, options: InterfaceOptions, *, placed: bool
+) -> None:
+    machine.cluster = cluster = KnowingCluster({})
+    wanted = requests({}, {key: getattr(options, key)})
+    if placed:
+        wanted |= placed_by_the_extender(PlacedInterface(pf=PF0), PlacedInterface(pf=PF0, options=options))
+
+    async def scenario(runtime: Runtime) -> None:
+        networks = {"storage": {"ipam": {"type": "none-is-asked"}}}
+        dpdk = {"dpdk_driver": "vfio-pci"}
+        alone = conf("1.0.0", dpdk=dpdk, delegate={"type": "main"}, networks=networks)
+        answer = await runtime.ask("ADD", alone, annotations=wanted)
+        assert (answer.exit_status, answer.document["code"]) == (1, 100)
+        assert answer.document["msg"] == (
+            f"rdma_interfaces_required[1].{key}: is of a network device, and with dpdk of the network "
+            "configuration there is none"
+        )
+
+    in_turn(machine, scenario)
+    assert [error.reason for error in cluster.errors] == [Reason.MALFORMED_ANNOTATION]
+    assert machine.is_pristine()
+
+
 @every_version
 def test_unsupported_version_or_key_is_told_by_code(machine: Machine, version: str) -> None:
     async def scenario(runtime: Runtime) -> None:

@@ -15,14 +15,15 @@ from k8s_rdma.core.ledger import Attachment, Pod
 from k8s_rdma.core.options import VfDriver
 from k8s_rdma.core.step import NetnsRef
 from k8s_rdma.errors import K8sRdmaError, Reason
+from k8s_rdma.wire.annotation_values import ANNOTATION, refuse
 from k8s_rdma.wire.cni_environment import CniEnvironment
 from k8s_rdma.wire.netconf import NetConf
 from k8s_rdma.wire.prev_result import interfaces_in_pod
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    from k8s_rdma.core.request import Request
+    from k8s_rdma.core.request import InterfaceRequest, Request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +52,7 @@ class AddCall:
         interfaces = request.interfaces
         present = interfaces_in_pod(self.conf.prev_result).keys()
         numbered = tuple(zip(entries, interfaces, strict=True))
+        self._require_netdevs(numbered)
         ifnames = interface_names(self.conf, numbered, self.env.ifname, present)
         drivers = {name: each.options.driver for name, each in zip(ifnames, interfaces, strict=True)}
         provided = drivers.get(self.env.ifname) is VfDriver.KERNEL
@@ -65,6 +67,18 @@ class AddCall:
             delegate=None if provided else self.plugins.delegate,
             device_info_file=device_info_file(self.conf.device_info_file),
         )
+
+    def _require_netdevs(self, numbered: Iterable[tuple[int, InterfaceRequest]]) -> None:
+        """MalformedError for what is of a network device where the configuration has there be none."""
+        for place, interface in numbered:
+            options = interface.options
+            if options.driver is VfDriver.KERNEL:
+                continue
+            addressed = dict(self.plugins.ipams).get(options.network) is not None
+            for key, asked in (("mtu", options.mtu is not None), ("network", addressed)):
+                if asked:
+                    why = "is of a network device, and with dpdk of the network configuration there is none"
+                    refuse(f"{ANNOTATION}[{place}].{key}", why)
 
     def allow_nothing(self) -> None:
         """K8sRdmaError where a pod that gets nothing of ours would have no interface at all."""
