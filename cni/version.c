@@ -22,6 +22,10 @@ bool check_version(struct span asked, enum verb verb, struct cni_error *error)
     int found = find(asked);
     if (verb == VERSION || found >= least[verb])
         return true;
+    if (found != NOT_SUPPORTED)
+        return fail(error, CNI_INCOMPATIBLE_VERSION,
+                    "incompatible CNI version: the network configuration asks for %s, and %s is from %s on",
+                    supported[found], variable("CNI_COMMAND"), supported[least[verb]]);
     snprintf(error->details, sizeof error->details, "supported are " LIST "; CHECK from 0.4.0, STATUS and GC from 1.1.0 on");
     return fail(error, CNI_INCOMPATIBLE_VERSION, "incompatible CNI version: the network configuration asks for %.*s",
                 (int)(asked.end - asked.at), (const char *)asked.at);

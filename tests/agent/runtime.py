@@ -44,6 +44,9 @@ class PretendedNamespaces:
     def release(self, netns: NetnsRef) -> None:
         pass
 
+    def is_own(self, netns: NetnsRef) -> bool:
+        return False
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:

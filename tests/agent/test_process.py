@@ -114,6 +114,12 @@ def test_key_file_that_cannot_be_read_is_refused_by_key(directory: Path) -> None
     assert not (directory / "run").exists()
 
 
+def test_root_of_the_node_that_is_not_there_is_refused_by_key(directory: Path) -> None:
+    root = directory / "host"
+    assert f"hostRoot {root}: no such directory" in refusal(config(directory, hostRoot=str(root)))
+    assert not (directory / "run").exists()
+
+
 def test_second_agent_on_a_node_is_refused_and_the_first_serves_on(
     directory: Path, agent: subprocess.Popen[str]
 ) -> None:

@@ -203,6 +203,7 @@ def test_error_is_in_the_version_asked_for(program, run_dir, netns, command: str
     known = SUPPORTED_VERSIONS.index(version) >= SUPPORTED_VERSIONS.index(FIRST_VERSION[command])
     dead_agent = 50 if command == "STATUS" else TRY_AGAIN_LATER
     assert (error["code"], error["cniVersion"]) == (dead_agent if known else 1, version)
+    assert known or f"asks for {version}, and {command} is from {FIRST_VERSION[command]} on" in error["msg"]
 
 
 @pytest.mark.parametrize("version", ["9.9.9", "", "1.1", "1.1.0 ", "\n"])

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from e2e.node import DEADLINE_S, Node, pod
-from k8s_rdma.sim.cluster.cni_plugin import Invocation, run_plugin
+from e2e.node import ANNOTATIONS, DEADLINE_S, Node, pod
+from k8s_rdma.sim.cluster.cni_plugin import CniError, Invocation, run_plugin
 from k8s_rdma.sim.cluster.cni_runtime import AttachError
 from k8s_rdma.sim.cluster.network_namespace import remove_namespace_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+INVALID_ENVIRONMENT = 4
 TRY_AGAIN_LATER = 11
 MALFORMED_ANNOTATION = 100
 
@@ -104,6 +107,26 @@ def test_pods_that_ask_for_nothing_come_and_go_while_the_agent_is_dead(node: Nod
         assert [each["name"] for each in sandbox.result["interfaces"]][-1] == "eth0"
         assert sandbox.ips == ["10.244.0.2"]
         await runtime.delete(sandbox)
+
+    asyncio.run(scenario())
+    assert node.leftovers() == {}
+
+
+def test_namespace_that_is_the_nodes_own_is_refused_and_its_del_succeeds(node: Node) -> None:
+    async def scenario() -> None:
+        own = f"/proc/{os.getpid()}/task/{threading.get_native_id()}/ns/net"
+        conf = {"cniVersion": "1.0.0", "name": "net", "type": "k8s-rdma-cni", "runDir": str(node.run_dir)}
+        asked = {ANNOTATIONS: {"rdma_interfaces_required": "[{}]"}}
+        stdin = json.dumps(conf | {"runtimeConfig": asked}).encode()
+
+        def call(command: str) -> Invocation:
+            where = {"container_id": "c1", "netns": own, "ifname": "eth0"}
+            return Invocation(command=command, path=tuple(node.cni_path), **where)
+
+        with pytest.raises(CniError, match=r"CNI_NETNS /proc/.* is the node's own network namespace") as told:
+            await run_plugin("k8s-rdma-cni", call("ADD"), stdin, node.deadline_s)
+        assert told.value.code == INVALID_ENVIRONMENT
+        assert await run_plugin("k8s-rdma-cni", call("DEL"), stdin, node.deadline_s) == b""
 
     asyncio.run(scenario())
     assert node.leftovers() == {}

@@ -32,7 +32,7 @@ from k8s_rdma.agent.wanted import Policy
 from k8s_rdma.agent.worker import Worker
 from k8s_rdma.config import load_key
 from k8s_rdma.core.ids import NodeName
-from k8s_rdma.errors import KernelError, LedgerError, Reason
+from k8s_rdma.errors import KernelError, LedgerError, MalformedError, Reason
 from k8s_rdma.linux.netns import Namespaces
 from k8s_rdma.linux.receipts import REBUILD, Receipts
 from k8s_rdma.linux.vf.vfio import vfio_group
@@ -61,6 +61,9 @@ def run(config: AgentConfig) -> None:
     """Run until SIGTERM or SIGINT; K8sRdmaError when it cannot start."""
     logs.configure("agent")
     key = load_key(config.placement_key_file)
+    if not Path(config.host_root).is_dir():
+        msg = f"hostRoot {config.host_root}: no such directory; mount the node's root file system there"
+        raise MalformedError(msg)
     asyncio.run(_main(config, key))
 
 

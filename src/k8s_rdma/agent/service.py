@@ -94,6 +94,9 @@ class Service:
         if sandbox is None:
             msg = f"CNI_NETNS {call.netns}: the executable could not open it"
             raise K8sRdmaError(msg, reason=Reason.INVALID_ENVIRONMENT)
+        if self._namespaces.is_own(sandbox):
+            msg = f"CNI_NETNS {call.netns}: is the node's own network namespace, not one of a container"
+            raise K8sRdmaError(msg, reason=Reason.INVALID_ENVIRONMENT)
         given = await self._verbs.add(call, sandbox, stdin, still_waiting)
         if given is not None:
             return given.result

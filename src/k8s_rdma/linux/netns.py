@@ -104,6 +104,10 @@ class Namespaces:
                 for namespace in held:
                     os.close(namespace)
 
+    def is_own(self, netns: NetnsRef) -> bool:
+        """Whether it is the one of this process, in which VFs are at home."""
+        return Path("/proc/self/ns/net").stat().st_ino == netns.inode
+
     def find(self, path: str) -> NetnsRef | None:
         """The namespace that is mounted at a path of the node; None when there is none."""
         try:
