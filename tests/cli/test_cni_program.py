@@ -51,6 +51,37 @@ def test_program_is_installed_by_both_its_names(program: Path, plugins: Path) ->
         assert (plugins / name).stat().st_mode & 0o777 == 0o755
 
 
+@pytest.fixture
+def installation(tmp_path: Path, program: Path) -> Path:
+    """What an installer leaves of a wheel: its metadata, and the executable in a `bin` not on PATH."""
+    (tmp_path / "environment" / "bin").mkdir(parents=True)
+    shutil.copy(program, tmp_path / "environment" / "bin" / NAMES[0])
+    packages = tmp_path / "environment" / "packages"
+    metadata = packages / "k8s_rdma-9.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: k8s-rdma\nVersion: 9\n")
+    (metadata / "RECORD").write_text(f"../bin/{NAMES[0]},,\n")
+    return packages
+
+
+def test_program_of_the_package_is_installed_whatever_is_on_the_path(
+    installation: Path, plugins: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "older").mkdir()
+    (tmp_path / "older" / NAMES[0]).write_text("#!/bin/sh\necho old\n")
+    (tmp_path / "older" / NAMES[0]).chmod(0o755)
+    path = f"{tmp_path / 'older'}:{os.environ['PATH']}"
+    done = subprocess.run(
+        [sys.executable, "-m", "k8s_rdma", "install-cni", plugins],
+        env=os.environ | {"K8S_RDMA_CNI": "", "PATH": path, "PYTHONPATH": str(installation)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert subprocess.run([plugins / NAMES[0]], capture_output=True, check=True).stdout == b"new\n"
+
+
 def test_program_is_replaced_while_the_old_one_runs(program: Path, plugins: Path) -> None:
     shutil.copy("/bin/cat", plugins / NAMES[0])
     (plugins / NAMES[1]).write_text("of somebody else")

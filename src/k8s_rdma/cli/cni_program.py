@@ -5,20 +5,46 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from k8s_rdma.errors import K8sRdmaError
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+DISTRIBUTION = "k8s-rdma"
 PROGRAM = "k8s-rdma-cni"
 LEGACY_NAME = "rit-k8s-rdma-cni-linux-amd64"
 """What configurations of the system that this one replaces call their plugin (`type`)."""
 
 
 def find_program() -> Path | None:
-    """The executable: the one named in K8S_RDMA_CNI, installed with this package, or built here."""
-    named = os.environ.get("K8S_RDMA_CNI") or shutil.which(PROGRAM)
-    candidates = [Path(named)] if named else [Path("build") / PROGRAM, Path("/opt/cni/bin") / PROGRAM]
+    """The executable: the one named in K8S_RDMA_CNI; else this package's own, one on PATH, or one built here.
+
+    Its own comes first: a virtual environment need not be on PATH, and what is there may be an older one.
+    """
+    named = os.environ.get("K8S_RDMA_CNI")
+    candidates = [Path(named)] if named else _candidates()
     return next((path.absolute() for path in candidates if os.access(path, os.X_OK)), None)
+
+
+def _candidates() -> Iterator[Path]:
+    yield from _of_this_package()
+    if on_path := shutil.which(PROGRAM):
+        yield Path(on_path)
+    yield Path("build") / PROGRAM
+    yield Path("/opt/cni/bin") / PROGRAM
+
+
+def _of_this_package() -> list[Path]:
+    """What the wheel brought, wherever it was installed; nothing in an editable installation."""
+    try:
+        files = distribution(DISTRIBUTION).files or []
+    except PackageNotFoundError:
+        return []
+    return [Path(file.locate()) for file in files if file.name == PROGRAM]
 
 
 def install_program(directory: Path) -> tuple[Path, Path]:
