@@ -1,6 +1,7 @@
 """Compiles `k8s-rdma-cni` into the wheel, beside the command `k8s-rdma`.
 
-With the C compiler of the machine, `CC` or `cc`; where there is none, with the one in the package `ziglang`.
+With the C compiler of the machine, `CC` or `cc`; where there is none, or none that links static ones (many
+distributions keep the libc for that apart), with the one in the package `ziglang`.
 """
 
 from __future__ import annotations
@@ -22,9 +23,20 @@ SOURCES = Path(__file__).parent / "cni"
 
 
 def compiler() -> list[str] | None:
-    """The machine's own compiler; None when it has none."""
+    """The machine's own compiler; None when it has none that makes a static program."""
     named = shlex.split(os.environ.get("CC") or "cc")
-    return named if shutil.which(named[0]) else None
+    return named if shutil.which(named[0]) and _links(named) else None
+
+
+def _links(command: list[str]) -> bool:
+    with tempfile.TemporaryDirectory(prefix="k8srdma-link-") as directory:
+        done = subprocess.run(
+            [*command, "-static-pie", "-x", "c", "-", "-o", f"{directory}/program"],
+            input=b"int main(void) { return 0; }",
+            capture_output=True,
+            check=False,
+        )
+    return done.returncode == 0
 
 
 def zig() -> list[str]:

@@ -71,8 +71,18 @@ def test_program_is_the_same_in_the_wheel_and_from_a_copy_of_the_sources(made, h
     assert (tmp_path / "build" / "k8s-rdma-cni").read_bytes() == made.read_bytes()
 
 
-@pytest.mark.parametrize("compiler", ["cc", "none-such"])
-def test_wheel_build_asks_for_ziglang_only_where_there_is_no_compiler(compiler: str) -> None:
+@pytest.fixture
+def dynamic_only(tmp_path: Path) -> str:
+    """A compiler without the libc for static programs."""
+    path = tmp_path / "dynamic-cc"
+    path.write_text('#!/bin/sh\ncase "$*" in *-static*) exit 1; esac\nexec cc "$@"\n')
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.mark.parametrize("kind", ["cc", "none-such", "dynamic only"])
+def test_wheel_build_asks_for_ziglang_only_where_no_compiler_will_do(kind: str, dynamic_only: str) -> None:
+    compiler = dynamic_only if kind == "dynamic only" else kind
     ask = "import sys, hatchling.build as b; sys.stdout.write(' '.join(b.get_requires_for_build_wheel()))"
     done = subprocess.run(
         [sys.executable, "-c", ask],
@@ -82,7 +92,7 @@ def test_wheel_build_asks_for_ziglang_only_where_there_is_no_compiler(compiler: 
         check=True,
         text=True,
     )
-    assert ("ziglang" in done.stdout.split()) == (compiler == "none-such")
+    assert ("ziglang" in done.stdout.split()) == (kind != "cc")
 
 
 def test_program_is_made_by_zig_where_there_is_no_compiler(hook, tmp_path) -> None:
