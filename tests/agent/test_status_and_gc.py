@@ -50,7 +50,7 @@ def no_pf(machine: Machine, runtime: Runtime) -> str:
 
 def no_markers(machine: Machine, runtime: Runtime) -> str:
     shutil.rmtree(machine.directory / "run" / "attachments")
-    return "No such file or directory"
+    return "No such file or directory; the agent makes the directory anew when it is restarted"
 
 
 @every_version

@@ -192,6 +192,7 @@ def test_malformed_annotation_is_refused_by_field_and_changes_nothing(
     assert failed.value.code == MALFORMED_ANNOTATION
     assert field in failed.value.message
     assert "rdma_interfaces_required" in failed.value.message
+    assert [line["pod"] for line in node.log() if line["event"] == "cni_call_refused"] == ["default/p"]
     assert failed.value.left is None
     assert node.leftovers() == {}
 

@@ -71,4 +71,6 @@ def _as_ledger_error() -> Iterator[None]:
         yield
     except OSError as error:
         msg = f"markers of attached containers: {error.filename}: {error.strerror}"
+        if isinstance(error, FileNotFoundError):
+            msg += "; the agent makes the directory anew when it is restarted"
         raise LedgerError(msg) from error

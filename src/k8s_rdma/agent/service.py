@@ -16,7 +16,7 @@ from k8s_rdma.wire.frame import Reply
 from k8s_rdma.wire.netconf import decode_netconf, decode_network
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from k8s_rdma.agent.node import Node
     from k8s_rdma.agent.report import Reporter
@@ -44,10 +44,7 @@ class Service:
         still_waiting: tells whether anybody will take the answer.
         """
         started = time.monotonic()
-        command = request.env.get("CNI_COMMAND", "")
-        with structlog.contextvars.bound_contextvars(
-            operation=uuid.uuid4().hex[:8], command=command, container=request.env.get("CNI_CONTAINERID", "")
-        ):
+        with structlog.contextvars.bound_contextvars(**_told_of(request.env)):
             before = self._node.ledger, self._node.hardware
             try:
                 reply = Reply(exit_status=0, stdout=await self._perform(request, netns, still_waiting))
@@ -121,6 +118,18 @@ class Service:
         except K8sRdmaError:
             version = "1.0.0"
         return Reply(exit_status=1, stdout=encode_error(error, version))
+
+
+def _told_of(env: Mapping[str, str]) -> dict[str, str]:
+    """What every line of the log says of a call, however wrong the call may be."""
+    told = {
+        "operation": uuid.uuid4().hex[:8],
+        "command": env.get("CNI_COMMAND", ""),
+        "container": env.get("CNI_CONTAINERID", ""),
+    }
+    args = dict(pair.partition("=")[::2] for pair in env.get("CNI_ARGS", "").split(";"))
+    name = args.get("K8S_POD_NAME")
+    return told | {"pod": f"{args.get('K8S_POD_NAMESPACE', '')}/{name}"} if name else told
 
 
 def _since(started: float) -> float:
