@@ -67,6 +67,9 @@ class KnowingCluster:
     def claims(self) -> Mapping[PodUid, Placement]:
         return {}
 
+    async def claims_known(self) -> None:
+        pass
+
     def attached(self, receipt: Receipt, results: object) -> None:
         self.given.append(receipt)
 

@@ -12,7 +12,7 @@ import pytest
 from agent.cluster_world import KEY, NODE, URL, refusal, world
 from factories import pod as someones_pod
 from k8s_rdma.agent.cluster import NoCluster
-from k8s_rdma.agent.cluster_api import open_cluster
+from k8s_rdma.agent.cluster_api import CLAIMS_S, open_cluster
 from k8s_rdma.agent.config import AgentConfig
 from k8s_rdma.core.ids import PodUid
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
@@ -146,6 +146,25 @@ async def test_nothing_is_claimed_and_nothing_fails_before_the_api_server_answer
         pod = await w.run_pod()
         promised = await w.promise(pod)
         await w.until(lambda: w.cluster.claims() == {pod.uid: promised})
+
+
+async def test_claims_are_waited_for_until_they_were_told_once(tmp_path):
+    async with world(tmp_path) as w:
+        w.fault = lambda request: refusal(403, "forbidden") if request.method == "GET" else None
+        pod = await w.run_pod()
+        promised = await w.promise(pod)
+        w.fault = None
+        await w.cluster.claims_known()
+        assert w.cluster.claims() == {pod.uid: promised}
+
+
+async def test_claims_are_not_waited_for_much_longer_than_once_while_nobody_tells_them(tmp_path):
+    async with world(tmp_path) as w:
+        w.fault = lambda request: refusal(403, "forbidden")
+        async with asyncio.timeout(1.9 * CLAIMS_S):
+            await w.cluster.claims_known()
+            await w.cluster.claims_known()
+        assert w.cluster.claims() == {}
 
 
 async def test_agent_without_credentials_knows_no_cluster_and_loads_no_client():

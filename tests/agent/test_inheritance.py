@@ -72,13 +72,17 @@ def test_pod_whose_heir_is_refused_keeps_nothing_of_before(machine: Machine) -> 
 
 
 class Promising:
-    """A cluster whose pods were promised something."""
+    """A cluster whose pods were promised something, of which the agent has yet to hear."""
 
     def __init__(self, **promises: Placement) -> None:
         self._promises = {PodUid(uid): placement for uid, placement in promises.items()}
+        self._known = False
 
     def claims(self) -> dict[PodUid, Placement]:
-        return self._promises
+        return self._promises if self._known else {}
+
+    async def claims_known(self) -> None:
+        self._known = True
 
     def attached(self, *_: object) -> None:
         pass

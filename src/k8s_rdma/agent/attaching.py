@@ -159,6 +159,8 @@ class Attaching:
 
     async def _claim(self, call: AddCall, sandbox: Sandbox, part: Wanted) -> Receipt:
         """Choose, and record it on disk, in place of what the pod held in sandboxes that are gone."""
+        if part.request and part.promised is None:
+            await self._cluster.claims_known()
         async with AsyncExitStack() as turns:
             inherited = await self._predecessors.end(sandbox, turns, call.plugins)
             _require_waiting(call)

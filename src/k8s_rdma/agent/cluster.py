@@ -36,6 +36,10 @@ class Cluster(Protocol):
         """
         ...
 
+    async def claims_known(self) -> None:
+        """Wait for the claims to be known for the first time, though not for long: pods start without."""
+        ...
+
     def attached(self, receipt: Receipt, results: Mapping[str, IpamResult]) -> None:
         """Tell the pod what it was given. results: addresses by the interfaces' names."""
         ...
@@ -69,6 +73,9 @@ class NoCluster:
     def claims(self) -> Mapping[PodUid, Placement]:
         """None is known."""
         return {}
+
+    async def claims_known(self) -> None:
+        """There is nothing to wait for."""
 
     def attached(self, receipt: Receipt, results: Mapping[str, IpamResult]) -> None:
         """Nobody is told."""

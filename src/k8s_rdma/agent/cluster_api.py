@@ -42,6 +42,9 @@ _log = structlog.get_logger()
 ANNOTATIONS_S = 5.0
 """How long an ADD waits for a pod's annotations; the runtime's own deadline is minutes."""
 
+CLAIMS_S = 2.0
+"""How long pods that nobody placed wait, once after a start of the agent, for what others were promised."""
+
 PATIENCE_S = 30.0
 """What passes by itself is told of when it has not by then."""
 
@@ -90,6 +93,7 @@ class ApiCluster:
         self._pods = NodePods(api, terms.node, terms.key, gone=self._forget, time=time)
         self._refusals = Refusals()
         self._statuses = Statuses()
+        self._waited_in_vain = False
 
     async def annotations(self, pod: Pod) -> Mapping[str, str]:
         """All of them, from the API server, within `ANNOTATIONS_S`."""
@@ -108,6 +112,16 @@ class ApiCluster:
     def claims(self) -> Mapping[PodUid, Placement]:
         """As the API server last told; none before it did for the first time."""
         return self._pods.claims()
+
+    async def claims_known(self) -> None:
+        """Within `CLAIMS_S`, and after that in vain no more."""
+        if self._waited_in_vain:
+            return
+        try:
+            async with asyncio.timeout(CLAIMS_S):
+                await self._pods.listed.wait()
+        except TimeoutError:
+            self._waited_in_vain = True
 
     def attached(self, receipt: Receipt, results: Mapping[str, IpamResult]) -> None:
         """Annotate the pod with all that its networks gave it, and forget that it was refused."""

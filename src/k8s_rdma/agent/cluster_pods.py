@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, cast
 
@@ -34,6 +35,7 @@ class NodePods:
 
     key: what placements are signed with; None where nobody signs.
     gone: called with the UID of a pod that has finished, was deleted or left the node.
+    listed: set once all of them have been told.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class NodePods:
         time: Time,
     ) -> None:
         """Nothing is known until `run`."""
+        self.listed = asyncio.Event()
         self._api = api
         self._node = node
         # A placement counts as it does at an ADD; what else a request holds was the extender's to judge.
@@ -87,6 +90,7 @@ class NodePods:
                     self._forget(uid)
                 for pod in pods:
                     self._see(pod)
+                self.listed.set()
                 _log.info("pods_listed", pods=len(pods), claims=len(self._claims))
             case Changed(pod):
                 self._see(pod)
