@@ -1,0 +1,128 @@
+"""Every row of the table in docs/adr/0004-shim-in-c.md, under everything that can be there or not.
+
+No agent runs: what is asked about ends in an error, which is what a pod that asks for interfaces must get.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cni.call import ANNOTATIONS, CONTAINER, PREV_RESULT, WISH, netconf
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ASKED, NOTHING = "asked", "nothing"
+DELIVERED = {
+    "asks": {"runtimeConfig": {ANNOTATIONS: WISH}},
+    "does not ask": {"runtimeConfig": {ANNOTATIONS: {}}},
+    "not delivered": {},
+}
+PLACES = {"chained": {"prevResult": PREV_RESULT}, "alone": {}}
+KEYS = {
+    "neither": {},
+    "delegate": {"delegate": {"type": "bridge"}},
+    "emptyResult": {"emptyResult": True},
+}
+MARKERS = ("marked", "not marked", "no markers", "markers are a file", "no run directory")
+
+
+def prepare(run_dir: Path, markers: str) -> None:
+    """Make the agent's directory as it is in that case."""
+    shutil.rmtree(run_dir, ignore_errors=True)
+    if markers == "no run directory":
+        return
+    run_dir.mkdir()
+    if markers == "markers are a file":
+        (run_dir / "attachments").touch()
+    elif markers != "no markers":
+        (run_dir / "attachments").mkdir()
+    if markers == "marked":
+        (run_dir / "attachments" / CONTAINER).touch()
+
+
+def ended(annotations: str, keys: str, markers: str) -> str:
+    """What DEL of such a container does."""
+    ordinary = annotations == "does not ask" and keys != "delegate"
+    return {
+        "marked": ASKED,
+        "not marked": NOTHING,
+        "no markers": NOTHING if ordinary else ASKED,
+        "markers are a file": NOTHING if ordinary else ASKED,
+        "no run directory": NOTHING,
+    }[markers]
+
+
+def expected(command: str, place: str, annotations: str, keys: str, markers: str) -> str:
+    """The table."""
+    match command:
+        case "VERSION":
+            return "versions"
+        case "STATUS":
+            return NOTHING if keys == "neither" else ASKED
+        case "ADD":
+            passed_on = place == "chained" and annotations == "does not ask" and keys != "delegate"
+            return "prevResult" if passed_on else ASKED
+        case "DEL":
+            return ended(annotations, keys, markers)
+        case "CHECK":
+            return ASKED if annotations == "asks" else ended(annotations, keys, markers)
+    return ASKED
+
+
+def seen(command: str, outcome) -> str:
+    """What the program did, by what the runtime sees."""
+    if outcome.exit_status:
+        assert outcome.error["code"] == (50 if command == "STATUS" else 11)
+        return ASKED
+    if not outcome.stdout:
+        return NOTHING
+    said = json.loads(outcome.stdout)
+    return "prevResult" if said == PREV_RESULT else "versions" if "supportedVersions" in said else "?"
+
+
+def cases() -> Iterator[tuple[str, str, str, str]]:
+    return itertools.product(PLACES, DELIVERED, KEYS, MARKERS)
+
+
+@pytest.mark.parametrize("command", ["ADD", "DEL", "CHECK", "STATUS", "GC", "VERSION"])
+def test_program_decides_by_the_table_whatever_is_there(program, run_dir, netns, command: str) -> None:
+    own = run_dir / "own"
+    did, wanted = {}, {}
+    for case in cases():
+        place, annotations, keys, markers = case
+        prepare(own, markers)
+        conf = netconf(own, **PLACES[place], **DELIVERED[annotations], **KEYS[keys])
+        did[case] = seen(command, program(command, conf, env={"CNI_NETNS": netns}))
+        wanted[case] = expected(command, *case)
+    assert did == wanted
+
+
+@pytest.mark.parametrize("command", ["ADD", "DEL"])
+def test_nothing_depends_on_standard_error(program, run_dir, agent, netns, command: str) -> None:
+    (run_dir / "attachments" / CONTAINER).touch()
+    conf = netconf(run_dir)
+    outcome = program(command, conf, env={"CNI_NETNS": netns}, preexec_fn=lambda: os.close(2))
+    assert (outcome.exit_status, outcome.stdout) == (1, b"asked")
+    assert agent.received[0].netns_inode == Path(netns).stat().st_ino
+
+
+def test_input_that_was_never_opened_is_told_of(program, run_dir) -> None:
+    assert program("DEL", netconf(run_dir), preexec_fn=lambda: os.close(0)).error["code"] == 5
+
+
+@pytest.mark.parametrize("command", ["ADD", "DEL"])
+def test_output_that_was_never_opened_is_a_failure(program, run_dir, agent, netns, command: str) -> None:
+    """The namespace or the agent's socket has its number then, and must get nothing of the answer."""
+    (run_dir / "attachments" / CONTAINER).touch()
+    conf = netconf(run_dir)
+    outcome = program(command, conf, env={"CNI_NETNS": netns}, preexec_fn=lambda: os.close(1))
+    assert (outcome.exit_status, outcome.stdout) == (1, b"")
+    assert agent.received[0].netns_inode == Path(netns).stat().st_ino
