@@ -10,7 +10,7 @@ from contract.lab import give, needs, previous_of, state_of
 from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.options import LinkState, Setting, VlanProto
 from k8s_rdma.core.plan import undo
-from k8s_rdma.core.step import ConfigureVfs, VfConfig, VfRef, Vlan
+from k8s_rdma.core.step import ConfigureVfs, ProgramVfs, SetRates, VfConfig, VfRate, VfRef, Vlan
 from k8s_rdma.errors import KernelError
 
 MAC = "02:11:22:33:44:55"
@@ -200,3 +200,18 @@ def everything(lab, without=()):
             }
             merged = replace(merged, **set_here)
     return merged
+
+
+def test_rates_and_settings_in_one_step_are_shown_and_taken_back(lab):
+    needs(lab, Setting.TRUST)
+    vf, before = VfRef(lab.pcis[0], 1), lab.kernel.observe()
+    cap = VfRate(1, 0, 20)
+    step = ProgramVfs(
+        rates=SetRates(pf=vf.pf, rates=(cap,), previous=(VfRate(1),)),
+        settings=configure(lab, CONFIGS[Setting.TRUST]),
+    )
+    lab.kernel.apply(step)
+    found = state_of(lab, vf)
+    assert (found.max_tx_rate_mbps, found.trust) == (20, "ON")
+    lab.kernel.apply(step.inverse)
+    assert lab.kernel.observe() == before

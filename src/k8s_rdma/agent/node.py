@@ -17,7 +17,7 @@ from k8s_rdma.core.allocation import choose_vfs, decide, given, returned
 from k8s_rdma.core.claims import inherited_placement, outstanding
 from k8s_rdma.core.ledger import AllocatedInterface, Attachment, DelegatedPlugin, Phase, Pod, Receipt
 from k8s_rdma.core.placement import Rejection
-from k8s_rdma.core.plan import claims, configurations
+from k8s_rdma.core.plan import configurations, hand_over
 from k8s_rdma.core.step import NetnsRef
 from k8s_rdma.errors import K8sRdmaError, KernelError, LedgerError, MalformedError, Reason
 from k8s_rdma.wire.adopt import Outcome
@@ -219,7 +219,7 @@ class Node:
 
         KernelError at the first step that does not hold; what holds by then is `detach`'s to undo.
         """
-        for step in claims(receipt):
+        for step in hand_over(receipt):
             self._kernel.apply(step)
         self.hardware = given(self.hardware, receipt.interfaces)
 

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.step import BindVf, ConfigureInterface, ConfigureVfs, GiveVf, Route, SetRates, VfRate
+from k8s_rdma.core.step import (
+    BindVf,
+    ConfigureInterface,
+    ConfigureVfs,
+    GiveVf,
+    ProgramVfs,
+    Route,
+    SetRates,
+    VfRate,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -22,11 +31,21 @@ def plan(receipt: Receipt, addressing: Mapping[str, Addressing]) -> tuple[Step, 
 
     addressing: by interface name; an interface that is not in it comes up without addresses.
     """
-    return claims(receipt) + configurations(receipt, addressing)
+    return hand_over(receipt) + configurations(receipt, addressing)
+
+
+def hand_over(receipt: Receipt) -> tuple[Step, ...]:
+    """The part of the plan that `claims` undoes; rates and settings of a PF together, so it is asked once."""
+    settings = {step.pf: step for step in _settings(receipt.interfaces)}
+    programs = (
+        ProgramVfs(rates=rates, settings=settings[rates.pf]) if rates.pf in settings else rates
+        for rates in _rates(receipt.interfaces)
+    )
+    return (*programs, *(_give(receipt, interface) for interface in receipt.interfaces))
 
 
 def claims(receipt: Receipt) -> tuple[Step, ...]:
-    """The part of the plan whose inverses end an attachment: rates, settings and moves.
+    """What `hand_over` does, apart: what fails when it is undone fails alone. Its inverses end an attachment.
 
     A VF that moves loses its addresses (Linux `__dev_change_net_namespace`), so they need no undoing; and
     what the pod has under an interface's name may be somebody else's if that VF was never given.
@@ -34,7 +53,7 @@ def claims(receipt: Receipt) -> tuple[Step, ...]:
     return (
         *_rates(receipt.interfaces),
         *_settings(receipt.interfaces),
-        *(_hand_over(receipt, interface) for interface in receipt.interfaces),
+        *(_give(receipt, interface) for interface in receipt.interfaces),
     )
 
 
@@ -54,7 +73,7 @@ def undo(steps: Iterable[Step]) -> tuple[Step, ...]:
     return tuple(step.inverse for step in reversed(tuple(steps)))
 
 
-def _rates(interfaces: Iterable[AllocatedInterface]) -> Iterable[Step]:
+def _rates(interfaces: Iterable[AllocatedInterface]) -> Iterable[SetRates]:
     by_pf: dict[PciAddress, list[VfRate]] = {}
     for interface in interfaces:
         by_pf.setdefault(interface.vf.pf, []).append(interface.rate())
@@ -63,7 +82,7 @@ def _rates(interfaces: Iterable[AllocatedInterface]) -> Iterable[Step]:
         yield SetRates(pf=pf, rates=tuple(rates), previous=tuple(VfRate(rate.index) for rate in rates))
 
 
-def _settings(interfaces: Iterable[AllocatedInterface]) -> Iterable[Step]:
+def _settings(interfaces: Iterable[AllocatedInterface]) -> Iterable[ConfigureVfs]:
     by_pf: dict[PciAddress, list[tuple[VfConfig, VfConfig, VfHome]]] = {}
     for interface in interfaces:
         if interface.config is not None and interface.previous is not None:
@@ -74,7 +93,7 @@ def _settings(interfaces: Iterable[AllocatedInterface]) -> Iterable[Step]:
         yield ConfigureVfs(pf=pf, configs=configs, previous=previous, homes=homes)
 
 
-def _hand_over(receipt: Receipt, interface: AllocatedInterface) -> GiveVf | BindVf:
+def _give(receipt: Receipt, interface: AllocatedInterface) -> GiveVf | BindVf:
     if not interface.is_netdev:
         return BindVf(
             vf=interface.vf,

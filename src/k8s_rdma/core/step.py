@@ -112,6 +112,24 @@ class ConfigureVfs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramVfs:
+    """Rates and settings of VFs of one PF, read back by one query for both."""
+
+    rates: SetRates
+    settings: ConfigureVfs
+
+    @property
+    def pf(self) -> PciAddress:
+        """The PF of both."""
+        return self.rates.pf
+
+    @property
+    def inverse(self) -> ProgramVfs:
+        """All as before."""
+        return ProgramVfs(rates=self.rates.inverse, settings=self.settings.inverse)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BindVf:
     """Have a VF's PCI function driven by another driver, which makes no netdev (`driver_override`).
 
@@ -262,4 +280,14 @@ class ClearInterface:
         )
 
 
-Step = SetRates | ConfigureVfs | BindVf | UnbindVf | GiveVf | BringHome | ConfigureInterface | ClearInterface
+Step = (
+    SetRates
+    | ConfigureVfs
+    | ProgramVfs
+    | BindVf
+    | UnbindVf
+    | GiveVf
+    | BringHome
+    | ConfigureInterface
+    | ClearInterface
+)

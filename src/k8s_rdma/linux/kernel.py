@@ -18,6 +18,7 @@ from k8s_rdma.core.step import (
     ConfigureInterface,
     ConfigureVfs,
     GiveVf,
+    ProgramVfs,
     SetRates,
     UnbindVf,
     VfRate,
@@ -40,12 +41,13 @@ from k8s_rdma.linux.vf.binding import VfBinding
 from k8s_rdma.linux.vf.configuring import configure_vfs
 from k8s_rdma.linux.vf.moves import RETURN_TIMEOUT_S, VfMoves
 from k8s_rdma.linux.vf.places import Host, VfPlaces, netdevs_by_device, words
-from k8s_rdma.linux.vf.rates import set_rates, with_rates
+from k8s_rdma.linux.vf.programming import program_vfs
+from k8s_rdma.linux.vf.rates import present_rates, set_rates, with_rates
 from k8s_rdma.linux.vf.rdma import VfRdma
 from k8s_rdma.linux.vf.traffic import VfTraffic
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from k8s_rdma.core.kernel import Hardware, PfState, PodInterface, VfCounters
     from k8s_rdma.core.selection import Selection
@@ -170,6 +172,8 @@ class SriovKernel:
                 self._set_rates(step)
             case ConfigureVfs():
                 self._configure_vfs(step)
+            case ProgramVfs():
+                self._program_vfs(step)
             case BindVf():
                 self._binding.bind(step)
             case UnbindVf():
@@ -178,13 +182,17 @@ class SriovKernel:
                 self._moves.give(step)
             case BringHome():
                 self._moves.bring_home(step)
-            case ConfigureInterface():
-                with self._namespaces.existing(step.netns) as namespace:
-                    configure(step, namespace)
-            case ClearInterface():
-                with self._namespaces.opened(step.netns) as namespace:
-                    if namespace is not None:
-                        clear(step, namespace)
+            case ConfigureInterface() | ClearInterface():
+                self._change_interface(step)
+
+    def _change_interface(self, step: ConfigureInterface | ClearInterface) -> None:
+        if isinstance(step, ConfigureInterface):
+            with self._namespaces.existing(step.netns) as namespace:
+                configure(step, namespace)
+            return
+        with self._namespaces.opened(step.netns) as namespace:
+            if namespace is not None:
+                clear(step, namespace)
 
     def _reset(self, vf: VfRef) -> None:
         link = self._places.at_home(vf)
@@ -215,9 +223,9 @@ class SriovKernel:
         now = set_rates(
             step,
             pf,
-            write=partial(write_rates, self._queries.rtnl, index, f"rates on PF {pf.pci} ({pf.name})"),
+            write=self._rate_writer(pf, index),
             read=partial(self._pfs.read_back, pf.pci, index),
-            seen={vf.index: VfRate(vf.index, vf.min_tx_rate_mbps, vf.max_tx_rate_mbps) for vf in pf.vfs},
+            seen=present_rates(pf),
         )
         self._pfs.now_is(with_rates(pf, now))
 
@@ -232,6 +240,24 @@ class SriovKernel:
             read=partial(self._pfs.read_back, pf.pci, index),
         )
         self._pfs.now_is(now)
+        self._take_guids(step)
+
+    def _program_vfs(self, step: ProgramVfs) -> None:
+        pf, index = self._to_be_changed(step.pf)
+        now = program_vfs(
+            step,
+            pf,
+            write_rates=self._rate_writer(pf, index),
+            write_settings=partial(set_vfs, self._queries.rtnl, index, "settings"),
+            read=partial(self._pfs.read_back, pf.pci, index),
+        )
+        self._pfs.now_is(now)
+        self._take_guids(step.settings)
+
+    def _rate_writer(self, pf: PfState, index: int) -> Callable[[Sequence[VfRate]], None]:
+        return partial(write_rates, self._queries.rtnl, index, f"rates on PF {pf.pci} ({pf.name})")
+
+    def _take_guids(self, step: ConfigureVfs) -> None:
         for config, home in zip(step.configs, step.homes, strict=False):
             if config.guid is not None:
                 self._binding.take_guid(VfRef(step.pf, config.index), config.guid, home)

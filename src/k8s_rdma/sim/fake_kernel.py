@@ -7,6 +7,7 @@ as weights and checks no sum, so nothing may rely on the refusal.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.kernel import Hardware, PfState, PodInterface, Vf
@@ -20,6 +21,7 @@ from k8s_rdma.core.step import (
     ConfigureInterface,
     ConfigureVfs,
     GiveVf,
+    ProgramVfs,
     SetRates,
     UnbindVf,
     VfRate,
@@ -194,6 +196,8 @@ class FakeKernel:
                 return self._clear(step)
             case ConfigureVfs():
                 return fake_settings.configure(self.machine, step)
+            case ProgramVfs():
+                return chain(self._changes(step.rates), self._changes(step.settings))
 
     def _set_rates(self, step: SetRates) -> Iterator[None]:
         functions = {rate.index: self.machine.function(VfRef(step.pf, rate.index)) for rate in step.rates}

@@ -56,21 +56,35 @@ def configure_vfs(
     KernelError names VF, setting, what was wanted and found, and the driver; settings before one that is
     refused are made.
     """
-    for config in step.configs:
-        for refused in differences(pf, _vf(pf, config.index), config):
-            if refused.kind not in pf.takes:
-                msg = f"{refused.setting.words}: {pf.driver} has no means for it (found {refused.found})"
-                raise KernelError(msg)
+    check(step, pf)
     now = written(
         pf,
-        differing=partial(_differing, step),
-        write=partial(_write, pf, write),
-        read=lambda: _supplemented(step, with_settings(pf, read())),
+        differing=partial(differing, step),
+        write=partial(write_to, pf, write),
+        read=lambda: told(step, pf, read()),
     )
-    for wrong in _differing(step, now):
-        msg = f"set {wrong.setting.words}, read back {wrong.found or 'nothing'}"
-        raise KernelError(msg, details=f"{pf.driver} refused nothing, and does not hold it")
+    require(step, now)
     return now
+
+
+def check(step: ConfigureVfs, pf: PfState) -> None:
+    """KernelError for what the PF's driver has no means for."""
+    for refused in differing(step, pf):
+        if refused.kind not in pf.takes:
+            msg = f"{refused.setting.words}: {pf.driver} has no means for it (found {refused.found})"
+            raise KernelError(msg)
+
+
+def require(step: ConfigureVfs, now: PfState) -> None:
+    """KernelError for what was read back and is not what was set."""
+    for wrong in differing(step, now):
+        msg = f"set {wrong.setting.words}, read back {wrong.found or 'nothing'}"
+        raise KernelError(msg, details=f"{now.driver} refused nothing, and does not hold it")
+
+
+def told(step: ConfigureVfs, pf: PfState, infos: Iterable[VfInfo]) -> PfState:
+    """The PF with what it tells; what it does not tell as it was just set."""
+    return _supplemented(step, with_settings(pf, infos))
 
 
 def with_settings(pf: PfState, infos: Iterable[VfInfo]) -> PfState:
@@ -137,7 +151,8 @@ def _of_guids(vf: Vf, port: str, node: str) -> Iterator[Difference]:
         yield Difference(Setting.GUID, vf_config.port_guid(vf.index, port), vf.admin_mac)
 
 
-def _differing(step: ConfigureVfs, pf: PfState) -> list[Difference]:
+def differing(step: ConfigureVfs, pf: PfState) -> list[Difference]:
+    """What has to be set for the step to hold; see `differences`."""
     return [each for config in step.configs for each in differences(pf, _vf(pf, config.index), config)]
 
 
@@ -157,13 +172,12 @@ def _supplemented(step: ConfigureVfs, pf: PfState) -> PfState:
     return replace(pf, vfs=tuple(map(believed, pf.vfs)))
 
 
-def _write(
-    pf: PfState, write: Callable[[Sequence[VfSetting]], None], differing: Sequence[Difference]
-) -> None:
+def write_to(pf: PfState, write: Callable[[Sequence[VfSetting]], None], wanted: Sequence[Difference]) -> None:
+    """Write them; KernelError with what the driver means by its refusal."""
     deadline = time.monotonic() + BUSY_S
     while True:
         try:
-            write([each.setting for each in differing])
+            write([each.setting for each in wanted])
         except NetlinkError as error:
             if error.errno in _BUSY and time.monotonic() < deadline:
                 time.sleep(_POLL_S)

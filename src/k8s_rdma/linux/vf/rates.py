@@ -36,21 +36,36 @@ def set_rates(
     KernelError, and nothing is written, when one of them cannot be; when the driver refuses one or reads
     back another, those before it are written.
     """
+    check(step, pf, seen)
+    now = written(
+        seen,
+        differing=partial(differing, step),
+        write=partial(write_to, pf, write),
+        read=lambda: rates_of(pf, read()),
+    )
+    require(step, now)
+    return dict(now)
+
+
+def check(step: SetRates, pf: PfState, seen: Mapping[int, VfRate]) -> None:
+    """KernelError for what cannot be programmed."""
     for rate in step.rates:
         if rate.index not in seen:
             msg = f"VF {rate.index} of PF {step.pf}: unknown: {pf.name} has {len(seen)} VFs"
             raise KernelError(msg)
     check_rates(step, ability=pf.rates, link_mbps=pf.link_mbps, before=seen)
-    now = written(
-        seen,
-        differing=partial(_differing, step),
-        write=partial(_write, pf, write),
-        read=lambda: rates_of(pf, read()),
-    )
-    for wrong in _differing(step, now):
+
+
+def require(step: SetRates, now: Mapping[int, VfRate]) -> None:
+    """KernelError for what was read back and is not what was set."""
+    for wrong in differing(step, now):
         msg = f"VF {wrong.index} of PF {step.pf}: read back {now.get(wrong.index)}, set {wrong}"
         raise KernelError(msg)
-    return dict(now)
+
+
+def present_rates(pf: PfState) -> dict[int, VfRate]:
+    """Those of a PF's VFs as last looked at."""
+    return {vf.index: VfRate(vf.index, vf.min_tx_rate_mbps, vf.max_tx_rate_mbps) for vf in pf.vfs}
 
 
 def with_rates(pf: PfState, rates: Mapping[int, VfRate]) -> PfState:
@@ -79,14 +94,15 @@ def rates_of(pf: PfState, infos: Iterable[VfInfo]) -> dict[int, VfRate]:
     }
 
 
-def _write(pf: PfState, write: Callable[[Sequence[VfRate]], None], rates: Sequence[VfRate]) -> None:
+def write_to(pf: PfState, write: Callable[[Sequence[VfRate]], None], rates: Sequence[VfRate]) -> None:
+    """Write them; KernelError with what the driver means by its refusal."""
     try:
         write(rates)
     except NetlinkError as error:
         raise KernelError(str(error), details=explain(pf.driver, error.errno)) from error
 
 
-def _differing(step: SetRates, seen: Mapping[int, VfRate]) -> list[VfRate]:
+def differing(step: SetRates, seen: Mapping[int, VfRate]) -> list[VfRate]:
     """Those that are others, lowered minima first: a driver that checks the sum checks it at each VF."""
 
     def raised_mbps(rate: VfRate) -> int:

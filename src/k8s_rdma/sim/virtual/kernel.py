@@ -16,6 +16,7 @@ from k8s_rdma.core.step import (
     ConfigureInterface,
     ConfigureVfs,
     GiveVf,
+    ProgramVfs,
     SetRates,
     UnbindVf,
     VfConfig,
@@ -91,6 +92,9 @@ class VirtualSriov:
                 self._moves.bring_home(self._pf(step.vf), step)
             case ConfigureVfs():
                 self._configure_vfs(step)
+            case ProgramVfs():
+                self._set_rates(step.rates)
+                self._configure_vfs(step.settings)
             case BindVf():
                 msg = f"{_words(step.vf)}: {step.driver}: it is no PCI function, only the kernel drives it"
                 raise KernelError(msg)
