@@ -75,6 +75,12 @@ def test_error_says_the_exit_status_when_the_plugin_says_nothing(plugins, script
     assert failure(plugins, script).message == "plugin scripted: ADD of rdma0: exit status 3"
 
 
+def test_error_says_the_signal_that_killed_the_plugin(plugins, script):
+    script.speak(MODERN, ADD="kill -9 $$")
+    said = failure(plugins, script).message
+    assert said == "plugin scripted: ADD of rdma0: killed by signal 9 (Killed)"
+
+
 def test_error_has_the_reason_that_the_caller_wants(script):
     plugins = Plugins(host_root=Path("/"), timeout_s=30, reason=Reason.PLUGIN_FAILURE)
     script.speak(MODERN, ADD="exit 3")

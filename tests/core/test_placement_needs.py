@@ -252,6 +252,16 @@ def test_rejection_says_that_an_mtu_is_not_known() -> None:
     assert found.message == "needs 1 interface; old: its MTU is not known, and mtu is 1280"
 
 
+def test_rejection_says_that_the_link_of_the_pf_that_is_selected_may_be_down() -> None:
+    found = place(asks((100, only(names=["cx5"]))), node_of(cx5={"link_mbps": None}), {})
+    assert isinstance(found, Rejection)
+    assert found.message == (
+        "needs 1 interface of 100 Mb/s; best PF has 0 Mb/s and 4 VFs when empty; link speed of cx5 is "
+        "unknown (link down?), only interfaces without a reservation fit there; "
+        "igb, ib: not what pf selects (name cx5)"
+    )
+
+
 def test_rejection_tells_needs_and_rates_apart() -> None:
     node = node_of(igb={"rates": NO_RATE})
     wanted = InterfaceRequest(

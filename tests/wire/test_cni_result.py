@@ -226,6 +226,11 @@ def test_error_document_is_in_the_newest_version_when_the_one_asked_for_is_unkno
     assert document == {"cniVersion": "1.1.0", "code": 199, "msg": "what"}
 
 
+def test_error_document_says_in_one_line_what_another_plugin_said_in_several() -> None:
+    document = json.loads(encode_error(K8sRdmaError("plugin x: a\n  b\tc\r\n", details="a\nb"), "1.0.0"))
+    assert (document["msg"], document["details"]) == ("plugin x: a b c", "a\nb")
+
+
 def test_error_document_is_written_when_the_text_is_no_unicode() -> None:
     document = json.loads(encode_error(K8sRdmaError("file \udcff", details="\ud800"), "1.0.0"))
     assert (document["msg"], document["details"]) == (r"file \udcff", r"\ud800")

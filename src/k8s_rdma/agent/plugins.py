@@ -124,7 +124,7 @@ class Plugins:
             await _kill(process)
             raise
         if process.returncode:
-            said = decode_error(stdout) or f"exit status {process.returncode}"
+            said = decode_error(stdout) or _ending(process.returncode)
             raise self._failed(f"{call}: {said}", stderr.decode(errors="replace").strip()[-_SHOWN:])
         return stdout
 
@@ -147,6 +147,10 @@ class Plugins:
 
     def _failed(self, message: str, details: str = "") -> K8sRdmaError:
         return K8sRdmaError(message, reason=self._reason, details=details)
+
+
+def _ending(code: int) -> str:
+    return f"exit status {code}" if code > 0 else f"killed by signal {-code} ({signal.strsignal(-code)})"
 
 
 async def _kill(process: asyncio.subprocess.Process) -> None:

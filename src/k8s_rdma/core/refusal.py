@@ -41,7 +41,8 @@ def explain(
     scene = _Scene(number, demand, free, empty=empty)
     if reason is Reason.DRIVER_REFUSES:
         needy = any(interface.needs is not NO_NEEDS for interface in wanted)
-        return "; ".join([scene.impossible() if needy else scene.needs, *objections])
+        said = scene.impossible() + scene.unknown_links() if needy else scene.needs
+        return "; ".join([said, *objections])
     said = scene.undecided() if reason is Reason.UNDECIDED else scene.impossible() + scene.unknown_links()
     return "; ".join([said, *objections])
 

@@ -121,12 +121,15 @@ def encode_result(
 
 
 def encode_error(error: K8sRdmaError, version: str) -> bytes:
-    """The error document of a failed call; never fails itself, whatever the error's text is."""
+    """The error document of a failed call, its `msg` one line.
+
+    Never fails itself, whatever the error's text is.
+    """
     return _encoder.encode(
         _Error(
             cni_version=version if version in SUPPORTED_VERSIONS else SUPPORTED_VERSIONS[-1],
             code=STATUS[error.reason].cni,
-            msg=_printable(error.message),
+            msg=" ".join(_printable(error.message).split()),
             details=_printable(error.details),
         )
     )

@@ -52,7 +52,7 @@ class RuntimeConfig(msgspec.Struct, frozen=True):
     device_info_file: str | None = msgspec.field(name="CNIDeviceInfoFile", default=None)
 
 
-class Subnetwork(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Subnetwork(msgspec.Struct, frozen=True, kw_only=True):
     """What the interfaces get whose `network` names it; ipam as written, l2enable as in `NetConf`."""
 
     ipam: msgspec.Raw = msgspec.Raw()
@@ -141,6 +141,7 @@ class _Typed(msgspec.Struct, frozen=True):
 _NO_PLUGIN = (b"{}", b"null")
 _typed_decoder = msgspec.json.Decoder(_Typed)
 _fields_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_subnetworks_decoder = msgspec.json.Decoder(dict[str, dict[str, msgspec.Raw]] | None)
 _decoder = msgspec.json.Decoder(NetConf)
 _network_decoder = msgspec.json.Decoder(_Network)
 _encoder = msgspec.json.Encoder()
@@ -156,6 +157,7 @@ def decode_netconf(stdin: bytes, *, strict: bool = True) -> NetConf:
     if strict:
         for key, value in fields.items():
             check_key(key, value)
+        _check_subnetworks(fields.get("networks", msgspec.Raw(b"{}")))
     conf = decode(_without_nulls(fields), _decoder, WHAT, Reason.INVALID_NETCONF)
     _check_network(conf)
     _check_names(conf)
@@ -221,6 +223,19 @@ def _check_names(conf: NetConf) -> None:
             )
         if name == conf.name:
             refuse(f"networks.{shown(name)}", "is this network itself, whose addresses `ipam` gives")
+
+
+def _check_subnetworks(networks: msgspec.Raw) -> None:
+    """Their keys; whether they are objects at all shows when they are decoded."""
+    try:
+        found = _subnetworks_decoder.decode(networks)
+    except msgspec.MsgspecError:
+        return
+    known = [field.encode_name for field in msgspec.structs.fields(Subnetwork)]
+    for name, fields in (found or {}).items():
+        for key in fields:
+            if key not in known:
+                refuse(f"networks.{shown(name)}.{shown(key)}", describe_unknown(key, known))
 
 
 def _check_pattern(pattern: str) -> None:
