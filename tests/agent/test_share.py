@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from k8s_rdma.agent.share import NETWORKS_ANNOTATION, share
+from k8s_rdma.agent.share import NETWORKS_ANNOTATION, doubtful, share
 from k8s_rdma.core.options import InterfaceOptions
 from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.errors import MalformedError, Reason
@@ -45,6 +45,22 @@ def test_network_that_nothing_attaches_the_pod_to_is_refused_by_field(annotation
     assert refused.value.message.startswith(
         "rdma_interfaces_required[1].network: fabric-b is not fabric-a nor net, and the pod has no "
     )
+
+
+@pytest.mark.parametrize(
+    ("listed", "found"),
+    [
+        ("", {1: "a", 2: "b", 4: "c-1"}),
+        ("a", {2: "b", 4: "c-1"}),
+        ("kube-system/b@net2, c-1", {1: "a"}),
+        ('[{"name": "c-1", "namespace": "default", "interface": "net1"}, {"name": "ab"}]', {1: "a", 2: "b"}),
+    ],
+)
+def test_networks_that_neither_attachment_nor_annotation_name_are_doubtful(
+    listed: str, found: dict[int, str]
+) -> None:
+    asked = request("", "a", "b", "own", "c-1")
+    assert doubtful(asked, own={"own"}, annotations={NETWORKS_ANNOTATION: listed}) == found
 
 
 NETWORKS = st.sampled_from(["", "a", "b", "c"])

@@ -216,7 +216,7 @@ _MTU = "is no whole number from 68 to 65535, as an MTU in bytes is"
         ({"pf": ""}, "pf", f"'' is empty; {_PF}"),
         ({"pf": "\ud800"}, "pf", rf"'\ud800' is not printable; {_PF}"),
         ({"pf": "0000:41:00.9"}, "pf", f"0000:41:00.9 {_NAMES}; {_PF}"),
-        ({"pf": ["a"]}, "pf", f"is a list; {_PF}, or an object such as {{}}"),
+        ({"pf": ["a"]}, "pf", f'is a list; {_PF}, or an object such as {{"driver": "mlx5_core"}}'),
         ({"pf": {}}, "pf", "selects nothing; known are name, pci, vendor, driver"),
         ({"pf": {"name": []}}, "pf.name", "is an empty list; wanted a string, or a list of some"),
         ({"pf": {"name": ["a", 1]}}, "pf.name[1]", "is a number; wanted a string, or a list of some"),

@@ -18,7 +18,7 @@ from k8s_rdma.agent.plugins import target_of
 from k8s_rdma.agent.predecessors import Predecessors
 from k8s_rdma.agent.results import result_interfaces
 from k8s_rdma.agent.settling import settle
-from k8s_rdma.agent.share import share
+from k8s_rdma.agent.share import doubtful, share
 from k8s_rdma.agent.wanted import wanted
 from k8s_rdma.core.ledger import Pod, Receipt
 from k8s_rdma.core.options import VfDriver
@@ -136,12 +136,12 @@ class Attaching:
             for receipt in self._node.ledger.of_container(call.env.container_id)
             if receipt.attachment != call.attachment
         )
-        return share(
-            wants.request,
-            own=call.conf.own_networks,
-            taken={interface.entry for receipt in others for interface in receipt.interfaces},
-            annotations=call.annotations,
-        )
+        own, annotations = call.conf.own_networks, call.annotations
+        taken = {interface.entry for receipt in others for interface in receipt.interfaces}
+        part = share(wants.request, own=own, taken=taken, annotations=annotations)
+        for index, network in doubtful(wants.request, own=own, annotations=annotations).items():
+            _log.warning("network_not_seen", interface=index, network=network, attachment=call.conf.name)
+        return part
 
     def _require(self, sandbox: Sandbox, part: Wanted) -> None:
         """K8sRdmaError for a plugin that is not on this node, or a name that the delegate's interface has."""

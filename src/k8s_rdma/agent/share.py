@@ -6,6 +6,7 @@ that comes also gives what names none.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from k8s_rdma.errors import MalformedError, Reason
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 NETWORKS_ANNOTATION = "k8s.v1.cni.cncf.io/networks"
 """A pod's further attachments (NPWG network custom resource definition, section 4.1): Multus acts on it."""
+_NAME = re.compile(r"[\w.\-]+")
+"""Whatever may be a name in that annotation, which is a list with commas or one of JSON objects."""
 
 
 def share(
@@ -38,6 +41,16 @@ def share(
         elif index not in taken:
             part.append(index)
     return tuple(part)
+
+
+def doubtful(request: Request, *, own: Set[str], annotations: Mapping[str, str]) -> dict[int, str]:
+    """Networks, by index, that are not this attachment's and that the pod's further ones do not name either.
+
+    They may still be others': a network's name and its definition's need not be one. So nothing is refused.
+    """
+    listed = set(_NAME.findall(annotations.get(NETWORKS_ANNOTATION, "")))
+    named = {index: each.options.network for index, each in enumerate(request.interfaces)}
+    return {index: name for index, name in named.items() if name and name not in own | listed}
 
 
 def _refuse(index: int, network: str, own: Set[str]) -> None:

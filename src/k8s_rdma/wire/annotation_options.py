@@ -61,6 +61,7 @@ _VLAN_PROTOS = {each.value.lower(): each for each in VlanProto}
 _NOT_OF_A_POD = ("lo", "all", "default")
 """Every namespace has the first; the others are files below net.ipv4.conf of all its interfaces together."""
 _PCI = "a PCI address such as 0000:65:00.0"
+_SELECTOR = '{"driver": "mlx5_core"}'
 
 
 def _name(value: object, where: str) -> str:
@@ -159,7 +160,9 @@ def _selector(value: object, where: str, keys: Keys) -> PfSelector:
         pci = _pci_if_any(value)
         return PfSelector(pcis=frozenset({pci})) if pci else PfSelector(names=frozenset({_pf(value, where)}))
     if not isinstance(value, Object):
-        refuse(where, f"is {kind(value)}; wanted a PF's name or PCI address, or an object such as {{}}")
+        refuse(
+            where, f"is {kind(value)}; wanted a PF's name or PCI address, or an object such as {_SELECTOR}"
+        )
     given = keys(value, where, SELECTOR_KEYS)
     if not given:
         refuse(where, f"selects nothing; known are {', '.join(SELECTOR_KEYS)}")
