@@ -12,7 +12,7 @@ from k8s_rdma.core.inventory import Used
 from k8s_rdma.core.options import InterfaceOptions, PfSelector, VfDriver
 from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.errors import Reason
-from k8s_rdma.extender.decisions import MAX_REQUESTS, Decisions, Fit, Misfit
+from k8s_rdma.extender.decisions import MAX_INTERFACES, MAX_REQUESTS, Decisions, Fit, Misfit
 from k8s_rdma.extender.facts import facts_of
 from k8s_rdma.extender.state import Situation
 
@@ -114,3 +114,16 @@ def test_requests_without_any_verdict_are_forgotten_too():
     for rate in range(MAX_REQUESTS + 10):
         decisions.known(request(rate))
     assert len(decisions._tables) == MAX_REQUESTS
+
+
+def test_large_requests_are_forgotten_sooner():
+    decisions = Decisions()
+    most = MAX_INTERFACES // 1024
+    for rate in range(1, most + 10):
+        decisions.known(request(*[rate] * 1024))
+    assert len(decisions._tables) == most
+    for rate in range(MAX_REQUESTS):
+        decisions.known(request(rate))
+    assert len(decisions._tables) == MAX_REQUESTS
+    decisions.known(request(*[1] * 1024))
+    assert decisions._interfaces == MAX_REQUESTS - 1 + 1024

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.request import InterfaceRequest, Request
-from k8s_rdma.extender.waiting import Waiting
+from k8s_rdma.extender.waiting import MAX_INTERFACES, Waiting
 
 W1, W2 = NodeName("w1"), NodeName("w2")
 
@@ -73,3 +73,16 @@ def test_pods_are_not_kept_without_bound():
     for number in range(10_005):
         refuse(waiting, f"p{number}", number % 3)
     assert len(waiting) == 10_000
+
+
+def test_pods_of_many_interfaces_are_kept_in_smaller_number():
+    waiting = Waiting()
+    most = MAX_INTERFACES // 1000
+    for number in range(most + 5):
+        large = Request((InterfaceRequest(min_tx_rate_mbps=number),) * 1000)
+        waiting.refuse(PodUid(f"p{number}"), large, (W1,), 0.0)
+    assert len(waiting) == len(waiting.requests()) + most - 64 == most
+    for number in range(most + 5):
+        waiting.settle(PodUid(f"p{number}"))
+    refuse(waiting, "p", 1)
+    assert (len(waiting), waiting.requests()) == (1, [request(1)])

@@ -26,7 +26,8 @@ UNRESOLVABLE = frozenset({Reason.EXCEEDS_CAPACITY, Reason.DRIVER_REFUSES, Reason
 """Refusals that no eviction could turn into a fit."""
 
 MAX_REQUESTS = 256
-"""Requests whose verdicts are kept; one may be of 1,024 interfaces and take 100 KB itself."""
+MAX_INTERFACES = 65_536
+"""Requests whose verdicts are kept, and the interfaces of them all: each takes 2 KiB at worst."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,10 @@ def _waits_for_an_operator(request: Request) -> bool:
     return any(each.needs.mtu or Setting.VFIO_PCI in each.needs.settings for each in request.interfaces)
 
 
+def _size(shape: _Shape) -> int:
+    return len(shape.interfaces if isinstance(shape, Request) else shape)
+
+
 def _shape(request: Request) -> _Shape:
     if all(each.options is NO_OPTIONS for each in request.interfaces):
         return request
@@ -87,6 +92,7 @@ class Decisions:
         self.undecided = 0
         self._limit = limit
         self._size = 0
+        self._interfaces = 0
         self._tables: OrderedDict[_Shape, dict[Situation, Verdict]] = OrderedDict()
 
     def __len__(self) -> int:
@@ -96,9 +102,12 @@ class Decisions:
     def known(self, request: Request) -> dict[Situation, Verdict]:
         """The verdicts on this request so far; to be read only, and not beyond the next `verdict`."""
         shape = _shape(request)
-        table = self._tables.setdefault(shape, {})
+        table = self._tables.get(shape)
+        if table is None:
+            table = self._tables[shape] = {}
+            self._interfaces += _size(shape)
         self._tables.move_to_end(shape)
-        if len(self._tables) > MAX_REQUESTS:
+        while len(self._tables) > MAX_REQUESTS or self._interfaces > MAX_INTERFACES:
             self._forget_oldest()
         return table
 
@@ -118,5 +127,6 @@ class Decisions:
         return verdict
 
     def _forget_oldest(self) -> None:
-        _, oldest = self._tables.popitem(last=False)
+        shape, oldest = self._tables.popitem(last=False)
         self._size -= len(oldest)
+        self._interfaces -= _size(shape)

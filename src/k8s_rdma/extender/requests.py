@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 _log = structlog.get_logger()
 _MAX_PODS = 10_000
 
+MAX_CHARACTERS = 16 * 1024**2
+"""Of all annotations that are remembered. What a request takes is ten times its text at worst, and pods'
+owners decide how long that is; bind reads from the API server what was forgotten."""
+
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
@@ -27,6 +31,11 @@ class Remembered:
     request: Request
     annotation: str | None
     filtered_at: float
+
+    @property
+    def characters(self) -> int:
+        """How long the annotation is."""
+        return len(self.annotation or "")
 
 
 class Requests:
@@ -38,6 +47,7 @@ class Requests:
     def __init__(self, *, strict: bool = True) -> None:
         self._strict = strict
         self._pods: OrderedDict[PodUid, Remembered] = OrderedDict()
+        self._characters = 0
 
     def read(self, uid: PodUid, annotations: Mapping[str, str]) -> Request:
         """What a pod with these annotations asks for; MalformedError names field and reason."""
@@ -49,10 +59,11 @@ class Requests:
     def remember(self, uid: PodUid, annotations: Mapping[str, str], at: float) -> Request:
         """As `read`, and kept for bind."""
         request = self.read(uid, annotations)
-        self._pods[uid] = Remembered(request, annotations.get(ANNOTATION), at)
-        self._pods.move_to_end(uid)
-        if len(self._pods) > _MAX_PODS:
-            self._pods.popitem(last=False)
+        self.forget(uid)
+        self._pods[uid] = remembered = Remembered(request, annotations.get(ANNOTATION), at)
+        self._characters += remembered.characters
+        while len(self._pods) > _MAX_PODS or self._characters > MAX_CHARACTERS:
+            self.forget(next(iter(self._pods)))
         return request
 
     def recall(self, uid: PodUid) -> Remembered | None:
@@ -67,4 +78,6 @@ class Requests:
 
     def forget(self, uid: PodUid) -> None:
         """The pod is gone."""
-        self._pods.pop(uid, None)
+        known = self._pods.pop(uid, None)
+        if known is not None:
+            self._characters -= known.characters

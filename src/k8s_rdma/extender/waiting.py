@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from k8s_rdma.core.ids import NodeName, PodUid
 
 _MAX_PODS = 10_000
+MAX_INTERFACES = 100_000
+"""Of all that wait; each takes 2 KiB at worst, and pods' owners decide how many there are."""
+
 _MAX_AGE_S = 900.0
 """kube-scheduler tries every refused pod again after 5 minutes at most; one that it has not tried for three
 times that long is waiting for something else, or was not seen to end."""
@@ -43,6 +46,7 @@ class Waiting:
     def __init__(self) -> None:
         self._pods: dict[PodUid, _Pod] = {}
         self._requests: dict[Request, int] = {}
+        self._interfaces = 0
         self._nodes: dict[NodeName, float] = {}
 
     def __len__(self) -> int:
@@ -55,7 +59,8 @@ class Waiting:
         self._pods[uid] = _Pod(request, at)
         self._requests[request] = self._requests.pop(request, 0) + 1  # the last one refused comes last
         self._nodes.update(dict.fromkeys(nodes, at))
-        if len(self._pods) > _MAX_PODS:
+        self._interfaces += len(request.interfaces)
+        while len(self._pods) > _MAX_PODS or self._interfaces > MAX_INTERFACES:
             self._remove(next(iter(self._pods)))
 
     def settle(self, uid: PodUid) -> None:
@@ -96,6 +101,7 @@ class Waiting:
         pod = self._pods.pop(uid, None)
         if pod is None:
             return
+        self._interfaces -= len(pod.request.interfaces)
         self._requests[pod.request] -= 1
         if not self._requests[pod.request]:
             del self._requests[pod.request]
