@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -162,6 +163,64 @@ def test_plugin_is_killed_with_its_children_when_its_call_is_cancelled(script, p
         await gone(children_of(script))
 
     asyncio.run(scenario())
+
+
+ENDLESS = "yes 0123456789012345678901234567890123456789012345678901234567890"
+
+
+def test_plugin_that_prints_without_end_is_killed_with_its_children(script, plugins):
+    script.speak(MODERN, ADD=f"echo $$ >{script.directory}/pids; echo why >&2; {ENDLESS} | cat")
+    error = failure(plugins, script)
+    assert (error.message, error.details) == (
+        "plugin scripted: ADD of rdma0: it prints more than 8 MiB",
+        "why",
+    )
+    asyncio.run(gone(children_of(script)))
+
+
+def test_result_of_some_mebibytes_is_heard(script, plugins):
+    size = 7 << 20
+    script.speak(MODERN, ADD=f"head -c {size} /dev/zero")
+    assert run(plugins, script) == bytes(size)
+
+
+def test_end_of_stderr_is_told_of_a_plugin_that_logs_without_measure(script, plugins):
+    script.speak(MODERN, ADD=f"{ENDLESS} | head -c 20000000 >&2; echo the end >&2; exit 1")
+    details = failure(plugins, script).details
+    assert details.endswith("the end")
+    assert len(details) <= 2000
+
+
+def test_time_limit_holds_for_a_plugin_that_logs_without_end(script):
+    script.speak(MODERN, ADD=f"{ENDLESS} >&2")
+    error = failure(Plugins(host_root=Path("/"), timeout_s=1), script)
+    assert error.message == "plugin scripted: ADD of rdma0: no answer within 1 s"
+
+
+def test_time_limit_holds_where_a_daemon_keeps_the_output_of_a_plugin_that_ended(script):
+    pids = script.directory / "pids"
+    script.speak(MODERN, ADD=f"setsid sh -c 'echo $$ >{pids}; exec sleep 1000' & exit 0")
+    before = set(Path("/proc/self/fd").iterdir())
+    try:
+        error = failure(Plugins(host_root=Path("/"), timeout_s=1), script)
+        assert error.message == "plugin scripted: ADD of rdma0: no answer within 1 s"
+        assert set(Path("/proc/self/fd").iterdir()) <= before
+    finally:
+        os.kill(int(pids.read_text()), signal.SIGKILL)
+
+
+def test_plugin_need_not_read_its_configuration(tmp_path, plugins):
+    file = tmp_path / "deaf"
+    file.write_text("#!/bin/sh\nexec <&-; echo -n '{}'\n")
+    file.chmod(0o755)
+    deaf = DelegatedPlugin(plugin="deaf", netconf=b"{}", cni_path=str(tmp_path), cni_args="")
+    assert asyncio.run(plugins.run(deaf, "ADD", bytes(1 << 20), TARGET)) == b"{}"
+
+
+@pytest.mark.parametrize("names", [{"plugin": "x" * 300}, {"cni_path": "/" + "x" * 5000}])
+def test_name_that_no_file_can_have_is_not_in_the_path(plugins, script, names):
+    with pytest.raises(K8sRdmaError, match="is not in CNI_PATH"):
+        plugins.require(replace(script.plugin(), **names))
 
 
 def test_plugin_dies_with_the_process_that_called_it(script):

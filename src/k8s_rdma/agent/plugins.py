@@ -5,7 +5,6 @@ Source: CNI specification 1.1.0, section 2 "Execution protocol" and section 4 "P
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 from contextlib import suppress
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from k8s_rdma.agent.host_files import below
+from k8s_rdma.agent.plugin_process import MOST_STDOUT_BYTES, converse
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
 from k8s_rdma.wire.cni_result import decode_error
 from k8s_rdma.wire.cni_version import SUPPORTED_VERSIONS, decode_versions, highest_common
@@ -68,9 +68,7 @@ class Plugins:
 
     async def versions(self, plugin: DelegatedPlugin) -> tuple[str, ...]:
         """What it speaks, by VERSION; asked again when another file has taken its place."""
-        path, inside = self._find(plugin)
-        status = inside.stat()
-        identity = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+        path, identity = self._identified(plugin)
         known, versions = self._versions.get(path, ((), ()))
         if known != identity:
             dummy = Target(container=_DUMMY, netns=_DUMMY, ifname=_DUMMY)
@@ -103,42 +101,42 @@ class Plugins:
             f" of {target.ifname}" if target and verb != "VERSION" else ""
         )
         try:
-            process = await asyncio.create_subprocess_exec(
-                *self._command(path),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                env=_environment(plugin, verb, target),
-                cwd="/",
-                process_group=0,
+            ended = await converse(
+                self._command(path), stdin, _environment(plugin, verb, target), self._timeout_s
             )
+        except TimeoutError as error:
+            raise self._failed(f"{call}: no answer within {self._timeout_s:g} s") from error
         except OSError as error:
             raise self._failed(f"{call}: cannot run {_DIES_WITH_US[0]}: {error.strerror}") from error
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                stdout, stderr = await process.communicate(stdin)
-        except TimeoutError as error:
-            await _kill(process)
-            raise self._failed(f"{call}: no answer within {self._timeout_s:g} s") from error
-        except BaseException:
-            await _kill(process)
-            raise
-        if process.returncode:
-            said = decode_error(stdout) or _ending(process.returncode)
-            raise self._failed(f"{call}: {said}", stderr.decode(errors="replace").strip()[-_SHOWN:])
-        return stdout
+        details = ended.stderr.decode(errors="replace").strip()[-_SHOWN:]
+        if ended.overflow:
+            raise self._failed(f"{call}: it prints more than {MOST_STDOUT_BYTES >> 20} MiB", details)
+        if ended.status:
+            said = decode_error(ended.stdout) or _ending(ended.status)
+            raise self._failed(f"{call}: {said}", details)
+        return ended.stdout
 
     def _find(self, plugin: DelegatedPlugin) -> tuple[Path, Path]:
         """Its path on the node, and that by which we reach the file."""
-        for directory in plugin.cni_path.split(":"):
+        for directory in filter(None, plugin.cni_path.split(":")):
             path = Path("/", directory, plugin.plugin)
-            inside = below(self._host_root, path)
-            if directory and inside.is_file() and os.access(inside, os.X_OK):
-                return path, inside
+            with suppress(OSError):  # such as of a name that is too long for any file
+                inside = below(self._host_root, path)
+                if inside.is_file() and os.access(inside, os.X_OK):
+                    return path, inside
         raise self._failed(
             f"plugin {plugin.plugin!r} is not in CNI_PATH {plugin.cni_path!r} (below {self._host_root}); "
             "install it on the node"
         )
+
+    def _identified(self, plugin: DelegatedPlugin) -> tuple[Path, tuple[int, ...]]:
+        """Its path on the node, and what tells which file it is by now."""
+        path, inside = self._find(plugin)
+        try:
+            status = inside.stat()
+        except OSError as error:  # taken away, or its successor is not yet in its place
+            raise self._failed(f"plugin {plugin.plugin}: {path}: {error.strerror}") from error
+        return path, (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
     def _command(self, path: Path) -> list[str]:
         # Programs of coreutils and util-linux, as a pre-exec hook is not safe in a threaded Python.
@@ -151,12 +149,6 @@ class Plugins:
 
 def _ending(code: int) -> str:
     return f"exit status {code}" if code > 0 else f"killed by signal {-code} ({signal.strsignal(-code)})"
-
-
-async def _kill(process: asyncio.subprocess.Process) -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    await process.wait()
 
 
 def _environment(plugin: DelegatedPlugin, verb: str, target: Target | None) -> Mapping[str, str]:
