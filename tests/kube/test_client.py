@@ -22,8 +22,9 @@ from k8s_rdma.kube.api import (
 )
 from k8s_rdma.kube.client import connect
 from k8s_rdma.sim.cluster.api import ApiConfig
-from k8s_rdma.sim.cluster.http_server import Response
-from k8s_rdma.sim.cluster.kubeconfig import write_kubeconfig
+from k8s_rdma.sim.cluster.http_server import HttpService, Response, serving
+from k8s_rdma.sim.cluster.kubeconfig import kubeconfig, write_kubeconfig
+from kube.conftest import DEADLINE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -214,6 +215,38 @@ async def test_follow_pods_does_not_storm_an_api_server_that_ends_every_watch_at
         with pytest.raises(ApiUncertainError, match="watch pods"):
             await anext(events)
     assert 4 < len(watches) < 10
+
+
+async def test_token_that_was_rotated_is_read_anew(tmp_path):
+    """As kubelet rotates the token of a pod's service account, which the API server takes for an hour."""
+    token, valid, watching = tmp_path / "token", ["first"], asyncio.Event()
+
+    async def handle(request):
+        if request.headers.get("authorization") != f"Bearer {valid[0]}":
+            return Response(status=401, body=b'{"kind": "Status", "code": 401, "message": "expired"}')
+        if "watch" in request.query:
+            await watching.wait()
+        return Response(status=200, body=b'{"metadata": {"name": "p1", "resourceVersion": "7"}, "items": []}')
+
+    service = HttpService(handle=handle, refuse=lambda status: Response(status=status, body=b"{}"))
+    async with asyncio.timeout(DEADLINE_S), serving(service, "127.0.0.1", 0) as port:
+        document = kubeconfig(f"http://127.0.0.1:{port}")
+        document["users"][0]["user"] = {"tokenFile": str(token)}
+        (tmp_path / "kubeconfig").write_text(json.dumps(document))
+        token.write_text("first\n")
+        client = connect(str(tmp_path / "kubeconfig"), silence_s=0.1)
+        for valid[0] in ("first", "second", "third"):
+            token.write_text(f"{valid[0]}\n")
+            assert (await client.get_pod("default", "p1")).name == "p1"
+        valid[0] = "fourth"
+        with pytest.raises(ApiRefusedError, match="expired"):
+            await client.get_pod("default", "p1")
+        token.write_text("fourth\n")
+        async with aclosing(client.follow_pods()) as events:
+            assert await anext(events) == Listed(())
+            with pytest.raises(ApiUncertainError, match="watch pods"):  # which was let in
+                await anext(events)
+        await client.close()
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../../nodes/w1", "a%2Fb", "a?b", "a#b"])
