@@ -35,7 +35,8 @@ def of(machine, verb, container="c1"):
 
 
 def ipam(machine, **content):
-    return machine.stdin(asks({}), ipam={"type": "scripted"} | content)
+    chained = {"prevResult": content.pop("prevResult")} if "prevResult" in content else {}
+    return machine.stdin(asks({}), ipam={"type": "scripted"} | content, **chained)
 
 
 def delegate(machine, **content):
@@ -121,5 +122,23 @@ def test_mistake_stays_known_where_the_configuration_of_now_cannot_be_read(machi
             await refused(verbs.add(of(machine, "ADD"), netns, ipam(machine, **MISTAKE)))
             await refused(verbs.delete(of(machine, "DEL"), "net", stdin))
             assert node.ledger.receipts
+
+    asyncio.run(scenario())
+
+
+def test_lease_of_a_chained_call_that_failed_is_ended_in_its_own_network_alone(machine, plugin):
+    prev = {"cniVersion": "1.0.0", "interfaces": [{"name": "eth0", "sandbox": "/run/netns/x"}]}
+    in_doubt = """case "$stdin" in *'"net-rdma"'*) """ + REFUSED + " ;; esac"
+
+    async def scenario():
+        with machine.running() as (node, verbs):
+            plugin.speak(MODERN, ADD=REFUSED, DEL=in_doubt)
+            netns = machine.hardware.create_namespace()
+            await refused(verbs.add(of(machine, "ADD"), netns, ipam(machine, prevResult=prev)))
+            await refused(verbs.delete(of(machine, "DEL"), "net", ipam(machine)))
+            assert node.ledger.receipts
+            gc = json.loads(ipam(machine)) | {"cni.dev/valid-attachments": []}
+            await refused(verbs.collect(of(machine, "GC"), json.dumps(gc).encode()))
+            assert {each.stdin["name"] for each in plugin.calls("DEL")} == {"net-rdma"}
 
     asyncio.run(scenario())

@@ -10,7 +10,7 @@ from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.wire.json import shown
 from k8s_rdma.wire.netconf import decode_fields, decode_netconf, plugin_type
 from k8s_rdma.wire.netconf_keys import refuse
-from k8s_rdma.wire.plugin_config import delegate_config, ipam_config, ipam_network
+from k8s_rdma.wire.plugin_config import delegate_config, in_network_of, ipam_config, ipam_network
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -56,12 +56,16 @@ async def delete_by(
     """DEL by the recorded configuration; where that fails, by another one of now.
 
     now: the recorded one itself where something is held by it. None where nothing is named: then the failure
-        stands, since a plugin that failed may have leased all the same, and nobody else would end that.
+        stands, since a plugin that failed may have leased all the same, and nobody else would end that. It
+        would have leased in the recorded network, which a DEL, that is not told whether it is chained, can
+        not know: by another name the DEL of a lease that nobody knows succeeds.
     """
     try:
         await delete(recorded)
     except K8sRdmaError:
-        other = now and replace(now, cni_args=recorded.cni_args)
+        other = now and replace(
+            now, cni_args=recorded.cni_args, netconf=in_network_of(recorded.netconf, now.netconf)
+        )
         if other is None or other == recorded:
             raise
         await delete(other)

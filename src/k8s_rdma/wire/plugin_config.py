@@ -86,6 +86,11 @@ def network_of(netconf: bytes) -> str:
     return _text(netconf, "name")
 
 
+def in_network_of(recorded: bytes, netconf: bytes) -> bytes:
+    """A configuration under the network's name that a recorded one has."""
+    return _encoder.encode(_fields(netconf, "network configuration") | {"name": network_of(recorded)})
+
+
 def version_of(netconf: bytes) -> str:
     """The version in a recorded configuration, that of the runtime's call; the first where it has none."""
     return _text(netconf, "cniVersion") or "0.1.0"
