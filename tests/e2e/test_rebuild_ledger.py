@@ -173,3 +173,22 @@ def test_ledger_is_not_rebuilt_while_an_agent_runs_or_when_it_is_in_order(node: 
     assert done.returncode == 1
     assert "in order, with 0 attachments; start the agent" in done.stderr
     assert not list((node.directory / "state").glob("*spoilt*"))
+
+
+def test_ledger_is_not_rebuilt_of_nothing_where_no_cache_is_there(node: Node) -> None:
+    async def scenario() -> None:
+        runtime = node.runtime(chained=True)
+        sandbox = await runtime.add(pod("p", {"min_tx_rate": 100}))
+        node.kill_agent()
+        spoilt(node, corrupt)
+        done = rebuild(node)
+        assert done.returncode == 1
+        assert f"cniCacheDirs: none is there ({cache(node)})" in done.stderr
+        assert not list((node.directory / "state").glob("*spoilt*"))
+        keep(node, runtime, sandbox)
+        assert "1 attachments rebuilt" in rebuild(node).stdout
+        node.start_agent()
+        await runtime.delete(sandbox)
+
+    asyncio.run(scenario())
+    assert node.leftovers() == {}

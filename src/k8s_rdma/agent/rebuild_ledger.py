@@ -35,6 +35,7 @@ def rebuild_ledger(config: AgentConfig) -> tuple[Outcome, ...]:
     ledger = Path(config.state_dir) / "ledger.db"
     _require_spoilt(ledger)
     namespaces = Namespaces(Path(config.host_root))
+    caches = _caches(config, namespaces)
     key = load_key(config.placement_key_file)
     with closing(open_kernel(config, namespaces, Ledger())) as kernel:
         rebuild = Rebuild(
@@ -46,8 +47,7 @@ def rebuild_ledger(config: AgentConfig) -> tuple[Outcome, ...]:
             cni_path=config.cni_path,
         )
         unreadable: list[Outcome] = []
-        found = [namespaces.on_host(cache) for cache in config.cni_cache_dirs]
-        outcomes = (*rebuild.attachments(_cached(found, unreadable)), *rebuild.strays())
+        outcomes = (*rebuild.attachments(_cached(caches, unreadable)), *rebuild.strays())
     _replace(ledger, rebuild.ledger)
     return (*outcomes, *unreadable)
 
@@ -71,9 +71,22 @@ def _require_spoilt(ledger: Path) -> None:
         raise LedgerError(msg)
 
 
+def _caches(config: AgentConfig, namespaces: Namespaces) -> tuple[Path, ...]:
+    """LedgerError when none is there: a ledger made of nothing would be in order from then on."""
+    named = [namespaces.on_host(cache) for cache in config.cni_cache_dirs]
+    if there := tuple(cache for cache in named if cache.is_dir()):
+        return there
+    msg = (
+        f"cniCacheDirs: none is there ({', '.join(map(str, named))}), so that no attachment would be found; "
+        "name the container runtime's (is the node's root file system at hostRoot?), or make an empty one if "
+        "no pod runs here"
+    )
+    raise LedgerError(msg)
+
+
 def _cached(directories: Iterable[Path], unreadable: list[Outcome]) -> Iterator[CachedAttachment]:
     """The runtime's attachments, the oldest first; files that are none are told of and passed over."""
-    files = [path for directory in directories if directory.is_dir() for path in directory.iterdir()]
+    files = [path for directory in directories for path in directory.iterdir()]
     for path in sorted(files, key=lambda path: path.stat().st_mtime_ns):
         try:
             yield decode_cached(path.read_bytes())
