@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import stat
@@ -149,6 +150,23 @@ def test_agent_ends_with_0_at_a_signal(agent: subprocess.Popen[str], number: sig
     events = [json.loads(line)["event"] for line in agent.stderr]
     assert agent.wait(DEADLINE_S) == 0
     assert events == ["agent_stopped"]
+
+
+def test_agent_whose_socket_is_taken_away_ends_and_the_next_one_serves(
+    directory: Path, agent: subprocess.Popen[str]
+) -> None:
+    shutil.rmtree(directory / "run")
+    said = agent.stderr.read()
+    assert agent.wait(DEADLINE_S) == 1
+    assert f"{directory / 'run' / 'cni.sock'} was taken away" in said
+    with subprocess.Popen(command(config(directory)), stderr=subprocess.PIPE, text=True) as again:
+        assert json.loads(again.stderr.readline())["event"] == "agent_ready"
+        assert sorted(path.name for path in (directory / "run").iterdir()) == [
+            "attachments",
+            "cni.sock",
+            "state.sock",
+        ]
+        again.kill()
 
 
 def test_cni_socket_is_its_owners_alone_and_state_is_everybodys(

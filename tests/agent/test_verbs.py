@@ -103,6 +103,20 @@ def test_delete_brings_everything_home_when_called_once_or_twice(tmp_path: Path)
     run(scenario)
 
 
+def test_markers_come_back_when_somebody_took_their_directory_away(machine: Machine) -> None:
+    async def scenario() -> None:
+        with machine.running() as (_, verbs):
+            netns = machine.hardware.create_namespace()
+            await verbs.add(call("ADD"), netns, machine.stdin(asks({})))
+            shutil.rmtree(machine.directory / "run" / "attachments")
+            await verbs.reconcile()
+            assert machine.markers() == {"c1"}
+            await verbs.delete(call("DEL"), "net")
+            assert not machine.markers()
+
+    run(scenario)
+
+
 def test_add_of_a_pod_that_asks_for_nothing_changes_nothing(machine: Machine) -> None:
     async def scenario() -> None:
         with machine.running() as (_, verbs):

@@ -48,6 +48,11 @@ class Markers:
         """How many containers are marked."""
         return len(list(self._directory.iterdir())) if self._directory.is_dir() else 0
 
+    @property
+    def lost(self) -> bool:
+        """Whether somebody took the directory away: then no container can be marked."""
+        return not self._directory.is_dir()
+
     def require(self) -> None:
         """LedgerError when the directory is not there any more."""
         with _as_ledger_error():

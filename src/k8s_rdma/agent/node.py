@@ -302,7 +302,7 @@ class Node:
 
     def unfinished(self) -> tuple[Receipt, ...]:
         """Receipts that must be ended."""
-        if self._marked_in_vain:
+        if self._marked_in_vain or self._markers.lost:
             with suppress(LedgerError):
                 self._mark_all()
         return tuple(filter(self.is_unfinished, self.ledger.receipts.values()))

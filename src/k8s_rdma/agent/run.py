@@ -25,14 +25,14 @@ from k8s_rdma.agent.sampler import Sampler
 from k8s_rdma.agent.sandbox_watch import SandboxWatch
 from k8s_rdma.agent.service import Service
 from k8s_rdma.agent.state_socket import StateSocket
-from k8s_rdma.agent.unix_socket import listen_unix, serve_connections
+from k8s_rdma.agent.unix_socket import listen_unix, lost, serve_connections
 from k8s_rdma.agent.upkeep import Upkeep
 from k8s_rdma.agent.verbs import Verbs
 from k8s_rdma.agent.wanted import Policy
 from k8s_rdma.agent.worker import Worker
 from k8s_rdma.config import load_key
 from k8s_rdma.core.ids import NodeName
-from k8s_rdma.errors import KernelError, LedgerError, MalformedError, Reason
+from k8s_rdma.errors import K8sRdmaError, KernelError, LedgerError, MalformedError, Reason
 from k8s_rdma.linux.netns import Namespaces
 from k8s_rdma.linux.receipts import REBUILD, Receipts
 from k8s_rdma.linux.vf.vfio import vfio_group
@@ -183,9 +183,18 @@ async def _serve(
 ) -> None:
     """Serve both sockets until a signal; calls that are under way are undone, and answered by a retry.
 
-    beside: what runs as long as that.
+    beside: what runs as long as that. K8sRdmaError when `cni.sock` is taken away: nobody could call any more,
+    and markers may have gone with it. The next start makes both anew.
     """
     stop = stop_on_signals()
+    taken_away = False
+
+    async def end_when_taken_away() -> None:
+        nonlocal taken_away
+        await lost(run_dir / "cni.sock")
+        taken_away = True
+        stop.set()
+
     with (
         listen_unix(run_dir / "state.sock", 0o666) as state,
         listen_unix(run_dir / "cni.sock", 0o600) as calls,
@@ -195,11 +204,14 @@ async def _serve(
             running = [
                 tasks.create_task(serve_connections(state, state_socket.talk, most=MOST_READERS)),
                 tasks.create_task(serve_connections(calls, CniSocket(answer).talk, most=MOST_CALLS)),
-                *(tasks.create_task(_running(each)) for each in beside),
+                *(tasks.create_task(_running(each)) for each in (end_when_taken_away, *beside)),
             ]
             await stop.wait()
             for task in running:
                 task.cancel()
+    if taken_away:
+        msg = f"{run_dir / 'cni.sock'} was taken away: nobody can call the agent; start it again"
+        raise K8sRdmaError(msg)
     _log.info("agent_stopped")
 
 

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 ACCEPT_PAUSE_S = 0.1
 
+LOST_CHECK_S = 2.0
+"""How often a socket's path is looked at."""
+
 MAX_PATH_BYTES = 107
 """`sun_path` without its NUL (unix(7))."""
 
@@ -40,6 +43,21 @@ def listen_unix(path: Path, mode: int) -> socket.socket:
         raise K8sRdmaError(msg) from error
     listener.setblocking(False)
     return listener
+
+
+async def lost(path: Path) -> None:
+    """Return when nothing is at `path`, or not the same as now: it was removed, or covered by a mount."""
+    made = _identity(path)
+    while made and _identity(path) == made:  # noqa: ASYNC110  nobody tells of what a mount covers
+        await asyncio.sleep(LOST_CHECK_S)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.lstat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 async def serve_connections(
