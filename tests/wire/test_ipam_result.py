@@ -51,6 +51,23 @@ def test_route_goes_by_the_gateway_of_its_family_when_it_names_none(
     assert decode_ipam_result(printed).routes == (Route(dst, gateway),)
 
 
+@pytest.mark.parametrize(
+    ("route", "gateway"),
+    [
+        ({"dst": "10.9.0.0/16", "scope": 253}, None),
+        ({"dst": "10.9.0.0/16", "scope": 254}, None),
+        ({"dst": "10.9.0.0/16", "scope": 200}, "10.0.0.1"),
+        ({"dst": "10.9.0.0/16", "gw": "10.0.0.7", "scope": 0}, "10.0.0.7"),
+        ({"dst": "10.9.0.0/16", "gw": "0.0.0.0"}, None),
+        ({"dst": "fd01::/64", "gw": "::"}, None),
+    ],
+)
+def test_route_on_the_link_gets_no_gateway(route: dict[str, object], gateway: str | None):
+    ips = [{"address": "10.0.0.2/8", "gateway": "10.0.0.1"}, {"address": "fd00::2/64", "gateway": "fd00::1"}]
+    [found] = decode_ipam_result(json.dumps({"ips": ips, "routes": [route]}).encode()).routes
+    assert found.gateway == gateway
+
+
 def test_route_has_what_1_1_0_says_of_it() -> None:
     route = {
         "dst": "10.9.0.0/16",

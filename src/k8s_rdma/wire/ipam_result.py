@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _RESULT = "IPAM result"
+_SCOPE_LINK = 253
+"""What is on the link itself (rtnetlink(7), RT_SCOPE_LINK)."""
 
 
 class Dns(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -132,10 +134,13 @@ def _ip_config(ip: _Ip, where: str) -> IpConfig:
 
 def _route(route: _Route, configs: Sequence[IpConfig], where: str) -> Route:
     network = _parsed(lambda dst: ip_network(dst, strict=False), route.dst, f"{where}.dst", "no destination")
-    gateways = (each.gateway for each in configs if each.gateway and each.ip_version == network.version)
+    gateway = str(_gateway(route.gw, network.version, f"{where}.gw") or "")
+    if not route.gw and (route.scope or 0) < _SCOPE_LINK:  # beyond, the kernel takes none
+        gateways = (each.gateway for each in configs if each.gateway and each.ip_version == network.version)
+        gateway = next(gateways, "")
     return Route(
         route.dst,
-        route.gw if _gateway(route.gw, network.version, f"{where}.gw") else next(gateways, None),
+        gateway or None,
         mtu=route.mtu,
         advmss=route.advmss,
         priority=route.priority,
@@ -145,12 +150,13 @@ def _route(route: _Route, configs: Sequence[IpConfig], where: str) -> Route:
 
 
 def _gateway(text: str | None, version: int, where: str) -> IPv4Address | IPv6Address | None:
+    """None for none, and for the unspecified address, by which `ip route` means the link itself."""
     if not text:
         return None
     gateway = _parsed(ip_address, text, where, "no address")
     if gateway.version != version:
         _refuse(where, text, f"no IPv{version} address")
-    return gateway
+    return None if gateway.is_unspecified else gateway
 
 
 def _parsed(parse: Callable[[str], T], text: str, where: str, wrong: str) -> T:
