@@ -44,7 +44,7 @@ layers: $(PYTHON_READY)
 	@echo "import-linter" && { report=$$($(RUN) lint-imports --no-logo) || { echo "$$report"; exit 1; }; }
 
 .PHONY: wheel
-wheel: $(PYTHON_READY)
+wheel: $(PYTHON_READY) tools
 	@scripts/check-wheel
 
 .PHONY: bench
