@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 
-from k8s_rdma.agent.wanted import Policy, wanted
-from k8s_rdma.errors import K8sRdmaError
+from k8s_rdma.errors import MalformedError
 from k8s_rdma.kube.api import API_ERRORS, Changed, Gone, Listed
+from k8s_rdma.wire.annotation import read_request
+from k8s_rdma.wire.annotation_values import ANNOTATION
+from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, decode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from k8s_rdma.agent.cluster_time import Time
     from k8s_rdma.core.ids import NodeName, PodUid
     from k8s_rdma.core.placement import Placement
+    from k8s_rdma.core.request import Request
     from k8s_rdma.kube.api import Event, NodePodsApi, PodView
 
 _log = structlog.get_logger()
@@ -51,8 +54,7 @@ class NodePods:
         self.listed = asyncio.Event()
         self._api = api
         self._node = node
-        # A placement counts as it does at an ADD; what else a request holds was the extender's to judge.
-        self._policy = Policy(key=key, strict=False, allow_unplaced=True)
+        self._key = key
         self._gone = gone
         self._time = time
         self._pods: dict[PodUid, Placement | None] = {}
@@ -113,9 +115,21 @@ class NodePods:
         self._claims = {uid: promise for uid, promise in pods.items() if promise is not None}
 
     def _promise(self, pod: PodView) -> Placement | None:
-        try:
-            found = wanted(pod.annotations, uid=pod.uid, node=self._node, policy=self._policy)
-        except K8sRdmaError as error:
-            _log.debug("claim_ignored", pod=f"{pod.namespace}/{pod.name}", why=error.message)
+        """By a placement that counts, as it does at an ADD (`agent.wanted`).
+
+        The request is read only where that depends on it: every change of a pod comes by here, and a long one
+        takes 0.1 s. What else it holds was the extender's to judge.
+        """
+        text = pod.annotations.get(PLACEMENT_ANNOTATION)
+        if not text:
             return None
-        return found.promised
+        try:
+            promised = decode(text, uid=pod.uid, node=self._node, key=self._key)
+            counts = self._key is not None or promised.request() == _asked(pod)
+        except MalformedError:
+            return None  # its ADD tells why
+        return promised if counts else None
+
+
+def _asked(pod: PodView) -> Request:
+    return read_request(pod.annotations.get(ANNOTATION), strict=False).request
