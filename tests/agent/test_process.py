@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -177,6 +178,20 @@ def test_cni_socket_is_its_owners_alone_and_state_is_everybodys(
 
     assert (mode("cni.sock"), mode("state.sock")) == (0o600, 0o666)
     assert (directory / "run" / "cni.sock").stat().st_uid == os.geteuid()
+
+
+@pytest.mark.parametrize(
+    ("limits", "opened"), [("512:4096", 4096), ("1024:16384", 8192), ("9000:9000", 9000)]
+)
+def test_agent_may_open_as_many_files_as_its_calls_take(directory: Path, limits: str, opened: int) -> None:
+    limited = ["prlimit", f"--nofile={limits}", *command(config(directory))]
+    with subprocess.Popen(limited, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert json.loads(process.stderr.readline())["event"] == "agent_ready"
+            soft, _ = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
+            assert soft == opened
+        finally:
+            process.kill()
 
 
 def test_agent_loads_nothing_that_other_processes_need(directory: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -54,6 +55,10 @@ MOST_READERS = 64
 MOST_CALLS = 256
 """At a time; a node has 110 pods, and each call is one connection."""
 
+DESCRIPTORS = 8192
+"""So many calls at a time, each with its namespace and the pipes of some plugins, take half of it; the usual
+soft limit of 1024 is used up by the pods of a node that starts."""
+
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -64,7 +69,17 @@ def run(config: AgentConfig) -> None:
     if not Path(config.host_root).is_dir():
         msg = f"hostRoot {config.host_root}: no such directory; mount the node's root file system there"
         raise MalformedError(msg)
+    _allow_descriptors()
     asyncio.run(_main(config, key))
+
+
+def _allow_descriptors() -> None:
+    """As many as may be; no more than needed, as plugins inherit it, and some close all there could be."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    unlimited = resource.RLIM_INFINITY
+    wanted = DESCRIPTORS if hard == unlimited else min(DESCRIPTORS, hard)
+    if soft != unlimited and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 async def _main(config: AgentConfig, key: bytes | None) -> None:
