@@ -115,21 +115,24 @@ class VfBinding:
             raise KernelError(msg)
 
     def _change(self, pci: PciAddress, what: str, change: Callable[[], None]) -> None:
-        """In a thread of its own: in the kernel it takes for as long as a program has the VF open."""
+        """In a thread of its own: in the kernel it takes for as long as a program has the VF open.
+
+        Who tries again is told at once that it still has: else every try would hold up all other pods.
+        """
         before = self._changing.pop(pci, None)
         if before is not None:
-            self._await_change(before, pci, what)
+            self._await_change(before, pci, what, _POLL_S)
         now = _Change(pci, change)
         now.start()
-        self._await_change(now, pci, what)
+        self._await_change(now, pci, what, self._timeout_s)
         if now.failure is not None:
             advice = "see the kernel's log for why"
             if now.failure.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
                 advice = "the agent needs /sys writable, and root"
             raise KernelError(f"{what}: {now.failure}", details=advice) from now.failure
 
-    def _await_change(self, change: _Change, pci: PciAddress, what: str) -> None:
-        change.join(self._timeout_s)
+    def _await_change(self, change: _Change, pci: PciAddress, what: str, timeout_s: float) -> None:
+        change.join(timeout_s)
         if change.is_alive():
             self._changing[pci] = change
             msg = f"{what}: the driver that had it did not let go of it within {self._timeout_s:g} s"
