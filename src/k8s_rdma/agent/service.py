@@ -48,7 +48,8 @@ class Service:
             before = self._node.ledger, self._node.hardware
             try:
                 reply = Reply(exit_status=0, stdout=await self._perform(request, netns, still_waiting))
-                _log.info("cni_call", duration_ms=_since(started))
+                if request.env.get("CNI_COMMAND") != "STATUS":  # containerd asks every 5 s
+                    _log.info("cni_call", duration_ms=_since(started))
             except K8sRdmaError as error:
                 reply = self._failure(request, error)
                 _log.warning(
