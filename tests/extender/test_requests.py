@@ -34,3 +34,13 @@ def test_pod_that_is_filtered_again_or_forgotten_takes_no_more_room():
     requests.forget(PodUid("p0"))
     requests.remember(PodUid("p"), large(0), 0.0)
     assert requests.recall(PodUid("p1"))
+
+
+def test_annotation_is_read_once_while_it_stays_the_same():
+    requests = Requests()
+    first = requests.remember(PodUid("p"), large(1), 0.0)
+    assert requests.read(PodUid("p"), large(1)) is first
+    assert requests.remember(PodUid("p"), large(1), 5.0) is first
+    assert requests.recall(PodUid("p")).filtered_at == 5.0
+    assert requests.read(PodUid("p"), large(2)) != first
+    assert requests.read(PodUid("q"), large(1)) is not first

@@ -50,8 +50,14 @@ class Requests:
         self._characters = 0
 
     def read(self, uid: PodUid, annotations: Mapping[str, str]) -> Request:
-        """What a pod with these annotations asks for; MalformedError names field and reason."""
-        found = read_request(annotations.get(ANNOTATION), strict=self._strict)
+        """What a pod with these annotations asks for; MalformedError names field and reason.
+
+        It is read once while it stays the same: a long one takes 0.1 s, and comes with every try.
+        """
+        text, known = annotations.get(ANNOTATION), self._pods.get(uid)
+        if known is not None and known.annotation == text:
+            return known.request
+        found = read_request(text, strict=self._strict)
         if found.warnings:
             _log.warning("annotation_warnings", uid=uid, warnings=found.warnings)
         return found.request
