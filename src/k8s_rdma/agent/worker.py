@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
@@ -22,9 +23,13 @@ class Worker:
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="kernel")
 
     async def run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a call and wait for it; once begun it ends, whatever happens to the one who waits."""
+        """Run a call and wait for it; once begun it ends, whatever happens to the one who waits.
+
+        In the caller's context, so that what it logs tells of which operation it was.
+        """
         loop = asyncio.get_running_loop()
-        return await asyncio.shield(loop.run_in_executor(self._pool, partial(call, *args, **kwargs)))
+        work = partial(copy_context().run, call, *args, **kwargs)
+        return await asyncio.shield(loop.run_in_executor(self._pool, work))
 
     def close(self) -> None:
         """Let the running call end, and stop."""
