@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from k8s_rdma.agent.called_plugins import delete_by
-from k8s_rdma.agent.plugins import target_of
+from k8s_rdma.agent.plugins import NoAnswerError, target_of
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
 from k8s_rdma.wire.cni_conversion import convert
 from k8s_rdma.wire.cni_version import SINCE_CHECK, SINCE_GC
@@ -71,15 +71,24 @@ class IpamPlugins:
     async def delete(self, receipt: Receipt, now: CalledPlugins | None = None) -> None:
         """Give every interface's addresses back; tries all, raises one error that names all that failed.
 
+        But what does not answer is not asked anew: the container's next call waits for the end of this one.
         now: what the configuration of now names; tried where an interface's ADD and DEL both fail by that of
             then. One with a mistake would hold up its pods for ever, also when it is corrected.
         """
         wanted = _wanted(receipt)
         networks = {each.ifname: each.options.network for each in receipt.interfaces}
 
+        silent: dict[DelegatedPlugin, NoAnswerError] = {}
+
         async def by(ifname: str, ipam: DelegatedPlugin) -> None:
-            stdin = stdin_of(ipam.netconf, await self._plugins.negotiate(ipam))
-            await self._plugins.run(ipam, "DEL", stdin, target_of(receipt, ifname))
+            if ipam in silent:
+                raise silent[ipam]
+            try:
+                stdin = stdin_of(ipam.netconf, await self._plugins.negotiate(ipam))
+                await self._plugins.run(ipam, "DEL", stdin, target_of(receipt, ifname))
+            except NoAnswerError as error:
+                silent[ipam] = error
+                raise
 
         async def release(ifname: str, ipam: DelegatedPlugin) -> None:
             other = now.ipam_in(networks[ifname]) if now and ifname in receipt.unanswered else ipam

@@ -34,6 +34,10 @@ _SHOWN = 2000
 """Characters of a plugin's stderr that an error tells: the last ones."""
 
 
+class NoAnswerError(K8sRdmaError):
+    """A plugin took longer than it may, and was killed; the same call again would take as long."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
     """What a call is about. netns: the namespace's path; empty, on DEL, for one that is gone."""
@@ -105,7 +109,8 @@ class Plugins:
                 self._command(path), stdin, _environment(plugin, verb, target), self._timeout_s
             )
         except TimeoutError as error:
-            raise self._failed(f"{call}: no answer within {self._timeout_s:g} s") from error
+            msg = f"{call}: no answer within {self._timeout_s:g} s"
+            raise NoAnswerError(msg, reason=self._reason) from error
         except OSError as error:
             raise self._failed(f"{call}: cannot run {_DIES_WITH_US[0]}: {error.strerror}") from error
         details = ended.stderr.decode(errors="replace").strip()[-_SHOWN:]
