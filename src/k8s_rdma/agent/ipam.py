@@ -71,13 +71,12 @@ class IpamPlugins:
     async def delete(self, receipt: Receipt, now: CalledPlugins | None = None) -> None:
         """Give every interface's addresses back; tries all, raises one error that names all that failed.
 
-        But what does not answer is not asked anew: the container's next call waits for the end of this one.
+        What does not answer is not asked anew, as the container's next call waits for the end of this one.
         now: what the configuration of now names; tried where an interface's ADD and DEL both fail by that of
             then. One with a mistake would hold up its pods for ever, also when it is corrected.
         """
         wanted = _wanted(receipt)
         networks = {each.ifname: each.options.network for each in receipt.interfaces}
-
         silent: dict[DelegatedPlugin, NoAnswerError] = {}
 
         async def by(ifname: str, ipam: DelegatedPlugin) -> None:

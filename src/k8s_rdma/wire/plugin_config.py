@@ -88,7 +88,10 @@ def network_of(netconf: bytes) -> str:
 
 def in_network_of(recorded: bytes, netconf: bytes) -> bytes:
     """A configuration under the network's name that a recorded one has."""
-    return _encoder.encode(_fields(netconf, "network configuration") | {"name": network_of(recorded)})
+    name = network_of(recorded)
+    if name == network_of(netconf):
+        return netconf
+    return _encoder.encode(_fields(netconf, "network configuration") | {"name": name})
 
 
 def version_of(netconf: bytes) -> str:
