@@ -12,6 +12,7 @@ from agent.pods import conf, ordinary, told
 from agent.runtime import every_version, in_turn, since_interfaces
 from k8s_rdma.sim.fake_kernel import FakeKernel
 from k8s_rdma.wire.cni_version import SINCE_CHECK, SUPPORTED_VERSIONS, WITHOUT_INTERFACES
+from k8s_rdma.wire.frame import MAX_STDOUT_BYTES
 
 if TYPE_CHECKING:
     from agent.machine import Machine
@@ -106,6 +107,19 @@ def test_delegate_gives_eth0_to_a_pod_that_asks_for_nothing(
         assert len(main.calls("DEL")) == 1
 
     in_turn(machine, scenario)
+    assert not machine.markers()
+
+
+def test_add_is_undone_when_its_result_would_exceed_what_may_be_printed(machine: Machine) -> None:
+    async def scenario(runtime: Runtime) -> None:
+        before = {"cniVersion": "1.0.0", "dns": {"search": ["x" * (MAX_STDOUT_BYTES - 100)]}}
+        answer = await runtime.ask("ADD", conf("1.0.0"), annotations=asks({}), prev_result=before)
+        assert (answer.exit_status, answer.document["code"]) == (1, 7)
+        assert "prevResult" in answer.document["msg"]
+        assert not runtime.node.ledger.receipts
+
+    in_turn(machine, scenario)
+    assert machine.is_pristine()
     assert not machine.markers()
 
 

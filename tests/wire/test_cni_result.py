@@ -15,6 +15,7 @@ from k8s_rdma.core.step import Route
 from k8s_rdma.errors import STATUS, K8sRdmaError, MalformedError, Reason
 from k8s_rdma.wire.cni_result import ResultInterface, decode_error, encode_error, encode_result
 from k8s_rdma.wire.cni_version import SUPPORTED_VERSIONS, check_version
+from k8s_rdma.wire.frame import MAX_STDOUT_BYTES, Reply, encode_reply
 from k8s_rdma.wire.ipam_result import Dns, IpamResult, IpConfig
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
@@ -229,6 +230,22 @@ def test_error_document_is_in_the_newest_version_when_the_one_asked_for_is_unkno
 def test_error_document_says_in_one_line_what_another_plugin_said_in_several() -> None:
     document = json.loads(encode_error(K8sRdmaError("plugin x: a\n  b\tc\r\n", details="a\nb"), "1.0.0"))
     assert (document["msg"], document["details"]) == ("plugin x: a b c", "a\nb")
+
+
+@pytest.mark.parametrize("text", ["x", '"', "\x01", "é", "\udc80"])
+def test_error_document_fits_the_frame_however_much_a_plugin_says(text: str) -> None:
+    error = K8sRdmaError(text * MAX_STDOUT_BYTES, details=text * MAX_STDOUT_BYTES)
+    encode_reply(Reply(exit_status=1, stdout=encode_error(error, "1.0.0")))
+
+
+def test_previous_result_is_refused_when_ours_does_not_fit_beside_it() -> None:
+    interface = ResultInterface(name="rdma0", mac="02:00:00:00:00:01", sandbox="/run/netns/a")
+    room = MAX_STDOUT_BYTES - len(encode_result([interface], "1.0.0")) - len('"x":"",')
+    fits, exceeds = (f'{{"x":"{"x" * size}"}}'.encode() for size in (room, room + 1))
+    encode_reply(Reply(exit_status=0, stdout=encode_result([interface], "1.0.0", fits)))
+    with pytest.raises(MalformedError, match="prevResult") as caught:
+        encode_result([interface], "1.0.0", exceeds)
+    assert caught.value.reason is Reason.INVALID_NETCONF
 
 
 def test_error_document_is_written_when_the_text_is_no_unicode() -> None:

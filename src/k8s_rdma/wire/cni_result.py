@@ -21,6 +21,7 @@ from k8s_rdma.wire.cni_version import (
     WITHOUT_INTERFACES,
     check_version,
 )
+from k8s_rdma.wire.frame import MAX_STDOUT_BYTES
 from k8s_rdma.wire.ipam_result import NO_ADDRESSES, NO_DNS, IpamResult
 from k8s_rdma.wire.json import decode, shown
 
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from k8s_rdma.core.step import Route
+
+
+MOST_ERROR_CHARACTERS = 32 << 10
+"""Of an error's `msg`, and of its `details`: what other plugins say has no bound, what is printed has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +103,7 @@ def encode_result(
     Without interfaces that is `prev_result` byte by byte, or an empty result. What a version cannot say is
     left out: 0.2.0 and older hold the first IPv4 and the first IPv6 address only.
     K8sRdmaError when the version is not supported; MalformedError (`INVALID_NETCONF`) when `prev_result` is
-    no result of the same version.
+    no result of the same version, or leaves no room for ours in `MAX_STDOUT_BYTES`.
     """
     check_version(version)
     fields = _previous(prev_result, version)
@@ -117,7 +122,11 @@ def encode_result(
         document |= {key: [*_items(fields, key), *items] for key, items in added.items()}
     if _is_empty(fields, "dns"):
         document |= _dns(interfaces)
-    return _encoder.encode(document)
+    result = _encoder.encode(document)
+    if (size := len(result)) > MAX_STDOUT_BYTES:
+        msg = f"network configuration: prevResult: {size} bytes with ours, {MAX_STDOUT_BYTES} at most"
+        raise MalformedError(msg, reason=Reason.INVALID_NETCONF)
+    return result
 
 
 def encode_error(error: K8sRdmaError, version: str) -> bytes:
@@ -221,4 +230,4 @@ def _dns(interfaces: Iterable[ResultInterface]) -> dict[str, object]:
 
 
 def _printable(text: str) -> str:
-    return text.encode(errors="backslashreplace").decode()
+    return text[:MOST_ERROR_CHARACTERS].encode(errors="backslashreplace").decode()
