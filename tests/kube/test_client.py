@@ -182,6 +182,21 @@ async def test_follow_pods_ends_with_an_error_when_the_watch_fell_behind(cluster
     assert lost.value.status == 410
 
 
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{}", b"null", b"<html>", b'{"items": []}', b'{"metadata": {}, "items": []}', b"[" * 100_000],
+    ids=lambda body: body[:30].decode() or "nothing",
+)
+@pytest.mark.parametrize("status", [200, 500])
+async def test_follow_pods_ends_with_an_error_when_the_answer_is_no_list(answering, status, body):
+    async def handle(request):
+        return Response(status=status, body=body)
+
+    async with answering(handle) as client, aclosing(client.follow_pods()) as events:
+        with pytest.raises(ApiUncertainError, match="list pods"):
+            await anext(events)
+
+
 async def test_follow_pods_ends_with_an_error_when_the_watch_falls_silent(answering):
     listing = {"metadata": {"resourceVersion": "7"}, "items": []}
     silent = asyncio.Event()

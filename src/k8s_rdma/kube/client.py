@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import httpx2  # what lightkube 1.x raises
 import msgspec
 import yaml
-from lightkube import ApiError, AsyncClient, KubeConfig
+from lightkube import ApiError, AsyncClient, KubeConfig, NotReadyError
 from lightkube.core.exceptions import ConfigError
 from lightkube.operators import equal, not_in
 from lightkube.types import PatchType
@@ -52,6 +52,10 @@ _PAGE = 500
 
 _NOT_A_KUBECONFIG = (AttributeError, KeyError, TypeError, ValueError)
 """What lightkube raises for a document of another form."""
+
+_NO_ANSWER_OF_ITS = (msgspec.MsgspecError, KeyError, ValueError, NotReadyError, RecursionError)
+"""What lightkube raises for an answer that is not the API server's own, such as a proxy's page; NotReadyError
+for a list without a version."""
 
 _UNFINISHED = {"status.phase": not_in(("Succeeded", "Failed"))}
 """Pods that pass this leave the watch with DELETED when they finish (API conventions, field selectors)."""
@@ -249,11 +253,7 @@ def _segment(name: str) -> str:
 
 @contextmanager
 def _named_errors(what: str) -> Iterator[None]:
-    """Sort a failure by what it says about the write; the message starts with `what`.
-
-    KeyError and msgspec's errors come out of lightkube when an answer is not the API server's own (a
-    proxy's error page).
-    """
+    """Sort a failure by what it says about the write; the message starts with `what`."""
     try:
         yield
     except ApiError as error:
@@ -268,6 +268,6 @@ def _named_errors(what: str) -> Iterator[None]:
     except (ConfigError, PermissionError) as error:
         msg = f"{what}: no usable credentials: {error}"
         raise ApiUnreachableError(msg) from error
-    except (httpx2.HTTPError, msgspec.MsgspecError, TimeoutError, KeyError, ValueError) as error:
+    except (httpx2.HTTPError, TimeoutError, *_NO_ANSWER_OF_ITS) as error:
         msg = f"{what}: no usable answer from the API server: {str(error) or type(error).__name__}"
         raise ApiUncertainError(msg) from error
