@@ -116,7 +116,8 @@ static ssize_t send_some(int fd, struct span data, int netns)
     return sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-/* An agent that hangs up while the request is under way may have said why: then its reply is read. */
+/* An agent that hangs up while the request is under way may have said why: then its reply is read. Of whatever
+ * else fails it knows nothing, and would be waited for in vain. */
 static bool send_all(struct exchange *x, struct span data, int netns)
 {
     while (data.at < data.end) {
@@ -127,8 +128,10 @@ static bool send_all(struct exchange *x, struct span data, int netns)
         } else if (errno == EAGAIN) {
             if (!wait_ready(x->fd, POLLOUT, x->deadline_ms))
                 return too_slow(x, "send");
-        } else if (errno != EINTR) {
+        } else if (errno == EPIPE || errno == ECONNRESET) {
             return true;
+        } else if (errno != EINTR) {
+            return unreachable(x, "send", errno);
         }
     }
     return true;

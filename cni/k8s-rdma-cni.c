@@ -131,14 +131,17 @@ static int open_netns(const char *path, struct cni_error *error)
     return netns;
 }
 
-/* On ADD the namespace has to be there; later it may be gone. */
+/* On ADD the namespace has to be there; later it may be gone, which is no error then. */
 static bool read_netns(struct call *call)
 {
     const char *path = variable("CNI_NETNS");
     if (*path)
         call->request.netns = open_netns(path, &call->error);
-    return call->request.netns >= 0 || call->verb != ADD
-        || fail(&call->error, CNI_INVALID_ENVIRONMENT, "CNI_NETNS is '%s': no network namespace to open there", path);
+    if (call->request.netns < 0 && call->verb == ADD)
+        return fail(&call->error, CNI_INVALID_ENVIRONMENT, "CNI_NETNS is '%s': no network namespace to open there",
+                    path);
+    call->error.details[0] = '\0';
+    return true;
 }
 
 static bool ask(struct call *call, struct reply *reply)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import resource
 import socket
 import struct
 import time
@@ -10,9 +12,11 @@ import time
 import pytest
 
 from cni.call import CONTAINER, NETNS, PREV_RESULT, WISH, chained, netconf
-from cni.scripted_agent import receive
+from cni.scripted_agent import receive, wait_for_hangup
 from k8s_rdma.errors import TRY_AGAIN_LATER
 from k8s_rdma.wire.frame import MAX_ENV_BYTES, MAX_STDIN_BYTES, MAX_STDOUT_BYTES, Reply, encode_reply
+
+LIBC = ctypes.CDLL(None)
 
 
 def inode(path: str) -> int:
@@ -167,6 +171,32 @@ def test_add_is_tried_again_when_the_reply_is_no_reply(program, run_dir, agent, 
     error = program("ADD", netconf(run_dir), env={"CNI_NETNS": netns}).error
     assert error["code"] == TRY_AGAIN_LATER
     assert "does not speak version 1 of the protocol" in error["msg"]
+
+
+def test_error_explains_itself_and_not_the_namespace_that_may_be_gone(program, run_dir, agent) -> None:
+    (run_dir / "attachments" / CONTAINER).touch()
+    agent.answer = b"HTTP/1.1 400 Bad Request"
+    assert program("DEL", netconf(run_dir), env={"CNI_NETNS": "/run/netns/gone"}).error["details"] == ""
+
+
+def may_send_few_descriptors() -> None:
+    """No more than may be open, on their way together (unix(7), ETOOMANYREFS); root is let off otherwise."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (8, 8))
+    pr_capbset_drop, cap_sys_admin, cap_sys_resource = 24, 21, 24  # linux/prctl.h, linux/capability.h
+    for capability in (cap_sys_admin, cap_sys_resource):
+        LIBC.prctl(pr_capbset_drop, capability, 0, 0, 0)
+
+
+def test_add_does_not_wait_for_an_agent_that_was_never_asked(program, run_dir, agent, netns) -> None:
+    agent.script = wait_for_hangup
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        for _ in range(2):
+            socket.send_fds(ours, [b"x"], [ours.fileno()] * 16)
+        error = program(
+            "ADD", chained(run_dir, WISH), env={"CNI_NETNS": netns}, preexec_fn=may_send_few_descriptors
+        ).error
+    assert (error["code"], error["details"]) == (TRY_AGAIN_LATER, "send: Too many references: cannot splice")
 
 
 def test_reply_is_read_whole_when_it_comes_in_single_bytes(program, run_dir, agent, netns) -> None:
