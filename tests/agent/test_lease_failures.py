@@ -118,3 +118,28 @@ def test_leases_stay_recorded_when_the_plugin_is_gone_and_go_when_it_is_back(tmp
             assert machine.is_pristine()
 
     asyncio.run(scenario())
+
+
+def test_vanished_sandboxes_are_ended_together_as_plugins_may_wait_long(tmp_path):
+    machine, pods = Machine(tmp_path), 3
+    begun = tmp_path / "begun"
+    begun.mkdir()
+    (tmp_path / "slow").write_text(
+        f"#!/bin/sh\n[ $CNI_COMMAND = DEL ] || exec {HOST_LOCAL}\ntouch {begun}/$CNI_CONTAINERID\n"
+        f"while [ $(ls {begun} | wc -l) -lt {pods} ]; do sleep 0.01; done; exec {HOST_LOCAL}\n"
+    )
+    (tmp_path / "slow").chmod(0o755)
+    ipam = {"type": "slow", "ranges": [[{"subnet": "10.55.0.0/24"}]], "dataDir": str(tmp_path / "leases")}
+
+    async def scenario():
+        with machine.running() as (node, verbs):
+            for number in range(pods):
+                env = replace(call("ADD", f"c{number}", f"uid-{number}"), path=str(tmp_path))
+                netns = machine.hardware.create_namespace()
+                await verbs.add(env, netns, machine.stdin(asks({}), ipam=ipam))
+                machine.hardware.destroy_namespace(netns)
+            assert await verbs.reconcile()
+            assert not node.ledger.receipts
+            assert machine.is_pristine()
+
+    asyncio.run(scenario())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
     from k8s_rdma.wire.netconf import NetConf
 
 _log = structlog.get_logger()
+
+RECONCILED_AT_ONCE = 16
+"""After a reboot that is every attachment of before, a plugin may wait in vain for a server for each of them,
+and nobody is served until all have been tried."""
 
 
 class Ending:
@@ -83,16 +88,25 @@ class Ending:
 
         What is being worked on is left alone; what fails stays for the next time, and is logged.
         """
-        ended = False
-        for receipt in await self._worker.run(self._node.unfinished):
+        unfinished = await self._worker.run(self._node.unfinished)
+        waiting = iter([each for each in unfinished if not self._turns.busy(each.attachment.container)])
+        ended: list[bool] = []
+
+        async def some() -> None:
+            ended.extend([await self._reconcile(receipt) for receipt in waiting])
+
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(RECONCILED_AT_ONCE):
+                tasks.create_task(some())
+        return any(ended)
+
+    async def _reconcile(self, receipt: Receipt) -> bool:
+        try:
+            return await self.end_if(receipt.attachment, self._node.is_unfinished)
+        except K8sRdmaError as error:
             container = receipt.attachment.container
-            if self._turns.busy(container):
-                continue
-            try:
-                ended |= await self.end_if(receipt.attachment, self._node.is_unfinished)
-            except K8sRdmaError as error:
-                _log.warning("reconcile_failed", container=container, error=str(error), details=error.details)
-        return ended
+            _log.warning("reconcile_failed", container=container, error=str(error), details=error.details)
+            return False
 
     async def end_if(
         self,
