@@ -4,11 +4,12 @@
 
 unpacked=.cache/debian
 
-# apt_install PACKAGE...: install on this machine; fails where that is not ours to do.
+# apt_install PACKAGE...: install on this machine; fails where that is not ours to do. A machine that has just been
+# started may be installing updates: they are waited for, five minutes at most.
 apt_install() {
   [[ $(id -u) == 0 ]] && command -v apt-get >/dev/null || return 1
   export DEBIAN_FRONTEND=noninteractive
-  local install=(apt-get install --yes --no-install-recommends "$@")
+  local install=(apt-get --option DPkg::Lock::Timeout=300 install --yes --no-install-recommends "$@")
   "${install[@]}" || { apt-get update && "${install[@]}"; }
 }
 
