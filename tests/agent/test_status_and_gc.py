@@ -187,6 +187,17 @@ def test_gc_goes_by_the_name_that_the_runtime_called_the_attachment(machine: Mac
     assert machine.is_pristine()
 
 
+def test_gc_ends_what_is_over_although_the_runtime_lists_it(machine: Machine) -> None:
+    async def scenario(runtime: Runtime) -> None:
+        await runtime.ask("ADD", conf(GC_VERSION), "c1", annotations=asks({}))
+        machine.hardware.destroy_namespace(machine.sandboxes[machine.sandbox("c1")])
+        assert (await runtime.ask("GC", conf(GC_VERSION) | {KEYS[0]: held("c1")})).exit_status == 0
+        assert not runtime.node.ledger.receipts
+
+    in_turn(machine, scenario)
+    assert machine.is_pristine()
+
+
 @pytest.mark.parametrize("lists", [{}, {KEYS[0]: None}])
 def test_gc_without_a_list_frees_nothing(
     machine: Machine, ipam: ScriptedPlugin, lists: dict[str, object]

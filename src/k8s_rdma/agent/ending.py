@@ -62,10 +62,12 @@ class Ending:
     async def collect(self, conf: NetConf, plugins: CalledPlugins) -> None:
         """GC: end every attachment of this network that the runtime does not hold valid; leases likewise.
 
-        Without a list nothing is known to be over. Rates may stay, as with DEL.
+        So is what is over whatever the runtime says. Without a list nothing is known to be over. Rates may
+        stay, as with DEL.
         """
         if conf.kept is None:
             return
+        await self.reconcile()
         valid = {Attachment(conf.name, each.container_id, each.ifname) for each in conf.kept}
         problems = []
         for attachment, receipt in dict(self._node.ledger.receipts).items():
