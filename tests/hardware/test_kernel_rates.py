@@ -15,7 +15,7 @@ from hardware.netlink_lab import simulated_pf
 from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.kernel import PfState
 from k8s_rdma.core.rates import EVERY_RATE
-from k8s_rdma.core.step import SetRates, VfRate, VfRef
+from k8s_rdma.core.step import ConfigureVfs, SetRates, VfConfig, VfRate, VfRef, Vlan
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
 from k8s_rdma.linux.netlink import vf_config
@@ -77,6 +77,19 @@ def test_change_by_somebody_else_is_seen_although_it_was_told_while_another_pf_w
     kernel.apply(step(lab, VfRate(0, 0, 25)))
     run("ip", "link", "set", PFS[0], "vf", "1", "max_tx_rate", "40")
     assert [pf.vfs[1].max_tx_rate_mbps for pf in kernel.observe().pfs] == [40, 30]
+
+
+@needs_hardware
+def test_change_by_somebody_else_on_a_pf_that_is_down_is_seen_and_set_right(lab, kernel):
+    untagged = VfConfig(index=1, vlan=Vlan(0))
+    with lab.pf_down(0):
+        kernel.observe()
+        run("ip", "link", "set", PFS[0], "vf", "1", "vlan", "77")
+        kernel.apply(ConfigureVfs(pf=lab.pcis[0], configs=(untagged,), previous=(untagged,)))
+        assert state_of(lab, VfRef(lab.pcis[0], 1)).vlan == 0
+        run("ip", "link", "set", PFS[0], "vf", "1", "vlan", "78")
+        assert kernel.observe().pfs[0].vfs[1].vlan == 78
+        run("ip", "link", "set", PFS[0], "vf", "1", "vlan", "0")
 
 
 @needs_hardware

@@ -298,6 +298,15 @@ def test_only_changed_pfs_are_asked_about_their_vfs_again(machine: SmallMachine)
     assert machine.answers.asked == [10, 30, 30, 10, 10, 30]
 
 
+def test_pf_whose_link_is_down_is_asked_again_as_nobody_is_told_of_its_changes(machine: SmallMachine) -> None:
+    machine.add_pf(PF, "eth0", 10, vfs=2)
+    machine.answers.by_name["eth0"] = replace(machine.answers.by_name["eth0"], up=False)
+    observer = machine.observer()
+    observer.observe(frozenset())
+    machine.change_vf(0, min_tx_rate_mbps=7)
+    assert observer.observe(frozenset()).pfs[0].vfs[0].min_tx_rate_mbps == 7
+
+
 def test_pf_with_other_vfs_is_asked_again(machine: SmallMachine) -> None:
     machine.add_pf(vfs=2)
     observer = machine.observer()

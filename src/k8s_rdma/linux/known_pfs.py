@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
     from k8s_rdma.linux.discovery.observation import Observer
     from k8s_rdma.linux.discovery.queries import VfInfo
+    from k8s_rdma.linux.netlink.rtnl import Link
 
 
 class KnownPfs:
@@ -41,9 +42,9 @@ class KnownPfs:
         """A PF as it is now; KernelError when there is none such among ours."""
         self._gather()
         known = self._pfs.get(pci)
-        index = self.index(known) if known else 0
-        if not index or self._all_stale or index in self._stale:
-            self.look()
+        link = self._link(known) if known else None
+        if link is None or not link.up or self._all_stale or link.index in self._stale:
+            self.look()  # a link that is down does not tell of changes
             known = self._pfs.get(pci)
         if known is None:
             msg = f"PF {pci}: there is no such PF among those that are ours"
@@ -52,8 +53,12 @@ class KnownPfs:
 
     def index(self, pf: PfState) -> int:
         """Of its netdev; 0, which none has, when that is not called so any more."""
+        link = self._link(pf)
+        return 0 if link is None else link.index
+
+    def _link(self, pf: PfState) -> Link | None:
         link = self._queries.rtnl.link(pf.name)
-        return link.index if link is not None and link.device in ("", pf.pci) else 0
+        return link if link is not None and link.device in ("", pf.pci) else None
 
     def changing(self, pf: PfState, index: int) -> None:
         """Something of its VFs is being changed: until `now_is`, what holds is not known.

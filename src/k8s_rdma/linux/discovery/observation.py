@@ -87,7 +87,7 @@ class Observer:
         """The machine now.
 
         changed: indexes of the PFs' links whose VFs may have other settings than at the last call; None when
-            any may. The other PFs are asked about theirs only if they are other VFs now.
+            any may. Others are asked about theirs only if they are other VFs now, or their link is down.
         KernelError when netlink cannot be asked at all, or there is no sysfs.
         """
         look = self._look(changed)
@@ -182,7 +182,8 @@ class Observer:
         if len(vfs) != pf.num_vfs:
             msg = f"sriov_numvfs says {pf.num_vfs}, and {len(vfs)} VFs are there"
             raise KernelError(msg)
-        settings = self._settings(pf.pci, link.index, vfs, changed)
+        # Of a link that is down the kernel tells nobody (`netdev_state_change`, net/core/dev.c).
+        settings = self._settings(pf.pci, link.index, vfs, changed if link.up else None)
         seen = [see_vf(around, index, pci, settings.get(index), link.mtu) for index, pci in vfs.items()]
         self._must_have_come(pf.pci, seen)
         return seen
