@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from k8s_rdma.agent.ifnames import interface_names
+from k8s_rdma.agent.calls.ifnames import interface_names
 from k8s_rdma.core.ids import NodeName, pci_address
 from k8s_rdma.core.inventory import Inventory, Pf
 from k8s_rdma.core.options import Setting

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 
 from factories import PF0 as PF
-from k8s_rdma.agent.cluster_api import ApiCluster, Terms
-from k8s_rdma.agent.cluster_time import Time
+from k8s_rdma.agent.cluster.api_cluster import ApiCluster, Terms
+from k8s_rdma.agent.cluster.time import Time
 from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.ledger import Pod
 from k8s_rdma.core.placement import PlacedInterface, Placement

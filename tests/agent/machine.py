@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from factories import PF0, PF1
-from k8s_rdma.agent.cluster import Cluster, NoCluster
-from k8s_rdma.agent.delegate import Delegate
+from k8s_rdma.agent.calls.means import Means
+from k8s_rdma.agent.calls.verbs import Verbs
+from k8s_rdma.agent.calls.wanted import Policy
+from k8s_rdma.agent.cluster.cluster import Cluster, NoCluster
 from k8s_rdma.agent.device_files import DeviceFiles
-from k8s_rdma.agent.ipam import IpamPlugins
 from k8s_rdma.agent.markers import Markers
-from k8s_rdma.agent.means import Means
 from k8s_rdma.agent.node import Node
-from k8s_rdma.agent.plugins import Plugins
-from k8s_rdma.agent.verbs import Verbs
-from k8s_rdma.agent.wanted import Policy
+from k8s_rdma.agent.plugins.delegate import Delegate
+from k8s_rdma.agent.plugins.ipam import IpamPlugins
+from k8s_rdma.agent.plugins.runner import Plugins
 from k8s_rdma.agent.worker import Worker
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.linux.receipts import Receipts

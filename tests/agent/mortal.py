@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from factories import PF0, PF1
-from k8s_rdma.agent.delegate import Delegate
+from k8s_rdma.agent.calls.means import Means
+from k8s_rdma.agent.calls.verbs import Verbs
+from k8s_rdma.agent.calls.wanted import Policy
 from k8s_rdma.agent.device_files import DeviceFiles
-from k8s_rdma.agent.ipam import IpamPlugins
 from k8s_rdma.agent.markers import Markers
-from k8s_rdma.agent.means import Means
 from k8s_rdma.agent.node import Node
-from k8s_rdma.agent.verbs import Verbs
-from k8s_rdma.agent.wanted import Policy
+from k8s_rdma.agent.plugins.delegate import Delegate
+from k8s_rdma.agent.plugins.ipam import IpamPlugins
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.core.ledger import Phase
 from k8s_rdma.errors import K8sRdmaError, KernelError, LedgerError, Reason
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from pathlib import Path
 
-    from k8s_rdma.agent.plugins import Target
+    from k8s_rdma.agent.plugins.runner import Target
     from k8s_rdma.core.ledger import Attachment, DelegatedPlugin, Receipt
     from k8s_rdma.core.step import Step
 
@@ -172,7 +172,7 @@ class Book:
 
 
 class MortalPlugins:
-    """In place of `agent.plugins.Plugins`: every plugin keeps the book."""
+    """In place of `agent.plugins.runner.Plugins`: every plugin keeps the book."""
 
     def __init__(self, book: Book, life: Life) -> None:
         self._book, self._life = book, life

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent.machine import PLUGINS
+from k8s_rdma.agent.calls.service import Service
 from k8s_rdma.agent.report import Reporter
-from k8s_rdma.agent.service import Service
 from k8s_rdma.wire.cni_version import SUPPORTED_VERSIONS, WITHOUT_INTERFACES
 from k8s_rdma.wire.frame import Request
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
     from agent.machine import Machine
+    from k8s_rdma.agent.calls.verbs import Verbs
     from k8s_rdma.agent.node import Node
-    from k8s_rdma.agent.verbs import Verbs
     from k8s_rdma.core.step import NetnsRef
 
 ANNOTATIONS = "io.kubernetes.cri.pod-annotations"

@@ -13,9 +13,9 @@ import pytest
 from agent.machine import Machine, asks, call
 from factories import PF0
 from k8s_rdma.agent.adoption import Adoption
-from k8s_rdma.agent.cni_socket import CniSocket
 from k8s_rdma.agent.report import Reporter
-from k8s_rdma.agent.unix_socket import listen_unix, serve_connections
+from k8s_rdma.agent.sockets.cni_socket import CniSocket
+from k8s_rdma.agent.sockets.unix_socket import listen_unix, serve_connections
 from k8s_rdma.core.adoption import Scope
 from k8s_rdma.core.kernel import Unreadable
 from k8s_rdma.core.step import SetRates, VfRate, VfRef, Vlan
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
 
+    from k8s_rdma.agent.calls.verbs import Verbs
     from k8s_rdma.agent.node import Node
-    from k8s_rdma.agent.verbs import Verbs
     from k8s_rdma.wire.frame import Reply, Request
 
 DEADLINE_S = 30

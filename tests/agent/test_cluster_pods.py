@@ -11,8 +11,8 @@ import pytest
 
 from agent.cluster_world import KEY, NODE, URL, refusal, world
 from factories import pod as someones_pod
-from k8s_rdma.agent.cluster import NoCluster
-from k8s_rdma.agent.cluster_api import CLAIMS_S, open_cluster
+from k8s_rdma.agent.cluster.api_cluster import CLAIMS_S, open_cluster
+from k8s_rdma.agent.cluster.cluster import NoCluster
 from k8s_rdma.agent.config import AgentConfig
 from k8s_rdma.core.ids import PodUid
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
@@ -170,7 +170,7 @@ async def test_claims_are_not_waited_for_much_longer_than_once_while_nobody_tell
 async def test_agent_without_credentials_knows_no_cluster_and_loads_no_client():
     assert isinstance(open_cluster(AgentConfig(node="w1"), KEY), NoCluster)
     script = (
-        "import sys, k8s_rdma.agent.run, k8s_rdma.agent.cluster_api;"
+        "import sys, k8s_rdma.agent.run, k8s_rdma.agent.cluster.api_cluster;"
         "print(sorted({'lightkube', 'httpx2', 'k8s_rdma.kube.client'} & set(sys.modules)))"
     )
     shown = await asyncio.to_thread(

@@ -9,8 +9,8 @@ import pytest
 
 from agent.cluster_world import URL, refusal, world
 from factories import PF1, interface, receipt
-from k8s_rdma.agent.cluster_events import MAX_MESSAGE_BYTES, REPEAT_S
-from k8s_rdma.agent.cluster_refusals import GAP_S
+from k8s_rdma.agent.cluster.events import MAX_MESSAGE_BYTES, REPEAT_S
+from k8s_rdma.agent.cluster.refusals import GAP_S
 from k8s_rdma.core.ids import ContainerId, PodUid
 from k8s_rdma.core.ledger import Attachment
 from k8s_rdma.errors import K8sRdmaError, Reason

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from agent.machine import PLUGINS, Machine, asks, call
-from k8s_rdma.agent.ipam import AT_ONCE
+from k8s_rdma.agent.plugins.ipam import AT_ONCE
 from k8s_rdma.errors import K8sRdmaError, Reason
 
 HOST_LOCAL = shutil.which("host-local", path=PLUGINS)

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from agent.scripted_plugin import ERROR, MODERN, ScriptedPlugin
-from k8s_rdma.agent.host_files import below
-from k8s_rdma.agent.plugins import Plugins, Target
+from k8s_rdma.agent.plugins.host_files import below
+from k8s_rdma.agent.plugins.runner import Plugins, Target
 from k8s_rdma.core.ledger import DelegatedPlugin
 from k8s_rdma.errors import K8sRdmaError, Reason
 
@@ -226,7 +226,7 @@ def test_name_that_no_file_can_have_is_not_in_the_path(plugins, script, names):
 def test_plugin_dies_with_the_process_that_called_it(script):
     script.speak(MODERN, ADD=f"echo $$ >{script.directory}/pids; exec sleep 1000")
     code = (
-        "import asyncio, sys; from pathlib import Path; from k8s_rdma.agent.plugins import *;"
+        "import asyncio, sys; from pathlib import Path; from k8s_rdma.agent.plugins.runner import *;"
         "from k8s_rdma.core.ledger import DelegatedPlugin;"
         "plugin = DelegatedPlugin(plugin='scripted', netconf=b'{}', cni_path=sys.argv[1], cni_args='');"
         "target = Target(container='c', netns='', ifname='i');"

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
+    from k8s_rdma.agent.calls.verbs import Verbs
     from k8s_rdma.agent.node import Node
-    from k8s_rdma.agent.verbs import Verbs
 
 
 class Sampled:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from k8s_rdma.agent.cni_socket import CniSocket
-from k8s_rdma.agent.state_socket import StatePublisher, StateSocket
-from k8s_rdma.agent.unix_socket import listen_unix, serve_connections
+from k8s_rdma.agent.sockets.cni_socket import CniSocket
+from k8s_rdma.agent.sockets.state_socket import StatePublisher, StateSocket
+from k8s_rdma.agent.sockets.unix_socket import listen_unix, serve_connections
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.frame import Reply, Request, decode_reply, encode_request
 from k8s_rdma.wire.state import HEADER, Kind, decode_header, encode_message

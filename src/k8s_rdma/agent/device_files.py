@@ -10,7 +10,7 @@ import os
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, NoReturn
 
-from k8s_rdma.agent.host_files import below
+from k8s_rdma.agent.plugins.host_files import below
 from k8s_rdma.core.ids import pci_address
 from k8s_rdma.errors import KernelError, MalformedError, Reason
 from k8s_rdma.wire.cdi import (

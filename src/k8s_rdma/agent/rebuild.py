@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING
 
-from k8s_rdma.agent.add_call import AddCall, pod_of
-from k8s_rdma.agent.called_plugins import called_plugins
-from k8s_rdma.agent.share import share
-from k8s_rdma.agent.wanted import Policy, wanted
+from k8s_rdma.agent.calls.add_call import AddCall, pod_of
+from k8s_rdma.agent.calls.share import share
+from k8s_rdma.agent.calls.wanted import Policy, wanted
+from k8s_rdma.agent.plugins.called import called_plugins
 from k8s_rdma.core.ids import NodeName, PciAddress
 from k8s_rdma.core.kernel import Kernel
 from k8s_rdma.core.ledger import AllocatedInterface, Ledger, Phase, Receipt

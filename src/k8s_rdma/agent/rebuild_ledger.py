@@ -8,9 +8,9 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from k8s_rdma.agent.calls.wanted import Policy
 from k8s_rdma.agent.rebuild import Outcome, Rebuild
 from k8s_rdma.agent.run import BOOT_ID, open_kernel
-from k8s_rdma.agent.wanted import Policy
 from k8s_rdma.config import load_key
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.core.ledger import Ledger

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING
 
-from k8s_rdma.agent.state_socket import StatePublisher
+from k8s_rdma.agent.sockets.state_socket import StatePublisher
 from k8s_rdma.wire.node_report import NodeReports
 from k8s_rdma.wire.rest import encode_report
 

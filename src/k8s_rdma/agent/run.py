@@ -12,24 +12,24 @@ import structlog
 
 from k8s_rdma import logs
 from k8s_rdma.agent.adoption import Adoption
-from k8s_rdma.agent.cluster_api import open_cluster
-from k8s_rdma.agent.cni_socket import CniSocket
-from k8s_rdma.agent.delegate import Delegate
+from k8s_rdma.agent.calls.means import Means
+from k8s_rdma.agent.calls.service import Service
+from k8s_rdma.agent.calls.verbs import Verbs
+from k8s_rdma.agent.calls.wanted import Policy
+from k8s_rdma.agent.cluster.api_cluster import open_cluster
 from k8s_rdma.agent.device_files import DeviceFiles
-from k8s_rdma.agent.ipam import IpamPlugins
 from k8s_rdma.agent.markers import Markers
-from k8s_rdma.agent.means import Means
 from k8s_rdma.agent.node import Node
-from k8s_rdma.agent.plugins import Plugins
+from k8s_rdma.agent.plugins.delegate import Delegate
+from k8s_rdma.agent.plugins.ipam import IpamPlugins
+from k8s_rdma.agent.plugins.runner import Plugins
 from k8s_rdma.agent.report import Reporter
 from k8s_rdma.agent.sampler import Sampler
 from k8s_rdma.agent.sandbox_watch import SandboxWatch
-from k8s_rdma.agent.service import Service
-from k8s_rdma.agent.state_socket import StateSocket
-from k8s_rdma.agent.unix_socket import listen_unix, lost, serve_connections
+from k8s_rdma.agent.sockets.cni_socket import CniSocket
+from k8s_rdma.agent.sockets.state_socket import StateSocket
+from k8s_rdma.agent.sockets.unix_socket import listen_unix, lost, serve_connections
 from k8s_rdma.agent.upkeep import Upkeep
-from k8s_rdma.agent.verbs import Verbs
-from k8s_rdma.agent.wanted import Policy
 from k8s_rdma.agent.worker import Worker
 from k8s_rdma.config import load_key
 from k8s_rdma.core.ids import NodeName
@@ -43,9 +43,9 @@ from k8s_rdma.wire.adopt import is_adopt
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
-    from k8s_rdma.agent.cluster import Cluster
-    from k8s_rdma.agent.cni_socket import Handler, StillWaiting
+    from k8s_rdma.agent.cluster.cluster import Cluster
     from k8s_rdma.agent.config import AgentConfig
+    from k8s_rdma.agent.sockets.cni_socket import Handler, StillWaiting
     from k8s_rdma.core.kernel import Kernel
     from k8s_rdma.core.ledger import Ledger
     from k8s_rdma.wire.frame import Reply, Request

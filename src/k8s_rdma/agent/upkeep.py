@@ -11,9 +11,9 @@ import structlog
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from k8s_rdma.agent.calls.verbs import Verbs
     from k8s_rdma.agent.node import Node
     from k8s_rdma.agent.report import Reporter
-    from k8s_rdma.agent.verbs import Verbs
     from k8s_rdma.agent.worker import Worker
 
 _log = structlog.get_logger()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from k8s_rdma.agent.cluster import Cluster, NoCluster
-from k8s_rdma.agent.delegate import Delegate
+from k8s_rdma.agent.calls.turns import Turns
+from k8s_rdma.agent.cluster.cluster import Cluster, NoCluster
 from k8s_rdma.agent.device_files import DeviceFiles
-from k8s_rdma.agent.ipam import IpamPlugins
 from k8s_rdma.agent.node import Node
-from k8s_rdma.agent.turns import Turns
+from k8s_rdma.agent.plugins.delegate import Delegate
+from k8s_rdma.agent.plugins.ipam import IpamPlugins
 from k8s_rdma.agent.worker import Worker
 
 

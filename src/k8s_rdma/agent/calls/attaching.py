@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from k8s_rdma.agent.add_call import AddCall, pod_of
-from k8s_rdma.agent.called_plugins import called_plugins
-from k8s_rdma.agent.ipam import addressing
+from k8s_rdma.agent.calls.add_call import AddCall, pod_of
+from k8s_rdma.agent.calls.predecessors import Predecessors
+from k8s_rdma.agent.calls.results import result_interfaces
+from k8s_rdma.agent.calls.settling import settle
+from k8s_rdma.agent.calls.share import doubtful, share
+from k8s_rdma.agent.calls.wanted import wanted
 from k8s_rdma.agent.node import Sandbox, rejected
-from k8s_rdma.agent.plugins import target_of
-from k8s_rdma.agent.predecessors import Predecessors
-from k8s_rdma.agent.results import result_interfaces
-from k8s_rdma.agent.settling import settle
-from k8s_rdma.agent.share import doubtful, share
-from k8s_rdma.agent.wanted import wanted
+from k8s_rdma.agent.plugins.called import called_plugins
+from k8s_rdma.agent.plugins.ipam import addressing
+from k8s_rdma.agent.plugins.runner import target_of
 from k8s_rdma.core.ledger import Pod, Receipt
 from k8s_rdma.core.options import VfDriver
 from k8s_rdma.core.placement import Rejection
@@ -33,9 +33,9 @@ from k8s_rdma.wire.netconf_keys import refuse
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
-    from k8s_rdma.agent.ending import Ending
-    from k8s_rdma.agent.means import Means
-    from k8s_rdma.agent.wanted import Policy, Wanted
+    from k8s_rdma.agent.calls.ending import Ending
+    from k8s_rdma.agent.calls.means import Means
+    from k8s_rdma.agent.calls.wanted import Policy, Wanted
     from k8s_rdma.core.step import NetnsRef
     from k8s_rdma.wire.cni_environment import CniEnvironment
 

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from k8s_rdma.agent.cluster import NoCluster
-from k8s_rdma.agent.cluster_events import Events
-from k8s_rdma.agent.cluster_outbox import Outbox
-from k8s_rdma.agent.cluster_pods import NodePods
-from k8s_rdma.agent.cluster_refusals import Outlook, Refusals
-from k8s_rdma.agent.cluster_statuses import Statuses
-from k8s_rdma.agent.cluster_time import REAL_TIME
+from k8s_rdma.agent.cluster.cluster import NoCluster
+from k8s_rdma.agent.cluster.events import Events
+from k8s_rdma.agent.cluster.outbox import Outbox
+from k8s_rdma.agent.cluster.pods import NodePods
+from k8s_rdma.agent.cluster.refusals import Outlook, Refusals
+from k8s_rdma.agent.cluster.statuses import Statuses
+from k8s_rdma.agent.cluster.time import REAL_TIME
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.errors import K8sRdmaError, Reason
 from k8s_rdma.kube.api import ApiRefusedError
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
     from typing import NoReturn
 
-    from k8s_rdma.agent.cluster import Cluster
-    from k8s_rdma.agent.cluster_time import Time
+    from k8s_rdma.agent.cluster.cluster import Cluster
+    from k8s_rdma.agent.cluster.time import Time
     from k8s_rdma.agent.config import AgentConfig
     from k8s_rdma.core.ids import PodUid
     from k8s_rdma.core.ledger import Pod, Receipt

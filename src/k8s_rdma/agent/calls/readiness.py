@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from k8s_rdma.errors import K8sRdmaError, Reason
 
 if TYPE_CHECKING:
-    from k8s_rdma.agent.called_plugins import CalledPlugins
-    from k8s_rdma.agent.means import Means
+    from k8s_rdma.agent.calls.means import Means
     from k8s_rdma.agent.node import Node
+    from k8s_rdma.agent.plugins.called import CalledPlugins
 
 
 async def require_ready(means: Means, plugins: CalledPlugins) -> None:

@@ -14,8 +14,8 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING
 
-from k8s_rdma.agent.called_plugins import delete_by
-from k8s_rdma.agent.plugins import NoAnswerError, target_of
+from k8s_rdma.agent.plugins.called import delete_by
+from k8s_rdma.agent.plugins.runner import NoAnswerError, target_of
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
 from k8s_rdma.wire.cni_conversion import convert
 from k8s_rdma.wire.cni_version import SINCE_CHECK, SINCE_GC
@@ -25,8 +25,8 @@ from k8s_rdma.wire.plugin_config import network_of, stdin_of
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
 
-    from k8s_rdma.agent.called_plugins import CalledPlugins
-    from k8s_rdma.agent.plugins import Plugins
+    from k8s_rdma.agent.plugins.called import CalledPlugins
+    from k8s_rdma.agent.plugins.runner import Plugins
     from k8s_rdma.core.ledger import DelegatedPlugin, Receipt
     from k8s_rdma.core.step import Route
     from k8s_rdma.wire.ipam_result import IpamResult

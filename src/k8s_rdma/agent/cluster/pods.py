@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import NoReturn
 
-    from k8s_rdma.agent.cluster_time import Time
+    from k8s_rdma.agent.cluster.time import Time
     from k8s_rdma.core.ids import NodeName, PodUid
     from k8s_rdma.core.placement import Placement
     from k8s_rdma.core.request import Request
@@ -115,7 +115,7 @@ class NodePods:
         self._claims = {uid: promise for uid, promise in pods.items() if promise is not None}
 
     def _promise(self, pod: PodView) -> Placement | None:
-        """By a placement that counts, as it does at an ADD (`agent.wanted`).
+        """By a placement that counts, as it does at an ADD (`agent.calls.wanted`).
 
         The request is read only where that depends on it: every change of a pod comes by here, and a long one
         takes 0.1 s. What else it holds was the extender's to judge.

@@ -18,9 +18,9 @@ from k8s_rdma.wire.netconf import decode_netconf, decode_network
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from k8s_rdma.agent.calls.verbs import Verbs
     from k8s_rdma.agent.node import Node
     from k8s_rdma.agent.report import Reporter
-    from k8s_rdma.agent.verbs import Verbs
     from k8s_rdma.core.step import NetnsRef
     from k8s_rdma.linux.netns import Namespaces
     from k8s_rdma.wire.frame import Request

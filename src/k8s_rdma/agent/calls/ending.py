@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from k8s_rdma.agent.called_plugins import delete_by
-from k8s_rdma.agent.plugins import target_of
+from k8s_rdma.agent.plugins.called import delete_by
+from k8s_rdma.agent.plugins.runner import target_of
 from k8s_rdma.agent.release import RatesLeftError
 from k8s_rdma.core.ledger import Attachment, Phase
 from k8s_rdma.errors import K8sRdmaError
@@ -19,8 +19,8 @@ from k8s_rdma.wire.plugin_config import network_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from k8s_rdma.agent.called_plugins import CalledPlugins
-    from k8s_rdma.agent.means import Means
+    from k8s_rdma.agent.calls.means import Means
+    from k8s_rdma.agent.plugins.called import CalledPlugins
     from k8s_rdma.core.ledger import Receipt
     from k8s_rdma.wire.netconf import NetConf
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from typing import NoReturn
 
-    from k8s_rdma.agent.cluster_time import Time
+    from k8s_rdma.agent.cluster.time import Time
     from k8s_rdma.core.ids import PodUid
 
     Write = Callable[[], Awaitable[None]]

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from k8s_rdma.agent.host_files import below
-from k8s_rdma.agent.plugin_process import MOST_STDOUT_BYTES, converse
+from k8s_rdma.agent.plugins.host_files import below
+from k8s_rdma.agent.plugins.process import MOST_STDOUT_BYTES, converse
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
 from k8s_rdma.wire.cni_result import decode_error
 from k8s_rdma.wire.cni_version import SUPPORTED_VERSIONS, decode_versions, highest_common

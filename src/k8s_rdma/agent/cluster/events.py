@@ -16,7 +16,7 @@ from k8s_rdma.kube.api import ApiRefusedError, PodEvent
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from k8s_rdma.agent.cluster_outbox import Outbox
+    from k8s_rdma.agent.cluster.outbox import Outbox
     from k8s_rdma.core.ids import NodeName, PodUid
     from k8s_rdma.core.ledger import Pod
     from k8s_rdma.kube.api import NodePodsApi

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from k8s_rdma.agent.attaching import Attaching
-from k8s_rdma.agent.called_plugins import called_plugins, plugins_of_now
-from k8s_rdma.agent.checking import Checking
-from k8s_rdma.agent.ending import Ending
-from k8s_rdma.agent.readiness import require_ready
+from k8s_rdma.agent.calls.attaching import Attaching
+from k8s_rdma.agent.calls.checking import Checking
+from k8s_rdma.agent.calls.ending import Ending
+from k8s_rdma.agent.calls.readiness import require_ready
+from k8s_rdma.agent.plugins.called import called_plugins, plugins_of_now
 from k8s_rdma.core.ledger import Attachment
 from k8s_rdma.wire.netconf import decode_netconf
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from k8s_rdma.agent.attaching import Given
-    from k8s_rdma.agent.means import Means
-    from k8s_rdma.agent.wanted import Policy
+    from k8s_rdma.agent.calls.attaching import Given
+    from k8s_rdma.agent.calls.means import Means
+    from k8s_rdma.agent.calls.wanted import Policy
     from k8s_rdma.core.step import NetnsRef
     from k8s_rdma.wire.cni_environment import CniEnvironment
 

@@ -16,7 +16,7 @@ from k8s_rdma.wire.plugin_config import stdin_of, version_of
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from k8s_rdma.agent.plugins import Plugins, Target
+    from k8s_rdma.agent.plugins.runner import Plugins, Target
     from k8s_rdma.core.ledger import DelegatedPlugin
 
 

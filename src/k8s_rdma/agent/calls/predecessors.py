@@ -10,10 +10,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from contextlib import AsyncExitStack
 
-    from k8s_rdma.agent.called_plugins import CalledPlugins
-    from k8s_rdma.agent.ending import Ending
-    from k8s_rdma.agent.means import Means
+    from k8s_rdma.agent.calls.ending import Ending
+    from k8s_rdma.agent.calls.means import Means
     from k8s_rdma.agent.node import Sandbox
+    from k8s_rdma.agent.plugins.called import CalledPlugins
     from k8s_rdma.core.ledger import Attachment
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from k8s_rdma.agent.add_call import pod_of
-from k8s_rdma.agent.plugins import target_of
-from k8s_rdma.agent.share import share
-from k8s_rdma.agent.wanted import wanted
+from k8s_rdma.agent.calls.add_call import pod_of
+from k8s_rdma.agent.calls.share import share
+from k8s_rdma.agent.calls.wanted import wanted
+from k8s_rdma.agent.plugins.runner import target_of
 from k8s_rdma.core.ledger import Attachment, Phase
 from k8s_rdma.core.step import VfRate
 from k8s_rdma.errors import K8sRdmaError, Reason
@@ -22,8 +22,8 @@ from k8s_rdma.wire.prev_result import WHAT, addresses_of, interfaces_in_pod
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from k8s_rdma.agent.means import Means
-    from k8s_rdma.agent.wanted import Policy
+    from k8s_rdma.agent.calls.means import Means
+    from k8s_rdma.agent.calls.wanted import Policy
     from k8s_rdma.core.kernel import Hardware, PodInterface
     from k8s_rdma.core.ledger import Receipt
     from k8s_rdma.wire.cni_environment import CniEnvironment

@@ -1,0 +1,1 @@
+"""The calls of the CNI executable: what each does, from its arrival to its answer."""

@@ -1,0 +1,1 @@
+"""The cluster that the agent is part of: what it asks and tells there."""

@@ -1,0 +1,1 @@
+"""Other plugins of the node, executed: IPAM, and a delegate."""
