@@ -70,7 +70,7 @@ static bool asks_for_none(struct span value)
     return seen != 1;
 }
 
-/* Of our annotations these two ask; others tell what was given (wire/annotation.py, agent/wanted.py). */
+/* Of our annotations these two ask; others tell what was given (wire/annotation.py, agent/calls/wanted.py). */
 static bool asks(struct span key, struct span value)
 {
     return json_equals(key, "k8s-rdma.io/placement")
