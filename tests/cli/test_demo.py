@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -104,7 +105,9 @@ def test_demo_gives_everything_back_when_interrupted(shim: Path, scratch: Path, 
         for line in process.stdout:
             seen.append(line)
             if "Pods of examples" in line:
-                os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C in a terminal: to all in the foreground
+                for _ in range(2):  # as Ctrl-C in a terminal, pressed twice: to all in the foreground
+                    os.killpg(process.pid, signal.SIGINT)
+                    time.sleep(0.01)
     assert process.returncode == 130, "".join(seen)
     checks = checks_of(tmp_path / "demo.json")
     assert all(checks.values()), checks

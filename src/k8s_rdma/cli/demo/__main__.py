@@ -41,6 +41,7 @@ KEEPS_PODS = frozenset({"examples", "sixty"})
 def main() -> int:
     """Play everything; the exit status: 0 when every check passed, 130 when interrupted."""
     options = _options()
+    signal.signal(signal.SIGINT, _interrupt)
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
     outcome = Outcome()
@@ -68,6 +69,12 @@ def main() -> int:
     if options.json:
         outcome.write(options.json)
     return status or (0 if outcome.passed else 1)
+
+
+def _interrupt(*_: object) -> None:
+    """The first Ctrl-C ends the scenes; none after it may end what gives everything back."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 def _play(world: World, outcome: Outcome, console: Console) -> None:
