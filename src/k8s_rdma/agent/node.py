@@ -54,6 +54,21 @@ class Sandbox:
     delegate: DelegatedPlugin | None = None
     device_info_file: str = ""
 
+    def receipt(self, interfaces: tuple[AllocatedInterface, ...], *, phase: Phase, boot_id: str) -> Receipt:
+        """The record of what is given to it."""
+        return Receipt(
+            attachment=self.attachment,
+            pod=self.pod,
+            netns=self.netns,
+            boot_id=boot_id,
+            phase=phase,
+            interfaces=interfaces,
+            ipam=self.ipam,
+            ipams=self.ipams,
+            delegate=self.delegate,
+            device_info_file=self.device_info_file,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
@@ -129,18 +144,7 @@ class Node:
             interfaces = self._interfaces(sandbox, request, promised, ledger)
         if isinstance(interfaces, Rejection):
             return interfaces
-        receipt = Receipt(
-            attachment=sandbox.attachment,
-            pod=sandbox.pod,
-            netns=sandbox.netns,
-            boot_id=self._boot_id,
-            phase=Phase.PREPARED,
-            interfaces=interfaces,
-            ipam=sandbox.ipam,
-            ipams=sandbox.ipams,
-            delegate=sandbox.delegate,
-            device_info_file=sandbox.device_info_file,
-        )
+        receipt = sandbox.receipt(interfaces, phase=Phase.PREPARED, boot_id=self._boot_id)
         self._claim(receipt, ledger, inherited)
         return receipt
 

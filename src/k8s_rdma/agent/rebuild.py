@@ -110,18 +110,7 @@ class Rebuild:
                 if not asked
                 else Outcome(what=what, said=f"none of its VFs found{doubt}", complete=False)
             )
-        receipt = Receipt(
-            attachment=call.attachment,
-            pod=call.pod,
-            netns=call.netns,
-            boot_id=self.boot_id,
-            phase=Phase.ATTACHED,
-            interfaces=interfaces,
-            ipam=sandbox.ipam,
-            ipams=sandbox.ipams,
-            delegate=sandbox.delegate,
-            device_info_file=sandbox.device_info_file,
-        )
+        receipt = sandbox.receipt(interfaces, phase=Phase.ATTACHED, boot_id=self.boot_id)
         missing = sorted(names.keys() - {each.ifname for each in interfaces})
         return Outcome(
             what=what,

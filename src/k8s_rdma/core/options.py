@@ -118,13 +118,9 @@ class InterfaceOptions:
 NO_OPTIONS = InterfaceOptions()
 
 
+@lru_cache(maxsize=1024)
 def needs_of(options: InterfaceOptions) -> Needs:
     """What these options need of a PF; `NO_NEEDS` itself where that is nothing."""
-    return NO_NEEDS if options is NO_OPTIONS else _needs_of(options)
-
-
-@lru_cache(maxsize=1024)
-def _needs_of(options: InterfaceOptions) -> Needs:
     asked = {
         Setting.VLAN: options.vlan,
         Setting.QOS: options.qos,

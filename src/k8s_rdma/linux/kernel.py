@@ -34,7 +34,7 @@ from k8s_rdma.linux.netlink.rtnl import Rtnl
 from k8s_rdma.linux.netlink.vf_config import set_rates as write_rates
 from k8s_rdma.linux.netlink.vf_config import set_vfs, vlan
 from k8s_rdma.linux.netns import current_namespace
-from k8s_rdma.linux.pod_interface import announce, clear, configure, make_bare
+from k8s_rdma.linux.pod_interface import announce, change_interface, make_bare
 from k8s_rdma.linux.pod_look import interfaces_in
 from k8s_rdma.linux.sysfs import Sysfs
 from k8s_rdma.linux.vf.binding import VfBinding
@@ -183,16 +183,7 @@ class SriovKernel:
             case BringHome():
                 self._moves.bring_home(step)
             case ConfigureInterface() | ClearInterface():
-                self._change_interface(step)
-
-    def _change_interface(self, step: ConfigureInterface | ClearInterface) -> None:
-        if isinstance(step, ConfigureInterface):
-            with self._namespaces.existing(step.netns) as namespace:
-                configure(step, namespace)
-            return
-        with self._namespaces.opened(step.netns) as namespace:
-            if namespace is not None:
-                clear(step, namespace)
+                change_interface(step, self._namespaces)
 
     def _reset(self, vf: VfRef) -> None:
         link = self._places.at_home(vf)

@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from k8s_rdma.core.step import ConfigureInterface
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.announcing import send_announcements
 from k8s_rdma.linux.netlink.neighbours import set_ipv6_retransmission
@@ -18,8 +19,9 @@ from k8s_rdma.linux.netns import entered
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from k8s_rdma.core.step import ClearInterface, ConfigureInterface
+    from k8s_rdma.core.step import ClearInterface
     from k8s_rdma.linux.netlink.rtnl import Address, Link
+    from k8s_rdma.linux.netns import Namespaces
 
 _SETTINGS = Path("/proc/sys/net/ipv6/conf")
 _WITHOUT_IPV6 = (errno.EACCES, errno.EAFNOSUPPORT, errno.EOPNOTSUPP)
@@ -29,6 +31,17 @@ ANSWER_MS = 100
 """Stations of one network answer within a millisecond, busy ones within some."""
 USUAL_ANSWER_MS = 1000
 """RETRANS_TIMER of RFC 4861, section 10."""
+
+
+def change_interface(step: ConfigureInterface | ClearInterface, namespaces: Namespaces) -> None:
+    """Make it hold in the step's namespace; one that is gone has nothing to clear."""
+    if isinstance(step, ConfigureInterface):
+        with namespaces.existing(step.netns) as namespace:
+            configure(step, namespace)
+        return
+    with namespaces.opened(step.netns) as found:
+        if found is not None:
+            clear(step, found)
 
 
 def configure(step: ConfigureInterface, namespace: int) -> None:

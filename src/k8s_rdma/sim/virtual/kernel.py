@@ -30,7 +30,7 @@ from k8s_rdma.linux.netlink.link_counters import counters_of_all
 from k8s_rdma.linux.netlink.rtnl import Rtnl
 from k8s_rdma.linux.netlink.subscriptions import LINKS
 from k8s_rdma.linux.netns import current_namespace
-from k8s_rdma.linux.pod_interface import announce, clear, configure
+from k8s_rdma.linux.pod_interface import announce, change_interface
 from k8s_rdma.linux.pod_look import interfaces_in
 from k8s_rdma.sim.virtual.moves import Moves
 from k8s_rdma.sim.virtual.pf import DEFAULT_MTU, revive_vf
@@ -101,7 +101,7 @@ class VirtualSriov:
             case UnbindVf():
                 self._pf(step.vf)
             case ConfigureInterface() | ClearInterface():
-                self._change_interface(step)
+                change_interface(step, self._namespaces)
 
     def namespace_alive(self, netns: NetnsRef) -> bool:
         """Whether that very namespace still exists."""
@@ -223,15 +223,6 @@ class VirtualSriov:
     def _configure_vfs(self, step: ConfigureVfs) -> None:
         if step.configs:
             self._settings.configure(self._pf(VfRef(step.pf, step.configs[0].index)), step)
-
-    def _change_interface(self, step: ConfigureInterface | ClearInterface) -> None:
-        if isinstance(step, ConfigureInterface):
-            with self._namespaces.existing(step.netns) as namespace:
-                configure(step, namespace)
-            return
-        with self._namespaces.opened(step.netns) as found:
-            if found is not None:
-                clear(step, found)
 
     # What is there
 
