@@ -94,7 +94,7 @@ def test_used_on_node_leaves_a_pods_own_claims_out_when_asked_on_its_behalf(
         promised={other: claim for other, claim in promised.items() if other != uid},
     )
     assert (
-        used_on_node(reported=reported, foreign=foreign, promised=promised, excluding=uid, inventory=PFS)
+        used_on_node(reported=reported, foreign=foreign, promised=promised, excluding=[uid], inventory=PFS)
         == without
     )
 

@@ -14,6 +14,7 @@ from k8s_rdma.kube.api import ApiRefusedError, ApiUncertainError, ApiUnreachable
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from k8s_rdma.core.ledger import Pod
     from k8s_rdma.kube.api import Event, NodeView, PodView
 
 
@@ -88,6 +89,9 @@ class FaultyApi:
         await self.answering.wait()
         if fault:
             raise ApiUncertainError("bind pod: no answer")
+
+    async def touch_pod(self, pod: Pod, key: str, value: str) -> PodView:
+        return await self.real.touch_pod(pod, key, value)
 
     async def annotate_node(self, node: NodeName, key: str, value: str) -> None:
         if self.touch_faults:

@@ -96,7 +96,7 @@ def test_unreadable_node_has_no_situation_but_keeps_its_promises():
     state.reserve(W1, P, reservation(1_000))
     state.lose(W1, "no answer")
     assert W1 not in state.situations
-    assert state.situation_without(W1, P) is None
+    assert state.situation_if(W1, without=[P]) is None
     assert state.why_unreadable(W1) == "no answer"
     state.confirm(W1, 2.0)
     assert used(state) == Used(1, 1_000)
@@ -165,7 +165,7 @@ def test_situation_without_a_pod_leaves_out_its_promise_and_its_report():
     state = ClusterState()
     state.observe(W1, facts(p=1_000, q=2_000), 1.0)
     state.reserve(W1, P, reservation(1_000))
-    assert state.situation_without(W1, P).used[PciAddress(PF0)] == Used(1, 2_000)
+    assert state.situation_if(W1, without=[P]).used[PciAddress(PF0)] == Used(1, 2_000)
 
 
 def test_nodes_in_an_equal_situation_share_it_and_a_changed_one_leaves_it():
@@ -229,7 +229,7 @@ def test_used_is_each_pod_once_by_the_report_first_in_any_order(reported, promis
     wanted = {**promised, **reported}
     assert used(before) == used(after) == Used(len(wanted), sum(wanted.values()))
     wanted.pop(left, None)
-    without = before.situation_without(W1, PodUid(left)).used.get(PciAddress(PF0), Used())
+    without = before.situation_if(W1, without=[PodUid(left)]).used.get(PciAddress(PF0), Used())
     assert without == Used(len(wanted), sum(wanted.values()))
 
 

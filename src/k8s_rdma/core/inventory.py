@@ -19,6 +19,7 @@ class Pf:
         such a PF takes interfaces without a reservation only.
     rates, enforce: what its driver can program, and what is demanded of it.
     takes: what else its driver can do for VFs. driver: its name. mtu: bytes. vendor: `15b3:1017`.
+    numa_node: None where there is none.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Pf:
     link_type: LinkType = field(default=LinkType.ETHERNET, hash=False)
     mtu: int = field(default=0, hash=False)
     vendor: str = field(default="", hash=False)
+    numa_node: int | None = field(default=None, hash=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ def used_on_node(  # noqa: PLR0913 - all that anyone says of the node
     promised: Mapping[PodUid, tuple[PlacedInterface, ...]],
     inventory: Inventory,
     entries: Mapping[PodUid, Collection[int]] = MappingProxyType({}),
-    excluding: PodUid | None = None,
+    excluding: Collection[PodUid] = (),
 ) -> dict[PciAddress, Used]:
     """The rule above.
 
@@ -40,7 +40,7 @@ def used_on_node(  # noqa: PLR0913 - all that anyone says of the node
     entries: which of a reported pod's interfaces the report holds, by their place in what was promised; a pod
         that is not in it is reported as a whole.
     inventory: the PFs, which say what a reservation takes of them.
-    excluding: a pod whose own claim does not count against it.
+    excluding: pods whose claims do not count.
     """
     claims = dict(reported)
     for uid, interfaces in promised.items():
@@ -48,6 +48,6 @@ def used_on_node(  # noqa: PLR0913 - all that anyone says of the node
             claims[uid] = interfaces
         elif uid in entries:
             claims[uid] += tuple(each for at, each in enumerate(interfaces) if at not in entries[uid])
-    if excluding is not None:
-        claims.pop(excluding, None)
+    for uid in excluding:
+        claims.pop(uid, None)
     return total(foreign, *(usage_of(interfaces, inventory) for interfaces in claims.values()))

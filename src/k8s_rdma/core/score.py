@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum, unique
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.inventory import NOTHING_USED, total
@@ -12,6 +13,20 @@ if TYPE_CHECKING:
     from k8s_rdma.core.ids import PciAddress
     from k8s_rdma.core.inventory import Inventory, Pf, Used
     from k8s_rdma.core.placement import Placement
+
+
+@unique
+class Strategy(StrEnum):
+    """Which of the nodes that fit are the better ones.
+
+    BINPACK: the fuller, so that large holes stay for large pods. SPREAD: the emptier. BALANCED: those on
+    which VFs and bandwidth run out together.
+    """
+
+    BINPACK = "binpack"
+    SPREAD = "spread"
+    BALANCED = "balanced"
+
 
 MAX_SCORE = 10
 """The largest score of a scheduler extender (kube-scheduler/extender/v1, `MaxExtenderPriority`)."""

@@ -111,7 +111,7 @@ class Binder:
         Nothing else runs in between (there is no await here), which is what locks the node: binds to it
         may be under way in any number, and each one's decision sees what the others hold.
         """
-        situation = self.state.situation_without(bind.node, bind.uid)
+        situation = self.state.situation_if(bind.node, without=[bind.uid])
         if situation is None:
             why = self.state.why_unreadable(bind.node)
             return f"{UNREADABLE_NODE} (node {bind.node}: {why})"

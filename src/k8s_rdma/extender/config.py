@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
 from k8s_rdma.config import MAX_PORT, Port
+from k8s_rdma.core.score import Strategy
+from k8s_rdma.http_server.tls import File, TlsConfig
 
 DEFAULT_PORT = 8888
 """Where the RDMA scheduler extender has always listened."""
@@ -15,18 +17,58 @@ Seconds = Annotated[float, msgspec.Meta(gt=0)]
 Path = Annotated[str, msgspec.Meta(pattern="^/[^?#{}]*[^/?#{}]$")]
 
 
+class NodeTls(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """YAML with these keys in camelCase: how the nodes' servers are known, where they speak TLS.
+
+    ca_file: PEM, whom their certificates are from. server_name: what these are made out to; None for the
+        address that is asked. cert_file, key_file: ours, where they demand one.
+    """
+
+    ca_file: File
+    server_name: str | None = None
+    cert_file: File | None = None
+    key_file: File | None = None
+
+
+class NamespaceLimit(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """YAML with these keys in camelCase: what the pods of a namespace may hold together; None for no limit.
+
+    namespace: `*` is every one without a limit of its own, each by itself. reserved_mbps: of all its
+        reservations. vfs: of all its interfaces.
+    """
+
+    namespace: Annotated[str, msgspec.Meta(min_length=1)]
+    reserved_mbps: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    vfs: Annotated[int, msgspec.Meta(ge=0)] | None = None
+
+
 class ExtenderConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """YAML with these keys in camelCase; times in seconds.
 
     listen: the address to listen on; the default serves a kube-scheduler on the same host only, since
         whoever reaches the port may bind pods. Empty: all addresses.
     port: TCP; 0 for a free one. The environment variable PORT overrides it.
-    filter_path, prioritize_path, bind_path: `urlPrefix` and verb of the scheduler's configuration.
+    tls: its files; None for plain HTTP. token_file: bearer tokens, one a line; None demands none.
+    filter_path, prioritize_path, preempt_path, bind_path: `urlPrefix` and verb of the scheduler's
+        configuration.
+    binder: who binds: `extender`, or `scheduler` where it has no bind verb registered; then the nodes'
+        ledgers arbitrate. api: whether there is an API server to ask; may be false only where the
+        scheduler binds.
+    strategy: which of the nodes that fit are the better ones, see `core.score.Strategy`.
+    refusal_detail: whether what a node is refused for tells the numbers of that very node, or only the cause,
+        which `kubectl describe` counts together.
+    limits: what namespaces may hold; vf_resource: the counted extended resource that the agents publish for
+        VFs, if they do: a pod that asks for it must ask for as many as it has interfaces.
+    nomination_s: how long what preemption made room for is held for the pod that it was made for.
     max_body_bytes: of a request; a full node object is about 10 KB.
     kubeconfig: default the pod's service account, `KUBECONFIG`, `~/.kube/config`, in this order.
     placement_key_file: the key that extender and agents share; without one a placement is a hint only.
     strict: whether unknown keys in a pod's annotation refuse it; else they are logged.
+    source: where the nodes' states come from: `http`, the nodes' servers, or `crd`, the `RdmaNode` objects
+        that the agents publish.
+    stale_s: a node that nothing was heard from for so long is refused.
     node_port, node_timeout_s: of the nodes' servers; the time-out is for one question at one address.
+    node_tls, node_token_file: where these servers speak TLS or demand a bearer token.
     max_age_s: a node's state that is younger is not asked for again by filter and prioritize.
     retry_s: how long a node that timed out counts as unreadable without being asked again.
     poll_s: how often nodes that refused a waiting pod are asked.
@@ -46,11 +88,25 @@ class ExtenderConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     port: Port = DEFAULT_PORT
     filter_path: Path = "/scheduler/rdma_scheduling"
     prioritize_path: Path = "/scheduler/prioritize"
+    preempt_path: Path = "/scheduler/preempt"
     bind_path: Path = "/scheduler/bind"
-    max_body_bytes: Annotated[int, msgspec.Meta(ge=1)] = 64 * 1024 * 1024
+    tls: TlsConfig | None = None
+    token_file: File | None = None
+    max_body_bytes: Annotated[int, msgspec.Meta(ge=1)] = 256 * 1024 * 1024
+    binder: Literal["extender", "scheduler"] = "extender"
+    api: bool = True
+    strategy: Strategy = Strategy.BINPACK
+    refusal_detail: Literal["numbers", "cause"] = "numbers"
+    limits: tuple[NamespaceLimit, ...] = ()
+    vf_resource: str | None = None
+    nomination_s: Seconds = 120.0
     kubeconfig: str | None = None
     placement_key_file: str | None = None
     strict: bool = True
+    source: Literal["http", "crd"] = "http"
+    stale_s: Seconds = 60.0
+    node_tls: NodeTls | None = None
+    node_token_file: File | None = None
     node_port: Annotated[int, msgspec.Meta(ge=1, le=MAX_PORT)] = 54005
     node_timeout_s: Seconds = 1.5
     max_age_s: Seconds = 1.0

@@ -176,7 +176,9 @@ class Scheduling:
         deadline = self.clock() + _LATE_S
         own = self.state.nodes_of(uid)
         for name in names:
-            situation = situations.get(name) if name not in own else self.state.situation_without(name, uid)
+            situation = (
+                situations.get(name) if name not in own else self.state.situation_if(name, without=[uid])
+            )
             if situation is None:
                 yield name, None
                 continue

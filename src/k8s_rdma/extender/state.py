@@ -7,6 +7,7 @@ caller. What is used on a node is the one rule of `core.reservation`; this modul
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias
 from weakref import WeakValueDictionary
 
@@ -17,10 +18,12 @@ from k8s_rdma.core.reservation import used_on_node
 from k8s_rdma.extender.facts import NodeFacts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
+    Interfaces: TypeAlias = tuple[PlacedInterface, ...]
     OnChange: TypeAlias = "Callable[[NodeName, Situation | None, Situation | None], None]"
 
+_NOTHING_HELD: Mapping[PodUid, Interfaces] = MappingProxyType({})
 _NO_INVENTORY = Inventory(node=NodeName(""), pfs=())
 
 NOT_ASKED = "the API server knows no such node, or it was not asked yet"
@@ -65,15 +68,18 @@ class _Node:
     asked_at: float = float("-inf")
     reservations: dict[PodUid, Reservation] = field(default_factory=dict)
 
-    def used(self, excluding: PodUid | None = None) -> dict[PciAddress, Used]:
+    def used(
+        self, without: Collection[PodUid] = (), holding: Mapping[PodUid, Interfaces] = _NOTHING_HELD
+    ) -> dict[PciAddress, Used]:
         facts = self.facts
+        promised = {uid: reservation.interfaces for uid, reservation in self.reservations.items()}
         return used_on_node(
             reported=facts.reported if facts else {},
             foreign=facts.foreign if facts else {},
-            promised={uid: reservation.interfaces for uid, reservation in self.reservations.items()},
+            promised={**holding, **promised},
             entries=facts.entries if facts else {},
             inventory=facts.inventory if facts else _NO_INVENTORY,
-            excluding=excluding,
+            excluding=without,
         )
 
 
@@ -227,10 +233,19 @@ class ClusterState:
 
     # what follows
 
-    def situation_without(self, node: NodeName, uid: PodUid) -> Situation | None:
-        """The node's situation if the pod held nothing there; None when the node cannot be read."""
+    def situation_if(
+        self,
+        node: NodeName,
+        *,
+        without: Collection[PodUid] = (),
+        holding: Mapping[PodUid, Interfaces] = _NOTHING_HELD,
+    ) -> Situation | None:
+        """The node's situation if some pods held nothing there and others held this.
+
+        None when the node cannot be read. What a pod holds already counts, not what it would be `holding`.
+        """
         facts = self.facts(node)
-        return self._situation(facts.inventory, self._nodes[node].used(excluding=uid)) if facts else None
+        return self._situation(facts.inventory, self._nodes[node].used(without, holding)) if facts else None
 
     def _drop_ended(self, node: NodeName, entry: _Node, *, before: float) -> bool:
         over = [

@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
@@ -27,6 +27,8 @@ class PodView:
     node: where it is bound; None while it is not.
     finished: its phase is Succeeded or Failed: its containers will not run again.
     annotations: those under this system's own keys only, unless all were asked for.
+    version: `resourceVersion`, another one with every write. priority: 0 where admission set none.
+    terminating: it was told to end. labels: what disruption budgets select it by.
     """
 
     namespace: str
@@ -35,6 +37,10 @@ class PodView:
     node: NodeName | None
     finished: bool
     annotations: Mapping[str, str]
+    version: str = ""
+    priority: int = 0
+    terminating: bool = False
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +79,8 @@ Event = Listed[T] | Changed[T] | Gone[T]
 class PodBinding:
     """The write that sets a pod's node and, in the same transaction, adds annotations to the pod.
 
-    uid: precondition; a pod of the same name that was made anew is not bound.
+    uid: precondition; a pod of the same name that was made anew is not bound. version: precondition, too;
+        a pod that anybody wrote to since is not bound (409). Empty: whatever was written.
     """
 
     namespace: str
@@ -81,6 +88,7 @@ class PodBinding:
     uid: PodUid
     node: NodeName
     annotations: Mapping[str, str]
+    version: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +128,21 @@ class PodEvent:
     host: NodeName
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetView:
+    """A PodDisruptionBudget of `policy/v1`.
+
+    selector: whether it is of a pod with these labels in its namespace. allowed: disruptions that it still
+    allows. disrupted: pods that count as disrupted already (`status.disruptedPods`, by name).
+    """
+
+    namespace: str
+    name: str
+    selector: Callable[[Mapping[str, str]], bool]
+    allowed: int
+    disrupted: frozenset[str] = frozenset()
+
+
 class ApiRefusedError(K8sRdmaError):
     """The API server answered that it did not do it (HTTP 4xx); `status` is the code, nothing was written."""
 
@@ -156,6 +179,13 @@ class ClusterApi(Protocol):
         """`POST /api/v1/namespaces/NS/pods/NAME/binding`; returns once the pod is bound."""
         ...
 
+    async def touch_pod(self, pod: Pod, key: str, value: str) -> PodView:
+        """Set one annotation of a pod of that UID; answers the pod as it is then.
+
+        A Binding that was prepared of an earlier version of the pod is refused from then on.
+        """
+        ...
+
     async def annotate_node(self, node: NodeName, key: str, value: str) -> None:
         """Set one annotation of a node object."""
         ...
@@ -169,6 +199,14 @@ class ClusterApi(Protocol):
 
     def follow_nodes(self) -> AsyncIterator[Event[NodeView]]:
         """Nodes: as `follow_pods`."""
+        ...
+
+
+class BudgetApi(Protocol):
+    """The calls for disruption budgets; errors as in `ClusterApi`."""
+
+    def follow_budgets(self) -> AsyncIterator[Event[BudgetView]]:
+        """PodDisruptionBudgets of all namespaces: as `ClusterApi.follow_pods`."""
         ...
 
 

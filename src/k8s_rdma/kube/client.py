@@ -137,11 +137,18 @@ class Client:
         return pod.whole() if pod else None
 
     async def annotate_pod(self, pod: Pod, key: str, value: str) -> None:
+        """As `touch_pod`."""
+        await self.touch_pod(pod, key, value)
+
+    async def touch_pod(self, pod: Pod, key: str, value: str) -> PodView:
         """`PATCH /api/v1/namespaces/NS/pods/NAME`, a JSON merge patch; a UID in it must be the pod's."""
         patch = {"metadata": {"uid": pod.uid, "annotations": {key: value}}}
         with _named_errors(f"annotate pod {pod.namespace}/{pod.name}"):
             name, namespace = _segment(pod.name), _segment(pod.namespace)
-            await self._client.patch(PodObject, name, patch, namespace=namespace, patch_type=PatchType.MERGE)
+            changed = await self._client.patch(
+                PodObject, name, patch, namespace=namespace, patch_type=PatchType.MERGE
+            )
+            return changed.view()
 
     async def create_event(self, event: PodEvent) -> None:
         """`POST /api/v1/namespaces/NS/events`."""

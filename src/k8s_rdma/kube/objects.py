@@ -41,10 +41,13 @@ class Metadata(msgspec.Struct, omit_defaults=True):
     uid: str | None = None
     resourceVersion: str | None = None  # noqa: N815  lightkube reads this name from watched objects
     annotations: dict[str, str] | None = None
+    labels: dict[str, str] | None = None
+    deletionTimestamp: str | None = None  # noqa: N815  the API's name
 
 
 class _PodSpec(msgspec.Struct, frozen=True):
     nodeName: str | None = None  # noqa: N815  the API's name
+    priority: int | None = None
 
 
 class _PodStatus(msgspec.Struct, frozen=True):
@@ -81,6 +84,10 @@ class PodObject(msgspec.Struct, NamespacedResourceG):
             node=NodeName(self.spec.nodeName) if self.spec.nodeName else None,
             finished=self.status.phase in _FINISHED,
             annotations=meta.annotations or {},
+            version=meta.resourceVersion or "",
+            priority=self.spec.priority or 0,
+            terminating=meta.deletionTimestamp is not None,
+            labels=meta.labels or {},
         )
 
 
@@ -149,6 +156,7 @@ class BindingObject(msgspec.Struct, NamespacedSubResource):
                 name=binding.name,
                 namespace=binding.namespace,
                 uid=binding.uid,
+                resourceVersion=binding.version or None,
                 annotations=dict(binding.annotations) or None,
             ),
             target=_Target(name=binding.node),

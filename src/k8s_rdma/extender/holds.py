@@ -1,0 +1,94 @@
+"""Placements held on nodes for pods that are not bound yet, until a time.
+
+Values in, values out; no clock. A hold is no reservation: nothing was promised to anyone, and who counts it
+decides (`binding`, `scheduling`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from k8s_rdma.core.placement import PlacedInterface
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from k8s_rdma.core.ids import NodeName, PodUid
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """What a pod may come to take of a node.
+
+    pod: `namespace/name`. priority: it counts against pods of this priority or a lower one. until: seconds of
+    the clock that the caller uses; it counts no more from then on.
+    """
+
+    interfaces: tuple[PlacedInterface, ...]
+    pod: str
+    priority: int
+    until: float
+
+
+class Holds:
+    """The holds by node and pod."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[NodeName, dict[PodUid, Hold]] = {}
+        self._places: dict[PodUid, set[NodeName]] = {}
+
+    def __bool__(self) -> bool:
+        """Whether there is any, past its time or not."""
+        return bool(self._nodes)
+
+    def hold(self, node: NodeName, uid: PodUid, hold: Hold) -> None:
+        """Hold it, instead of what was held there for the pod."""
+        self._nodes.setdefault(node, {})[uid] = hold
+        self._places.setdefault(uid, set()).add(node)
+
+    def release(self, uid: PodUid) -> frozenset[NodeName]:
+        """Hold nothing for the pod any more; where something was held."""
+        places = frozenset(self._places.pop(uid, ()))
+        for node in places:
+            self._drop(node, uid)
+        return places
+
+    def expire(self, now: float) -> dict[NodeName, list[PodUid]]:
+        """Forget those whose time is over, and tell which."""
+        over = {
+            node: uids
+            for node, held in self._nodes.items()
+            if (uids := [uid for uid, hold in held.items() if hold.until <= now])
+        }
+        for node, uids in over.items():
+            for uid in uids:
+                self._drop(node, uid)
+                self._places[uid].discard(node)
+                if not self._places[uid]:
+                    del self._places[uid]
+        return over
+
+    def against(
+        self, node: NodeName, uid: PodUid, priority: int, now: float
+    ) -> Mapping[PodUid, tuple[PlacedInterface, ...]]:
+        """What counts there against a pod of that priority; its own hold does not."""
+        return {
+            other: hold.interfaces
+            for other, hold in self._nodes.get(node, {}).items()
+            if other != uid and hold.priority >= priority and hold.until > now
+        }
+
+    def nodes(self) -> frozenset[NodeName]:
+        """Where anything is held."""
+        return frozenset(self._nodes)
+
+    def of(self, uid: PodUid) -> frozenset[NodeName]:
+        """Where something is held for the pod."""
+        return frozenset(self._places.get(uid, ()))
+
+    def _drop(self, node: NodeName, uid: PodUid) -> None:
+        held = self._nodes[node]
+        del held[uid]
+        if not held:
+            del self._nodes[node]
