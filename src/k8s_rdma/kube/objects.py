@@ -6,7 +6,6 @@ of the memory, which counts when all pods of a cluster are listed.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -70,12 +69,14 @@ class PodObject(msgspec.Struct, NamespacedResourceG):
 
     def view(self) -> PodView:
         """The same as a value."""
-        whole = self.whole()
-        own = {key: value for key, value in whole.annotations.items() if _is_own(key)}
-        return replace(whole, annotations=own)
+        annotations = self.metadata.annotations or {}
+        return self._view({key: value for key, value in annotations.items() if _is_own(key)})
 
     def whole(self) -> PodView:
         """The same as a value, with all annotations."""
+        return self._view(self.metadata.annotations or {})
+
+    def _view(self, annotations: dict[str, str]) -> PodView:
         meta = self.metadata
         return PodView(
             namespace=meta.namespace or "",
@@ -83,7 +84,7 @@ class PodObject(msgspec.Struct, NamespacedResourceG):
             uid=PodUid(meta.uid or ""),
             node=NodeName(self.spec.nodeName) if self.spec.nodeName else None,
             finished=self.status.phase in _FINISHED,
-            annotations=meta.annotations or {},
+            annotations=annotations,
             version=meta.resourceVersion or "",
             priority=self.spec.priority or 0,
             terminating=meta.deletionTimestamp is not None,
