@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
 SAMPLE = re.compile(rf"({NAME})(?:\{{(.*)\}})? (\S+)")
 LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\\n]|\\["\\n])*)"(?:,|$)')
+SUFFIXES = {"summary": ("_sum", "_count"), "histogram": ("_bucket", "_sum", "_count")}
 ESCAPES = {r"\\": "\\", r"\"": '"', r"\n": "\n"}
 
 Labels = frozenset[tuple[str, str]]
@@ -39,12 +40,15 @@ def read(exposition: str) -> dict[str, Family]:
             families[current] = Family(kind)
         else:
             _add(families[current], current, line)
+    for name, family in families.items():
+        if family.kind == "histogram":
+            _check_buckets(name, family)
     return families
 
 
 def value(families: dict[str, Family], name: str, **labels: str) -> float:
     """Of the one sample of that name with exactly these labels."""
-    family = families.get(name) or families[name.removesuffix("_sum").removesuffix("_count")]
+    family = families.get(name) or families[re.sub("_(sum|count|bucket)$", "", name)]
     return family.samples[name, frozenset(labels.items())]
 
 
@@ -59,11 +63,26 @@ def _add(family: Family, name: str, line: str) -> None:
     found = SAMPLE.fullmatch(line)
     assert found, line
     sample, inside, number = found.groups()
-    allowed = {f"{name}_sum", f"{name}_count"} if family.kind == "summary" else {name}
-    assert sample in allowed, line
+    assert sample in {name + suffix for suffix in SUFFIXES.get(family.kind, ("",))}, line
     key = (sample, _labels(inside or "", line))
+    assert (sample.endswith("_bucket") and family.kind == "histogram") == ("le" in dict(key[1])), line
     assert key not in family.samples, line
     family.samples[key] = float(number)
+
+
+def _check_buckets(name: str, family: Family) -> None:
+    """Each series grows to a bucket of all, which is the count."""
+    for (sample, labels), count in family.samples.items():
+        if sample == f"{name}_count":
+            series = {
+                float(dict(with_le)["le"]): number
+                for (other, with_le), number in family.samples.items()
+                if other == f"{name}_bucket" and {p for p in with_le if p[0] != "le"} == labels
+            }
+            ascending = [series[bound] for bound in sorted(series)]
+            assert ascending == sorted(ascending), name
+            assert series[float("inf")] == count, name
+            assert (f"{name}_sum", labels) in family.samples, name
 
 
 def _labels(inside: str, line: str) -> Labels:

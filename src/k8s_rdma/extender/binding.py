@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import structlog
-
 from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.placement import Rejection, fits, place
-from k8s_rdma.errors import MalformedError
+from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.extender.commit import Bind, Commits
+from k8s_rdma.extender.outcomes import BOUND, REFUSED, Outcome, Outcomes
+from k8s_rdma.extender.outcomes import STARTING as IS_STARTING
 from k8s_rdma.extender.requests import Requests
 from k8s_rdma.extender.sources import NodeStates
 from k8s_rdma.extender.state import ClusterState, Reservation
@@ -28,7 +28,6 @@ STARTING = (
     "pods since; try again"
 )
 
-_log = structlog.get_logger()
 _SHOWN_PODS = 3
 
 
@@ -46,6 +45,7 @@ class Binder:
     requests: Requests
     commits: Commits
     toucher: Toucher
+    outcomes: Outcomes
     clock: Callable[[], float]
     ready: Callable[[], bool]
 
@@ -61,20 +61,26 @@ class Binder:
         async with self.commits.lock(bind.uid):
             try:
                 error = await self._bind(bind)
+                reason = _reason(error)
             except MalformedError as malformed:
                 error = f"{MALFORMED_ANNOTATION} ({malformed.message})"
+                reason = Reason.MALFORMED_ANNOTATION
             except API_ERRORS as failed:
-                error = failed.message
+                error, reason = failed.message, failed.reason
         if not error:
             self.toucher.settled(bind.uid)
-        log = _log.warning if error else _log.info
-        log(
-            "bind",
-            pod=bind.pod,
-            uid=bind.uid,
-            node=bind.node,
-            error=error,
-            duration_s=round(self.clock() - began, 6),
+        self.outcomes.tell(
+            Outcome(
+                verb="bind",
+                pod=bind.pod,
+                uid=bind.uid,
+                candidates=1,
+                reason=reason,
+                reasons={reason: 1},
+                node=bind.node,
+                error=error,
+                duration_s=self.clock() - began,
+            )
         )
         return error
 
@@ -138,3 +144,9 @@ class Binder:
             return "; its report changed since the pod was filtered"
         more = f" and {len(pods) - _SHOWN_PODS} more" if len(pods) > _SHOWN_PODS else ""
         return f"; bound there since the pod was filtered: {', '.join(pods[:_SHOWN_PODS])}{more}"
+
+
+def _reason(error: str) -> str:
+    if not error:
+        return BOUND
+    return IS_STARTING if error is STARTING else REFUSED

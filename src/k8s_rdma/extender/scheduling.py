@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
-
-import structlog
 
 from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.extender.binding import STARTING
 from k8s_rdma.extender.decisions import UNRESOLVABLE, Decisions, Fit, Misfit
+from k8s_rdma.extender.outcomes import FIT, NOTHING_ASKED, Outcome, Outcomes, main_reason
+from k8s_rdma.extender.outcomes import STARTING as IS_STARTING
 from k8s_rdma.extender.requests import Requests
 from k8s_rdma.extender.sources import NodeStates
 from k8s_rdma.extender.state import ClusterState
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from k8s_rdma.extender.decisions import Verdict
     from k8s_rdma.wire.extender import Candidate, ExtenderArgs
 
-_log = structlog.get_logger()
 _LATE_S = 0.05
 """For the situations that came up while others were searched."""
 
@@ -47,13 +47,14 @@ NOT_SEARCHED = Misfit(
 class Sorted:
     """Candidates by verdict: the fitting ones in order, the others with the reason told to the scheduler.
 
-    awaited: those of the others that may come to fit.
+    awaited: those of the others that may come to fit. reasons: how many of all were judged so.
     """
 
     fitting: list[NodeName] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
     unresolvable: dict[str, str] = field(default_factory=dict)
     awaited: list[NodeName] = field(default_factory=list)
+    reasons: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -70,6 +71,7 @@ class Scheduling:
     decisions: Decisions
     requests: Requests
     toucher: Toucher
+    outcomes: Outcomes
     clock: Callable[[], float]
     ready: Callable[[], bool]
     max_age_s: float = 1.0
@@ -87,12 +89,15 @@ class Scheduling:
             request = self.requests.remember(uid, args.pod.annotations, began)
         except MalformedError as error:
             why = f"{MALFORMED_ANNOTATION} ({error.message})"
-            sorted_ = Sorted(unresolvable=dict.fromkeys(map(str, names), why))
+            sorted_ = Sorted(
+                unresolvable=dict.fromkeys(map(str, names), why), reasons=Counter({error.reason: len(names)})
+            )
         else:
             if request and not self.ready():
+                self._tell("filter", args, began, Counter(), STARTING)
                 return ExtenderFilterResult(error=STARTING)
             sorted_ = await self._sort(uid, request, candidates, names)
-        self._log(args, sorted_, len(names), began)
+        self._tell("filter", args, began, sorted_.reasons)
         return _result(args, candidates, sorted_)
 
     async def prioritize(self, args: ExtenderArgs) -> list[HostPriority]:
@@ -102,32 +107,30 @@ class Scheduling:
         uid = PodUid(args.pod.metadata.uid)
         try:
             request = self.requests.read(uid, args.pod.annotations)
-        except MalformedError:
-            request = None
+            unscored = IS_STARTING if request else NOTHING_ASKED
+        except MalformedError as error:
+            request, unscored = None, error.reason
         if not request or not self.ready():
+            self._tell("prioritize", args, began, Counter({unscored: len(names)}))
             return [HostPriority(name, 0) for name in names]
         await self._know(candidates, names, request)
-        scores = [
-            HostPriority(name, verdict.score if isinstance(verdict, Fit) else 0)
-            for name, verdict in self._verdicts(uid, request, names)
-        ]
-        _log.info(
-            "prioritize",
-            pod=f"{args.pod.metadata.namespace}/{args.pod.metadata.name}",
-            uid=uid,
-            candidates=len(names),
-            duration_s=round(self.clock() - began, 6),
-        )
+        reasons: Counter[str] = Counter()
+        scores = []
+        for name, verdict in self._verdicts(uid, request, names):
+            reasons[_reason(verdict)] += 1
+            scores.append(HostPriority(name, verdict.score if isinstance(verdict, Fit) else 0))
+        self._tell("prioritize", args, began, reasons)
         return scores
 
     async def _sort(
         self, uid: PodUid, request: Request, candidates: Sequence[Candidate], names: list[NodeName]
     ) -> Sorted:
         if not request:
-            return Sorted(fitting=names)
+            return Sorted(fitting=names, reasons=Counter({NOTHING_ASKED: len(names)}))
         await self._know(candidates, names, request)
         sorted_ = Sorted()
         for name, verdict in self._verdicts(uid, request, names):
+            sorted_.reasons[_reason(verdict)] += 1
             if isinstance(verdict, Fit):
                 sorted_.fitting.append(name)
                 continue
@@ -188,17 +191,28 @@ class Scheduling:
                 verdict = self.decisions.verdict(request, situation) if in_time else NOT_SEARCHED
             yield name, verdict
 
-    def _log(self, args: ExtenderArgs, sorted_: Sorted, candidates: int, began: float) -> None:
-        _log.info(
-            "filter",
-            pod=f"{args.pod.metadata.namespace}/{args.pod.metadata.name}",
-            uid=args.pod.metadata.uid,
-            candidates=candidates,
-            fitting=len(sorted_.fitting),
-            failed=len(sorted_.failed),
-            unresolvable=len(sorted_.unresolvable),
-            duration_s=round(self.clock() - began, 6),
+    def _tell(
+        self, verb: str, args: ExtenderArgs, began: float, reasons: Counter[str], error: str = ""
+    ) -> None:
+        meta = args.pod.metadata
+        self.outcomes.tell(
+            Outcome(
+                verb=verb,
+                pod=f"{meta.namespace}/{meta.name}",
+                uid=meta.uid,
+                candidates=reasons.total(),
+                reason=IS_STARTING if error else main_reason(reasons),
+                reasons=reasons,
+                error=error,
+                duration_s=self.clock() - began,
+            )
         )
+
+
+def _reason(verdict: Verdict | None) -> str:
+    if verdict is None:
+        return Reason.UNREADABLE_NODE
+    return FIT if isinstance(verdict, Fit) else verdict.reason
 
 
 def _candidates(args: ExtenderArgs) -> tuple[list[Candidate], list[NodeName]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
@@ -11,11 +12,13 @@ from typing import TYPE_CHECKING, NoReturn
 from k8s_rdma.extender.app import Extender
 from k8s_rdma.extender.binding import Binder
 from k8s_rdma.extender.commit import Commits
+from k8s_rdma.extender.counted_api import counted
 from k8s_rdma.extender.decisions import Decisions
 from k8s_rdma.extender.following import NodeTracker, PodTracker, follow
 from k8s_rdma.extender.http_states import Asking, HttpNodeStates
 from k8s_rdma.extender.lease import Lease
-from k8s_rdma.extender.metrics import Metrics
+from k8s_rdma.extender.metrics import Metrics, labelled
+from k8s_rdma.extender.outcomes import Outcomes
 from k8s_rdma.extender.requests import Requests
 from k8s_rdma.extender.scheduling import Scheduling
 from k8s_rdma.extender.state import ClusterState
@@ -58,6 +61,9 @@ async def running(
     A defect in what runs beside the block ends the block, too.
     """
     key, lease = authority.key, authority.lease
+    api_failures: Counter[tuple[str, ...]] = Counter()
+    api = counted(api, api_failures)
+    outcomes = Outcomes()
     decisions = Decisions()
     waiting = Waiting()
     toucher = Toucher(waiting, decisions, api, CLOCK, Pace(poll_s=config.poll_s, touch_s=config.touch_s))
@@ -82,6 +88,7 @@ async def running(
             decisions=decisions,
             requests=requests,
             toucher=toucher,
+            outcomes=outcomes,
             clock=CLOCK,
             ready=ready,
             max_age_s=config.max_age_s,
@@ -93,10 +100,13 @@ async def running(
             requests=requests,
             commits=commits,
             toucher=toucher,
+            outcomes=outcomes,
             clock=CLOCK,
             ready=ready,
         )
-        readings = _readings(state, decisions, states, waiting, toucher)
+        metrics = Metrics()
+        metrics.add(_readings(state, decisions, states, waiting, toucher))
+        metrics.add(_told(outcomes, api_failures, lease))
         async with asyncio.TaskGroup() as beside:
             tasks = [
                 beside.create_task(_follow_pods(pods, api, lease)),
@@ -104,7 +114,7 @@ async def running(
                 beside.create_task(toucher.poll(states)),
                 beside.create_task(toucher.touch(state)),
             ]
-            yield Extender(scheduling=scheduling, binder=binder, metrics=Metrics(readings), missing=missing)
+            yield Extender(scheduling=scheduling, binder=binder, metrics=metrics, missing=missing)
             for task in tasks:
                 task.cancel()
         if lease is not None and not commits.undecided():
@@ -143,4 +153,28 @@ def _readings(
         "searches_total": ("Placements searched for by filter.", "counter", lambda: decisions.searches),
         "undecided_total": ("Searches that ended at their budget.", "counter", lambda: decisions.undecided),
         "verdicts": ("Verdicts kept.", "gauge", lambda: len(decisions)),
+    }
+
+
+def _told(
+    outcomes: Outcomes, api_failures: Counter[tuple[str, ...]], lease: Lease | None
+) -> dict[str, Reading]:
+    by_reason, failed = ("verb", "reason"), ("call", "kind")
+    return {
+        "decisions_total": (
+            "What verbs decided of pods.",
+            "counter",
+            labelled(by_reason, outcomes.decisions),
+        ),
+        "verdicts_total": (
+            "Candidates of these decisions.",
+            "counter",
+            labelled(by_reason, outcomes.verdicts),
+        ),
+        "api_errors_total": (
+            "Calls of the API server that failed.",
+            "counter",
+            labelled(failed, api_failures),
+        ),
+        "leader": ("Whether this process may bind.", "gauge", lambda: lease is None or lease.holds()),
     }

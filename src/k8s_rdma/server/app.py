@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from k8s_rdma.errors import STATUS, MalformedError
 from k8s_rdma.http_server.answer import Answer, error_answer, json_answer
+from k8s_rdma.http_server.exposition import CONTENT_TYPE
 from k8s_rdma.server.answers import RETRY
-from k8s_rdma.server.exposition import CONTENT_TYPE
 from k8s_rdma.server.openapi import openapi_document
 from k8s_rdma.server.watch import MAX_WATCHES, parse_watch, wait_for_change
 from k8s_rdma.wire.rest_error import Error

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from k8s_rdma.server.exposition import family, labels
+from k8s_rdma.http_server.exposition import family, labels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from k8s_rdma.server.exposition import family, labels, summary
+from k8s_rdma.http_server.exposition import family, labels, summary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
