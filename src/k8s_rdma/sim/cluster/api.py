@@ -3,7 +3,7 @@
     async with serving_api() as api:
         ...  # api.url
 
-In memory, without authentication: for loopback and for tests.
+In memory; who asks is looked at only where `ApiConfig.access` says so: for loopback and for tests.
 """
 
 from __future__ import annotations
@@ -17,13 +17,22 @@ import msgspec
 import structlog
 
 from k8s_rdma.errors import MalformedError
+from k8s_rdma.sim.cluster.access import Access
 from k8s_rdma.sim.cluster.go_json import go_json
 from k8s_rdma.sim.cluster.http_server import HttpService, Request, Response, Stream, serving
 from k8s_rdma.sim.cluster.objects import Clock, JsonObject, namespace_of, system_clock
 from k8s_rdma.sim.cluster.patch import merge_patch, strategic_merge_patch
 from k8s_rdma.sim.cluster.preconditions import DeleteOptions, parse_delete_options
+from k8s_rdma.sim.cluster.rbac import service_account
 from k8s_rdma.sim.cluster.registry import Registry
-from k8s_rdma.sim.cluster.resources import BUILT_IN, PODS, ResourceType, Target, resolve
+from k8s_rdma.sim.cluster.resources import (
+    BUILT_IN,
+    PODS,
+    SERVICE_ACCOUNTS,
+    ResourceType,
+    Target,
+    resolve,
+)
 from k8s_rdma.sim.cluster.selectors import parse_selection
 from k8s_rdma.sim.cluster.shapes import check_shape
 from k8s_rdma.sim.cluster.status import (
@@ -55,7 +64,11 @@ _decoder = msgspec.json.Decoder(dict[str, Any])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiConfig:
-    """How the API server is run. port 0: the system chooses. history_limit: changes kept for watches."""
+    """How the API server is run.
+
+    port 0: the system chooses. history_limit: changes kept for watches. access: who may do what, by bearer
+    tokens and roles; None: everybody everything.
+    """
 
     host: str = "127.0.0.1"
     port: int = 0
@@ -63,6 +76,7 @@ class ApiConfig:
     history_limit: int = 10_000
     max_body_bytes: int = MAX_BODY_BYTES
     clock: Clock = field(default=system_clock)
+    access: Access | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +99,8 @@ async def serving_api(config: ApiConfig | None = None) -> AsyncIterator[RunningA
     """Serve the API until the block ends."""
     config = config or ApiConfig()
     store = Store(history_limit=config.history_limit)
-    api = Api(Registry(store=store, clock=config.clock), (*BUILT_IN, *config.custom_resources))
+    resources = (*BUILT_IN, *config.custom_resources)
+    api = Api(Registry(store=store, clock=config.clock), resources, config.access)
     service = HttpService(
         handle=api.handle,
         refuse=partial(_refuse, config.max_body_bytes),
@@ -98,9 +113,15 @@ async def serving_api(config: ApiConfig | None = None) -> AsyncIterator[RunningA
 class Api:
     """Requests of the Kubernetes API, answered from a registry."""
 
-    def __init__(self, registry: Registry, resources: tuple[ResourceType, ...] = BUILT_IN) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        resources: tuple[ResourceType, ...] = BUILT_IN,
+        access: Access | None = None,
+    ) -> None:
         self._registry = registry
         self._resources = resources
+        self._access = access
 
     async def handle(self, request: Request) -> Response | Stream:
         """Answer a request; everything that is wrong with it is answered by a Status object."""
@@ -123,6 +144,8 @@ class Api:
         target = resolve(request.path, self._resources)
         if target is None:
             raise no_such_path()
+        if self._access is not None:
+            self._access.check(request, target, self._registry.store)
         if target.subresource:
             return self._on_subresource(request, target)
         if target.name:
@@ -160,9 +183,17 @@ class Api:
                 return _json(201, self._registry.bind(target, _body(request)))
             case ("eviction", "POST") if target.resource == PODS:
                 return _json(201, self._registry.evict(target, _body(request)))
+            case ("token", "POST") if target.resource == SERVICE_ACCOUNTS and self._access is not None:
+                return _json(201, self._token(target, self._access))
             case ("status" | "binding" | "eviction", _):
                 raise method_not_allowed()
         raise no_such_path()
+
+    def _token(self, target: Target, access: Access) -> JsonObject:
+        """`authentication/v1.TokenRequest`; the token does not expire."""
+        self._registry.get(target)
+        token = access.token_for(service_account(target.namespace, target.name))
+        return {"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1", "status": {"token": token}}
 
     def _patch(self, request: Request, target: Target) -> Response:
         content_type = request.headers.get("content-type", "").partition(";")[0].strip()

@@ -42,12 +42,13 @@ class ApiClient:
 
     @classmethod
     @asynccontextmanager
-    async def connecting(cls, server: str) -> AsyncIterator[ApiClient]:
-        """A client of the API server at that URL, for as long as the block lasts."""
+    async def connecting(cls, server: str, token: str = "") -> AsyncIterator[ApiClient]:
+        """A client of the API server at that URL, for as long as the block lasts; token: who it is."""
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
         limits = httpx2.Limits(max_connections=None)
         timeout = httpx2.Timeout(_TIMEOUT_S)
         async with httpx2.AsyncClient(
-            base_url=server, timeout=timeout, limits=limits, trust_env=False
+            base_url=server, headers=headers, timeout=timeout, limits=limits, trust_env=False
         ) as http:
             yield cls(http)
 

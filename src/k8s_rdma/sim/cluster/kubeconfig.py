@@ -14,22 +14,23 @@ if TYPE_CHECKING:
 _NAME = "k8s-rdma-sim"
 
 
-def kubeconfig(server: str, *, namespace: str = "default") -> JsonObject:
-    """A kubeconfig document with one context, without TLS or credentials.
+def kubeconfig(server: str, *, namespace: str = "default", token: str = "") -> JsonObject:
+    """A kubeconfig document with one context, without TLS.
 
-    server: e.g. `http://127.0.0.1:8080`.
+    server: e.g. `http://127.0.0.1:8080`. token: whom the API server is to take its user for; empty: nobody.
     """
     return {
         "apiVersion": "v1",
         "kind": "Config",
         "current-context": _NAME,
         "clusters": [{"name": _NAME, "cluster": {"server": server}}],
-        "users": [{"name": _NAME, "user": {}}],
+        "users": [{"name": _NAME, "user": {"token": token} if token else {}}],
         "contexts": [{"name": _NAME, "context": {"cluster": _NAME, "user": _NAME, "namespace": namespace}}],
     }
 
 
-def write_kubeconfig(path: Path, server: str, *, namespace: str = "default") -> Path:
+def write_kubeconfig(path: Path, server: str, *, namespace: str = "default", token: str = "") -> Path:
     """Write `kubeconfig(server)` as YAML; returns the path."""
-    path.write_text(yaml.safe_dump(kubeconfig(server, namespace=namespace), sort_keys=False))
+    document = kubeconfig(server, namespace=namespace, token=token)
+    path.write_text(yaml.safe_dump(document, sort_keys=False))
     return path

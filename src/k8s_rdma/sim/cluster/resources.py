@@ -66,7 +66,37 @@ POD_DISRUPTION_BUDGETS = ResourceType(
     unconditional_update=False,
 )
 
-BUILT_IN = (PODS, NODES, EVENTS, LEASES, POD_DISRUPTION_BUDGETS)
+NAMESPACES = ResourceType(
+    group="", version="v1", plural="namespaces", kind="Namespace", namespaced=False, has_status=True
+)
+SERVICE_ACCOUNTS = ResourceType(
+    group="", version="v1", plural="serviceaccounts", kind="ServiceAccount", namespaced=True
+)
+
+
+def _of_rbac(plural: str, kind: str, *, namespaced: bool) -> ResourceType:
+    group = "rbac.authorization.k8s.io"
+    return ResourceType(group=group, version="v1", plural=plural, kind=kind, namespaced=namespaced)
+
+
+ROLES = _of_rbac("roles", "Role", namespaced=True)
+ROLE_BINDINGS = _of_rbac("rolebindings", "RoleBinding", namespaced=True)
+CLUSTER_ROLES = _of_rbac("clusterroles", "ClusterRole", namespaced=False)
+CLUSTER_ROLE_BINDINGS = _of_rbac("clusterrolebindings", "ClusterRoleBinding", namespaced=False)
+
+BUILT_IN = (
+    PODS,
+    NODES,
+    EVENTS,
+    LEASES,
+    POD_DISRUPTION_BUDGETS,
+    SERVICE_ACCOUNTS,
+    ROLES,
+    ROLE_BINDINGS,
+    CLUSTER_ROLES,
+    CLUSTER_ROLE_BINDINGS,
+    NAMESPACES,
+)
 
 
 def parse_resource_type(text: str) -> ResourceType:

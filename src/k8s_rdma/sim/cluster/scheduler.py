@@ -72,10 +72,13 @@ class SchedulerConfig:
 
 
 @asynccontextmanager
-async def scheduling(server: str, config: SchedulerConfig) -> AsyncIterator[None]:
-    """Schedule the pods of the API server at that URL until the block ends; entered once pods are seen."""
+async def scheduling(server: str, config: SchedulerConfig, token: str = "") -> AsyncIterator[None]:
+    """Schedule the pods of the API server at that URL until the block ends; entered once pods are seen.
+
+    token: of a user that may do what a scheduler does, where the API server asks for one.
+    """
     async with (
-        ApiClient.connecting(server) as client,
+        ApiClient.connecting(server, token) as client,
         Extenders.connecting(config.extenders) as extenders,
     ):
         scheduler = Scheduler(client, config, extenders)

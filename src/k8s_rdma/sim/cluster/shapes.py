@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from k8s_rdma.sim.cluster.rbac import Role, RoleBinding
 from k8s_rdma.sim.cluster.status import bad_request
 
 if TYPE_CHECKING:
@@ -117,7 +118,15 @@ class _Binding(_Shape, frozen=True):
     target: _Reference | None = None
 
 
-_SHAPES: dict[str, type[_Shape]] = {"Pod": _Pod, "Node": _Node, "Binding": _Binding}
+_SHAPES: dict[str, type[msgspec.Struct]] = {
+    "Pod": _Pod,
+    "Node": _Node,
+    "Binding": _Binding,
+    "Role": Role,
+    "ClusterRole": Role,
+    "RoleBinding": RoleBinding,
+    "ClusterRoleBinding": RoleBinding,
+}
 
 
 def check_shape(kind: str, obj: JsonObject) -> None:

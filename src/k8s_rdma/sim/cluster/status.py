@@ -12,7 +12,7 @@ from k8s_rdma.errors import K8sRdmaError, Reason
 
 if TYPE_CHECKING:
     from k8s_rdma.sim.cluster.objects import JsonObject
-    from k8s_rdma.sim.cluster.resources import ResourceType
+    from k8s_rdma.sim.cluster.resources import ResourceType, Target
 
 
 class StatusError(K8sRdmaError):
@@ -69,6 +69,24 @@ def not_found(resource: ResourceType, name: str) -> StatusError:
     """404: no such object."""
     message = f'{resource.qualified} "{name}" not found'
     return StatusError(404, "NotFound", message, details(resource, name))
+
+
+def unauthorized() -> StatusError:
+    """401: nobody is known by these credentials."""
+    return StatusError(401, "Unauthorized", "Unauthorized")
+
+
+def forbidden(user: str, verb: str, target: Target) -> StatusError:
+    """403: no role allows this user to do that (source: `endpoints/handlers/responsewriters/errors.go`)."""
+    resource = target.resource
+    what = f"{resource.plural}/{target.subresource}" if target.subresource else resource.plural
+    where = f'in the namespace "{target.namespace}"' if target.namespace else "at the cluster scope"
+    why = f'User "{user}" cannot {verb} resource "{what}" in API group "{resource.group}" {where}'
+    named = f'{resource.qualified} "{target.name}"' if target.name else resource.qualified
+    about = details(resource, target.name)
+    if not target.name:
+        del about["name"]
+    return StatusError(403, "Forbidden", f"{named} is forbidden: {why}", about)
 
 
 def no_such_path() -> StatusError:
