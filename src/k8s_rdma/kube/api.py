@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
+from k8s_rdma.core.demand import Demand
 from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.ledger import Pod
 from k8s_rdma.errors import K8sRdmaError, Reason
@@ -29,6 +30,9 @@ class PodView:
     annotations: those under this system's own keys only, unless all were asked for.
     version: `resourceVersion`, another one with every write. priority: 0 where admission set none.
     terminating: it was told to end. labels: what disruption budgets select it by.
+    nominated: `status.nominatedNodeName`, where preemption made room for it. started: `status.startTime` as
+        written, empty before. demand: what its resource requests add up to; None when it may take other
+        things of its node as well, or has no annotation of this system's.
     """
 
     namespace: str
@@ -41,6 +45,9 @@ class PodView:
     priority: int = 0
     terminating: bool = False
     labels: Mapping[str, str] = field(default_factory=dict)
+    nominated: NodeName | None = None
+    started: str = ""
+    demand: Demand | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from lightkube.core.resource import (
 from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.kube.api import LeaseView, NodeView, PodView
 from k8s_rdma.wire.annotation import ANNOTATION
+from k8s_rdma.wire.pod_spec import PodSpecDemand, demand_of
 
 if TYPE_CHECKING:
     from k8s_rdma.core.ledger import Pod
@@ -44,13 +45,15 @@ class Metadata(msgspec.Struct, omit_defaults=True):
     deletionTimestamp: str | None = None  # noqa: N815  the API's name
 
 
-class _PodSpec(msgspec.Struct, frozen=True):
+class _PodSpec(PodSpecDemand, frozen=True, kw_only=True):
     nodeName: str | None = None  # noqa: N815  the API's name
     priority: int | None = None
 
 
 class _PodStatus(msgspec.Struct, frozen=True):
     phase: str | None = None
+    startTime: str | None = None  # noqa: N815  the API's name
+    nominatedNodeName: str | None = None  # noqa: N815  the API's name
 
 
 class PodObject(msgspec.Struct, NamespacedResourceG):
@@ -77,18 +80,21 @@ class PodObject(msgspec.Struct, NamespacedResourceG):
         return self._view(self.metadata.annotations or {})
 
     def _view(self, annotations: dict[str, str]) -> PodView:
-        meta = self.metadata
+        meta, status = self.metadata, self.status
         return PodView(
             namespace=meta.namespace or "",
             name=meta.name,
             uid=PodUid(meta.uid or ""),
             node=NodeName(self.spec.nodeName) if self.spec.nodeName else None,
-            finished=self.status.phase in _FINISHED,
+            finished=status.phase in _FINISHED,
             annotations=annotations,
             version=meta.resourceVersion or "",
             priority=self.spec.priority or 0,
             terminating=meta.deletionTimestamp is not None,
             labels=meta.labels or {},
+            nominated=NodeName(status.nominatedNodeName) if status.nominatedNodeName else None,
+            started=status.startTime or "",
+            demand=demand_of(self.spec) if annotations else None,
         )
 
 

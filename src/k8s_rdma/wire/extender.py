@@ -16,6 +16,7 @@ import msgspec
 
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.json import decode
+from k8s_rdma.wire.pod_spec import PodSpecDemand
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -35,18 +36,6 @@ MAX_SCORE = 10
 _NO_ANNOTATIONS: Mapping[str, str] = MappingProxyType({})
 
 
-class Resources(msgspec.Struct, frozen=True, kw_only=True):
-    """A container's resources; quantities as written (`"1"`, `"500m"`)."""
-
-    limits: dict[str, str] | None = None
-
-
-class Container(msgspec.Struct, frozen=True, kw_only=True):
-    """A container of the pod."""
-
-    resources: Resources | None = None
-
-
 class PodMetadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Of the pod's metadata what this system reads."""
 
@@ -57,12 +46,19 @@ class PodMetadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     annotations: dict[str, str] | None = None
 
 
-class PodSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class PodSpec(PodSpecDemand, frozen=True, kw_only=True):
     """Of the pod's specification what this system reads."""
 
     priority: int | None = None
-    containers: list[Container] | None = None
-    init_containers: list[Container] | None = None
+
+
+class PodStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Of the pod's status what this system reads.
+
+    nominated_node_name: where preemption made room for it, empty if nowhere.
+    """
+
+    nominated_node_name: str = ""
 
 
 class Pod(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,6 +66,7 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True):
 
     metadata: PodMetadata
     spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
 
     @property
     def annotations(self) -> Mapping[str, str]:

@@ -1,0 +1,125 @@
+"""What a pod's specification asks of its node (`core/v1` PodSpec), as far as anybody here looks at it."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from functools import lru_cache
+from typing import TYPE_CHECKING, TypeAlias
+
+import msgspec
+
+from k8s_rdma.core.demand import Demand, quantity
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_ZERO = Fraction(0)
+_HARMLESS_VOLUMES = frozenset(
+    {"name", "configMap", "secret", "projected", "emptyDir", "downwardAPI", "hostPath", "image"}
+)
+"""Volumes that no node has a limited number of, and that pods share."""
+
+_Amounts: TypeAlias = tuple[tuple[str, str], ...]
+
+
+class Resources(msgspec.Struct, frozen=True, kw_only=True):
+    """A container's resources; quantities as written (`"1"`, `"500m"`)."""
+
+    limits: dict[str, str] | None = None
+    requests: dict[str, str] | None = None
+
+
+class Port(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A port of a container."""
+
+    host_port: int | None = None
+
+
+class Container(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A container of the pod."""
+
+    resources: Resources | None = None
+    ports: list[Port] | None = None
+    restart_policy: str | None = None
+
+
+class PodSpecDemand(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The part of the specification that says what a pod takes of its node."""
+
+    containers: list[Container] | None = None
+    init_containers: list[Container] | None = None
+    overhead: dict[str, str] | None = None
+    resources: msgspec.Raw | None = None
+    resource_claims: list[msgspec.Raw] | None = None
+    volumes: list[dict[str, msgspec.Raw]] | None = None
+    affinity: msgspec.Raw | None = None
+
+
+def demand_of(spec: PodSpecDemand) -> Demand | None:
+    """What the pod's resource requests add up to; None when it may take anything else of its node.
+
+    That is a port of the host's, a volume of which a node has a limited number or that one pod has alone, a
+    claimed device, resources of the pod as a whole, affinity to other pods. Source: `PodRequests`,
+    `k8s.io/component-helpers/resource`.
+    """
+    containers, inits = spec.containers or [], spec.init_containers or []
+    if _takes_more(spec) or _have_ports(containers) or _have_ports(inits):
+        return None
+    before = tuple((init.restart_policy == "Always", _requests(init)) for init in inits)
+    try:
+        return _sum(tuple(map(_requests, containers)), before, _amounts(spec.overhead))
+    except ValueError:
+        return None
+
+
+def _takes_more(spec: PodSpecDemand) -> bool:
+    if spec.resources or spec.resource_claims or spec.affinity:
+        return True
+    return not all(volume.keys() <= _HARMLESS_VOLUMES for volume in spec.volumes or ())
+
+
+def _have_ports(containers: list[Container]) -> bool:
+    return any(port.host_port for container in containers if container.ports for port in container.ports)
+
+
+@lru_cache(maxsize=4096)
+def _sum(
+    containers: tuple[_Amounts, ...], inits: tuple[tuple[bool, _Amounts], ...], over: _Amounts
+) -> Demand:
+    """Those that run together, or the largest that runs before them if that is more; and the overhead.
+
+    Pods of one owner ask for the same, and share one object.
+    """
+    together: dict[str, Fraction] = {}
+    before: dict[str, Fraction] = {}
+    for goes_on, asked in inits:
+        if goes_on:
+            _add(together, asked)
+            _raise(before, together)
+        else:
+            alone = dict(together)
+            _add(alone, asked)
+            _raise(before, alone)
+    for asked in containers:
+        _add(together, asked)
+    _raise(together, before)
+    _add(together, over)
+    return tuple(sorted(together.items()))
+
+
+def _requests(container: Container) -> _Amounts:
+    return _amounts(container.resources.requests if container.resources else None)
+
+
+def _amounts(asked: dict[str, str] | None) -> _Amounts:
+    return tuple(asked.items()) if asked else ()
+
+
+def _add(total: dict[str, Fraction], more: _Amounts) -> None:
+    for name, text in more:
+        total[name] = total.get(name, _ZERO) + quantity(text)
+
+
+def _raise(total: dict[str, Fraction], least: Mapping[str, Fraction]) -> None:
+    for name, amount in least.items():
+        total[name] = max(total.get(name, _ZERO), amount)
