@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 from functools import lru_cache
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
@@ -49,10 +49,10 @@ class PodSpecDemand(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     containers: list[Container] | None = None
     init_containers: list[Container] | None = None
     overhead: dict[str, str] | None = None
-    resources: msgspec.Raw | None = None
-    resource_claims: list[msgspec.Raw] | None = None
-    volumes: list[dict[str, msgspec.Raw]] | None = None
-    affinity: msgspec.Raw | None = None
+    resources: Any = None
+    resource_claims: Any = None
+    volumes: list[dict[str, Any]] | None = None
+    affinity: Any = None
 
 
 def demand_of(spec: PodSpecDemand) -> Demand | None:
