@@ -14,9 +14,13 @@ from k8s_rdma.core.options import LinkType, Setting
 from k8s_rdma.core.placement import PlacedInterface
 from k8s_rdma.core.rates import Enforce
 from k8s_rdma.errors import MalformedError, Reason
+from k8s_rdma.wire.rdma_node import status_of
 from k8s_rdma.wire.rest import ability_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from k8s_rdma.wire.rdma_node import ForeignUse, HeldInterfaces, PfStatus, RdmaNodeStatus
     from k8s_rdma.wire.rest import NodeReport
 
 
@@ -38,68 +42,78 @@ class NodeFacts:
 
 
 def facts_of(report: NodeReport, node: NodeName) -> NodeFacts:
-    """The facts of a report that `node` was asked for.
+    """The facts of a report that `node` was asked for; as `facts_of_status`.
 
-    MalformedError (`UNREADABLE_NODE`) when nothing may be concluded from it: another node answered, the
-    agent is down (its allocations are not known, and no pod could start there), what it tells of a PF
-    has no meaning, or not everything could be seen: what is missing must not look like less hardware.
+    MalformedError (`UNREADABLE_NODE`) also when another node answered.
     """
     if report.node != node:
         _refuse(f"the address answers for node {report.node!r}")
-    if report.ledger != "ok":
-        _refuse("its agent is down, so that what it has allocated is not known")
-    if report.unreadable:
-        _refuse(f"not all of its hardware could be looked at: {'; '.join(report.unreadable)}")
+    return facts_of_status(status_of(report), node)
+
+
+def facts_of_status(status: RdmaNodeStatus, node: NodeName) -> NodeFacts:
+    """The facts of what a node published.
+
+    MalformedError (`UNREADABLE_NODE`) when nothing may be concluded from it: its agent is down (its
+    allocations are not known, and no pod could start there), what it tells of a PF has no meaning, or not
+    everything could be seen: what is missing must not look like less hardware.
+    """
+    ready = status.ready()
+    if ready is None or ready.status != "True":
+        _refuse(ready.message if ready else "it does not say whether its agent serves")
     try:
-        return _facts(report, node)
+        return _facts(status, node)
     except ValueError as error:
         _refuse(str(error))
 
 
-def _facts(report: NodeReport, node: NodeName) -> NodeFacts:
+def _facts(status: RdmaNodeStatus, node: NodeName) -> NodeFacts:
     pfs, foreign = [], {}
-    for entry in report.pfs:
-        pci = _pci(entry.pci)
-        if min(entry.capacity_vfs, entry.link_mbps or 0, *(vf.min_tx_rate for vf in entry.foreign)) < 0:
-            msg = f"PF {entry.name}: a negative number"
-            raise ValueError(msg)
-        rates = ability_of(entry.rates)
-        pfs.append(
-            Pf(
-                name=entry.name,
-                pci=pci,
-                capacity_vfs=entry.capacity_vfs,
-                link_mbps=entry.link_mbps,
-                rates=rates,
-                enforce=Enforce(entry.enforce),
-                driver=entry.driver,
-                takes=_settings(entry.takes),
-                link_type=LinkType(entry.link_type),
-                mtu=entry.mtu,
-                vendor=entry.vendor,
-            )
-        )
+    for entry in status.pfs:
+        pf = _pf(entry)
+        pfs.append(pf)
         if entry.foreign:
-            foreign[pci] = sum((foreign_use(rates, vf.min_tx_rate) for vf in entry.foreign), NOTHING_USED)
+            foreign[pf.pci] = sum(_foreign(pf, entry.foreign), NOTHING_USED)
     reported: dict[PodUid, tuple[PlacedInterface, ...]] = {}
     entries: dict[PodUid, frozenset[int]] = {}
-    for allocation in report.allocations:
+    for allocation in status.allocations:
         uid = PodUid(allocation.pod.uid)
-        placed = tuple(
-            _placed(i.pf, max(i.min_tx_rate, i.set_min_tx_rate), i.max_tx_rate) for i in allocation.interfaces
-        )
-        if not placed:
-            continue  # of an agent that tells of pods which got nothing but their ordinary interface
-        reported[uid] = reported.get(uid, ()) + placed
-        told = tuple(i.entry for i in allocation.interfaces if i.entry is not None)
+        reported[uid], told = _held(allocation.interfaces)
         if told:
-            entries[uid] = _union(entries.get(uid, frozenset()), told)
+            entries[uid] = told
     return NodeFacts(
-        generation=report.generation,
+        generation=status.generation,
         inventory=Inventory(node=node, pfs=tuple(pfs)),
         reported=reported,
         foreign=foreign,
         entries=entries,
+    )
+
+
+def _foreign(pf: Pf, uses: Iterable[ForeignUse]) -> Iterator[Used]:
+    for alike in uses:
+        yield from (foreign_use(pf.rates, alike.min_mbps),) * alike.vfs
+
+
+@lru_cache(maxsize=4096)
+def _pf(entry: PfStatus) -> Pf:
+    """One object for all nodes that tell the same of a PF."""
+    if min(entry.capacity_vfs, entry.link_mbps or 0, *(use.min_mbps for use in entry.foreign)) < 0:
+        msg = f"PF {entry.name}: a negative number"
+        raise ValueError(msg)
+    return Pf(
+        name=entry.name,
+        pci=_pci(entry.pci),
+        capacity_vfs=entry.capacity_vfs,
+        link_mbps=entry.link_mbps,
+        rates=ability_of(entry.rates),
+        enforce=Enforce(entry.enforce),
+        driver=entry.driver,
+        takes=_settings(entry.takes),
+        link_type=LinkType(entry.link_type),
+        mtu=entry.mtu,
+        vendor=entry.vendor,
+        numa_node=entry.numa_node,
     )
 
 
@@ -113,19 +127,20 @@ def _settings(told: tuple[str, ...]) -> frozenset[Setting]:
     return frozenset(Setting(each) for each in told if each in known)
 
 
-@lru_cache(maxsize=4096)
-def _union(some: frozenset[int], more: tuple[int, ...]) -> frozenset[int]:
-    """Both; one object for all pods of which it is the same: thousands have their first interface."""
-    return some.union(more)
-
-
 @lru_cache(maxsize=65_536)
-def _placed(pf: str, min_mbps: int, max_mbps: int) -> PlacedInterface:
-    """Shared between all nodes that say the same: thousands of nodes have few different interfaces."""
-    if min_mbps < 0:
-        msg = f"an interface on PF {pf} reserves {min_mbps} Mb/s"
+def _held(interfaces: tuple[HeldInterfaces, ...]) -> tuple[tuple[PlacedInterface, ...], frozenset[int]]:
+    """What a pod holds, and which of its entries; one object for all pods that hold the same."""
+    placed = tuple(each for alike in interfaces for each in (_placed(alike),) * alike.vfs)
+    return placed, frozenset(entry for alike in interfaces for entry in alike.entries)
+
+
+def _placed(alike: HeldInterfaces) -> PlacedInterface:
+    if alike.min_mbps < 0:
+        msg = f"an interface on PF {alike.pf} reserves {alike.min_mbps} Mb/s"
         raise ValueError(msg)
-    return PlacedInterface(pf=_pci(pf), min_tx_rate_mbps=min_mbps, max_tx_rate_mbps=max_mbps)
+    return PlacedInterface(
+        pf=_pci(alike.pf), min_tx_rate_mbps=alike.min_mbps, max_tx_rate_mbps=alike.max_mbps
+    )
 
 
 def _refuse(why: str) -> NoReturn:

@@ -7,12 +7,15 @@ leaves out) and that the extender reads.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
 from k8s_rdma.core.rates import EVERY_RATE, RateAbility, RateRange
 from k8s_rdma.wire.json import decode
+
+if TYPE_CHECKING:
+    from k8s_rdma.wire.rdma_node import PfRates
 
 
 class Pod(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,7 +121,7 @@ def _range_of(takes: RateRange | None) -> Range | None:
 
 
 @lru_cache(maxsize=1024)
-def ability_of(rates: Rates) -> RateAbility:
+def ability_of(rates: Rates | PfRates) -> RateAbility:
     """The ability that a document tells, one object for all that tell the same.
 
     ValueError when it tells a range without a rate, or weights without one.

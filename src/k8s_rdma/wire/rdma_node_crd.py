@@ -1,0 +1,90 @@
+"""The CustomResourceDefinition of `RdmaNode`, made of the types that are read and written.
+
+The schema is structural (Kubernetes' documentation, "Specifying a structural schema"): no references, one
+type each, `nullable` instead of a type `null`. It demands what decoding demands and no more, so that what an
+agent can write is never refused.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import msgspec
+
+from k8s_rdma.wire.rdma_node import GROUP, KIND, PLURAL, VERSION, RdmaNodeStatus
+
+_KEPT = ("type", "description", "enum", "pattern", "minimum", "maximum")
+
+_COLUMNS = (
+    ("Node", "string", ".metadata.ownerReferences[0].name"),
+    ("PFs", "integer", ".status.summary.pfs"),
+    ("VFs free/total", "string", ".status.summary.vfs"),
+    ("Bandwidth free/total", "string", ".status.summary.bandwidth"),
+    ("Age", "date", ".metadata.creationTimestamp"),
+    ("Ready", "string", '.status.conditions[?(@.type=="Ready")].status'),
+)
+"""As kubectl prints them, behind the object's name, which is always printed: that of the node it is made for.
+Node is the Node object that it goes with, so that one that would be left behind shows none."""
+
+
+def custom_resource_definition() -> dict[str, Any]:
+    """The manifest."""
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{PLURAL}.{GROUP}"},
+        "spec": {
+            "group": GROUP,
+            "scope": "Cluster",
+            "names": {"plural": PLURAL, "singular": KIND.lower(), "kind": KIND, "listKind": f"{KIND}List"},
+            "versions": [
+                {
+                    "name": VERSION,
+                    "served": True,
+                    "storage": True,
+                    "subresources": {"status": {}},
+                    "additionalPrinterColumns": [
+                        {"name": name, "type": kind, "jsonPath": path} for name, kind, path in _COLUMNS
+                    ],
+                    "schema": {"openAPIV3Schema": _schema()},
+                }
+            ],
+        },
+    }
+
+
+def _schema() -> dict[str, Any]:
+    (status,), types = msgspec.json.schema_components([RdmaNodeStatus], ref_template="{name}")
+    return {
+        "type": "object",
+        "description": "A node's RDMA hardware and who holds it, as its agent tells it.",
+        "properties": {
+            "apiVersion": {"type": "string"},
+            "kind": {"type": "string"},
+            "metadata": {"type": "object"},
+            "spec": {"type": "object", "description": "Nothing is to be asked of a node here."},
+            "status": _structural(status, types),
+        },
+    }
+
+
+def _structural(schema: dict[str, Any], types: dict[str, Any]) -> dict[str, Any]:
+    """The same, of the words that a structural schema has."""
+    if "$ref" in schema:
+        return _structural(types[schema["$ref"]], types)
+    if "anyOf" in schema:
+        (other,) = (each for each in schema["anyOf"] if each != {"type": "null"})
+        return {**_structural(other, types), "nullable": True}
+    made = {word: schema[word] for word in _KEPT if word in schema}
+    if "enum" in schema:
+        made["type"] = "string"
+    if isinstance(schema.get("items"), dict):
+        made["items"] = _structural(schema["items"], types)
+    if "properties" in schema:
+        properties = cast("dict[str, Any]", schema["properties"])
+        made["properties"] = {name: _structural(each, types) for name, each in properties.items()}
+        if schema.get("required"):
+            made["required"] = schema["required"]
+        if "lastTransitionTime" in properties:
+            made["properties"]["lastTransitionTime"]["format"] = "date-time"
+    return made

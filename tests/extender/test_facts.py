@@ -1,0 +1,64 @@
+"""Facts of a node: the same over HTTP and of its `RdmaNode`."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+
+from extender.node_server import pf, report
+from k8s_rdma.core.ids import NodeName
+from k8s_rdma.errors import MalformedError
+from k8s_rdma.extender.facts import NodeFacts, facts_of, facts_of_status
+from k8s_rdma.wire.rdma_node import decode_status, encode_status, status_of
+from k8s_rdma.wire.rest import NodeReport, decode_report, encode_report
+from wire.rdma_node_values import reports
+
+W1 = NodeName("w1")
+
+
+@given(reports())
+def test_facts_are_the_same_over_http_and_of_the_published_status(node: NodeReport) -> None:
+    asked = concluded(lambda: facts_of(decode_report(encode_report(node)), W1))
+    watched = concluded(lambda: facts_of_status(decode_status(encode_status(status_of(node))), W1))
+    assert asked == watched
+
+
+def concluded(facts) -> NodeFacts | str:
+    try:
+        return facts()
+    except MalformedError as refused:
+        return refused.message
+
+
+@given(reports())
+def test_facts_hold_every_interface_of_the_report(node: NodeReport) -> None:
+    facts = concluded(lambda: facts_of(node, W1))
+    if isinstance(facts, str):
+        return
+    told: dict[str, list[tuple[str, int, int]]] = {}
+    for allocation in node.allocations:
+        for i in allocation.interfaces:
+            kind = (i.pf, max(i.min_tx_rate, i.set_min_tx_rate), i.max_tx_rate)
+            told.setdefault(allocation.pod.uid, []).append(kind)
+    found = {
+        uid: sorted((p.pf, p.min_tx_rate_mbps, p.max_tx_rate_mbps) for p in placed)
+        for uid, placed in facts.reported.items()
+    }
+    assert found == {uid: sorted(placed) for uid, placed in told.items()}
+    assert {pci: used.vfs for pci, used in facts.foreign.items()} == {
+        pf.pci: len(pf.foreign) for pf in node.pfs if pf.foreign
+    }
+
+
+def test_facts_are_refused_of_another_node() -> None:
+    with pytest.raises(MalformedError, match="answers for node 'w2'"):
+        facts_of(report("w2"), W1)
+
+
+def test_nodes_that_say_the_same_share_what_they_say() -> None:
+    one, other = (
+        facts_of_status(decode_status(encode_status(status_of(report(name, pf(), held={"u": 5})))), name)
+        for name in (W1, NodeName("w2"))
+    )
+    assert one.inventory.pfs[0] is other.inventory.pfs[0]
+    assert one.reported["u"] is other.reported["u"]

@@ -1,0 +1,231 @@
+"""`RdmaNode`: as small as decisions allow, and of a schema that its definition tells."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+from hypothesis import given
+
+from k8s_rdma.core.rates import EVERY_RATE
+from k8s_rdma.errors import MalformedError
+from k8s_rdma.wire.rdma_node import decode_status, encode_status, status_of, vfs_for_pods
+from k8s_rdma.wire.rdma_node_crd import custom_resource_definition
+from k8s_rdma.wire.rest import (
+    Allocation,
+    Enforced,
+    ForeignVf,
+    Interface,
+    NodeReport,
+    PfReport,
+    Pod,
+    rates_of,
+)
+from wire.rdma_node_values import reports
+
+MANIFEST = Path(__file__).parents[2] / "deploy" / "crds" / "rdmanodes.yaml"
+
+
+def pf(number: int = 0, *, vfs: int = 120, foreign: int = 0, **more: Any) -> PfReport:
+    return PfReport(
+        name=f"enp{number}s0f0np0",
+        pci=f"0000:{number:02x}:00.0",
+        driver="mlx5_core",
+        capacity_vfs=vfs,
+        link_mbps=more.pop("link_mbps", 100_000),
+        mtu=9000,
+        rates=rates_of(EVERY_RATE),
+        vendor="15b3:1017",
+        numa_node=0,
+        takes=("mac", "mtu", "vlan"),
+        foreign=tuple(ForeignVf(vf=i, why="in use", min_tx_rate=10, max_tx_rate=0) for i in range(foreign)),
+        **more,
+    )
+
+
+def held(pod: int, *interfaces: tuple[str, int]) -> Allocation:
+    name = f"training-worker-{pod:03}"
+    return Allocation(
+        pod=Pod(namespace="research", name=name, uid=f"7c9d0a52-3f8e-4f6c-9d55-0d9a3c2f{pod:04x}"),
+        container_id="c" * 64,
+        phase="attached",
+        interfaces=tuple(
+            Interface(
+                pf=pf,
+                vf=entry,
+                ifname=f"rdma{entry}",
+                mac="0a:00:00:00:00:01",
+                min_tx_rate=rate,
+                max_tx_rate=0,
+                set_min_tx_rate=rate,
+                set_max_tx_rate=0,
+                enforced=Enforced(min="hardware", max=None),
+                entry=entry,
+            )
+            for entry, (pf, rate) in enumerate(interfaces)
+        ),
+    )
+
+
+def report(*pfs: PfReport, allocations: tuple[Allocation, ...] = (), **more: Any) -> NodeReport:
+    ledger = more.pop("ledger", "ok")
+    return NodeReport(
+        node="w1", generation="4f1c.17", ledger=ledger, pfs=pfs, allocations=allocations, **more
+    )
+
+
+def size(of: NodeReport) -> int:
+    return len(encode_status(status_of(of)))
+
+
+def test_status_of_two_pfs_and_twenty_pods_takes_less_than_5_kb() -> None:
+    pfs = (pf(0), pf(1))
+    pods = tuple(held(i, (pfs[i % 2].pci, 5000)) for i in range(20))
+    assert size(report(*pfs, allocations=pods)) < 5000
+
+
+def test_status_of_eight_pfs_with_128_vfs_each_all_given_takes_less_than_30_kb() -> None:
+    """To as many pods as a node has; more where no two interfaces of a pod are alike."""
+    pfs = tuple(pf(i, vfs=128) for i in range(8))
+    pods = tuple(held(i, *((pfs[i % 8].pci, 700 + each) for each in range(10))) for i in range(102))
+    assert size(report(*pfs, allocations=pods)) < 80_000
+    alike = tuple(held(i, *((pfs[i % 8].pci, 700),) * 10) for i in range(102))
+    assert size(report(*pfs, allocations=alike)) < 30_000
+
+
+def test_problems_without_end_do_not_make_the_status_grow() -> None:
+    long = tuple("a promise that does not hold " * 100 for _ in range(200))
+    assert size(report(pf(problems=long), problems=long, unreadable=long)) < 6000
+    assert status_of(report(pf(problems=long))).pfs[0].problems[-1] == "and 195 more"
+
+
+def test_summary_tells_what_is_free_of_what_there_is() -> None:
+    pfs = (pf(0, foreign=3), pf(1, link_mbps=None))
+    made = report(*pfs, allocations=(held(1, (pfs[0].pci, 1250), (pfs[0].pci, 1250)),))
+    summary = status_of(made).summary
+    assert (summary.pfs, summary.vfs, summary.bandwidth) == (2, "235/240", "97.47/100Gb/s")
+
+
+def test_vfs_for_pods_are_those_that_nobody_else_holds() -> None:
+    pfs = (pf(0, foreign=3), pf(1))
+    assert vfs_for_pods(status_of(report(*pfs, allocations=(held(1, (pfs[0].pci, 0)),)))) == 237
+
+
+@pytest.mark.parametrize(
+    ("more", "status", "reason", "said"),
+    [
+        ({}, "True", "AgentServes", "serves"),
+        ({"ledger": "unavailable"}, "False", "LedgerUnavailable", "its agent is down"),
+        ({"unreadable": ("PF x: gone",)}, "False", "HardwareUnreadable", "PF x: gone"),
+    ],
+)
+def test_ready_says_whether_the_rest_may_be_relied_upon(
+    more: dict[str, Any], status: str, reason: str, said: str
+) -> None:
+    ready = status_of(report(pf(), **more)).ready()
+    assert ready is not None
+    assert (ready.type, ready.status, ready.reason) == ("Ready", status, reason)
+    assert said in ready.message
+
+
+@given(reports())
+def test_status_is_the_same_after_it_was_written_and_read(node: NodeReport) -> None:
+    status = status_of(node)
+    assert decode_status(encode_status(status)) == status
+
+
+@pytest.mark.parametrize(
+    ("document", "field"),
+    [
+        ({"generation": "x"}, "summary"),
+        ({"summary": {"pfs": 0, "vfs": "", "bandwidth": ""}}, "generation"),
+        ({"generation": 'a"b', "summary": {"pfs": 0, "vfs": "", "bandwidth": ""}}, "generation"),
+        (
+            {
+                "generation": "a.1",
+                "summary": {"pfs": 0, "vfs": "", "bandwidth": ""},
+                "allocations": [
+                    {
+                        "pod": {"namespace": "d", "name": "p", "uid": "u"},
+                        "interfaces": [{"pf": "0000:01:00.0", "vfs": 10**9}],
+                    }
+                ],
+            },
+            "vfs",
+        ),
+    ],
+)
+def test_wrong_field_of_a_status_is_named(document: dict[str, Any], field: str) -> None:
+    with pytest.raises(MalformedError, match=field):
+        decode_status(json.dumps(document).encode())
+
+
+def test_manifest_is_the_definition_of_the_types() -> None:
+    """To write it anew: `python -m wire.test_rdma_node`, in `tests`."""
+    assert yaml.safe_load(MANIFEST.read_text()) == custom_resource_definition()
+
+
+def test_columns_are_those_of_kubectl_get_rdmanodes() -> None:
+    version = yaml.safe_load(MANIFEST.read_text())["spec"]["versions"][0]
+    names = [column["name"].upper() for column in version["additionalPrinterColumns"]]
+    assert names == ["NODE", "PFS", "VFS FREE/TOTAL", "BANDWIDTH FREE/TOTAL", "AGE", "READY"]
+    status = json.loads(encode_status(status_of(report(pf()))))
+    for column in version["additionalPrinterColumns"]:
+        if column["jsonPath"].startswith(".status.summary."):
+            assert status["summary"][column["jsonPath"].rpartition(".")[2]] not in (None, "")
+
+
+def test_schema_is_structural() -> None:
+    schema = custom_resource_definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    for each in nodes_of(schema):
+        assert isinstance(each.get("type"), str), each
+        assert not each.keys() & {"$ref", "anyOf", "oneOf", "allOf", "not", "default", "title"}, each
+        assert set(each.get("required", ())) <= each.get("properties", {}).keys()
+        assert ("items" in each) == (each["type"] == "array")
+
+
+@given(reports())
+def test_schema_takes_every_status_that_an_agent_writes(node: NodeReport) -> None:
+    schema = custom_resource_definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    assert mistakes(schema["properties"]["status"], json.loads(encode_status(status_of(node)))) == []
+
+
+def nodes_of(schema: dict[str, Any]) -> list[dict[str, Any]]:
+    below = [*schema.get("properties", {}).values(), *([schema["items"]] if "items" in schema else [])]
+    return [schema, *(node for each in below for node in nodes_of(each))]
+
+
+TYPES = {"object": dict, "array": list, "string": str, "integer": int, "boolean": bool}
+
+
+def mistakes(schema: dict[str, Any], value: Any, where: str = "status") -> list[str]:
+    """What of the value the API server would refuse, or drop since the schema does not know it."""
+    if value is None:
+        return [] if schema.get("nullable") else [f"{where}: null"]
+    if not isinstance(value, TYPES[schema["type"]]):
+        return [f"{where}: no {schema['type']}"]
+    found = []
+    if "enum" in schema and value not in schema["enum"]:
+        found.append(f"{where}: {value} is none of {schema['enum']}")
+    if isinstance(value, int) and not schema.get("minimum", value) <= value <= schema.get("maximum", value):
+        found.append(f"{where}: {value} is out of range")
+    if isinstance(value, list):
+        for each in value:
+            found += mistakes(schema["items"], each, f"{where}[]")
+    if isinstance(value, dict):
+        found += [f"{where}.{name}: missing" for name in schema.get("required", ()) if name not in value]
+        for name, each in value.items():
+            known = schema["properties"].get(name)
+            found += mistakes(known, each, f"{where}.{name}") if known else [f"{where}.{name}: unknown"]
+    return found
+
+
+if __name__ == "__main__":
+    text = yaml.safe_dump(
+        msgspec.to_builtins(custom_resource_definition()), sort_keys=False, width=110, allow_unicode=True
+    )
+    MANIFEST.write_text(text)
