@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 import structlog
 
 from k8s_rdma.core.ids import NodeName, PodUid
+from k8s_rdma.extender.attempts import Attempts
 from k8s_rdma.extender.commit import promised_to
 from k8s_rdma.extender.requests import Requests
 from k8s_rdma.extender.sources import NodeStates
@@ -63,6 +64,7 @@ class PodTracker:
     requests: Requests
     toucher: Toucher
     clock: Callable[[], float]
+    attempts: Attempts = field(default_factory=Attempts)
     key: bytes | None = None
     listed: bool = False
     _listing_since: float = 0.0
@@ -85,6 +87,7 @@ class PodTracker:
     def _list(self, pods: tuple[PodView, ...]) -> None:
         listed = {pod.uid for pod in pods}
         self.toucher.settle_missing(listed, self._listing_since)
+        self.attempts.settle_missing(listed, self._listing_since)
         for uid in self.state.pods() - listed:
             # A pod made, filtered and being bound while the list was under way need not be on it.
             if self.state.held_since(uid) < self._listing_since:
@@ -104,6 +107,7 @@ class PodTracker:
 
     def _bound(self, pod: PodView, node: NodeName) -> None:
         self.toucher.settled(pod.uid)
+        self.attempts.settled(pod.uid)
         held = self.state.reservation(node, pod.uid)
         if held is not None and held.bound:
             return
@@ -117,6 +121,7 @@ class PodTracker:
     def _end(self, uid: PodUid) -> None:
         self.state.ended(uid, self.clock())
         self.toucher.settled(uid)
+        self.attempts.settled(uid)
         self.requests.forget(uid)
 
 
@@ -128,6 +133,10 @@ class NodeTracker:
     states: NodeStates
     listed: bool = False
     _known: set[NodeName] = field(default_factory=set)
+
+    def names(self) -> frozenset[NodeName]:
+        """Those that there are."""
+        return frozenset(self._known)
 
     def take(self, event: Event[NodeView]) -> None:
         """One event."""

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import structlog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 FIT = "fit"
 BOUND = "bound"
@@ -39,9 +43,13 @@ class Outcome:
 
 
 class Outcomes:
-    """The outcomes so far. decisions: by verb and reason; verdicts: candidates, by the same."""
+    """The outcomes so far. decisions: by verb and reason; verdicts: candidates, by the same.
 
-    def __init__(self) -> None:
+    heard: is told of each.
+    """
+
+    def __init__(self, heard: Callable[[Outcome], None] | None = None) -> None:
+        self._heard = heard
         self.decisions: Counter[tuple[str, ...]] = Counter()
         self.verdicts: Counter[tuple[str, ...]] = Counter()
 
@@ -63,6 +71,8 @@ class Outcomes:
             error=outcome.error,
             duration_s=round(outcome.duration_s, 6),
         )
+        if self._heard is not None:
+            self._heard(outcome)
 
 
 def main_reason(reasons: Mapping[str, int]) -> str:

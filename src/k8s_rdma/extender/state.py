@@ -141,6 +141,15 @@ class ClusterState:
         entry = self._nodes.get(node)
         return entry.facts if entry and node not in self.unreadable else None
 
+    def heard_at(self, node: NodeName) -> float | None:
+        """When the question was asked that the node's last report answers; None when there is none."""
+        entry = self._nodes.get(node)
+        return entry.asked_at if entry and entry.facts else None
+
+    def nodes(self) -> frozenset[NodeName]:
+        """Those that were heard from or asked in vain."""
+        return frozenset((*self.situations, *self.unreadable))
+
     def why_unreadable(self, node: NodeName) -> str:
         """Why nothing is known of a node that has no situation."""
         return self.unreadable.get(node, NOT_ASKED)

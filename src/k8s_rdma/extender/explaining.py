@@ -1,0 +1,165 @@
+"""Why each node takes a pod or does not: what filter would answer now, and what that is made of.
+
+One explanation at a time, in between other work: none of its slices holds up a filter for longer than one
+search does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from k8s_rdma.core.ids import NodeName
+from k8s_rdma.extender.decisions import Decisions
+from k8s_rdma.extender.holds import Holds
+from k8s_rdma.extender.node_look import Groups, Seen, look_at
+from k8s_rdma.extender.pod_look import KnownPod, PodLook, asked_of
+from k8s_rdma.extender.sources import NodeStates
+from k8s_rdma.extender.state import ClusterState, Situation
+from k8s_rdma.wire.explain import Explanation, ExtenderState, Group, NodeLook, Refused
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable
+
+    from k8s_rdma.core.request import Request
+
+    PodState: TypeAlias = Literal[
+        "bound", "binding", "finished", "nominated", "refused", "waiting", "no-rdma"
+    ]
+
+_SLICE_S = 0.001
+_SEARCH_S = 5.0
+_FRESH_S = 5.0
+_ASK_S = 3.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which nodes are to be shown one by one: these, or every one; else all in groups."""
+
+    nodes: tuple[NodeName, ...] = ()
+    every: bool = False
+
+
+GROUPS = Wanted()
+
+
+@dataclass(slots=True, kw_only=True)
+class Explaining:
+    """Explains.
+
+    nominations: as in `Verdicts`. nodes: the names of all that are known. role: what to say of this process.
+    clock: seconds, monotonic.
+    """
+
+    pods: PodLook
+    state: ClusterState
+    nominations: Holds
+    states: NodeStates
+    decisions: Decisions
+    nodes: Callable[[], Collection[NodeName]]
+    role: Callable[[], ExtenderState]
+    clock: Callable[[], float]
+    _turn: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
+
+    async def explain(self, namespace: str, name: str, wanted: Wanted = GROUPS) -> Explanation | str:
+        """The document; or why there is none."""
+        async with self._turn:
+            pod = await self.pods.find(namespace, name)
+            return pod if isinstance(pod, str) else await self._explain(pod, wanted)
+
+    async def _explain(self, pod: KnownPod, wanted: Wanted) -> Explanation:
+        names = sorted(self.nodes())
+        groups: tuple[Group, ...] = ()
+        looks: tuple[NodeLook, ...] = ()
+        if pod.request and not (pod.view and pod.view.finished):
+            shown = wanted.nodes or names
+            await self._refresh(shown)
+            seen = self._see(pod, pod.request, shown)
+            if wanted.nodes or wanted.every:
+                looks = tuple([look_at(each, pod.request) async for each in seen])
+            else:
+                groups = await _grouped(seen, pod.request)
+        return self._document(pod, len(names), groups, looks)
+
+    def _document(
+        self, pod: KnownPod, known: int, groups: tuple[Group, ...], looks: tuple[NodeLook, ...]
+    ) -> Explanation:
+        refused = self._refused(pod)
+        interfaces = pod.request.interfaces if pod.request else ()
+        return Explanation(
+            namespace=pod.namespace,
+            name=pod.name,
+            uid=pod.uid,
+            extender=self.role(),
+            state=self._state_of(pod, refused=refused is not None),
+            priority=pod.priority,
+            interfaces=asked_of(pod.request) if pod.request else (),
+            reserved_mbps=sum(each.min_tx_rate_mbps for each in interfaces),
+            malformed=pod.malformed,
+            places=self.pods.places(pod),
+            nominated=tuple(sorted(self.nominations.of(pod.uid))),
+            refused=refused,
+            nodes_known=known,
+            groups=groups,
+            nodes=looks,
+            notes=pod.notes,
+        )
+
+    def _refused(self, pod: KnownPod) -> Refused | None:
+        attempt = self.pods.attempts.of(pod.uid)
+        if attempt is None:
+            return None
+        return Refused(verb=attempt.outcome.verb, ago_s=round(self.clock() - attempt.at, 3), text=attempt.why)
+
+    def _state_of(self, pod: KnownPod, *, refused: bool) -> PodState:
+        if pod.view and pod.view.finished:
+            return "finished"
+        if pod.view and pod.view.node:
+            return "bound"
+        if pod.request is not None and not pod.request:
+            return "no-rdma"
+        if self.state.nodes_of(pod.uid):
+            return "binding"
+        if self.nominations.of(pod.uid):
+            return "nominated"
+        return "refused" if refused or pod.malformed else "waiting"
+
+    async def _refresh(self, names: Collection[NodeName]) -> None:
+        """Have states that are young enough for a look; nobody waits long for a node that does not answer."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_ASK_S):
+                await self.states.refresh(names, since=self.clock() - _FRESH_S)
+
+    async def _see(self, pod: KnownPod, request: Request, names: Iterable[NodeName]) -> AsyncIterator[Seen]:
+        """What filter would say of each node, in slices."""
+        began = sliced = self.clock()
+        for node in names:
+            if self.clock() - sliced > _SLICE_S:
+                await asyncio.sleep(0)
+                sliced = self.clock()
+            situation = self._situation(pod, node)
+            if situation is None:
+                yield Seen(node, None, None, self.state.why_unreadable(node))
+                continue
+            verdict = self.decisions.known(request).get(situation)
+            if verdict is None and sliced - began < _SEARCH_S:
+                verdict = self.decisions.verdict(request, situation)
+            yield Seen(node, situation, verdict)
+
+    def _situation(self, pod: KnownPod, node: NodeName) -> Situation | None:
+        """The node's for this pod: without what it holds itself, with what preemption made room for."""
+        holding = self.nominations.against(node, pod.uid, pod.priority, self.clock())
+        if holding or node in self.state.nodes_of(pod.uid):
+            return self.state.situation_if(node, without=[pod.uid], holding=holding)
+        return self.state.situations.get(node)
+
+
+async def _grouped(seen: AsyncIterator[Seen], request: Request) -> tuple[Group, ...]:
+    groups = Groups()
+    async for each in seen:
+        groups.add(each)
+    return groups.documents(request)

@@ -1,0 +1,164 @@
+"""`GET /v1/explain?pod=NAMESPACE/NAME`: where a pod is, and for every node why or why not.
+
+Rates in Mb/s, times in seconds ago. Readers tolerate fields that they do not know (a newer extender).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from k8s_rdma.wire.json import decode
+
+PATH = "/v1/explain"
+
+
+class ExtenderState(msgspec.Struct, frozen=True, kw_only=True):
+    """Who answers.
+
+    role: `active`; `standby`, which answers from its own caches; or `starting`. missing: what it waits for.
+    """
+
+    role: Literal["active", "standby", "starting"]
+    missing: tuple[str, ...] = ()
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """So many interfaces that are alike, in the annotation's words."""
+
+    count: int
+    interface: dict[str, Any]
+
+
+class Placed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What of a pod's interfaces is on one PF; name: null where the node's report has no such PF."""
+
+    pci: str
+    name: str | None = None
+    interfaces: int
+    reserved_mbps: int
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A node on which something is held for the pod.
+
+    since_s: how long this extender has known it. placement: PF by PF, by the account of this extender.
+    signature: of the placement annotation: `valid`; `unsigned` where there is no key; else what is wrong
+        with it; null where the pod could not be read or has none.
+    reported: what the node's agent reports of the pod; null when the node cannot be read.
+    """
+
+    node: str
+    since_s: float | None = None
+    placement: tuple[Placed, ...] = ()
+    signature: str | None = None
+    reported: tuple[Placed, ...] | None = None
+
+
+class Refused(msgspec.Struct, frozen=True, kw_only=True):
+    """The last refusal. verb: of the extender. text: the error, or how many nodes there are of each cause."""
+
+    verb: str
+    ago_s: float
+    text: str
+
+
+class Limit(msgspec.Struct, frozen=True, kw_only=True):
+    """What the namespace's pods hold together against its limit; null for none."""
+
+    used_mbps: int
+    limit_mbps: int | None
+    used_vfs: int
+    limit_vfs: int | None
+
+
+class PfLook(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A PF as the pod meets it.
+
+    unreserved_mbps, free_vfs: without what the pod itself holds. placed, placed_mbps: interfaces that would
+        go here, and what they reserve. room_for: how many of the pod's interfaces would fit here if no other
+        PF had any. objections: what it has against the others, in clauses.
+    """
+
+    name: str
+    pci: str
+    link_mbps: int | None
+    unreserved_mbps: int
+    vfs: int
+    free_vfs: int
+    numa_node: int | None = None
+    placed: int = 0
+    placed_mbps: int = 0
+    room_for: int = 0
+    objections: tuple[str, ...] = ()
+
+
+class NodeLook(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One node's answer.
+
+    verdict: `unreadable`: nothing is known of it; `unknown`: it was not searched in the time of this answer.
+    why: as the scheduler is told; empty where it fits. evictable: whether evicting pods might help.
+    """
+
+    node: str
+    verdict: Literal["fits", "refused", "unreadable", "unknown"]
+    score: int | None = None
+    why: str = ""
+    evictable: bool = True
+    pfs: tuple[PfLook, ...] = ()
+
+
+class Group(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Nodes that say the same. why: without the numbers of a single node. examples: some of them."""
+
+    verdict: Literal["fits", "refused", "unreadable", "unknown"]
+    count: int
+    why: str = ""
+    examples: tuple[NodeLook, ...] = ()
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The document.
+
+    state: `bound`, `binding` (a Binding is under way), `finished`, `nominated`, `refused`, `waiting` (not yet
+        tried) or `no-rdma`, which asks for nothing.
+    policy: how its interfaces are to be spread over PFs. malformed: what is wrong with what it asks for.
+    places: where something is held for it. nominated: nodes that preemption made room on for it.
+    groups: all nodes, but when single ones were asked for: then these are in `nodes`.
+    notes: what this answer lacks, one sentence each.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    extender: ExtenderState
+    state: Literal["bound", "binding", "finished", "nominated", "refused", "waiting", "no-rdma"]
+    priority: int = 0
+    interfaces: tuple[Asked, ...] = ()
+    reserved_mbps: int = 0
+    policy: str = "any"
+    malformed: str = ""
+    places: tuple[Place, ...] = ()
+    nominated: tuple[str, ...] = ()
+    refused: Refused | None = None
+    limit: Limit | None = None
+    limit_refusal: str = ""
+    nodes_known: int = 0
+    groups: tuple[Group, ...] = ()
+    nodes: tuple[NodeLook, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(Explanation)
+
+
+def encode_explanation(explanation: Explanation) -> bytes:
+    """The document's bytes."""
+    return _encoder.encode(explanation)
+
+
+def decode_explanation(data: bytes) -> Explanation:
+    """Parse the document; MalformedError names the field."""
+    return decode(data, _decoder, "explanation")
