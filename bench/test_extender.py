@@ -305,7 +305,7 @@ def started() -> Iterator[Callable[[int, str], Cluster]]:
                 nodes, _ = stack.enter_context(child("nodes", kind))
                 port, pid = stack.enter_context(child("extender", str(nodes), str(count)))
                 caller = stack.enter_context(closing(Caller(port)))
-                while caller.get("/healthz") != b"ok\n":
+                while caller.get("/readyz") != b"ok\n":
                     time.sleep(0.01)
                 cluster = made[count, kind] = Cluster(caller, count, pid)
                 answer = json.loads(cluster.post("/scheduler/rdma_scheduling", cluster.body([1])))

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 
 from extender.world import QUICK, World, until
+from k8s_rdma.extender.access import EVERYBODY, Access
 from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.extender.run import serve
 from k8s_rdma.extender.service import Authority
 from k8s_rdma.http_server import listen
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import AsyncIterator
 
     from k8s_rdma.extender.lease import Lease
@@ -38,24 +40,33 @@ class Served:
         return await self.http.post(path, content=body, headers={"Content-Type": "application/json"})
 
     async def ready(self) -> None:
-        while (await self.http.get("/healthz")).status_code != 200:  # noqa: ASYNC110  that is the interface
+        while (await self.http.get("/readyz")).status_code != 200:  # noqa: ASYNC110  that is the interface
             await asyncio.sleep(0.002)
 
 
 @asynccontextmanager
 async def served(
-    world: World, key: bytes | None = None, lease: Lease | None = None, **settings: Any
+    world: World,
+    key: bytes | None = None,
+    lease: Lease | None = None,
+    access: Access = EVERYBODY,
+    verify: ssl.SSLContext | bool = True,
+    **settings: Any,
 ) -> AsyncIterator[Served]:
-    """Serve an extender for the cluster; entered at once, whether it is ready or not."""
+    """Serve an extender for the cluster; entered at once, whether it is ready or not.
+
+    access, verify: the server's side of TLS, and the client's.
+    """
     config = ExtenderConfig(node_port=world.port, **{**QUICK, **settings})
     stop = asyncio.Event()
     with listen("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
         authority = Authority(key=key, lease=lease)
-        done = asyncio.create_task(serve(config, world.api, listener, stop=stop, authority=authority))
+        serving = serve(config, world.api, listener, stop=stop, authority=authority, access=access)
+        done = asyncio.create_task(serving)
         try:
-            base = f"http://127.0.0.1:{port}"
-            async with httpx2.AsyncClient(base_url=base, trust_env=False, timeout=30) as http:
+            base = f"{'https' if access.tls else 'http'}://127.0.0.1:{port}"
+            async with httpx2.AsyncClient(base_url=base, trust_env=False, timeout=30, verify=verify) as http:
                 yield Served(http, port, stop, done)
         finally:
             stop.set()

@@ -1,81 +1,17 @@
-"""The extender over HTTP: recorded requests, bodies that are none, being ready, and ending."""
+"""The extender over HTTP: bodies that are none or too long, paths, being ready, and ending."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from pathlib import Path
+import resource
 
 import pytest
 
-from extender.node_server import pf, report
 from extender.serving import BIND, FILTER, PRIORITIZE, served
 from extender.world import cluster
 
 pytestmark = pytest.mark.anyio
-
-RECORDINGS = Path(__file__).parents[1] / "recordings" / "extender"
-NODES = ("node-1", "node-2", "node-3")
-FAST = pf(mbps=100_000, vfs=8)
-
-
-def recorded(pattern: str) -> list[Path]:
-    found = sorted(RECORDINGS.glob(pattern))
-    assert found
-    return found
-
-
-async def test_recorded_filters_get_the_recorded_answers_when_all_nodes_fit():
-    async with cluster(*NODES) as c, served(c) as s:
-        for node in c.nodes.values():
-            node.report = report(node.name, FAST)
-        await s.ready()
-        for path in recorded("*-filter.json"):
-            recording = json.loads(path.read_text())
-            if recording["reply"]["FailedNodes"]:
-                continue
-            answer = await s.post(FILTER, json.dumps(recording["body"]))
-            assert (answer.status_code, answer.json()) == (200, recording["reply"]), path.name
-
-
-async def test_recorded_mixed_refusal_is_sorted_like_the_recorded_answer():
-    recording = json.loads((RECORDINGS / "refusal-mixed-001-filter.json").read_text())
-    async with cluster(*NODES) as c, served(c) as s:
-        c.nodes["node-1"].report = report("node-1", FAST, held={"other": 90_000})
-        c.nodes["node-2"].report = type(report("node-2"))(
-            node="node-2", generation="e.1", ledger="ok", pfs=()
-        )
-        c.nodes["node-3"].report = report("node-3", FAST)
-        await s.ready()
-        answer = (await s.post(FILTER, json.dumps(recording["body"]))).json()
-    for field in ("Nodes", "NodeNames", "Error"):
-        assert answer[field] == recording["reply"][field]
-    for field in ("FailedNodes", "FailedAndUnresolvableNodes"):
-        assert set(answer[field]) == set(recording["reply"][field])
-
-
-async def test_recorded_prioritizes_get_an_integer_for_every_node():
-    async with cluster(*NODES) as c, served(c) as s:
-        for node in c.nodes.values():
-            node.report = report(node.name, FAST)
-        await s.ready()
-        for path in recorded("*-prioritize.json"):
-            recording = json.loads(path.read_text())
-            answer = (await s.post(PRIORITIZE, json.dumps(recording["body"]))).json()
-            assert [entry["Host"] for entry in answer] == [entry["Host"] for entry in recording["reply"]]
-            assert all(type(entry["Score"]) is int and 0 <= entry["Score"] <= 10 for entry in answer)
-
-
-async def test_recorded_binds_get_the_recorded_answers():
-    async with cluster(*NODES) as c, served(c) as s:
-        await s.ready()
-        for path in recorded("filter-*-bind.json"):
-            recording = json.loads(path.read_text())
-            pod = await c.create_pod(recording["body"]["PodName"], 100)
-            body = {**recording["body"], "PodUID": pod["metadata"]["uid"]}
-            answer = await s.post(BIND, json.dumps(body))
-            assert (answer.status_code, answer.json()) == (200, recording["reply"]), path.name
-            await c.delete_pod(recording["body"]["PodName"])
 
 
 async def test_full_nodes_are_asked_at_their_own_addresses_when_the_api_server_shows_none():
@@ -124,7 +60,7 @@ async def test_body_that_is_none_is_refused_by_field_and_the_next_is_answered(pa
 
 
 @pytest.mark.parametrize("announced", [True, False])
-async def test_body_beyond_the_limit_is_refused_and_the_next_is_answered(announced):
+async def test_body_beyond_the_limit_is_refused_with_what_to_do_and_the_next_is_answered(announced):
     async with cluster("w1") as c, served(c, max_body_bytes=4096) as s:
         await s.ready()
 
@@ -134,10 +70,35 @@ async def test_body_beyond_the_limit_is_refused_and_the_next_is_answered(announc
 
         content = b" " * 64 * 65_536 if announced else parts()
         refused = await s.http.post(FILTER, content=content)
-        assert refused.status_code == 400
-        assert "filter: body is longer than 4096 bytes" in refused.json()["Error"]
+        assert refused.status_code == 413
+        assert "filter: the body is longer than 4096 bytes (maxBodyBytes)" in refused.json()["Error"]
+        assert "nodeCacheCapable: true" in refused.json()["Error"]
         await c.create_pod("p")
         assert (await s.post(FILTER, c.args("p"))).status_code == 200
+
+
+async def test_client_that_still_sends_is_told_that_it_is_too_much_and_nothing_is_kept_of_it():
+    async with cluster("w1") as c, served(c, max_body_bytes=4096) as s:
+        await s.ready()
+        reader, writer = await asyncio.open_connection("127.0.0.1", s.port)
+        size = 256 << 20
+        writer.write(b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (FILTER.encode(), size))
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 413 ")
+        before = memory_kib()
+        chunk = bytes(1 << 20)
+        for _ in range(size // len(chunk)):
+            writer.write(chunk)
+            await writer.drain()
+        assert memory_kib() - before < 64 << 10
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert b"HTTP/1.1 200 OK" in await reader.readuntil(b"ok\n")
+        writer.close()
+
+
+def memory_kib() -> int:
+    """What this process, the server in it, ever had in memory (ru_maxrss, KiB)."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 async def test_paths_are_those_of_the_configuration():
@@ -147,32 +108,44 @@ async def test_paths_are_those_of_the_configuration():
         assert (await s.post("/rdma/f", c.args("p"))).status_code == 200
         assert (await s.post(FILTER, c.args("p"))).status_code == 404
         assert (await s.post("/rdma/b", "{}")).status_code == 400
-        assert (await s.http.get("/rdma/f")).status_code == 405
 
 
-async def test_healthz_says_what_is_missing_until_everything_is_listed():
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [("GET", FILTER, "POST"), ("PUT", BIND, "POST"), ("POST", "/readyz", "GET, HEAD")],
+)
+async def test_wrong_method_is_refused_with_the_right_one(method, path, allowed):
+    async with cluster() as c, served(c) as s:
+        refused = await s.http.request(method, path)
+        assert (refused.status_code, refused.headers["allow"]) == (405, allowed)
+        assert refused.json()["error"] == {
+            "reason": "method_not_allowed",
+            "message": f"{path} takes {allowed}, not {method}",
+        }
+
+
+async def test_unknown_path_is_answered_with_those_that_are_known():
+    async with cluster() as c, served(c, filter_path="/rdma/f") as s:
+        refused = await s.post("/scheduler/filter", "{}")
+        assert refused.status_code == 404
+        message = refused.json()["error"]["message"]
+        for path in ("/rdma/f (POST, filter)", f"{BIND} (POST, bind)", "/healthz", "/readyz", "/metrics"):
+            assert path in message
+        assert "/rdma/f" in (await s.http.get("/")).text
+
+
+async def test_readyz_says_what_is_missing_until_everything_is_listed_and_healthz_is_well_all_the_time():
     async with cluster("w1") as c:
         c.api.watching.clear()
         async with served(c) as s:
-            while "nodes" in (starting := await s.http.get("/healthz")).text:
+            while "nodes" in (starting := await s.http.get("/readyz")).text:
                 assert starting.status_code == 503
             assert starting.status_code == 503
             assert "pods" in starting.text
+            healthy = await s.http.get("/healthz")
+            assert (healthy.status_code, healthy.text) == (200, "ok\n")
             c.api.watching.set()
             await s.ready()
-
-
-async def test_metrics_count_requests_by_verb_and_outcome():
-    async with cluster("w1") as c, served(c) as s:
-        await s.ready()
-        await c.create_pod("p", 1)
-        await s.post(FILTER, c.args("p"))
-        await s.post(FILTER, "{")
-        answer = await s.http.get("/metrics")
-    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
-    assert 'k8s_rdma_extender_requests_total{verb="filter",outcome="answered"} 1\n' in answer.text
-    assert 'k8s_rdma_extender_requests_total{verb="filter",outcome="refused"} 1\n' in answer.text
-    assert "k8s_rdma_extender_node_reports_total 1\n" in answer.text
 
 
 async def test_bind_under_way_is_finished_when_the_extender_is_stopped():

@@ -344,7 +344,7 @@ async def test_stop_gives_the_lease_back_when_the_last_doubt_is_over():
         s.stop.set()
         with contextlib.suppress(httpx2.TransportError):
             while True:
-                await s.http.get("/healthz")
+                await s.http.get("/readyz")
         assert (await asyncio.wait([s.done], timeout=0.3))[1]  # it would have ended by now
         c.api.late.set()
         await s.done

@@ -56,7 +56,7 @@ async def test_process_serves_where_port_says_and_ends_with_0_at_a_signal(tmp_pa
         )
         port = await _port(process)
         async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False) as http:
-            while (await http.get("/healthz")).status_code != 200:  # noqa: ASYNC110  that is the interface
+            while (await http.get("/readyz")).status_code != 200:  # noqa: ASYNC110  that is the interface
                 await asyncio.sleep(0.01)
             pod = await c.create_pod("p", 1)
             filtered = await http.post("/scheduler/rdma_scheduling", content=c.args("p"))

@@ -15,7 +15,8 @@ import uvloop
 
 from k8s_rdma import logs
 from k8s_rdma.config import load_key, port_of
-from k8s_rdma.extender.app import make_app
+from k8s_rdma.extender.access import EVERYBODY, Access, access_of
+from k8s_rdma.extender.app import ExtenderApp
 from k8s_rdma.extender.lease import Lease, Terms
 from k8s_rdma.extender.service import CLOCK, NOBODY_ELSE, Authority, running
 from k8s_rdma.http_server import HttpServer, Limits, listen
@@ -36,30 +37,32 @@ _log = structlog.get_logger()
 def run(config: ExtenderConfig) -> None:
     """Serve until SIGTERM or SIGINT. K8sRdmaError when it cannot start."""
     logs.configure("extender")
-    key = load_key(config.placement_key_file)
+    key, access = load_key(config.placement_key_file), access_of(config)
     _allow_many_connections()
     with (
         listen(config.listen, port_of(config, os.environ)) as listener,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
-        runner.run(_until_signalled(config, key, listener))
+        runner.run(_until_signalled(config, key, listener, access))
 
 
-async def serve(
+async def serve(  # noqa: PLR0913  each is a part of its own, and tests leave most of them out
     config: ExtenderConfig,
     api: ClusterApi,
     listener: socket.socket,
     *,
     stop: asyncio.Event,
     authority: Authority = NOBODY_ELSE,
+    access: Access = EVERYBODY,
 ) -> None:
     """Serve until `stop` is set; then finish the requests under way and what is in doubt, and close."""
     async with running(config, api, authority) as extender, asyncio.TaskGroup() as tasks:
         shutdown_s = ceil(config.shutdown_s)
-        server = HttpServer(make_app(extender, config), limits=LIMITS, shutdown_s=shutdown_s)
+        app = ExtenderApp(extender, config, access)
+        server = HttpServer(app, limits=LIMITS, shutdown_s=shutdown_s, tls=access.tls)
         serving = tasks.create_task(server.serve_orderly(listener))
         host, port = listener.getsockname()[:2]
-        _log.info("extender_ready", address=host, port=port)
+        _log.info("extender_ready", address=host, port=port, tls=access.tls is not None)
         await stop.wait()
         stopped_at = CLOCK()
         server.should_exit = True
@@ -68,11 +71,13 @@ async def serve(
     _log.info("extender_stopped")
 
 
-async def _until_signalled(config: ExtenderConfig, key: bytes | None, listener: socket.socket) -> None:
+async def _until_signalled(
+    config: ExtenderConfig, key: bytes | None, listener: socket.socket, access: Access
+) -> None:
     client = connect(config.kubeconfig, timeout_s=config.api_timeout_s)
     try:
         authority = Authority(key=key, lease=_lease(config, client))
-        await serve(config, client, listener, stop=stop_on_signals(), authority=authority)
+        await serve(config, client, listener, stop=stop_on_signals(), authority=authority, access=access)
     finally:
         await client.close()
 

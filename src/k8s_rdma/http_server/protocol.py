@@ -67,6 +67,13 @@ _BUSY = _refused(HTTPStatus.SERVICE_UNAVAILABLE, "busy", "there are too many con
 _MALFORMED = _refused(HTTPStatus.BAD_REQUEST, Reason.MALFORMED_REQUEST, "this is no HTTP/1.1 request")
 
 
+def _client_name(certificate: dict[str, Any] | None) -> str | None:
+    """The subject of a certificate that was verified, as ASGI's TLS extension has it; None without one."""
+    if not certificate:
+        return None
+    return ",".join(f"{name}={value}" for part in certificate["subject"] for name, value in part)
+
+
 class HttpProtocol(HttpToolsProtocol):
     """One connection; a `connections.Connection`."""
 
@@ -93,6 +100,7 @@ class HttpProtocol(HttpToolsProtocol):
         """Begin to wait for the client, if there is room for it."""
         super().connection_made(transport)
         self._socket = transport.get_extra_info("socket")
+        self._client = _client_name(transport.get_extra_info("peercert"))
         self._owes_within(self._limits.request_timeout_s)
         for each in (self, self.replaces):
             if each is not None:
@@ -218,6 +226,8 @@ class HttpProtocol(HttpToolsProtocol):
     def _hand_over(self) -> None:
         """Tell uvicorn what it would have heard; before, it would only have been work."""
         super().on_message_begin()
+        if self._client is not None:
+            self.scope["extensions"] = {"tls": {"client_cert_name": self._client}}
         super().on_url(self._target)
         for name, value in self._fields:
             super().on_header(name, value)

@@ -23,7 +23,7 @@ class TlsConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbi
     """YAML with these keys in camelCase, all of them PEM files.
 
     cert_file: the server's certificate and those that lead to its issuer. key_file: its key, not encrypted.
-    client_ca_file: whoever has no certificate from these is not served at all; None serves everybody.
+    client_ca_file: who issues clients' certificates; None asks them for none.
     """
 
     cert_file: File
@@ -31,16 +31,19 @@ class TlsConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbi
     client_ca_file: File | None = None
 
 
-def tls_context(config: TlsConfig, *, clock: Callable[[], float] = monotonic) -> Callable[[], ssl.SSLContext]:
+def tls_context(
+    config: TlsConfig, *, demand: bool = True, clock: Callable[[], float] = monotonic
+) -> Callable[[], ssl.SSLContext]:
     """The context for a connection of now, made anew when a file has changed.
 
-    MalformedError names the field whose file is none.
+    demand: whether clients must have a certificate where there is a client_ca_file; else they are asked for
+    one, and whoever shows a wrong one is not served. MalformedError names the field whose file is none.
     """
     paths = [config.cert_file, config.key_file, *([config.client_ca_file] if config.client_ca_file else [])]
-    return Reloaded(lambda: _load(config), *map(Path, paths), clock=clock)
+    return Reloaded(lambda: _load(config, demand=demand), *map(Path, paths), clock=clock)
 
 
-def _load(config: TlsConfig) -> ssl.SSLContext:
+def _load(config: TlsConfig, *, demand: bool) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     for field, path in (("certFile", config.cert_file), ("keyFile", config.key_file)):
@@ -52,17 +55,17 @@ def _load(config: TlsConfig) -> ssl.SSLContext:
         raise MalformedError(msg) from error
     if config.client_ca_file is not None:
         _check_readable("clientCaFile", config.client_ca_file)
-        _demand_certificates(context, config.client_ca_file)
+        _ask_for_certificates(context, config.client_ca_file)
+        context.verify_mode = ssl.CERT_REQUIRED if demand else ssl.CERT_OPTIONAL
     return context
 
 
-def _demand_certificates(context: ssl.SSLContext, path: str) -> None:
+def _ask_for_certificates(context: ssl.SSLContext, path: str) -> None:
     try:
         context.load_verify_locations(cafile=path)
     except OSError as error:
         msg = f"tls.clientCaFile {path}: {_words(error)}"
         raise MalformedError(msg) from error
-    context.verify_mode = ssl.CERT_REQUIRED
 
 
 def _check_readable(field: str, path: str) -> None:

@@ -109,7 +109,7 @@ class World:
         }
         self._start_k8s_rdma("extender", None, extender)
         url = f"http://{CONTROL_ADDRESS}:{EXTENDER_PORT}"
-        self._wait("extender", lambda: self._http.get(f"{url}/healthz").is_success)
+        self._wait("extender", lambda: self._http.get(f"{url}/readyz").is_success)
         self._start_stand_in("scheduler", *self._api(), "--extender", f"{url}/scheduler")
         for node in self.nodes:
             self._start_kubelet(node)
