@@ -317,3 +317,22 @@ async def test_node_is_not_ready_and_starts_no_pod_while_status_fails(cluster, c
         plugins.on("STATUS", "first", "")
         await c.pod_when("p1", running)
         await c.when("/api/v1/nodes", "node-1", lambda n: n["status"]["conditions"][0]["status"] == "True")
+
+
+async def test_capacity_that_somebody_adds_becomes_allocatable_and_goes_with_it(cluster, config):
+    merge = {"Content-Type": "application/merge-patch+json"}
+
+    async def patch(c, value):
+        body = {"status": {"capacity": {"k8s-rdma.io/vf": value}}}
+        answer = await c.http.patch("/api/v1/nodes/node-1/status", json=body, headers=merge)
+        assert answer.status_code == 200
+
+    async with cluster() as c, kubelet(c, config):
+        await patch(c, "240")
+        given = await c.when(
+            "/api/v1/nodes", "node-1", lambda n: "k8s-rdma.io/vf" in n["status"]["allocatable"]
+        )
+        assert given["status"]["allocatable"]["k8s-rdma.io/vf"] == "240"
+        assert given["status"]["allocatable"]["pods"] == "110"
+        await patch(c, None)
+        await c.when("/api/v1/nodes", "node-1", lambda n: "k8s-rdma.io/vf" not in n["status"]["allocatable"])

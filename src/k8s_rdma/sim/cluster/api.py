@@ -197,7 +197,8 @@ class Api:
 
     def _patch(self, request: Request, target: Target) -> Response:
         content_type = request.headers.get("content-type", "").partition(";")[0].strip()
-        if content_type not in _MERGES:
+        strategic = content_type.startswith("application/strategic")
+        if content_type not in _MERGES or (strategic and target.resource.custom):
             raise unsupported_patch(content_type)
         patch = _body(request)
         return _json(200, self._registry.patch(target, lambda old: _MERGES[content_type](old, patch)))

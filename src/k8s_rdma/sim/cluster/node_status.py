@@ -50,10 +50,8 @@ async def watch_network(services: NodeServices, group: asyncio.TaskGroup) -> Non
 async def _keep_asking(services: NodeServices) -> NoReturn:
     while True:
         await asyncio.sleep(services.config.status_interval_s)
-        before = services.network_error
         await _ask(services)
-        if services.network_error != before:
-            await _report(services)
+        await _report(services)
 
 
 async def _ask(services: NodeServices) -> None:
@@ -67,14 +65,19 @@ async def _ask(services: NodeServices) -> None:
 
 
 async def _report(services: NodeServices) -> None:
-    """Write the Ready condition where it is not what it should be."""
+    """Write the Ready condition and what is allocatable where they are not what they should be."""
     key = ("", services.config.node)
     try:
         node = await services.client.get(NODES, key)
         wanted = _ready(services)
         told = condition_of(node, "Ready") or {}
+        patch: JsonObject = {}
         if (told.get("status"), told.get("message")) != (wanted["status"], wanted["message"]):
-            await services.client.patch_status(NODES, key, {"conditions": [wanted]})
+            patch["conditions"] = [wanted]
+        if allocatable := _allocatable_changes(node):
+            patch["allocatable"] = allocatable
+        if patch:
+            await services.client.patch_status(NODES, key, patch)
     except ApiError as error:
         _log.warning("node.not_reported", node=services.config.node, error=error.message)
 
@@ -109,6 +112,17 @@ def _node(services: NodeServices) -> JsonObject:
             ],
         },
     }
+
+
+def _allocatable_changes(node: JsonObject) -> JsonObject:
+    """What makes the capacity allocatable, whoever wrote it; what left the capacity goes here as well.
+
+    Source: `nodestatus.MachineInfo`. Nothing is reserved for the system.
+    """
+    status = status_of(node)
+    capacity, allocatable = status.get("capacity") or {}, status.get("allocatable") or {}
+    changed = {name: value for name, value in capacity.items() if allocatable.get(name) != value}
+    return changed | dict.fromkeys(name for name in allocatable if name not in capacity)
 
 
 def _ready(services: NodeServices) -> JsonObject:

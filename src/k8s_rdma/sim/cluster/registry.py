@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from k8s_rdma.sim.cluster import pod_strategy
+from k8s_rdma.sim.cluster import custom_strategy, pod_strategy
 from k8s_rdma.sim.cluster.disruption import check_eviction, spend_budget
 from k8s_rdma.sim.cluster.field_order import in_field_order
 from k8s_rdma.sim.cluster.objects import (
@@ -100,6 +100,8 @@ class Registry:
         obj = {**given, "metadata": meta}
         if resource == PODS:
             obj = pod_strategy.new_pod(obj)
+        elif resource.custom:
+            obj = custom_strategy.new_object(obj, has_status=resource.has_status)
         return self._write(target, obj)
 
     def update(self, target: Target, given: JsonObject) -> JsonObject:
@@ -213,6 +215,8 @@ class Registry:
             raise modified(resource, target.name)
         kept = {name: metadata(old)[name] for name in _OWNED_BY_SERVER if name in metadata(old)}
         new = {**given, "metadata": {**asked, **kept}}
+        if resource.custom:
+            return self._write(target, custom_strategy.updated(target, old, new))
         if target.subresource == "status":
             new = {**old, "metadata": new["metadata"], "status": given.get("status") or {}}
         elif resource.has_status:

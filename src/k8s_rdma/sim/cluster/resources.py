@@ -13,6 +13,7 @@ class ResourceType:
 
     has_status: `status` is written through the `/status` subresource only.
     unconditional_update: a PUT without `resourceVersion` is taken (`AllowUnconditionalUpdate`).
+    custom: of a CustomResourceDefinition.
     """
 
     group: str
@@ -22,6 +23,7 @@ class ResourceType:
     namespaced: bool
     has_status: bool = False
     unconditional_update: bool = True
+    custom: bool = False
 
     @property
     def api_version(self) -> str:
@@ -108,7 +110,14 @@ def parse_resource_type(text: str) -> ResourceType:
         raise MalformedError(msg)
     group, version, plural, kind = parts[:4]
     return ResourceType(
-        group=group, version=version, plural=plural, kind=kind, namespaced=namespaced, has_status=True
+        group=group,
+        version=version,
+        plural=plural,
+        kind=kind,
+        namespaced=namespaced,
+        has_status=True,
+        unconditional_update=False,
+        custom=True,
     )
 
 
