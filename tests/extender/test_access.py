@@ -1,0 +1,161 @@
+"""Who may ask: certificates, tokens, either of them, and probes that have neither."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import ssl
+from typing import TYPE_CHECKING
+
+import httpx2
+import pytest
+
+from extender.serving import BIND, FILTER, served
+from extender.world import cluster
+from http_server.certificates import Issuer
+from k8s_rdma.errors import MalformedError
+from k8s_rdma.extender.access import access_of
+from k8s_rdma.extender.config import ExtenderConfig
+from k8s_rdma.http_server.tls import TlsConfig
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from extender.serving import Served
+    from http_server.certificates import Certificate
+
+pytestmark = pytest.mark.anyio
+
+PROBED = ("/healthz", "/readyz")
+
+
+@pytest.fixture(scope="module")
+def issuer(tmp_path_factory: pytest.TempPathFactory) -> Issuer:
+    return Issuer(tmp_path_factory.mktemp("certificates")).make()
+
+
+@pytest.fixture(scope="module")
+def ours(issuer: Issuer) -> Certificate:
+    return issuer.issue("extender")
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> Path:
+    path = tmp_path / "tokens"
+    path.write_text("# of the proxy\nsecret-1\nsecret-2\n")
+    return path
+
+
+def tls(certificate: Certificate, client_ca: Issuer | None = None) -> TlsConfig:
+    ca = str(client_ca.own.cert) if client_ca else None
+    return TlsConfig(cert_file=str(certificate.cert), key_file=str(certificate.key), client_ca_file=ca)
+
+
+def trusting(issuer: Issuer, certificate: Certificate | None = None) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=str(issuer.own.cert))
+    if certificate:
+        context.load_cert_chain(certificate.cert, certificate.key)
+    return context
+
+
+def bearing(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+async def assert_probes_are_answered(s: Served) -> None:
+    for path in PROBED:
+        assert (await s.http.get(path)).status_code == 200
+
+
+async def test_verbs_and_figures_take_a_token_where_tokens_are_configured(tokens):
+    access = access_of(ExtenderConfig(token_file=str(tokens)))
+    async with cluster("w1") as c, served(c, access=access) as s:
+        await s.ready()
+        await c.create_pod("p")
+        for path in (FILTER, BIND):
+            refused = await s.post(path, c.args("p"))
+            assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
+            assert "a token of tokenFile" in refused.json()["Error"]
+        assert (await s.http.get("/metrics")).status_code == 401
+        assert (
+            await s.http.post(FILTER, content=c.args("p"), headers=bearing("secret-3"))
+        ).status_code == 401
+        for token in ("secret-1", "secret-2"):
+            answer = await s.http.post(FILTER, content=c.args("p"), headers=bearing(token))
+            assert answer.json()["NodeNames"] == ["w1"]
+        metrics = await s.http.get("/metrics", headers=bearing("secret-1"))
+        assert 'requests_total{verb="filter",outcome="unauthorized"} 2\n' in metrics.text
+        await assert_probes_are_answered(s)
+
+
+async def test_verbs_take_a_certificate_where_a_client_ca_is_configured_and_probes_need_none(issuer, ours):
+    access = access_of(ExtenderConfig(tls=tls(ours, issuer)))
+    async with cluster("w1") as c, served(c, access=access, verify=trusting(issuer)) as s:
+        await s.ready()
+        await c.create_pod("p")
+        refused = await s.post(FILTER, c.args("p"))
+        assert refused.status_code == 401
+        assert "a client certificate of clientCaFile" in refused.json()["Error"]
+        await assert_probes_are_answered(s)
+        known = trusting(issuer, issuer.issue("kube-scheduler"))
+        async with httpx2.AsyncClient(base_url=s.http.base_url, verify=known, trust_env=False) as scheduler:
+            assert (await scheduler.post(FILTER, content=c.args("p"))).json()["NodeNames"] == ["w1"]
+
+
+async def test_certificate_of_someone_else_is_not_served_at_all(issuer, ours, tmp_path):
+    stranger = Issuer(tmp_path, "stranger").make().issue("kube-scheduler")
+    access = access_of(ExtenderConfig(tls=tls(ours, issuer)))
+    async with cluster("w1") as c, served(c, access=access, verify=trusting(issuer)) as s:
+        await s.ready()
+        unknown = trusting(issuer, stranger)
+        async with httpx2.AsyncClient(base_url=s.http.base_url, verify=unknown, trust_env=False) as scheduler:
+            with pytest.raises(httpx2.TransportError):
+                await scheduler.get("/healthz")
+
+
+async def test_certificate_or_token_will_do_where_both_are_configured(issuer, ours, tokens):
+    access = access_of(ExtenderConfig(tls=tls(ours, issuer), token_file=str(tokens)))
+    async with cluster("w1") as c, served(c, access=access, verify=trusting(issuer)) as s:
+        await s.ready()
+        await c.create_pod("p")
+        refused = await s.post(FILTER, c.args("p"))
+        assert "a client certificate of clientCaFile or `Authorization: Bearer`" in refused.json()["Error"]
+        answer = await s.http.post(FILTER, content=c.args("p"), headers=bearing("secret-1"))
+        assert answer.status_code == 200
+        known = trusting(issuer, issuer.issue("kube-scheduler"))
+        async with httpx2.AsyncClient(base_url=s.http.base_url, verify=known, trust_env=False) as scheduler:
+            assert (await scheduler.post(FILTER, content=c.args("p"))).status_code == 200
+
+
+async def test_renewed_certificate_is_served_without_a_restart(issuer, ours, tmp_path):
+    cert, key = tmp_path / "tls.crt", tmp_path / "tls.key"
+    shutil.copy(ours.cert, cert)
+    shutil.copy(ours.key, key)
+    access = access_of(ExtenderConfig(tls=TlsConfig(cert_file=str(cert), key_file=str(key))))
+    async with cluster("w1") as c, served(c, access=access, verify=trusting(issuer)) as s:
+        await s.ready()
+        assert await subject(s.port, issuer) == "extender"
+        renewed = issuer.issue("renewed")
+        for new, path in ((renewed.key, key), (renewed.cert, cert)):
+            shutil.copy(new, tmp_path / "new")
+            (tmp_path / "new").replace(path)
+        while await subject(s.port, issuer) != "renewed":  # noqa: ASYNC110  only asking tells
+            await asyncio.sleep(0.05)
+        assert (await s.http.get("/healthz")).status_code == 200
+
+
+async def subject(port: int, issuer: Issuer) -> str:
+    """Whose certificate is shown."""
+    _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trusting(issuer))
+    [[(_, name)]] = writer.get_extra_info("peercert")["subject"]
+    writer.close()
+    return name
+
+
+@pytest.mark.parametrize("field", ["certFile", "keyFile", "clientCaFile"])
+def test_file_that_cannot_be_used_is_named_with_its_field(ours, tmp_path, field):
+    settings = {"cert_file": str(ours.cert), "key_file": str(ours.key)}
+    name = {"certFile": "cert_file", "keyFile": "key_file", "clientCaFile": "client_ca_file"}[field]
+    settings[name] = str(tmp_path / "gone")
+    with pytest.raises(MalformedError, match=rf"tls\.{field} .*gone: No such file"):
+        access_of(ExtenderConfig(tls=TlsConfig(**settings)))
