@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf, Used
 from k8s_rdma.core.options import InterfaceOptions, LinkType, PfSelector, Setting, VfDriver, VlanProto
+from k8s_rdma.core.policy import PfPolicy
 from k8s_rdma.core.programming import objection, reserved
 from k8s_rdma.core.rates import EVERY_RATE, NO_RATE, Enforce, RateAbility, RateRange
 from k8s_rdma.core.request import InterfaceRequest, Request
@@ -17,7 +18,7 @@ from k8s_rdma.core.weights import effective_mins
 from packing_oracle import NODE, pci
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from k8s_rdma.core.ids import PciAddress
 
@@ -70,6 +71,7 @@ def nodes(draw: st.DrawFn, abilities: st.SearchStrategy[RateAbility] = ABILITIES
             rates=draw(abilities),
             enforce=draw(st.sampled_from([Enforce.AUTO, Enforce.AUTO, Enforce.HARDWARE])),
             driver="one",
+            numa_node=draw(st.sampled_from([None, 0, 0, 1])),
         )
         pfs.append(pf)
         mins = draw(st.lists(st.sampled_from([1, 20, 49, 50]), max_size=2))
@@ -119,10 +121,28 @@ def takes(pf: Pf, there: Used, joining: list[InterfaceRequest]) -> bool:
     return all(gets >= rate for gets, rate in zip(got, everyone, strict=True))
 
 
-def possible(request: Request, node: Inventory, used: Mapping[PciAddress, Used]) -> bool:
-    """Whether any assignment is taken by all PFs."""
+def as_wanted(policy: PfPolicy, chosen: Sequence[Pf], beside: Sequence[Pf] = ()) -> bool:
+    """Whether interfaces may be on these PFs, one each, where others of the pod are on those beside."""
+    everywhere = [pf.pci for pf in (*chosen, *beside)]
+    match policy:
+        case PfPolicy.SAME_PF:
+            return len(set(everywhere)) == 1
+        case PfPolicy.SPREAD_PFS:
+            return all(everywhere.count(pf.pci) == 1 for pf in chosen)
+        case PfPolicy.SAME_NUMA:
+            numa = {pf.numa_node for pf in (*chosen, *beside)}
+            return len(set(everywhere)) == 1 or (len(numa) == 1 and numa != {None})
+        case _:
+            return True
+
+
+def possible(
+    request: Request, node: Inventory, used: Mapping[PciAddress, Used], beside: Sequence[Pf] = ()
+) -> bool:
+    """Whether any assignment that is as the policy says is taken by all PFs."""
     return any(
-        all(
+        as_wanted(request.policy, chosen, beside)
+        and all(
             takes(
                 pf,
                 used.get(pf.pci, NOTHING_USED),

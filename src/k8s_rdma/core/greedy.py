@@ -1,18 +1,24 @@
-"""Best fit where PFs differ in what they take, and at what cost: what finds almost every placement."""
+"""One interface after the other where PFs differ in what they take, and at what cost.
+
+What finds almost every placement, and one after a strategy's own heart.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from k8s_rdma.core.preference import Standing, preference
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from k8s_rdma.core.offers import Offer
     from k8s_rdma.core.rooms import Work
+    from k8s_rdma.core.score import Strategy
     from k8s_rdma.core.weights import Load
 
 
-class _Bin:
+class Bin:
     """An offer that fills up, and what one more interface of the present kind takes of it.
 
     cost: 0 for a kind that it does not take. after: its load with one more, None until that was asked for.
@@ -53,6 +59,11 @@ class _Bin:
         self.vfs -= 1
         self.load, self.after = self.after, None
 
+    def preference(self, strategy: Strategy) -> tuple[int, ...]:
+        """See `core.preference`; of one more of the kind."""
+        there = Standing(self.mbps, self.vfs, self.offer.pf.link_mbps or 0, self.offer.pf.capacity_vfs)
+        return preference(strategy, there, self.cost)
+
     def _has_room(self) -> bool:
         return self.cost <= self.mbps and self.vfs > 0
 
@@ -63,12 +74,35 @@ def best_fit(wanted: Iterable[tuple[int, int]], made: Sequence[Offer], work: Wor
     wanted: kinds and how many of each. Returns the index of an offer for each interface; ties as in
     `packing.best_fit`. OutOfWorkError on the way.
     """
-    bins = [_Bin(at, offer) for at, offer in enumerate(made)]
+    return _fit(wanted, made, work, _room)
+
+
+def preferred_fit(
+    wanted: Iterable[tuple[int, int]], made: Sequence[Offer], strategy: Strategy, work: Work
+) -> list[int] | None:
+    """As `best_fit`, but give each to the offer that the strategy would rather have it on."""
+
+    def order(each: Bin) -> tuple[int, ...]:
+        return *each.preference(strategy), each.at
+
+    return _fit(wanted, made, work, order, weighed=2)
+
+
+def _fit(
+    wanted: Iterable[tuple[int, int]],
+    made: Sequence[Offer],
+    work: Work,
+    order: Callable[[Bin], tuple[int, ...]],
+    weighed: int = 0,
+) -> list[int] | None:
+    """weighed: work units that it takes to put one offer in order."""
+    bins = [Bin(at, offer) for at, offer in enumerate(made)]
     chosen: list[int] = []
     for kind, number in wanted:
         takers = [each for each in bins if each.turn_to(kind)]
         for _ in range(number):
-            takers.sort(key=_room)
+            work.spend(weighed * len(takers))
+            takers.sort(key=order)
             best = next((each for each in takers if each.takes(work)), None)
             if best is None:
                 return None
@@ -77,5 +111,5 @@ def best_fit(wanted: Iterable[tuple[int, int]], made: Sequence[Offer], work: Wor
     return chosen
 
 
-def _room(each: _Bin) -> tuple[int, int, int]:
+def _room(each: Bin) -> tuple[int, int, int]:
     return each.mbps, each.vfs, each.at

@@ -132,6 +132,7 @@ class Hardware:
                     link_type=pf.link_type,
                     mtu=pf.mtu,
                     vendor=pf.vendor,
+                    numa_node=pf.numa_node,
                 )
                 for pf in self.pfs
             ),

@@ -55,6 +55,14 @@ def unmet(pf: Pf, needs: Needs) -> str:
     return _cannot(pf, needs.settings - pf.takes)
 
 
+def unmet_cause(pf: Pf, needs: Needs) -> str:
+    """As `unmet`, and without a number that is this PF's."""
+    otherwise = (needs.pf is None or selects(needs.pf, pf)) and needs.link_type in (None, pf.link_type)
+    if otherwise and needs.mtu > pf.mtu:
+        return f"its MTU is below {needs.mtu}"
+    return unmet(pf, needs)
+
+
 def selects(selector: PfSelector, pf: Pf) -> bool:
     """Whether a PF is one of these."""
     vendor, _, _ = pf.vendor.partition(":")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from k8s_rdma.core.needs import unmet
+from k8s_rdma.core.needs import unmet, unmet_cause
 from k8s_rdma.core.packing import best_fit
-from k8s_rdma.core.programming import objection
+from k8s_rdma.core.programming import objection, programmed
 from k8s_rdma.core.rates import Enforce
+from k8s_rdma.core.said import Said
 from k8s_rdma.core.weights import effective_mins
 
 if TYPE_CHECKING:
@@ -24,7 +25,15 @@ _MOST = 3
 """Clauses; one interface that nothing takes is enough to refuse a request, and the line is for a terminal."""
 
 
-def objections(wanted: Sequence[Kind], made: Sequence[Offer]) -> tuple[str, ...]:
+class _Clause(NamedTuple):
+    """What some PFs, by their names, have against it; the cause without numbers of theirs."""
+
+    names: list[str]
+    why: str
+    cause: str
+
+
+def objections(wanted: Sequence[Kind], made: Sequence[Offer]) -> list[Said]:
     """The clauses, none when nothing but what is free matters.
 
     wanted: the largest reservation first. made: what is offered to its distinct interfaces, in that order.
@@ -36,25 +45,40 @@ def objections(wanted: Sequence[Kind], made: Sequence[Offer]) -> tuple[str, ...]
         *_rounded(kinds, made),
         *_weighed(wanted, kinds, made),
     ]
+    if not found:
+        return []
     more = [f"{len(found) - _MOST} more such limits"] if len(found) > _MOST else []
-    return (*found[:_MOST], *more)
+    clauses = found[:_MOST]
+    return [
+        Said(
+            "; ".join([*(f"{', '.join(each.names)}: {each.why}" for each in clauses), *more]),
+            "; ".join([*(f"{_number(each.names)}: {each.why}" for each in clauses), *more]),
+            "; ".join(sorted({each.cause for each in found})[:_MOST]),
+        )
+    ]
 
 
-def _unmet(kinds: Sequence[Kind], made: Sequence[Offer]) -> Iterator[str]:
+def _number(pfs: Sequence[str]) -> str:
+    return f"{len(pfs)} PF{'s' if len(pfs) > 1 else ''}"
+
+
+def _unmet(kinds: Sequence[Kind], made: Sequence[Offer]) -> Iterator[_Clause]:
     """PFs that are not what is needed: one clause for those that say the same, what fewest take first."""
     takers = [sum([offer.costs[at] is not None for offer in made]) for at in range(len(kinds))]
     needs_of = (kinds[at].needs for at in sorted(range(len(kinds)), key=takers.__getitem__))
-    said: dict[str, list[str]] = {}
+    said: dict[str, _Clause] = {}
     for needs in islice(dict.fromkeys(needs_of), _LOOKED_AT):
         for offer in made:
             why = unmet(offer.pf, needs)
-            if why and offer.pf.name not in said.setdefault(why, []):
-                said[why].append(offer.pf.name)
-    for why, names in said.items():
-        yield f"{', '.join(names)}: {why}"
+            if not why:
+                continue
+            names = said.setdefault(why, _Clause([], why, f"a PF: {unmet_cause(offer.pf, needs)}")).names
+            if offer.pf.name not in names:
+                names.append(offer.pf.name)
+    yield from said.values()
 
 
-def _refused(kinds: Sequence[Kind], made: Sequence[Offer]) -> Iterator[str]:
+def _refused(kinds: Sequence[Kind], made: Sequence[Offer]) -> Iterator[_Clause]:
     """Rates that cannot be programmed but must be: one clause for the PFs that say the same.
 
     PFs that share their costs object are alike in all that matters (`offers`).
@@ -62,18 +86,21 @@ def _refused(kinds: Sequence[Kind], made: Sequence[Offer]) -> Iterator[str]:
     alike: dict[tuple[int, str], list[Pf]] = {}
     for offer in made:
         alike.setdefault((id(offer.costs), offer.pf.driver), []).append(offer.pf)
-    said: dict[tuple[str, str], list[str]] = {}
+    said: dict[tuple[str, str], _Clause] = {}
     for kind in kinds:
         for pf, *others in alike.values():
             why = objection(pf, kind)
             if why:
                 by = "there" if pf.enforce is Enforce.HARDWARE else "by the pod"
-                said.setdefault((why, by), []).extend(each.name for each in (pf, *others))
-    for (why, by), names in said.items():
-        yield f"{', '.join(names)}: {why}, and enforcement by hardware is demanded {by}"
+                which = "maximum" if programmed(pf, kind).min_held else "minimum"
+                cause = f"{pf.driver or 'its driver'} does not take {which} rates as they are wanted"
+                demanded = f"and enforcement by hardware is demanded {by}"
+                clause = _Clause([], f"{why}, {demanded}", f"{cause}, {demanded}")
+                said.setdefault((why, by), clause).names.extend(each.name for each in (pf, *others))
+    yield from said.values()
 
 
-def _rounded(kinds: Sequence[Kind], made: Sequence[Offer]) -> Iterator[str]:
+def _rounded(kinds: Sequence[Kind], made: Sequence[Offer]) -> Iterator[_Clause]:
     """Reservations that cost more than they say."""
     said: dict[tuple[int, int, str], list[str]] = {}
     for offer in made:
@@ -82,10 +109,11 @@ def _rounded(kinds: Sequence[Kind], made: Sequence[Offer]) -> Iterator[str]:
                 key = kind.min_tx_rate_mbps, cost, offer.pf.driver
                 said.setdefault(key, []).append(offer.pf.name)
     for (rate, cost, driver), names in said.items():
-        yield f"{', '.join(names)}: {driver} rounds a reservation of {rate} up to {cost} Mb/s"
+        why = f"{driver} rounds a reservation of {rate} up to {cost} Mb/s"
+        yield _Clause(names, why, f"{driver} rounds reservations up")
 
 
-def _weighed(wanted: Sequence[Kind], kinds: Sequence[Kind], made: Sequence[Offer]) -> Iterator[str]:
+def _weighed(wanted: Sequence[Kind], kinds: Sequence[Kind], made: Sequence[Offer]) -> Iterator[_Clause]:
     """Where the reservations would add up, but some VF would get less than its own."""
     costs = {
         kind: min((offer.costs[at] or 0 for offer in made if offer.costs[at] is not None), default=0)
@@ -103,7 +131,9 @@ def _weighed(wanted: Sequence[Kind], kinds: Sequence[Kind], made: Sequence[Offer
             zip((g - m for g, m in zip(got, mins, strict=True)), mins, strict=True), default=(0, 0)
         )
         if joining and short < 0:
-            yield (
-                f"{offer.pf.name}: minimum rates of {offer.pf.driver} are weights of 1 to "
-                f"{round_robin.most}, by which one VF would get {rate + short} of its {rate} Mb/s"
+            weights = f"minimum rates of {offer.pf.driver} are weights of 1 to {round_robin.most}, by which"
+            yield _Clause(
+                [offer.pf.name],
+                f"{weights} one VF would get {rate + short} of its {rate} Mb/s",
+                f"{weights} a VF would get less than is reserved for it",
             )

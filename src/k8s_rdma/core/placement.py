@@ -5,27 +5,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.arrangement import arrange
-from k8s_rdma.core.assignment import assign
+from k8s_rdma.core.choosing import Task, choose
 from k8s_rdma.core.ids import NodeName, PciAddress
 from k8s_rdma.core.inventory import NOTHING_USED, Used
-from k8s_rdma.core.needs import Kind, kind_of, meets
-from k8s_rdma.core.objections import objections
-from k8s_rdma.core.offers import common_costs, offers, room_of
+from k8s_rdma.core.needs import meets
 from k8s_rdma.core.options import NO_NEEDS, NO_OPTIONS, InterfaceOptions, Needs
+from k8s_rdma.core.policy import PfPolicy, keeps
 from k8s_rdma.core.programming import objection, reserved
 from k8s_rdma.core.rates import Enforce
-from k8s_rdma.core.refusal import Free, explain
+from k8s_rdma.core.rejecting import why_not
 from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.core.rooms import Verdict, Work
+from k8s_rdma.core.score import Strategy
 from k8s_rdma.core.weights import RoundRobin
 from k8s_rdma.errors import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from k8s_rdma.core.inventory import Inventory, Pf
-    from k8s_rdma.core.offers import Offer
 
 DEFAULT_BUDGET = 11_000
 """Work units for one decision: 7 ms on a 2.6 GHz EPYC. See `core.rooms.Work` and bench/test_place.py."""
@@ -53,10 +51,11 @@ class PlacedInterface:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """A possible assignment on a node; `interfaces` in the request's order."""
+    """A possible assignment on a node; `interfaces` in the request's order, under its `policy`."""
 
     node: NodeName
     interfaces: tuple[PlacedInterface, ...]
+    policy: PfPolicy = PfPolicy.ANY
 
     def usage(self, inventory: Inventory) -> dict[PciAddress, Used]:
         """What this placement takes of each PF."""
@@ -64,7 +63,7 @@ class Placement:
 
     def request(self) -> Request:
         """The request that it serves: its rates, without the PFs."""
-        return Request(tuple(placed.wanted() for placed in self.interfaces))
+        return Request(tuple(placed.wanted() for placed in self.interfaces), self.policy)
 
 
 def usage_of(interfaces: Iterable[PlacedInterface], inventory: Inventory) -> dict[PciAddress, Used]:
@@ -85,9 +84,16 @@ def usage(pf: Pf | None, min_tx_rate_mbps: int) -> Used:
 
 
 def fits(
-    interfaces: Sequence[PlacedInterface], inventory: Inventory, used: Mapping[PciAddress, Used]
+    interfaces: Sequence[PlacedInterface],
+    inventory: Inventory,
+    used: Mapping[PciAddress, Used],
+    policy: PfPolicy = PfPolicy.ANY,
+    beside: Collection[PciAddress] = (),
 ) -> bool:
-    """Whether a given placement fits beside what is used, and its PFs take it."""
+    """Whether a given placement fits beside what is used, and its PFs take it.
+
+    beside: as in `place`.
+    """
     for interface in interfaces:
         pf, wanted = inventory.pf(interface.pf), interface.wanted()
         if pf is None or not meets(pf, wanted.needs) or objection(pf, wanted):
@@ -100,7 +106,8 @@ def fits(
         round_robin = RoundRobin.of(pf, after)
         if round_robin is not None and not round_robin.load().keeps:
             return False
-    return True
+    chosen = [interface.pf for interface in interfaces]
+    return policy is PfPolicy.ANY or keeps(policy, chosen, inventory.pfs, beside)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,26 +119,32 @@ class Rejection:
         request wants),
         `INSUFFICIENT` (would fit if enough of what is used were free) or `UNDECIDED` (the search
         ended at its work budget; nothing is claimed about the request).
-    message: one line with the node's numbers, without the node's name.
+    message: one line with the node's numbers and the names of its PFs, without its own name.
+    numbers: the same without the names; nodes of equal numbers say the same. cause: without the numbers, too.
     """
 
     node: NodeName
     reason: Reason
     message: str
+    numbers: str = ""
+    cause: str = ""
 
 
-def place(
+def place(  # noqa: PLR0913 - all that a placement depends on
     request: Request,
     inventory: Inventory,
     used: Mapping[PciAddress, Used],
     *,
+    strategy: Strategy = Strategy.BINPACK,
+    beside: Collection[PciAddress] = (),
     budget: int = DEFAULT_BUDGET,
 ) -> Placement | Rejection:
     """Find a PF for every interface: a free VF each, and unreserved bandwidth for the reservations together.
 
     A PF takes only what it meets the needs of (`core.needs`), and what its driver can program where that is
     demanded (`core.programming`); a reservation costs what is programmed for it, and where minimum rates are
-    weights every VF in use must still get its reservation (`core.weights`).
+    weights every VF in use must still get its reservation (`core.weights`). Together they are as the
+    request's policy says (`core.policy`).
 
     Pure and total: equal arguments give equal answers, ties go by PCI address. A `Placement` if and only
     if one exists, unless finding out takes more than `budget` work units: then `UNDECIDED`.
@@ -140,13 +153,24 @@ def place(
 
     used: more than a PF has counts as all of it; PFs that the inventory lacks do not matter. ValueError when
         it lacks the `mins` of a PF whose rates are weights.
+    strategy: which of the PFs that will do; whether there is a placement does not depend on it.
+    beside: the PFs that other interfaces of the pod are on already, where this is a part of what it asks for.
     """
     order = _largest_first(request)
-    wanted = [request.interfaces[at] for at in order]
+    task = Task(
+        wanted=[request.interfaces[at] for at in order],
+        inventory=inventory,
+        policy=request.policy,
+        beside=beside,
+        strategy=strategy,
+    )
     work = Work(budget)
-    chosen = _choose(wanted, inventory, used, work)
+    chosen = choose(task, used, work)
     if isinstance(chosen, Verdict):
-        return _reject(wanted, inventory, used, chosen, work)
+        reason, said = why_not(task, used, chosen, work)
+        return Rejection(
+            node=inventory.node, reason=reason, message=said.full, numbers=said.numbers, cause=said.cause
+        )
     placed: list[PlacedInterface | None] = [None] * len(order)
     for at, pf in zip(order, chosen, strict=True):
         interface = request.interfaces[at]
@@ -157,7 +181,8 @@ def place(
             enforce=interface.enforce,
             options=interface.options,
         )
-    return Placement(node=inventory.node, interfaces=tuple(interface for interface in placed if interface))
+    interfaces = tuple(interface for interface in placed if interface)
+    return Placement(node=inventory.node, interfaces=interfaces, policy=request.policy)
 
 
 def _largest_first(request: Request) -> list[int]:
@@ -173,73 +198,3 @@ def _largest_first(request: Request) -> list[int]:
         for wanted in request.interfaces
     ]
     return sorted(range(len(keys)), key=keys.__getitem__)
-
-
-def _needy(wanted: Iterable[InterfaceRequest]) -> bool:
-    return any(each.needs is not NO_NEEDS for each in wanted)
-
-
-def _differ_in_room_alone(wanted: Sequence[InterfaceRequest], inventory: Inventory) -> bool:
-    """Whether the PFs do, for these."""
-    return inventory.takes_every_rate and not _needy(wanted)
-
-
-def _choose(
-    wanted: Sequence[InterfaceRequest], inventory: Inventory, used: Mapping[PciAddress, Used], work: Work
-) -> list[int] | Verdict:
-    """A PF's index for each interface, the largest reservation first."""
-    if _differ_in_room_alone(wanted, inventory):
-        rooms = [room_of(pf, used.get(pf.pci, NOTHING_USED)) for pf in inventory.pfs]
-        return arrange([interface.min_tx_rate_mbps for interface in wanted], rooms, work)
-    index: dict[Kind, int] = {}
-    kinds = [index.setdefault(kind_of(each), len(index)) for each in wanted]
-    made = offers(list(index), inventory, used)
-    costs = common_costs(made, list(index))
-    if costs is None:
-        return assign(kinds, made, work)
-    return arrange([costs[kind] for kind in kinds], [offer.room for offer in made], work)
-
-
-def _reject(
-    wanted: Sequence[InterfaceRequest],
-    inventory: Inventory,
-    used: Mapping[PciAddress, Used],
-    verdict: Verdict,
-    work: Work,
-) -> Rejection:
-    """Find the reason, and put the numbers into words."""
-    reason = Reason.UNDECIDED
-    if not inventory.pfs:
-        reason = Reason.NO_RDMA
-    elif verdict is Verdict.IMPOSSIBLE:
-        reason = _impossible(wanted, inventory, work)
-    if reason in (Reason.EXCEEDS_CAPACITY, Reason.DRIVER_REFUSES):
-        used = {}
-    free = [Free(pf, room_of(pf, used.get(pf.pci, NOTHING_USED))) for pf in inventory.pfs]
-    why: Sequence[str] = ()
-    if not _differ_in_room_alone(wanted, inventory):
-        kinds = [kind_of(each) for each in wanted]
-        made = offers(list(dict.fromkeys(kinds)), inventory, used)
-        why = objections(kinds, made)
-        if reason is not Reason.EXCEEDS_CAPACITY:  # that holds whatever the drivers say
-            free = _free_for(wanted, made, free)
-    return Rejection(node=inventory.node, reason=reason, message=explain(wanted, free, reason, why))
-
-
-def _free_for(wanted: Sequence[InterfaceRequest], made: Sequence[Offer], free: Sequence[Free]) -> list[Free]:
-    """What is free for these: where they need something, all of the PFs that take any of them."""
-    if not _needy(wanted):
-        return [Free(offer.pf, offer.room) for offer in made]
-    return [each for each, offer in zip(free, made, strict=True) if offer.takes_any]
-
-
-def _impossible(wanted: Sequence[InterfaceRequest], inventory: Inventory, work: Work) -> Reason:
-    """What it would take to make it possible."""
-    if _choose(wanted, inventory, {}, work) is not Verdict.IMPOSSIBLE:
-        return Reason.INSUFFICIENT
-    if not _differ_in_room_alone(wanted, inventory):
-        rates = [interface.min_tx_rate_mbps for interface in wanted]
-        empty = [room_of(pf, NOTHING_USED) for pf in inventory.pfs]
-        if arrange(rates, empty, work) is not Verdict.IMPOSSIBLE:
-            return Reason.DRIVER_REFUSES
-    return Reason.EXCEEDS_CAPACITY

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from k8s_rdma.core.options import NO_NEEDS, NO_OPTIONS, InterfaceOptions, Needs, needs_of
+from k8s_rdma.core.policy import PfPolicy
 from k8s_rdma.core.rates import MAX_RATE_MBPS, Enforce
 
 MAX_INTERFACES = 1024
@@ -48,9 +49,22 @@ class InterfaceRequest:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """The interfaces of a pod, in the order of its annotation; none means that it needs none."""
+    """The interfaces of a pod, in the order of its annotation; none means that it needs none.
+
+    policy: how they are to be spread over PFs; of no interfaces, there is none.
+    """
 
     interfaces: tuple[InterfaceRequest, ...] = ()
+    policy: PfPolicy = PfPolicy.ANY
+
+    def __post_init__(self) -> None:
+        """Have one way to ask for nothing."""
+        if not self.interfaces:
+            object.__setattr__(self, "policy", PfPolicy.ANY)
+
+    def __hash__(self) -> int:
+        """Of the interfaces: few requests differ in the policy alone, and an enumeration's hash is slow."""
+        return hash(self.interfaces)
 
     def __bool__(self) -> bool:
         """Whether the pod needs any interface."""

@@ -42,12 +42,23 @@ def used_on_node(  # noqa: PLR0913 - all that anyone says of the node
     inventory: the PFs, which say what a reservation takes of them.
     excluding: pods whose claims do not count.
     """
+    claims = claims_on_node(reported=reported, promised=promised, entries=entries)
+    for uid in excluding:
+        claims.pop(uid, None)
+    return total(foreign, *(usage_of(interfaces, inventory) for interfaces in claims.values()))
+
+
+def claims_on_node(
+    *,
+    reported: Mapping[PodUid, tuple[PlacedInterface, ...]],
+    promised: Mapping[PodUid, tuple[PlacedInterface, ...]],
+    entries: Mapping[PodUid, Collection[int]] = MappingProxyType({}),
+) -> dict[PodUid, tuple[PlacedInterface, ...]]:
+    """What each pod takes by that rule; arguments as there."""
     claims = dict(reported)
     for uid, interfaces in promised.items():
         if uid not in reported:
             claims[uid] = interfaces
         elif uid in entries:
             claims[uid] += tuple(each for at, each in enumerate(interfaces) if at not in entries[uid])
-    for uid in excluding:
-        claims.pop(uid, None)
-    return total(foreign, *(usage_of(interfaces, inventory) for interfaces in claims.values()))
+    return claims

@@ -1,0 +1,177 @@
+"""A PF for each interface of a request, as policy and strategy have it; exact within a budget of work."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import groupby
+from typing import TYPE_CHECKING, NamedTuple
+
+from k8s_rdma.core.arrangement import arrange
+from k8s_rdma.core.assignment import assign
+from k8s_rdma.core.greedy import preferred_fit
+from k8s_rdma.core.inventory import NOTHING_USED, Inventory
+from k8s_rdma.core.matching import TooFew, match
+from k8s_rdma.core.needs import Kind, kind_of
+from k8s_rdma.core.offers import common_costs, offers, room_of
+from k8s_rdma.core.options import NO_NEEDS
+from k8s_rdma.core.policy import PfPolicy, groups
+from k8s_rdma.core.preference import Standing, preference
+from k8s_rdma.core.rates import EVERY_RATE, Enforce
+from k8s_rdma.core.request import InterfaceRequest
+from k8s_rdma.core.rooms import OutOfWorkError, Verdict
+from k8s_rdma.core.score import Strategy
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from k8s_rdma.core.ids import PciAddress
+    from k8s_rdma.core.inventory import Pf, Used
+    from k8s_rdma.core.offers import Offer
+    from k8s_rdma.core.rooms import Room, Work
+
+    Usage = Mapping[PciAddress, Used]
+
+_GREEDY_PERCENT = 30
+"""Of the work, at most, for a strategy's own way; what comes after it is exact."""
+
+
+class Offered(NamedTuple):
+    """The kind of each interface, as an index; the distinct kinds; and what each PF offers to these."""
+
+    of: list[int]
+    kinds: list[Kind]
+    made: list[Offer]
+
+
+class Task(NamedTuple):
+    """What is to be placed, and where.
+
+    wanted: the largest reservation first. beside: where other interfaces of the pod are already.
+    """
+
+    wanted: Sequence[InterfaceRequest]
+    inventory: Inventory
+    policy: PfPolicy = PfPolicy.ANY
+    beside: Collection[PciAddress] = ()
+    strategy: Strategy = Strategy.BINPACK
+
+    @property
+    def rates(self) -> list[int]:
+        """What each reserves, Mb/s."""
+        return [interface.min_tx_rate_mbps for interface in self.wanted]
+
+    @property
+    def needy(self) -> bool:
+        """Whether an interface needs something of a PF."""
+        return any(each.needs is not NO_NEEDS for each in self.wanted)
+
+    @property
+    def rooms_alone(self) -> bool:
+        """Whether PFs differ for these in nothing but what is free of them."""
+        return self.inventory.takes_every_rate and not self.needy
+
+    def groups(self) -> list[tuple[Pf, ...]]:
+        """The sets of PFs of which one has to take all."""
+        return groups(self.policy, self.inventory.pfs, self.beside)
+
+    def among(self, pfs: tuple[Pf, ...]) -> Task:
+        """The same where a node had these PFs alone, which are as the policy has it."""
+        inventory = Inventory(node=self.inventory.node, pfs=pfs)
+        return self._replace(inventory=inventory, policy=PfPolicy.ANY)
+
+    def plain(self) -> Task:
+        """The same if drivers could do everything, and nothing but rates was asked for."""
+        wanted = [InterfaceRequest(min_tx_rate_mbps=each.min_tx_rate_mbps) for each in self.wanted]
+        pfs = tuple(replace(pf, rates=EVERY_RATE, enforce=Enforce.AUTO) for pf in self.inventory.pfs)
+        return self._replace(wanted=wanted, inventory=Inventory(node=self.inventory.node, pfs=pfs))
+
+    def offered(self, used: Usage) -> Offered:
+        """What the PFs offer to the interfaces."""
+        index: dict[Kind, int] = {}
+        of = [index.setdefault(kind_of(each), len(index)) for each in self.wanted]
+        kinds = list(index)
+        return Offered(of, kinds, offers(kinds, self.inventory, used))
+
+
+def choose(task: Task, used: Usage, work: Work) -> list[int] | Verdict:
+    """The index of a PF for each interface."""
+    if task.policy is PfPolicy.ANY:
+        return _anywhere(task, used, work)
+    if task.policy is PfPolicy.SPREAD_PFS:
+        return _apart(task, used, work)
+    return _together(task, used, work)
+
+
+def _anywhere(task: Task, used: Usage, work: Work) -> list[int] | Verdict:
+    if task.strategy is Strategy.BINPACK and task.rooms_alone:
+        return arrange(task.rates, rooms(task.inventory, used), work)
+    of, kinds, made = offered = task.offered(used)
+    if task.strategy is not Strategy.BINPACK and (chosen := _preferred(offered, task.strategy, work)):
+        return chosen
+    costs = common_costs(made, kinds)
+    if costs is None:
+        return assign(of, made, work)
+    return arrange([costs[kind] for kind in of], [offer.room for offer in made], work)
+
+
+def _preferred(offered: Offered, strategy: Strategy, work: Work) -> list[int] | None:
+    """By the strategy's own way; None where that leads nowhere."""
+    runs = [(kind, len(list(run))) for kind, run in groupby(offered.of)]
+    try:
+        with work.share(_GREEDY_PERCENT) as some:
+            return preferred_fit(runs, offered.made, strategy, some)
+    except OutOfWorkError:
+        return None
+
+
+def rooms(inventory: Inventory, used: Usage) -> list[Room]:
+    """What is free of each PF."""
+    return [room_of(pf, used.get(pf.pci, NOTHING_USED)) for pf in inventory.pfs]
+
+
+def _together(task: Task, used: Usage, work: Work) -> list[int] | Verdict:
+    """All on one of the groups: on the first that takes them, the one that the strategy prefers first.
+
+    Each may take its part of the work that is left, so that a hard one does not keep from trying the next.
+    """
+    found = Verdict.IMPOSSIBLE
+    ordered = _ordered(task, used)
+    for tried, group in enumerate(ordered):
+        with work.share(100 // (len(ordered) - tried)) as some:
+            chosen = _anywhere(task.among(group), used, some)
+        if not isinstance(chosen, Verdict):
+            positions = {pf.pci: at for at, pf in enumerate(task.inventory.pfs)}
+            return [positions[group[at].pci] for at in chosen]
+        if chosen is Verdict.UNDECIDED:
+            found = chosen
+    return found
+
+
+def _ordered(task: Task, used: Usage) -> list[tuple[Pf, ...]]:
+    """The groups, each in the order of its PFs' addresses."""
+    mbps = sum(task.rates)
+
+    def key(group: Iterable[Pf]) -> tuple[int, ...]:
+        standings = [Standing.of(pf, room_of(pf, used.get(pf.pci, NOTHING_USED))) for pf in group]
+        return preference(task.strategy, Standing.together(standings), mbps, len(task.wanted))
+
+    return sorted(task.groups(), key=key)
+
+
+def _apart(task: Task, used: Usage, work: Work) -> list[int] | Verdict:
+    """Each on a PF of its own."""
+    try:
+        found = matched(task, used, work)
+    except OutOfWorkError:
+        return Verdict.UNDECIDED
+    if isinstance(found, TooFew):
+        return Verdict.IMPOSSIBLE
+    positions = [at for at, pf in enumerate(task.inventory.pfs) if pf.pci not in task.beside]
+    return [positions[at] for at in found]
+
+
+def matched(task: Task, used: Usage, work: Work) -> list[int] | TooFew:
+    """Each on one of its own, of the PFs that are left beside; or what there are too few of them for."""
+    [free] = task.groups()
+    of, _, made = task.among(free).offered(used)
+    return match(of, made, task.strategy, work)

@@ -1,0 +1,84 @@
+"""Why the policy keeps a request from fitting that would fit without it, with the node's numbers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from k8s_rdma.core.choosing import matched
+from k8s_rdma.core.matching import TooFew
+from k8s_rdma.core.policy import PfPolicy
+from k8s_rdma.core.refusal import Scene, count, needed
+from k8s_rdma.core.rooms import OutOfWorkError
+from k8s_rdma.core.said import Said
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from k8s_rdma.core.choosing import Task, Usage
+    from k8s_rdma.core.inventory import Pf
+    from k8s_rdma.core.refusal import Free
+    from k8s_rdma.core.rooms import Work
+
+_TOGETHER = {PfPolicy.SAME_PF: "PF", PfPolicy.SAME_NUMA: "NUMA node"}
+
+
+def explain_policy(task: Task, used: Usage, free: Sequence[Free], work: Work, *, empty: bool) -> Said:
+    """The sentence for a task that fits nowhere, but would without its policy.
+
+    free: of the node as it is used, or of the empty node.
+    """
+    if task.policy is PfPolicy.SPREAD_PFS:
+        said = _apart(task, used, work, empty=empty)
+    else:
+        said = _together(task, free, empty=empty)
+    return Said(*(f"policy {task.policy}: {text}" for text in said))
+
+
+def _apart(task: Task, used: Usage, work: Work, *, empty: bool) -> Said:
+    """The interfaces that too few PFs take, and how many these are."""
+    [pfs] = task.groups()
+    number, takers = len(task.wanted), len(pfs)
+    interfaces = task.wanted
+    try:
+        short = matched(task, used, work) if number <= len(pfs) else None
+    except OutOfWorkError:
+        short = None
+    other = "other " if task.beside else ""
+    there = f"the node has {count(len(pfs), f'{other}PF')}"
+    if isinstance(short, TooFew):
+        interfaces = [task.wanted[at] for at in sorted(short.interfaces)]
+        number, takers = len(interfaces), len(short.offers)
+        reserving = any(each.min_tx_rate_mbps for each in interfaces)
+        what = f"{'a VF' if empty else 'a free VF'}{' and enough bandwidth' if reserving else ''}"
+        have = "has" if takers == 1 else "have"
+        there = f"{takers} of {len(pfs)} {other}PFs {have} {what}{' when empty' if empty else ''}"
+    verb = "needs" if number == 1 else "need"
+    even = " even when empty" if empty else ""
+    return Said.nameless(
+        f"{needed(interfaces)} {verb} {count(number, 'PF')}; {there}",
+        f"needs {needed(task.wanted)}; too few PFs have room for one{even}",
+    )
+
+
+def _together(task: Task, free: Sequence[Free], *, empty: bool) -> Said:
+    """What the best of the groups lacks."""
+    what = _TOGETHER[task.policy]
+    needs = f"needs {needed(task.wanted)}"
+    even = " even when empty" if empty else ""
+    cause = f"{needs}; no {what} has room for all{even}"
+    found = task.groups()
+    if not found:
+        return Said.nameless(f"{needs}; none has the pod's other interfaces", cause)
+    best = max((_scene(task, group, free, empty=empty) for group in found), key=_roominess)
+    which = f"best of {count(len(found), what)}" if len(found) > 1 else f"the one {what}"
+    return Said.nameless(f"{best.impossible().numbers} ({which})", cause)
+
+
+def _scene(task: Task, group: Sequence[Pf], free: Sequence[Free], *, empty: bool) -> Scene:
+    pcis = {pf.pci for pf in group}
+    return Scene(task.wanted, [each for each in free if each.pf.pci in pcis], empty=empty)
+
+
+def _roominess(scene: Scene) -> tuple[bool, bool, int, int]:
+    enough_vfs, enough_mbps = scene.vfs >= scene.number, scene.mbps >= scene.demand.total
+    return enough_vfs and enough_mbps, enough_vfs, scene.mbps, scene.vfs

@@ -1,0 +1,75 @@
+"""Why there is no placement: the reason, and the words for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from k8s_rdma.core.arrangement import arrange
+from k8s_rdma.core.choosing import choose, rooms
+from k8s_rdma.core.objections import objections
+from k8s_rdma.core.policy import PfPolicy
+from k8s_rdma.core.policy_refusal import explain_policy
+from k8s_rdma.core.refusal import Free, explain, is_empty
+from k8s_rdma.core.rooms import Verdict
+from k8s_rdma.core.said import Said
+from k8s_rdma.errors import Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from k8s_rdma.core.choosing import Offered, Task, Usage
+    from k8s_rdma.core.rooms import Work
+
+
+def why_not(task: Task, used: Usage, verdict: Verdict, work: Work) -> tuple[Reason, Said]:
+    """The reason, as `core.placement.Rejection` has it, and the sentence.
+
+    What is refused only because of the policy is refused with that reason: its sentence tells of the policy.
+    """
+    reason = _reason(task, verdict, work)
+    if is_empty(reason):
+        used = {}
+    free = list(map(Free, task.inventory.pfs, rooms(task.inventory, used)))
+    against: Sequence[Said] = ()
+    if not task.rooms_alone:
+        offered = task.offered(used)
+        against = objections([offered.kinds[at] for at in offered.of], offered.made)
+        if reason is not Reason.EXCEEDS_CAPACITY:  # that holds whatever the drivers say
+            free = _free_for(task, offered, free)
+    if reason is not Reason.UNDECIDED and _by_policy(task, used, work):
+        said = explain_policy(task, used, free, work, empty=is_empty(reason))
+        return reason, Said.joined([said, *against])
+    return reason, explain(task.wanted, free, reason, against)
+
+
+def _reason(task: Task, verdict: Verdict, work: Work) -> Reason:
+    if not task.inventory.pfs:
+        return Reason.NO_RDMA
+    if verdict is not Verdict.IMPOSSIBLE:
+        return Reason.UNDECIDED
+    if choose(task, {}, work) is not Verdict.IMPOSSIBLE:
+        return Reason.INSUFFICIENT
+    if not task.rooms_alone and _plain(task, work) is not Verdict.IMPOSSIBLE:
+        return Reason.DRIVER_REFUSES
+    return Reason.EXCEEDS_CAPACITY
+
+
+def _plain(task: Task, work: Work) -> list[int] | Verdict:
+    """On the empty node, if drivers could do everything, and nothing but rates was asked for."""
+    if task.policy is PfPolicy.ANY:
+        return arrange(task.rates, rooms(task.inventory, {}), work)
+    return choose(task.plain(), {}, work)
+
+
+def _by_policy(task: Task, used: Usage, work: Work) -> bool:
+    """Whether it would fit but for the policy."""
+    if task.policy is PfPolicy.ANY or not task.inventory.pfs:
+        return False
+    return choose(task._replace(policy=PfPolicy.ANY), used, work) is not Verdict.IMPOSSIBLE
+
+
+def _free_for(task: Task, offered: Offered, free: Sequence[Free]) -> list[Free]:
+    """What is free for these: where they need something, all of the PFs that take any of them."""
+    if not task.needy:
+        return [Free(offer.pf, offer.room) for offer in offered.made]
+    return [each for each, offer in zip(free, offered.made, strict=True) if offer.takes_any]

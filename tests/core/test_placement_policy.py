@@ -1,0 +1,300 @@
+"""`place` under a policy, against every assignment there is, and the sentences of its refusals."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf, Used
+from k8s_rdma.core.options import InterfaceOptions, PfSelector
+from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection, fits, place
+from k8s_rdma.core.policy import PfPolicy
+from k8s_rdma.core.rates import EVERY_RATE, Enforce, RateAbility, RateRange
+from k8s_rdma.core.request import InterfaceRequest, Request
+from k8s_rdma.core.score import Strategy
+from k8s_rdma.errors import Reason
+from packing_oracle import NODE, pci
+from placement_oracle import ABILITIES, COARSE, REQUESTS, as_wanted, needy, nodes, possible, takes
+
+if TYPE_CHECKING:
+    from placement_oracle import Situation
+
+POLICIES = st.sampled_from([PfPolicy.SAME_PF, PfPolicy.SPREAD_PFS, PfPolicy.SAME_NUMA])
+STRATEGIES = st.sampled_from(Strategy)
+TASKS = needy() | st.tuples(REQUESTS, st.sampled_from([ABILITIES, st.just(EVERY_RATE)]).flatmap(nodes))
+
+
+def under(policy: PfPolicy, request: Request) -> Request:
+    return replace(request, policy=policy)
+
+
+def plain(request: Request, node: Inventory) -> tuple[Request, Inventory]:
+    """As if drivers could do everything, and nothing but rates was asked for."""
+    wanted = tuple(InterfaceRequest(min_tx_rate_mbps=each.min_tx_rate_mbps) for each in request.interfaces)
+    pfs = tuple(replace(pf, rates=EVERY_RATE, enforce=Enforce.AUTO) for pf in node.pfs)
+    return replace(request, interfaces=wanted), Inventory(node=NODE, pfs=pfs)
+
+
+@given(TASKS, POLICIES, STRATEGIES)
+def test_place_agrees_with_trying_every_assignment(
+    task: tuple[Request, Situation], policy: PfPolicy, strategy: Strategy
+) -> None:
+    request, (node, used) = under(policy, task[0]), task[1]
+    found = place(request, node, used, strategy=strategy)
+    if isinstance(found, Placement):
+        assert found.request() == request
+        chosen = [node.pf(placed.pf) for placed in found.interfaces]
+        assert as_wanted(policy, [pf for pf in chosen if pf])
+        for pf in node.pfs:
+            on_it = [placed.wanted() for placed in found.interfaces if placed.pf == pf.pci]
+            assert takes(pf, used.get(pf.pci, NOTHING_USED), on_it)
+        assert fits(found.interfaces, node, used, policy)
+        return
+    assert not possible(request, node, used)
+    expected = Reason.INSUFFICIENT
+    if not possible(request, node, {}):
+        ever = possible(*plain(request, node), {})
+        expected = Reason.DRIVER_REFUSES if ever else Reason.EXCEEDS_CAPACITY
+    assert found.reason is expected
+    there = used if expected is Reason.INSUFFICIENT else {}
+    by_policy = possible(under(PfPolicy.ANY, request), node, there)
+    assert found.message.startswith(f"policy {policy}: " if by_policy else "needs ")
+    assert "\n" not in found.message + found.numbers + found.cause
+
+
+@given(TASKS, STRATEGIES)
+def test_place_finds_a_placement_whatever_the_strategy_if_there_is_one(
+    task: tuple[Request, Situation], strategy: Strategy
+) -> None:
+    request, (node, used) = task
+    found = place(request, node, used, strategy=strategy)
+    assert isinstance(found, Placement) == possible(request, node, used)
+    if isinstance(found, Placement):
+        assert found.request() == request
+        assert fits(found.interfaces, node, used)
+
+
+@given(TASKS, POLICIES, STRATEGIES, st.integers(0, 60))
+def test_place_is_never_wrong_when_its_budget_ends_early(
+    task: tuple[Request, Situation], policy: PfPolicy, strategy: Strategy, budget: int
+) -> None:
+    request, (node, used) = under(policy, task[0]), task[1]
+    whole = place(request, node, used, strategy=strategy)
+    cut_short = place(request, node, used, strategy=strategy, budget=budget)
+    if isinstance(cut_short, Placement):
+        assert fits(cut_short.interfaces, node, used, policy)
+    elif cut_short.reason is not Reason.UNDECIDED:
+        assert isinstance(whole, Rejection)
+
+
+@given(TASKS, POLICIES, st.data())
+def test_place_of_a_part_heeds_where_the_others_are(
+    task: tuple[Request, Situation], policy: PfPolicy, data: st.DataObject
+) -> None:
+    request, (node, used) = under(policy, task[0]), task[1]
+    others = data.draw(st.lists(st.sampled_from(node.pfs), max_size=2, unique=True))
+    beside = [pf.pci for pf in others]
+    found = place(request, node, used, beside=beside)
+    assert isinstance(found, Placement) == possible(request, node, used, others)
+    if isinstance(found, Placement):
+        chosen = [node.pf(placed.pf) for placed in found.interfaces]
+        assert as_wanted(policy, [pf for pf in chosen if pf], others)
+        assert fits(found.interfaces, node, used, policy, beside)
+
+
+@given(nodes(st.just(EVERY_RATE)), st.sampled_from(PfPolicy), st.data())
+def test_fits_is_what_the_policy_allows(situation: Situation, policy: PfPolicy, data: st.DataObject) -> None:
+    node = situation[0]
+    homes = data.draw(st.lists(st.sampled_from(node.pfs), min_size=1, max_size=3))
+    others = data.draw(st.lists(st.sampled_from(node.pfs), max_size=2))
+    roomy = Inventory(node=NODE, pfs=tuple(replace(pf, capacity_vfs=9) for pf in node.pfs))
+    placed = [PlacedInterface(pf=home.pci) for home in homes]
+    found = fits(placed, roomy, {}, policy, [pf.pci for pf in others])
+    assert found == as_wanted(policy, homes, others)
+
+
+def card(*pfs: tuple[int | None, int, int | None]) -> Inventory:
+    """PFs given as (Mb/s, VFs, NUMA node)."""
+    return Inventory(
+        node=NODE,
+        pfs=tuple(
+            Pf(name=f"enp{at}s0", pci=pci(at), link_mbps=mbps, capacity_vfs=vfs, numa_node=numa)
+            for at, (mbps, vfs, numa) in enumerate(pfs)
+        ),
+    )
+
+
+def asks(policy: PfPolicy, *rates: int) -> Request:
+    return Request(tuple(InterfaceRequest(min_tx_rate_mbps=rate) for rate in rates), policy)
+
+
+def homes(request: Request, node: Inventory, used: dict[int, Used], strategy: Strategy) -> list[int]:
+    found = place(request, node, {pci(at): there for at, there in used.items()}, strategy=strategy)
+    assert isinstance(found, Placement), found
+    index = {pf.pci: at for at, pf in enumerate(node.pfs)}
+    return [index[placed.pf] for placed in found.interfaces]
+
+
+FOUR = card((100, 8, 0), (100, 8, 0), (100, 8, 1), (100, 8, None))
+
+
+@pytest.mark.parametrize(
+    ("policy", "rates", "used", "strategy", "expected"),
+    [
+        (PfPolicy.SAME_PF, [30, 30], {1: Used(1, 40), 2: Used(1, 50)}, Strategy.BINPACK, [1, 1]),
+        (PfPolicy.SAME_PF, [30, 30], {0: Used(1, 10), 1: Used(1, 5)}, Strategy.SPREAD, [2, 2]),
+        (PfPolicy.SAME_PF, [0, 0], {1: Used(0, 50)}, Strategy.BALANCED, [1, 1]),
+        (PfPolicy.SPREAD_PFS, [50, 60], {1: Used(1, 40), 2: Used(1, 50)}, Strategy.BINPACK, [2, 1]),
+        (PfPolicy.SPREAD_PFS, [50, 60], {1: Used(1, 30), 2: Used(1, 40)}, Strategy.SPREAD, [3, 0]),
+        (PfPolicy.SPREAD_PFS, [5] * 4, {}, Strategy.BALANCED, [0, 1, 2, 3]),
+        (PfPolicy.SAME_NUMA, [80, 80], {3: Used(1, 90)}, Strategy.BINPACK, [0, 1]),
+        (PfPolicy.SAME_NUMA, [20, 20], {2: Used(1, 50)}, Strategy.BINPACK, [2, 2]),
+        (PfPolicy.SAME_NUMA, [20, 20], {2: Used(1, 50), 3: Used(1, 10)}, Strategy.SPREAD, [0, 1]),
+    ],
+)
+def test_place_takes_what_the_strategy_prefers_of_what_the_policy_allows(
+    policy: PfPolicy, rates: list[int], used: dict[int, Used], strategy: Strategy, expected: list[int]
+) -> None:
+    assert homes(asks(policy, *rates), FOUR, used, strategy) == expected
+
+
+def test_spread_finds_the_matching_that_takes_others_from_what_they_prefer() -> None:
+    """The second, which only one PF takes, comes after the first had that one."""
+    node = card((100, 8, 0), (100, 8, 0))
+    only = InterfaceOptions(pf=PfSelector(names=frozenset({"enp0s0"})))
+    wanted = (InterfaceRequest(min_tx_rate_mbps=20), InterfaceRequest(min_tx_rate_mbps=10, options=only))
+    assert homes(Request(wanted, PfPolicy.SPREAD_PFS), node, {0: Used(1, 50)}, Strategy.BINPACK) == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("policy", "rates", "used", "reason", "said"),
+    [
+        pytest.param(
+            PfPolicy.SPREAD_PFS,
+            [50, 50, 50],
+            {0: Used(8, 0), 1: Used(1, 51)},
+            Reason.INSUFFICIENT,
+            (
+                "policy spread-pfs: 3 interfaces of 50 Mb/s need 3 PFs; "
+                "2 of 4 PFs have a free VF and enough bandwidth",
+                "policy spread-pfs: needs 3 interfaces of 50 Mb/s; too few PFs have room for one",
+            ),
+            id="too few PFs free",
+        ),
+        pytest.param(
+            PfPolicy.SPREAD_PFS,
+            [70, 60, 10],
+            {0: Used(1, 50), 1: Used(1, 50), 2: Used(1, 50)},
+            Reason.INSUFFICIENT,
+            (
+                "needs 2 interfaces of 60 Mb/s or more; 4 PFs have 250 of 400 Mb/s unreserved and 29 of 32 VFs "
+                "free, room for 1 such interfaces",
+                "needs 3 interfaces of 10 to 70 Mb/s; no arrangement of the interfaces on its PFs fits",
+            ),
+            id="not for the policy's sake",
+        ),
+        pytest.param(
+            PfPolicy.SPREAD_PFS,
+            [40, 40, 10],
+            {0: Used(1, 90), 1: Used(1, 90), 2: Used(1, 90)},
+            Reason.INSUFFICIENT,
+            (
+                "policy spread-pfs: 2 interfaces of 40 Mb/s need 2 PFs; "
+                "1 of 4 PFs has a free VF and enough bandwidth",
+                "policy spread-pfs: needs 3 interfaces of 10 to 40 Mb/s; too few PFs have room for one",
+            ),
+            id="too few PFs for some",
+        ),
+        pytest.param(
+            PfPolicy.SPREAD_PFS,
+            [0] * 5,
+            {0: Used(8, 0)},
+            Reason.EXCEEDS_CAPACITY,
+            (
+                "policy spread-pfs: 5 interfaces need 5 PFs; the node has 4 PFs",
+                "policy spread-pfs: needs 5 interfaces; too few PFs have room for one even when empty",
+            ),
+            id="fewer PFs than interfaces",
+        ),
+        pytest.param(
+            PfPolicy.SAME_PF,
+            [40, 40],
+            {0: Used(1, 30), 1: Used(1, 50), 2: Used(7, 0), 3: Used(8, 0)},
+            Reason.INSUFFICIENT,
+            (
+                "policy same-pf: needs 80 Mb/s for 2 interfaces; 1 PF has 70 of 100 Mb/s unreserved and "
+                "7 of 8 VFs free (best of 4 PFs)",
+                "policy same-pf: needs 2 interfaces of 40 Mb/s; no PF has room for all",
+            ),
+            id="no PF has room",
+        ),
+        pytest.param(
+            PfPolicy.SAME_PF,
+            [0] * 9,
+            {},
+            Reason.EXCEEDS_CAPACITY,
+            (
+                "policy same-pf: needs 9 interfaces; 1 PF has 8 VFs when empty (best of 4 PFs)",
+                "policy same-pf: needs 9 interfaces; no PF has room for all even when empty",
+            ),
+            id="no PF ever has room",
+        ),
+        pytest.param(
+            PfPolicy.SAME_NUMA,
+            [60, 60, 60],
+            {},
+            Reason.EXCEEDS_CAPACITY,
+            (
+                "policy same-numa: needs 3 interfaces of 60 Mb/s; 2 PFs have 200 Mb/s and 16 VFs when empty, "
+                "room for 2 such interfaces (best of 3 NUMA nodes)",
+                "policy same-numa: needs 3 interfaces of 60 Mb/s; no NUMA node has room for all even when empty",
+            ),
+            id="no NUMA node ever has room",
+        ),
+    ],
+)
+def test_rejection_says_what_the_policy_lacks(
+    policy: PfPolicy, rates: list[int], used: dict[int, Used], reason: Reason, said: tuple[str, str]
+) -> None:
+    found = place(asks(policy, *rates), FOUR, {pci(at): there for at, there in used.items()})
+    assert isinstance(found, Rejection)
+    assert (found.reason, found.numbers, found.cause) == (reason, *said)
+    assert found.message == found.numbers
+
+
+def test_rejection_tells_of_drivers_beside_the_policy() -> None:
+    """One of the two PFs could take both, were it not for its driver."""
+    pfs = (
+        Pf(name="a", pci=pci(0), capacity_vfs=8, link_mbps=100, rates=COARSE, driver="igb"),
+        Pf(name="b", pci=pci(1), capacity_vfs=1, link_mbps=100, rates=EVERY_RATE, driver="ice"),
+    )
+    wanted = (InterfaceRequest(min_tx_rate_mbps=50), InterfaceRequest(min_tx_rate_mbps=46))
+    found = place(Request(wanted, PfPolicy.SAME_PF), Inventory(node=NODE, pfs=pfs), {})
+    assert isinstance(found, Placement)  # 50 and 50
+    wanted = (InterfaceRequest(min_tx_rate_mbps=50), InterfaceRequest(min_tx_rate_mbps=42), *wanted[:0])
+    steep = replace(pfs[0], rates=RateAbility(min=RateRange(step=25, smallest=25, largest=100)), link_mbps=99)
+    found = place(Request(wanted, PfPolicy.SAME_PF), Inventory(node=NODE, pfs=(steep, pfs[1])), {})
+    assert isinstance(found, Rejection)
+    assert found.reason is Reason.DRIVER_REFUSES
+    assert found.message == (
+        "policy same-pf: needs 2 interfaces of 42 to 50 Mb/s (92 Mb/s together); 1 PF has 99 Mb/s and 8 VFs "
+        "when empty, but no arrangement of the interfaces fits (best of 2 PFs); "
+        "a: igb rounds a reservation of 42 up to 50 Mb/s"
+    )
+    assert found.cause == (
+        "policy same-pf: needs 2 interfaces of 42 to 50 Mb/s; no PF has room for all even when empty; "
+        "igb rounds reservations up"
+    )
+
+
+def test_request_without_interfaces_has_no_policy() -> None:
+    assert Request((), PfPolicy.SAME_PF) == Request()
+
+
+def test_requests_that_differ_in_the_policy_are_not_equal() -> None:
+    found = {asks(policy, 5) for policy in PfPolicy}
+    assert len(found) == len(PfPolicy)
