@@ -104,7 +104,8 @@ class LeaseView:
 
     holder: `holderIdentity`, empty when it was released. duration_s: `leaseDurationSeconds`, whole seconds
     for which a renewal counts. version: `resourceVersion`, another one with every write; empty while the
-    object is not made.
+    object is not made. owner: the UID of the Node object of the Lease's name, with which it is to go; heeded
+    when it is made.
     """
 
     namespace: str
@@ -112,6 +113,7 @@ class LeaseView:
     holder: str
     duration_s: int
     version: str = ""
+    owner: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,8 +141,9 @@ class PodEvent:
 class BudgetView:
     """A PodDisruptionBudget of `policy/v1`.
 
-    selector: whether it is of a pod with these labels in its namespace. allowed: disruptions that it still
-    allows. disrupted: pods that count as disrupted already (`status.disruptedPods`, by name).
+    selector: whether it is for a pod with these labels in its namespace, as kube-scheduler reads it: one that
+    selects by nothing is for none. allowed: disruptions that it still allows. disrupted: pods that count as
+    disrupted already (`status.disruptedPods`, by name).
     """
 
     namespace: str
@@ -208,12 +211,8 @@ class ClusterApi(Protocol):
         """Nodes: as `follow_pods`."""
         ...
 
-
-class BudgetApi(Protocol):
-    """The calls for disruption budgets; errors as in `ClusterApi`."""
-
     def follow_budgets(self) -> AsyncIterator[Event[BudgetView]]:
-        """PodDisruptionBudgets of all namespaces: as `ClusterApi.follow_pods`."""
+        """PodDisruptionBudgets of all namespaces: as `follow_pods`."""
         ...
 
 

@@ -1,43 +1,38 @@
-"""`ClusterApi`, `LeaseApi` and `NodePodsApi` over lightkube: the only code that talks to an API server."""
+"""`ClusterApi`, `LeaseApi` and `NodePodsApi` over lightkube."""
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing, contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 import httpx2  # what lightkube 1.x raises
 import msgspec
 import yaml
-from lightkube import ApiError, AsyncClient, KubeConfig, NotReadyError
+from lightkube import AsyncClient, KubeConfig
 from lightkube.core.exceptions import ConfigError
 from lightkube.operators import equal, not_in
 from lightkube.types import PatchType
 
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.kube.api import (
-    ApiRefusedError,
-    ApiUncertainError,
-    ApiUnreachableError,
-    Changed,
-    Gone,
-    Listed,
-)
+from k8s_rdma.kube.api import ApiRefusedError
+from k8s_rdma.kube.budget_objects import BudgetObject
+from k8s_rdma.kube.calls import following, named_errors, segment
+from k8s_rdma.kube.leases import get_lease, write_lease
 from k8s_rdma.kube.objects import (
     BindingObject,
     EventObject,
     EvictionObject,
-    LeaseObject,
     NodeObject,
     PodObject,
 )
+from k8s_rdma.kube.rdma_nodes import RdmaNodes
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator
 
     from k8s_rdma.core.ids import NodeName
     from k8s_rdma.core.ledger import Pod
-    from k8s_rdma.kube.api import Event, LeaseView, NodeView, PodBinding, PodEvent, PodView
+    from k8s_rdma.kube.api import BudgetView, Event, LeaseView, NodeView, PodBinding, PodEvent, PodView
 
 SILENCE_S = 600.0
 """Nodes alone make a change every five minutes, by their status."""
@@ -47,15 +42,8 @@ LAST_PAUSE_S = 5.0
 STEADY_S = 10.0
 """A watch that began so long ago was a good one: the next one may begin at once."""
 
-_PAGE = 500
-"""Objects a list call returns at once, as kubectl does; bounds the memory that a list takes."""
-
 _NOT_A_KUBECONFIG = (AttributeError, KeyError, TypeError, ValueError)
 """What lightkube raises for a document of another form."""
-
-_NO_ANSWER_OF_ITS = (msgspec.MsgspecError, KeyError, ValueError, NotReadyError, RecursionError)
-"""What lightkube raises for an answer that is not the API server's own, such as a proxy's page; NotReadyError
-for a list without a version."""
 
 _UNFINISHED = {"status.phase": not_in(("Succeeded", "Failed"))}
 """Pods that pass this leave the watch with DELETED when they finish (API conventions, field selectors)."""
@@ -122,6 +110,10 @@ class Client:
         self._client = client
         self._silence_s = silence_s
 
+    def rdma_nodes(self) -> RdmaNodes:
+        """What nodes publish, over the same connections."""
+        return RdmaNodes(self._client, silence_s=self._silence_s)
+
     async def close(self) -> None:
         """Close the connections."""
         await self._client.close()
@@ -143,8 +135,8 @@ class Client:
     async def touch_pod(self, pod: Pod, key: str, value: str) -> PodView:
         """`PATCH /api/v1/namespaces/NS/pods/NAME`, a JSON merge patch; a UID in it must be the pod's."""
         patch = {"metadata": {"uid": pod.uid, "annotations": {key: value}}}
-        with _named_errors(f"annotate pod {pod.namespace}/{pod.name}"):
-            name, namespace = _segment(pod.name), _segment(pod.namespace)
+        with named_errors(f"annotate pod {pod.namespace}/{pod.name}"):
+            name, namespace = segment(pod.name), segment(pod.namespace)
             changed = await self._client.patch(
                 PodObject, name, patch, namespace=namespace, patch_type=PatchType.MERGE
             )
@@ -152,60 +144,44 @@ class Client:
 
     async def create_event(self, event: PodEvent) -> None:
         """`POST /api/v1/namespaces/NS/events`."""
-        with _named_errors(f"create event {event.pod.namespace}/{event.name}"):
-            _segment(event.pod.namespace)
+        with named_errors(f"create event {event.pod.namespace}/{event.name}"):
+            segment(event.pod.namespace)
             await self._client.create(EventObject.of(event))
 
     async def repeat_event(self, event: PodEvent) -> None:
         """`PATCH /api/v1/namespaces/NS/events/NAME`, a JSON merge patch."""
         patch = EventObject.repetition(event)
-        with _named_errors(f"repeat event {event.pod.namespace}/{event.name}"):
-            name, namespace = _segment(event.name), _segment(event.pod.namespace)
+        with named_errors(f"repeat event {event.pod.namespace}/{event.name}"):
+            name, namespace = segment(event.name), segment(event.pod.namespace)
             await self._client.patch(
                 EventObject, name, patch, namespace=namespace, patch_type=PatchType.MERGE
             )
 
     async def evict_pod(self, pod: Pod) -> None:
         """`POST /api/v1/namespaces/NS/pods/NAME/eviction`, with the UID as precondition."""
-        with _named_errors(f"evict pod {pod.namespace}/{pod.name}"):
-            name, namespace = _segment(pod.name), _segment(pod.namespace)
+        with named_errors(f"evict pod {pod.namespace}/{pod.name}"):
+            name, namespace = segment(pod.name), segment(pod.namespace)
             await self._client.create(EvictionObject.of(pod), name=name, namespace=namespace)
 
     async def bind_pod(self, binding: PodBinding) -> None:
         """`POST /api/v1/namespaces/NS/pods/NAME/binding`."""
-        with _named_errors(f"bind pod {binding.namespace}/{binding.name} to node {binding.node}"):
-            name, namespace = _segment(binding.name), _segment(binding.namespace)
+        with named_errors(f"bind pod {binding.namespace}/{binding.name} to node {binding.node}"):
+            name, namespace = segment(binding.name), segment(binding.namespace)
             await self._client.create(BindingObject.of(binding), name=name, namespace=namespace)
 
     async def annotate_node(self, node: NodeName, key: str, value: str) -> None:
         """`PATCH /api/v1/nodes/NAME`, a JSON merge patch (RFC 7396)."""
         patch = {"metadata": {"annotations": {key: value}}}
-        with _named_errors(f"annotate node {node}"):
-            await self._client.patch(NodeObject, _segment(node), patch, patch_type=PatchType.MERGE)
+        with named_errors(f"annotate node {node}"):
+            await self._client.patch(NodeObject, segment(node), patch, patch_type=PatchType.MERGE)
 
     async def get_lease(self, namespace: str, name: str) -> LeaseView | None:
-        """`GET /apis/coordination.k8s.io/v1/namespaces/NS/leases/NAME`."""
-        try:
-            with _named_errors(f"get lease {namespace}/{name}"):
-                lease = await self._client.get(LeaseObject, _segment(name), namespace=_segment(namespace))
-        except ApiRefusedError as refused:
-            if refused.status == 404:
-                return None
-            raise
-        return lease.view()
+        """As `kube.leases.get_lease`."""
+        return await get_lease(self._client, namespace, name)
 
     async def write_lease(self, lease: LeaseView) -> LeaseView:
-        """`POST` without a version; else `PATCH`, which leaves alone what others keep in the object."""
-        with _named_errors(f"write lease {lease.namespace}/{lease.name}"):
-            written, namespace = LeaseObject.of(lease), _segment(lease.namespace)
-            if not lease.version:
-                return (await self._client.create(written)).view()
-            name, spec = _segment(lease.name), msgspec.to_builtins(written.spec)
-            patch = {"metadata": {"resourceVersion": lease.version}, "spec": spec}
-            changed = await self._client.patch(
-                LeaseObject, name, patch, namespace=namespace, patch_type=PatchType.MERGE
-            )
-            return changed.view()
+        """As `kube.leases.write_lease`."""
+        return await write_lease(self._client, lease)
 
     async def follow_pods(self) -> AsyncIterator[Event[PodView]]:
         """List and watch `/api/v1/pods`, unfinished ones."""
@@ -223,58 +199,19 @@ class Client:
         async for event in self._follow(NodeObject, "nodes"):
             yield cast("Event[NodeView]", event)
 
+    async def follow_budgets(self) -> AsyncIterator[Event[BudgetView]]:
+        """List and watch `/apis/policy/v1/poddisruptionbudgets`."""
+        async for event in self._follow(BudgetObject, "disruption budgets", namespace="*"):
+            yield cast("Event[BudgetView]", event)
+
     async def _pod(self, namespace: str, name: str) -> PodObject | None:
         try:
-            with _named_errors(f"get pod {namespace}/{name}"):
-                return await self._client.get(PodObject, _segment(name), namespace=_segment(namespace))
+            with named_errors(f"get pod {namespace}/{name}"):
+                return await self._client.get(PodObject, segment(name), namespace=segment(namespace))
         except ApiRefusedError as refused:
             if refused.status == 404:
                 return None
             raise
 
-    async def _follow(self, kind: Any, what: str, **where: Any) -> AsyncIterator[Event[Any]]:
-        with _named_errors(f"list {what}"):
-            listing = self._client.list(kind, chunk_size=_PAGE, **where)
-            items = [item.view() async for item in listing]
-            version = listing.resourceVersion
-        yield Listed(tuple(items))
-        with _named_errors(f"watch {what}"):
-            changes = self._client.watch(kind, resource_version=version, **where)
-            async with aclosing(cast("Any", changes)) as stream:
-                while True:
-                    async with asyncio.timeout(self._silence_s):
-                        operation, item = await anext(stream)
-                    yield Gone(item.view()) if operation == "DELETED" else Changed(item.view())
-
-
-def _segment(name: str) -> str:
-    """The name, which becomes part of a path; refused (400) where it could lead to another one.
-
-    Source: `IsValidPathSegmentName`, k8s.io/apimachinery/pkg/api/validation/path.
-    """
-    if name in {"", ".", ".."} or any(sign in name for sign in "/%?#"):
-        msg = f"not the name of an object: {name!r}"
-        raise ApiRefusedError(msg, status=400)
-    return name
-
-
-@contextmanager
-def _named_errors(what: str) -> Iterator[None]:
-    """Sort a failure by what it says about the write; the message starts with `what`."""
-    try:
-        yield
-    except ApiError as error:
-        code = error.status.code or 0
-        message = f"{what}: {error.status.message or error.status.reason} (HTTP {code})"
-        if 400 <= code < 500:
-            raise ApiRefusedError(message, status=code) from error
-        raise ApiUncertainError(message) from error
-    except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout) as error:
-        msg = f"{what}: no connection to the API server: {str(error) or type(error).__name__}"
-        raise ApiUnreachableError(msg) from error
-    except (ConfigError, PermissionError) as error:
-        msg = f"{what}: no usable credentials: {error}"
-        raise ApiUnreachableError(msg) from error
-    except (httpx2.HTTPError, TimeoutError, *_NO_ANSWER_OF_ITS) as error:
-        msg = f"{what}: no usable answer from the API server: {str(error) or type(error).__name__}"
-        raise ApiUncertainError(msg) from error
+    def _follow(self, kind: Any, what: str, **where: Any) -> AsyncIterator[Event[Any]]:
+        return following(self._client, kind, what, silence_s=self._silence_s, **where)

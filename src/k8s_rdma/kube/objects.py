@@ -45,6 +45,21 @@ class Metadata(msgspec.Struct, omit_defaults=True):
     deletionTimestamp: str | None = None  # noqa: N815  the API's name
 
 
+class OwnerReference(msgspec.Struct, frozen=True, kw_only=True):
+    """`OwnerReference`: what an object is to be deleted with."""
+
+    name: str
+    uid: str
+    kind: str = "Node"
+    apiVersion: str = "v1"  # noqa: N815  the API's name
+
+
+class OwnedMetadata(Metadata, omit_defaults=True):
+    """`ObjectMeta` of what is made to go with a node."""
+
+    ownerReferences: list[OwnerReference] | None = None  # noqa: N815  the API's name
+
+
 class _PodSpec(PodSpecDemand, frozen=True, kw_only=True):
     nodeName: str | None = None  # noqa: N815  the API's name
     priority: int | None = None
@@ -276,7 +291,7 @@ class LeaseObject(msgspec.Struct, NamespacedResource):
     _api_info = ApiInfo(
         resource=ResourceDef("coordination.k8s.io", "v1", "Lease"),
         plural="leases",
-        verbs=["get", "post", "patch"],
+        verbs=["get", "list", "watch", "post", "patch"],
     )
     metadata: Metadata
     apiVersion: str | None = None  # noqa: N815  the API's name
@@ -286,9 +301,13 @@ class LeaseObject(msgspec.Struct, NamespacedResource):
     @classmethod
     def of(cls, lease: LeaseView) -> LeaseObject:
         """The object to write, renewed now."""
+        owner = OwnerReference(name=lease.name, uid=lease.owner)
         return cls(
-            metadata=Metadata(
-                name=lease.name, namespace=lease.namespace, resourceVersion=lease.version or None
+            metadata=OwnedMetadata(
+                name=lease.name,
+                namespace=lease.namespace,
+                resourceVersion=lease.version or None,
+                ownerReferences=[owner] if lease.owner else None,
             ),
             spec=_LeaseSpec(
                 holderIdentity=lease.holder,

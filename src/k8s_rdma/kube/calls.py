@@ -1,0 +1,89 @@
+"""What all calls of the API server through lightkube share: names in paths, errors, list and watch."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing, contextmanager
+from typing import TYPE_CHECKING, Any, cast
+
+import httpx2  # what lightkube 1.x raises
+import msgspec
+from lightkube import ApiError, NotReadyError
+from lightkube.core.exceptions import ConfigError
+
+from k8s_rdma.kube.api import (
+    ApiRefusedError,
+    ApiUncertainError,
+    ApiUnreachableError,
+    Changed,
+    Gone,
+    Listed,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from lightkube import AsyncClient
+
+    from k8s_rdma.kube.api import Event
+
+_PAGE = 500
+"""Objects a list call returns at once, as kubectl does; bounds the memory that a list takes."""
+
+_NO_ANSWER_OF_ITS = (msgspec.MsgspecError, KeyError, ValueError, NotReadyError, RecursionError)
+"""What lightkube raises for an answer that is not the API server's own, such as a proxy's page; NotReadyError
+for a list without a version."""
+
+
+async def following(
+    client: AsyncClient, kind: Any, what: str, *, silence_s: float, **where: Any
+) -> AsyncIterator[Event[Any]]:
+    """List and watch objects of a kind, as values; raises when the watch is lost or silent for so long.
+
+    kind: a lightkube resource with a method `view`. where: of lightkube's `list` and `watch`.
+    """
+    with named_errors(f"list {what}"):
+        listing = client.list(kind, chunk_size=_PAGE, **where)
+        items = [item.view() async for item in listing]
+        version = listing.resourceVersion
+    yield Listed(tuple(items))
+    with named_errors(f"watch {what}"):
+        changes = client.watch(kind, resource_version=version, **where)
+        async with aclosing(cast("Any", changes)) as stream:
+            while True:
+                async with asyncio.timeout(silence_s):
+                    operation, item = await anext(stream)
+                yield Gone(item.view()) if operation == "DELETED" else Changed(item.view())
+
+
+def segment(name: str) -> str:
+    """The name, which becomes part of a path; refused (400) where it could lead to another one.
+
+    Source: `IsValidPathSegmentName`, k8s.io/apimachinery/pkg/api/validation/path.
+    """
+    if name in {"", ".", ".."} or any(sign in name for sign in "/%?#"):
+        msg = f"not the name of an object: {name!r}"
+        raise ApiRefusedError(msg, status=400)
+    return name
+
+
+@contextmanager
+def named_errors(what: str) -> Iterator[None]:
+    """Sort a failure by what it says about the write; the message starts with `what`."""
+    try:
+        yield
+    except ApiError as error:
+        code = error.status.code or 0
+        message = f"{what}: {error.status.message or error.status.reason} (HTTP {code})"
+        if 400 <= code < 500:
+            raise ApiRefusedError(message, status=code) from error
+        raise ApiUncertainError(message) from error
+    except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout) as error:
+        msg = f"{what}: no connection to the API server: {str(error) or type(error).__name__}"
+        raise ApiUnreachableError(msg) from error
+    except (ConfigError, PermissionError) as error:
+        msg = f"{what}: no usable credentials: {error}"
+        raise ApiUnreachableError(msg) from error
+    except (httpx2.HTTPError, TimeoutError, *_NO_ANSWER_OF_ITS) as error:
+        msg = f"{what}: no usable answer from the API server: {str(error) or type(error).__name__}"
+        raise ApiUncertainError(msg) from error
