@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from k8s_rdma.core.ledger import Pod
-    from k8s_rdma.kube.api import Event, NodeView, PodView
+    from k8s_rdma.kube.api import BudgetView, Event, NodeView, PodView
 
 
 class Fault(Enum):
@@ -102,6 +102,10 @@ class FaultyApi:
     async def follow_pods(self) -> AsyncIterator[Event[PodView]]:
         await self.watching.wait()
         async for event in self.real.follow_pods():
+            yield event
+
+    async def follow_budgets(self) -> AsyncIterator[Event[BudgetView]]:
+        async for event in self.real.follow_budgets():
             yield event
 
     async def follow_nodes(self) -> AsyncIterator[Event[NodeView]]:

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import pytest
+
+from k8s_rdma.core.ids import PodUid
+from k8s_rdma.extender.budgets import Budgets
+from k8s_rdma.extender.occupants import Occupant
+from k8s_rdma.kube.api import BudgetView, Changed, Gone, Listed
+
+
+def occupant(name: str, namespace: str = "d", **labels: str) -> Occupant:
+    return Occupant(uid=PodUid(f"uid-{name}"), namespace=namespace, name=name, priority=0, labels=labels)
+
+
+def budget(allowed: int, name: str = "b", disrupted: frozenset[str] = frozenset(), **labels: str):
+    return BudgetView(
+        namespace="d",
+        name=name,
+        selector=lambda found: labels.items() <= found.items(),
+        allowed=allowed,
+        disrupted=disrupted,
+    )
+
+
+PODS = [occupant("p", app="x"), occupant("q", app="x"), occupant("r", app="y")]
+
+
+def names(budgets: Budgets, pods=PODS) -> list[str]:
+    violating = budgets.violating(pods)
+    return [pod.name for pod in pods if pod.uid in violating]
+
+
+@pytest.mark.parametrize(("allowed", "violating"), [(0, ["p", "q"]), (1, ["q"]), (2, []), (-1, ["p", "q"])])
+def test_eviction_violates_a_budget_once_it_is_used_up(allowed, violating):
+    assert names(Budgets([budget(allowed, app="x")])) == violating
+
+
+def test_eviction_that_violates_one_of_two_budgets_spends_both():
+    budgets = Budgets([budget(0, "a", app="x"), budget(1, "b", app="x")])
+    assert names(budgets) == ["p", "q"]
+
+
+def test_pod_that_counts_as_disrupted_already_spends_nothing():
+    budgets = Budgets([budget(1, disrupted=frozenset({"p"}), app="x")])
+    assert names(budgets) == []
+
+
+def test_budget_is_of_its_namespace_and_never_for_pods_without_labels():
+    budgets = Budgets([budget(0)])
+    pods = [occupant("elsewhere", "e", app="x"), occupant("bare"), occupant("p", app="x")]
+    assert names(budgets, pods) == ["p"]
+
+
+def test_budgets_follow_what_is_told_of_them():
+    budgets = Budgets()
+    budgets.take(Listed((budget(0, "a", app="x"),)))
+    budgets.take(Changed(budget(0, "b", app="y")))
+    assert names(budgets) == ["p", "q", "r"]
+    budgets.take(Changed(budget(2, "a", app="x")))
+    budgets.take(Gone(budget(0, "b", app="y")))
+    assert names(budgets) == []

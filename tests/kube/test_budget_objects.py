@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from k8s_rdma.kube.budget_objects import BudgetObject
+
+
+def view(**spec: object):
+    document = {
+        "metadata": {"name": "b", "namespace": "d"},
+        "spec": spec,
+        "status": {"disruptionsAllowed": 3, "disruptedPods": {"p": "2026-11-21T00:00:00Z"}},
+    }
+    return msgspec.json.decode(msgspec.json.encode(document), type=BudgetObject).view()
+
+
+def test_budget_tells_what_it_allows_and_who_is_disrupted_already():
+    seen = view()
+    assert (seen.namespace, seen.name, seen.allowed, seen.disrupted) == ("d", "b", 3, frozenset({"p"}))
+
+
+@pytest.mark.parametrize(
+    ("selector", "labels", "selected"),
+    [
+        ({"matchLabels": {"a": "1"}}, {"a": "1", "b": "2"}, True),
+        ({"matchLabels": {"a": "1"}}, {"a": "2"}, False),
+        ({}, {"a": "1"}, False),
+        (None, {"a": "1"}, False),
+        ({"matchExpressions": [{"key": "a", "operator": "In", "values": ["1", "2"]}]}, {"a": "2"}, True),
+        ({"matchExpressions": [{"key": "a", "operator": "In", "values": ["1"]}]}, {}, False),
+        ({"matchExpressions": [{"key": "a", "operator": "NotIn", "values": ["1"]}]}, {"b": "1"}, True),
+        ({"matchExpressions": [{"key": "a", "operator": "Exists"}]}, {"a": ""}, True),
+        ({"matchExpressions": [{"key": "a", "operator": "DoesNotExist"}]}, {"a": ""}, False),
+        ({"matchExpressions": [{"key": "a", "operator": "Like", "values": ["1"]}]}, {"a": "1"}, False),
+        (
+            {"matchLabels": {"a": "1"}, "matchExpressions": [{"key": "b", "operator": "Exists"}]},
+            {"a": "1"},
+            False,
+        ),
+    ],
+)
+def test_budget_selects_pods_as_kube_scheduler_reads_it(selector, labels, selected):
+    assert view(selector=selector).selector(labels) is selected
