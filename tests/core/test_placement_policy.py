@@ -171,98 +171,77 @@ def test_spread_finds_the_matching_that_takes_others_from_what_they_prefer() -> 
 
 
 @pytest.mark.parametrize(
-    ("policy", "rates", "used", "reason", "said"),
+    ("asked", "used", "reason", "numbers", "cause"),
     [
         pytest.param(
-            PfPolicy.SPREAD_PFS,
-            [50, 50, 50],
+            asks(PfPolicy.SPREAD_PFS, 50, 50, 50),
             {0: Used(8, 0), 1: Used(1, 51)},
             Reason.INSUFFICIENT,
-            (
-                "policy spread-pfs: 3 interfaces of 50 Mb/s need 3 PFs; "
-                "2 of 4 PFs have a free VF and enough bandwidth",
-                "policy spread-pfs: needs 3 interfaces of 50 Mb/s; too few PFs have room for one",
-            ),
+            "policy spread-pfs: 3 interfaces of 50 Mb/s need 3 PFs; "
+            "2 of 4 PFs have a free VF and enough bandwidth",
+            "policy spread-pfs: needs 3 interfaces of 50 Mb/s; too few PFs have room for one",
             id="too few PFs free",
         ),
         pytest.param(
-            PfPolicy.SPREAD_PFS,
-            [70, 60, 10],
+            asks(PfPolicy.SPREAD_PFS, 70, 60, 10),
             {0: Used(1, 50), 1: Used(1, 50), 2: Used(1, 50)},
             Reason.INSUFFICIENT,
-            (
-                "needs 2 interfaces of 60 Mb/s or more; 4 PFs have 250 of 400 Mb/s unreserved and 29 of 32 VFs "
-                "free, room for 1 such interfaces",
-                "needs 3 interfaces of 10 to 70 Mb/s; no arrangement of the interfaces on its PFs fits",
-            ),
+            "needs 2 interfaces of 60 Mb/s or more; 4 PFs have 250 of 400 Mb/s unreserved and 29 of 32 VFs "
+            "free, room for 1 such interfaces",
+            "needs 3 interfaces of 10 to 70 Mb/s; no arrangement of the interfaces on its PFs fits",
             id="not for the policy's sake",
         ),
         pytest.param(
-            PfPolicy.SPREAD_PFS,
-            [40, 40, 10],
+            asks(PfPolicy.SPREAD_PFS, 40, 40, 10),
             {0: Used(1, 90), 1: Used(1, 90), 2: Used(1, 90)},
             Reason.INSUFFICIENT,
-            (
-                "policy spread-pfs: 2 interfaces of 40 Mb/s need 2 PFs; "
-                "1 of 4 PFs has a free VF and enough bandwidth",
-                "policy spread-pfs: needs 3 interfaces of 10 to 40 Mb/s; too few PFs have room for one",
-            ),
+            "policy spread-pfs: 2 interfaces of 40 Mb/s need 2 PFs; "
+            "1 of 4 PFs has a free VF and enough bandwidth",
+            "policy spread-pfs: needs 3 interfaces of 10 to 40 Mb/s; too few PFs have room for one",
             id="too few PFs for some",
         ),
         pytest.param(
-            PfPolicy.SPREAD_PFS,
-            [0] * 5,
+            asks(PfPolicy.SPREAD_PFS, *[0] * 5),
             {0: Used(8, 0)},
             Reason.EXCEEDS_CAPACITY,
-            (
-                "policy spread-pfs: 5 interfaces need 5 PFs; the node has 4 PFs",
-                "policy spread-pfs: needs 5 interfaces; too few PFs have room for one even when empty",
-            ),
+            "policy spread-pfs: 5 interfaces need 5 PFs; the node has 4 PFs",
+            "policy spread-pfs: needs 5 interfaces; too few PFs have room for one even when empty",
             id="fewer PFs than interfaces",
         ),
         pytest.param(
-            PfPolicy.SAME_PF,
-            [40, 40],
+            asks(PfPolicy.SAME_PF, 40, 40),
             {0: Used(1, 30), 1: Used(1, 50), 2: Used(7, 0), 3: Used(8, 0)},
             Reason.INSUFFICIENT,
-            (
-                "policy same-pf: needs 80 Mb/s for 2 interfaces; 1 PF has 70 of 100 Mb/s unreserved and "
-                "7 of 8 VFs free (best of 4 PFs)",
-                "policy same-pf: needs 2 interfaces of 40 Mb/s; no PF has room for all",
-            ),
+            "policy same-pf: needs 80 Mb/s for 2 interfaces; 1 PF has 70 of 100 Mb/s unreserved and "
+            "7 of 8 VFs free (best of 4 PFs)",
+            "policy same-pf: needs 2 interfaces of 40 Mb/s; no PF has room for all",
             id="no PF has room",
         ),
         pytest.param(
-            PfPolicy.SAME_PF,
-            [0] * 9,
+            asks(PfPolicy.SAME_PF, *[0] * 9),
             {},
             Reason.EXCEEDS_CAPACITY,
-            (
-                "policy same-pf: needs 9 interfaces; 1 PF has 8 VFs when empty (best of 4 PFs)",
-                "policy same-pf: needs 9 interfaces; no PF has room for all even when empty",
-            ),
+            "policy same-pf: needs 9 interfaces; 1 PF has 8 VFs when empty (best of 4 PFs)",
+            "policy same-pf: needs 9 interfaces; no PF has room for all even when empty",
             id="no PF ever has room",
         ),
         pytest.param(
-            PfPolicy.SAME_NUMA,
-            [60, 60, 60],
+            asks(PfPolicy.SAME_NUMA, 60, 60, 60),
             {},
             Reason.EXCEEDS_CAPACITY,
-            (
-                "policy same-numa: needs 3 interfaces of 60 Mb/s; 2 PFs have 200 Mb/s and 16 VFs when empty, "
-                "room for 2 such interfaces (best of 3 NUMA nodes)",
-                "policy same-numa: needs 3 interfaces of 60 Mb/s; no NUMA node has room for all even when empty",
-            ),
+            "policy same-numa: needs 3 interfaces of 60 Mb/s; 2 PFs have 200 Mb/s and 16 VFs when empty, "
+            "room for 2 such interfaces (best of 3 NUMA nodes)",
+            "policy same-numa: needs 3 interfaces of 60 Mb/s; no NUMA node has room for all even when empty",
             id="no NUMA node ever has room",
         ),
     ],
 )
 def test_rejection_says_what_the_policy_lacks(
-    policy: PfPolicy, rates: list[int], used: dict[int, Used], reason: Reason, said: tuple[str, str]
+    asked: Request, used: dict[int, Used], reason: Reason, numbers: str, cause: str
 ) -> None:
-    found = place(asks(policy, *rates), FOUR, {pci(at): there for at, there in used.items()})
+    found = place(asked, FOUR, {pci(at): there for at, there in used.items()})
     assert isinstance(found, Rejection)
-    assert (found.reason, found.numbers, found.cause) == (reason, *said)
+    assert (found.reason, found.numbers, found.cause) == (reason, numbers, cause)
     assert found.message == found.numbers
 
 
