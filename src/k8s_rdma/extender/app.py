@@ -7,7 +7,7 @@ shows no more than the status); 400 is for bodies that are none of its documents
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -41,12 +41,16 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extender:
-    """What answers. missing: what is not known yet; nothing is promised while there is something."""
+    """What answers. missing: what is not known yet; nothing is promised while there is something.
+
+    looks: for people, by path.
+    """
 
     scheduling: Scheduling
     binder: Binder
     metrics: Metrics
     missing: Callable[[], list[str]]
+    looks: Mapping[str, Get]
 
     async def filter(self, body: bytes) -> bytes:
         """`ExtenderArgs` to `ExtenderFilterResult`."""
@@ -83,6 +87,7 @@ class ExtenderApp:
             "/healthz": _healthz,
             "/readyz": readyz,
             "/metrics": self._show_metrics,
+            **extender.looks,
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

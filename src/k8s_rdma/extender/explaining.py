@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 _SLICE_S = 0.001
 _SEARCH_S = 5.0
-_FRESH_S = 5.0
 _ASK_S = 3.0
 
 
@@ -52,7 +51,7 @@ class Explaining:
     """Explains.
 
     nominations: as in `Verdicts`. nodes: the names of all that are known. role: what to say of this process.
-    clock: seconds, monotonic.
+    clock: seconds, monotonic. max_age_s: a node's state that is younger is not asked for again.
     """
 
     pods: PodLook
@@ -63,6 +62,7 @@ class Explaining:
     nodes: Callable[[], Collection[NodeName]]
     role: Callable[[], ExtenderState]
     clock: Callable[[], float]
+    max_age_s: float
     _turn: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
 
     async def explain(self, namespace: str, name: str, wanted: Wanted = GROUPS) -> Explanation | str:
@@ -132,7 +132,7 @@ class Explaining:
         """Have states that are young enough for a look; nobody waits long for a node that does not answer."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_ASK_S):
-                await self.states.refresh(names, since=self.clock() - _FRESH_S)
+                await self.states.refresh(names, since=self.clock() - self.max_age_s)
 
     async def _see(self, pod: KnownPod, request: Request, names: Iterable[NodeName]) -> AsyncIterator[Seen]:
         """What filter would say of each node, in slices."""

@@ -29,13 +29,18 @@ _DEFAULT_ROWS = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """Of a look. nominations: as in `Verdicts`. nodes: all names. role: what to say of this process."""
+    """Of a look.
+
+    nominations: as in `Verdicts`. nodes: all names. role: what to say of this process. max_age_s: as in
+    `Scheduling`.
+    """
 
     states: NodeStates
     decisions: Decisions
     nominations: Holds
     nodes: Callable[[], Collection[NodeName]]
     role: Callable[[], ExtenderState]
+    max_age_s: float
 
 
 class Looks:
@@ -51,6 +56,7 @@ class Looks:
             nodes=around.nodes,
             role=around.role,
             clock=pods.clock,
+            max_age_s=around.max_age_s,
         )
         self._overview = Overview(
             state=pods.state,

@@ -10,20 +10,25 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
 from k8s_rdma.extender.app import Extender
+from k8s_rdma.extender.attempts import Attempts
 from k8s_rdma.extender.binding import Binder
 from k8s_rdma.extender.commit import Commits
 from k8s_rdma.extender.counted_api import counted
 from k8s_rdma.extender.decisions import Decisions
 from k8s_rdma.extender.following import NodeTracker, PodTracker, follow
+from k8s_rdma.extender.holds import Holds
 from k8s_rdma.extender.http_states import Asking, HttpNodeStates
 from k8s_rdma.extender.lease import Lease
+from k8s_rdma.extender.looks import Looks, Surroundings
 from k8s_rdma.extender.metrics import Metrics, labelled
 from k8s_rdma.extender.outcomes import Outcomes
+from k8s_rdma.extender.pod_look import PodLook
 from k8s_rdma.extender.requests import Requests
 from k8s_rdma.extender.scheduling import Scheduling
 from k8s_rdma.extender.state import ClusterState
 from k8s_rdma.extender.touching import Pace, Toucher
 from k8s_rdma.extender.waiting import Waiting
+from k8s_rdma.wire.explain import ExtenderState
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -63,7 +68,8 @@ async def running(
     key, lease = authority.key, authority.lease
     api_failures: Counter[tuple[str, ...]] = Counter()
     api = counted(api, api_failures)
-    outcomes = Outcomes()
+    attempts = Attempts(CLOCK)
+    outcomes = Outcomes(attempts.heard)
     decisions = Decisions()
     waiting = Waiting()
     toucher = Toucher(waiting, decisions, api, CLOCK, Pace(poll_s=config.poll_s, touch_s=config.touch_s))
@@ -72,12 +78,21 @@ async def running(
     commits = Commits(state, api, CLOCK, key=key, settle_s=config.settle_s)
     async with HttpNodeStates(state, asking, CLOCK) as states, commits:
         requests = Requests(strict=config.strict)
-        pods = PodTracker(state=state, requests=requests, toucher=toucher, clock=CLOCK, key=key)
+        pods = PodTracker(
+            state=state, requests=requests, toucher=toucher, clock=CLOCK, attempts=attempts, key=key
+        )
         nodes = NodeTracker(state=state, states=states)
 
         def missing() -> list[str]:
             unlisted = [what for what, tracker in (("pods", pods), ("nodes", nodes)) if not tracker.listed]
             return unlisted if lease is None or lease.holds() else [_named(lease), *unlisted]
+
+        def role() -> ExtenderState:
+            lacking = tuple(missing())
+            warm = pods.listed and nodes.listed
+            return ExtenderState(
+                role=("standby" if warm else "starting") if lacking else "active", missing=lacking
+            )
 
         def ready() -> bool:
             return pods.listed and nodes.listed and (lease is None or lease.holds())
@@ -104,6 +119,17 @@ async def running(
             clock=CLOCK,
             ready=ready,
         )
+        looks = Looks(
+            PodLook(state=state, requests=requests, attempts=attempts, api=api, key=key, clock=CLOCK),
+            Surroundings(
+                states=states,
+                decisions=decisions,
+                nominations=Holds(),
+                nodes=lambda: nodes.names() | state.nodes(),
+                role=role,
+                max_age_s=config.max_age_s,
+            ),
+        )
         metrics = Metrics()
         metrics.add(_readings(state, decisions, states, waiting, toucher))
         metrics.add(_told(outcomes, api_failures, lease))
@@ -114,7 +140,9 @@ async def running(
                 beside.create_task(toucher.poll(states)),
                 beside.create_task(toucher.touch(state)),
             ]
-            yield Extender(scheduling=scheduling, binder=binder, metrics=metrics, missing=missing)
+            yield Extender(
+                scheduling=scheduling, binder=binder, metrics=metrics, missing=missing, looks=looks.gets()
+            )
             for task in tasks:
                 task.cancel()
         if lease is not None and not commits.undecided():

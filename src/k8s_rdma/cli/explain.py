@@ -1,0 +1,190 @@
+"""`k8s-rdma explain pod`: where a pod is, and for every node why or why not."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from rich.markup import escape
+
+from k8s_rdma.cli.console import console, seconds, table
+from k8s_rdma.cli.extender_client import ExtenderClient
+from k8s_rdma.errors import MalformedError
+from k8s_rdma.wire.explain import PATH, decode_explanation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from rich.console import Console
+
+    from k8s_rdma.cli.extender_client import Where
+    from k8s_rdma.wire.explain import Asked, Explanation, Group, NodeLook, PfLook, Place, Placed
+
+_MOST_KINDS = 8
+_VERDICTS = {
+    "fits": "[green]fits[/]",
+    "refused": "[red]no[/]",
+    "unreadable": "[yellow]cannot be read[/]",
+    "unknown": "[yellow]not searched yet[/]",
+}
+_HEADINGS = ("PF", "NUMA", "free VFs", "unreserved Mb/s", "room for", "goes here", "against it")
+_NUMBERS = ("free VFs", "unreserved Mb/s", "room for")
+
+
+def explain(where: Where, pod: str, *, nodes: list[str], every: bool, as_json: bool) -> None:
+    """Print the extender's answer. pod: `namespace/name`; MalformedError when it is none."""
+    namespace, slash, name = pod.partition("/")
+    if not (namespace and slash and name) or "/" in name:
+        msg = f"{pod}: wanted NAMESPACE/NAME, such as default/{pod.strip('/').rpartition('/')[2] or 'mypod'}"
+        raise MalformedError(msg)
+    with ExtenderClient(where) as extender:
+        body = extender.get(PATH, {"pod": pod, "node": nodes, "all": "1" if every else "0"})
+    if as_json:
+        sys.stdout.write(body.decode() + "\n")
+        return
+    _Page(console()).show(decode_explanation(body))
+
+
+class _Page:
+    """The answer for people."""
+
+    def __init__(self, out: Console) -> None:
+        self._out = out
+        self._plain = not out.is_terminal
+
+    def show(self, told: Explanation) -> None:
+        """All of it, what matters most first."""
+        self._lines(_about(told))
+        if told.groups:
+            self._out.print()
+        for group in told.groups:
+            self._group(group)
+        for node in told.nodes:
+            self._node(node)
+        self._lines(f"note: {escape(note)}" for note in told.notes)
+
+    def _group(self, group: Group) -> None:
+        nodes = "1 node" if group.count == 1 else f"{group.count} nodes"
+        self._out.print(f"[bold]{nodes}[/]: {_VERDICTS[group.verdict]}{_because(group)}")
+        shown = [node for node in group.examples if node.pfs]
+        if shown:
+            self._pfs(shown)
+        elif group.count > 1:
+            names = ", ".join(escape(node.node) for node in group.examples)
+            self._out.print(f"  such as {names}")
+        self._out.print()
+
+    def _node(self, node: NodeLook) -> None:
+        said = _VERDICTS[node.verdict] + (f", score {node.score} of 10" if node.score is not None else "")
+        never = "" if node.evictable else "; no eviction would help"
+        self._out.print(
+            f"\n[bold]{escape(node.node)}[/]: {said}{': ' if node.why else ''}{escape(node.why)}{never}"
+        )
+        if node.pfs:
+            self._pfs([node])
+
+    def _pfs(self, nodes: Iterable[NodeLook]) -> None:
+        rows = table("node", *_HEADINGS, plain=self._plain, right=_NUMBERS)
+        for node in nodes:
+            for at, pf in enumerate(node.pfs):
+                rows.add_row(_named(node) if at == 0 or self._plain else "", *_cells(pf))
+        self._out.print(rows)
+
+    def _lines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self._out.print(line)
+
+
+def _about(told: Explanation) -> Iterator[str]:
+    """The pod itself."""
+    yield f"[bold]pod {escape(told.namespace)}/{escape(told.name)}[/] ({told.uid}): [bold]{told.state}[/]"
+    if told.extender.role != "active":
+        missing = escape("; ".join(told.extender.missing))
+        yield f"[yellow]this extender is {told.extender.role}[/], and answers from its caches: {missing}"
+    if told.malformed:
+        yield f"[red]malformed[/]: {escape(told.malformed)}"
+    if told.interfaces:
+        policy = "" if told.policy == "any" else f", policy {told.policy}"
+        more = f"{told.reserved_mbps} Mb/s reserved{policy}, priority {told.priority}"
+        yield f"asks for {_asks(told.interfaces)}; {more}"
+    for place in told.places:
+        yield f"on {_place(place)}"
+    if told.nominated:
+        yield f"nominated: preemption makes room for it on {escape(', '.join(told.nominated))}"
+    if told.refused:
+        refused = told.refused
+        yield f"last refused {seconds(refused.ago_s)} ago by {refused.verb}: {escape(refused.text)}"
+    if told.limit:
+        limit = told.limit
+        yield (
+            f"namespace {escape(told.namespace)} holds {_of(limit.used_mbps, limit.limit_mbps)} Mb/s and "
+            f"{_of(limit.used_vfs, limit.limit_vfs)} VFs of its limit"
+        )
+    if told.limit_refusal:
+        yield f"[red]beyond its namespace's limit[/]: {escape(told.limit_refusal)}"
+
+
+def _asks(interfaces: tuple[Asked, ...]) -> str:
+    total = sum(each.count for each in interfaces)
+    shown = [f"{each.count} x {_words(each)}" for each in interfaces[:_MOST_KINDS]]
+    more = [f"{len(interfaces) - _MOST_KINDS} more kinds"] if len(interfaces) > _MOST_KINDS else []
+    noun = "interface" if total == 1 else "interfaces"
+    return f"{total} {noun} ({', '.join([*shown, *more])})"
+
+
+def _words(asked: Asked) -> str:
+    told = ", ".join(f"{key} {value}" for key, value in asked.interface.items())
+    return escape(f"{{{told}}}")
+
+
+def _place(place: Place) -> str:
+    parts = [f"[bold]{escape(place.node)}[/]"]
+    if place.since_s is not None:
+        parts.append(f"for {seconds(place.since_s)}")
+    if place.placement:
+        parts.append(f"placed: {_placed(place.placement)}")
+    if place.signature is not None:
+        parts.append(f"placement annotation: {escape(place.signature)}")
+    if place.reported is None:
+        parts.append("[yellow]the node cannot be read[/]")
+    else:
+        parts.append(f"its agent reports {_placed(place.reported) if place.reported else 'nothing of it'}")
+    return "; ".join(parts)
+
+
+def _placed(placed: Iterable[Placed]) -> str:
+    return ", ".join(
+        f"{escape(each.name or each.pci)} {each.interfaces} VF{'s' if each.interfaces != 1 else ''}"
+        f" {each.reserved_mbps} Mb/s"
+        for each in placed
+    )
+
+
+def _because(group: Group) -> str:
+    if not group.why:
+        return ""
+    example = group.examples[0] if group.examples else None
+    why = example.why if example and group.count == 1 else group.why
+    never = "" if not example or example.evictable else "; no eviction would help"
+    return f": {escape(why)}{never}"
+
+
+def _named(node: NodeLook) -> str:
+    return escape(node.node) if node.score is None else f"{escape(node.node)} (score {node.score})"
+
+
+def _cells(pf: PfLook) -> tuple[str, ...]:
+    link = "?" if pf.link_mbps is None else str(pf.link_mbps)
+    return (
+        escape(pf.name),
+        "" if pf.numa_node is None else str(pf.numa_node),
+        f"{pf.free_vfs}/{pf.vfs}",
+        f"{pf.unreserved_mbps}/{link}",
+        str(pf.room_for),
+        f"{pf.placed} x, {pf.placed_mbps} Mb/s" if pf.placed else "",
+        escape("; ".join(pf.objections)),
+    )
+
+
+def _of(used: int, limit: int | None) -> str:
+    return f"{used} of {'any' if limit is None else limit}"

@@ -1,0 +1,118 @@
+"""What the command line asks the extender over HTTP, and what to do when there is no answer."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+import httpx2
+import msgspec
+
+from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
+from k8s_rdma.wire.rest_error import ErrorDocument
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import TracebackType
+
+DEFAULT_URL = "http://127.0.0.1:8888"
+URL_VARIABLE = "K8S_RDMA_EXTENDER"
+TIMEOUT_S = 20.0
+_ADVICE = (
+    f"say where it is with --extender URL or {URL_VARIABLE}; from outside of the cluster, first run "
+    "`kubectl -n kube-system port-forward deployment/k8s-rdma-extender 8888`"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Where:
+    """Where the extender is, and how it is known.
+
+    token_file: with the bearer token that it demands. ca_file: PEM, whom its certificate is from; None for
+    the system's. insecure: whoever answers is taken for it.
+    """
+
+    url: str = DEFAULT_URL
+    token_file: Path | None = None
+    ca_file: Path | None = None
+    insecure: bool = False
+
+
+class NoAnswerError(K8sRdmaError):
+    """Nobody answers there; it may come back."""
+
+    reason = Reason.NOT_READY
+
+
+class ExtenderClient:
+    """Asks; a context manager. MalformedError names the option whose file is none."""
+
+    def __init__(self, where: Where) -> None:
+        self.url = where.url.rstrip("/")
+        if not self.url.startswith(("http://", "https://")):
+            msg = f"--extender {where.url}: wanted a URL such as {DEFAULT_URL}"
+            raise MalformedError(msg)
+        headers = {"authorization": f"Bearer {_token(where.token_file)}"} if where.token_file else {}
+        self._client = httpx2.Client(
+            base_url=self.url, headers=headers, verify=_trust(where), timeout=TIMEOUT_S, trust_env=False
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._client.close()
+
+    def get(self, path: str, query: Mapping[str, str | list[str]]) -> bytes:
+        """The answer's body.
+
+        NoAnswerError when there is none; K8sRdmaError when it is a refusal, with the extender's own words.
+        """
+        try:
+            reply = self._client.get(path, params=dict(query))
+        except (httpx2.HTTPError, OSError) as error:
+            msg = f"no extender answers at {self.url}: {error}"
+            raise NoAnswerError(msg, details=_ADVICE) from error
+        if reply.status_code == httpx2.codes.OK:
+            return reply.content
+        if reply.status_code == httpx2.codes.UNAUTHORIZED:
+            msg = f"the extender at {self.url} demands a bearer token: give one with --token-file FILE"
+            raise K8sRdmaError(msg)
+        raise K8sRdmaError(_refusal(self.url, path, reply))
+
+
+def _refusal(url: str, path: str, reply: httpx2.Response) -> str:
+    try:
+        return msgspec.json.decode(reply.content, type=ErrorDocument).error.message
+    except msgspec.MsgspecError:
+        return f"{url}{path} answers HTTP {reply.status_code}: it is no extender of this version"
+
+
+def _token(path: Path) -> str:
+    """The first line that is one."""
+    try:
+        lines = map(str.strip, path.read_text(encoding="ascii").splitlines())
+        return next(line for line in lines if line and not line.startswith("#"))
+    except StopIteration as error:
+        msg = f"--token-file {path}: holds no token"
+        raise MalformedError(msg) from error
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "holds bytes that are no ASCII text"
+        msg = f"--token-file {path}: {why}"
+        raise MalformedError(msg) from error
+
+
+def _trust(where: Where) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=where.ca_file)
+    except OSError as error:
+        msg = f"--ca-file {where.ca_file}: {error.strerror or 'no PEM file of certificates'}"
+        raise MalformedError(msg) from error
+    if where.insecure:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context

@@ -1,0 +1,39 @@
+"""Options of the commands that ask the extender."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from k8s_rdma.cli.extender_client import Where
+
+Extender = Annotated[
+    str | None,
+    typer.Option(
+        "--extender",
+        metavar="URL",
+        envvar="K8S_RDMA_EXTENDER",
+        help="Where the extender is; default http://127.0.0.1:8888.",
+    ),
+]
+TokenFile = Annotated[
+    Path | None, typer.Option("--token-file", metavar="FILE", help="Holds the bearer token that it demands.")
+]
+CaFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--ca-file", metavar="FILE", help="PEM: whom its certificate is from; default the system's."
+    ),
+]
+Insecure = Annotated[bool, typer.Option("--insecure", help="Trust any certificate.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the extender's document.")]
+
+
+def where(url: str | None, token_file: Path | None, ca_file: Path | None, *, insecure: bool) -> Where:
+    """What the options say together."""
+    from k8s_rdma.cli.extender_client import DEFAULT_URL, Where  # noqa: PLC0415 - loads an HTTP client
+
+    return Where(url=url or DEFAULT_URL, token_file=token_file, ca_file=ca_file, insecure=insecure)

@@ -1,0 +1,188 @@
+"""`k8s-rdma top`: nodes, PFs, reservations and the pods that wait, again and again."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from rich.console import Group
+from rich.live import Live
+from rich.markup import escape
+from rich.text import Text
+
+from k8s_rdma.cli.console import console, seconds, table
+from k8s_rdma.cli.extender_client import ExtenderClient, NoAnswerError
+from k8s_rdma.wire.cluster_view import MAX_ROWS, PATH, ClusterView, decode_view
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+
+    from k8s_rdma.cli.extender_client import Where
+    from k8s_rdma.wire.cluster_view import NodeRow, PendingRow, Sort
+
+REFRESH_S = 2.0
+_LOOK_S = 0.2
+_AROUND = 9
+"""Lines of a screen that are neither a node's nor a pod's."""
+
+_NODES = ("node", "PFs", "reserved Mb/s", "", "VFs free", "pods", "heard", "PF by PF", "problems")
+_PODS = ("waiting pod", "interfaces", "Mb/s", "waits", "tried", "why")
+_BAR = 10
+_FULL = 0.9
+
+
+def top(where: Where, *, once: bool, as_json: bool, sort: Sort) -> None:
+    """Show the cluster until Ctrl-C; once where nobody looks, or if told.
+
+    K8sRdmaError when the extender refuses, and with `once` also when it does not answer.
+    """
+    out = console()
+    with ExtenderClient(where) as extender:
+        if as_json:
+            sys.stdout.write(_ask(extender, sort, MAX_ROWS).decode() + "\n")
+        elif once or not out.is_terminal:
+            view = decode_view(_ask(extender, sort, MAX_ROWS))
+            out.print(page(view, plain=not out.is_terminal, lines=None))
+        else:
+            _watch(extender, out, sort)
+
+
+def _ask(extender: ExtenderClient, sort: Sort, rows: int) -> bytes:
+    return extender.get(PATH, {"sort": sort.value, "limit": str(rows)})
+
+
+@dataclass(slots=True, kw_only=True)
+class Screen:
+    """What is shown while the extender comes and goes. look: asks it, for so many rows. clock: seconds."""
+
+    look: Callable[[int], ClusterView]
+    clock: Callable[[], float] = time.monotonic
+    view: ClusterView | None = None
+    _seen_at: float = field(default=0.0)
+    _trouble: str = ""
+
+    def refresh(self, rows: int) -> None:
+        """Ask again; what was seen last stays when there is no answer."""
+        try:
+            self.view = self.look(rows)
+        except NoAnswerError as error:
+            self._trouble = error.message
+        else:
+            self._trouble, self._seen_at = "", self.clock()
+
+    def page(self, lines: int) -> RenderableType:
+        """As it is known now, in so many lines."""
+        parts: list[RenderableType] = []
+        if self._trouble:
+            old = f"; below is what it said {seconds(self.clock() - self._seen_at)} ago" if self.view else ""
+            parts.append(Text(f"{self._trouble}{old}; trying again", style="bold red"))
+        if self.view is not None:
+            parts.append(page(self.view, plain=False, lines=lines - len(parts)))
+        return Group(*parts)
+
+
+def _watch(extender: ExtenderClient, out: Console, sort: Sort) -> None:
+    screen = Screen(look=lambda rows: decode_view(_ask(extender, sort, rows)))
+    screen.refresh(out.size.height)
+    if screen.view is None:  # nothing to show yet: say what to do
+        screen.look(0)
+    try:
+        with Live(console=out, screen=True, auto_refresh=False) as live:
+            while True:
+                _show(live, screen)
+                screen.refresh(out.size.height)
+    except KeyboardInterrupt:
+        return
+
+
+def _show(live: Live, screen: Screen) -> None:
+    """Until it is time to ask again, and anew when the terminal's size changes."""
+    until, size = time.monotonic() + REFRESH_S, None
+    while time.monotonic() < until:
+        if live.console.size != size:
+            size = live.console.size
+            live.update(screen.page(size.height), refresh=True)
+        time.sleep(_LOOK_S)
+
+
+def page(view: ClusterView, *, plain: bool, lines: int | None) -> Group:
+    """The whole view; as much of it as fits into so many lines, None for all."""
+    room = None if lines is None else max(2, lines - _AROUND)
+    for_pods = len(view.pending) if room is None else min(len(view.pending), max(1, room // 3))
+    for_nodes = len(view.nodes) if room is None else min(len(view.nodes), room - for_pods)
+    parts: list[RenderableType] = [Text.from_markup(line) for line in _head(view)]
+    parts.append(_nodes(view.nodes[:for_nodes], plain=plain))
+    if (more := view.totals.nodes - for_nodes) > 0:
+        parts.append(Text(f"and {more} more nodes"))
+    if view.pending_total:
+        parts.append(_pending(view.pending[:for_pods], plain=plain))
+    if (more := view.pending_total - for_pods) > 0:
+        parts.append(Text(f"and {more} more pods that wait"))
+    return Group(*parts)
+
+
+def _head(view: ClusterView) -> Iterator[str]:
+    total, extender = view.totals, view.extender
+    unreadable = f", [yellow]{total.unreadable} cannot be read[/]" if total.unreadable else ""
+    yield (
+        f"[bold]{total.nodes} nodes[/]{unreadable}, {total.with_problems} with problems; "
+        f"{total.pods} placements, {view.pending_total} pods wait; extender {extender.role}"
+    )
+    yield (
+        f"{total.pfs} PFs; reserved {total.reserved_mbps} of {total.link_mbps} Mb/s "
+        f"({_percent(total.reserved_mbps, total.link_mbps)}); {total.free_vfs} of {total.vfs} VFs free"
+    )
+    if extender.missing:
+        yield f"[yellow]waits for[/]: {escape('; '.join(extender.missing))}"
+
+
+def _nodes(rows: tuple[NodeRow, ...], *, plain: bool) -> Table:
+    shown = table(*_NODES, plain=plain, right=("PFs", "reserved Mb/s", "VFs free", "pods", "heard"))
+    for row in rows:
+        reserved, link = sum(pf.reserved_mbps for pf in row.pfs), sum(pf.link_mbps or 0 for pf in row.pfs)
+        free, vfs = sum(pf.free_vfs for pf in row.pfs), sum(pf.vfs for pf in row.pfs)
+        shown.add_row(
+            escape(row.name),
+            str(len(row.pfs)),
+            f"{reserved}/{link}",
+            _percent(reserved, link) if plain else _bar(reserved, link),
+            f"{free}/{vfs}",
+            str(row.pods),
+            seconds(row.heard_s),
+            escape(_by_pf(row)),
+            escape("; ".join(row.problems)),
+        )
+    return shown
+
+
+def _by_pf(row: NodeRow) -> str:
+    """Each PF's share: `enp1s0f0 40% 3 free`."""
+    return ", ".join(
+        f"{pf.name} {_percent(pf.reserved_mbps, pf.link_mbps or 0)} {pf.free_vfs} free" for pf in row.pfs
+    )
+
+
+def _pending(rows: tuple[PendingRow, ...], *, plain: bool) -> Table:
+    shown = table(*_PODS, plain=plain, right=("interfaces", "Mb/s", "waits", "tried"))
+    for row in rows:
+        tried = f"{seconds(row.ago_s)} ago"
+        asks = str(row.interfaces), str(row.reserved_mbps)
+        shown.add_row(escape(row.pod), *asks, seconds(row.waits_s), tried, escape(row.why))
+    return shown
+
+
+def _percent(part: int, whole: int) -> str:
+    return f"{100 * part // whole}%" if whole else "-"
+
+
+def _bar(part: int, whole: int) -> str:
+    share = min(1.0, part / whole) if whole else 0.0
+    filled = round(_BAR * share)
+    colour = "red" if share >= _FULL else "green"
+    return f"[{colour}]{'█' * filled}[/][dim]{'░' * (_BAR - filled)}[/]"

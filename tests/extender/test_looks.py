@@ -1,0 +1,169 @@
+"""What people ask the extender: `/v1/explain` and `/v1/cluster`, over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from extender.node_server import PF0, PF1, pf, report
+from extender.serving import BIND, FILTER, served
+from extender.world import World, cluster
+from k8s_rdma.wire.cluster_view import ClusterView, decode_view
+from k8s_rdma.wire.explain import Explanation, decode_explanation
+
+if TYPE_CHECKING:
+    from extender.serving import Served
+
+pytestmark = pytest.mark.anyio
+KEY = b"secret"
+
+
+async def explained(http: Served, pod: str, **query: str) -> Explanation:
+    reply = await http.http.get("/v1/explain", params={"pod": f"default/{pod}", **query})
+    assert reply.status_code == 200, reply.text
+    return decode_explanation(reply.content)
+
+
+async def view(http: Served, **query: object) -> ClusterView:
+    reply = await http.http.get("/v1/cluster", params=query)
+    assert reply.status_code == 200, reply.text
+    return decode_view(reply.content)
+
+
+async def bind(c: World, http: Served, pod: str, node: str) -> None:
+    assert (await http.post(FILTER, c.args(pod))).json()["NodeNames"]
+    assert (await http.post(BIND, c.bind_args(pod, node))).json() == {"Error": ""}
+
+
+async def test_explain_says_for_every_node_what_would_go_where():
+    async with cluster("w1", "w2") as c, served(c) as http:
+        await http.ready()
+        c.nodes["w1"].report = report("w1", pf(PF0), pf(PF1, vfs=1))
+        c.nodes["w2"].report = report("w2", pf(PF0, mbps=4000))
+        await c.create_pod("p", 6000, 5000)
+        told = await explained(http, "p")
+        assert (told.state, told.extender.role, told.reserved_mbps) == ("waiting", "active", 11_000)
+        fits, refused = told.groups
+        assert (fits.verdict, fits.count, fits.examples[0].node) == ("fits", 1, "w1")
+        assert [(each.placed, each.placed_mbps) for each in fits.examples[0].pfs] == [(1, 5000), (1, 6000)]
+        assert (refused.verdict, refused.count) == ("refused", 1)
+        [look] = refused.examples[0].pfs
+        assert (look.room_for, look.placed, look.free_vfs, look.unreserved_mbps) == (0, 0, 4, 4000)
+        assert look.objections == ("4000 Mb/s unreserved, and the smallest interface needs 5000",)
+        assert not refused.examples[0].evictable
+
+
+async def test_explain_tells_where_a_bound_pod_is_and_what_its_node_says_of_it():
+    async with cluster("w1") as c, served(c, key=KEY) as http:
+        await http.ready()
+        pod = await c.create_pod("p", 6000)
+        await bind(c, http, "p", "w1")
+        told = await explained(http, "p")
+        assert told.state == "bound"
+        [place] = told.places
+        assert (place.node, place.signature, place.reported) == ("w1", "valid", ())
+        assert [(each.name, each.reserved_mbps) for each in place.placement] == [("enp3s0f0", 6000)]
+        assert told.groups[0].examples[0].pfs[0].unreserved_mbps == 10_000, (
+            "its own does not count against it"
+        )
+        c.nodes["w1"].report = report("w1", generation=2, held={pod["metadata"]["uid"]: 6000})
+        [place] = (await explained(http, "p", node="w1")).places
+        assert [(each.name, each.reserved_mbps) for each in place.reported] == [("enp3s0f0", 6000)]
+
+
+async def test_explain_says_what_is_wrong_with_a_placement_that_someone_wrote():
+    async with cluster("w1") as c, served(c, key=KEY) as http:
+        await http.ready()
+        await c.create_pod("p", 6000)
+        await c.bind_by_hand("p", "w1", **{"k8s-rdma.io_placement": '{"version":1}'})
+        [place] = (await explained(http, "p")).places
+        assert "k8s-rdma.io/placement" in place.signature
+        assert place.placement == ()
+
+
+async def test_explain_tells_the_last_refusal_and_top_shows_who_waits():
+    async with cluster("w1", "w2") as c, served(c) as http:
+        await http.ready()
+        await c.create_pod("big", 8000)
+        await c.create_pod("holder", 8000)
+        await bind(c, http, "holder", "w1")
+        assert not (await http.post(FILTER, c.args("big", "w1"))).json()["NodeNames"]
+        told = await explained(http, "big")
+        assert (told.state, told.refused.verb) == ("refused", "filter")
+        assert told.refused.text == "0/1 nodes: 1 insufficient"
+        assert [(group.verdict, group.count) for group in told.groups] == [("fits", 1), ("refused", 1)]
+        shown = await view(http)
+        [row] = shown.pending
+        assert (row.pod, row.interfaces, row.reserved_mbps) == ("default/big", 1, 8000)
+        assert (shown.totals.nodes, shown.totals.reserved_mbps, shown.totals.pods) == (2, 8000, 1)
+        assert [node.name for node in shown.nodes] == ["w1", "w2"]
+        await c.delete_pod("big")
+        await until_nobody_waits(http)
+
+
+async def until_nobody_waits(http: Served) -> None:
+    while (await view(http)).pending_total:  # noqa: ASYNC110  what is waited for has no event for tests
+        await asyncio.sleep(0.01)
+
+
+async def test_nodes_that_differ_in_numbers_alone_are_one_group():
+    names = [f"w{number}" for number in range(8)]
+    async with cluster(*names) as c, served(c) as http:
+        await http.ready()
+        for number, node in enumerate(c.nodes.values()):
+            node.report = report(node.name, pf(mbps=1000 + number))
+        c.nodes["w7"].raw = b"HTTP/1.1 500 no\r\nContent-Length: 0\r\n\r\n"
+        await c.create_pod("p", 5000)
+        groups = (await explained(http, "p")).groups
+        assert [(group.verdict, group.count) for group in groups] == [("refused", 7), ("unreadable", 1)]
+        assert len(groups[0].examples) == 3
+        assert len((await explained(http, "p", all="1")).nodes) == 8
+
+
+async def test_what_is_asked_wrongly_is_refused_by_its_name():
+    async with cluster("w1") as c, served(c) as http:
+        await http.ready()
+        for path, word in (
+            ("/v1/explain", "pod"),
+            ("/v1/explain?pod=x", "pod"),
+            ("/v1/cluster?sort=size", "sort"),
+            ("/v1/cluster?limit=-1", "limit"),
+            ("/v1/cluster?limit=10001", "limit"),
+        ):
+            reply = await http.http.get(path)
+            assert (reply.status_code, reply.json()["error"]["message"].split(":")[0]) == (400, word)
+        reply = await http.http.get("/v1/explain", params={"pod": "default/none"})
+        assert reply.status_code == 404
+        assert "default/none" in reply.json()["error"]["message"]
+
+
+async def test_explain_of_a_malformed_annotation_names_the_field():
+    async with cluster("w1") as c, served(c) as http:
+        await http.ready()
+        await c.create_pod("p", annotation='[{"min_tx": 1}]')
+        told = await explained(http, "p")
+        assert (told.state, told.groups) == ("refused", ())
+        assert "min_tx" in told.malformed
+
+
+async def test_overview_sorts_and_counts_all_however_few_are_shown():
+    async with cluster("w1", "w2", "w3") as c, served(c) as http:
+        await http.ready()
+        await c.create_pod("p", 9000)
+        await bind(c, http, "p", "w3")
+        shown = await view(http, sort="reserved", limit=1)
+        assert [node.name for node in shown.nodes] == ["w3"]
+        assert (shown.totals.nodes, shown.totals.vfs, shown.totals.free_vfs) == (3, 12, 11)
+        assert [node.name for node in (await view(http, sort="name")).nodes] == ["w1", "w2", "w3"]
+
+
+async def test_looks_are_answered_before_anything_is_promised():
+    async with cluster("w1") as c:
+        c.api.watching.clear()
+        async with served(c) as http:
+            told = await view(http)
+            assert told.extender.role == "starting"
+            assert "pods" in told.extender.missing
+            c.api.watching.set()
