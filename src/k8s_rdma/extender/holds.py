@@ -47,22 +47,19 @@ class Holds:
         self._nodes.setdefault(node, {})[uid] = hold
         self._places.setdefault(uid, set()).add(node)
 
-    def release(self, uid: PodUid) -> frozenset[NodeName]:
-        """Hold nothing for the pod any more; where something was held."""
-        places = frozenset(self._places.pop(uid, ()))
-        for node in places:
-            self._drop(node, uid)
-        return places
+    def release(self, uid: PodUid) -> dict[NodeName, Hold]:
+        """Hold nothing for the pod any more; what was held."""
+        return {node: self._drop(node, uid) for node in self._places.pop(uid, ())}
 
-    def expire(self, now: float) -> dict[NodeName, list[PodUid]]:
+    def expire(self, now: float) -> dict[NodeName, dict[PodUid, Hold]]:
         """Forget those whose time is over, and tell which."""
         over = {
-            node: uids
+            node: holds
             for node, held in self._nodes.items()
-            if (uids := [uid for uid, hold in held.items() if hold.until <= now])
+            if (holds := {uid: hold for uid, hold in held.items() if hold.until <= now})
         }
-        for node, uids in over.items():
-            for uid in uids:
+        for node, holds in over.items():
+            for uid in holds:
                 self._drop(node, uid)
                 self._places[uid].discard(node)
                 if not self._places[uid]:
@@ -79,6 +76,10 @@ class Holds:
             if other != uid and hold.priority >= priority and hold.until > now
         }
 
+    def next_end(self) -> float | None:
+        """When the time of the first one is over; None when there is none."""
+        return min((hold.until for held in self._nodes.values() for hold in held.values()), default=None)
+
     def nodes(self) -> frozenset[NodeName]:
         """Where anything is held."""
         return frozenset(self._nodes)
@@ -87,8 +88,9 @@ class Holds:
         """Where something is held for the pod."""
         return frozenset(self._places.get(uid, ()))
 
-    def _drop(self, node: NodeName, uid: PodUid) -> None:
+    def _drop(self, node: NodeName, uid: PodUid) -> Hold:
         held = self._nodes[node]
-        del held[uid]
+        hold = held.pop(uid)
         if not held:
             del self._nodes[node]
+        return hold

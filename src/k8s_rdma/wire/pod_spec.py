@@ -57,6 +57,12 @@ class PodSpecDemand(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     resource_claims: list[_Something] | None = None
     volumes: list[dict[str, str | _Something]] | None = None
     affinity: _Something | None = None
+    topology_spread_constraints: list[_Something] | None = None
+
+    @property
+    def minds_neighbours(self) -> bool:
+        """Whether it may matter to the pod which other pods its node has, beside what is left of it."""
+        return bool(self.affinity or self.topology_spread_constraints or self.resource_claims)
 
 
 def demand_of(spec: PodSpecDemand) -> Demand | None:
@@ -69,11 +75,20 @@ def demand_of(spec: PodSpecDemand) -> Demand | None:
     containers, inits = spec.containers or [], spec.init_containers or []
     if _takes_more(spec) or _have_ports(containers) or _have_ports(inits):
         return None
-    before = tuple((init.restart_policy == "Always", _requests(init)) for init in inits)
     try:
-        return _sum(tuple(map(_requests, containers)), before, _amounts(spec.overhead))
+        return _requested(spec)
     except ValueError:
         return None
+
+
+def requested(spec: PodSpecDemand, resource: str) -> Fraction:
+    """How much of one resource the scheduler counts for the pod; ValueError when a quantity is none."""
+    return dict(_requested(spec)).get(resource, _ZERO)
+
+
+def _requested(spec: PodSpecDemand) -> Demand:
+    before = tuple((init.restart_policy == "Always", _requests(init)) for init in spec.init_containers or ())
+    return _sum(tuple(map(_requests, spec.containers or ())), before, _amounts(spec.overhead))
 
 
 def _takes_more(spec: PodSpecDemand) -> bool:
