@@ -30,6 +30,7 @@ class Reason(StrEnum):
     EXCEEDS_CAPACITY = "exceeds_capacity"
     DRIVER_REFUSES = "driver_refuses"
     UNDECIDED = "undecided"
+    NAMESPACE_LIMIT = "namespace_limit"
     STALE_PLACEMENT = "stale_placement"
     ALREADY_ATTACHED = "already_attached"
     HELD_BY_OLDER_SANDBOX = "held_by_older_sandbox"
@@ -76,6 +77,7 @@ STATUS: Mapping[Reason, Status] = {
     Reason.EXCEEDS_CAPACITY: Status(409, 103),
     Reason.DRIVER_REFUSES: Status(409, 107),
     Reason.UNDECIDED: Status(409, 104),
+    Reason.NAMESPACE_LIMIT: Status(409, 109),
     Reason.STALE_PLACEMENT: Status(409, 105),
     Reason.ALREADY_ATTACHED: Status(409, 106),
     Reason.HELD_BY_OLDER_SANDBOX: Status(409, TRY_AGAIN_LATER),

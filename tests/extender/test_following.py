@@ -19,6 +19,7 @@ from k8s_rdma.extender.touching import Toucher
 from k8s_rdma.extender.waiting import Waiting
 from k8s_rdma.kube.api import ApiUncertainError, Changed, Gone, Listed, NodeView, PodView
 from k8s_rdma.wire.annotation import ANNOTATION
+from k8s_rdma.wire.extender import Pod, PodMetadata
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode
 
 if TYPE_CHECKING:
@@ -167,7 +168,7 @@ def test_pod_in_flight_is_kept_while_it_is_listed_unbound():
 def test_pod_that_is_gone_or_finished_has_ended_and_is_forgotten(event):
     w = Watched()
     w.listing(pod("p", "w1"))
-    w.requests.remember(PodUid("p"), {}, 0.0)
+    w.requests.remember(Pod(metadata=PodMetadata(name="p", namespace="default", uid="p")), 0.0)
     w.pods.take(event)
     assert w.ended("p")
     assert w.requests.recall(PodUid("p")) is None

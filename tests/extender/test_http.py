@@ -28,6 +28,7 @@ async def test_full_nodes_are_asked_at_their_own_addresses_when_the_api_server_s
 
 
 POD = {"metadata": {"name": "p", "namespace": "d", "uid": "u"}}
+ASKING = {"metadata": {**POD["metadata"], "annotations": {"rdma_interfaces_required": "[{}]"}}}
 
 
 @pytest.mark.parametrize(
@@ -42,7 +43,7 @@ POD = {"metadata": {"name": "p", "namespace": "d", "uid": "u"}}
         (FILTER, json.dumps({"NodeNames": []}), "Pod"),
         (FILTER, json.dumps({"Pod": {"metadata": {"name": 1}}, "NodeNames": []}), "$.Pod.metadata.name"),
         (FILTER, json.dumps({"Pod": POD, "NodeNames": [1]}), "$.NodeNames[0]"),
-        (FILTER, json.dumps({"Pod": POD, "Nodes": {"items": [{}]}}), "Nodes.items[0]"),
+        (FILTER, json.dumps({"Pod": ASKING, "Nodes": {"items": [{}]}}), "Nodes.items[0]"),
         (PRIORITIZE, json.dumps({"Pod": POD, "NodeNames": "w1"}), "$.NodeNames"),
         (BIND, json.dumps({"PodName": "p", "PodNamespace": "d", "PodUID": "u"}), "Node"),
         (BIND, json.dumps({"PodName": "p", "PodNamespace": "d", "PodUID": 7, "Node": "n"}), "$.PodUID"),

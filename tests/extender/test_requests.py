@@ -4,11 +4,24 @@ from __future__ import annotations
 
 import json
 
+import msgspec
+import pytest
+
 from k8s_rdma.core.ids import PodUid
+from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.requests import MAX_CHARACTERS, Requests
 from k8s_rdma.wire.annotation import ANNOTATION
+from k8s_rdma.wire.extender import Pod, PodMetadata, PodSpec
 
 LENGTH = 200_000
+
+
+def pod(name: str, annotations: dict[str, str], **spec: object) -> Pod:
+    """As filter sends it; its UID is its name."""
+    return Pod(
+        metadata=PodMetadata(name=name, namespace="default", uid=name, annotations=annotations),
+        spec=msgspec.convert(spec, PodSpec),
+    )
 
 
 def large(number: int) -> dict[str, str]:
@@ -20,7 +33,7 @@ def test_pods_with_long_annotations_are_forgotten_sooner():
     requests = Requests()
     most = MAX_CHARACTERS // LENGTH
     for number in range(most + 3):
-        requests.remember(PodUid(f"p{number}"), large(number), 0.0)
+        requests.remember(pod(f"p{number}", large(number)), 0.0)
     kept = [number for number in range(most + 3) if requests.recall(PodUid(f"p{number}"))]
     assert kept == list(range(3, most + 3))
 
@@ -29,18 +42,80 @@ def test_pod_that_is_filtered_again_or_forgotten_takes_no_more_room():
     requests = Requests()
     for _ in range(3):
         for number in range(MAX_CHARACTERS // LENGTH):
-            requests.remember(PodUid(f"p{number}"), large(number), 0.0)
+            requests.remember(pod(f"p{number}", large(number)), 0.0)
     assert requests.recall(PodUid("p0"))
     requests.forget(PodUid("p0"))
-    requests.remember(PodUid("p"), large(0), 0.0)
+    requests.remember(pod("p", large(0)), 0.0)
     assert requests.recall(PodUid("p1"))
 
 
 def test_annotation_is_read_once_while_it_stays_the_same():
     requests = Requests()
-    first = requests.remember(PodUid("p"), large(1), 0.0)
+    first = requests.remember(pod("p", large(1)), 0.0).request
     assert requests.read(PodUid("p"), large(1)) is first
-    assert requests.remember(PodUid("p"), large(1), 5.0) is first
+    assert requests.remember(pod("p", large(1)), 5.0).request is first
     assert requests.recall(PodUid("p")).filtered_at == 5.0
     assert requests.read(PodUid("p"), large(2)) != first
     assert requests.read(PodUid("q"), large(1)) is not first
+
+
+RESOURCE = "example.com/rdma-vfs"
+
+
+def asks(count: int | str, **more: object) -> dict[str, object]:
+    """A container that asks for so many VFs."""
+    return {"resources": {"requests": {RESOURCE: str(count)}}, **more}
+
+
+def wants(interfaces: int) -> dict[str, str]:
+    return {ANNOTATION: json.dumps([{}] * interfaces)}
+
+
+@pytest.mark.parametrize(
+    ("spec", "interfaces"),
+    [
+        ({"containers": [asks(2)]}, 2),
+        ({"containers": [asks(2), {}, asks(1)]}, 3),
+        ({"containers": [asks(1)], "initContainers": [asks(3), asks(2)]}, 3),
+        ({"containers": [asks(1)], "initContainers": [asks(2, restartPolicy="Always"), asks(2)]}, 4),
+        ({"containers": [asks(3)], "initContainers": [asks(2), asks(1, restartPolicy="Always")]}, 4),
+        ({"containers": [asks("1k")]}, 1000),
+        ({"containers": [{}]}, 2),
+        ({}, 0),
+    ],
+    ids=[
+        "one",
+        "sum",
+        "init",
+        "sidecar_beside_init",
+        "sidecar_beside_all",
+        "thousand",
+        "not_counted",
+        "none",
+    ],
+)
+def test_pod_is_taken_when_it_is_counted_as_many_vfs_as_it_has_interfaces(spec, interfaces):
+    requests = Requests(vf_resource=RESOURCE)
+    asked = requests.ask(pod("p", wants(interfaces) if interfaces else {}, **spec))
+    assert len(asked.request.interfaces) == interfaces
+
+
+@pytest.mark.parametrize("interfaces", [0, 1, 3])
+def test_pod_is_refused_with_both_numbers_when_it_is_counted_as_another_number_of_vfs(interfaces):
+    requests = Requests(vf_resource=RESOURCE)
+    with pytest.raises(MalformedError, match=f"for {interfaces} interfaces.* request 2 of {RESOURCE}"):
+        requests.ask(pod("p", wants(interfaces), containers=[asks(1), asks(1)]))
+    Requests().ask(pod("p", wants(interfaces), containers=[asks(1), asks(1)]))
+
+
+def test_pod_is_refused_when_its_count_is_no_quantity():
+    with pytest.raises(MalformedError, match="'two' is not a quantity"):
+        Requests(vf_resource=RESOURCE).ask(pod("p", wants(2), containers=[asks("two")]))
+
+
+def test_nothing_is_kept_of_a_pod_whose_annotation_is_malformed_now():
+    requests = Requests()
+    requests.remember(pod("p", wants(1)), 0.0)
+    with pytest.raises(MalformedError):
+        requests.remember(pod("p", {ANNOTATION: "[{]"}), 1.0)
+    assert requests.recall(PodUid("p")) is None

@@ -10,6 +10,8 @@ from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.placement import Rejection, fits, place
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.extender.commit import Bind, Commits
+from k8s_rdma.extender.expecting import Expecting
+from k8s_rdma.extender.limits import Limits
 from k8s_rdma.extender.outcomes import BOUND, REFUSED, Outcome, Outcomes
 from k8s_rdma.extender.outcomes import STARTING as IS_STARTING
 from k8s_rdma.extender.requests import Requests
@@ -45,6 +47,8 @@ class Binder:
     requests: Requests
     commits: Commits
     toucher: Toucher
+    expecting: Expecting
+    limits: Limits
     outcomes: Outcomes
     clock: Callable[[], float]
     ready: Callable[[], bool]
@@ -58,6 +62,7 @@ class Binder:
             node=NodeName(args.node),
         )
         began = self.clock()
+        self._expect(bind)
         async with self.commits.lock(bind.uid):
             try:
                 error = await self._bind(bind)
@@ -67,6 +72,7 @@ class Binder:
                 reason = Reason.MALFORMED_ANNOTATION
             except API_ERRORS as failed:
                 error, reason = failed.message, failed.reason
+        self.expecting.drop(bind.uid)
         if not error:
             self.toucher.settled(bind.uid)
         self.outcomes.tell(
@@ -83,6 +89,12 @@ class Binder:
             )
         )
         return error
+
+    def _expect(self, bind: Bind) -> None:
+        """From now on it is known where the pod goes; what it reserves there takes over."""
+        remembered = self.requests.recall(bind.uid)
+        if remembered is not None and remembered.request:
+            self.expecting.leave(remembered.pod, [bind.node])
 
     async def _bind(self, bind: Bind) -> str:
         remembered = self.requests.recall(bind.uid)
@@ -128,6 +140,8 @@ class Binder:
                 return f"{NOT_ENOUGH_FREE} (node {bind.node}: {why})"
         else:
             found = place(request, situation.inventory, situation.used)
+            if (beyond := self.limits.refusal(bind.namespace, bind.uid, request)) is not None:
+                return f"{NOT_ENOUGH_FREE} ({beyond})"
             if isinstance(found, Rejection):
                 since = self._bound_since(bind.node, filtered_at)
                 return f"{NOT_ENOUGH_FREE} (node {bind.node}: {found.message}{since})"

@@ -59,6 +59,8 @@ class ExtenderConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
         which `kubectl describe` counts together.
     limits: what namespaces may hold; vf_resource: the counted extended resource that the agents publish for
         VFs, if they do: a pod that asks for it must ask for as many as it has interfaces.
+    expect_s: how long a pod that was filtered counts where it is expected to go, until its bind comes or,
+        where the scheduler binds, until its node reports it. None: 2 s and 30 s, in this order.
     nomination_s: how long what preemption made room for is held for the pod that it was made for.
     max_body_bytes: of a request; a full node object is about 10 KB.
     kubeconfig: default the pod's service account, `KUBECONFIG`, `~/.kube/config`, in this order.
@@ -99,6 +101,7 @@ class ExtenderConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     refusal_detail: Literal["numbers", "cause"] = "numbers"
     limits: tuple[NamespaceLimit, ...] = ()
     vf_resource: str | None = None
+    expect_s: Seconds | None = None
     nomination_s: Seconds = 120.0
     kubeconfig: str | None = None
     placement_key_file: str | None = None
@@ -119,3 +122,12 @@ class ExtenderConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     lease_namespace: Annotated[str, msgspec.Meta(min_length=1)] = "kube-system"
     lease_s: Annotated[int, msgspec.Meta(ge=5, le=3600)] = 15
     shutdown_s: Seconds = 25.0
+
+    def __post_init__(self) -> None:
+        """Refuse what contradicts itself."""
+        seen: set[str] = set()
+        for index, limit in enumerate(self.limits):
+            if limit.namespace in seen:
+                msg = f"limits[{index}].namespace: {limit.namespace!r} is limited twice"
+                raise ValueError(msg)
+            seen.add(limit.namespace)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from sys import intern
 from typing import TYPE_CHECKING, NoReturn
 
 from k8s_rdma.core.allocation import foreign_use
@@ -31,6 +32,7 @@ class NodeFacts:
     reported: what each pod holds there; the interfaces of several sandboxes of a pod together. Reservations
         are as programmed, which may be more than was asked for.
     entries: which of its request's interfaces these are, of each pod whose agent tells.
+    namespaces: of these pods, in their order.
     foreign: VFs that someone else holds or rated.
     """
 
@@ -39,6 +41,7 @@ class NodeFacts:
     reported: Mapping[PodUid, tuple[PlacedInterface, ...]]
     foreign: Mapping[PciAddress, Used]
     entries: Mapping[PodUid, frozenset[int]]
+    namespaces: tuple[str, ...] = ()
 
 
 def facts_of(report: NodeReport, node: NodeName) -> NodeFacts:
@@ -76,8 +79,10 @@ def _facts(status: RdmaNodeStatus, node: NodeName) -> NodeFacts:
             foreign[pf.pci] = sum(_foreign(pf, entry.foreign), NOTHING_USED)
     reported: dict[PodUid, tuple[PlacedInterface, ...]] = {}
     entries: dict[PodUid, frozenset[int]] = {}
+    spaces: dict[PodUid, str] = {}
     for allocation in status.allocations:
         uid = PodUid(allocation.pod.uid)
+        spaces[uid] = allocation.pod.namespace
         reported[uid], told = _held(allocation.interfaces)
         if told:
             entries[uid] = told
@@ -87,6 +92,7 @@ def _facts(status: RdmaNodeStatus, node: NodeName) -> NodeFacts:
         reported=reported,
         foreign=foreign,
         entries=entries,
+        namespaces=_namespaces(tuple(spaces.values())),
     )
 
 
@@ -141,6 +147,12 @@ def _placed(alike: HeldInterfaces) -> PlacedInterface:
     return PlacedInterface(
         pf=_pci(alike.pf), min_tx_rate_mbps=alike.min_mbps, max_tx_rate_mbps=alike.max_mbps
     )
+
+
+@lru_cache(maxsize=4096)
+def _namespaces(told: tuple[str, ...]) -> tuple[str, ...]:
+    """One object for all nodes that say the same."""
+    return tuple(map(intern, told))
 
 
 def _refuse(why: str) -> NoReturn:

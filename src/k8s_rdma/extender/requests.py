@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from k8s_rdma.core.request import Request
+from k8s_rdma.core.ids import PodUid
+from k8s_rdma.errors import MalformedError, Reason
+from k8s_rdma.extender.pending import PendingPod
 from k8s_rdma.wire.annotation import ANNOTATION, read_request
+from k8s_rdma.wire.pod_spec import requested
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from k8s_rdma.core.ids import PodUid
+    from k8s_rdma.core.request import Request
+    from k8s_rdma.wire.extender import Pod
 
 _log = structlog.get_logger()
 _MAX_PODS = 10_000
@@ -26,11 +30,16 @@ owners decide how long that is; bind reads from the API server what was forgotte
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """A pod's request; the annotation that it was read from, and when it was last filtered."""
+    """A pod and its request; the annotation that it was read from, and when it was last filtered."""
 
-    request: Request
+    pod: PendingPod
     annotation: str | None
     filtered_at: float
+
+    @property
+    def request(self) -> Request:
+        """What the pod asks for."""
+        return self.pod.request
 
     @property
     def characters(self) -> int:
@@ -41,11 +50,13 @@ class Remembered:
 class Requests:
     """Requests by pod; bounded, the pods filtered longest ago are forgotten.
 
-    strict: whether an unknown key refuses an annotation, or is logged.
+    strict: whether an unknown key refuses an annotation, or is logged. vf_resource: the extended resource
+    that VFs are counted by, None where they are not.
     """
 
-    def __init__(self, *, strict: bool = True) -> None:
+    def __init__(self, *, strict: bool = True, vf_resource: str | None = None) -> None:
         self._strict = strict
+        self._vf_resource = vf_resource
         self._pods: OrderedDict[PodUid, Remembered] = OrderedDict()
         self._characters = 0
 
@@ -62,15 +73,25 @@ class Requests:
             _log.warning("annotation_warnings", uid=uid, warnings=found.warnings)
         return found.request
 
-    def remember(self, uid: PodUid, annotations: Mapping[str, str], at: float) -> Request:
-        """As `read`, and kept for bind."""
-        request = self.read(uid, annotations)
-        self.forget(uid)
-        self._pods[uid] = remembered = Remembered(request, annotations.get(ANNOTATION), at)
+    def ask(self, pod: Pod) -> PendingPod:
+        """The pod of a scheduler's question; MalformedError as `read`, and when its numbers contradict."""
+        request = self.read(PodUid(pod.metadata.uid), pod.annotations)
+        if self._vf_resource is not None:
+            _check_count(request, pod, self._vf_resource)
+        return PendingPod.of(pod, request)
+
+    def remember(self, pod: Pod, at: float) -> PendingPod:
+        """As `ask`, and kept for bind; nothing is kept of a pod whose annotation is malformed now."""
+        uid = PodUid(pod.metadata.uid)
+        try:
+            asked = self.ask(pod)
+        finally:
+            self.forget(uid)
+        self._pods[uid] = remembered = Remembered(asked, pod.annotations.get(ANNOTATION), at)
         self._characters += remembered.characters
         while len(self._pods) > _MAX_PODS or self._characters > MAX_CHARACTERS:
             self.forget(next(iter(self._pods)))
-        return request
+        return asked
 
     def recall(self, uid: PodUid) -> Remembered | None:
         """What the pod asked for when it was filtered."""
@@ -87,3 +108,21 @@ class Requests:
         known = self._pods.pop(uid, None)
         if known is not None:
             self._characters -= known.characters
+
+
+def _check_count(request: Request, pod: Pod, resource: str) -> None:
+    """Refuse a pod that the scheduler would count as another number of VFs than it is given.
+
+    One that asks for interfaces and not for the resource is let through: it is only not counted.
+    """
+    try:
+        counted, interfaces = requested(pod.spec, resource), len(request.interfaces)
+    except ValueError as error:
+        msg = f"resources.requests of a container: {error}"
+        raise MalformedError(msg, reason=Reason.MALFORMED_ANNOTATION) from error
+    if counted and counted != interfaces:
+        msg = (
+            f"{ANNOTATION}: asks for {interfaces} interfaces, but the pod's containers request {counted} of "
+            f"{resource}; the two numbers must be equal"
+        )
+        raise MalformedError(msg, reason=Reason.MALFORMED_ANNOTATION)

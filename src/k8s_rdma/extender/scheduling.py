@@ -2,59 +2,37 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-from k8s_rdma.core.ids import NodeName, PodUid
+from k8s_rdma.core.ids import NodeName
+from k8s_rdma.core.score import MAX_SCORE
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.extender.binding import STARTING
-from k8s_rdma.extender.decisions import UNRESOLVABLE, Decisions, Fit, Misfit
-from k8s_rdma.extender.outcomes import FIT, NOTHING_ASKED, Outcome, Outcomes, main_reason
+from k8s_rdma.extender.decisions import Fit
+from k8s_rdma.extender.expecting import Expecting
+from k8s_rdma.extender.limits import Limits
+from k8s_rdma.extender.outcomes import NOTHING_ASKED, Outcome, Outcomes, main_reason
 from k8s_rdma.extender.outcomes import STARTING as IS_STARTING
+from k8s_rdma.extender.reply import Sorted, reason_of
 from k8s_rdma.extender.requests import Requests
 from k8s_rdma.extender.sources import NodeStates
-from k8s_rdma.extender.state import ClusterState
 from k8s_rdma.extender.touching import Toucher
+from k8s_rdma.extender.verdicts import Verdicts
 from k8s_rdma.wire.extender import (
     MALFORMED_ANNOTATION,
     NOT_ENOUGH_FREE,
-    UNREADABLE_NODE,
     ExtenderFilterResult,
     HostPriority,
-    filter_result,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
-    from k8s_rdma.core.request import Request
-    from k8s_rdma.extender.decisions import Verdict
+    from k8s_rdma.extender.pending import PendingPod
     from k8s_rdma.wire.extender import Candidate, ExtenderArgs
-
-_LATE_S = 0.05
-"""For the situations that came up while others were searched."""
-
-NOT_SEARCHED = Misfit(
-    Reason.UNDECIDED,
-    f"{NOT_ENOUGH_FREE} (not known: this request is new and takes long to place on many nodes; tried again)",
-)
-
-
-@dataclass(slots=True)
-class Sorted:
-    """Candidates by verdict: the fitting ones in order, the others with the reason told to the scheduler.
-
-    awaited: those of the others that may come to fit. reasons: how many of all were judged so.
-    """
-
-    fitting: list[NodeName] = field(default_factory=list)
-    failed: dict[str, str] = field(default_factory=dict)
-    unresolvable: dict[str, str] = field(default_factory=dict)
-    awaited: list[NodeName] = field(default_factory=list)
-    reasons: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -62,134 +40,117 @@ class Scheduling:
     """Answers filter and prioritize.
 
     clock: seconds, monotonic. max_age_s: a node's state that is younger is not asked for again.
-    ready: as in `Binder`. search_s: for how long one call may search for placements of a request that is
-        new on many nodes; the nodes that this does not reach are refused, and searched next time.
+    ready: as in `Binder`.
     """
 
-    state: ClusterState
     states: NodeStates
-    decisions: Decisions
+    verdicts: Verdicts
+    expecting: Expecting
+    limits: Limits
     requests: Requests
     toucher: Toucher
     outcomes: Outcomes
     clock: Callable[[], float]
     ready: Callable[[], bool]
     max_age_s: float = 1.0
-    search_s: float = 1.0
 
     async def filter(self, args: ExtenderArgs) -> ExtenderFilterResult:
         """Which candidates fit; never raises for the sake of a node or an annotation.
 
-        MalformedError when a node object is none.
+        MalformedError when a node object is none. A pod that asks for nothing gets what it came with, and
+        nothing of that is looked into.
         """
         began = self.clock()
-        candidates, names = _candidates(args)
-        uid = PodUid(args.pod.metadata.uid)
         try:
-            request = self.requests.remember(uid, args.pod.annotations, began)
+            pod = self.requests.remember(args.pod, began)
         except MalformedError as error:
-            why = f"{MALFORMED_ANNOTATION} ({error.message})"
-            sorted_ = Sorted(
-                unresolvable=dict.fromkeys(map(str, names), why), reasons=Counter({error.reason: len(names)})
-            )
-        else:
-            if request and not self.ready():
-                self._tell("filter", args, began, Counter(), STARTING)
-                return ExtenderFilterResult(error=STARTING)
-            sorted_ = await self._sort(uid, request, candidates, names)
-        self._tell("filter", args, began, sorted_.reasons)
-        return _result(args, candidates, sorted_)
+            return self._refuse(args, began, f"{MALFORMED_ANNOTATION} ({error.message})", error.reason)
+        if not pod.request:
+            self._tell("filter", args, began, Counter({NOTHING_ASKED: args.count}))
+            return ExtenderFilterResult(nodes=args.nodes, node_names=args.node_names)
+        if not self.ready():
+            self._tell("filter", args, began, Counter(), STARTING)
+            return ExtenderFilterResult(error=STARTING)
+        beyond = self.limits.refusal(pod.namespace, pod.uid, pod.request)
+        if beyond is not None:
+            self._limited(pod)
+            return self._refuse(args, began, f"{NOT_ENOUGH_FREE} ({beyond})", Reason.NAMESPACE_LIMIT)
+        candidates, names = _candidates(args)
+        found = await self._sort(pod, candidates, names)
+        self._tell("filter", args, began, found.reasons)
+        return found.reply(args, candidates)
 
     async def prioritize(self, args: ExtenderArgs) -> list[HostPriority]:
-        """A score for each candidate, 0..10; 0 where it does not fit any more, and for pods without RDMA."""
+        """A score for each candidate, 0..10; 0 where it does not fit any more, and for pods without RDMA.
+
+        While others are on their way, one of the nodes that are best scores a little more than the rest:
+        where this pod goes is what the next one has to know.
+        """
         began = self.clock()
         candidates, names = _candidates(args)
-        uid = PodUid(args.pod.metadata.uid)
         try:
-            request = self.requests.read(uid, args.pod.annotations)
-            unscored = IS_STARTING if request else NOTHING_ASKED
+            pod = self.requests.ask(args.pod)
         except MalformedError as error:
-            request, unscored = None, error.reason
-        if not request or not self.ready():
-            self._tell("prioritize", args, began, Counter({unscored: len(names)}))
-            return [HostPriority(name, 0) for name in names]
-        await self._know(candidates, names, request)
-        reasons: Counter[str] = Counter()
-        scores = []
-        for name, verdict in self._verdicts(uid, request, names):
-            reasons[_reason(verdict)] += 1
-            scores.append(HostPriority(name, verdict.score if isinstance(verdict, Fit) else 0))
-        self._tell("prioritize", args, began, reasons)
-        return scores
+            return self._unscored(args, began, names, error.reason)
+        if not pod.request or not self.ready():
+            return self._unscored(args, began, names, IS_STARTING if pod.request else NOTHING_ASKED)
+        await self._know(pod, candidates, names)
+        found = self.verdicts.on(pod, names)
+        scores = {name: verdict.score if isinstance(verdict, Fit) else 0 for name, verdict in found}
+        self._expect(pod, scores, [name for name, verdict in found if isinstance(verdict, Fit)])
+        self._tell("prioritize", args, began, Counter(reason_of(verdict) for _, verdict in found))
+        return [HostPriority(name, score) for name, score in scores.items()]
 
-    async def _sort(
-        self, uid: PodUid, request: Request, candidates: Sequence[Candidate], names: list[NodeName]
-    ) -> Sorted:
-        if not request:
-            return Sorted(fitting=names, reasons=Counter({NOTHING_ASKED: len(names)}))
-        await self._know(candidates, names, request)
-        sorted_ = Sorted()
-        for name, verdict in self._verdicts(uid, request, names):
-            sorted_.reasons[_reason(verdict)] += 1
-            if isinstance(verdict, Fit):
-                sorted_.fitting.append(name)
-                continue
-            if verdict is None:
-                sorted_.failed[name] = f"{UNREADABLE_NODE} ({self.state.why_unreadable(name)})"
-            elif verdict.reason in UNRESOLVABLE:
-                sorted_.unresolvable[name] = verdict.text
-            else:
-                sorted_.failed[name] = verdict.text
-            if verdict is None or verdict.may_pass:
-                sorted_.awaited.append(name)
-        if sorted_.fitting or not sorted_.awaited:
-            self.toucher.settled(uid)
+    async def _sort(self, pod: PendingPod, candidates: Sequence[Candidate], names: list[NodeName]) -> Sorted:
+        await self._know(pod, candidates, names)
+        found = Sorted.by_verdict(self.verdicts.on(pod, names), self.verdicts.state.why_unreadable)
+        if found.fitting:  # of several, prioritize says more
+            self.expecting.leave(pod, found.fitting if len(found.fitting) == 1 else ())
         else:
-            self.toucher.refused(uid, request, sorted_.awaited)
-        return sorted_
+            self.expecting.drop(pod.uid)
+        if found.fitting or not found.awaited:
+            self.toucher.settled(pod.uid)
+        else:
+            self.toucher.refused(pod.uid, pod.request, found.awaited)
+        return found
 
     async def _know(
-        self, candidates: Iterable[Candidate], names: Sequence[NodeName], request: Request
+        self, pod: PendingPod, candidates: Iterable[Candidate], names: Sequence[NodeName]
     ) -> None:
-        """Have the nodes' states, and the verdicts on them as far as `search_s` goes.
-
-        Searches come in between other work: each may take 10 ms, and there may be one for every node.
-        """
+        """Have the nodes' states, and the verdicts on them."""
         for candidate in candidates:
             self.states.suggest(NodeName(candidate.name), candidate.addresses)
         await self.states.refresh(names, since=self.clock() - self.max_age_s)
-        known = self.decisions.known(request)
-        current = map(self.state.situations.get, names)
-        unseen = [situation for situation in current if situation is not None and situation not in known]
-        deadline = self.clock() + self.search_s
-        for situation in dict.fromkeys(unseen):
-            self.decisions.verdict(request, situation)
-            if self.clock() > deadline:
-                return
-            await asyncio.sleep(0)
+        await self.verdicts.search(pod, names)
 
-    def _verdicts(
-        self, uid: PodUid, request: Request, names: Iterable[NodeName]
-    ) -> Iterator[tuple[NodeName, Verdict | None]]:
-        """The verdict on each node, None where it cannot be read; nothing else runs meanwhile.
+    def _expect(self, pod: PendingPod, scores: dict[NodeName, int], fitting: Sequence[NodeName]) -> None:
+        """Expect the pod on the nodes with the best score, and have few of them, see `prioritize`."""
+        best = max((scores[name] for name in fitting), default=0)
+        equals = [name for name in fitting if scores[name] == best]
+        if len(equals) > 1 and self.expecting.others(pod.uid):
+            *others, chosen = equals
+            _prefer(scores, chosen, others)
+            equals = [chosen]
+        self.expecting.leave(pod, equals)
 
-        What the pod itself holds (a bind that is under way still) does not count against it.
-        """
-        situations, known = self.state.situations, self.decisions.known(request)
-        deadline = self.clock() + _LATE_S
-        own = self.state.nodes_of(uid)
-        for name in names:
-            situation = (
-                situations.get(name) if name not in own else self.state.situation_if(name, without=[uid])
-            )
-            if situation is None:
-                yield name, None
-                continue
-            verdict = known.get(situation)
-            if verdict is None:
-                in_time = self.clock() < deadline
-                verdict = self.decisions.verdict(request, situation) if in_time else NOT_SEARCHED
-            yield name, verdict
+    def _limited(self, pod: PendingPod) -> None:
+        self.expecting.drop(pod.uid)
+        if self.limits.may_pass(pod.namespace, pod.request):
+            self.toucher.limited(pod)
+        else:
+            self.toucher.settled(pod.uid)
+
+    def _refuse(self, args: ExtenderArgs, began: float, why: str, reason: Reason) -> ExtenderFilterResult:
+        """Refuse all candidates for one reason, which no eviction on any of them cures."""
+        candidates, names = _candidates(args)
+        self._tell("filter", args, began, Counter({reason: len(names)}))
+        return Sorted(unresolvable=dict.fromkeys(map(str, names), why)).reply(args, candidates)
+
+    def _unscored(
+        self, args: ExtenderArgs, began: float, names: Sequence[NodeName], reason: str
+    ) -> list[HostPriority]:
+        self._tell("prioritize", args, began, Counter({reason: len(names)}))
+        return [HostPriority(name, 0) for name in names]
 
     def _tell(
         self, verb: str, args: ExtenderArgs, began: float, reasons: Counter[str], error: str = ""
@@ -209,10 +170,13 @@ class Scheduling:
         )
 
 
-def _reason(verdict: Verdict | None) -> str:
-    if verdict is None:
-        return Reason.UNREADABLE_NODE
-    return FIT if isinstance(verdict, Fit) else verdict.reason
+def _prefer(scores: dict[NodeName, int], chosen: NodeName, others: Iterable[NodeName]) -> None:
+    """Have one node score more than those that it equals."""
+    if scores[chosen] < MAX_SCORE:
+        scores[chosen] += 1
+        return
+    for name in others:
+        scores[name] -= 1
 
 
 def _candidates(args: ExtenderArgs) -> tuple[list[Candidate], list[NodeName]]:
@@ -221,19 +185,3 @@ def _candidates(args: ExtenderArgs) -> tuple[list[Candidate], list[NodeName]]:
         return [], cast("list[NodeName]", args.node_names or [])
     candidates = args.candidates()
     return candidates, [NodeName(candidate.name) for candidate in candidates]
-
-
-def _result(args: ExtenderArgs, candidates: Sequence[Candidate], sorted_: Sorted) -> ExtenderFilterResult:
-    if args.nodes is None:
-        return ExtenderFilterResult(
-            node_names=list(sorted_.fitting),
-            failed_nodes=sorted_.failed,
-            failed_and_unresolvable_nodes=sorted_.unresolvable,
-        )
-    fitting = frozenset(sorted_.fitting)
-    return filter_result(
-        args,
-        [candidate for candidate in candidates if candidate.name in fitting],
-        failed=sorted_.failed,
-        unresolvable=sorted_.unresolvable,
-    )

@@ -15,10 +15,12 @@ from k8s_rdma.extender.binding import Binder
 from k8s_rdma.extender.commit import Commits
 from k8s_rdma.extender.counted_api import counted
 from k8s_rdma.extender.decisions import Decisions
+from k8s_rdma.extender.expecting import NOBODY_NOMINATED, Expecting
 from k8s_rdma.extender.following import NodeTracker, PodTracker, follow
 from k8s_rdma.extender.holds import Holds
 from k8s_rdma.extender.http_states import Asking, HttpNodeStates
 from k8s_rdma.extender.lease import Lease
+from k8s_rdma.extender.limits import Limits
 from k8s_rdma.extender.looks import Looks, Surroundings
 from k8s_rdma.extender.metrics import Metrics, labelled
 from k8s_rdma.extender.outcomes import Outcomes
@@ -27,6 +29,7 @@ from k8s_rdma.extender.requests import Requests
 from k8s_rdma.extender.scheduling import Scheduling
 from k8s_rdma.extender.state import ClusterState
 from k8s_rdma.extender.touching import Pace, Toucher
+from k8s_rdma.extender.verdicts import Verdicts
 from k8s_rdma.extender.waiting import Waiting
 from k8s_rdma.wire.explain import ExtenderState
 
@@ -53,6 +56,9 @@ class Authority:
     lease: Lease | None = None
 
 
+EXPECT_S = {"extender": 2.0, "scheduler": 30.0}
+"""How long a pod is expected, by who binds: a bind comes at once, a node reports what its runtime did."""
+
 NOBODY_ELSE = Authority()
 """Neither signatures nor a Lease."""
 
@@ -72,12 +78,17 @@ async def running(
     outcomes = Outcomes(attempts.heard)
     decisions = Decisions()
     waiting = Waiting()
-    toucher = Toucher(waiting, decisions, api, CLOCK, Pace(poll_s=config.poll_s, touch_s=config.touch_s))
-    state = ClusterState(on_change=toucher.changed)
+    pace = Pace(poll_s=config.poll_s, touch_s=config.touch_s)
+    toucher = Toucher(waiting, decisions, api, CLOCK, pace)
+    limits = Limits(config.limits, on_freed=toucher.freed)
+    state = ClusterState(on_change=toucher.changed, on_claims=limits.update if limits else None)
+    nominations = NOBODY_NOMINATED
+    lasts_s = config.expect_s or EXPECT_S[config.binder]
+    expecting = Expecting(state=state, nominations=nominations, clock=CLOCK, lasts_s=lasts_s)
     asking = Asking(port=config.node_port, timeout_s=config.node_timeout_s, retry_s=config.retry_s)
     commits = Commits(state, api, CLOCK, key=key, settle_s=config.settle_s)
     async with HttpNodeStates(state, asking, CLOCK) as states, commits:
-        requests = Requests(strict=config.strict)
+        requests = Requests(strict=config.strict, vf_resource=config.vf_resource)
         pods = PodTracker(
             state=state, requests=requests, toucher=toucher, clock=CLOCK, attempts=attempts, key=key
         )
@@ -97,10 +108,14 @@ async def running(
         def ready() -> bool:
             return pods.listed and nodes.listed and (lease is None or lease.holds())
 
+        verdicts = Verdicts(
+            state=state, decisions=decisions, nominations=nominations, expecting=expecting, clock=CLOCK
+        )
         scheduling = Scheduling(
-            state=state,
             states=states,
-            decisions=decisions,
+            verdicts=verdicts,
+            expecting=expecting,
+            limits=limits,
             requests=requests,
             toucher=toucher,
             outcomes=outcomes,
@@ -115,6 +130,8 @@ async def running(
             requests=requests,
             commits=commits,
             toucher=toucher,
+            expecting=expecting,
+            limits=limits,
             outcomes=outcomes,
             clock=CLOCK,
             ready=ready,
@@ -137,8 +154,8 @@ async def running(
             tasks = [
                 beside.create_task(_follow_pods(pods, api, lease)),
                 beside.create_task(follow("nodes", api.follow_nodes, nodes.take)),
-                beside.create_task(toucher.poll(states)),
-                beside.create_task(toucher.touch(state)),
+                beside.create_task(toucher.poll(states, limits)),
+                beside.create_task(toucher.touch(state, limits, ready)),
             ]
             yield Extender(
                 scheduling=scheduling, binder=binder, metrics=metrics, missing=missing, looks=looks.gets()

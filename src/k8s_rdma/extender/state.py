@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 from k8s_rdma.core.ids import NodeName, PciAddress, PodUid
 from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf, Used
 from k8s_rdma.core.placement import PlacedInterface
-from k8s_rdma.core.reservation import used_on_node
+from k8s_rdma.core.reservation import claims_on_node, used_on_node
 from k8s_rdma.extender.facts import NodeFacts
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     Interfaces: TypeAlias = tuple[PlacedInterface, ...]
     OnChange: TypeAlias = "Callable[[NodeName, Situation | None, Situation | None], None]"
+    Claim: TypeAlias = tuple[PodUid, str, Interfaces]
+    OnClaims: TypeAlias = Callable[[NodeName, list[Claim]], None]
 
 _NOTHING_HELD: Mapping[PodUid, Interfaces] = MappingProxyType({})
 _NO_INVENTORY = Inventory(node=NodeName(""), pfs=())
@@ -47,8 +49,9 @@ class Situation:
 class Reservation:
     """A placement held on a node for a pod that is bound there or being bound.
 
-    pod: `namespace/name`, for messages.
+    pod: `namespace/name`.
     made_at: when it was decided.
+    version: of the pod that it was decided on, whose Binding it is written in; empty when that is not known.
     bound: the API server has said, or the pod watch has shown, that the pod is bound here.
     in_doubt: a write that would bind the pod here got no answer, and may still take effect.
     ended_at: when the pod was seen finished or gone; None before.
@@ -57,6 +60,7 @@ class Reservation:
     interfaces: tuple[PlacedInterface, ...]
     pod: str
     made_at: float
+    version: str = ""
     bound: bool = False
     in_doubt: bool = False
     ended_at: float | None = None
@@ -72,7 +76,7 @@ class _Node:
         self, without: Collection[PodUid] = (), holding: Mapping[PodUid, Interfaces] = _NOTHING_HELD
     ) -> dict[PciAddress, Used]:
         facts = self.facts
-        promised = {uid: reservation.interfaces for uid, reservation in self.reservations.items()}
+        promised = self.promised()
         return used_on_node(
             reported=facts.reported if facts else {},
             foreign=facts.foreign if facts else {},
@@ -82,14 +86,31 @@ class _Node:
             excluding=without,
         )
 
+    def promised(self) -> dict[PodUid, Interfaces]:
+        return {uid: reservation.interfaces for uid, reservation in self.reservations.items()}
+
+    def claims(self) -> list[Claim]:
+        """What each pod takes, by the last report even where the node cannot be read: it is still there."""
+        facts, promised = self.facts, self.promised()
+        if facts is None:
+            taken, spaces = promised, {}
+        else:
+            taken = claims_on_node(reported=facts.reported, promised=promised, entries=facts.entries)
+            spaces = dict(zip(facts.reported, facts.namespaces, strict=False))
+        for uid, reservation in self.reservations.items():
+            spaces[uid] = reservation.pod.partition("/")[0]
+        return [(uid, spaces[uid], interfaces) for uid, interfaces in taken.items() if uid in spaces]
+
 
 class ClusterState:
     """The nodes. `situations` and `unreadable` are to be read only; a node is in at most one of them.
 
     on_change: told of every node whose situation became another one (None: unreadable or unknown).
+    on_claims: told of every node whose pods may take something else than before: each pod, its namespace, and
+        what it takes.
     """
 
-    def __init__(self, on_change: OnChange | None = None) -> None:
+    def __init__(self, on_change: OnChange | None = None, on_claims: OnClaims | None = None) -> None:
         self.situations: dict[NodeName, Situation] = {}
         self.unreadable: dict[NodeName, str] = {}
         self._nodes: dict[NodeName, _Node] = {}
@@ -97,6 +118,7 @@ class ClusterState:
         self._interned: WeakValueDictionary[tuple[tuple[Pf, ...], tuple[Used, ...]], Situation]
         self._interned = WeakValueDictionary()
         self._on_change = on_change
+        self._on_claims = on_claims
 
     # what nodes say
 
@@ -254,7 +276,15 @@ class ClusterState:
         None when the node cannot be read. What a pod holds already counts, not what it would be `holding`.
         """
         facts = self.facts(node)
-        return self._situation(facts.inventory, self._nodes[node].used(without, holding)) if facts else None
+        if facts is None:
+            return None
+        if not without and not (holding and self._adds(node, facts, holding)):
+            return self.situations[node]
+        return self._situation(facts.inventory, self._nodes[node].used(without, holding))
+
+    def _adds(self, node: NodeName, facts: NodeFacts, holding: Mapping[PodUid, Interfaces]) -> bool:
+        reservations = self._nodes[node].reservations
+        return any(uid not in facts.reported and uid not in reservations for uid in holding)
 
     def _drop_ended(self, node: NodeName, entry: _Node, *, before: float) -> bool:
         over = [
@@ -285,6 +315,8 @@ class ClusterState:
             self.situations.pop(node, None)
         else:
             after = self.situations[node] = self._situation(facts.inventory, self._nodes[node].used())
+        if self._on_claims:
+            self._on_claims(node, self._nodes[node].claims() if node in self._nodes else [])
         if after is not before and self._on_change:
             self._on_change(node, before, after)
 

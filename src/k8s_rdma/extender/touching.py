@@ -1,4 +1,4 @@
-"""Tell kube-scheduler that capacity came free, by touching the node object.
+"""Tell kube-scheduler that capacity or a namespace's limit came free, by touching a node object.
 
 An annotation that changes is a cluster event, upon which the scheduler tries refused pods again within
 0.05 s; without one it would wait up to 5 minutes. Nobody filters in the meantime, so the nodes that
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain
 from typing import TYPE_CHECKING, NoReturn
 
 import structlog
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from k8s_rdma.core.ids import NodeName, PodUid
     from k8s_rdma.core.request import Request
     from k8s_rdma.extender.decisions import Decisions
+    from k8s_rdma.extender.limits import Limits
+    from k8s_rdma.extender.pending import PendingPod
     from k8s_rdma.extender.sources import NodeStates
     from k8s_rdma.extender.state import ClusterState, Situation
     from k8s_rdma.extender.waiting import Waiting
@@ -52,8 +55,8 @@ class Pace:
 class Toucher:
     """Notices what helps waiting pods, and touches those nodes.
 
-    `changed` is to be told of every change of a situation; `poll` and `touch` run for as long as the
-    process does.
+    `changed` is to be told of every change of a situation, `freed` of every namespace that holds less; `poll`
+    and `touch` run for as long as the process does.
     """
 
     def __init__(
@@ -75,10 +78,16 @@ class Toucher:
         self._changed: dict[NodeName, Situation | None] = {}
         self._due: dict[NodeName, float] = {}
         self._touched: dict[NodeName, float] = {}
+        self._freed: dict[str, None] = {}
 
     def refused(self, uid: PodUid, request: Request, nodes: Iterable[NodeName]) -> None:
         """No node fits the pod; these refused it for a reason that may pass."""
         self._waiting.refuse(uid, request, nodes, self._clock())
+        self._somebody_waits.set()
+
+    def limited(self, pod: PendingPod) -> None:
+        """The limit of its namespace refused the pod, for now."""
+        self._waiting.limit(pod.uid, pod.request, pod.namespace, self._clock())
         self._somebody_waits.set()
 
     def settled(self, uid: PodUid) -> None:
@@ -97,30 +106,72 @@ class Toucher:
             self._changed.setdefault(node, before)
             self._something_changed.set()
 
-    async def poll(self, states: NodeStates) -> NoReturn:
-        """Keep asking the nodes of interest while somebody waits."""
+    def released(self, node: NodeName) -> None:
+        """What was held on the node for a pod that is not bound is not held any more."""
+        if self._waiting.interesting(node):
+            self._changed[node] = None
+            self._something_changed.set()
+
+    def freed(self, namespace: str) -> None:
+        """The namespace's pods hold less."""
+        if self._waiting.limited(namespace):
+            self._freed[namespace] = None
+            self._something_changed.set()
+
+    async def poll(self, states: NodeStates, limits: Limits) -> NoReturn:
+        """Keep asking the nodes of interest while somebody waits, and those that say what limits are for."""
         while True:
             await self._somebody_waits.wait()
             self._waiting.expire(self._clock())
-            nodes = self._waiting.nodes()
+            limited = (limits.nodes(namespace) for namespace in self._waiting.namespaces())
+            nodes = list(dict.fromkeys(chain(self._waiting.nodes(), *limited)))
             for start in range(0, len(nodes), _POLLED_AT_ONCE):
                 await asyncio.sleep(self._pace.poll_s)
                 some = nodes[start : start + _POLLED_AT_ONCE]
                 await states.refresh(some, since=self._clock() - self._pace.poll_s / 2)
-            if not nodes:
+            if self._waiting.namespaces() and not nodes:
+                await asyncio.sleep(self._pace.poll_s)
+            elif not nodes:
                 self._somebody_waits.clear()
 
-    async def touch(self, state: ClusterState) -> NoReturn:
-        """Touch the nodes whose change helps, at the pace."""
+    async def touch(self, state: ClusterState, limits: Limits, leads: Callable[[], bool]) -> NoReturn:
+        """Touch the nodes whose change helps, at the pace; none while this replica does not lead."""
         while True:
             await self._wait_for_something()
             for node in list(self._changed):
                 if await self._helps(self._changed.pop(node), state.situations.get(node)):
-                    self._due.setdefault(node, self._touched.get(node, NEVER) + self._pace.touch_s)
+                    self._want(node)
+            while self._freed:
+                await self._serve(self._freed.popitem()[0], state, limits)
+            if not leads():
+                self._due.clear()
             now = self._clock()
             for node in [node for node, not_before in self._due.items() if not_before <= now]:
                 await self._touch(node)
                 await asyncio.sleep(self._pace.gap_s)
+
+    def _want(self, node: NodeName) -> None:
+        self._due.setdefault(node, self._touched.get(node, NEVER) + self._pace.touch_s)
+
+    async def _serve(self, namespace: str, state: ClusterState, limits: Limits) -> None:
+        """Touch a node that fits a pod which the limit refuses no more; where none does, it waits for one."""
+        for uid, request in self._waiting.limited(namespace):
+            if limits.refusal(namespace, uid, request):
+                continue
+            node = await self._fitting(request, state)
+            if node is not None:
+                self._want(node)
+                return
+            self._waiting.refuse(uid, request, state.situations, self._clock())
+
+    async def _fitting(self, request: Request, state: ClusterState) -> NodeName | None:
+        """Looks between other work, as `_helps`."""
+        one_of = {situation: node for node, situation in state.situations.items()}
+        for situation, node in one_of.items():
+            if self._fits(request, situation):
+                return node
+            await asyncio.sleep(0)
+        return None
 
     async def _helps(self, before: Situation | None, after: Situation | None) -> bool:
         """Whether a pod that waits may fit a node that went from one situation to the other.

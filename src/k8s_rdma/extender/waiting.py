@@ -1,4 +1,4 @@
-"""Pods that no node fitted, and the nodes whose change would let one of them fit.
+"""Pods that no node fitted or that their namespace's limit refused, and what would let one of them fit.
 
 kube-scheduler tries a refused pod again when a cluster event could help it; RDMA capacity that comes
 free makes none. So somebody must notice it, and touch the node object. Values in, values out.
@@ -30,10 +30,12 @@ _MAX_COMPARED = 64
 """Requests that a change is compared with, those refused last. Any touch makes the scheduler try all pods."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Pod:
     request: Request
     refused_at: float
+    namespace: str | None = None
+    """Whose limit refused it; None: nodes did."""
 
 
 class Waiting:
@@ -45,6 +47,7 @@ class Waiting:
 
     def __init__(self) -> None:
         self._pods: dict[PodUid, _Pod] = {}
+        self._limited: dict[str, dict[PodUid, Request]] = {}
         self._requests: dict[Request, int] = {}
         self._interfaces = 0
         self._nodes: dict[NodeName, float] = {}
@@ -55,13 +58,14 @@ class Waiting:
 
     def refuse(self, uid: PodUid, request: Request, nodes: Iterable[NodeName], at: float) -> None:
         """No node fits the pod; these refused it for a reason that may pass."""
-        self._remove(uid)
-        self._pods[uid] = _Pod(request, at)
+        self._add(uid, _Pod(request, at))
         self._requests[request] = self._requests.pop(request, 0) + 1  # the last one refused comes last
         self._nodes.update(dict.fromkeys(nodes, at))
-        self._interfaces += len(request.interfaces)
-        while len(self._pods) > _MAX_PODS or self._interfaces > MAX_INTERFACES:
-            self._remove(next(iter(self._pods)))
+
+    def limit(self, uid: PodUid, request: Request, namespace: str, at: float) -> None:
+        """The namespace's limit refused the pod; no node was asked."""
+        self._add(uid, _Pod(request, at, namespace))
+        self._limited.setdefault(namespace, {})[uid] = request
 
     def settle(self, uid: PodUid) -> None:
         """The pod fits somewhere, is bound, or is gone."""
@@ -94,14 +98,34 @@ class Waiting:
         self._nodes.pop(node, None)
 
     def requests(self) -> list[Request]:
-        """What is waited for, those refused last first; not all of it when it is much."""
+        """What nodes are waited for with, those refused last first; not all of it when it is much."""
         return list(islice(reversed(self._requests), _MAX_COMPARED))
+
+    def namespaces(self) -> list[str]:
+        """Those whose limit refused someone who waits."""
+        return list(self._limited)
+
+    def limited(self, namespace: str) -> list[tuple[PodUid, Request]]:
+        """Whom the namespace's limit refused, the one that waits for longest first."""
+        return list(self._limited.get(namespace, {}).items())
+
+    def _add(self, uid: PodUid, pod: _Pod) -> None:
+        self._remove(uid)
+        self._pods[uid] = pod
+        self._interfaces += len(pod.request.interfaces)
+        while len(self._pods) > _MAX_PODS or self._interfaces > MAX_INTERFACES:
+            self._remove(next(iter(self._pods)))
 
     def _remove(self, uid: PodUid) -> None:
         pod = self._pods.pop(uid, None)
         if pod is None:
             return
         self._interfaces -= len(pod.request.interfaces)
+        if pod.namespace is not None:
+            del self._limited[pod.namespace][uid]
+            if not self._limited[pod.namespace]:
+                del self._limited[pod.namespace]
+            return
         self._requests[pod.request] -= 1
         if not self._requests[pod.request]:
             del self._requests[pod.request]

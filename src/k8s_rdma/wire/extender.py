@@ -99,6 +99,11 @@ class ExtenderArgs(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):
     nodes: NodeList | None = None
     node_names: list[str] | None = None
 
+    @property
+    def count(self) -> int:
+        """How many nodes there are to choose from."""
+        return len((self.node_names if self.nodes is None else self.nodes.items) or ())
+
     def candidates(self) -> list[Candidate]:
         """The nodes to choose from, in the request's order; decodes the node objects.
 

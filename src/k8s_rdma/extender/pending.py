@@ -1,0 +1,39 @@
+"""A pod that is to be scheduled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from k8s_rdma.core.ids import PodUid
+from k8s_rdma.core.request import Request
+
+if TYPE_CHECKING:
+    from k8s_rdma.wire.extender import Pod
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingPod:
+    """Who asks, with what priority (the higher may take from the lower), and what for."""
+
+    uid: PodUid
+    namespace: str
+    name: str
+    priority: int
+    request: Request
+
+    @property
+    def pod(self) -> str:
+        """`namespace/name`."""
+        return f"{self.namespace}/{self.name}"
+
+    @classmethod
+    def of(cls, pod: Pod, request: Request) -> PendingPod:
+        """The pod of a scheduler's question."""
+        return cls(
+            uid=PodUid(pod.metadata.uid),
+            namespace=pod.metadata.namespace,
+            name=pod.metadata.name,
+            priority=pod.priority,
+            request=request,
+        )
