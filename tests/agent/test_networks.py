@@ -25,6 +25,44 @@ if TYPE_CHECKING:
 MULTUS = {NETWORKS_ANNOTATION: "fabric-a, fabric-b"}
 
 
+NO_ROOM = (
+    "policy same-pf: needs 1 interface of 60000 Mb/s; best PF has 40000 Mb/s and 3 VFs free "
+    "(where its other interfaces are)"
+)
+
+
+@pytest.mark.parametrize(
+    ("policy", "reserved", "expected"),
+    [
+        ("any", 60_000, [PF0, PF1]),
+        ("same-pf", 40_000, [PF0, PF0]),
+        ("same-pf", 60_000, NO_ROOM),
+        ("spread-pfs", 5, [PF0, PF1]),
+    ],
+)
+def test_policy_is_of_what_all_attachments_of_a_pod_give(
+    machine: Machine, policy: str, reserved: int, expected: object
+) -> None:
+    wanted = requests({"min_tx_rate": reserved}, {"network": "fabric-b", "min_tx_rate": reserved})
+    machine.cluster = KnowingCluster({**wanted, **MULTUS, "k8s-rdma.io/policy": policy})
+
+    async def scenario(runtime: Runtime) -> None:
+        a, b = (conf("1.0.0") | {"name": f"fabric-{letter}"} for letter in "ab")
+        assert (await runtime.ask("ADD", a, ifname="net1")).exit_status == 0
+        second = await runtime.ask("ADD", b, ifname="net2")
+        if isinstance(expected, str):
+            assert expected in second.document["msg"]
+        else:
+            assert second.exit_status == 0
+            held = [each.interfaces[0].vf.pf for each in runtime.node.ledger.receipts.values()]
+            assert held == expected
+        for net, ifname in ((b, "net2"), (a, "net1")):
+            assert (await runtime.ask("DEL", net, ifname=ifname)).exit_status == 0
+
+    in_turn(machine, scenario)
+    assert machine.is_pristine()
+
+
 @every_version
 def test_attachments_of_a_pod_give_their_shares_and_end_one_by_one(machine: Machine, version: str) -> None:
     wanted = requests(

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from factories import PF0
@@ -7,6 +9,7 @@ from k8s_rdma.agent.calls.wanted import Policy, Wanted, wanted
 from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.options import InterfaceOptions, VfDriver
 from k8s_rdma.core.placement import PlacedInterface, Placement
+from k8s_rdma.core.policy import PfPolicy
 from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
 from k8s_rdma.wire.placement_annotation import encode
@@ -77,6 +80,24 @@ def test_wanted_needs_a_placement_where_placements_are_signed(key, policy, refus
         read(asked, key, **policy)
     assert caught.value.reason is Reason.STALE_PLACEMENT
     assert not read({}, key, **policy).request
+
+
+def test_wanted_has_the_policy_of_the_annotation_unless_a_signed_placement_has_another() -> None:
+    asked = {
+        "rdma_interfaces_required": '[{"min_tx_rate": 5, "max_tx_rate": 9}]',
+        "k8s-rdma.io/policy": "same-numa",
+    }
+    under = replace(PLACEMENT, policy=PfPolicy.SPREAD_PFS)
+    assert read(asked).request == replace(REQUEST, policy=PfPolicy.SAME_NUMA)
+    unsigned = read({**asked, "k8s-rdma.io/placement": encode(under, PodUid("u"), None)})
+    assert (unsigned.request.policy, unsigned.promised) == (PfPolicy.SAME_NUMA, under)
+    signed = read({**asked, "k8s-rdma.io/placement": encode(under, PodUid("u"), KEY)}, KEY)
+    assert (signed.request.policy, signed.promised) == (PfPolicy.SPREAD_PFS, under)
+
+
+def test_part_and_defaults_keep_the_policy() -> None:
+    both = Wanted(request=Request(REQUEST.interfaces * 2, PfPolicy.SAME_PF))
+    assert both.part((1,)).with_defaults(7, VfDriver.KERNEL).request.policy is PfPolicy.SAME_PF
 
 
 def test_part_is_of_request_and_placement_alike() -> None:

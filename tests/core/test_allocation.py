@@ -15,6 +15,7 @@ from k8s_rdma.core.inventory import Used
 from k8s_rdma.core.ledger import AllocatedInterface, Ledger
 from k8s_rdma.core.options import NO_OPTIONS, InterfaceOptions, LinkState, VfDriver, VlanProto
 from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection
+from k8s_rdma.core.policy import PfPolicy
 from k8s_rdma.core.rates import NO_RATE, Enforce, RateAbility, RateRange
 from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.core.step import VfConfig, VfRate, VfRef, Vlan
@@ -83,6 +84,28 @@ def test_decide_keeps_a_promise_without_reservation_when_the_link_is_down() -> N
     down = hardware(pf_state(PF0), pf_state(PF1, link_mbps=None))
     promised = placement(PF1)
     assert decide(node=W1, request=request(0), promised=promised, hardware=down, ledger=Ledger()) == promised
+
+
+def test_decide_places_anew_what_is_promised_otherwise_than_the_policy_says() -> None:
+    promised = Placement(node=W1, interfaces=(PlacedInterface(pf=PF0), PlacedInterface(pf=PF1)))
+    together = Request((InterfaceRequest(), InterfaceRequest()), PfPolicy.SAME_PF)
+
+    def homes(request: Request, *, beside: tuple[PciAddress, ...] = ()) -> list[PciAddress]:
+        found = decide(
+            node=W1,
+            request=request,
+            promised=promised,
+            hardware=hardware(),
+            ledger=Ledger(),
+            beside=beside,
+        )
+        assert isinstance(found, Placement)
+        assert found.policy in (request.policy, promised.policy)
+        return [placed.pf for placed in found.interfaces]
+
+    assert homes(replace(together, policy=PfPolicy.SPREAD_PFS)) == [PF0, PF1]
+    assert homes(together) == [PF0, PF0]
+    assert homes(together, beside=(PF1,)) == [PF1, PF1]
 
 
 def test_decide_refuses_with_the_reason_when_nothing_fits() -> None:

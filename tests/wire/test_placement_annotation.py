@@ -25,6 +25,7 @@ from k8s_rdma.core.options import (
     VlanProto,
 )
 from k8s_rdma.core.placement import PlacedInterface, Placement
+from k8s_rdma.core.policy import PfPolicy
 from k8s_rdma.core.rates import MAX_RATE_MBPS, Enforce
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, Promise, decode, decode_promise, encode
@@ -92,6 +93,19 @@ def test_text_says_enforce_only_where_hardware_must() -> None:
     ]
     assert decode(text, uid=UID, node=W1, key=KEY) == demanding
     assert "hmac: not made" in refusal(text.replace(',"enforce":"hardware"', "")).message
+
+
+@pytest.mark.parametrize("policy", PfPolicy)
+def test_text_tells_the_policy_only_where_there_is_one(policy: PfPolicy) -> None:
+    under = replace(PLACEMENT, policy=policy)
+    text = encode(under, UID, KEY)
+    told = json.loads(text)
+    assert told.get("policy", "any") == policy
+    assert ("policy" in told) == (policy is not PfPolicy.ANY)
+    assert decode(text, uid=UID, node=W1, key=KEY) == under
+    if policy is not PfPolicy.ANY:
+        assert "hmac: not made" in refusal(without(text, "policy")).message
+        assert "policy" in refusal(changed(text, policy="sane-pf")).message
 
 
 EVERYTHING = InterfaceOptions(

@@ -14,7 +14,7 @@ from k8s_rdma.agent.release import release
 from k8s_rdma.agent.scanner import Scanner
 from k8s_rdma.core.adoption import Candidate, Scope, candidates
 from k8s_rdma.core.allocation import choose_vfs, decide, given, returned
-from k8s_rdma.core.claims import inherited_placement, outstanding
+from k8s_rdma.core.claims import inherited_placement, outstanding, pfs_beside
 from k8s_rdma.core.ledger import AllocatedInterface, Attachment, DelegatedPlugin, Phase, Pod, Receipt
 from k8s_rdma.core.placement import Rejection
 from k8s_rdma.core.plan import configurations, hand_over
@@ -213,6 +213,7 @@ class Node:
             hardware=self.hardware,
             ledger=ledger,
             outstanding=outstanding(self.claims, ledger, asking=sandbox.pod.uid, entries=sandbox.entries),
+            beside=pfs_beside(ledger, asking=sandbox.pod.uid, entries=sandbox.entries),
         )
         if isinstance(decision, Rejection):
             return decision

@@ -17,7 +17,7 @@ from k8s_rdma.core.vf_config import asked_config, present_config, shown
 from k8s_rdma.errors import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 
     from k8s_rdma.core.ids import PciAddress
     from k8s_rdma.core.inventory import Pf
@@ -107,17 +107,19 @@ def decide(  # noqa: PLR0913 - all that a decision rests on
     hardware: Hardware,
     ledger: Ledger,
     outstanding: Iterable[PlacedInterface] = (),
+    beside: Collection[PciAddress] = (),
 ) -> Placement | Rejection:
     """The placement an ADD follows: the promised one where it still fits, else a new one on this node.
 
     outstanding: what others were promised and do not hold yet. Promises do not contend with each other; what
         nobody promised has what they leave.
+    beside: the PFs that other interfaces of the pod are on already.
     """
     inventory = hardware.inventory(node)
     used = used_here(hardware, ledger)
-    if promised is not None and fits(promised.interfaces, inventory, used):
+    if promised is not None and fits(promised.interfaces, inventory, used, request.policy, beside):
         return promised
-    return place(request, inventory, total(used, usage_of(outstanding, inventory)))
+    return place(request, inventory, total(used, usage_of(outstanding, inventory)), beside=beside)
 
 
 def choose_vfs(

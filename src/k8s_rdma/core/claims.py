@@ -13,7 +13,7 @@ from k8s_rdma.core.placement import PlacedInterface, Placement
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from k8s_rdma.core.ids import NodeName, PodUid
+    from k8s_rdma.core.ids import NodeName, PciAddress, PodUid
     from k8s_rdma.core.ledger import Ledger, Receipt
     from k8s_rdma.core.request import Request
 
@@ -39,6 +39,16 @@ def outstanding(
     )
 
 
+def pfs_beside(ledger: Ledger, *, asking: PodUid, entries: Collection[int]) -> frozenset[PciAddress]:
+    """The PFs of what the pod, which wants these of its interfaces now, has already: its policy is of all."""
+    return frozenset(
+        interface.vf.pf
+        for receipt in ledger.of_pod(asking)
+        for interface in receipt.interfaces
+        if interface.entry not in entries
+    )
+
+
 def inherited_placement(
     node: NodeName, request: Request, entries: Sequence[int], older: Iterable[Receipt]
 ) -> Placement | None:
@@ -55,5 +65,5 @@ def inherited_placement(
         for interface in receipt.interfaces
     }
     placed = tuple(had[entry] for entry in entries if entry in had)
-    found = Placement(node=node, interfaces=placed)
+    found = Placement(node=node, interfaces=placed, policy=request.policy)
     return found if placed and found.request() == request else None

@@ -68,9 +68,11 @@ def _together(task: Task, free: Sequence[Free], *, empty: bool) -> Said:
     cause = f"{needs}; no {what} has room for all{even}"
     found = task.groups()
     if not found:
-        return Said.nameless(f"{needs}; none has the pod's other interfaces", cause)
+        return Said.nameless(f"{needs}; no {what} has all of its other interfaces", cause)
     best = max((_scene(task, group, free, empty=empty) for group in found), key=_roominess)
     which = f"best of {count(len(found), what)}" if len(found) > 1 else f"the one {what}"
+    if task.beside:
+        which = "where its other interfaces are"
     return Said.nameless(f"{best.impossible().numbers} ({which})", cause)
 
 

@@ -8,7 +8,7 @@ unsigned integers in Mb/s, either may be absent or 0; `enforce` is `auto` (as if
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,11 +18,21 @@ from k8s_rdma.core.request import MAX_INTERFACES, InterfaceRequest, Request
 from k8s_rdma.wire.annotation_options import OPTION_KEYS, format_options, read_options
 from k8s_rdma.wire.annotation_values import ANNOTATION, Number, Object, choice, kind, refuse, tokens, whole
 from k8s_rdma.wire.json import describe_unknown, shown
+from k8s_rdma.wire.policy_annotation import POLICY_ANNOTATION, read_policy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["ANNOTATION", "KEYS", "ReadRequest", "format_request", "parse_request", "read_request"]
+__all__ = [
+    "ANNOTATION",
+    "KEYS",
+    "ReadRequest",
+    "format_request",
+    "parse_request",
+    "read_pod",
+    "read_request",
+    "request_texts",
+]
 
 _RATES = ("min_tx_rate", "max_tx_rate")
 _ENFORCE = "enforce"
@@ -71,8 +81,25 @@ def read_request(text: str | None, *, strict: bool) -> ReadRequest:
     return ReadRequest(Request(tuple(interfaces)), tuple(reader.report()))
 
 
+def read_pod(annotations: Mapping[str, str], *, strict: bool) -> ReadRequest:
+    """What a pod with these annotations asks for: `read_request`, and its policy.
+
+    The policy of a pod that asks for no interface is not looked at. MalformedError as for both.
+    """
+    found = read_request(annotations.get(ANNOTATION), strict=strict)
+    if not found.request or POLICY_ANNOTATION not in annotations:
+        return found
+    policy = read_policy(annotations[POLICY_ANNOTATION])
+    return replace(found, request=replace(found.request, policy=policy))
+
+
+def request_texts(annotations: Mapping[str, str]) -> tuple[str | None, str | None]:
+    """The annotations that `read_pod` reads: a pod with equal ones asks for the same."""
+    return annotations.get(ANNOTATION), annotations.get(POLICY_ANNOTATION)
+
+
 def format_request(request: Request) -> str:
-    """The annotation's text for a request; rates of 0 are left out, and what is `auto`."""
+    """The annotation's text for a request, without its policy; no rates of 0, nor what is `auto`."""
     interfaces = []
     for wanted in request.interfaces:
         rates = zip(_RATES, (wanted.min_tx_rate_mbps, wanted.max_tx_rate_mbps), strict=True)

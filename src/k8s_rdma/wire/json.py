@@ -40,11 +40,18 @@ def describe_unknown(key: str, known: Iterable[str]) -> str:
 
     Letter case and the choice between `-` and `_` do not count as a difference.
     """
+    names = tuple(known)
+    near = nearest(key, names)
+    if near:
+        return f"unknown key; did you mean {near}?"
+    return f"unknown key; known are {', '.join(names)}"
+
+
+def nearest(key: str, known: Iterable[str]) -> str | None:
+    """The known one that a foreign one may stand for, if any is near; as in `describe_unknown`."""
     by_folded = {_folded(name): name for name in known}
-    nearest = get_close_matches(_folded(key[:_SHOWN]), by_folded, n=1)
-    if nearest:
-        return f"unknown key; did you mean {by_folded[nearest[0]]}?"
-    return f"unknown key; known are {', '.join(by_folded.values())}"
+    found = get_close_matches(_folded(key[:_SHOWN]), by_folded, n=1)
+    return by_folded[found[0]] if found else None
 
 
 def shown(key: str) -> str:

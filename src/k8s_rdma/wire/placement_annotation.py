@@ -17,6 +17,7 @@ import msgspec
 from k8s_rdma.core.ids import NodeName, PodUid, pci_address
 from k8s_rdma.core.options import NO_OPTIONS, InterfaceOptions
 from k8s_rdma.core.placement import PlacedInterface, Placement
+from k8s_rdma.core.policy import PfPolicy
 from k8s_rdma.core.rates import MAX_RATE_MBPS, Enforce
 from k8s_rdma.core.request import MAX_INTERFACES
 from k8s_rdma.errors import MalformedError, Reason
@@ -53,8 +54,9 @@ class _Interface(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 class _Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Version 1, in the order that the HMAC covers; a field more or less is another version.
 
-    But for an interface's `enforce`, which is there only where it is not `auto`, and for `options`: a reader
-    that does not know them refuses what it could not keep, and reads all others.
+    But for an interface's `enforce`, which is there only where it is not `auto`, for `options`, and for
+    `policy`, which is there only where it is not `any`: a reader that does not know them refuses what it
+    could not keep, and reads all others.
 
     options: the different ones that interfaces ask for, each once however many interfaces ask for it (so that
         the text is hardly longer than the request's); an interface's `options` is an index into it.
@@ -65,6 +67,7 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     uid: str
     interfaces: Annotated[tuple[_Interface, ...], msgspec.Meta(min_length=1, max_length=MAX_INTERFACES)]
     options: Annotated[tuple[Options, ...], msgspec.Meta(max_length=MAX_INTERFACES)] = ()
+    policy: PfPolicy = PfPolicy.ANY
     hmac: str = ""
 
 
@@ -90,6 +93,7 @@ def encode(placement: Placement, uid: PodUid, key: bytes | None) -> str:
             for interface in placement.interfaces
         ),
         options=tuple(map(options_of, table)),
+        policy=placement.policy,
     )
     if key is not None:
         document = msgspec.structs.replace(document, hmac=_signature(document, key))
@@ -127,6 +131,7 @@ def decode_promise(text: str, *, key: bytes | None) -> Promise:
             interfaces=tuple(
                 _to_core(interface, index, table) for index, interface in enumerate(document.interfaces)
             ),
+            policy=document.policy,
         ),
     )
 

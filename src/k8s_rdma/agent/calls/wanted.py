@@ -14,7 +14,7 @@ from k8s_rdma.core.options import VfDriver
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
-from k8s_rdma.wire.annotation import read_request
+from k8s_rdma.wire.annotation import read_pod
 from k8s_rdma.wire.annotation_values import ANNOTATION
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, decode
 
@@ -44,7 +44,8 @@ class Wanted:
         if promised is not None:
             interfaces = tuple(promised.interfaces[entry] for entry in entries)
             promised = replace(promised, interfaces=interfaces) if interfaces else None
-        request = Request(tuple(self.request.interfaces[entry] for entry in entries))
+        wanted = tuple(self.request.interfaces[entry] for entry in entries)
+        request = replace(self.request, interfaces=wanted)
         return replace(self, request=request, promised=promised)
 
     def with_defaults(self, vlan: int, driver: VfDriver) -> Wanted:
@@ -58,8 +59,8 @@ class Wanted:
         if promised is not None:
             interfaces = tuple(_with_defaults(each, vlan, driver) for each in promised.interfaces)
             promised = replace(promised, interfaces=interfaces)
-        request = Request(tuple(_with_defaults(each, vlan, driver) for each in self.request.interfaces))
-        return replace(self, request=request, promised=promised)
+        wanted = tuple(_with_defaults(each, vlan, driver) for each in self.request.interfaces)
+        return replace(self, request=replace(self.request, interfaces=wanted), promised=promised)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +106,7 @@ def _with_defaults(interface: _Interface, vlan: int, driver: VfDriver) -> _Inter
 
 def _read(annotations: Mapping[str, str], uid: PodUid, node: NodeName, policy: Policy) -> Wanted:
     def request() -> Request:
-        return read_request(annotations.get(ANNOTATION), strict=policy.strict).request
+        return read_pod(annotations, strict=policy.strict).request
 
     text = annotations.get(PLACEMENT_ANNOTATION)
     if not text:
@@ -117,7 +118,7 @@ def _read(annotations: Mapping[str, str], uid: PodUid, node: NodeName, policy: P
     if policy.key is not None:
         return Wanted(request=promised.request(), promised=promised)
     asked = request()
-    if asked != promised.request():
+    if asked.interfaces != promised.request().interfaces:  # the policy is heeded where it is followed
         why = f"{PLACEMENT_ANNOTATION}: not signed, and its rates are not those of {ANNOTATION}"
         return Wanted(request=asked, ignored=why)
     return Wanted(request=asked, promised=promised)

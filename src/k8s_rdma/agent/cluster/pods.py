@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 import structlog
 
+from k8s_rdma.agent.cluster.following import keep_following
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.kube.api import API_ERRORS, Changed, Gone, Listed
+from k8s_rdma.kube.api import Changed, Gone, Listed
 from k8s_rdma.wire.annotation import read_request
 from k8s_rdma.wire.annotation_values import ANNOTATION
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, decode
@@ -21,16 +21,10 @@ if TYPE_CHECKING:
     from k8s_rdma.agent.cluster.time import Time
     from k8s_rdma.core.ids import NodeName, PodUid
     from k8s_rdma.core.placement import Placement
-    from k8s_rdma.core.request import Request
+    from k8s_rdma.core.request import InterfaceRequest
     from k8s_rdma.kube.api import Event, NodePodsApi, PodView
 
 _log = structlog.get_logger()
-
-FIRST_RETRY_S = 0.5
-LAST_RETRY_S = 30.0
-
-STEADY_S = 60.0
-"""A watch that lasted for so long was a good one: its end, which is bound to come, is nothing to tell of."""
 
 
 class NodePods:
@@ -66,24 +60,8 @@ class NodePods:
 
     async def run(self) -> NoReturn:
         """Follow, and begin again when the watch is lost, until cancelled."""
-        failures = 0
-        while True:
-            started = self._time.monotonic()
-            error = await self._follow()
-            failures = 1 if self._time.monotonic() - started >= STEADY_S else failures + 1
-            if failures == 2:
-                _log.warning("pods_not_followed", error=error, known=len(self._pods))
-            await self._time.pause(min(FIRST_RETRY_S * 2 ** (failures - 1), LAST_RETRY_S))
-
-    async def _follow(self) -> str:
-        """Take events until there are no more; why that is so."""
-        try:
-            async with aclosing(cast("Any", self._api.follow_pods_of(self._node))) as events:
-                async for event in events:
-                    self._take(event)
-        except API_ERRORS as error:
-            return error.message
-        return "the watch ended"
+        stream = self._api.follow_pods_of
+        await keep_following("pods_not_followed", lambda: stream(self._node), self._take, self._time)
 
     def _take(self, event: Event[PodView]) -> None:
         match event:
@@ -125,11 +103,11 @@ class NodePods:
             return None
         try:
             promised = decode(text, uid=pod.uid, node=self._node, key=self._key)
-            counts = self._key is not None or promised.request() == _asked(pod)
+            counts = self._key is not None or promised.request().interfaces == _asked(pod)
         except MalformedError:
             return None  # its ADD tells why
         return promised if counts else None
 
 
-def _asked(pod: PodView) -> Request:
-    return read_request(pod.annotations.get(ANNOTATION), strict=False).request
+def _asked(pod: PodView) -> tuple[InterfaceRequest, ...]:
+    return read_request(pod.annotations.get(ANNOTATION), strict=False).request.interfaces
