@@ -29,12 +29,13 @@ BIND = "/scheduler/bind"
 
 @dataclass(slots=True)
 class Served:
-    """A served extender. stop: ends it gracefully. done: it has ended."""
+    """A served extender. stop: ends it gracefully. done: it has ended. url: where it is."""
 
     http: httpx2.AsyncClient
     port: int
     stop: asyncio.Event
     done: asyncio.Task[None]
+    url: str
 
     async def post(self, path: str, body: bytes | str) -> httpx2.Response:
         return await self.http.post(path, content=body, headers={"Content-Type": "application/json"})
@@ -45,21 +46,22 @@ class Served:
 
 
 @asynccontextmanager
-async def served(
+async def served(  # noqa: PLR0917 - those of before keep their places
     world: World,
     key: bytes | None = None,
     lease: Lease | None = None,
     access: Access = EVERYBODY,
     verify: ssl.SSLContext | bool = True,
+    port: int = 0,
     **settings: Any,
 ) -> AsyncIterator[Served]:
     """Serve an extender for the cluster; entered at once, whether it is ready or not.
 
-    access, verify: the server's side of TLS, and the client's.
+    access, verify: the server's side of TLS, and the client's. port: 0 for a free one.
     """
     config = ExtenderConfig(node_port=world.port, **{**QUICK, **settings})
     stop = asyncio.Event()
-    with listen("127.0.0.1", 0) as listener:
+    with listen("127.0.0.1", port) as listener:
         port = listener.getsockname()[1]
         authority = Authority(key=key, lease=lease)
         serving = serve(config, world.api, listener, stop=stop, authority=authority, access=access)
@@ -67,7 +69,7 @@ async def served(
         try:
             base = f"{'https' if access.tls else 'http'}://127.0.0.1:{port}"
             async with httpx2.AsyncClient(base_url=base, trust_env=False, timeout=30, verify=verify) as http:
-                yield Served(http, port, stop, done)
+                yield Served(http, port, stop, done, base)
         finally:
             stop.set()
             await done

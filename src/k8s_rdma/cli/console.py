@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+
+if TYPE_CHECKING:
+    from rich.console import JustifyMethod
 
 _WHOLE = 10_000
 """Columns on a pipe, so that `grep` finds whole lines."""
@@ -17,11 +20,12 @@ def console() -> Console:
     return Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=_WHOLE)
 
 
-def table(*headings: str, plain: bool, right: tuple[str, ...] = ()) -> Table:
-    """An empty one. right: headings of columns of numbers."""
-    made = Table(box=None if plain else SIMPLE_HEAD, pad_edge=False)
+def table(*headings: str, right: tuple[str, ...] = (), lines: bool = False) -> Table:
+    """An empty one. right: headings of columns of numbers. lines: a row is one line, however narrow it is."""
+    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for heading in headings:
-        made.add_column(heading, justify="right" if heading in right else "left", overflow="fold")
+        justify: JustifyMethod = "right" if heading in right else "left"
+        made.add_column(heading, justify=justify, no_wrap=lines, overflow="ellipsis" if lines else "fold")
     return made
 
 

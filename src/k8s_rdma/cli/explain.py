@@ -84,7 +84,7 @@ class _Page:
             self._pfs([node])
 
     def _pfs(self, nodes: Iterable[NodeLook]) -> None:
-        rows = table("node", *_HEADINGS, plain=self._plain, right=_NUMBERS)
+        rows = table("node", *_HEADINGS, right=_NUMBERS)
         for node in nodes:
             for at, pf in enumerate(node.pfs):
                 rows.add_row(_named(node) if at == 0 or self._plain else "", *_cells(pf))

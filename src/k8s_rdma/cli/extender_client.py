@@ -30,12 +30,15 @@ _ADVICE = (
 class Where:
     """Where the extender is, and how it is known.
 
-    token_file: with the bearer token that it demands. ca_file: PEM, whom its certificate is from; None for
-    the system's. insecure: whoever answers is taken for it.
+    token_file: with the bearer token that it demands. cert_file, key_file: PEM, the certificate that it
+    demands, and its key. ca_file: PEM, whom its own certificate is from; None for the system's. insecure:
+    whoever answers is taken for it.
     """
 
     url: str = DEFAULT_URL
     token_file: Path | None = None
+    cert_file: Path | None = None
+    key_file: Path | None = None
     ca_file: Path | None = None
     insecure: bool = False
 
@@ -80,8 +83,8 @@ class ExtenderClient:
         if reply.status_code == httpx2.codes.OK:
             return reply.content
         if reply.status_code == httpx2.codes.UNAUTHORIZED:
-            msg = f"the extender at {self.url} demands a bearer token: give one with --token-file FILE"
-            raise K8sRdmaError(msg)
+            msg = f"the extender at {self.url} does not know you: {_refusal(self.url, path, reply)}"
+            raise K8sRdmaError(msg, details="give --token-file FILE, or --cert-file FILE and --key-file FILE")
         raise K8sRdmaError(_refusal(self.url, path, reply))
 
 
@@ -112,7 +115,20 @@ def _trust(where: Where) -> ssl.SSLContext:
     except OSError as error:
         msg = f"--ca-file {where.ca_file}: {error.strerror or 'no PEM file of certificates'}"
         raise MalformedError(msg) from error
+    _present(context, where)
     if where.insecure:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context
+
+
+def _present(context: ssl.SSLContext, where: Where) -> None:
+    """Have our certificate shown to whoever demands one."""
+    if where.cert_file is None:
+        return
+    try:
+        context.load_cert_chain(where.cert_file, where.key_file, password="")
+    except OSError as error:
+        why = error.strerror or "no PEM files of a certificate and its key"
+        msg = f"--cert-file {where.cert_file}, --key-file {where.key_file or where.cert_file}: {why}"
+        raise MalformedError(msg) from error

@@ -22,6 +22,13 @@ Extender = Annotated[
 TokenFile = Annotated[
     Path | None, typer.Option("--token-file", metavar="FILE", help="Holds the bearer token that it demands.")
 ]
+CertFile = Annotated[
+    Path | None,
+    typer.Option("--cert-file", metavar="FILE", help="PEM: the client certificate that it demands."),
+]
+KeyFile = Annotated[
+    Path | None, typer.Option("--key-file", metavar="FILE", help="PEM: the key of that certificate.")
+]
 CaFile = Annotated[
     Path | None,
     typer.Option(
@@ -32,8 +39,23 @@ Insecure = Annotated[bool, typer.Option("--insecure", help="Trust any certificat
 Json = Annotated[bool, typer.Option("--json", help="Print the extender's document.")]
 
 
-def where(url: str | None, token_file: Path | None, ca_file: Path | None, *, insecure: bool) -> Where:
+def where(  # noqa: PLR0913 - as many as there are options
+    *,
+    extender: str | None,
+    token_file: Path | None,
+    cert_file: Path | None,
+    key_file: Path | None,
+    ca_file: Path | None,
+    insecure: bool,
+) -> Where:
     """What the options say together."""
     from k8s_rdma.cli.extender_client import DEFAULT_URL, Where  # noqa: PLC0415 - loads an HTTP client
 
-    return Where(url=url or DEFAULT_URL, token_file=token_file, ca_file=ca_file, insecure=insecure)
+    return Where(
+        url=extender or DEFAULT_URL,
+        token_file=token_file,
+        cert_file=cert_file,
+        key_file=key_file,
+        ca_file=ca_file,
+        insecure=insecure,
+    )

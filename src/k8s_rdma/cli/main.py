@@ -9,7 +9,15 @@ from typing import Annotated
 import typer
 
 from k8s_rdma import __version__
-from k8s_rdma.cli.extender_options import CaFile, Extender, Insecure, Json, TokenFile
+from k8s_rdma.cli.extender_options import (
+    CaFile,
+    CertFile,
+    Extender,
+    Insecure,
+    Json,
+    KeyFile,
+    TokenFile,
+)
 from k8s_rdma.cli.plain_structlog import load_structlog
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.wire.cluster_view import Sort
@@ -165,6 +173,8 @@ def explain_pod(  # noqa: PLR0913 - typer's options
     as_json: Json = False,
     extender: Extender = None,
     token_file: TokenFile = None,
+    cert_file: CertFile = None,
+    key_file: KeyFile = None,
     ca_file: CaFile = None,
     insecure: Insecure = False,
 ) -> None:
@@ -172,7 +182,14 @@ def explain_pod(  # noqa: PLR0913 - typer's options
     from k8s_rdma.cli.explain import explain as show
     from k8s_rdma.cli.extender_options import where
 
-    asked = where(extender, token_file, ca_file, insecure=insecure)
+    asked = where(
+        extender=extender,
+        token_file=token_file,
+        cert_file=cert_file,
+        key_file=key_file,
+        ca_file=ca_file,
+        insecure=insecure,
+    )
     show(asked, pod, nodes=node or [], every=every, as_json=as_json)
 
 
@@ -186,6 +203,8 @@ def top(  # noqa: PLR0913 - typer's options
     as_json: Json = False,
     extender: Extender = None,
     token_file: TokenFile = None,
+    cert_file: CertFile = None,
+    key_file: KeyFile = None,
     ca_file: CaFile = None,
     insecure: Insecure = False,
 ) -> None:
@@ -193,7 +212,15 @@ def top(  # noqa: PLR0913 - typer's options
     from k8s_rdma.cli.extender_options import where
     from k8s_rdma.cli.top import top as show
 
-    show(where(extender, token_file, ca_file, insecure=insecure), once=once, as_json=as_json, sort=sort)
+    asked = where(
+        extender=extender,
+        token_file=token_file,
+        cert_file=cert_file,
+        key_file=key_file,
+        ca_file=ca_file,
+        insecure=insecure,
+    )
+    show(asked, once=once, as_json=as_json, sort=sort)
 
 
 @app.command()

@@ -80,8 +80,8 @@ class Screen:
         """As it is known now, in so many lines."""
         parts: list[RenderableType] = []
         if self._trouble:
-            old = f"; below is what it said {seconds(self.clock() - self._seen_at)} ago" if self.view else ""
-            parts.append(Text(f"{self._trouble}{old}; trying again", style="bold red"))
+            old = f"; this is of {seconds(self.clock() - self._seen_at)} ago" if self.view else ""
+            parts.append(_line(Text(f"trying again{old}: {self._trouble}", style="bold red")))
         if self.view is not None:
             parts.append(page(self.view, plain=False, lines=lines - len(parts)))
         return Group(*parts)
@@ -116,15 +116,23 @@ def page(view: ClusterView, *, plain: bool, lines: int | None) -> Group:
     room = None if lines is None else max(2, lines - _AROUND)
     for_pods = len(view.pending) if room is None else min(len(view.pending), max(1, room // 3))
     for_nodes = len(view.nodes) if room is None else min(len(view.nodes), room - for_pods)
-    parts: list[RenderableType] = [Text.from_markup(line) for line in _head(view)]
+    parts: list[RenderableType] = [_line(Text.from_markup(line)) for line in _head(view)]
+    parts.append(Text())
     parts.append(_nodes(view.nodes[:for_nodes], plain=plain))
     if (more := view.totals.nodes - for_nodes) > 0:
         parts.append(Text(f"and {more} more nodes"))
     if view.pending_total:
+        parts.append(Text())
         parts.append(_pending(view.pending[:for_pods], plain=plain))
     if (more := view.pending_total - for_pods) > 0:
         parts.append(Text(f"and {more} more pods that wait"))
     return Group(*parts)
+
+
+def _line(text: Text) -> Text:
+    """One line, however narrow it is."""
+    text.no_wrap, text.overflow = True, "ellipsis"
+    return text
 
 
 def _head(view: ClusterView) -> Iterator[str]:
@@ -143,7 +151,7 @@ def _head(view: ClusterView) -> Iterator[str]:
 
 
 def _nodes(rows: tuple[NodeRow, ...], *, plain: bool) -> Table:
-    shown = table(*_NODES, plain=plain, right=("PFs", "reserved Mb/s", "VFs free", "pods", "heard"))
+    shown = table(*_NODES, right=("PFs", "reserved Mb/s", "VFs free", "pods", "heard"), lines=not plain)
     for row in rows:
         reserved, link = sum(pf.reserved_mbps for pf in row.pfs), sum(pf.link_mbps or 0 for pf in row.pfs)
         free, vfs = sum(pf.free_vfs for pf in row.pfs), sum(pf.vfs for pf in row.pfs)
@@ -169,7 +177,7 @@ def _by_pf(row: NodeRow) -> str:
 
 
 def _pending(rows: tuple[PendingRow, ...], *, plain: bool) -> Table:
-    shown = table(*_PODS, plain=plain, right=("interfaces", "Mb/s", "waits", "tried"))
+    shown = table(*_PODS, right=("interfaces", "Mb/s", "waits", "tried"), lines=not plain)
     for row in rows:
         tried = f"{seconds(row.ago_s)} ago"
         asks = str(row.interfaces), str(row.reserved_mbps)

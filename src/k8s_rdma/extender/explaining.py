@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from k8s_rdma.core.ids import NodeName
+from k8s_rdma.core.policy import PfPolicy
 from k8s_rdma.extender.decisions import Decisions
 from k8s_rdma.extender.holds import Holds
 from k8s_rdma.extender.node_look import Groups, Seen, look_at
@@ -99,6 +100,7 @@ class Explaining:
             priority=pod.priority,
             interfaces=asked_of(pod.request) if pod.request else (),
             reserved_mbps=sum(each.min_tx_rate_mbps for each in interfaces),
+            policy=pod.request.policy if pod.request else PfPolicy.ANY,
             malformed=pod.malformed,
             places=self.pods.places(pod),
             nominated=tuple(sorted(self.nominations.of(pod.uid))),

@@ -1,0 +1,120 @@
+"""`k8s-rdma explain pod`, as a user runs it."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cli.asking import bind, k8s_rdma
+from extender.node_server import PF0, PF1, pf, report
+from extender.serving import FILTER, served
+from extender.world import cluster
+from http_server.certificates import Issuer
+from k8s_rdma.extender.access import access_of
+from k8s_rdma.extender.config import ExtenderConfig
+from k8s_rdma.http_server.tls import TlsConfig
+from k8s_rdma.wire.explain import decode_explanation
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+async def test_pod_that_fits_on_one_node_alone_is_explained_pf_by_pf():
+    async with cluster("w1", "w2") as c, served(c) as s:
+        await s.ready()
+        c.nodes["w1"].report = report("w1", pf(PF0), pf(PF1))
+        c.nodes["w2"].report = report("w2", pf(PF0, mbps=4000))
+        await c.create_pod("p", 6000, 5000)
+        ran = await k8s_rdma("explain", "pod", "default/p", "--extender", s.url)
+    assert (ran.status, ran.err) == (0, "")
+    lines = ran.out.splitlines()
+    assert lines[0].startswith("pod default/p (")
+    assert lines[0].endswith("): waiting")
+    assert lines[1] == (
+        "asks for 2 interfaces (1 x {min_tx_rate 6000}, 1 x {min_tx_rate 5000}); "
+        "11000 Mb/s reserved, priority 0"
+    )
+    assert "1 node: fits" in lines
+    assert re.search(
+        r"^w1 \(score \d+\) +enp3s0f0 +4/4 +10000/10000 +1 +1 x, (5|6)000 Mb/s *$", ran.out, re.MULTILINE
+    ), ran.out
+    assert re.search(
+        r"^1 node: no: RDMA Scheduler Extension: Node did not .*; no eviction", ran.out, re.MULTILINE
+    )
+    assert re.search(r"^w2 +enp3s0f0 +4/4 +4000/4000 +0 +4000 Mb/s unreserved, and", ran.out, re.MULTILINE)
+
+
+async def test_bound_pod_is_explained_with_its_place():
+    async with cluster("w1") as c, served(c, key=b"secret") as s:
+        await s.ready()
+        await c.create_pod("p", 6000)
+        await bind(c, s, "p", "w1")
+        ran = await k8s_rdma("explain", "pod", "default/p", K8S_RDMA_EXTENDER=s.url)
+    assert "): bound" in ran.out
+    assert re.search(
+        r"^on w1; for \d+s; placed: enp3s0f0 1 VF 6000 Mb/s; placement annotation: valid; "
+        r"its agent reports nothing of it$",
+        ran.out,
+        re.MULTILINE,
+    )
+
+
+async def test_refused_pod_is_explained_with_its_last_refusal_and_as_a_document():
+    async with cluster("w1") as c, served(c) as s:
+        await s.ready()
+        await c.create_pod("p", 60_000)
+        await s.post(FILTER, c.args("p"))
+        ran = await k8s_rdma("explain", "pod", "default/p", "--node", "w1", "--extender", s.url)
+        document = await k8s_rdma("explain", "pod", "default/p", "--json", "--extender", s.url + "/")
+    assert re.search(
+        r"^last refused \d+s ago by filter: 0/1 nodes: 1 exceeds_capacity$", ran.out, re.MULTILINE
+    )
+    assert re.search(r"^w1: no: .*best PF has 10000 Mb/s", ran.out, re.MULTILINE)
+    assert decode_explanation(document.out.encode()).refused.verb == "filter"
+
+
+async def test_what_cannot_be_answered_is_one_line_that_says_what_to_do():
+    ran = await k8s_rdma("explain", "pod", "default/p", "--extender", "http://127.0.0.1:1")
+    assert ran.status == 1
+    assert ran.err.startswith("k8s-rdma: no extender answers at http://127.0.0.1:1: ")
+    assert "kubectl -n kube-system port-forward" in ran.err
+    async with cluster("w1") as c, served(c) as s:
+        await s.ready()
+        ran = await k8s_rdma("explain", "pod", "default/none", "--extender", s.url)
+        assert (ran.status, ran.err) == (1, "k8s-rdma: the API server knows no pod default/none\n")
+    for wrong, said in (
+        (["p"], "p: wanted NAMESPACE/NAME, such as default/p"),
+        (["default/p", "--extender", "here"], "--extender here: wanted a URL"),
+        (["default/p", "--token-file", "/none"], "--token-file /none: No such file"),
+        (["default/p", "--ca-file", "/none"], "--ca-file /none: No such file"),
+        (["default/p", "--cert-file", "/none"], "--cert-file /none, --key-file /none: No such file"),
+    ):
+        ran = await k8s_rdma("explain", "pod", *wrong)
+        assert (ran.status, ran.err.startswith(f"k8s-rdma: {said}")) == (1, True), ran.err
+
+
+async def test_extender_behind_tls_and_a_token_answers_whoever_has_both(tmp_path: Path):
+    issuer = Issuer(tmp_path).make()
+    ours = issuer.issue("extender")
+    (tmp_path / "tokens").write_text("# of people\nsecret\n")
+    tls = TlsConfig(cert_file=str(ours.cert), key_file=str(ours.key))
+    access = access_of(ExtenderConfig(tls=tls, token_file=str(tmp_path / "tokens")))
+    async with cluster("w1") as c, served(c, access=access, verify=False) as s:
+        await c.create_pod("p", 1000)
+        asks = ("explain", "pod", "default/p", "--extender", s.url)
+        token, ca = ("--token-file", str(tmp_path / "tokens")), ("--ca-file", str(issuer.own.cert))
+        assert "p" in (await k8s_rdma(*asks, *token, *ca)).out
+        assert (await k8s_rdma(*asks, *token, "--insecure")).status == 0
+        unknown = await k8s_rdma(*asks, *token)
+        assert (unknown.status, "certificate verify failed" in unknown.err.lower()) == (1, True), unknown.err
+        without = await k8s_rdma(*asks, *ca)
+        assert (without.status, "--token-file FILE" in without.err) == (1, True), without.err

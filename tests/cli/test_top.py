@@ -1,0 +1,188 @@
+"""`k8s-rdma top`, as a user runs it, and what it shows of a large cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import pty
+import re
+import signal
+import struct
+import termios
+from typing import TYPE_CHECKING
+
+import pytest
+from rich.console import Console
+
+from cli.asking import ENVIRONMENT, MAIN, bind, k8s_rdma
+from extender.serving import FILTER, served
+from extender.world import cluster
+from k8s_rdma.cli.extender_client import NoAnswerError
+from k8s_rdma.cli.top import Screen, page
+from k8s_rdma.wire.cluster_view import ClusterView, NodeRow, PendingRow, PfRow, Totals, decode_view
+from k8s_rdma.wire.explain import ExtenderState
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+LEAVES_SCREEN = "\x1b[?1049l"
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def view(nodes: int, pods: int = 0, **extender: object) -> ClusterView:
+    pfs = tuple(
+        PfRow(name=f"enp{port}s0", link_mbps=100_000, reserved_mbps=60_000, vfs=64, free_vfs=40)
+        for port in range(2)
+    )
+    return ClusterView(
+        extender=ExtenderState(**{"role": "active", **extender}),
+        totals=Totals(
+            nodes=nodes,
+            unreadable=0,
+            with_problems=0,
+            pfs=2 * nodes,
+            link_mbps=200_000 * nodes,
+            reserved_mbps=120_000 * nodes,
+            vfs=128 * nodes,
+            free_vfs=80 * nodes,
+            pods=24 * nodes,
+        ),
+        nodes=tuple(
+            NodeRow(name=f"node-{at:04}", pods=24, heard_s=1.0, pfs=pfs) for at in range(min(nodes, 60))
+        ),
+        pending=tuple(
+            PendingRow(
+                pod=f"team/job-{at}",
+                interfaces=2,
+                reserved_mbps=200_000,
+                ago_s=3.0,
+                waits_s=400.0,
+                why="0/5000 nodes: 5000 insufficient",
+            )
+            for at in range(pods)
+        ),
+        pending_total=pods,
+    )
+
+
+def drawn(page: RenderableType, width: int = 160) -> list[str]:
+    console = Console(width=width, color_system=None)
+    with console.capture() as captured:
+        console.print(page)
+    return captured.get().splitlines()
+
+
+@pytest.mark.parametrize("height", [12, 24, 60])
+def test_large_cluster_fits_on_the_screen_with_the_pods_that_wait(height: int):
+    lines = drawn(page(view(5000, pods=40), plain=False, lines=height))
+    assert len(lines) <= height
+    assert lines[0].startswith(
+        "5000 nodes, 0 with problems; 120000 placements, 40 pods wait; extender active"
+    )
+    assert any("node-0000" in line for line in lines)
+    assert any("team/job-0" in line for line in lines)
+    assert any(re.match(r"and \d+ more nodes", line) for line in lines)
+
+
+def test_standby_says_what_it_waits_for():
+    told = view(1, role="standby", missing=("lease kube-system/k8s-rdma-extender (held by a)",))
+    lines = drawn(page(told, plain=True, lines=None))
+    assert lines[2] == "waits for: lease kube-system/k8s-rdma-extender (held by a)"
+
+
+def test_screen_keeps_what_it_knows_while_the_extender_is_away_and_says_so():
+    answers = iter([view(1), NoAnswerError("no extender answers"), view(2)])
+    now = 100.0
+
+    def look(_rows: int) -> ClusterView:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    screen = Screen(look=look, clock=lambda: now)
+    screen.refresh(10)
+    now = 107.0
+    screen.refresh(10)
+    lines = drawn(screen.page(24))
+    assert lines[0] == "trying again; this is of 7s ago: no extender answers"
+    assert lines[1].startswith("1 nodes")
+    screen.refresh(10)
+    assert drawn(screen.page(24))[0].startswith("2 nodes")
+
+
+@pytest.mark.anyio
+async def test_pipe_gets_it_once_as_plain_lines():
+    async with cluster("w1", "w2") as c, served(c) as s:
+        await s.ready()
+        await c.create_pod("p", 4000)
+        await c.create_pod("big", 60_000)
+        await bind(c, s, "p", "w2")
+        await s.post(FILTER, c.args("big"))
+        ran = await k8s_rdma("top", "--extender", s.url)
+        document = await k8s_rdma("top", "--json", "--sort", "name", "--extender", s.url)
+    assert (ran.status, ran.err) == (0, "")
+    assert "\x1b" not in ran.out
+    nodes = [line.split()[:5] for line in ran.out.splitlines() if re.match(r"w\d ", line)]
+    assert nodes == [["w2", "1", "4000/10000", "40%", "3/4"], ["w1", "1", "0/10000", "0%", "4/4"]]
+    assert re.search(
+        r"^default/big +1 +60000 +\d+s +\d+s ago +0/2 nodes: 2 exceeds_capacity *$", ran.out, re.MULTILINE
+    )
+    assert [row.name for row in decode_view(document.out.encode()).nodes] == ["w1", "w2"]
+
+
+@pytest.mark.anyio
+async def test_unknown_order_is_refused_with_those_that_there_are():
+    ran = await k8s_rdma("top", "--sort", "size")
+    assert ran.status == 2
+    assert "problems" in ran.err
+
+
+@pytest.mark.anyio
+async def test_live_table_outlives_the_extender_and_ends_with_ctrl_c():
+    """On a terminal of its own: the extender is stopped and another one started at the same port."""
+    async with cluster("w1") as c:
+        async with served(c) as s:
+            await s.ready()
+            terminal, process = await _top(s.url)
+            port = s.port
+            shown = await _until(terminal, "extender active")
+        shown += await _until(terminal, "trying again")
+        async with served(c, port=port):
+            shown += await _until(terminal, "extender active")
+            fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 60, 0, 0))
+            process.send_signal(signal.SIGINT)
+            shown += await _until(terminal, LEAVES_SCREEN)
+            assert await process.wait() == 0
+    assert "Traceback" not in shown
+    os.close(terminal)
+
+
+async def _top(url: str) -> tuple[int, asyncio.subprocess.Process]:
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 120, 0, 0))
+    process = await asyncio.create_subprocess_exec(
+        *MAIN,
+        "top",
+        "--extender",
+        url,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env={**ENVIRONMENT, "TERM": "xterm"},
+    )
+    os.close(theirs)
+    return ours, process
+
+
+async def _until(terminal: int, text: str) -> str:
+    shown = ""
+    while text not in shown:
+        data = await asyncio.to_thread(os.read, terminal, 65_536)
+        shown += data.decode(errors="replace")
+    return shown
