@@ -10,6 +10,7 @@ import pytest
 from extender.node_server import PF0, PF1, pf, report
 from extender.serving import BIND, FILTER, served
 from extender.world import World, cluster
+from k8s_rdma.extender.config import NamespaceLimit
 from k8s_rdma.wire.cluster_view import ClusterView, decode_view
 from k8s_rdma.wire.explain import Explanation, decode_explanation
 
@@ -167,3 +168,17 @@ async def test_looks_are_answered_before_anything_is_promised():
             assert told.extender.role == "starting"
             assert "pods" in told.extender.missing
             c.api.watching.set()
+
+
+async def test_explain_tells_the_limit_of_the_namespace_and_how_the_pod_goes_beyond_it():
+    limit = NamespaceLimit(namespace="default", reserved_mbps=7000)
+    async with cluster("w1", "w2") as c, served(c, limits=(limit,)) as http:
+        await http.ready()
+        await c.create_pod("holder", 6000)
+        await bind(c, http, "holder", "w1")
+        await c.create_pod("p", 2000)
+        assert not (await http.post(FILTER, c.args("p"))).json()["NodeNames"]
+        told = await explained(http, "p")
+        assert (told.limit.used_mbps, told.limit.limit_mbps, told.limit.limit_vfs) == (6000, 7000, None)
+        assert "6000 of 7000" in told.limit_refusal
+        assert (await explained(http, "holder")).limit_refusal == ""

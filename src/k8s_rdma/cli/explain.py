@@ -110,7 +110,7 @@ def _about(told: Explanation) -> Iterator[str]:
     for place in told.places:
         yield f"on {_place(place)}"
     if told.nominated:
-        yield f"nominated: preemption makes room for it on {escape(', '.join(told.nominated))}"
+        yield f"nominated: preemption makes room for it on {escape(told.nominated)}"
     if told.refused:
         refused = told.refused
         yield f"last refused {seconds(refused.ago_s)} ago by {refused.verb}: {escape(refused.text)}"

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.core.policy import PfPolicy
-from k8s_rdma.extender.decisions import Decisions
-from k8s_rdma.extender.holds import Holds
+from k8s_rdma.extender.limits import Limits
 from k8s_rdma.extender.node_look import Groups, Seen, look_at
 from k8s_rdma.extender.pod_look import KnownPod, PodLook, asked_of
 from k8s_rdma.extender.sources import NodeStates
 from k8s_rdma.extender.state import ClusterState, Situation
-from k8s_rdma.wire.explain import Explanation, ExtenderState, Group, NodeLook, Refused
+from k8s_rdma.extender.verdicts import Verdicts
+from k8s_rdma.wire.explain import Explanation, ExtenderState, Group, Limit, NodeLook, Refused
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
@@ -51,15 +51,15 @@ GROUPS = Wanted()
 class Explaining:
     """Explains.
 
-    nominations: as in `Verdicts`. nodes: the names of all that are known. role: what to say of this process.
-    clock: seconds, monotonic. max_age_s: a node's state that is younger is not asked for again.
+    nodes: the names of all that are known. role: what to say of this process. clock: seconds, monotonic.
+    max_age_s: a node's state that is younger is not asked for again.
     """
 
     pods: PodLook
     state: ClusterState
-    nominations: Holds
     states: NodeStates
-    decisions: Decisions
+    verdicts: Verdicts
+    limits: Limits
     nodes: Callable[[], Collection[NodeName]]
     role: Callable[[], ExtenderState]
     clock: Callable[[], float]
@@ -103,8 +103,10 @@ class Explaining:
             policy=pod.request.policy if pod.request else PfPolicy.ANY,
             malformed=pod.malformed,
             places=self.pods.places(pod),
-            nominated=tuple(sorted(self.nominations.of(pod.uid))),
+            nominated=(pod.view.nominated or "") if pod.view else "",
             refused=refused,
+            limit=self._limit(pod),
+            limit_refusal=self._beyond(pod),
             nodes_known=known,
             groups=groups,
             nodes=looks,
@@ -117,6 +119,20 @@ class Explaining:
             return None
         return Refused(verb=attempt.outcome.verb, ago_s=round(self.clock() - attempt.at, 3), text=attempt.why)
 
+    def _limit(self, pod: KnownPod) -> Limit | None:
+        limit, held = self.limits.limit(pod.namespace), self.limits.held(pod.namespace)
+        if limit is None:
+            return None
+        return Limit(
+            used_mbps=held.mbps, limit_mbps=limit.reserved_mbps, used_vfs=held.vfs, limit_vfs=limit.vfs
+        )
+
+    def _beyond(self, pod: KnownPod) -> str:
+        """What of the limit it does not keep to; of a bound pod that does not matter any more."""
+        if not pod.request or (pod.view and pod.view.node):
+            return ""
+        return self.limits.refusal(pod.namespace, pod.uid, pod.request) or ""
+
     def _state_of(self, pod: KnownPod, *, refused: bool) -> PodState:
         if pod.view and pod.view.finished:
             return "finished"
@@ -126,7 +142,7 @@ class Explaining:
             return "no-rdma"
         if self.state.nodes_of(pod.uid):
             return "binding"
-        if self.nominations.of(pod.uid):
+        if pod.view and pod.view.nominated:
             return "nominated"
         return "refused" if refused or pod.malformed else "waiting"
 
@@ -138,7 +154,8 @@ class Explaining:
 
     async def _see(self, pod: KnownPod, request: Request, names: Iterable[NodeName]) -> AsyncIterator[Seen]:
         """What filter would say of each node, in slices."""
-        began = sliced = self.clock()
+        decisions, began = self.verdicts.decisions, self.clock()
+        sliced = began
         for node in names:
             if self.clock() - sliced > _SLICE_S:
                 await asyncio.sleep(0)
@@ -147,14 +164,14 @@ class Explaining:
             if situation is None:
                 yield Seen(node, None, None, self.state.why_unreadable(node))
                 continue
-            verdict = self.decisions.known(request).get(situation)
+            verdict = decisions.known(request).get(situation)
             if verdict is None and sliced - began < _SEARCH_S:
-                verdict = self.decisions.verdict(request, situation)
+                verdict = decisions.verdict(request, situation)
             yield Seen(node, situation, verdict)
 
     def _situation(self, pod: KnownPod, node: NodeName) -> Situation | None:
         """The node's for this pod: without what it holds itself, with what preemption made room for."""
-        holding = self.nominations.against(node, pod.uid, pod.priority, self.clock())
+        holding = self.verdicts.nominations.against(node, pod.uid, pod.priority)
         if holding or node in self.state.nodes_of(pod.uid):
             return self.state.situation_if(node, without=[pod.uid], holding=holding)
         return self.state.situations.get(node)

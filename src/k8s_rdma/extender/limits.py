@@ -55,7 +55,7 @@ class Limits:
     ) -> None:
         """The pods that hold something on the node are these, in these namespaces, with these interfaces."""
         before = self._nodes.get(node, {})
-        after = {uid: _claim(space, held) for uid, space, held in claims if self._limit(space)}
+        after = {uid: _claim(space, held) for uid, space, held in claims if self.limit(space)}
         changed = [uid for uid in before.keys() | after.keys() if before.get(uid) != after.get(uid)]
         spaces = {(after.get(uid) or before[uid])[0] for uid in changed}
         held = {space: self.held(space) for space in spaces}
@@ -73,13 +73,17 @@ class Limits:
             if now.mbps < held[space].mbps or now.vfs < held[space].vfs:
                 self._on_freed(space)
 
+    def limit(self, namespace: str) -> NamespaceLimit | None:
+        """Its limit; None where it has none."""
+        return self._limits.get(namespace) or self._limits.get(EVERY_NAMESPACE)
+
     def held(self, namespace: str) -> Share:
         """What its pods hold."""
         return Share(self._mbps[namespace], self._vfs[namespace])
 
     def refusal(self, namespace: str, uid: PodUid, request: Request) -> str | None:
         """Why the pod would take its namespace beyond the limit, with used and limit; None if not."""
-        limit = self._limit(namespace)
+        limit = self.limit(namespace)
         if limit is None:
             return None
         own, held, needs = self._of(uid), self.held(namespace), _needs(request)
@@ -96,7 +100,7 @@ class Limits:
 
     def may_pass(self, namespace: str, request: Request) -> bool:
         """Whether the pod keeps to the limit if the namespace holds nothing else."""
-        limit, needs = self._limit(namespace), _needs(request)
+        limit, needs = self.limit(namespace), _needs(request)
         if limit is None:
             return True
         kinds = ((limit.reserved_mbps, needs.mbps), (limit.vfs, needs.vfs))
@@ -109,9 +113,6 @@ class Limits:
             for node, pods in self._nodes.items()
             if any(space == namespace for space, _ in pods.values())
         ]
-
-    def _limit(self, namespace: str) -> NamespaceLimit | None:
-        return self._limits.get(namespace) or self._limits.get(EVERY_NAMESPACE)
 
     def _of(self, uid: PodUid) -> Share:
         claims = [self._nodes[node][uid][1] for node in self._places.get(uid, ())]

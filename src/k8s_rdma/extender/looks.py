@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
 from k8s_rdma.core.ids import NodeName
-from k8s_rdma.extender.decisions import Decisions
 from k8s_rdma.extender.explaining import Explaining, Wanted
-from k8s_rdma.extender.holds import Holds
+from k8s_rdma.extender.limits import Limits
 from k8s_rdma.extender.overview import Overview
 from k8s_rdma.extender.sources import NodeStates
+from k8s_rdma.extender.verdicts import Verdicts
 from k8s_rdma.http_server.answer import JSON, Answer, error_answer
 from k8s_rdma.wire import cluster_view, explain
 from k8s_rdma.wire.cluster_view import MAX_ROWS, Sort, encode_view
@@ -31,13 +31,12 @@ _DEFAULT_ROWS = 100
 class Surroundings:
     """Of a look.
 
-    nominations: as in `Verdicts`. nodes: all names. role: what to say of this process. max_age_s: as in
-    `Scheduling`.
+    nodes: all names. role: what to say of this process. max_age_s: as in `Scheduling`.
     """
 
     states: NodeStates
-    decisions: Decisions
-    nominations: Holds
+    verdicts: Verdicts
+    limits: Limits
     nodes: Callable[[], Collection[NodeName]]
     role: Callable[[], ExtenderState]
     max_age_s: float
@@ -51,8 +50,8 @@ class Looks:
             pods=pods,
             state=pods.state,
             states=around.states,
-            decisions=around.decisions,
-            nominations=around.nominations,
+            verdicts=around.verdicts,
+            limits=around.limits,
             nodes=around.nodes,
             role=around.role,
             clock=pods.clock,

@@ -17,7 +17,6 @@ from k8s_rdma.extender.counted_api import counted
 from k8s_rdma.extender.decisions import Decisions
 from k8s_rdma.extender.expecting import NOBODY_NOMINATED, Expecting
 from k8s_rdma.extender.following import NodeTracker, PodTracker, follow
-from k8s_rdma.extender.holds import Holds
 from k8s_rdma.extender.http_states import Asking, HttpNodeStates
 from k8s_rdma.extender.lease import Lease
 from k8s_rdma.extender.limits import Limits
@@ -140,8 +139,8 @@ async def running(
             PodLook(state=state, requests=requests, attempts=attempts, api=api, key=key, clock=CLOCK),
             Surroundings(
                 states=states,
-                decisions=decisions,
-                nominations=Holds(),
+                verdicts=verdicts,
+                limits=limits,
                 nodes=lambda: nodes.names() | state.nodes(),
                 role=role,
                 max_age_s=config.max_age_s,

@@ -124,7 +124,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     state: `bound`, `binding` (a Binding is under way), `finished`, `nominated`, `refused`, `waiting` (not yet
         tried) or `no-rdma`, which asks for nothing.
     policy: how its interfaces are to be spread over PFs. malformed: what is wrong with what it asks for.
-    places: where something is held for it. nominated: nodes that preemption made room on for it.
+    places: where something is held for it. nominated: the node on which preemption makes
+        room for it, by its status. limit_refusal: how it would go beyond the limit of its namespace.
     groups: all nodes, but when single ones were asked for: then these are in `nodes`.
     notes: what this answer lacks, one sentence each.
     """
@@ -140,7 +141,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     policy: str = "any"
     malformed: str = ""
     places: tuple[Place, ...] = ()
-    nominated: tuple[str, ...] = ()
+    nominated: str = ""
     refused: Refused | None = None
     limit: Limit | None = None
     limit_refusal: str = ""
