@@ -11,7 +11,7 @@ import pytest
 
 from agent.cluster_world import KEY, NODE, URL, refusal, world
 from factories import pod as someones_pod
-from k8s_rdma.agent.cluster.api_cluster import CLAIMS_S, open_cluster
+from k8s_rdma.agent.cluster.api_cluster import CLAIMS_S, open_client, open_cluster
 from k8s_rdma.agent.cluster.cluster import NoCluster
 from k8s_rdma.agent.config import AgentConfig
 from k8s_rdma.core.ids import PodUid
@@ -168,7 +168,9 @@ async def test_claims_are_not_waited_for_much_longer_than_once_while_nobody_tell
 
 
 async def test_agent_without_credentials_knows_no_cluster_and_loads_no_client():
-    assert isinstance(open_cluster(AgentConfig(node="w1"), KEY), NoCluster)
+    assert isinstance(
+        open_cluster(AgentConfig(node="w1"), KEY, open_client(AgentConfig(node="w1"))), NoCluster
+    )
     script = (
         "import sys, k8s_rdma.agent.run, k8s_rdma.agent.cluster.api_cluster;"
         "print(sorted({'lightkube', 'httpx2', 'k8s_rdma.kube.client'} & set(sys.modules)))"
@@ -181,6 +183,6 @@ async def test_agent_without_credentials_knows_no_cluster_and_loads_no_client():
 
 async def test_credentials_that_are_not_there_are_named(tmp_path):
     with pytest.raises(MalformedError, match=str(tmp_path)):
-        open_cluster(AgentConfig(node=NODE, kubeconfig=str(tmp_path / "absent")), None)
+        open_client(AgentConfig(node=NODE, kubeconfig=str(tmp_path / "absent")))
     with pytest.raises(MalformedError, match="in-cluster"):
-        open_cluster(AgentConfig(node=NODE, in_cluster=True), None)
+        open_client(AgentConfig(node=NODE, in_cluster=True))

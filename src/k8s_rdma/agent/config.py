@@ -12,6 +12,39 @@ AbsolutePath = Annotated[str, msgspec.Meta(pattern="^/")]
 """Absolute, so that it does not depend on where the process was started."""
 
 
+ResourceName = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
+    ),
+]
+"""Of an extended resource: a domain and a name."""
+
+
+class PublishConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """YAML with these keys in camelCase: what the agent tells of its node in the API server.
+
+    rdma_node: an `RdmaNode` with hardware and allocations, and a Lease that says that it holds.
+    vf_resource: the extended resource of the Node object that counts the VFs which pods can have; none by
+        default. lease_namespace: of the Lease, which has the node's name.
+    """
+
+    rdma_node: bool = False
+    vf_resource: ResourceName | None = None
+    lease_namespace: Annotated[str, msgspec.Meta(min_length=1)] = "k8s-rdma"
+
+    def __post_init__(self) -> None:
+        """Refuse a resource that is Kubernetes' own, of which only kubelet may tell."""
+        domain = (self.vf_resource or "").partition("/")[0]
+        if f".{domain}".endswith(".kubernetes.io"):
+            msg = f"vfResource: {self.vf_resource!r} is of Kubernetes' own domain"
+            raise ValueError(msg)
+
+    def anything(self) -> bool:
+        """Whether there is anything to be published."""
+        return self.rdma_node or self.vf_resource is not None
+
+
 class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """YAML with these keys in camelCase.
 
@@ -30,6 +63,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
     ipam_timeout_s: how long an IPAM plugin may take.
     kubeconfig, in_cluster: the credentials for the API server: a file, or the pod's service account; one of
         them or none. Without, pods' annotations come from the runtime alone, and nobody is told of refusals.
+    publish: what is told of the node in the API server; needs credentials.
     stuck_after_s: when a pod is evicted that has been refused all the time for what will not go away while it
         is on this node; by default never.
     cdi_dir: of the node, where container runtimes look for specifications of devices.
@@ -49,6 +83,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
     ipam_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 20.0
     kubeconfig: AbsolutePath | None = None
     in_cluster: bool = False
+    publish: PublishConfig = PublishConfig()
     stuck_after_s: Annotated[float, msgspec.Meta(gt=0)] | None = None
     cdi_dir: AbsolutePath = "/var/run/cdi"
     cni_cache_dirs: tuple[AbsolutePath, ...] = ("/var/lib/cni/results", "/var/lib/cni/multus/results")
@@ -59,3 +94,10 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
         if self.kubeconfig is not None and self.in_cluster:
             msg = "kubeconfig and inCluster: both are set, and one of them says it all"
             raise ValueError(msg)
+        if self.publish.anything() and not self.has_credentials():
+            msg = "publish: needs credentials for the API server: set kubeconfig or inCluster"
+            raise ValueError(msg)
+
+    def has_credentials(self) -> bool:
+        """Whether the API server can be talked to."""
+        return self.kubeconfig is not None or self.in_cluster

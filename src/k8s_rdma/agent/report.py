@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from k8s_rdma.agent.sockets.state_socket import StatePublisher
 from k8s_rdma.wire.node_report import NodeReports
@@ -28,6 +28,16 @@ class Reporter:
     async def publish(self) -> None:
         """Send the state to all readers that have another one."""
         await self.publisher.publish()
+
+    def now(self) -> NodeReport:
+        """The report of this moment; the same object as before if nothing changed."""
+        self._report()
+        return cast("NodeReport", self._told)
+
+    async def other_than(self, known: NodeReport | None) -> NodeReport:
+        """The report, as soon as it is not the known one."""
+        await self.publisher.other_than(self._encoded if known is self._told else None)
+        return cast("NodeReport", self._told)
 
     def _report(self) -> bytes:
         report = self._reports.of(self._node.hardware, self._node.ledger)

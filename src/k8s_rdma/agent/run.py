@@ -16,7 +16,7 @@ from k8s_rdma.agent.calls.means import Means
 from k8s_rdma.agent.calls.service import Service
 from k8s_rdma.agent.calls.verbs import Verbs
 from k8s_rdma.agent.calls.wanted import Policy
-from k8s_rdma.agent.cluster.api_cluster import open_cluster
+from k8s_rdma.agent.cluster.api_cluster import open_client, open_cluster
 from k8s_rdma.agent.device_files import DeviceFiles
 from k8s_rdma.agent.markers import Markers
 from k8s_rdma.agent.node import Node
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from k8s_rdma.agent.sockets.cni_socket import Handler, StillWaiting
     from k8s_rdma.core.kernel import Kernel
     from k8s_rdma.core.ledger import Ledger
+    from k8s_rdma.kube.client import Client
     from k8s_rdma.wire.frame import Reply, Request
 
 _log = structlog.get_logger()
@@ -88,7 +89,8 @@ async def _main(config: AgentConfig, key: bytes | None) -> None:
     receipts = await worker.run(_open_receipts, config)
     kernel = await worker.run(open_kernel, config, namespaces, await worker.run(receipts.load))
     node = await worker.run(_open_node, config, kernel, receipts)
-    cluster = open_cluster(config, key)
+    client = open_client(config)
+    cluster = open_cluster(config, key, client)
     means = _means(config, node, worker, cluster)
     policy = Policy(key=key, strict=config.strict, allow_unplaced=config.allow_unplaced)
     reporter = Reporter(node)
@@ -123,12 +125,23 @@ async def _main(config: AgentConfig, key: bytes | None) -> None:
             await _remove_device_files_of_others(means)
         sandboxes.start(loop)
         state_socket = StateSocket(reporter.publisher, sampler.counters)
-        await _serve(Path(config.run_dir), answer, state_socket, (upkeep.run, cluster.run))
+        beside = [upkeep.run, cluster.run, *_publishing(config, client, reporter)]
+        await _serve(Path(config.run_dir), answer, state_socket, beside)
     finally:
         sandboxes.stop(loop)
         end_watch()
         worker.close()
         kernel.close()
+
+
+def _publishing(
+    config: AgentConfig, client: Client | None, reporter: Reporter
+) -> Iterable[Callable[[], Awaitable[None]]]:
+    if client is None or not config.publish.anything():
+        return ()
+    from k8s_rdma.agent.cluster.publishing import Publishing  # noqa: PLC0415  memory, as its client
+
+    return (Publishing(config, client.rdma_nodes(), reporter).run,)
 
 
 async def _remove_device_files_of_others(means: Means) -> None:

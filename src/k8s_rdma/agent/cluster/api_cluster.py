@@ -14,6 +14,7 @@ import structlog
 
 from k8s_rdma.agent.cluster.cluster import NoCluster
 from k8s_rdma.agent.cluster.events import Events
+from k8s_rdma.agent.cluster.lasting import lasting
 from k8s_rdma.agent.cluster.outbox import Outbox
 from k8s_rdma.agent.cluster.pods import NodePods
 from k8s_rdma.agent.cluster.refusals import Outlook, Refusals
@@ -25,8 +26,7 @@ from k8s_rdma.kube.api import ApiRefusedError
 from k8s_rdma.wire.network_status import NETWORK_STATUS_ANNOTATION, network_status
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
-    from typing import NoReturn
+    from collections.abc import Mapping
 
     from k8s_rdma.agent.cluster.cluster import Cluster
     from k8s_rdma.agent.cluster.time import Time
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from k8s_rdma.core.ledger import Pod, Receipt
     from k8s_rdma.core.placement import Placement
     from k8s_rdma.kube.api import NodePodsApi, PodView
+    from k8s_rdma.kube.client import Client
     from k8s_rdma.wire.ipam_result import IpamResult
 
 _log = structlog.get_logger()
@@ -48,21 +49,26 @@ CLAIMS_S = 2.0
 PATIENCE_S = 30.0
 """What passes by itself is told of when it has not by then."""
 
-AFTER_FAULT_S = 30.0
 _MIRROR = "kubernetes.io/config.mirror"
 """On the object that stands for a static pod in the API: the UID that kubelet and runtime know it by."""
 
 
-def open_cluster(config: AgentConfig, key: bytes | None) -> Cluster:
-    """The cluster by the configured credentials, `NoCluster` without any; inside the event loop that uses it.
+def open_client(config: AgentConfig) -> Client | None:
+    """A client by the configured credentials, None without any; inside the event loop that uses it.
 
     MalformedError when there is no such configuration. The API server is not asked for anything yet.
     """
-    if config.kubeconfig is None and not config.in_cluster:
-        return NoCluster()
+    if not config.has_credentials():
+        return None
     from k8s_rdma.kube.client import connect  # noqa: PLC0415  a third of an agent's memory
 
-    api = connect(config.kubeconfig, in_cluster=config.in_cluster)
+    return connect(config.kubeconfig, in_cluster=config.in_cluster)
+
+
+def open_cluster(config: AgentConfig, key: bytes | None, api: NodePodsApi | None) -> Cluster:
+    """The cluster of that API server, `NoCluster` without one."""
+    if api is None:
+        return NoCluster()
     terms = Terms(node=NodeName(config.node), key=key, stuck_after_s=config.stuck_after_s)
     return ApiCluster(api, terms)
 
@@ -154,19 +160,10 @@ class ApiCluster:
         """Follow the node's pods and write what is to be told, until cancelled."""
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._lasting(self._pods.run))
-                tasks.create_task(self._lasting(self._outbox.run))
+                tasks.create_task(lasting(self._pods.run, self._time))
+                tasks.create_task(lasting(self._outbox.run, self._time))
         finally:
             await self._api.close()
-
-    async def _lasting(self, work: Callable[[], Awaitable[NoReturn]]) -> NoReturn:
-        """Begin again after a fault of ours: pods start without the cluster, not without the agent."""
-        while True:
-            try:
-                await work()
-            except Exception:
-                _log.exception("cluster_fault")
-            await self._time.pause(AFTER_FAULT_S)
 
     async def _evict(self, pod: Pod, why: str) -> None:
         """Tell it and evict it, unless it has got its interfaces meanwhile, or has not tried for them since.

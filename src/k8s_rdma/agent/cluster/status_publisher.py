@@ -1,0 +1,202 @@
+"""The node's `RdmaNode`, and the Lease that says that it holds.
+
+A renewal names the generation that was published before it, and was looked up after the renewal before it
+was answered: whoever sees both knows of a time after which the node was as it is published. Each write is
+refused if anybody wrote since the version that it is made of, so that one which gets no answer and comes
+late undoes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
+
+import structlog
+from msgspec.structs import replace as replaced
+
+from k8s_rdma.errors import MalformedError
+from k8s_rdma.kube.api import API_ERRORS, ApiRefusedError, LeaseView
+from k8s_rdma.kube.published import RdmaNodeView
+from k8s_rdma.wire.rdma_node import decode_status, encode_status, status_of
+
+if TYPE_CHECKING:
+    from datetime import datetime
+    from typing import NoReturn
+
+    from k8s_rdma.agent.cluster.own_node import OwnNode
+    from k8s_rdma.agent.cluster.time import Time
+    from k8s_rdma.kube.published import PublishingApi
+    from k8s_rdma.wire.rdma_node import RdmaNodeStatus
+    from k8s_rdma.wire.rest import NodeReport
+
+RENEW_S = 10.0
+"""Between two renewals, as kubelet's of its own Lease."""
+
+LEASE_S = 40
+"""What the Lease says it lasts, as kubelet's; who reads it has its own limit."""
+
+FREED_S = (4.0, 5.0)
+"""Renewals after a pod gave something back. Its object goes within a second or two of that; the first renewal
+after it says that the agent was asked since, the second what it found."""
+
+GAP_S = 1.0
+"""The least time between two writes of the status."""
+
+FIRST_RETRY_S = 1.0
+LAST_RETRY_S = 16.0
+LOOK_S = 60.0
+"""After so long what is there is looked at: somebody may have deleted it."""
+
+_CONFLICT = 409
+_log = structlog.get_logger()
+
+
+class Reports(Protocol):
+    """Where the reports come from."""
+
+    def now(self) -> NodeReport:
+        """Of this moment; the same object as before if nothing changed."""
+        ...
+
+    async def other_than(self, known: NodeReport | None) -> NodeReport:
+        """As soon as it is not the known one."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Versions:
+    """What the next writes are made of."""
+
+    published: RdmaNodeView
+    lease: LeaseView
+
+
+class StatusPublisher:
+    """Publishes every report, the latest where several come within `GAP_S`, and renews the Lease."""
+
+    def __init__(
+        self, api: PublishingApi, reports: Reports, own: OwnNode, namespace: str, time: Time
+    ) -> None:
+        """Nothing is published until `run`. namespace: of the Lease, which has the node's name."""
+        self._api = api
+        self._reports = reports
+        self._own = own
+        self._namespace = namespace
+        self._time = time
+        self._versions: _Versions | None = None
+        self._told: NodeReport | None = None
+        self._written_version = ""
+        self._next_write = self._renew_at = self._look_at = float("-inf")
+        self._renew_soon: list[float] = []
+        self._retry_s = 0.0
+
+    async def run(self) -> NoReturn:
+        """Publish until cancelled; what is published then goes stale."""
+        while True:
+            try:
+                await self._publish()
+            except API_ERRORS as error:
+                await self._after(error)
+            else:
+                self._retry_s = 0.0
+                await self._until_due()
+
+    async def _publish(self) -> None:
+        versions = self._versions
+        if versions is None or self._time.monotonic() >= self._look_at:
+            versions = await self._look()
+        # What is in doubt from here on is of an older version, and refused when it comes.
+        report = self._reports.now()
+        if report is not self._told:
+            versions = await self._write(versions, report)
+        if self._time.monotonic() >= self._due():
+            versions = await self._renew(versions, report.generation)
+        self._versions = versions
+
+    async def _look(self) -> _Versions:
+        """What is there, made if it is not: a Node that was made anew takes what went with it along."""
+        uid = (await self._own.known()).uid
+        published = await self._api.get_rdma_node(self._own.name)
+        if published is None:
+            published = await self._api.create_rdma_node(self._own.name, uid)
+        if published.version != self._written_version:
+            self._told = None
+        lease = await self._api.get_lease(self._namespace, self._own.name)
+        if lease is None:
+            lease = LeaseView(
+                namespace=self._namespace, name=self._own.name, holder="", duration_s=LEASE_S, owner=uid
+            )
+        self._look_at = self._time.monotonic() + LOOK_S
+        return _Versions(published=published, lease=lease)
+
+    async def _write(self, versions: _Versions, report: NodeReport) -> _Versions:
+        before = versions.published
+        status = encode_status(timed(status_of(report), before.status, self._time.now()))
+        self._versions = None  # not known until there is an answer
+        published = await self._api.write_status(replace(before, status=status))
+        now = self._time.monotonic()
+        self._next_write = now + GAP_S
+        if self._told is not None and _gave_back(self._told, report):
+            self._renew_soon = [now + after_s for after_s in FREED_S]
+        self._told, self._written_version = report, published.version
+        return replace(versions, published=published)
+
+    async def _renew(self, versions: _Versions, generation: str) -> _Versions:
+        self._versions = None
+        lease = await self._api.write_lease(replace(versions.lease, holder=generation, duration_s=LEASE_S))
+        now = self._time.monotonic()
+        self._renew_at = now + RENEW_S
+        self._renew_soon = [at for at in self._renew_soon if at > now]
+        return replace(versions, lease=lease)
+
+    def _due(self) -> float:
+        return min(self._renew_at, *self._renew_soon) if self._renew_soon else self._renew_at
+
+    async def _until_due(self) -> None:
+        """Until there is another report, and `GAP_S` have passed, or the Lease is to be renewed."""
+        both = [
+            asyncio.ensure_future(self._reports.other_than(self._told)),
+            asyncio.ensure_future(self._time.pause(max(0.0, self._due() - self._time.monotonic()))),
+        ]
+        try:
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in both:
+                each.cancel()
+        gap_s = self._next_write - self._time.monotonic()
+        if gap_s > 0:
+            await self._time.pause(gap_s)
+
+    async def _after(self, error: Exception) -> None:
+        """Look again, at once where somebody else wrote, else after a pause that grows."""
+        self._versions = None
+        conflict = isinstance(error, ApiRefusedError) and error.status == _CONFLICT
+        if not self._retry_s and not conflict:
+            _log.warning("node_not_published", why=str(error))
+        self._retry_s = min(max(FIRST_RETRY_S, 2 * self._retry_s), LAST_RETRY_S)
+        await self._time.pause(self._retry_s)
+
+
+def timed(status: RdmaNodeStatus, before: bytes, now: datetime) -> RdmaNodeStatus:
+    """The status with the time since when its condition is what it is, by the status that it replaces."""
+    try:
+        was = decode_status(before).ready() if before else None
+    except MalformedError:
+        was = None
+    since = now.strftime("%Y-%m-%dT%H:%M:%SZ")
+    conditions = tuple(
+        replaced(
+            each,
+            last_transition_time=was.last_transition_time
+            if was is not None and was.status == each.status and was.last_transition_time
+            else since,
+        )
+        for each in status.conditions
+    )
+    return replaced(status, conditions=conditions)
+
+
+def _gave_back(before: NodeReport, after: NodeReport) -> bool:
+    holding = {allocation.container_id for allocation in after.allocations}
+    return any(allocation.container_id not in holding for allocation in before.allocations)
