@@ -1,0 +1,20 @@
+"""Which clusters a scenario runs on."""
+
+from __future__ import annotations
+
+import pytest
+
+from cluster.real import obstacle
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(params=["stand-in", "real"])
+def kind(request: pytest.FixtureRequest) -> str:
+    """Every scenario runs on both; on the real programs where they are."""
+    if request.param == "real" and (why := obstacle()):
+        pytest.skip(f"no real cluster: {why}")
+    return request.param

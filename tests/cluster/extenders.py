@@ -1,0 +1,80 @@
+"""`k8s-rdma extender` as a process of its own, and how a scheduler is told of it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+from cluster.control_plane import Json, free_port
+from cluster.processes import Program
+
+QUICK = {"pollS": 0.1, "touchS": 0.1, "maxAgeS": 0.001, "nodeTimeoutS": 5, "leaseS": 5, "settleS": 1}
+
+
+@dataclass
+class Extender:
+    """One replica; started and ended as often as a scenario likes, always at the same port."""
+
+    directory: Path
+    name: str
+    settings: Json
+    port: int = field(default_factory=free_port)
+    program: Program | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    async def start(self) -> None:
+        """Run it; whether it is ready is another question."""
+        path = self.directory / f"{self.name}.yaml"
+        path.write_text(json.dumps({**QUICK, "port": self.port, **self.settings}))
+        command = (sys.executable, "-m", "k8s_rdma", "extender", "--config", path)
+        self.program = await Program.start(self.directory / f"{self.name}.log", *command)
+
+    async def ready(self) -> None:
+        """Wait until it is."""
+        assert self.program is not None
+        async with httpx2.AsyncClient(trust_env=False) as http:
+            await self.program.until(lambda: self.is_ready(http))
+
+    async def is_ready(self, http: httpx2.AsyncClient) -> bool:
+        """Whether it would be sent requests behind a Service."""
+        try:
+            return (await http.get(f"{self.url}/readyz")).status_code == 200
+        except httpx2.HTTPError:
+            return False
+
+    async def end(self, number: int = signal.SIGTERM) -> None:
+        """End it; SIGKILL is a crash."""
+        if self.program is not None and self.program.process.returncode is None:
+            await self.program.end(number)
+
+
+def registration(*urls: str, **more: Any) -> Json:
+    """A KubeSchedulerConfiguration with the extenders at these URLs; `more`: keys of each of them."""
+    return {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "podInitialBackoffSeconds": 1,
+        "podMaxBackoffSeconds": 1,
+        "extenders": [
+            {
+                "urlPrefix": f"{url}/scheduler",
+                "filterVerb": "rdma_scheduling",
+                "prioritizeVerb": "prioritize",
+                "bindVerb": "bind",
+                "weight": 1,
+                "nodeCacheCapable": True,
+                "httpTimeout": "5s",
+                **more,
+            }
+            for url in urls
+        ],
+    }

@@ -1,0 +1,98 @@
+"""What stands between scheduler and extenders: a Service that sends requests to the replica that is ready.
+
+It also writes down what came by, and delays or breaks what it is told to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import httpx2
+
+from cluster.control_plane import Json
+from cluster.extenders import Extender
+from k8s_rdma.sim.cluster.http_server import HttpService, Request, Response, serving
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+
+_ANSWER_S = 60
+
+
+@dataclass
+class Front:
+    """Requests by verb, and how many are not answered yet.
+
+    before, after: what happens besides when a request of a verb comes, and when its answer goes; instead:
+    what answers in the extenders' place. Each takes effect once.
+    """
+
+    replicas: tuple[Extender, ...]
+    http: httpx2.AsyncClient
+    url: str = ""
+    seen: list[tuple[str, Json]] = field(default_factory=list)
+    pending: int = 0
+    before: dict[str, Callable[[], Awaitable[None]]] = field(default_factory=dict)
+    after: dict[str, Callable[[], Awaitable[None]]] = field(default_factory=dict)
+    instead: dict[str, Callable[[], Awaitable[Response]]] = field(default_factory=dict)
+
+    def pods(self, verb: str) -> list[str]:
+        """Names of the pods that came with a verb."""
+        bodies = [body for seen, body in self.seen if seen == verb]
+        return [body.get("PodName") or body["Pod"]["metadata"]["name"] for body in bodies]
+
+    async def handle(self, request: Request) -> Response:
+        verb = request.path.rpartition("/")[2]
+        self.seen.append((verb, json.loads(request.body)))
+        self.pending += 1
+        try:
+            if step := self.before.pop(verb, None):
+                await step()
+            if answer := self.instead.pop(verb, None):
+                return await answer()
+            answered = await self._ask(request)
+            if step := self.after.pop(verb, None):
+                await step()
+            return answered
+        finally:
+            self.pending -= 1
+
+    async def _ask(self, request: Request) -> Response:
+        for replica in self.replicas:
+            if len(self.replicas) > 1 and not await replica.is_ready(self.http):
+                continue
+            headers = {"Content-Type": "application/json"}
+            try:
+                answer = await self.http.post(
+                    f"{replica.url}{request.path}", content=request.body, headers=headers
+                )
+            except httpx2.HTTPError as error:
+                return Response(status=502, body=repr(error).encode(), content_type="text/plain")
+            return Response(status=answer.status_code, body=answer.content)
+        return Response(status=503, body=b"no replica is ready", content_type="text/plain")
+
+
+@asynccontextmanager
+async def front(*replicas: Extender) -> AsyncIterator[Front]:
+    """Serve until the block ends."""
+    async with httpx2.AsyncClient(trust_env=False, timeout=_ANSWER_S) as http:
+        made = Front(replicas, http)
+        service = HttpService(
+            handle=made.handle,
+            refuse=lambda status: Response(status=status, body=b""),
+            max_body_bytes=256 * 1024 * 1024,
+        )
+        async with serving(service, "127.0.0.1", 0) as port:
+            made.url = f"http://127.0.0.1:{port}"
+            yield made
+
+
+async def late(seconds: float) -> None:
+    """A delay."""
+    await asyncio.sleep(seconds)

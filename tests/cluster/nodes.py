@@ -1,0 +1,98 @@
+"""Nodes as a scenario plays them: a Node object, a server of its state, and the kubelet that starts pods."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from extender.node_server import NodeServer
+from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION
+from k8s_rdma.wire.rest import Allocation, Enforced, Interface, Pod
+
+if TYPE_CHECKING:
+    from cluster.control_plane import Json
+
+CAPACITY = {"cpu": "16", "memory": "64Gi", "pods": "110"}
+
+
+def node_object(name: str, address: str, resources: dict[str, str]) -> Json:
+    """A ready Node."""
+    have = {**CAPACITY, **resources}
+    return {
+        "kind": "Node",
+        "apiVersion": "v1",
+        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
+        "status": {
+            "capacity": have,
+            "allocatable": have,
+            "addresses": [{"type": "InternalIP", "address": address}],
+            "conditions": [{"type": "Ready", "status": "True"}],
+        },
+    }
+
+
+@dataclass
+class Node:
+    """One node. keeps: UIDs of pods whose interfaces do not come home at once when the pod is gone."""
+
+    server: NodeServer
+    held: dict[str, Allocation] = field(default_factory=dict)
+    keeps: set[str] = field(default_factory=set)
+
+    def start(self, pod: Json) -> None:
+        """Give a bound pod what its placement says, and report it."""
+        uid = pod["metadata"]["uid"]
+        text = pod["metadata"].get("annotations", {}).get(PLACEMENT_ANNOTATION)
+        if text is not None and uid not in self.held:
+            self.held[uid] = _allocation(pod, json.loads(text)["interfaces"])
+            self._report()
+
+    def release(self, uid: str) -> None:
+        """Bring home what a pod held, and report it."""
+        self.keeps.discard(uid)
+        if self.held.pop(uid, None) is not None:
+            self._report()
+
+    def reserved(self) -> dict[str, int]:
+        """Mb/s by PF."""
+        sums: dict[str, int] = {}
+        for allocation in self.held.values():
+            for each in allocation.interfaces:
+                sums[each.pf] = sums.get(each.pf, 0) + each.min_tx_rate
+        return sums
+
+    def _report(self) -> None:
+        epoch, _, number = self.server.report.generation.partition(".")
+        self.server.report = msgspec.structs.replace(
+            self.server.report,
+            generation=f"{epoch}.{int(number) + 1}",
+            allocations=tuple(self.held.values()),
+        )
+
+
+def _allocation(pod: Json, placed: list[Json]) -> Allocation:
+    meta = pod["metadata"]
+    interfaces = tuple(
+        Interface(
+            pf=each["pf"],
+            vf=index,
+            ifname=f"rdma{index}",
+            mac="",
+            min_tx_rate=each.get("min_tx_rate", 0),
+            max_tx_rate=each.get("max_tx_rate", 0),
+            set_min_tx_rate=each.get("min_tx_rate", 0),
+            set_max_tx_rate=each.get("max_tx_rate", 0),
+            enforced=Enforced(min=None, max=None),
+            entry=index,
+        )
+        for index, each in enumerate(placed)
+    )
+    return Allocation(
+        pod=Pod(namespace=meta["namespace"], name=meta["name"], uid=meta["uid"]),
+        container_id=f"c-{meta['uid']}",
+        phase="attached",
+        interfaces=interfaces,
+    )

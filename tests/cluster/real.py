@@ -1,0 +1,168 @@
+"""The real control plane: etcd, kube-apiserver, kube-scheduler and, if there, kube-controller-manager.
+
+All on loopback, at free ports, with certificates made for the occasion.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import ssl
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import httpx2
+import yaml
+
+from cluster.control_plane import free_port, write_kubeconfig
+from cluster.processes import running
+from http_server.certificates import Issuer
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from cluster.control_plane import ControlPlane, Json
+
+FOLDER = "K8S_RDMA_KUBE_BIN"
+NEEDED = ("etcd", "kube-apiserver", "kube-scheduler")
+CONTROLLERS = "disruption"
+"""What is not left to the scenario, which is the kubelet: no node is to be found dead."""
+
+
+def obstacle() -> str | None:
+    """Why there is no real control plane to be had here; None when there is one."""
+    folder = os.environ.get(FOLDER, "")
+    if not folder:
+        return f"{FOLDER} names no folder with {', '.join(NEEDED)}"
+    missing = [name for name in NEEDED if not os.access(Path(folder) / name, os.X_OK)]
+    return f"{FOLDER}: {folder} has no program {', '.join(missing)}" if missing else None
+
+
+@dataclass
+class Real:
+    """`ControlPlane` of the programs in a folder."""
+
+    programs: Path
+    url: str
+    admin_token: str
+    ca_file: Path
+    directory: Path
+    computes_budgets: bool = False
+
+    @asynccontextmanager
+    async def scheduler(self, configuration: Json) -> AsyncIterator[None]:
+        kubeconfig = write_kubeconfig(self.directory / "scheduler.kubeconfig", self, self.admin_token)
+        document = {
+            **configuration,
+            "clientConnection": {"kubeconfig": str(kubeconfig)},
+            "leaderElection": {"leaderElect": False},
+        }
+        path = self.directory / "scheduler.yaml"
+        path.write_text(yaml.safe_dump(document))
+        program, log = self.programs / "kube-scheduler", self.directory / "kube-scheduler.log"
+        async with running(log, program, f"--config={path}", "--secure-port=0", "--v=4"):
+            yield
+
+    async def add_crd(self, manifest: Json) -> None:
+        path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+        async with self.client() as http:
+            made = await http.post(path, json=manifest)
+            assert made.status_code == 201, made.text
+            version, spec = manifest["spec"]["versions"][0]["name"], manifest["spec"]
+            served = f"/apis/{spec['group']}/{version}/{spec['names']['plural']}"
+            while (await http.get(served)).status_code != 200:
+                pass
+
+    def client(self) -> httpx2.AsyncClient:
+        return httpx2.AsyncClient(
+            base_url=self.url,
+            headers={"Authorization": f"Bearer {self.admin_token}"},
+            verify=ssl.create_default_context(cafile=self.ca_file),
+            trust_env=False,
+        )
+
+    async def ready(self) -> bool:
+        """Whether the API server is, with all that it makes at its first start."""
+        try:
+            async with self.client() as http:
+                return (await http.get("/readyz")).status_code == 200
+        except httpx2.HTTPError:
+            return False
+
+
+@asynccontextmanager
+async def real(directory: Path) -> AsyncIterator[ControlPlane]:
+    """The real ones, until the block ends."""
+    folder = Path(os.environ[FOLDER])
+    async with AsyncExitStack() as stack:
+        run = partial(_run, stack, directory)
+        etcd = await _etcd(run, folder, directory)
+        port = free_port()
+        issuer = Issuer(directory).make()
+        plane = Real(
+            programs=folder,
+            url=f"https://127.0.0.1:{port}",
+            admin_token=secrets.token_urlsafe(24),
+            ca_file=issuer.own.cert,
+            directory=directory,
+        )
+        arguments = _api_server(plane, issuer, etcd, port)
+        server = await run("kube-apiserver", folder / "kube-apiserver", *arguments)
+        await server.until(plane.ready)
+        if os.access(folder / "kube-controller-manager", os.X_OK):
+            kubeconfig = write_kubeconfig(directory / "controllers.kubeconfig", plane, plane.admin_token)
+            await run(
+                "kube-controller-manager",
+                folder / "kube-controller-manager",
+                f"--kubeconfig={kubeconfig}",
+                f"--controllers={CONTROLLERS}",
+                "--leader-elect=false",
+                "--secure-port=0",
+            )
+            plane.computes_budgets = True
+        yield plane
+
+
+async def _run(stack: AsyncExitStack, directory: Path, name: str, *arguments: str | Path):
+    return await stack.enter_async_context(running(directory / f"{name}.log", *arguments))
+
+
+async def _etcd(run, folder: Path, directory: Path) -> str:
+    url, peers = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
+    await run(
+        "etcd",
+        folder / "etcd",
+        f"--data-dir={directory / 'etcd'}",
+        f"--listen-client-urls={url}",
+        f"--advertise-client-urls={url}",
+        f"--listen-peer-urls={peers}",
+        f"--initial-advertise-peer-urls={peers}",
+        f"--initial-cluster=default={peers}",
+        "--unsafe-no-fsync",
+    )
+    return url
+
+
+def _api_server(plane: Real, issuer: Issuer, etcd: str, port: int) -> list[str]:
+    served, accounts = issuer.issue("apiserver"), issuer.issue("accounts")
+    tokens = plane.directory / "tokens.csv"
+    tokens.write_text(f'{plane.admin_token},admin,admin,"system:masters"\n')
+    return [
+        f"--etcd-servers={etcd}",
+        "--bind-address=127.0.0.1",
+        "--advertise-address=127.0.0.1",
+        f"--secure-port={port}",
+        f"--tls-cert-file={served.cert}",
+        f"--tls-private-key-file={served.key}",
+        f"--token-auth-file={tokens}",
+        "--authorization-mode=RBAC",
+        "--service-account-issuer=https://kubernetes.default.svc",
+        f"--service-account-key-file={accounts.cert}",
+        f"--service-account-signing-key-file={accounts.key}",
+        "--service-cluster-ip-range=10.0.0.0/24",
+        # Both need a controller that is not run: one makes every namespace's account, one takes taints away.
+        "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
+    ]

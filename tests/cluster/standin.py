@@ -1,0 +1,56 @@
+"""The control plane that stands in: in this process, for every run."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import yaml
+
+from k8s_rdma.sim.cluster.access import Access
+from k8s_rdma.sim.cluster.api import ApiConfig, serving_api
+from k8s_rdma.sim.cluster.resources import parse_resource_type
+from k8s_rdma.sim.cluster.scheduler import scheduling
+from k8s_rdma.sim.cluster.scheduler_config import load_scheduler_config
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from cluster.control_plane import ControlPlane, Json
+
+RDMA_NODES = "k8s-rdma.io/v1alpha1/rdmanodes/RdmaNode"
+
+
+@dataclass
+class StandIn:
+    """`ControlPlane` of the API server and scheduler stand-ins."""
+
+    url: str
+    admin_token: str
+    directory: Path
+    ca_file: Path | None = None
+    computes_budgets: bool = False
+
+    @asynccontextmanager
+    async def scheduler(self, configuration: Json) -> AsyncIterator[None]:
+        path = self.directory / "scheduler.yaml"
+        path.write_text(yaml.safe_dump(configuration))
+        async with scheduling(self.url, load_scheduler_config(path), self.admin_token):
+            yield
+
+    async def add_crd(self, manifest: Json) -> None:
+        """It serves that of the nodes anyway."""
+        spec = manifest["spec"]
+        served = {f"{spec['group']}/{v['name']}/{spec['names']['plural']}" for v in spec["versions"]}
+        assert RDMA_NODES.rpartition("/")[0] in served
+
+
+@asynccontextmanager
+async def stand_in(directory: Path) -> AsyncIterator[ControlPlane]:
+    """The stand-ins, until the block ends."""
+    access = Access()
+    config = ApiConfig(access=access, custom_resources=(parse_resource_type(RDMA_NODES),))
+    async with serving_api(config) as api:
+        yield StandIn(api.url, access.token_for(), directory)

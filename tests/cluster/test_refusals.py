@@ -1,0 +1,76 @@
+"""Refused pods: what their owners read, and when they are tried again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cluster.extenders import registration
+from cluster.world import cluster
+from extender.node_server import pf, report
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.anyio
+
+LEGACY = "RDMA Scheduler Extension: Node did not have enough free RDMA resources."
+
+
+async def test_equal_refusals_are_counted_together(kind: str, tmp_path: Path):
+    async with cluster(kind, tmp_path, "w1", "w2", "w3") as c:
+        c.nodes["w3"].server.report = report("w3", pf(mbps=5_000))
+        extender = await c.running_extender()
+        async with c.plane.scheduler(registration(extender.url)):
+            await c.create_pod("big", 20_000)
+            told = await c.event("big", "FailedScheduling")
+            assert told.startswith("0/3 nodes are available: ")
+            assert f"2 {LEGACY}" in told
+            assert f"1 {LEGACY}" in told
+            pod = await c.when("big", lambda pod: bool(pod["status"].get("conditions")))
+            said = {each["type"]: each for each in pod["status"]["conditions"]}["PodScheduled"]
+            assert (said["status"], said["reason"], said["message"]) == ("False", "Unschedulable", told)
+
+
+async def test_refusals_of_different_numbers_are_counted_together_when_only_causes_are_told(
+    kind: str, tmp_path: Path
+):
+    async with cluster(kind, tmp_path, "w1", "w2", "w3") as c:
+        c.nodes["w3"].server.report = report("w3", pf(mbps=5_000))
+        extender = await c.running_extender(refusalDetail="cause")
+        async with c.plane.scheduler(registration(extender.url)):
+            await c.create_pod("big", 20_000)
+            assert f"3 {LEGACY}" in await c.event("big", "FailedScheduling")
+
+
+async def test_refused_pod_is_bound_once_the_node_gives_capacity_back(kind: str, tmp_path: Path):
+    async with cluster(kind, tmp_path, "w1") as c:
+        extender = await c.running_extender()
+        node = c.nodes["w1"]
+        async with c.plane.scheduler(registration(extender.url)):
+            first = (await c.create_pod("first", 8_000))["metadata"]["uid"]
+            await c.bound("first")
+            node.keeps.add(first)
+            await c.create_pod("second", 8_000)
+            await c.event("second", "FailedScheduling", LEGACY)
+            await c.delete_pod("first")
+            await c.gone("first")
+            asked = node.server.asked
+            while node.server.asked < asked + 3:  # the pod is gone, its interfaces are not
+                node.server.heard.clear()
+                await node.server.heard.wait()
+            assert await c.node_of("second") is None
+            node.release(first)
+            await c.bound("second")
+            assert node.reserved() == {"0000:03:00.0": 8_000} or await c.placed()
+
+
+async def test_annotation_that_makes_no_sense_is_told_to_its_owner(kind: str, tmp_path: Path):
+    async with cluster(kind, tmp_path, "w1") as c:
+        extender = await c.running_extender()
+        async with c.plane.scheduler(registration(extender.url)):
+            meta = {"name": "odd", "namespace": "default", "annotations": {"rdma_interfaces_required": "[{"}}
+            spec = {"containers": [{"name": "c", "image": "registry.invalid/c:1"}]}
+            await c.create({"kind": "Pod", "apiVersion": "v1", "metadata": meta, "spec": spec})
+            assert "rdma_interfaces_required" in await c.event("odd", "FailedScheduling")

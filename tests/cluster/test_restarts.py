@@ -1,0 +1,76 @@
+"""Processes end and begin again: what was promised stays promised, and who waits is not forgotten."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cluster.extenders import registration
+from cluster.front import front
+from cluster.world import cluster
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_scheduler_that_begins_again_binds_who_waited(kind: str, tmp_path: Path):
+    async with cluster(kind, tmp_path, "w1") as c:
+        extender = await c.running_extender()
+        async with c.plane.scheduler(registration(extender.url)):
+            await c.create_pod("first", 8_000)
+            await c.bound("first")
+            await c.create_pod("second", 8_000)
+            await c.event("second", "FailedScheduling")
+        await c.create_pod("third", 1_000)
+        async with c.plane.scheduler(registration(extender.url)):
+            await c.bound("third")
+            await c.delete_pod("first")
+            await c.bound("second")
+            assert max((await c.placed()).values()) <= 10_000
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["ended", "killed"])
+async def test_extender_that_begins_again_keeps_what_no_node_reports_yet(
+    kind: str, tmp_path: Path, number: int
+):
+    async with cluster(kind, tmp_path, "w1") as c:
+        node = c.nodes.pop("w1")  # its kubelet starts no pod
+        extender = await c.running_extender()
+        async with c.plane.scheduler(registration(extender.url)):
+            await c.create_pod("first", 8_000)
+            await c.bound("first")
+            await extender.end(number)
+            await c.create_pod("second", 8_000)
+            await c.create_pod("third", 2_000)
+            await c.event("second", "FailedScheduling")
+            await extender.start()
+            await c.bound("third")
+            await c.event("second", "FailedScheduling", "RDMA Scheduler Extension")
+            assert await c.node_of("second") is None
+            assert max((await c.placed()).values()) == 10_000
+        assert node.reserved() == {}
+
+
+async def test_other_replica_takes_over_when_the_leader_is_killed(kind: str, tmp_path: Path):
+    async with cluster(kind, tmp_path, "w1", "w2") as c:
+        leader, standby = c.extender("one"), c.extender("two")
+        await leader.start()
+        await leader.ready()
+        await standby.start()
+        async with front(leader, standby) as service, c.plane.scheduler(registration(service.url)):
+            for index in range(4):
+                await c.create_pod(f"before{index}", 4_000)
+            await c.bound("before0")
+            await leader.end(signal.SIGKILL)
+            for index in range(4):
+                await c.create_pod(f"after{index}", 2_000)
+            for index in range(4):
+                await c.bound(f"before{index}")
+            for index in range(2):
+                await c.bound(f"after{index}")
+            assert max((await c.placed()).values()) <= 10_000
+            assert not await standby.is_ready(service.http) or leader.program.process.returncode is not None
