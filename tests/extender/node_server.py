@@ -94,7 +94,8 @@ def report(node: str, *pfs: PfReport, generation: int = 1, held: Held | None = N
 class NodeServer:
     """One node. answering: cleared to let questions wait. raw: sent instead of any answer.
 
-    hang_up: the next question on a connection that was used before is not answered but cut.
+    hang_up: the next question on a connection that was used before is not answered but cut. late_s: how long
+    it takes to answer.
     """
 
     name: str
@@ -102,6 +103,7 @@ class NodeServer:
     report: NodeReport
     raw: bytes | None = None
     hang_up: bool = False
+    late_s: float = 0.0
     asked: int = 0
     connections: int = 0
     answering: asyncio.Event = field(default_factory=asyncio.Event)
@@ -125,6 +127,7 @@ class NodeServer:
                 self.asked += 1
                 self.heard.set()
                 await self.answering.wait()
+                await asyncio.sleep(self.late_s)
                 writer.write(self._answer(head))
                 await writer.drain()
                 if self.raw is not None:
