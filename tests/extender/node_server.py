@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -94,8 +95,9 @@ def report(node: str, *pfs: PfReport, generation: int = 1, held: Held | None = N
 class NodeServer:
     """One node. answering: cleared to let questions wait. raw: sent instead of any answer.
 
-    hang_up: the next question on a connection that was used before is not answered but cut. late_s: how long
-    it takes to answer.
+    holds_polls: it waits as long as a long poll asks for; else it knows none, as older servers do.
+
+    hang_up: the next question on a connection that was used before is not answered but cut.
     """
 
     name: str
@@ -103,7 +105,7 @@ class NodeServer:
     report: NodeReport
     raw: bytes | None = None
     hang_up: bool = False
-    late_s: float = 0.0
+    holds_polls: bool = False
     asked: int = 0
     connections: int = 0
     answering: asyncio.Event = field(default_factory=asyncio.Event)
@@ -126,8 +128,10 @@ class NodeServer:
                 asked_before = True
                 self.asked += 1
                 self.heard.set()
+                held = re.search(rb"timeout_s=([0-9.]+)", head) if self.holds_polls else None
+                if held:
+                    await asyncio.sleep(float(held[1]))
                 await self.answering.wait()
-                await asyncio.sleep(self.late_s)
                 writer.write(self._answer(head))
                 await writer.drain()
                 if self.raw is not None:
@@ -143,6 +147,8 @@ class NodeServer:
         etag = f'"{self.report.generation}"'.encode()
         lines = dict(line.split(b": ", 1) for line in head.split(b"\r\n")[1:] if line)
         condition = lines.get(b"If-None-Match")
+        if b"?watch=" in head and self.holds_polls:
+            condition = etag
         if condition is not None:
             self.conditions.append(condition)
         if condition == etag:

@@ -59,7 +59,7 @@ async def served(  # noqa: PLR0917 - those of before keep their places
 
     access, verify: the server's side of TLS, and the client's. port: 0 for a free one.
     """
-    config = ExtenderConfig(node_port=world.port, **{**QUICK, **settings})
+    config = ExtenderConfig(**{"node_port": world.port, **QUICK, **settings})
     stop = asyncio.Event()
     with listen("127.0.0.1", port) as listener:
         port = listener.getsockname()[1]

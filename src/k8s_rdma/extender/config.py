@@ -71,7 +71,10 @@ class ExtenderConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     stale_s: a node that nothing was heard from for so long is refused.
     node_port, node_timeout_s: of the nodes' servers; the time-out is for one question at one address.
     node_tls, node_token_file: where these servers speak TLS or demand a bearer token.
-    max_age_s: a node's state that is younger is not asked for again by filter and prioritize.
+    node_watches: how many nodes are followed by long poll, each over a connection that stays; 0 for none.
+        The others are asked, whenever a state is needed.
+    max_age_s: the state of a node that is not followed is not asked for again by filter and prioritize while
+        it is younger.
     retry_s: how long a node that timed out counts as unreadable without being asked again.
     poll_s: how often nodes that refused a waiting pod are asked.
     touch_s: the least time between two touches of a node.
@@ -112,6 +115,7 @@ class ExtenderConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     node_token_file: File | None = None
     node_port: Annotated[int, msgspec.Meta(ge=1, le=MAX_PORT)] = 54005
     node_timeout_s: Seconds = 1.5
+    node_watches: Annotated[int, msgspec.Meta(ge=0)] = 2048
     max_age_s: Seconds = 1.0
     retry_s: Seconds = 10.0
     poll_s: Seconds = 1.0

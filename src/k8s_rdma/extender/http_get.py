@@ -8,6 +8,8 @@ connection for every request.
 from __future__ import annotations
 
 import asyncio
+import ssl
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
@@ -28,6 +30,22 @@ class Answer:
     status: int
     etag: str | None
     body: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Security:
+    """How servers are known, and how we are to them.
+
+    tls: the context for the next connection; None for plain HTTP. server_name: whose certificate is expected;
+    None for that of the address which is asked. token: sent as bearer token with every question.
+    """
+
+    tls: Callable[[], ssl.SSLContext] | None = None
+    server_name: str | None = None
+    token: Callable[[], str] | None = None
+
+
+PLAIN = Security()
 
 
 class _Exchange(asyncio.Protocol):
@@ -92,9 +110,10 @@ class _Exchange(asyncio.Protocol):
 class HttpPeer:
     """A server at one address; one question at a time, over a connection that is kept."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, security: Security = PLAIN) -> None:
         self.host = host
         self.port = port
+        self._security = security
         shown = f"[{host}]" if ":" in host else host
         self._head = f"Host: {shown}:{port}\r\nAccept: application/json\r\n"
         self._exchange: _Exchange | None = None
@@ -106,7 +125,9 @@ class HttpPeer:
         once. Cancelling the question closes the connection.
         """
         condition = f"If-None-Match: {etag}\r\n" if etag else ""
-        request = f"GET {path} HTTP/1.1\r\n{self._head}{condition}\r\n".encode("latin-1")
+        token = self._security.token
+        bearer = f"Authorization: Bearer {token()}\r\n" if token else ""
+        request = f"GET {path} HTTP/1.1\r\n{self._head}{bearer}{condition}\r\n".encode("latin-1")
         kept = self._exchange
         if kept is not None and kept.reusable:
             try:
@@ -123,8 +144,12 @@ class HttpPeer:
             self._exchange = None
 
     async def _connect(self) -> _Exchange:
-        loop = asyncio.get_running_loop()
-        _, self._exchange = await loop.create_connection(_Exchange, self.host, self.port)
+        loop, security = asyncio.get_running_loop(), self._security
+        tls = security.tls() if security.tls else None
+        name = (security.server_name or self.host) if tls else None
+        _, self._exchange = await loop.create_connection(
+            _Exchange, self.host, self.port, ssl=tls, server_hostname=name
+        )
         return self._exchange
 
     async def _ask(self, exchange: _Exchange, request: bytes) -> Answer:

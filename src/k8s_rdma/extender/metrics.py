@@ -70,14 +70,19 @@ class Metrics:
 
 def labelled(names: tuple[str, ...], counts: Mapping[tuple[str, ...], float]) -> Callable[[], Samples]:
     """Reads counts by what their keys are of."""
-    return lambda: [(dict(zip(names, key, strict=True)), count) for key, count in sorted(counts.items())]
+    return lambda: samples(names, counts)
+
+
+def samples(names: tuple[str, ...], counts: Mapping[tuple[str, ...], float]) -> Samples:
+    """Counts by what their keys are of."""
+    return [(dict(zip(names, key, strict=True)), count) for key, count in sorted(counts.items())]
 
 
 def _family(
     name: str, help_text: str, kind: Literal["counter", "gauge"], read: Callable[[], float | Samples]
 ) -> Iterator[str]:
     told = read()
-    samples: Samples = [({}, told)] if isinstance(told, int | float) else told
+    shown: Samples = [({}, told)] if isinstance(told, int | float) else told
     yield from family(
-        f"{_PREFIX}{name}", kind, help_text, ((labels(values), number) for values, number in samples)
+        f"{_PREFIX}{name}", kind, help_text, ((labels(values), number) for values, number in shown)
     )

@@ -17,11 +17,12 @@ from k8s_rdma.extender.counted_api import counted
 from k8s_rdma.extender.decisions import Decisions
 from k8s_rdma.extender.expecting import NOBODY_NOMINATED, Expecting
 from k8s_rdma.extender.following import NodeTracker, PodTracker, follow
-from k8s_rdma.extender.http_states import Asking, HttpNodeStates
+from k8s_rdma.extender.http_states import HttpNodeStates
 from k8s_rdma.extender.lease import Lease
 from k8s_rdma.extender.limits import Limits
 from k8s_rdma.extender.looks import Looks, Surroundings
-from k8s_rdma.extender.metrics import Metrics, labelled
+from k8s_rdma.extender.metrics import Metrics, labelled, samples
+from k8s_rdma.extender.node_access import asking_of
 from k8s_rdma.extender.outcomes import Outcomes
 from k8s_rdma.extender.pod_look import PodLook
 from k8s_rdma.extender.requests import Requests
@@ -84,7 +85,7 @@ async def running(
     nominations = NOBODY_NOMINATED
     lasts_s = config.expect_s or EXPECT_S[config.binder]
     expecting = Expecting(state=state, nominations=nominations, clock=CLOCK, lasts_s=lasts_s)
-    asking = Asking(port=config.node_port, timeout_s=config.node_timeout_s, retry_s=config.retry_s)
+    asking = asking_of(config)
     commits = Commits(state, api, CLOCK, key=key, settle_s=config.settle_s)
     async with HttpNodeStates(state, asking, CLOCK) as states, commits:
         requests = Requests(strict=config.strict, vf_resource=config.vf_resource)
@@ -190,6 +191,21 @@ def _readings(
         "node_reports_total": ("Nodes' answers that held a report.", "counter", lambda: asked.changed),
         "node_unchanged_total": ("Nodes' answers that nothing changed.", "counter", lambda: asked.unchanged),
         "node_unreadable_total": ("Nodes that gave no usable answer.", "counter", lambda: asked.unreadable),
+        "node_changes_told_total": (
+            "Changes that nodes told by long poll.",
+            "counter",
+            lambda: asked.told,
+        ),
+        "nodes": (
+            "Nodes by how their states are known.",
+            "gauge",
+            lambda: samples(("source",), states.sources()),
+        ),
+        "node_state_age_seconds": (
+            "Time since the readable node was heard from that is silent for longest.",
+            "gauge",
+            states.oldest_s,
+        ),
         "nodes_readable": ("Nodes whose last answer is usable.", "gauge", lambda: len(state.situations)),
         "pods_promised": ("Pods that hold a placement.", "gauge", lambda: len(state.pods())),
         "pods_waiting": ("Pods that no node fitted.", "gauge", lambda: len(waiting)),

@@ -18,9 +18,13 @@ class NodeStates(Protocol):
     """
 
     async def refresh(self, nodes: Collection[NodeName], *, since: float) -> None:
-        """Return when each node's state stems from a question asked at `since` or later.
+        """Return when each node's state is one that was so at `since` or later, as far as can be known.
 
-        A node that did not answer lately may be left alone for a while, and then stays unreadable.
+        It stems from a question asked at `since` or later, or there is a watch (a long poll is one) that
+        would have told of any other state by now and that was heard from within the configured time. A watch
+        does not tell what a node holds for a pod that ended since: where something waits for that
+        (`ClusterState.ending`) the node is asked. A node that did not answer lately may be left alone for a
+        while, and then stays unreadable.
         """
         ...
 
@@ -38,4 +42,11 @@ class NodeStates(Protocol):
 
     def forget(self, node: NodeName) -> None:
         """The node does not exist any more."""
+        ...
+
+    def awaited(self) -> int:
+        """Of how many nodes nothing is known yet, not even that they cannot be read; 0 from the first 0 on.
+
+        To be asked once the nodes are known.
+        """
         ...

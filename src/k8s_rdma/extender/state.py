@@ -105,6 +105,8 @@ class _Node:
 class ClusterState:
     """The nodes. `situations` and `unreadable` are to be read only; a node is in at most one of them.
 
+    ending: where what an ended pod held counts until a report that was asked for later does not hold it.
+
     on_change: told of every node whose situation became another one (None: unreadable or unknown).
     on_claims: told of every node whose pods may take something else than before: each pod, its namespace, and
         what it takes.
@@ -113,6 +115,7 @@ class ClusterState:
     def __init__(self, on_change: OnChange | None = None, on_claims: OnClaims | None = None) -> None:
         self.situations: dict[NodeName, Situation] = {}
         self.unreadable: dict[NodeName, str] = {}
+        self.ending: set[NodeName] = set()
         self._nodes: dict[NodeName, _Node] = {}
         self._places: dict[PodUid, set[NodeName]] = {}
         self._interned: WeakValueDictionary[tuple[tuple[Pf, ...], tuple[Used, ...]], Situation]
@@ -239,6 +242,7 @@ class ClusterState:
             held = self._nodes[node].reservations[uid]
             if held.ended_at is None:
                 self._nodes[node].reservations[uid] = replace(held, ended_at=at)
+                self.ending.add(node)
 
     def reservation(self, node: NodeName, uid: PodUid) -> Reservation | None:
         """What the pod holds on the node."""
@@ -295,6 +299,8 @@ class ClusterState:
         for uid in over:
             del entry.reservations[uid]
             self._left(node, uid)
+        if node in self.ending and all(held.ended_at is None for held in entry.reservations.values()):
+            self.ending.discard(node)
         return bool(over)
 
     def _leave_others(self, node: NodeName, uid: PodUid) -> None:

@@ -46,15 +46,15 @@ def tls_context(
 def _load(config: TlsConfig, *, demand: bool) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    for field, path in (("certFile", config.cert_file), ("keyFile", config.key_file)):
-        _check_readable(field, path)
+    for field, path in (("tls.certFile", config.cert_file), ("tls.keyFile", config.key_file)):
+        check_readable(field, path)
     try:
         context.load_cert_chain(config.cert_file, config.key_file, password=_no_password)
     except OSError as error:  # ssl.SSLError among them
-        msg = f"tls.certFile {config.cert_file} and tls.keyFile {config.key_file}: {_words(error)}"
+        msg = f"tls.certFile {config.cert_file} and tls.keyFile {config.key_file}: {ssl_words(error)}"
         raise MalformedError(msg) from error
     if config.client_ca_file is not None:
-        _check_readable("clientCaFile", config.client_ca_file)
+        check_readable("tls.clientCaFile", config.client_ca_file)
         _ask_for_certificates(context, config.client_ca_file)
         context.verify_mode = ssl.CERT_REQUIRED if demand else ssl.CERT_OPTIONAL
     return context
@@ -64,16 +64,16 @@ def _ask_for_certificates(context: ssl.SSLContext, path: str) -> None:
     try:
         context.load_verify_locations(cafile=path)
     except OSError as error:
-        msg = f"tls.clientCaFile {path}: {_words(error)}"
+        msg = f"tls.clientCaFile {path}: {ssl_words(error)}"
         raise MalformedError(msg) from error
 
 
-def _check_readable(field: str, path: str) -> None:
-    """OpenSSL does not say which of its files it could not open."""
+def check_readable(field: str, path: str) -> None:
+    """MalformedError, since OpenSSL does not say which of its files it could not open."""
     try:
         Path(path).open("rb").close()
     except OSError as error:
-        msg = f"tls.{field} {path}: {error.strerror}"
+        msg = f"{field} {path}: {error.strerror}"
         raise MalformedError(msg) from error
 
 
@@ -82,6 +82,7 @@ def _no_password() -> str:
     return ""
 
 
-def _words(error: OSError) -> str:
+def ssl_words(error: OSError) -> str:
+    """What OpenSSL did not like of a file."""
     reason = error.reason if isinstance(error, ssl.SSLError) else error.strerror
     return (reason or "no PEM file of what is expected").lower().replace("_", " ")

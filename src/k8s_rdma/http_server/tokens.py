@@ -45,7 +45,24 @@ def tokens_of(path: str, *, field: str, clock: Callable[[], float] = monotonic) 
     return Reloaded(lambda: _load(Path(path), field), Path(path), clock=clock)
 
 
+def token_of(path: str, *, field: str, clock: Callable[[], float] = monotonic) -> Callable[[], str]:
+    """The one token of now that is borne to others; the file as in `tokens_of`."""
+    return Reloaded(lambda: _read_one(Path(path), field), Path(path), clock=clock)
+
+
 def _load(path: Path, field: str) -> Tokens:
+    return Tokens(_read(path, field))
+
+
+def _read_one(path: Path, field: str) -> str:
+    found = _read(path, field)
+    if len(found) > 1:
+        msg = f"{field} {path}: holds {len(found)} tokens, and only one can be borne"
+        raise MalformedError(msg)
+    return found[0]
+
+
+def _read(path: Path, field: str) -> list[str]:
     try:
         lines = path.read_text(encoding="ascii").splitlines()
     except OSError as error:
@@ -63,6 +80,6 @@ def _load(path: Path, field: str) -> Tokens:
             )
             raise MalformedError(msg)
     if not given:
-        msg = f"{field} {path}: holds no token, so that nobody could be served"
+        msg = f"{field} {path}: holds no token"
         raise MalformedError(msg)
-    return Tokens(line for _, line in given)
+    return [line for _, line in given]

@@ -24,3 +24,14 @@ class ErrorDocument(msgspec.Struct, frozen=True, kw_only=True):
     """The body of an error."""
 
     error: Error
+
+
+_decoder = msgspec.json.Decoder(ErrorDocument)
+
+
+def message_of(body: bytes) -> str:
+    """The message of an error document; empty when it is none."""
+    try:
+        return _decoder.decode(body).error.message
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return ""

@@ -1,0 +1,290 @@
+"""Nodes followed by long poll: changes come by themselves, and what is known is never older than it seems."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from extender.node_server import PF0, node_servers, pf, report
+from extender.real_nodes import real_nodes
+from extender.serving import FILTER, served
+from extender.world import cluster, until
+from k8s_rdma.core.ids import NodeName, PciAddress, PodUid
+from k8s_rdma.core.placement import PlacedInterface
+from k8s_rdma.extender.http_states import Asking, HttpNodeStates
+from k8s_rdma.extender.state import ClusterState, Reservation
+from k8s_rdma.http_server import listen
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from extender.real_nodes import RealNode
+
+pytestmark = pytest.mark.anyio
+
+W1, W2 = NodeName("w1"), NodeName("w2")
+UID = PodUid("p")
+LONG_AGO = float("-inf")
+
+
+class Following:
+    """Node states that follow real servers; time is the event loop's."""
+
+    def __init__(self, port: int, nodes: dict[str, Any], **how: Any) -> None:
+        self.clock = asyncio.get_running_loop().time
+        self.state = ClusterState()
+        self.nodes = nodes
+        self.port = port
+        how = {"watches": 8, "timeout_s": 5.0, "pause_s": 0.01, "retry_s": 0.05, **how}
+        self.states = HttpNodeStates(self.state, Asking(port=port, **how), self.clock)
+
+    def watched(self, *names: NodeName) -> bool:
+        return self.states.sources()["watched",] == len(names or self.nodes)
+
+    def used_vfs(self, node: NodeName = W1) -> int | None:
+        situation = self.state.situations.get(node)
+        return None if situation is None else sum(used.vfs for used in situation.used.values())
+
+    def asked(self) -> int:
+        """Questions that had an answer."""
+        return self.states.counts.changed + self.states.counts.unchanged - self.states.counts.told
+
+    async def refresh(self, *nodes: NodeName) -> None:
+        await self.states.refresh(nodes or [W1], since=self.clock())
+
+
+@asynccontextmanager
+async def following(*names: str, **how: Any) -> AsyncIterator[Following]:
+    served_by = {key: how.pop(key) for key in ("tls", "tokens") if key in how}
+    async with asyncio.timeout(30), real_nodes(*names, **served_by) as (port, nodes):
+        f = Following(port, nodes, **how)
+        async with f.states:
+            for node in nodes.values():
+                f.states.learn(NodeName(node.name), (node.address,))
+            yield f
+
+
+async def test_change_comes_without_anybody_asking():
+    async with following("w1") as f:
+        await until(f.watched)
+        f.nodes["w1"].holds(p=100, q=200)
+        await until(lambda: f.used_vfs() == 2)
+        assert f.states.counts.told == 1
+
+
+async def test_node_that_is_followed_is_not_asked_for_the_sake_of_a_filter():
+    async with following("w1") as f:
+        await until(f.watched)
+        asked = f.asked()
+        for _ in range(10):
+            await f.refresh()
+        assert f.asked() == asked
+
+
+async def test_node_that_is_followed_is_asked_nevertheless_when_the_latest_must_be_known():
+    async with following("w1") as f:
+        await until(f.watched)
+        asked = f.asked()
+        await f.states.ask(W1)
+        assert f.asked() == asked + 1
+        assert f.watched()
+
+
+async def test_long_poll_that_is_over_without_a_change_begins_again():
+    async with following("w1", hold_s=0.05) as f:
+        await until(f.watched)
+        unchanged = f.states.counts.unchanged
+        await until(lambda: f.states.counts.unchanged > unchanged + 3)
+        f.nodes["w1"].holds(p=100)
+        await until(lambda: f.used_vfs() == 1)
+        assert f.states.counts.told == 1
+
+
+async def test_what_an_ended_pod_held_is_free_when_its_node_tells_so_though_it_was_asked_before():
+    async with following("w1") as f:
+        f.nodes["w1"].holds(p=100)
+        await until(lambda: f.watched() and f.used_vfs() == 1)
+        f.state.reserve(W1, UID, reservation(f.clock()))
+        f.state.ended(UID, f.clock())
+        f.nodes["w1"].holds()
+        await until(lambda: f.used_vfs() == 0)
+        assert not f.state.ending
+
+
+async def test_node_is_asked_when_a_pod_ended_that_it_does_not_hold_any_more():
+    async with following("w1") as f:
+        await until(f.watched)
+        f.state.reserve(W1, UID, reservation(f.clock()))
+        f.state.ended(UID, f.clock())
+        assert f.used_vfs() == 1
+        await f.refresh()
+        assert f.used_vfs() == 0
+
+
+def reservation(at: float) -> Reservation:
+    placed = PlacedInterface(pf=PciAddress(PF0), min_tx_rate_mbps=100, max_tx_rate_mbps=0)
+    return Reservation(interfaces=(placed,), pod="default/p", made_at=at, bound=True)
+
+
+async def test_one_connection_does_for_a_node_that_is_followed():
+    async with following("w1", "w2") as f:
+        await until(f.watched)
+        for node in f.nodes.values():
+            node.holds(p=1)
+        await until(lambda: f.watched() and f.used_vfs(W1) == f.used_vfs(W2) == 1)
+        assert [node.connections() for node in f.nodes.values()] == [1, 1]
+
+
+async def test_only_so_many_nodes_are_followed_and_the_others_are_asked():
+    async with following("w1", "w2", watches=1, again_s=3600.0) as f:
+        await until(lambda: f.states.sources() == {("watched",): 1, ("asked",): 1})
+        for node in f.nodes.values():
+            node.holds(p=1)
+        await f.refresh(W1, W2)
+        await until(lambda: f.used_vfs(W1) == f.used_vfs(W2) == 1)
+
+
+async def test_server_that_knows_no_long_poll_is_asked():
+    async with asyncio.timeout(30), node_servers("w1") as (port, nodes):
+        f = Following(port, nodes, again_s=3600.0)
+        async with f.states:
+            f.states.learn(W1, (nodes["w1"].address,))
+            await until(lambda: nodes["w1"].asked == 3)  # a question, a long poll, the question after it
+            assert f.states.sources() == {("asked",): 1}
+            nodes["w1"].holds(p=1)
+            await f.refresh()
+            assert f.used_vfs() == 1
+
+
+async def test_server_that_ends_is_lost_and_followed_again_when_it_is_back():
+    async with following("w1", again_s=0.01) as f:
+        node: RealNode = f.nodes["w1"]
+        await until(f.watched)
+        await node.stop()
+        await until(lambda: W1 in f.state.unreadable)
+        assert "heard from 0 s ago" in f.state.why_unreadable(W1)
+        with listen(node.address, f.port) as listener:
+            await node.start(listener)
+            node.holds(p=1)
+            await until(lambda: f.watched() and f.used_vfs() == 1)
+            node.holds()
+            await until(lambda: f.used_vfs() == 0)
+            await node.stop()
+
+
+async def test_node_whose_agent_is_away_is_unreadable_for_its_own_reason_until_it_is_back():
+    async with following("w1") as f:
+        await until(f.watched)
+        f.nodes["w1"].lose_agent()
+        await until(lambda: W1 in f.state.unreadable)
+        why = f.state.why_unreadable(W1)
+        assert (
+            "HTTP 503: the agent has not answered since 2026-01-01T00:00:00+00:00: its socket is gone" in why
+        )
+        f.nodes["w1"].holds(p=1)
+        await until(lambda: f.used_vfs() == 1)
+        assert f.watched()
+
+
+async def test_node_that_falls_silent_is_lost_when_its_long_poll_should_have_been_answered():
+    async with asyncio.timeout(30), node_servers("w1") as (port, nodes):
+        nodes["w1"].holds_polls = True
+        f = Following(port, nodes, hold_s=0.2, timeout_s=0.1)
+        async with f.states:
+            f.states.learn(W1, (nodes["w1"].address,))
+            await until(f.watched)
+            nodes["w1"].answering.clear()
+            since = f.clock()
+            await until(lambda: W1 in f.state.unreadable)
+            assert f.clock() - since < 2.0
+            assert "no answer in 0.1 s; heard from 0 s ago" in f.state.why_unreadable(W1)
+
+
+async def test_node_that_moved_is_followed_where_it_is_now():
+    async with following("w1", "w2") as f:
+        await until(f.watched)
+        f.states.forget(W2)
+        f.state.forget(W2)
+        f.nodes["w2"].show(report("w1", pf(), held={"p": 1}))
+        f.states.learn(W1, (f.nodes["w2"].address,))
+        await until(lambda: f.watched(W1) and f.used_vfs() == 1)
+        await until(lambda: f.nodes["w1"].connections() == 0)
+
+
+async def test_addresses_of_requests_count_anew_where_nobody_else_tells_them():
+    async with following("w1", "w2", requests_tell=True) as f:
+        f.states.suggest(W1, (f.nodes["w1"].address,))
+        f.states.forget(W2)
+        await until(lambda: f.watched(W1))
+        f.nodes["w2"].show(report("w1", pf(), held={"p": 1}))
+        f.states.suggest(W1, (f.nodes["w2"].address,))
+        await until(lambda: f.used_vfs() == 1)
+        f.states.suggest(W1, ())  # names only: nothing new
+        await until(lambda: f.watched(W1))
+
+
+async def test_nothing_is_awaited_once_every_node_was_heard_or_lost():
+    async with following("w1") as f:
+        f.states.learn(W2, ("127.0.9.9",))
+        assert f.states.awaited() == 2
+        await until(lambda: not f.states.awaited())
+        assert set(f.state.situations) == {W1}
+        assert set(f.state.unreadable) == {W2}
+        f.states.learn(NodeName("w3"), ("127.0.9.9",))
+        assert not f.states.awaited()
+
+
+async def test_age_is_that_of_the_readable_node_silent_for_longest():
+    async with following("w1") as f:
+        assert f.states.oldest_s() == 0
+        await until(f.watched)
+        before = f.states.oldest_s()
+        await asyncio.sleep(0.05)
+        assert f.states.oldest_s() >= before + 0.04
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_last_state_is_known_in_the_end_whatever_came_together(seed):
+    chance = random.Random(seed)
+    async with following("w1", hold_s=0.02) as f:
+        for _ in range(60):
+            held = {f"p{i}": 1 for i in range(chance.randrange(4))}
+            match chance.randrange(4):
+                case 0:
+                    f.nodes["w1"].holds(**held)
+                case 1:
+                    asking = asyncio.create_task(f.states.ask(W1))
+                    f.nodes["w1"].holds(**held)
+                    await asking
+                case 2:
+                    f.nodes["w1"].lose_agent()
+                case 3:
+                    await asyncio.sleep(chance.random() * 0.01)
+        f.nodes["w1"].holds(last=1)
+        await f.states.ask(W1)
+        assert f.used_vfs() == 1
+        for _ in range(20):
+            await asyncio.sleep(0.002)
+            assert f.used_vfs() == 1
+
+
+async def test_served_extender_filters_by_what_nodes_told_by_themselves():
+    settings = {"max_age_s": 3600.0, "stale_s": 7200.0, "node_watches": 8}
+    async with asyncio.timeout(30), cluster() as c, real_nodes("w1", "w2") as (port, nodes):
+        for node in nodes.values():
+            await c.create_node(node.name, node.address)
+        async with served(c, node_port=port, **settings) as s:
+            await s.ready()
+            await c.create_pod("p", 5_000)
+            args = c.args("p", "w1", "w2")
+            while (await s.post(FILTER, args)).json()["NodeNames"] != ["w1", "w2"]:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+            nodes["w1"].holds(other=9_000)
+            while (await s.post(FILTER, args)).json()["NodeNames"] != ["w2"]:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+            figures = (await s.http.get("/metrics")).text
+        assert 'k8s_rdma_extender_nodes{source="watched"} 2\n' in figures
