@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
 
     from k8s_rdma.core.ids import NodeName, PodUid
     from k8s_rdma.core.placement import PlacedInterface
@@ -59,13 +59,14 @@ class Limits:
         changed = [uid for uid in before.keys() | after.keys() if before.get(uid) != after.get(uid)]
         spaces = {(after.get(uid) or before[uid])[0] for uid in changed}
         held = {space: self.held(space) for space in spaces}
-        self._count(changed, before, -1)
+        for uid in changed:
+            self._count(uid, -1)
         self._nodes[node] = after
         for uid in changed:
             others = tuple(place for place in self._places.pop(uid, ()) if place != node)
             if places := (*others, node) if uid in after else others:
                 self._places[uid] = places
-        self._count(changed, {**before, **after}, +1)
+            self._count(uid, +1)
         if not after:
             del self._nodes[node]
         for space in sorted(spaces):
@@ -118,12 +119,12 @@ class Limits:
         claims = [self._nodes[node][uid][1] for node in self._places.get(uid, ())]
         return Share(*map(max, zip(*claims, strict=True))) if claims else NOTHING
 
-    def _count(self, uids: Iterable[PodUid], spaces: Mapping[PodUid, tuple[str, Share]], sign: int) -> None:
-        for uid in uids:
-            if uid in self._places:
-                space, share = spaces[uid][0], self._of(uid)
-                self._mbps[space] += sign * share.mbps
-                self._vfs[space] += sign * share.vfs
+    def _count(self, uid: PodUid, sign: int) -> None:
+        if uid in self._places:
+            namespace, _ = self._nodes[self._places[uid][0]][uid]
+            share = self._of(uid)
+            self._mbps[namespace] += sign * share.mbps
+            self._vfs[namespace] += sign * share.vfs
 
 
 @lru_cache(maxsize=4096)

@@ -1,0 +1,242 @@
+"""What namespaces may hold: counted change by change as if counted anew, and kept to by filter and bind."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extender.node_server import PF0, pf, report
+from extender.world import until, world
+from k8s_rdma.config import load_config
+from k8s_rdma.core.ids import NodeName, PciAddress, PodUid
+from k8s_rdma.core.placement import PlacedInterface
+from k8s_rdma.core.request import InterfaceRequest, Request
+from k8s_rdma.errors import MalformedError
+from k8s_rdma.extender.config import ExtenderConfig, NamespaceLimit
+from k8s_rdma.extender.facts import facts_of
+from k8s_rdma.extender.limits import Limits, Share
+from k8s_rdma.extender.state import ClusterState, Reservation
+
+anyio = pytest.mark.anyio
+NOT_ENOUGH = "RDMA Scheduler Extension: Node did not have enough free RDMA resources. ("
+SPACES = ("a", "b", "c")
+PODS = [PodUid(f"p{number}") for number in range(6)]
+NODES = [NodeName("w1"), NodeName("w2")]
+
+
+def placed(*rates: int) -> tuple[PlacedInterface, ...]:
+    return tuple(PlacedInterface(pf=PciAddress(PF0), min_tx_rate_mbps=rate) for rate in rates)
+
+
+def space_of(uid: PodUid) -> str:
+    return SPACES[PODS.index(uid) % len(SPACES)]
+
+
+def facts(node: NodeName, held: dict[PodUid, list[int]]):
+    """A report, with each pod in its namespace."""
+    told = report(node, pf(PF0), held=held)
+    allocations = tuple(
+        msgspec.structs.replace(each, pod=msgspec.structs.replace(each.pod, namespace=space_of(each.pod.uid)))
+        for each in told.allocations
+    )
+    return facts_of(msgspec.structs.replace(told, allocations=allocations), node)
+
+
+def wants(*rates: int) -> Request:
+    return Request(tuple(InterfaceRequest(min_tx_rate_mbps=rate) for rate in rates))
+
+
+def limit(namespace: str, mbps: int | None = None, vfs: int | None = None) -> NamespaceLimit:
+    return NamespaceLimit(namespace=namespace, reserved_mbps=mbps, vfs=vfs)
+
+
+def recounted(state: ClusterState, space: str) -> Share:
+    """Every pod once, by what it takes most of on any node."""
+    pods: dict[PodUid, list[Share]] = {}
+    for node in NODES:
+        known = state.facts(node)
+        reported = known.reported if known else {}
+        for uid in {*reported, *state.reservations(node)}:
+            held = state.reservation(node, uid)
+            taken = reported[uid] if held is None else reported.get(uid, held.interfaces)
+            pods.setdefault(uid, []).append(Share(sum(i.min_tx_rate_mbps for i in taken), len(taken)))
+    mine = [shares for uid, shares in pods.items() if space_of(uid) == space]
+    return Share(
+        sum(max(s.mbps for s in each) for each in mine), sum(max(s.vfs for s in each) for each in mine)
+    )
+
+
+rates = st.lists(st.sampled_from([0, 1_000, 3_000]), min_size=1, max_size=3)
+pods, nodes = st.sampled_from(PODS), st.sampled_from(NODES)
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("observe"), nodes, st.dictionaries(pods, rates, max_size=4)),
+        st.tuples(st.just("reserve"), nodes, pods, rates),
+        st.tuples(st.sampled_from(["withdraw", "bound"]), nodes, pods),
+        st.tuples(st.just("ended"), pods),
+        st.tuples(st.sampled_from(["confirm", "forget"]), nodes),
+    ),
+    max_size=30,
+)
+
+
+@given(steps)
+def test_accounts_are_what_counting_anew_gives_after_any_changes(steps):
+    freed: list[str] = []
+    limits = Limits([limit("a", 1), limit("*", 1)], on_freed=freed.append)
+    state = ClusterState(on_claims=limits.update)
+    for now, (what, *which) in enumerate(steps, 1):
+        before = {space: limits.held(space) for space in SPACES}
+        freed.clear()
+        if what == "observe":
+            state.observe(which[0], facts(*which), now)
+        elif what == "reserve":
+            node, uid, asked = which
+            pod = f"{space_of(uid)}/{uid}"
+            state.reserve(node, uid, Reservation(interfaces=placed(*asked), pod=pod, made_at=now))
+        elif what == "bound":
+            state.bound(*which, None)
+        elif what == "ended":
+            state.ended(which[0], now)
+        elif what == "confirm":
+            state.confirm(which[0], now)
+        else:
+            getattr(state, what)(*which)
+        after = {space: limits.held(space) for space in SPACES}
+        assert after == {space: recounted(state, space) for space in SPACES}
+        fell = {s for s in SPACES if after[s].mbps < before[s].mbps or after[s].vfs < before[s].vfs}
+        assert fell <= set(freed)
+
+
+def test_namespace_without_a_limit_is_not_counted():
+    limits = Limits([limit("a", 1)], on_freed=lambda _: None)
+    limits.update(NODES[0], [(PODS[1], "b", placed(5))])
+    assert limits.held("b") == Share()
+    assert limits.refusal("b", PODS[1], wants(9)) is None
+
+
+def test_node_that_cannot_be_read_keeps_counting():
+    limits = Limits([limit("*", 1)], on_freed=lambda _: None)
+    state = ClusterState(on_claims=limits.update)
+    state.observe(NODES[0], facts(NODES[0], {PODS[0]: [1_000]}), 1.0)
+    state.lose(NODES[0], "no answer")
+    assert limits.held("a") == Share(1_000, 1)
+    state.forget(NODES[0])
+    assert limits.held("a") == Share()
+
+
+@pytest.mark.parametrize(
+    ("own", "asked", "why"),
+    [
+        (limit("a", 10_000), (1_000,), None),
+        (limit("a", 10_000), (1_001,), "namespace a holds 9000 of 10000 reserved Mb/s; needs 1001"),
+        (limit("a", 5_000), (0, 0), None),
+        (limit("a", vfs=3), (9_999,), None),
+        (limit("a", vfs=3), (0, 0), "namespace a holds 2 of 3 VFs; needs 2"),
+        (limit("a", 9_000, 2), (1,), "needs 1 and namespace a holds 2 of 2 VFs; needs 1"),
+    ],
+)
+def test_refusal_tells_used_and_limit(own, asked, why):
+    limits = Limits([own, limit("*", 0, 0)], on_freed=lambda _: None)
+    limits.update(NODES[0], [(PODS[0], "a", placed(4_000)), (PODS[3], "a", placed(5_000))])
+    told = limits.refusal("a", PodUid("new"), wants(*asked))
+    assert (told is None) if why is None else (told.endswith(why))
+
+
+def test_pod_does_not_count_against_itself():
+    limits = Limits([limit("a", 5_000)], on_freed=lambda _: None)
+    limits.update(NODES[0], [(PODS[0], "a", placed(4_000))])
+    assert limits.refusal("a", PODS[0], wants(5_000)) is None
+    assert limits.refusal("a", PodUid("new"), wants(5_000)) is not None
+
+
+def test_namespace_that_is_limited_twice_is_refused_by_its_field(tmp_path):
+    file = tmp_path / "extender.yaml"
+    file.write_text("limits: [{namespace: a, vfs: 1}, {namespace: '*'}, {namespace: a}]")
+    with pytest.raises(MalformedError, match=r"limits\[2\].namespace: 'a' is limited twice"):
+        load_config(ExtenderConfig, str(file), {})
+
+
+LIMITED = {"limits": (limit("default", 10_000, 3),)}
+
+
+@anyio
+async def test_filter_refuses_all_nodes_with_used_and_limit_and_no_eviction_is_tried():
+    async with world("w1", "w2", **LIMITED) as w:
+        for name, rate in (("held", 9_000), ("beyond", 2_000), ("within", 1_000)):
+            await w.create_pod(name, rate)
+        assert await w.bind("held", "w1") == ""
+        why = f"{NOT_ENOUGH}namespace default holds 9000 of 10000 reserved Mb/s; needs 2000)"
+        result = await w.filter("beyond")
+        assert result["FailedAndUnresolvableNodes"] == {"w1": why, "w2": why}
+        assert (result["NodeNames"], result["FailedNodes"]) == ([], {})
+        assert len(await w.fitting("within")) == 2
+
+
+@anyio
+async def test_one_of_two_pods_that_passed_filter_together_is_refused_at_bind():
+    async with world("w1", "w2", **LIMITED) as w:
+        w.api.writing.clear()
+        for name in ("p", "q"):
+            await w.create_pod(name, 6_000)
+            assert len(await w.fitting(name)) >= 1
+        binds = [asyncio.create_task(w.bind(*each)) for each in (("p", "w1"), ("q", "w2"))]
+        await w.api.begun.wait()
+        await until(lambda: any(bind.done() for bind in binds))
+        w.api.writing.set()
+        errors = sorted(await asyncio.gather(*binds))
+        assert errors == ["", f"{NOT_ENOUGH}namespace default holds 6000 of 10000 reserved Mb/s; needs 6000)"]
+
+
+@anyio
+async def test_pod_of_a_namespace_that_holds_too_much_already_is_refused_by_what_nodes_report():
+    async with world("w1", "w2", **LIMITED) as w:
+        w.nodes["w2"].holds(a=100, b=100, c=100)
+        await w.create_pod("other", 0)
+        await w.create_pod("p", 0)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(w.filter("other"))
+        refused = await w.filter("p")
+        assert "namespace default holds 3 of 3 VFs; needs 1" in str(refused["FailedAndUnresolvableNodes"])
+
+
+@anyio
+async def test_node_is_touched_when_the_limit_that_refused_a_pod_comes_free():
+    async with world("w1", "w2", **LIMITED) as w:
+        w.nodes["w1"].holds(full=10_000)
+        await w.create_pod("held", 9_000)
+        await w.create_pod("waits", 2_000)
+        assert await w.bind("held", "w2") == ""
+        assert await w.fitting("waits") == []
+        assert w.metric("pods_waiting") == 1
+        await w.delete_pod("held")
+        await until(lambda: w.api.touched == ["w2"])
+        assert await w.fitting("waits") == ["w2"]
+
+
+@anyio
+async def test_pod_that_its_limit_refuses_no_more_waits_for_a_node_when_none_fits():
+    async with world("w1", "w2", limits=(limit("default", 20_000),)) as w:
+        w.nodes["w1"].holds(other=9_000)
+        await w.create_pod("held", 9_000)
+        await w.create_pod("waits", 4_000)
+        assert await w.bind("held", "w2") == ""
+        assert await w.fitting("waits") == []
+        w.nodes["w2"].holds(other=9_000)
+        await w.delete_pod("held")
+        await until(lambda: w.nodes["w1"].asked > 10)
+        assert w.api.touched == []
+        w.nodes["w1"].holds(other=6_000)
+        await until(lambda: w.api.touched == ["w1"])
+
+
+@anyio
+async def test_nobody_waits_for_more_than_the_limit_itself():
+    async with world("w1", **LIMITED) as w:
+        await w.create_pod("p", 0, 0, 0, 0)
+        assert "needs 4" in str(await w.filter("p"))
+        assert w.metric("pods_waiting") == 0
