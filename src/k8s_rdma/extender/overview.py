@@ -11,7 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from heapq import nsmallest
 from itertools import islice
-from typing import TYPE_CHECKING, TypeAlias
+from math import inf
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
 from k8s_rdma.core.ids import NodeName, PodUid
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from k8s_rdma.extender.attempts import Attempt
 
-    Order: TypeAlias = Callable[[NodeRow], tuple[object, ...]]
+    Order: TypeAlias = Callable[["_Row"], tuple[object, ...]]
 
 KEPT_S = 1.0
 _SLICE = 64
@@ -36,10 +37,26 @@ _FRESH_S = 5.0
 _ASK_S = 1.5
 
 
+class _Pfs(NamedTuple):
+    """A situation's PFs, and the shares of their bandwidth and VFs that are taken."""
+
+    rows: tuple[PfRow, ...] = ()
+    reserved: float = 0.0
+    vfs: float = 0.0
+
+
+_NO_PFS = _Pfs()
+
+
+class _Row(NamedTuple):
+    node: NodeRow
+    pfs: _Pfs
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Look:
     at: float
-    rows: tuple[NodeRow, ...]
+    rows: tuple[_Row, ...]
     totals: Totals
 
 
@@ -59,7 +76,7 @@ class Overview:
     clock: Callable[[], float]
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     _last: _Look | None = None
-    _pfs: WeakKeyDictionary[Situation, tuple[PfRow, ...]] = field(default_factory=WeakKeyDictionary)
+    _pfs: WeakKeyDictionary[Situation, _Pfs] = field(default_factory=WeakKeyDictionary)
 
     async def view(self, *, sort: Sort, limit: int) -> ClusterView:
         """The document, with `limit` nodes and pods at most; up to `KEPT_S` old."""
@@ -71,7 +88,7 @@ class Overview:
         return ClusterView(
             extender=self.role(),
             totals=self._last.totals,
-            nodes=tuple(nsmallest(limit, self._last.rows, key=ORDERS[sort])),
+            nodes=tuple(row.node for row in nsmallest(limit, self._last.rows, key=ORDERS[sort])),
             pending=tuple(self._pending(each, now) for each in islice(pending, limit)),
             pending_total=len(pending),
         )
@@ -101,17 +118,31 @@ class Overview:
             rows.append(self._row(node))
         return _Look(at=self.clock(), rows=tuple(rows), totals=await _total(rows))
 
-    def _row(self, node: NodeName) -> NodeRow:
+    def _row(self, node: NodeName) -> _Row:
         situation, facts = self.state.situations.get(node), self.state.facts(node)
         heard_at = self.state.heard_at(node)
         heard_s = None if heard_at is None else round(self.clock() - heard_at, 3)
         if situation is None or facts is None:
-            return NodeRow(name=node, heard_s=heard_s, problems=(self.state.why_unreadable(node),))
+            why = self.state.why_unreadable(node)
+            return _Row(NodeRow(name=node, heard_s=heard_s, problems=(why,)), _NO_PFS)
         pfs = self._pfs.get(situation)
         if pfs is None:
-            pfs = self._pfs[situation] = tuple(_pf_rows(situation))
-        held = self.state.reservations(node).keys() | facts.reported.keys()
-        return NodeRow(name=node, pods=len(held), heard_s=heard_s, problems=tuple(_problems(pfs)), pfs=pfs)
+            pfs = self._pfs[situation] = _pfs_of(situation)
+        held, problems = (
+            self.state.reservations(node).keys() | facts.reported.keys(),
+            tuple(_problems(pfs.rows)),
+        )
+        row = NodeRow(name=node, pods=len(held), heard_s=heard_s, problems=problems, pfs=pfs.rows)
+        return _Row(row, pfs)
+
+
+def _pfs_of(situation: Situation) -> _Pfs:
+    rows = tuple(_pf_rows(situation))
+    return _Pfs(
+        rows,
+        _share(sum(pf.reserved_mbps for pf in rows), sum(pf.link_mbps or 0 for pf in rows)),
+        _share(sum(pf.vfs - pf.free_vfs for pf in rows), sum(pf.vfs for pf in rows)),
+    )
 
 
 def _pf_rows(situation: Situation) -> Iterator[PfRow]:
@@ -136,11 +167,11 @@ def _problems(pfs: tuple[PfRow, ...]) -> Iterator[str]:
             yield f"{pf.name}: {pf.reserved_mbps} Mb/s are reserved, and its link carries {pf.link_mbps}"
 
 
-async def _total(rows: list[NodeRow]) -> Totals:
+async def _total(rows: list[_Row]) -> Totals:
     """The sums, in slices."""
     sums = dict.fromkeys(("pfs", "link_mbps", "reserved_mbps", "vfs", "free_vfs", "pods"), 0)
     unreadable = with_problems = 0
-    for index, row in enumerate(rows):
+    for index, (row, _) in enumerate(rows):
         if index % _SLICE == 0:
             await asyncio.sleep(0)
         with_problems += bool(row.problems)
@@ -159,19 +190,11 @@ def _share(part: int, whole: int) -> float:
     return part / whole if whole else 0.0
 
 
-def _by_reserved(row: NodeRow) -> tuple[object, ...]:
-    return -_share(sum(p.reserved_mbps for p in row.pfs), sum(p.link_mbps or 0 for p in row.pfs)), row.name
-
-
-def _by_vfs(row: NodeRow) -> tuple[object, ...]:
-    return -_share(sum(pf.vfs - pf.free_vfs for pf in row.pfs), sum(pf.vfs for pf in row.pfs)), row.name
-
-
 ORDERS: dict[Sort, Order] = {
-    Sort.RESERVED: _by_reserved,
-    Sort.VFS: _by_vfs,
-    Sort.PODS: lambda row: (-row.pods, row.name),
-    Sort.AGE: lambda row: (-(float("inf") if row.heard_s is None else row.heard_s), row.name),
-    Sort.PROBLEMS: lambda row: (not row.problems, *_by_reserved(row)),
-    Sort.NAME: lambda row: (row.name,),
+    Sort.RESERVED: lambda row: (-row.pfs.reserved, row.node.name),
+    Sort.VFS: lambda row: (-row.pfs.vfs, row.node.name),
+    Sort.PODS: lambda row: (-row.node.pods, row.node.name),
+    Sort.AGE: lambda row: (-(inf if row.node.heard_s is None else row.node.heard_s), row.node.name),
+    Sort.PROBLEMS: lambda row: (not row.node.problems, -row.pfs.reserved, row.node.name),
+    Sort.NAME: lambda row: (row.node.name,),
 }

@@ -137,7 +137,14 @@ async def running(
             ready=ready,
         )
         looks = Looks(
-            PodLook(state=state, requests=requests, attempts=attempts, api=api, key=key, clock=CLOCK),
+            PodLook(
+                state=state,
+                requests=requests,
+                attempts=attempts,
+                api=api if config.api else None,
+                key=key,
+                clock=CLOCK,
+            ),
             Surroundings(
                 states=states,
                 verdicts=verdicts,

@@ -32,7 +32,7 @@ class Sort(StrEnum):
     NAME = "name"
 
 
-class PfRow(msgspec.Struct, frozen=True, kw_only=True):
+class PfRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A PF; link_mbps: null when unknown."""
 
     name: str
@@ -42,7 +42,7 @@ class PfRow(msgspec.Struct, frozen=True, kw_only=True):
     free_vfs: int
 
 
-class NodeRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class NodeRow(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     """A node. pods: that hold something there. heard_s: since it was last heard from; null: never."""
 
     name: str

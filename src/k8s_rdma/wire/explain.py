@@ -73,7 +73,7 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
     limit_vfs: int | None
 
 
-class PfLook(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class PfLook(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     """A PF as the pod meets it.
 
     unreserved_mbps, free_vfs: without what the pod itself holds. placed, placed_mbps: interfaces that would
@@ -94,7 +94,7 @@ class PfLook(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     objections: tuple[str, ...] = ()
 
 
-class NodeLook(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class NodeLook(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     """One node's answer.
 
     verdict: `unreadable`: nothing is known of it; `unknown`: it was not searched in the time of this answer.
