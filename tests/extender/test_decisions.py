@@ -6,13 +6,23 @@ from dataclasses import replace
 
 import pytest
 
-from extender.node_server import PF0, pf, report
+from extender.node_server import PF0, PF1, pf, report
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.core.inventory import Used
 from k8s_rdma.core.options import InterfaceOptions, PfSelector, VfDriver
+from k8s_rdma.core.policy import PfPolicy
 from k8s_rdma.core.request import InterfaceRequest, Request
+from k8s_rdma.core.said import Detail
+from k8s_rdma.core.score import Strategy
 from k8s_rdma.errors import Reason
-from k8s_rdma.extender.decisions import MAX_INTERFACES, MAX_REQUESTS, Decisions, Fit, Misfit
+from k8s_rdma.extender.decisions import (
+    MAX_INTERFACES,
+    MAX_REQUESTS,
+    UNRESOLVABLE,
+    Decisions,
+    Fit,
+    Misfit,
+)
 from k8s_rdma.extender.facts import facts_of
 from k8s_rdma.extender.state import Situation
 
@@ -77,6 +87,76 @@ def test_misfit_may_pass_when_an_operator_can_arrange_it_on_a_running_node(
     verdict = Decisions().verdict(Request((InterfaceRequest(options=options),)), situation())
     assert isinstance(verdict, Misfit)
     assert (verdict.reason, verdict.may_pass) == (Reason.DRIVER_REFUSES, may_pass)
+
+
+def test_verdict_is_another_for_every_policy():
+    decisions = Decisions()
+    asked = [request(1, 1), named(1, 1)]
+    for each in asked:
+        for policy in PfPolicy:
+            decisions.verdict(replace(each, policy=policy), situation())
+    assert decisions.searches == len(asked) * len(PfPolicy)
+
+
+def named(*rates: int) -> Request:
+    """As `request`, and with options, of which some do not matter."""
+    found = request(*rates).interfaces
+    return Request(tuple(replace(each, options=InterfaceOptions(network="n")) for each in found))
+
+
+def test_misfit_is_for_good_where_the_policy_cannot_be_met_by_the_empty_node():
+    verdict = Decisions().verdict(replace(request(1, 1), policy=PfPolicy.SPREAD_PFS), situation())
+    assert isinstance(verdict, Misfit)
+    assert (verdict.reason in UNRESOLVABLE, verdict.may_pass) == (True, False)
+    assert verdict.text.endswith("(policy spread-pfs: 2 interfaces of 1 Mb/s need 2 PFs; the node has 1 PF)")
+
+
+@pytest.mark.parametrize("policy", [PfPolicy.ANY, PfPolicy.SAME_PF])
+def test_misfit_is_for_eviction_while_a_link_is_down_only_where_it_would_help(policy: PfPolicy):
+    """The PF whose link is up holds it when empty, the other one never as it is now."""
+    up, down = pf(PF0), pf(PF1, mbps=None)
+    facts = facts_of(report("w1", up, down), NodeName("w1"))
+    full = Situation(facts.inventory, {facts.inventory.pfs[0].pci: Used(1, 10_000)})
+    for rate, reason in ((10_000, Reason.INSUFFICIENT), (10_001, Reason.EXCEEDS_CAPACITY)):
+        verdict = Decisions().verdict(replace(request(rate), policy=policy), full)
+        assert isinstance(verdict, Misfit)
+        assert (verdict.reason, verdict.may_pass) == (reason, True)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "preferred"), [(Strategy.BINPACK, "fuller"), (Strategy.SPREAD, "emptier")]
+)
+def test_fit_is_scored_as_the_strategy_has_it(strategy: Strategy, preferred: str):
+    decisions = Decisions(strategy)
+    scores = {
+        "fuller": decisions.verdict(request(1), situation(a=5_000)),
+        "emptier": decisions.verdict(request(1), situation()),
+    }
+    assert max(scores, key=lambda which: scores[which].score) == preferred
+
+
+def test_placement_is_where_the_strategy_would_have_it():
+    facts = facts_of(report("w1", pf(PF0), pf(PF1)), NodeName("w1"))
+    half = Situation(facts.inventory, {facts.inventory.pfs[0].pci: Used(1, 5_000)})
+    homes = {strategy: Decisions(strategy).place(request(1), half) for strategy in Strategy}
+    assert homes[Strategy.BINPACK].interfaces[0].pf == PF0
+    assert homes[Strategy.SPREAD].interfaces[0].pf == PF1
+
+
+def test_misfit_tells_nothing_of_the_node_but_the_cause_where_that_is_wanted():
+    here, there = situation(a=5_000), situation(a=4_000, b=3_000)
+    asked = request(9_000)
+    by_number = [Decisions().verdict(asked, each).text for each in (here, there)]
+    by_cause = [Decisions(detail=Detail.CAUSE).verdict(asked, each).text for each in (here, there)]
+    assert by_number[0] != by_number[1]
+    assert (
+        by_cause[0]
+        == by_cause[1]
+        == (
+            "RDMA Scheduler Extension: Node did not have enough free RDMA resources. "
+            "(needs 1 interface of 9000 Mb/s; no PF has as much bandwidth free)"
+        )
+    )
 
 
 def test_misfit_carries_the_sentence_for_the_scheduler():

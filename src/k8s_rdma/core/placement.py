@@ -16,6 +16,7 @@ from k8s_rdma.core.rates import Enforce
 from k8s_rdma.core.rejecting import why_not
 from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.core.rooms import Verdict, Work
+from k8s_rdma.core.said import Detail
 from k8s_rdma.core.score import Strategy
 from k8s_rdma.core.weights import RoundRobin
 from k8s_rdma.errors import Reason
@@ -128,6 +129,10 @@ class Rejection:
     message: str
     numbers: str = ""
     cause: str = ""
+
+    def told(self, detail: Detail) -> str:
+        """The line with as much of the node as is wanted."""
+        return self.numbers if detail is Detail.NUMBERS else self.cause
 
 
 def place(  # noqa: PLR0913 - all that a placement depends on

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from enum import StrEnum, unique
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+
+@unique
+class Detail(StrEnum):
+    """How much a refusal tells of the node that refuses; nodes whose texts are equal are shown as one.
+
+    NUMBERS: what is free of it. CAUSE: what is missing, but no number of its own.
+    """
+
+    NUMBERS = "numbers"
+    CAUSE = "cause"
 
 
 class Said(NamedTuple):

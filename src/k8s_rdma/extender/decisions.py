@@ -1,8 +1,8 @@
 """Whether a request fits a situation: searched once, then looked up.
 
 A verdict depends on the request and on the situation alone, so that nodes in an equal situation share
-it, and it holds until a node's situation becomes another one. Of the request it depends on the kinds of its
-interfaces alone, so that the pods of a StatefulSet, each with MACs of its own, share it as well.
+it, and it holds until a node's situation becomes another one. Of the request it depends on its policy and
+the kinds of its interfaces alone, so that the pods of a StatefulSet, each with MACs of its own, share it too.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING
 
 from k8s_rdma.core.needs import Kind, kind_of
 from k8s_rdma.core.options import NO_OPTIONS, Setting
-from k8s_rdma.core.placement import Rejection, place
+from k8s_rdma.core.placement import Placement, Rejection, place
+from k8s_rdma.core.policy import PfPolicy
 from k8s_rdma.core.request import Request
-from k8s_rdma.core.score import score
+from k8s_rdma.core.said import Detail
+from k8s_rdma.core.score import Strategy, score
 from k8s_rdma.errors import Reason
 from k8s_rdma.wire.extender import NOT_ENOUGH_FREE
 
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from k8s_rdma.extender.state import Situation
 
 UNRESOLVABLE = frozenset({Reason.EXCEEDS_CAPACITY, Reason.DRIVER_REFUSES, Reason.NO_RDMA})
-"""Refusals that no eviction could turn into a fit."""
+"""Refusals that no eviction could turn into a fit: by the empty node, with its links as they are."""
 
 MAX_REQUESTS = 256
 MAX_INTERFACES = 65_536
@@ -50,18 +52,14 @@ class Misfit:
 
 
 Verdict = Fit | Misfit
-_Shape = Request | tuple[Kind, ...]
+_Shape = Request | tuple[PfPolicy, tuple[Kind, ...]]
 """What of a request matters; the request itself where it asks for nothing but rates, as that is as good."""
 
 
-def judge(request: Request, situation: Situation) -> Verdict:
-    """Search for a placement."""
-    found = place(request, situation.inventory, situation.used)
-    if isinstance(found, Rejection):
-        link_down = any(pf.link_mbps is None for pf in situation.inventory.pfs)
-        may_pass = found.reason not in UNRESOLVABLE or link_down or _waits_for_an_operator(request)
-        return Misfit(found.reason, f"{NOT_ENOUGH_FREE} ({found.message})", may_pass)
-    return Fit(score(found, situation.inventory, situation.used))
+def _may_pass(found: Rejection, request: Request, situation: Situation) -> bool:
+    """Whether it may fit later, if only by what no eviction brings about: a link that is down comes up."""
+    link_down = any(pf.link_mbps is None for pf in situation.inventory.pfs)
+    return found.reason not in UNRESOLVABLE or link_down or _waits_for_an_operator(request)
 
 
 def _waits_for_an_operator(request: Request) -> bool:
@@ -70,24 +68,33 @@ def _waits_for_an_operator(request: Request) -> bool:
 
 
 def _size(shape: _Shape) -> int:
-    return len(shape.interfaces if isinstance(shape, Request) else shape)
+    return len(shape.interfaces if isinstance(shape, Request) else shape[1])
 
 
 def _shape(request: Request) -> _Shape:
     if all(each.options is NO_OPTIONS for each in request.interfaces):
         return request
-    return tuple(kind_of(each) for each in request.interfaces)
+    return request.policy, tuple(kind_of(each) for each in request.interfaces)
 
 
 class Decisions:
     """Verdicts by request and situation.
 
+    strategy: which fits are the better ones. detail: how much refusals tell.
     limit: how many are kept; beyond, those of the requests not asked about for longest are forgotten.
     searches, undecided: how many verdicts had to be searched, and how many of these reached the search's
         work budget; for metrics.
     """
 
-    def __init__(self, limit: int = 65_536) -> None:
+    def __init__(
+        self,
+        strategy: Strategy = Strategy.BINPACK,
+        detail: Detail = Detail.NUMBERS,
+        *,
+        limit: int = 65_536,
+    ) -> None:
+        self._strategy = strategy
+        self._detail = detail
         self.searches = 0
         self.undecided = 0
         self._limit = limit
@@ -116,7 +123,7 @@ class Decisions:
         table = self.known(request)
         verdict = table.get(situation)
         if verdict is None:
-            verdict = judge(request, situation)
+            verdict = self._judge(request, situation)
             self.searches += 1
             self.undecided += isinstance(verdict, Misfit) and verdict.reason is Reason.UNDECIDED
             while self._size >= self._limit:
@@ -125,6 +132,17 @@ class Decisions:
             table[situation] = verdict
             self._size += 1
         return verdict
+
+    def place(self, request: Request, situation: Situation) -> Placement | Rejection:
+        """Where the request goes, as the strategy has it; a bind must do as it was decided by."""
+        return place(request, situation.inventory, situation.used, strategy=self._strategy)
+
+    def _judge(self, request: Request, situation: Situation) -> Verdict:
+        found = self.place(request, situation)
+        if isinstance(found, Rejection):
+            text = f"{NOT_ENOUGH_FREE} ({found.told(self._detail)})"
+            return Misfit(found.reason, text, _may_pass(found, request, situation))
+        return Fit(score(found, situation.inventory, situation.used, self._strategy))
 
     def _forget_oldest(self) -> None:
         shape, oldest = self._tables.popitem(last=False)
