@@ -98,6 +98,8 @@ class NodeServer:
     holds_polls: it waits as long as a long poll asks for; else it knows none, as older servers do.
 
     hang_up: the next question on a connection that was used before is not answered but cut.
+    hang_up: the next question on a connection that was used before is not answered but cut. late_s: how long
+    it takes to answer.
     """
 
     name: str
@@ -106,6 +108,7 @@ class NodeServer:
     raw: bytes | None = None
     hang_up: bool = False
     holds_polls: bool = False
+    late_s: float = 0.0
     asked: int = 0
     connections: int = 0
     answering: asyncio.Event = field(default_factory=asyncio.Event)
@@ -132,6 +135,7 @@ class NodeServer:
                 if held:
                     await asyncio.sleep(float(held[1]))
                 await self.answering.wait()
+                await asyncio.sleep(self.late_s)
                 writer.write(self._answer(head))
                 await writer.drain()
                 if self.raw is not None:
