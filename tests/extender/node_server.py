@@ -97,7 +97,6 @@ class NodeServer:
 
     holds_polls: it waits as long as a long poll asks for; else it knows none, as older servers do.
 
-    hang_up: the next question on a connection that was used before is not answered but cut.
     hang_up: the next question on a connection that was used before is not answered but cut. late_s: how long
     it takes to answer.
     """
