@@ -15,6 +15,7 @@ from k8s_rdma.sim.cluster.extender_client import (
     binding_arguments,
     scheduling_arguments,
 )
+from k8s_rdma.sim.cluster.extender_preemption import MetaVictims, Victims
 
 pytestmark = pytest.mark.anyio
 
@@ -68,6 +69,7 @@ async def extender(listener: Listener, **config):
         verbs = {
             "filter_verb": "rdma_scheduling",
             "prioritize_verb": "prioritize",
+            "preempt_verb": "preempt",
             "bind_verb": "bind",
         }
         full = ExtenderConfig(url_prefix=f"http://{listener.netloc}/scheduler", **(verbs | config))
@@ -124,6 +126,49 @@ async def test_bind_is_sent_as_kube_scheduler_sent_it(name, recording):
         await client.bind(pod, asked["Node"])
     await assert_sent_as_recorded(listener, recorded)
     assert dict(listener.requests[0][1])["Content-Length"] == dict(recorded["headers"])["Content-Length"]
+
+
+@pytest.mark.parametrize("name", called("preempt"))
+async def test_preempt_is_sent_as_kube_scheduler_sent_it(name, recording):
+    recorded = recording(f"extender/{name}")
+    asked = recorded["body"]
+    uids_only = asked["NodeNameToMetaVictims"] is not None
+    sent = asked["NodeNameToMetaVictims"] if uids_only else asked["NodeNameToVictims"]
+    pods = {
+        node: tuple({"metadata": {"uid": pod["UID"]}} if uids_only else pod for pod in each["Pods"])
+        for node, each in sent.items()
+    }
+    victims = {node: Victims(pods[node], sent[node]["NumPDBViolations"]) for node in reversed(sent)}
+    listener = Listener(reply=json.dumps(recorded["reply"]).encode())
+    async with extender(listener, node_cache_capable=uids_only) as client:
+        left = await client.preempt(asked["Pod"], victims)
+    assert left == {node: MetaVictims(tuple(p["metadata"]["uid"] for p in pods[node]), 0) for node in pods}
+    await assert_sent_as_recorded(listener, recorded)
+
+
+@pytest.mark.parametrize(
+    ("reply", "left"),
+    [
+        ({}, {}),
+        (None, {}),
+        (
+            {"nodenametometavictims": {"n": {"pods": [{"uid": "u"}], "NUMPDBVIOLATIONS": 2}}},
+            {"n": (("u",), 2)},
+        ),
+        ({"NodeNameToMetaVictims": {"n": None}}, {"n": ((), 0)}),
+    ],
+)
+async def test_preempt_reads_replies_as_go_reads_them(reply, left):
+    async with extender(Listener(reply=json.dumps(reply).encode())) as client:
+        found = await client.preempt(POD, {})
+    assert {node: (each.uids, each.violations) for node, each in found.items()} == left
+
+
+async def test_preempt_fails_when_the_reply_is_no_answer():
+    reply = {"NodeNameToMetaVictims": {"n": {"Pods": [{"UID": 1}]}}}
+    async with extender(Listener(reply=json.dumps(reply).encode())) as client:
+        with pytest.raises(ExtenderError, match="json: "):
+            await client.preempt(POD, {})
 
 
 async def test_connection_is_kept_when_calls_follow_each_other():

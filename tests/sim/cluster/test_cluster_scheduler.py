@@ -2,96 +2,27 @@ from __future__ import annotations
 
 import asyncio
 import json
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.sim.cluster.extender_client import ExtenderConfig
-from k8s_rdma.sim.cluster.fit import Unfit, why_unfit
-from k8s_rdma.sim.cluster.http_server import HttpService, Request, Response, serving
-from k8s_rdma.sim.cluster.scheduler import SchedulerConfig, scheduling
+from k8s_rdma.sim.cluster.fit import Refusal, Unfit, why_unfit
+from k8s_rdma.sim.cluster.scheduler import SchedulerConfig
 from k8s_rdma.sim.cluster.scheduler_config import load_scheduler_config
 from k8s_rdma.sim.cluster.scheduling_queue import SchedulingQueue
+from sim.cluster.fake_extender import (
+    bound_to,
+    condition_list,
+    refused,
+    refusing,
+    scheduled,
+    serving_extender,
+)
 
 pytestmark = pytest.mark.anyio
 
 PODS_URL = "/api/v1/namespaces/default/pods"
-
-
-@dataclass
-class Extender:
-    """An extender whose answers a test gives; without one, every node is fine and no score is better.
-
-    calls: verb and pod of every call, in order. A verb's answer may wait.
-    """
-
-    answers: dict[str, Any] = field(default_factory=dict)
-    calls: list[tuple[str, str]] = field(default_factory=list)
-    config: ExtenderConfig | None = None
-
-    async def handle(self, request: Request) -> Response:
-        verb = request.path.rpartition("/")[2]
-        asked = json.loads(request.body)
-        self.calls.append((verb, asked.get("PodName") or asked["Pod"]["metadata"]["name"]))
-        answer = self.answers.get(verb, _DEFAULTS[verb])(asked)
-        if asyncio.iscoroutine(answer):
-            answer = await answer
-        if isinstance(answer, int):
-            return Response(status=answer, body=b"")
-        return Response(status=200, body=json.dumps(answer).encode())
-
-    def verbs(self, pod: str) -> list[str]:
-        return [verb for verb, name in self.calls if name == pod]
-
-
-_DEFAULTS = {
-    "filter": lambda asked: {"NodeNames": asked["NodeNames"], "Nodes": asked["Nodes"]},
-    "prioritize": lambda asked: [],
-    "bind": lambda asked: {"Error": ""},
-}
-
-
-@asynccontextmanager
-async def serving_extender(answers: dict[str, Any] | None = None, **config):
-    extender = Extender(answers=answers or {})
-    service = HttpService(handle=extender.handle, refuse=lambda status: Response(status=status, body=b""))
-    async with serving(service, "127.0.0.1", 0) as port:
-        verbs = {"filter_verb": "filter", "prioritize_verb": "prioritize", "node_cache_capable": True}
-        extender.config = ExtenderConfig(url_prefix=f"http://127.0.0.1:{port}/x", **(verbs | config))
-        yield extender
-
-
-@asynccontextmanager
-async def scheduled(c, *extenders: Extender, **config):
-    full = SchedulerConfig(extenders=tuple(e.config for e in extenders), initial_backoff_s=0.01, **config)
-    async with scheduling(c.api.url, full):
-        yield
-
-
-def bound_to(node: str):
-    return lambda pod: pod.get("spec", {}).get("nodeName") == node
-
-
-def refused(pod: dict) -> bool:
-    return any(x["type"] == "PodScheduled" and x["status"] == "False" for x in condition_list(pod))
-
-
-def condition_list(pod: dict) -> list[dict]:
-    return pod.get("status", {}).get("conditions", [])
-
-
-def refusing(**messages: str):
-    """A filter answer that refuses the nodes given by name, with `-` for `_`."""
-    by_node = {name.replace("_", "-"): message for name, message in messages.items()}
-
-    def answer(asked: dict) -> dict:
-        left = [name for name in asked["NodeNames"] if name not in by_node]
-        return {"NodeNames": left, "FailedNodes": by_node}
-
-    return answer
 
 
 async def test_pod_is_bound_to_the_first_node_when_there_is_no_extender(cluster, make_pod, make_node):
@@ -183,7 +114,10 @@ async def test_refused_pod_shows_why_as_kube_scheduler_words_it(cluster, make_po
         await c.create(*(make_node(f"node-{i}") for i in (1, 2, 3)), make_pod())
         async with scheduled(c, extender):
             pod = await c.pod_when("p1", refused)
-        message = "0/3 nodes are available: 1 12000 of 100000 Mb/s, 2 no free VF."
+        message = (
+            "0/3 nodes are available: 1 12000 of 100000 Mb/s, 2 no free VF. no new claims to deallocate, "
+            "preemption: 0/3 nodes are available: 3 No preemption victims found for incoming pod."
+        )
         condition = condition_list(pod)[0]
         assert (condition["reason"], condition["message"]) == ("Unschedulable", message)
         assert list(condition) == [
@@ -470,12 +404,17 @@ def test_pod_fits_a_node_by_selector_taints_and_readiness(pod, node, why):
 @pytest.mark.parametrize(
     ("unfit", "message"),
     [
-        (Unfit(nodes=0, reasons={}), "no nodes available to schedule pods"),
-        (Unfit(nodes=3, reasons={}), "0/3 nodes are available:"),
-        (Unfit(nodes=1, reasons={"a": "x."}), "0/1 nodes are available: 1 x.."),
+        (Unfit(nodes=0, refusals={}), "no nodes available to schedule pods"),
+        (Unfit(nodes=3, refusals={}), "0/3 nodes are available:"),
+        (Unfit(nodes=1, refusals={"a": Refusal(reasons=("x.",))}), "0/1 nodes are available: 1 x.."),
         (
-            Unfit(nodes=12, reasons={f"n{i}": "same" for i in range(10)} | {"x": "b", "y": "b"}),
-            "0/12 nodes are available: 10 same, 2 b.",
+            Unfit(
+                nodes=12,
+                refusals={f"n{i}": Refusal(reasons=("same",)) for i in range(10)}
+                | {name: Refusal(reasons=("b", "same")) for name in "xy"},
+                preemption="why not",
+            ),
+            "0/12 nodes are available: 12 same, 2 b. why not",
         ),
     ],
 )
@@ -547,6 +486,7 @@ extenders:
 - urlPrefix: http://127.0.0.1:8888/scheduler
   filterVerb: rdma_scheduling
   prioritizeVerb: prioritize
+  preemptVerb: preempt
   bindVerb: bind
   weight: 5
   nodeCacheCapable: true
@@ -563,10 +503,12 @@ def test_scheduler_configuration_is_read_as_kube_scheduler_reads_it(tmp_path):
         url_prefix="http://127.0.0.1:8888/scheduler",
         filter_verb="rdma_scheduling",
         prioritize_verb="prioritize",
+        preempt_verb="preempt",
         bind_verb="bind",
         weight=5,
         node_cache_capable=True,
         managed_resources=frozenset({"rdma/hca"}),
+        ignored_resources=frozenset({"rdma/hca"}),
         http_timeout_s=61.5,
     )
     expected = SchedulerConfig(name="rdma", extenders=(extender,), initial_backoff_s=2, seed=3)

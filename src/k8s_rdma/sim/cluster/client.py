@@ -96,6 +96,10 @@ class ApiClient:
         path = resource.path(namespace=key[0], name=key[1], subresource="status")
         return await self._send("PATCH", path, document={"status": status}, content_type=_STRATEGIC)
 
+    async def delete(self, resource: ResourceType, obj: JsonObject) -> None:
+        """Delete as gracefully as the object wants."""
+        await self._send("DELETE", resource.path(namespace=namespace_of(obj), name=name_of(obj)))
+
     async def delete_now(self, resource: ResourceType, obj: JsonObject) -> None:
         """Delete with a grace period of 0, if the object is still the one with that UID."""
         path = resource.path(namespace=namespace_of(obj), name=name_of(obj))

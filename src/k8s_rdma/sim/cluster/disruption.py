@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from k8s_rdma.sim.cluster.label_selector import selects
 from k8s_rdma.sim.cluster.objects import is_finished, is_terminating, labels_of, name_of, spec_of, status_of
 from k8s_rdma.sim.cluster.resources import POD_DISRUPTION_BUDGETS
 from k8s_rdma.sim.cluster.status import bad_request, too_many_requests
@@ -46,8 +47,4 @@ def spend_budget(store: Store, pod: JsonObject) -> None:
 def _covers(budget: JsonObject, pod: JsonObject) -> bool:
     """Whether a budget is for that pod; one with an empty selector is for all, one without for none."""
     selector = spec_of(budget).get("selector")
-    if selector is None:
-        return False
-    if selector.get("matchExpressions"):
-        raise bad_request("PodDisruptionBudget: spec.selector.matchExpressions is not supported")
-    return (selector.get("matchLabels") or {}).items() <= labels_of(pod).items()
+    return selector is not None and selects(selector, labels_of(pod))

@@ -17,11 +17,15 @@ import httpx2
 import msgspec
 
 from k8s_rdma.errors import K8sRdmaError, Reason
+from k8s_rdma.sim.cluster.cached import cached_pod, untyped
+from k8s_rdma.sim.cluster.extender_preemption import PreemptReply, meta_victims, preemption_arguments
 from k8s_rdma.sim.cluster.go_json import fields_regardless_of_case, go_json, go_quote
-from k8s_rdma.sim.cluster.objects import JsonObject, metadata, name_of, namespace_of, spec_of, uid_of
+from k8s_rdma.sim.cluster.objects import JsonObject, name_of, namespace_of, spec_of, uid_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
+
+    from k8s_rdma.sim.cluster.extender_preemption import MetaVictims, Victims
 
 T = TypeVar("T")
 
@@ -36,25 +40,34 @@ class ExtenderError(K8sRdmaError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtenderConfig:
-    """An entry of `extenders` in KubeSchedulerConfiguration; an empty verb is not called."""
+    """An entry of `extenders` in KubeSchedulerConfiguration; an empty verb is not called.
+
+    ignored_resources: those of the managed ones that the scheduler does not count itself.
+    """
 
     url_prefix: str
     filter_verb: str = ""
     prioritize_verb: str = ""
+    preempt_verb: str = ""
     bind_verb: str = ""
     weight: int = 1
     node_cache_capable: bool = False
     managed_resources: frozenset[str] = frozenset()
+    ignored_resources: frozenset[str] = frozenset()
     ignorable: bool = False
     http_timeout_s: float = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filtered:
-    """What a filter call left: node objects in the extender's order, and messages by refused node."""
+    """What a filter call left: node objects in the extender's order, and messages by refused node.
+
+    unresolvable: those of the refused nodes that no eviction could help.
+    """
 
     nodes: list[JsonObject]
     refused: Mapping[str, str] = field(default_factory=dict)
+    unresolvable: frozenset[str] = frozenset()
 
 
 class _NodeList(msgspec.Struct, frozen=True):
@@ -82,8 +95,8 @@ def scheduling_arguments(pod: JsonObject, nodes: Iterable[JsonObject], *, names_
     """The body of filter and prioritize (`ExtenderArgs`); objects keep the order of their fields."""
     return go_json(
         {
-            "Pod": _as_the_scheduler_caches_it(pod),
-            "Nodes": None if names_only else {"metadata": {}, "items": [_typed(node) for node in nodes]},
+            "Pod": cached_pod(pod),
+            "Nodes": None if names_only else {"metadata": {}, "items": [untyped(node) for node in nodes]},
             "NodeNames": [name_of(node) for node in nodes] if names_only else None,
         }
     )
@@ -140,12 +153,13 @@ class ExtenderClient:
         if reply.error:
             raise ExtenderError(reply.error)
         # A node in both maps counts as unresolvable.
-        refused = {**(reply.failed_nodes or {}), **(reply.failed_and_unresolvable_nodes or {})}
-        if names_only and reply.node_names is not None:
-            return Filtered(nodes=self._by_name(nodes, reply.node_names), refused=refused)
+        never = reply.failed_and_unresolvable_nodes or {}
+        refused = {**(reply.failed_nodes or {}), **never}
         # Full nodes are taken as they come back: kube-scheduler does not check their names either.
         left = reply.nodes.items if reply.nodes is not None else None
-        return Filtered(nodes=left or [], refused=refused)
+        if names_only and reply.node_names is not None:
+            left = self._by_name(nodes, reply.node_names)
+        return Filtered(nodes=left or [], refused=refused, unresolvable=frozenset(never))
 
     async def prioritize(self, pod: JsonObject, nodes: list[JsonObject]) -> dict[str, int]:
         """Ask for the nodes' scores, weighted; a reply with one score that is no integer fails as a whole."""
@@ -154,6 +168,15 @@ class ExtenderClient:
         body = scheduling_arguments(pod, nodes, names_only=self.config.node_cache_capable)
         scores = await self._call(self.config.prioritize_verb, body, list[_HostPriority])
         return {each.host: each.score * self.config.weight for each in scores}
+
+    async def preempt(self, pod: JsonObject, victims: Mapping[str, Victims]) -> dict[str, MetaVictims]:
+        """Ask which evictions make room; UIDs by node."""
+        body = preemption_arguments(pod, victims, uids_only=self.config.node_cache_capable)
+        reply = await self._call(self.config.preempt_verb, body, PreemptReply)
+        try:
+            return meta_victims(reply)
+        except (msgspec.ValidationError, AttributeError) as error:
+            raise ExtenderError(f"json: {error}") from error
 
     async def bind(self, pod: JsonObject, node: str) -> None:
         """Have the extender bind the pod."""
@@ -213,13 +236,3 @@ def _decoded(content: bytes, reply: type[T]) -> T:
         return msgspec.convert(document, reply)
     except (msgspec.MsgspecError, AttributeError, TypeError, UnicodeDecodeError) as error:
         raise ExtenderError(f"json: {error}") from error
-
-
-def _typed(obj: JsonObject) -> JsonObject:
-    return {name: value for name, value in obj.items() if name not in {"kind", "apiVersion"}}
-
-
-def _as_the_scheduler_caches_it(pod: JsonObject) -> JsonObject:
-    """kube-scheduler drops pods' `managedFields` on receipt, to save memory; it keeps those of nodes."""
-    kept = {name: value for name, value in metadata(pod).items() if name != "managedFields"}
-    return {**_typed(pod), "metadata": kept}

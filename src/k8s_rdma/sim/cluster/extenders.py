@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING
 import structlog
 
 from k8s_rdma.sim.cluster.extender_client import ExtenderClient, ExtenderConfig, ExtenderError, Filtered
-from k8s_rdma.sim.cluster.objects import name_of
+from k8s_rdma.sim.cluster.extender_preemption import Victims
+from k8s_rdma.sim.cluster.go_json import go_quote
+from k8s_rdma.sim.cluster.objects import name_of, uid_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 
+    from k8s_rdma.sim.cluster.extender_preemption import MetaVictims
     from k8s_rdma.sim.cluster.objects import JsonObject
 
 _log = structlog.get_logger()
@@ -37,6 +40,7 @@ class Extenders:
     async def filter(self, pod: JsonObject, nodes: list[JsonObject]) -> Filtered:
         """The nodes that all of them leave; an extender is not asked about none."""
         refused: dict[str, str] = {}
+        never: frozenset[str] = frozenset()
         for client in self._about(pod):
             if not nodes:
                 break
@@ -47,7 +51,8 @@ class Extenders:
                 continue
             nodes = answer.nodes
             refused |= answer.refused
-        return Filtered(nodes=nodes, refused=refused)
+            never |= answer.unresolvable
+        return Filtered(nodes=nodes, refused=refused, unresolvable=never)
 
     async def best(self, pod: JsonObject, nodes: list[JsonObject]) -> list[str]:
         """The names of the nodes with the highest sum of scores, sorted; a failed call gives no score."""
@@ -64,6 +69,19 @@ class Extenders:
         highest = max(scores.values())
         return sorted(node for node, score in scores.items() if score == highest)
 
+    async def preempt(
+        self, pod: JsonObject, victims: Mapping[str, Victims], pods_on: Callable[[str], Iterable[JsonObject]]
+    ) -> Mapping[str, Victims]:
+        """The victims that all of them leave or add. Source: `callExtenders`, `framework/preemption`."""
+        for client in self._about(pod):
+            if not client.config.preempt_verb or not victims:
+                continue
+            try:
+                victims = _named(await client.preempt(pod, victims), pods_on, client.config)
+            except ExtenderError as error:
+                _pass_over(client, error)
+        return victims
+
     async def bind(self, pod: JsonObject, node: str) -> bool:
         """Have the first one with a bind verb bind the pod; False when there is none."""
         for client in self._about(pod):
@@ -79,6 +97,30 @@ class Extenders:
 
     def _about(self, pod: JsonObject) -> Iterator[ExtenderClient]:
         return (client for client in self._clients if client.is_interested(pod))
+
+
+def _named(
+    answer: Mapping[str, MetaVictims],
+    pods_on: Callable[[str], Iterable[JsonObject]],
+    config: ExtenderConfig,
+) -> dict[str, Victims]:
+    """The pods of an answer; one that is not on its node fails it, and so does a node without any."""
+    named: dict[str, Victims] = {}
+    for node, meta in answer.items():
+        here = {uid_of(pod): pod for pod in pods_on(node)}
+        for uid in meta.uids:
+            if uid not in here:
+                msg = (
+                    f"extender: {config.url_prefix} claims to preempt pod (UID: {uid}) on node: {node}, "
+                    "but the pod is not found on that node"
+                )
+                raise ExtenderError(msg)
+        if meta.uids:
+            named[node] = Victims(tuple(here[uid] for uid in meta.uids), meta.violations)
+        elif not config.ignorable:
+            msg = f"expected at least one victim pod on node {go_quote(node)}"
+            raise ExtenderError(msg)
+    return named
 
 
 def _pass_over(client: ExtenderClient, error: ExtenderError) -> None:

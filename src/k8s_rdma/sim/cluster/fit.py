@@ -1,7 +1,7 @@
 """Why a pod fits on no node, in kube-scheduler's words; and the few of its own filters that matter here.
 
 Source: `pkg/scheduler/framework/types.go` (FitError), the plugins NodeAffinity, NodeUnschedulable and
-TaintToleration. Resources are not counted: this scheduler places by what its extender says.
+TaintToleration. Resources: `node_resources`.
 """
 
 from __future__ import annotations
@@ -23,20 +23,34 @@ _UNSCHEDULABLE = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedu
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Why a pod cannot go to a node. unresolvable: evicting other pods would not help."""
+
+    reasons: tuple[str, ...]
+    unresolvable: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Unfit:
-    """The refusal: how many nodes there are, and why each of those with a reason was refused."""
+    """The refusal: how many nodes there are, and why each of those with a reason was refused.
+
+    preemption: what came of trying to make room; empty when room is being made.
+    """
 
     nodes: int
-    reasons: Mapping[str, str]
+    refusals: Mapping[str, Refusal]
+    preemption: str = ""
 
     @property
     def message(self) -> str:
         """`0/3 nodes are available: 1 <message a>, 2 <message b>.`: equal messages counted, then sorted."""
         if not self.nodes:
             return NO_NODES
-        counted = sorted(f"{count} {why}" for why, count in Counter(self.reasons.values()).items())
+        reasons = Counter(reason for refusal in self.refusals.values() for reason in refusal.reasons)
+        counted = sorted(f"{count} {why}" for why, count in reasons.items())
         told = f" {', '.join(counted)}." if counted else ""
-        return f"0/{self.nodes} nodes are available:{told}"
+        after = f" {self.preemption}" if self.preemption else ""
+        return f"0/{self.nodes} nodes are available:{told}{after}"
 
 
 def why_unfit(pod: JsonObject, node: JsonObject) -> str | None:

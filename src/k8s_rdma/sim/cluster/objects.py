@@ -90,6 +90,11 @@ def node_name_of(pod: JsonObject) -> str:
     return str(spec_of(pod).get("nodeName", ""))
 
 
+def priority_of(pod: JsonObject) -> int:
+    """A pod's priority; 0 where admission set none."""
+    return int(spec_of(pod).get("priority") or 0)
+
+
 def is_terminating(obj: JsonObject) -> bool:
     """Whether the object was asked to go and is still there."""
     return bool(metadata(obj).get("deletionTimestamp"))

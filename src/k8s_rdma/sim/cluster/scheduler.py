@@ -1,8 +1,8 @@
 """The scheduler stand-in: kube-scheduler's cycle around its extenders, one pod at a time.
 
 Filter, prioritize when there is a choice, then bind in the background, several at once; refused pods wait
-for an event, failed ones back off. Source: `pkg/scheduler/schedule_one.go`, `eventhandlers.go`. There is
-no preemption, and no accounting of resources.
+for an event, failed ones back off; for those that fit nowhere others are evicted (`preempting`). Source:
+`pkg/scheduler/schedule_one.go`, `eventhandlers.go`.
 
     async with scheduling("http://127.0.0.1:8080", SchedulerConfig(extenders=(...,))):
         ...
@@ -13,18 +13,20 @@ from __future__ import annotations
 import asyncio
 import random
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NoReturn
 
 import structlog
 
+from k8s_rdma.sim.cluster.assignments import Assignments
 from k8s_rdma.sim.cluster.background import in_background
 from k8s_rdma.sim.cluster.client import ApiClient, ApiError
 from k8s_rdma.sim.cluster.events import EventRecorder
 from k8s_rdma.sim.cluster.extender_client import ExtenderConfig, ExtenderError
 from k8s_rdma.sim.cluster.extenders import Extenders
-from k8s_rdma.sim.cluster.fit import Unfit, why_unfit
+from k8s_rdma.sim.cluster.fit import Refusal, Unfit, why_unfit
 from k8s_rdma.sim.cluster.informer import Informer
+from k8s_rdma.sim.cluster.node_resources import why_full
 from k8s_rdma.sim.cluster.objects import (
     Clock,
     JsonObject,
@@ -37,10 +39,12 @@ from k8s_rdma.sim.cluster.objects import (
     namespace_of,
     node_name_of,
     spec_of,
+    status_of,
     system_clock,
     timestamp,
     uid_of,
 )
+from k8s_rdma.sim.cluster.preempting import Preemptor
 from k8s_rdma.sim.cluster.resources import NODES, PODS
 from k8s_rdma.sim.cluster.scheduling_events import (
     assigned_pod_ended,
@@ -99,7 +103,18 @@ class Scheduler:
         )
         self._pods = Informer(client, PODS, self._on_pod)
         self._nodes = Informer(client, NODES, self._on_node)
+        self._assignments = Assignments()
         self._recorder = EventRecorder(client=client, component=config.name, clock=config.clock)
+        self._preemptor = Preemptor(
+            client=client,
+            extenders=extenders,
+            recorder=self._recorder,
+            assignments=self._assignments,
+            fits=self._refusal,
+            component=config.name,
+            clock=config.clock,
+        )
+        self._ignored = frozenset(name for each in config.extenders for name in each.ignored_resources)
         self._random = None if config.seed is None else random.Random(config.seed)
         self._woken = asyncio.Event()
 
@@ -142,29 +157,61 @@ class Scheduler:
             await self._report(pod, "SchedulerError", error.message)
             return
         if isinstance(choice, Unfit):
+            made = await self._preemptor.make_room(pod, choice.refusals, choice.nodes)
+            if made.node is not None and self._known(pod):
+                self._assignments.nominate(pod, made.node)
             self._queue.refuse(uid_of(pod))
-            await self._report(pod, "Unschedulable", choice.message)
+            unfit = replace(choice, preemption=made.message)
+            await self._report(pod, "Unschedulable", unfit.message, nominated=made.node)
         else:
+            self._assignments.assume(pod, choice)
             binds.create_task(self._bind(pod, choice))
 
     async def _choose(self, pod: JsonObject) -> str | Unfit:
-        """The node for a pod, by its own word and then the extenders'."""
-        nodes = [self._nodes.objects[key] for key in sorted(self._nodes.objects)]
-        refused = {name_of(node): why for node in nodes if (why := why_unfit(pod, node)) is not None}
-        left = [node for node in nodes if name_of(node) not in refused]
+        """The node for a pod, by its own word and then the extenders'; where room was made first."""
+        everywhere = [self._nodes.objects[key] for key in sorted(self._nodes.objects)]
+        nominated = self._assignments.nominated(uid_of(pod))
+        if nominated:
+            there = await self._choose_of(pod, [n for n in everywhere if name_of(n) == nominated])
+            if not isinstance(there, Unfit):
+                return there
+        return await self._choose_of(pod, everywhere)
+
+    async def _choose_of(self, pod: JsonObject, nodes: list[JsonObject]) -> str | Unfit:
+        refusals = {
+            name_of(node): refusal
+            for node in nodes
+            if (refusal := self._refusal(pod, name_of(node), self._assignments.on(name_of(node))))
+        }
+        left = [node for node in nodes if name_of(node) not in refusals]
         answer = await self._extenders.filter(pod, left)
         if not answer.nodes:
-            return Unfit(nodes=len(nodes), reasons={**refused, **answer.refused})
+            told = {
+                node: Refusal(reasons=(why,), unresolvable=node in answer.unresolvable)
+                for node, why in answer.refused.items()
+            }
+            return Unfit(nodes=len(nodes), refusals={**refusals, **told})
         if len(answer.nodes) == 1:  # no choice: prioritize is not called
             return name_of(answer.nodes[0])
         best = await self._extenders.best(pod, answer.nodes)
         return self._random.choice(best) if self._random is not None else best[0]
+
+    def _refusal(self, pod: JsonObject, name: str, pods: tuple[JsonObject, ...]) -> Refusal | None:
+        """Why the pod does not fit on a node that has these pods, by the scheduler's own filters."""
+        node = self._nodes.objects.get(("", name))
+        if node is None:
+            return Refusal(reasons=("node(s) not found",), unresolvable=True)
+        why = why_unfit(pod, node)
+        if why is not None:
+            return Refusal(reasons=(why,), unresolvable=True)
+        return why_full(pod, node, (*pods, *self._assignments.beside(pod, name)), self._ignored)
 
     async def _bind(self, pod: JsonObject, node: str) -> None:
         try:
             if not await self._extenders.bind(pod, node):
                 await self._bind_here(pod, node)
         except (ExtenderError, ApiError) as error:
+            self._assignments.forget(uid_of(pod))
             self._queue.fail(uid_of(pod), self._now())
             self._queue.on_event()  # what was assumed to be used is free again
             self._woken.set()
@@ -184,14 +231,21 @@ class Scheduler:
         }
         await self._client.post(PODS.path(namespace=namespace, name=name, subresource="binding"), binding)
 
-    async def _report(self, pod: JsonObject, reason: str, message: str) -> None:
-        """Say on the pod, and in an event, why it was not scheduled; not once it is gone or has a node."""
-        known = self._pods.objects.get(key_of(pod))
-        if known is None or uid_of(known) != uid_of(pod) or node_name_of(known):
+    async def _report(
+        self, pod: JsonObject, reason: str, message: str, *, nominated: str | None = None
+    ) -> None:
+        """Say on the pod, and in an event, why it was not scheduled; not once it is gone or has a node.
+
+        nominated: where room is made for it; None when that stays as it is.
+        """
+        known = self._known(pod)
+        if known is None or node_name_of(known):
             return
         await self._recorder.warning(pod, "FailedScheduling", message)
         told = condition_of(known, "PodScheduled") or {}
-        if (told.get("status"), told.get("reason"), told.get("message")) == ("False", reason, message):
+        same = (told.get("status"), told.get("reason"), told.get("message")) == ("False", reason, message)
+        before = str(status_of(known).get("nominatedNodeName") or "")
+        if same and nominated in (None, before):
             return
         condition = {
             "type": "PodScheduled",
@@ -202,11 +256,20 @@ class Scheduler:
             "message": message,
         }
         try:
-            await self._client.patch_status(PODS, key_of(pod), {"conditions": [condition]})
+            status: JsonObject = {"conditions": [condition]}
+            if nominated is not None:
+                status["nominatedNodeName"] = nominated or None
+            await self._client.patch_status(PODS, key_of(pod), status)
         except ApiError as error:
             _log.warning("pod.not_reported", pod=name_of(pod), error=error.message)
 
+    def _known(self, pod: JsonObject) -> JsonObject | None:
+        """The pod as it was last seen, None once it is gone."""
+        known = self._pods.objects.get(key_of(pod))
+        return known if known is not None and uid_of(known) == uid_of(pod) else None
+
     def _on_pod(self, old: JsonObject | None, new: JsonObject | None) -> None:
+        self._assignments.take(old, new)
         if new is None or node_name_of(new) or is_finished(new):
             self._queue.drop(uid_of(new or old or {}))
             if assigned_pod_ended(old, new):

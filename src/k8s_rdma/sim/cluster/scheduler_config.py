@@ -59,6 +59,7 @@ def rdma_extender(url_prefix: str) -> ExtenderConfig:
         url_prefix=url_prefix,
         filter_verb="rdma_scheduling",
         prioritize_verb="prioritize",
+        preempt_verb="preempt",
         bind_verb="bind",
         node_cache_capable=True,
     )
@@ -91,10 +92,14 @@ def _extender(path: Path, extender: _Extender) -> ExtenderConfig:
         url_prefix=extender.url_prefix,
         filter_verb=extender.filter_verb,
         prioritize_verb=extender.prioritize_verb,
+        preempt_verb=extender.preempt_verb,
         bind_verb=extender.bind_verb,
         weight=extender.weight,
         node_cache_capable=extender.node_cache_capable,
         managed_resources=frozenset(resource.name for resource in extender.managed_resources),
+        ignored_resources=frozenset(
+            resource.name for resource in extender.managed_resources if resource.ignored_by_scheduler
+        ),
         ignorable=extender.ignorable,
         http_timeout_s=_seconds(path, extender.http_timeout),
     )
