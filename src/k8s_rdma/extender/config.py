@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from k8s_rdma.config import MAX_PORT, Port
+from k8s_rdma.core.said import Detail
 from k8s_rdma.core.score import Strategy
 from k8s_rdma.http_server.tls import File, TlsConfig
 
@@ -56,7 +57,7 @@ class ExtenderConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
         scheduler binds.
     strategy: which of the nodes that fit are the better ones, see `core.score.Strategy`.
     refusal_detail: whether what a node is refused for tells the numbers of that very node, or only the cause,
-        which `kubectl describe` counts together.
+        which `kubectl describe` counts together, see `core.said.Detail`.
     limits: what namespaces may hold; vf_resource: the counted extended resource that the agents publish for
         VFs, if they do: a pod that asks for it must ask for as many as it has interfaces.
     expect_s: how long a pod that was filtered counts where it is expected to go, until its bind comes or,
@@ -101,7 +102,7 @@ class ExtenderConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     binder: Literal["extender", "scheduler"] = "extender"
     api: bool = True
     strategy: Strategy = Strategy.BINPACK
-    refusal_detail: Literal["numbers", "cause"] = "numbers"
+    refusal_detail: Detail = Detail.NUMBERS
     limits: tuple[NamespaceLimit, ...] = ()
     vf_resource: str | None = None
     expect_s: Seconds | None = None
