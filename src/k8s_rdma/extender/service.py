@@ -76,7 +76,7 @@ async def running(
     api = counted(api, api_failures)
     attempts = Attempts(CLOCK)
     outcomes = Outcomes(attempts.heard)
-    decisions = Decisions()
+    decisions = Decisions(config.strategy, config.refusal_detail)
     waiting = Waiting()
     pace = Pace(poll_s=config.poll_s, touch_s=config.touch_s)
     toucher = Toucher(waiting, decisions, api, CLOCK, pace)
