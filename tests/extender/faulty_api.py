@@ -42,7 +42,8 @@ def open_gate() -> asyncio.Event:
 class FaultyApi:
     """`ClusterApi` that hands on to another one.
 
-    faults: of the binds to come, in order. unread: that many reads of a pod fail. writing: binds wait
+    faults: of the binds to come, in order. unread: that many reads of a pod fail. touchable: whether pods
+    may be touched (else 403). untouched: that many touches fail. writing: binds wait
     for it before they are handed on. answering, reading: binds wait before they are answered, reads of a
     pod before they are. started, begun: binds that began, and an event for the first.
     watching: cleared to hold back the lists of pods.
@@ -52,6 +53,9 @@ class FaultyApi:
     faults: list[Fault] = field(default_factory=list)
     unread: int = 0
     reads: int = 0
+    touchable: bool = True
+    untouched: int = 0
+    fenced: list[str] = field(default_factory=list)
     touch_faults: list[Exception] = field(default_factory=list)
     touched: list[NodeName] = field(default_factory=list)
     started: list[PodBinding] = field(default_factory=list)
@@ -91,7 +95,14 @@ class FaultyApi:
             raise ApiUncertainError("bind pod: no answer")
 
     async def touch_pod(self, pod: Pod, key: str, value: str) -> PodView:
-        return await self.real.touch_pod(pod, key, value)
+        if not self.touchable:
+            raise ApiRefusedError("touch pod: forbidden", status=403)
+        if self.untouched:
+            self.untouched -= 1
+            raise ApiUncertainError("touch pod: no answer")
+        seen = await self.real.touch_pod(pod, key, value)
+        self.fenced.append(pod.name)
+        return seen
 
     async def annotate_node(self, node: NodeName, key: str, value: str) -> None:
         if self.touch_faults:

@@ -262,14 +262,12 @@ async def test_bind_is_success_when_an_extender_before_this_one_bound_the_pod():
         async with extending(c, KEY) as w:
             await w.create_pod("p", 6_000)
             assert await w.bind("p", "w1") == ""
-            before = await placement(w, "p", KEY)
         async with extending(c, KEY) as w:
+            w.api.started.clear()
             w.extender.binder.state.withdraw("w1", w.pods["p"]["metadata"]["uid"])  # as if not seen yet
             w.nodes["w1"].report = report("w1", pf(PF0, foreign=[5_000]), pf(PF1), generation=2)
             assert await w.bind("p", "w1") == ""
-            held = w.extender.binder.state.reservation("w1", w.pods["p"]["metadata"]["uid"])
-            assert held.interfaces == before.interfaces
-            assert held.bound
+            assert w.api.started == []
 
 
 @pytest.mark.parametrize("elsewhere", ["w1", "w2"])
@@ -311,7 +309,7 @@ async def test_bind_that_the_api_server_refused_for_another_uid_holds_nothing():
         w.pods["p"] = old
         await w.filter("p")  # the scheduler has not seen the end of the old pod
         assert "does not exist any more" in await w.bind("p", "w1")
-        assert len(w.api.started) == 1
+        assert w.api.started == []
         assert w.metric("pods_promised") == 0
 
 
@@ -335,6 +333,7 @@ async def test_bind_succeeds_when_the_answer_is_lost_but_the_pod_is_bound():
 
 async def test_bind_holds_the_capacity_while_an_unanswered_write_may_still_happen():
     async with world("w1", settle_s=3600.0) as w:
+        w.api.touchable = False
         w.api.faults.append(Fault.LATE)
         await w.create_pod("p", 6_000)
         await w.create_pod("q", 6_000)
@@ -349,6 +348,7 @@ async def test_bind_holds_the_capacity_while_an_unanswered_write_may_still_happe
 
 async def test_bind_repeats_the_same_placement_after_an_unanswered_write():
     async with world("w1", settle_s=3600.0) as w:
+        w.api.touchable = False
         w.nodes["w1"].report = report("w1", pf(PF0), pf(PF1))
         w.api.faults.append(Fault.DROPPED)
         await w.create_pod("p", 6_000)
@@ -361,6 +361,7 @@ async def test_bind_repeats_the_same_placement_after_an_unanswered_write():
 
 async def test_bind_does_not_choose_another_placement_while_the_first_may_still_be_written():
     async with world("w1", settle_s=3600.0) as w:
+        w.api.touchable = False
         w.nodes["w1"].report = report("w1", pf(PF0), pf(PF1))
         w.api.faults.append(Fault.DROPPED)
         await w.create_pod("p", 6_000)
@@ -372,6 +373,7 @@ async def test_bind_does_not_choose_another_placement_while_the_first_may_still_
 
 async def test_bind_stays_in_doubt_when_a_refusal_follows_an_unanswered_write():
     async with world("w1", settle_s=3600.0) as w:
+        w.api.touchable = False
         w.api.faults += [Fault.LATE, Fault.REFUSED]
         await w.create_pod("p", 6_000)
         await w.create_pod("q", 6_000)
@@ -382,6 +384,7 @@ async def test_bind_stays_in_doubt_when_a_refusal_follows_an_unanswered_write():
 
 async def test_bind_elsewhere_frees_the_node_that_was_in_doubt():
     async with world("w1", "w2", settle_s=3600.0) as w:
+        w.api.touchable = False
         w.api.faults.append(Fault.DROPPED)
         await w.create_pod("p", 6_000)
         await w.create_pod("q", 6_000)
@@ -392,6 +395,7 @@ async def test_bind_elsewhere_frees_the_node_that_was_in_doubt():
 
 async def test_doubt_ends_when_the_pod_is_read_unbound_after_the_api_servers_own_timeout():
     async with world("w1", settle_s=0.05) as w:
+        w.api.touchable = False
         w.api.faults.append(Fault.DROPPED)
         await w.create_pod("p", 6_000)
         assert await w.bind("p", "w1")
@@ -401,6 +405,7 @@ async def test_doubt_ends_when_the_pod_is_read_unbound_after_the_api_servers_own
 
 async def test_doubt_ends_with_a_promise_when_the_pod_is_read_bound():
     async with cluster("w1") as c, extending(c, settle_s=0.05) as w:
+        w.api.touchable = False
         w.api.faults.append(Fault.LOST)
         await w.create_pod("p", 6_000)
         await w.filter("p")
@@ -412,6 +417,7 @@ async def test_doubt_ends_with_a_promise_when_the_pod_is_read_bound():
 
 async def test_doubt_ends_when_the_pod_is_deleted():
     async with world("w1", settle_s=3600.0) as w:
+        w.api.touchable = False
         w.api.faults.append(Fault.DROPPED)
         await w.create_pod("p", 6_000)
         await w.create_pod("q", 6_000)
@@ -424,6 +430,7 @@ async def test_doubt_ends_when_the_pod_is_deleted():
 
 async def test_doubt_leaves_the_end_of_a_deleted_pod_to_the_nodes_next_report():
     async with world("w1", settle_s=0.02) as w:
+        w.api.touchable = False
         w.api.faults.append(Fault.DROPPED)
         await w.create_pod("p", 6_000)
         assert await w.bind("p", "w1")
@@ -436,6 +443,7 @@ async def test_doubt_leaves_the_end_of_a_deleted_pod_to_the_nodes_next_report():
 @pytest.mark.parametrize("fault", [None, Fault.LOST])
 async def test_answer_after_the_pods_end_does_not_bring_its_promise_back(fault):
     async with world("w1", settle_s=3600.0) as w:
+        w.api.touchable = False
         w.api.faults.append(fault)
         (w.api.answering if fault is None else w.api.reading).clear()
         await w.create_pod("q", 6_000)
@@ -458,6 +466,7 @@ async def test_answer_after_the_pods_end_does_not_bring_its_promise_back(fault):
 
 async def test_end_of_a_pod_that_is_being_read_back_is_not_forgotten():
     async with world("w1", settle_s=3600.0) as w:
+        w.api.touchable = False
         w.api.faults.append(Fault.LOST)
         w.api.reading.clear()
         await w.create_pod("q", 6_000)

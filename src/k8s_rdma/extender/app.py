@@ -75,8 +75,9 @@ class ExtenderApp:
         self._verbs: dict[str, tuple[str, Verb]] = {
             config.filter_path: ("filter", extender.filter),
             config.prioritize_path: ("prioritize", extender.prioritize),
-            config.bind_path: ("bind", extender.bind),
         }
+        if config.binder == "extender":
+            self._verbs[config.bind_path] = "bind", extender.bind
 
         async def readyz(_scope: Scope) -> Answer:
             missing = extender.missing()

@@ -1,8 +1,14 @@
-"""bind: decide on the freshest state, hold the placement, and have it written."""
+"""bind: decide on the freshest state, hold the placement, and have it written.
+
+In this order: take the pod's version and what it asks for in it; be told by the API server that this process
+holds the Lease; decide; write, of that version. Whoever takes the Lease later touches the pod, and thereby
+refuses the write wherever it is by then (see `leading`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,11 +24,14 @@ from k8s_rdma.extender.requests import Requests
 from k8s_rdma.extender.sources import NodeStates
 from k8s_rdma.extender.state import ClusterState, Reservation
 from k8s_rdma.extender.touching import Toucher
-from k8s_rdma.kube.api import API_ERRORS, ClusterApi
+from k8s_rdma.extender.unbound import UnboundPods
+from k8s_rdma.kube.api import API_ERRORS
+from k8s_rdma.wire.annotation import ANNOTATION
 from k8s_rdma.wire.extender import MALFORMED_ANNOTATION, NOT_ENOUGH_FREE, UNREADABLE_NODE
 
 if TYPE_CHECKING:
     from k8s_rdma.core.request import Request
+    from k8s_rdma.kube.api import PodView
     from k8s_rdma.wire.extender import ExtenderBindingArgs
 
 STARTING = (
@@ -30,7 +39,11 @@ STARTING = (
     "pods since; try again"
 )
 
+NOT_THE_BINDER = "another RDMA scheduler extender binds now; try again"
+
 _SHOWN_PODS = 3
+_TRIES = 5
+"""Versions of a pod that a bind is tried of: others write to it, too, its status above all."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -38,13 +51,14 @@ class Binder:
     """Binds pods.
 
     clock: seconds, monotonic. ready: whether every promise that others made is known, and nobody else makes
-    any now; else nothing may be promised.
+    any now, as far as this process knows; else nothing may be promised. confirm: the API server's word on it:
+    why another may, empty when none.
     """
 
     state: ClusterState
     states: NodeStates
-    api: ClusterApi
     requests: Requests
+    unbound: UnboundPods
     commits: Commits
     toucher: Toucher
     expecting: Expecting
@@ -52,6 +66,7 @@ class Binder:
     outcomes: Outcomes
     clock: Callable[[], float]
     ready: Callable[[], bool]
+    confirm: Callable[[], Coroutine[None, None, str]]
 
     async def bind(self, args: ExtenderBindingArgs) -> str:
         """Bind the pod; answers the error's text, empty on success. Binding again is success again."""
@@ -98,32 +113,49 @@ class Binder:
 
     async def _bind(self, bind: Bind) -> str:
         remembered = self.requests.recall(bind.uid)
-        if remembered is not None:
-            request = remembered.request
-        else:
-            pod = await self.api.get_pod(bind.namespace, bind.name)
-            if pod is None or pod.uid != bind.uid:
-                return f"pod {bind.pod} with UID {bind.uid} does not exist any more"
-            request = self.requests.read(bind.uid, pod.annotations)
+        if remembered is not None and not remembered.request:
+            return await self.commits.write_plain(bind)
+        known = self._known(bind)
+        if known is not None:
+            return known
+        doubted = self.commits.doubted(bind.uid)
+        seen = (None if doubted else self.unbound.latest(bind.uid)) or await self.commits.read(bind)
+        for _ in range(_TRIES):
+            if isinstance(seen, str):
+                return seen
+            seen = await self._try(bind, seen)
+        return seen if isinstance(seen, str) else f"pod {bind.pod} is written to all the time; try again"
+
+    def _known(self, bind: Bind) -> str | None:
+        """The answer, if it is known what became of the pod."""
+        for node in self.state.nodes_of(bind.uid):
+            held = self.state.reservation(node, bind.uid)
+            if held is not None and held.ended_at is not None:
+                return f"pod {bind.pod} with UID {bind.uid} is finished or gone"
+            if held is not None and held.bound:
+                return "" if node == bind.node else f"pod {bind.pod} is already bound to node {node}"
+        return None
+
+    async def _try(self, bind: Bind, pod: PodView) -> PodView | str:
+        """Bind this version of the pod; the pod again when there is a newer one, else the answer."""
+        request = self.requests.read(bind.uid, pod.annotations)
         if not request:
-            return await self.commits.write(bind, None)
+            return await self.commits.write_plain(bind)
         if not self.ready():
             return STARTING
-        held = self.state.reservation(bind.node, bind.uid)
-        if held is not None and held.ended_at is not None:
-            return f"pod {bind.pod} with UID {bind.uid} is finished or gone"
-        if held is not None and held.bound:
-            return ""
-        await self.states.ask(bind.node)
-        return await self._commit(bind, request, remembered.filtered_at if remembered else None)
-
-    async def _commit(self, bind: Bind, request: Request, filtered_at: float | None) -> str:
-        if not self.ready():  # the lease may have been lost while the node was asked
+        async with asyncio.TaskGroup() as asked:
+            confirming = asked.create_task(self.confirm())
+            asked.create_task(self.states.ask(bind.node))
+        if obstacle := confirming.result():
+            return f"{NOT_THE_BINDER} ({obstacle})"
+        if not self.ready():  # from here to the write nothing is awaited
             return STARTING
-        decided = self._reserve(bind, request, filtered_at)
-        return decided if isinstance(decided, str) else await self.commits.write(bind, decided)
+        decided = self._reserve(bind, pod, request)
+        if isinstance(decided, str):
+            return decided
+        return await self.commits.write(bind, decided)
 
-    def _reserve(self, bind: Bind, request: Request, filtered_at: float | None) -> Reservation | str:
+    def _reserve(self, bind: Bind, pod: PodView, request: Request) -> Reservation | str:
         """Decide, and hold what was decided; or the refusal's text.
 
         Nothing else runs in between (there is no await here), which is what locks the node: binds to it
@@ -139,21 +171,26 @@ class Binder:
                 why = "the placement of an earlier bind without an answer does not fit any more"
                 return f"{NOT_ENOUGH_FREE} (node {bind.node}: {why})"
         else:
-            found = place(request, situation.inventory, situation.used)
             if (beyond := self.limits.refusal(bind.namespace, bind.uid, request)) is not None:
                 return f"{NOT_ENOUGH_FREE} ({beyond})"
+            found = place(request, situation.inventory, situation.used)
             if isinstance(found, Rejection):
-                since = self._bound_since(bind.node, filtered_at)
-                return f"{NOT_ENOUGH_FREE} (node {bind.node}: {found.message}{since})"
-            reservation = Reservation(interfaces=found.interfaces, pod=bind.pod, made_at=self.clock())
+                return f"{NOT_ENOUGH_FREE} (node {bind.node}: {found.message}{self._since(bind, pod)})"
+            reservation = Reservation(
+                interfaces=found.interfaces, pod=bind.pod, made_at=self.clock(), version=pod.version
+            )
         self.state.reserve(bind.node, bind.uid, reservation)
         return reservation
 
-    def _bound_since(self, node: NodeName, filtered_at: float | None) -> str:
-        """What changed since the pod was filtered, as far as it was done here."""
-        if filtered_at is None:
+    def _since(self, bind: Bind, pod: PodView) -> str:
+        """What changed since the pod was filtered, as far as it is known."""
+        remembered = self.requests.recall(bind.uid)
+        if remembered is None:
             return ""
-        pods = [r.pod for r in self.state.reservations(node).values() if r.made_at > filtered_at]
+        if remembered.annotation != pod.annotations.get(ANNOTATION):
+            return f"; since the pod was filtered its {ANNOTATION} changed"
+        held = self.state.reservations(bind.node)
+        pods = [r.pod for r in held.values() if r.made_at > remembered.filtered_at]
         if not pods:
             return "; its report changed since the pod was filtered"
         more = f" and {len(pods) - _SHOWN_PODS} more" if len(pods) > _SHOWN_PODS else ""

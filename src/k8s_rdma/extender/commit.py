@@ -1,15 +1,13 @@
 """Write a Binding, and know what became of it.
 
 A reservation is held before its write begins, and is given up only when the pod is surely not bound
-here: the API server refused the write, never got it, or shows the pod elsewhere or gone. A write without
-an answer (a time-out) may still take effect for as long as the API server works on it (a minute by
-default, kube-apiserver `--request-timeout`), so the pod is read back, and when it is not bound yet the
-reservation stands until it is read again after that time.
+here: the API server refused the write, never got it, or shows the pod elsewhere, gone, or unbound and of
+another version than the one that the write was made of, which it will refuse from then on (see `fence`).
+So a write without an answer (a time-out) is settled at once by touching the pod. Only where that is refused,
+or the API server is away, the reservation stands until the pod is read after all that was sent must be over
+(a minute by default, kube-apiserver `--request-timeout`).
 
-The only precondition of the write is the pod's UID. Its resourceVersion is none: the one in filter's pod
-is stale as soon as the scheduler writes the pod's status (a condition, a nominated node), as it does
-between filter and bind; and what it would guard, the request annotation, is compared by the pod watch
-(`Requests.compare`) and has no say any more once the placement is written.
+Verbs: create on `pods/binding`, get and patch on `pods`.
 """
 
 from __future__ import annotations
@@ -22,18 +20,19 @@ from weakref import WeakValueDictionary
 import structlog
 
 from k8s_rdma.core.ids import NodeName, PodUid
+from k8s_rdma.core.ledger import Pod
 from k8s_rdma.core.placement import Placement
-from k8s_rdma.errors import MalformedError
+from k8s_rdma.extender.promised import promised_to
 from k8s_rdma.kube.api import API_ERRORS, ApiRefusedError, ApiUncertainError, ApiUnreachableError, PodBinding
-from k8s_rdma.wire.annotation import ANNOTATION, read_request
-from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, decode, encode
+from k8s_rdma.wire.annotation import ANNOTATION
+from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-    from k8s_rdma.core.placement import PlacedInterface
     from k8s_rdma.errors import K8sRdmaError
+    from k8s_rdma.extender.fence import Fence
     from k8s_rdma.extender.state import ClusterState, Reservation
     from k8s_rdma.kube.api import ClusterApi, PodView
 
@@ -57,50 +56,27 @@ class Bind:
         """`namespace/name`."""
         return f"{self.namespace}/{self.name}"
 
-
-def promised_to(pod: PodView, key: bytes | None) -> tuple[PlacedInterface, ...] | None:
-    """What a bound pod's placement annotation promises it; None when it has none that counts.
-
-    Without a key anybody may have written it, so it counts only if it gives what the pod asks for: then
-    it says no more than where. Agents judge placements by the same rule.
-    """
-    text = pod.annotations.get(PLACEMENT_ANNOTATION)
-    if text is None or pod.node is None:
-        return None
-    try:
-        placement = decode(text, uid=pod.uid, node=pod.node, key=key)
-        if key is None:
-            _check_rates(pod, placement)
-    except MalformedError as error:
-        _log.warning("placement_ignored", pod=f"{pod.namespace}/{pod.name}", error=error.message)
-        return None
-    return placement.interfaces
-
-
-def _check_rates(pod: PodView, placement: Placement) -> None:
-    """Refuse a placement that does not give what the pod asks for.
-
-    Not strict: unknown keys say nothing of rates, and it may have been bound where they are tolerated.
-    """
-    if placement.request() != read_request(pod.annotations.get(ANNOTATION), strict=False).request:
-        msg = f"{PLACEMENT_ANNOTATION}: not signed, and its rates are not those of {ANNOTATION}"
-        raise MalformedError(msg)
+    @property
+    def identity(self) -> Pod:
+        """The pod alone."""
+        return Pod(namespace=self.namespace, name=self.name, uid=self.uid)
 
 
 class Commits:
-    """The writes; an async context manager that owns the reading again of pods in doubt.
+    """The writes; an async context manager that owns the settling of those in doubt.
 
-    key: signs placements; None leaves them unsigned. settle_s: how long a write without an answer may
-    still take effect. doubts: what reads pods again, one for each write without an answer.
+    key: signs placements; None leaves them unsigned. settle_s: how long a write without an answer may still
+    take effect where pods may not be touched. doubts: what settles, one for each write without an answer.
 
     The state is in memory only: whoever comes after this process counts what is written, and must not
-    promise anything while there is something `undecided`.
+    promise anything while there is something `undecided` that is not fenced.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what writes need
         self,
         state: ClusterState,
         api: ClusterApi,
+        fence: Fence,
         clock: Callable[[], float],
         *,
         key: bytes | None = None,
@@ -108,6 +84,7 @@ class Commits:
     ) -> None:
         self._state = state
         self._api = api
+        self._fence = fence
         self._clock = clock
         self._key = key
         self._settle_s = settle_s
@@ -144,31 +121,73 @@ class Commits:
         """To be held while the pod is bound: one bind of a pod at a time."""
         return self._locks.setdefault(uid, asyncio.Lock())
 
-    async def write(self, bind: Bind, reservation: Reservation | None) -> str:
+    async def read(self, bind: Bind) -> PodView | str:
+        """The pod, unbound, as a bind may be decided on it; or the answer of the bind (see `settle`).
+
+        What an earlier bind of it left in doubt is settled first. API_ERRORS.
+        """
+        if self.doubted(bind.uid):
+            return self.settle(bind, await self._fence.look(bind.identity))
+        return self.settle(bind, await self._api.get_pod(bind.namespace, bind.name))
+
+    def doubted(self, uid: PodUid) -> bool:
+        """Whether an earlier bind of the pod may still take effect."""
+        held = (self._state.reservation(node, uid) for node in self._state.nodes_of(uid))
+        return any(reservation.in_doubt for reservation in held if reservation)
+
+    def settle(self, bind: Bind, pod: PodView | None) -> PodView | str:
+        """What follows from the pod as it is now; to be read after every write of it but those under way.
+
+        The pod while it is unbound; else the answer of the bind, empty when it is bound as it shall be.
+        """
+        if pod is None or pod.uid != bind.uid:
+            self._end(bind.uid)
+            return f"pod {bind.pod} with UID {bind.uid} does not exist any more"
+        if pod.node is not None:
+            return self._found_bound(bind, pod, pod.node)
+        for node, held in self._unbound(bind.uid):
+            if not (held.in_doubt and held.version == pod.version):
+                self._state.withdraw(node, bind.uid)
+        return pod
+
+    async def write_plain(self, bind: Bind) -> str:
+        """Bind a pod that asks for nothing; answers the error's text, empty on success."""
+        try:
+            await self._api.bind_pod(self._binding(bind, None))
+        except API_ERRORS as error:
+            if isinstance(error, ApiUnreachableError):
+                return error.message
+            pod = await self._api.get_pod(bind.namespace, bind.name)
+            bound = pod is not None and pod.uid == bind.uid and pod.node == bind.node
+            return "" if bound else error.message
+        return ""
+
+    async def write(self, bind: Bind, reservation: Reservation) -> PodView | str:
         """Bind the pod; answers the error's text, empty on success.
 
-        reservation: is held in the state already; None for a pod that asks for nothing.
+        reservation: is held in the state already. A pod: it was written to since the version that the
+        reservation is of, is this now, and holds nothing; decide anew.
         """
-        if reservation is None:
-            return await self._write(bind, None)
         self._under_way.append(bind)  # stays there when this is cancelled: nobody knows what became of it
-        error = await self._write(bind, reservation)
+        try:
+            answer = await self._write(bind, reservation)
+        except asyncio.CancelledError:
+            self._state.doubt(bind.node, bind.uid)
+            raise
         self._under_way.remove(bind)
-        return error
+        return answer
 
-    async def _write(self, bind: Bind, reservation: Reservation | None) -> str:
+    async def _write(self, bind: Bind, reservation: Reservation) -> PodView | str:
         try:
             await self._api.bind_pod(self._binding(bind, reservation))
         except ApiUnreachableError as error:
-            self._unbound(bind, reservation, sure=True)
-            return error.message
+            return self._not_written(bind, reservation, error)
         except ApiRefusedError as error:
             if error.status == _CONFLICT:
-                return await self._read_back(bind, reservation, error, sure=True)
-            self._unbound(bind, reservation, sure=True)
-            return error.message
+                return await self._conflict(bind, reservation, error)
+            return self._not_written(bind, reservation, error)
         except ApiUncertainError as error:
-            return await self._read_back(bind, reservation, error, sure=False)
+            return await self._uncertain(bind, error)
         self._state.written(bind.node, bind.uid)
         return ""
 
@@ -178,46 +197,75 @@ class Commits:
             placement = Placement(node=bind.node, interfaces=reservation.interfaces)
             annotations[PLACEMENT_ANNOTATION] = encode(placement, bind.uid, self._key)
         return PodBinding(
-            namespace=bind.namespace, name=bind.name, uid=bind.uid, node=bind.node, annotations=annotations
+            namespace=bind.namespace,
+            name=bind.name,
+            uid=bind.uid,
+            node=bind.node,
+            annotations=annotations,
+            version=reservation.version if reservation else "",
         )
 
-    async def _read_back(
-        self, bind: Bind, reservation: Reservation | None, why: K8sRdmaError, *, sure: bool
-    ) -> str:
-        """What became of a write that failed because of `why`; `sure`: that one did not happen itself."""
+    def _not_written(self, bind: Bind, reservation: Reservation, why: K8sRdmaError) -> str:
+        """This write did not happen; one before it, of the same version, still may."""
+        if reservation.in_doubt:
+            self._doubt(bind)
+        else:
+            self._state.withdraw(bind.node, bind.uid)
+        return why.message
+
+    async def _conflict(self, bind: Bind, reservation: Reservation, why: ApiRefusedError) -> PodView | str:
+        """The pod is bound, gone, going, or of another version."""
         try:
             pod = await self._api.get_pod(bind.namespace, bind.name)
         except API_ERRORS as error:
-            self._unbound(bind, reservation, sure=False)
+            self._not_written(bind, reservation, why)
             return f"{why.message}; then {error.message}"
-        if pod is None or pod.uid != bind.uid:
-            self._state.withdraw(bind.node, bind.uid)
-            return f"pod {bind.pod} with UID {bind.uid} does not exist any more"
-        if pod.node is None:
-            self._unbound(bind, reservation, sure=sure)
-            return why.message
-        if pod.node != bind.node:
-            self._state.withdraw(bind.node, bind.uid)
-            return f"pod {bind.pod} is already bound to node {pod.node}"
-        return self._found_here(bind, reservation, pod)
+        settled = self.settle(bind, pod)
+        if isinstance(settled, str):
+            return settled
+        if settled.version == reservation.version:
+            return self._not_written(bind, reservation, why)
+        return settled
 
-    def _found_here(self, bind: Bind, reservation: Reservation | None, pod: PodView) -> str:
-        """The pod is bound to the wanted node: by an earlier write of ours, or by someone else."""
-        if reservation is None:
+    async def _uncertain(self, bind: Bind, why: ApiUncertainError) -> str:
+        """Have it settled at once, if the API server answers at all."""
+        self._state.doubt(bind.node, bind.uid)
+        try:
+            settled = self.settle(bind, await self._fence.look(bind.identity))
+        except API_ERRORS as error:
+            self._doubt(bind)
+            return f"{why.message}; then {error.message}"
+        self._doubt(bind)
+        return settled if isinstance(settled, str) else why.message
+
+    def _found_bound(self, bind: Bind, pod: PodView, node: NodeName) -> str:
+        """The pod is bound: by an earlier write of ours, or by someone else."""
+        here = node == bind.node
+        if here and not pod.annotations.get(ANNOTATION):
             return ""
-        interfaces = promised_to(pod, self._key)
-        if interfaces is None:
-            self._state.withdraw(bind.node, bind.uid)
-            return f"pod {bind.pod} is already bound to node {pod.node}, without a placement of this extender"
-        self._state.written(bind.node, bind.uid, interfaces)
-        return ""
+        interfaces = promised_to(pod, self._key) if here else None
+        if interfaces is not None:
+            self._state.written(node, bind.uid, interfaces)
+            return ""
+        for held_on, _ in self._unbound(bind.uid):
+            self._state.withdraw(held_on, bind.uid)
+        without = ", without a placement of this extender" if here else ""
+        return f"pod {bind.pod} is already bound to node {node}{without}"
 
-    def _unbound(self, bind: Bind, reservation: Reservation | None, *, sure: bool) -> None:
-        if reservation is None:
-            return
-        if sure and not reservation.in_doubt:
-            self._state.withdraw(bind.node, bind.uid)
-            return
+    def _end(self, uid: PodUid) -> None:
+        """The pod is gone; what may have been bound counts until its node says that it holds nothing."""
+        for node, held in self._unbound(uid):
+            if not held.in_doubt:
+                self._state.withdraw(node, uid)
+        self._state.ended(uid, self._clock())
+
+    def _unbound(self, uid: PodUid) -> list[tuple[NodeName, Reservation]]:
+        """Where something is held for the pod, for a bind that is not known to have taken effect."""
+        held = [(node, self._state.reservation(node, uid)) for node in self._state.nodes_of(uid)]
+        return [(node, each) for node, each in held if each and not each.bound and each.ended_at is None]
+
+    def _doubt(self, bind: Bind) -> None:
+        """Have what is held for the bind settled, unless it is already."""
         doubted = self._state.doubt(bind.node, bind.uid)
         if doubted is None:
             return
@@ -233,24 +281,25 @@ class Commits:
         return self._state.reservation(bind.node, bind.uid) is doubted
 
     async def _settle(self, bind: Bind, doubted: Reservation) -> None:
-        """Read the pod again when no write of it can be under way any more, until the API server answers."""
-        await asyncio.sleep(self._settle_s)
-        while True:
+        """Look at the pod until the write can take no effect any more, or is seen to have taken it."""
+        late = self._clock() + self._settle_s
+        while self._stands(bind, doubted):
+            await asyncio.sleep(min(_READ_AGAIN_S, self._settle_s))
             async with self.lock(bind.uid):
-                if not self._stands(bind, doubted):
-                    return  # the pod was seen bound or gone, or a later bind took over
-                if await self._settled(bind, doubted):
-                    return
-            await asyncio.sleep(_READ_AGAIN_S)
+                if self._stands(
+                    bind, doubted
+                ):  # else the pod was seen bound or gone, or a later bind took over
+                    await self._look(bind, late=self._clock() >= late)
 
-    async def _settled(self, bind: Bind, doubted: Reservation) -> bool:
+    async def _look(self, bind: Bind, *, late: bool) -> None:
+        """late: no write can be under way any more."""
         try:
-            pod = await self._api.get_pod(bind.namespace, bind.name)
+            pod = await self._fence.look(bind.identity)
         except API_ERRORS as error:
             _log.warning("bind_still_in_doubt", pod=bind.pod, node=bind.node, error=error.message)
-            return False
-        bound_here = pod is not None and pod.uid == bind.uid and pod.node == bind.node
-        if pod is None or not bound_here or self._found_here(bind, doubted, pod):
-            self._state.withdraw(bind.node, bind.uid)
-        _log.info("bind_settled", pod=bind.pod, node=bind.node, bound=bound_here)
-        return True
+            return
+        settled = self.settle(bind, pod)
+        if late and not isinstance(settled, str):
+            for node, _ in self._unbound(bind.uid):
+                self._state.withdraw(node, bind.uid)
+        _log.info("bind_settled", pod=bind.pod, node=bind.node, bound=settled == "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -12,11 +13,12 @@ import structlog
 
 from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.extender.attempts import Attempts
-from k8s_rdma.extender.commit import promised_to
+from k8s_rdma.extender.promised import promised_to
 from k8s_rdma.extender.requests import Requests
 from k8s_rdma.extender.sources import NodeStates
 from k8s_rdma.extender.state import ClusterState, Reservation
 from k8s_rdma.extender.touching import Toucher
+from k8s_rdma.extender.unbound import UnboundPods
 from k8s_rdma.kube.api import API_ERRORS, Changed, Gone, Listed
 
 if TYPE_CHECKING:
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
     from k8s_rdma.kube.api import ClusterApi, Event, NodeView, PodView
 
 _MAX_DELAY_S = 30.0
+_REMEMBERED = 1_000
+"""Ends of pods that what was asked of the API server before them may be told after."""
+
 _log = structlog.get_logger()
 
 
@@ -57,7 +62,7 @@ async def follow(
 class PodTracker:
     """Turns what the API server says of pods into reservations and their end.
 
-    listed: whether all pods have been seen once. key: as in `Commits`.
+    key: as in `Commits`. unbound: those that ask and are not bound.
     """
 
     state: ClusterState
@@ -66,8 +71,23 @@ class PodTracker:
     clock: Callable[[], float]
     attempts: Attempts = field(default_factory=Attempts)
     key: bytes | None = None
-    listed: bool = False
+    unbound: UnboundPods = field(default_factory=UnboundPods)
+    _listed: asyncio.Event = field(default_factory=asyncio.Event)
     _listing_since: float = 0.0
+    _ended: deque[PodUid] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
+
+    @property
+    def listed(self) -> bool:
+        """Whether all pods have been seen, since they were to be listed anew."""
+        return self._listed.is_set()
+
+    def list_anew(self) -> None:
+        """Only what a list says that begins from now on makes it `listed`."""
+        self._listed.clear()
+
+    async def wait_listed(self) -> None:
+        """Return when it is `listed`."""
+        await self._listed.wait()
 
     def stream(self, api: ClusterApi) -> AsyncIterator[Event[PodView]]:
         """What `take` is to be given."""
@@ -84,20 +104,27 @@ class PodTracker:
             case Gone(pod):
                 self._end(pod.uid)
 
+    def see(self, pod: PodView) -> None:
+        """A pod as it was read beside the stream, which may have told of its end since."""
+        if pod.uid not in self._ended:
+            self._see(pod)
+
     def _list(self, pods: tuple[PodView, ...]) -> None:
         listed = {pod.uid for pod in pods}
         self.toucher.settle_missing(listed, self._listing_since)
         self.attempts.settle_missing(listed, self._listing_since)
+        self.unbound.keep_only(listed)
         for uid in self.state.pods() - listed:
             # A pod made, filtered and being bound while the list was under way need not be on it.
             if self.state.held_since(uid) < self._listing_since:
                 self._end(uid)
         for pod in pods:
             self._see(pod)
-        self.listed = True
+        self._listed.set()
         _log.info("pods_listed", pods=len(pods), reservations=len(self.state.pods()))
 
     def _see(self, pod: PodView) -> None:
+        self.unbound.see(pod)
         if pod.finished:
             self._end(pod.uid)
         elif pod.node is None:
@@ -123,11 +150,13 @@ class PodTracker:
         self.toucher.settled(uid)
         self.attempts.settled(uid)
         self.requests.forget(uid)
+        self.unbound.forget(uid)
+        self._ended.append(uid)
 
 
 @dataclass(slots=True, kw_only=True)
 class NodeTracker:
-    """Keeps the nodes' addresses; `listed` as in `PodTracker`."""
+    """Keeps the nodes' addresses. listed: whether all nodes have been seen once."""
 
     state: ClusterState
     states: NodeStates

@@ -1,13 +1,15 @@
-"""One binder: only the holder of a Lease binds, and only once nothing of the holder before can be written.
+"""One binder: only the holder of a Lease binds.
 
-A bind without an answer may still take effect for as long as the API server works on it, and the process
-that sent it keeps its reservation in memory only. So whoever binds holds a Lease, and gives it back only
-when it leaves no such bind. A Lease that was given back, or was never there, is taken at once. One that
-was not given back is taken when it was not renewed for as long as it says, and for the API server's own
-time after that nothing is bound.
+Who binds knows what was promised to pods that are not bound yet from its own memory alone, so there may be
+one. Whether this process is the one is asked in two ways: by the clock (`holds`), which costs nothing, and of
+the API server (`confirm`), which is the one that counts: a process that was stopped in the middle, or a
+Lease that somebody deleted, is told by no clock. What such a process still writes, `leading` and `commit`
+see to.
 
 No clocks are compared: a Lease counts from when it was seen to change (as in client-go, leaderelection.go),
 and its holder stops binding well before the others may take it, counting from before its last renewal.
+
+Verbs: get, create and patch on `leases` of `coordination.k8s.io`.
 """
 
 from __future__ import annotations
@@ -39,16 +41,21 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """holder: this process, unlike any before it. lease_s: the Lease's duration, whole seconds.
-
-    settle_s: how long the API server may still work on a write that was not answered.
-    """
+    """holder: this process, unlike any before it. lease_s: the Lease's duration, whole seconds."""
 
     namespace: str
     name: str
     holder: str
     lease_s: int = 15
-    settle_s: float = 60.0
+
+
+@dataclass(slots=True)
+class _Read:
+    """Questions to the API server, numbered: the last that began, the last answered, and its answer."""
+
+    begun: int = 0
+    answered: int = 0
+    obstacle: str = ""
 
 
 class Lease:
@@ -66,7 +73,9 @@ class Lease:
         self._sleep = sleep
         self._view: LeaseView | None = None
         self._until = float("-inf")
-        self._settled = False
+        self._held = False
+        self._reading = asyncio.Lock()
+        self._read = _Read()
         self.obstacle = "it was not read yet"
 
     @property
@@ -75,15 +84,29 @@ class Lease:
         return f"{self._terms.namespace}/{self._terms.name}"
 
     def holds(self) -> bool:
-        """Whether a bind may begin now."""
-        return self._settled and self._clock() < self._until
+        """Whether a bind may begin now, by the clock."""
+        return self._held and self._clock() < self._until
 
-    async def acquire(self) -> None:
-        """Return when this process holds the Lease, and no write of another can take effect any more."""
-        while not self._settled:
-            self._settled = await self._take() or await self._outlast()
+    async def confirm(self) -> str:
+        """Have the API server say that this process holds the Lease; answers why not, empty when it does.
+
+        It is asked after this call began; one question answers all who wait for it.
+        """
+        wanted = self._read.begun + 1
+        async with self._reading:
+            if self._read.answered < wanted:
+                self._read.begun = number = self._read.begun + 1
+                self._read.obstacle = await self._look()
+                self._read.answered = number
+            return self._read.obstacle
+
+    async def acquire(self) -> bool:
+        """Return when this process holds the Lease; whether nobody did, or it was given back."""
+        free = await self._take()
+        self._held = True
         self.obstacle = "it could not be renewed in time"
-        _log.info("lease_held", lease=self.name, holder=self._terms.holder)
+        _log.info("lease_held", lease=self.name, holder=self._terms.holder, given_back=free)
+        return free
 
     async def keep(self) -> None:
         """Renew the Lease; return when another has taken it."""
@@ -93,13 +116,10 @@ class Lease:
                 return
 
     async def release(self) -> None:
-        """Give the Lease back, so that the next process need not wait; there is nothing in doubt.
-
-        Not while a holder before may still have writes under way: the next one has to wait for those too.
-        """
-        if not self._settled:
+        """Give the Lease back, so that the next process need not wait; nothing of this one is in doubt."""
+        if not self._held:
             return
-        self._settled = False
+        self._held = False
         try:
             # Read, since a renewal that was cut short may have been written.
             lease = await self._api.get_lease(self._terms.namespace, self._terms.name)
@@ -110,6 +130,17 @@ class Lease:
             _log.warning("lease_not_released", lease=self.name, error=error.message)
         else:
             _log.info("lease_released", lease=self.name)
+
+    async def _look(self) -> str:
+        """Why the Lease is not this process's; empty when it is."""
+        try:
+            lease = await self._api.get_lease(self._terms.namespace, self._terms.name)
+        except API_ERRORS as error:
+            return error.message
+        holder = lease.holder if lease else ""
+        if holder == self._terms.holder:
+            return ""
+        return f"lease {self.name} is held by {holder or 'nobody'}"
 
     async def _take(self) -> bool:
         """Return when the Lease was taken; whether nobody held it."""
@@ -133,17 +164,6 @@ class Lease:
                 _log.warning("lease_not_taken", lease=self.name, error=error.message)
             await self._rest()
 
-    async def _outlast(self) -> bool:
-        """Hold the Lease until nothing of the holder before can be written; False when it was lost again."""
-        until = self._clock() + self._terms.settle_s
-        self.obstacle = f"binds of the holder before may take effect for {self._terms.settle_s:g} s"
-        _log.warning("lease_not_given_back", lease=self.name, binding_in_s=self._terms.settle_s)
-        while self._clock() < until:
-            await self._rest()
-            if not await self._renew():
-                return False
-        return True
-
     def _wait_for(self, lease: LeaseView | None) -> None:
         why = f"held by {lease.holder}" if lease else "not there"
         if self.obstacle != why:
@@ -161,17 +181,20 @@ class Lease:
         return True
 
     async def _still_mine(self) -> bool:
-        """Look again: it may have been deleted, or renewed by a write without an answer."""
+        """Look again: it may have been renewed by a write without an answer.
+
+        One that was deleted is lost: another may have held it meanwhile.
+        """
         try:
             lease = await self._api.get_lease(self._terms.namespace, self._terms.name)
         except API_ERRORS as error:
             _log.warning("lease_not_read", lease=self.name, error=error.message)
             return True
         self._view = lease
-        if lease is None or lease.holder == self._terms.holder:
+        if lease is not None and lease.holder == self._terms.holder:
             return True
-        self._settled, self._until = False, float("-inf")
-        _log.error("lease_lost", lease=self.name, to=lease.holder)
+        self._held, self._until = False, float("-inf")
+        _log.error("lease_lost", lease=self.name, to=lease.holder if lease else None)
         return False
 
     async def _write(self, lease: LeaseView | None) -> None:

@@ -7,6 +7,7 @@ import os
 import resource
 import socket
 import uuid
+from contextlib import asynccontextmanager
 from math import ceil
 from typing import TYPE_CHECKING
 
@@ -20,10 +21,13 @@ from k8s_rdma.extender.app import ExtenderApp
 from k8s_rdma.extender.lease import Lease, Terms
 from k8s_rdma.extender.service import CLOCK, NOBODY_ELSE, Authority, running
 from k8s_rdma.http_server import HttpServer, Limits, listen
+from k8s_rdma.kube.absent import AbsentApi
 from k8s_rdma.kube.client import connect
 from k8s_rdma.signals import stop_on_signals
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from k8s_rdma.extender.config import ExtenderConfig
     from k8s_rdma.kube.api import ClusterApi, LeaseApi
 
@@ -74,23 +78,32 @@ async def serve(  # noqa: PLR0913  each is a part of its own, and tests leave mo
 async def _until_signalled(
     config: ExtenderConfig, key: bytes | None, listener: socket.socket, access: Access
 ) -> None:
+    async with _api(config) as (api, lease):
+        authority = Authority(key=key, lease=lease)
+        await serve(config, api, listener, stop=stop_on_signals(), authority=authority, access=access)
+
+
+@asynccontextmanager
+async def _api(config: ExtenderConfig) -> AsyncIterator[tuple[ClusterApi, Lease | None]]:
+    """The API server, and the Lease where this process binds."""
+    if not config.api:
+        yield AbsentApi(), None
+        return
     client = connect(config.kubeconfig, timeout_s=config.api_timeout_s)
     try:
-        authority = Authority(key=key, lease=_lease(config, client))
-        await serve(config, client, listener, stop=stop_on_signals(), authority=authority, access=access)
+        yield client, _lease(config, client)
     finally:
         await client.close()
 
 
 def _lease(config: ExtenderConfig, api: LeaseApi) -> Lease | None:
-    if not config.lease_name:
+    if not config.lease_name or config.binder != "extender":
         return None
     terms = Terms(
         namespace=config.lease_namespace,
         name=config.lease_name,
         holder=f"{socket.gethostname()}_{uuid.uuid4()}",
         lease_s=config.lease_s,
-        settle_s=config.settle_s,
     )
     return Lease(api, terms, CLOCK)
 

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from k8s_rdma.extender.app import Extender
 from k8s_rdma.extender.attempts import Attempts
@@ -16,8 +16,10 @@ from k8s_rdma.extender.commit import Commits
 from k8s_rdma.extender.counted_api import counted
 from k8s_rdma.extender.decisions import Decisions
 from k8s_rdma.extender.expecting import NOBODY_NOMINATED, Expecting
+from k8s_rdma.extender.fence import Fence
 from k8s_rdma.extender.following import NodeTracker, PodTracker, follow
 from k8s_rdma.extender.http_states import HttpNodeStates
+from k8s_rdma.extender.leading import Leading
 from k8s_rdma.extender.lease import Lease
 from k8s_rdma.extender.limits import Limits
 from k8s_rdma.extender.looks import Looks, Surroundings
@@ -40,8 +42,10 @@ if TYPE_CHECKING:
     from k8s_rdma.extender.metrics import Reading
     from k8s_rdma.kube.api import ClusterApi
 
-CLOCK = time.monotonic
-"""The one clock that all times here are of."""
+
+def CLOCK() -> float:  # noqa: N802  a constant to all who use it
+    """The one clock that all times here are of: seconds, monotonic; the machine's sleep counts, too."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +90,8 @@ async def running(
     lasts_s = config.expect_s or EXPECT_S[config.binder]
     expecting = Expecting(state=state, nominations=nominations, clock=CLOCK, lasts_s=lasts_s)
     asking = asking_of(config)
-    commits = Commits(state, api, CLOCK, key=key, settle_s=config.settle_s)
+    fence = Fence(api)
+    commits = Commits(state, api, fence, CLOCK, key=key, settle_s=config.settle_s)
     async with HttpNodeStates(state, asking, CLOCK) as states, commits:
         requests = Requests(strict=config.strict, vf_resource=config.vf_resource)
         pods = PodTracker(
@@ -94,9 +99,19 @@ async def running(
         )
         nodes = NodeTracker(state=state, states=states)
 
+        leading = Leading(
+            pods=pods,
+            fence=fence if config.binder == "extender" else None,
+            follow=lambda: follow("pods", lambda: pods.stream(api), pods.take),
+            clock=CLOCK,
+            lease=lease,
+            settle_s=config.settle_s,
+        )
+
         def missing() -> list[str]:
-            unlisted = [what for what, tracker in (("pods", pods), ("nodes", nodes)) if not tracker.listed]
-            return unlisted if lease is None or lease.holds() else [_named(lease), *unlisted]
+            if not config.api:
+                return []
+            return leading.missing() + ([] if nodes.listed else ["nodes"])
 
         def role() -> ExtenderState:
             lacking = tuple(missing())
@@ -106,7 +121,7 @@ async def running(
             )
 
         def ready() -> bool:
-            return pods.listed and nodes.listed and (lease is None or lease.holds())
+            return not config.api or (leading.holds() and nodes.listed)
 
         verdicts = Verdicts(
             state=state, decisions=decisions, nominations=nominations, expecting=expecting, clock=CLOCK
@@ -126,8 +141,8 @@ async def running(
         binder = Binder(
             state=state,
             states=states,
-            api=api,
             requests=requests,
+            unbound=pods.unbound,
             commits=commits,
             toucher=toucher,
             expecting=expecting,
@@ -135,6 +150,7 @@ async def running(
             outcomes=outcomes,
             clock=CLOCK,
             ready=ready,
+            confirm=leading.confirm,
         )
         looks = Looks(
             PodLook(
@@ -158,36 +174,23 @@ async def running(
         metrics.add(_readings(state, decisions, states, waiting, toucher))
         metrics.add(_told(outcomes, api_failures, lease))
         async with asyncio.TaskGroup() as beside:
-            tasks = [
-                beside.create_task(_follow_pods(pods, api, lease)),
-                beside.create_task(follow("nodes", api.follow_nodes, nodes.take)),
-                beside.create_task(toucher.poll(states, limits)),
-                beside.create_task(toucher.touch(state, limits, ready)),
-            ]
+            tasks = (
+                [
+                    beside.create_task(leading.run()),
+                    beside.create_task(follow("nodes", api.follow_nodes, nodes.take)),
+                    beside.create_task(toucher.poll(states, limits)),
+                    beside.create_task(toucher.touch(state, limits, ready)),
+                ]
+                if config.api
+                else []
+            )
             yield Extender(
                 scheduling=scheduling, binder=binder, metrics=metrics, missing=missing, looks=looks.gets()
             )
             for task in tasks:
                 task.cancel()
-        if lease is not None and not commits.undecided():
-            await lease.release()
-
-
-def _named(lease: Lease) -> str:
-    return f"lease {lease.name} ({lease.obstacle})"
-
-
-async def _follow_pods(pods: PodTracker, api: ClusterApi, lease: Lease | None) -> NoReturn:
-    """Follow them; a list that began before the Lease was held may miss what its holder before bound."""
-    if lease is None:
-        await follow("pods", lambda: pods.stream(api), pods.take)
-    while True:
-        await lease.acquire()
-        pods.listed = False
-        async with asyncio.TaskGroup() as held:
-            following = held.create_task(follow("pods", lambda: pods.stream(api), pods.take))
-            await lease.keep()
-            following.cancel()
+        if not commits.undecided():
+            await leading.release()
 
 
 def _readings(

@@ -1,0 +1,53 @@
+"""Write to a pod, so that no Binding of it that is under way can take effect any more.
+
+A Binding carries the version of the pod that it was decided on (`metadata.resourceVersion`), which is a
+precondition (kube-apiserver, pkg/registry/core/pod/storage, BindingREST): whoever writes to the pod later
+refuses it for ever, wherever it is: in a queue, in the network, or in a process that was stopped.
+
+Verbs: patch and get on `pods`. Without patch a pod is only read, and what is under way has to be waited for.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import structlog
+
+from k8s_rdma.kube.api import ApiRefusedError, ClusterApi
+
+if TYPE_CHECKING:
+    from k8s_rdma.core.ledger import Pod
+    from k8s_rdma.kube.api import PodView
+
+FENCE_ANNOTATION = "k8s-rdma.io/fence"
+"""Its value means nothing but that it is another one each time: a write that changes nothing is none."""
+
+_log = structlog.get_logger()
+
+
+def _token() -> str:
+    return secrets.token_hex(6)
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Touches pods. token: a value that was never used before."""
+
+    api: ClusterApi
+    token: Callable[[], str] = _token
+
+    async def look(self, pod: Pod) -> PodView | None:
+        """The pod as it is now, touched if the API server lets us; None when it does not exist any more.
+
+        Unbound and of another version than a Binding's, that Binding will never take effect. API_ERRORS.
+        """
+        try:
+            seen: PodView | None = await self.api.touch_pod(pod, FENCE_ANNOTATION, self.token())
+        except ApiRefusedError as refused:
+            seen = await self.api.get_pod(pod.namespace, pod.name)
+            if seen is not None and seen.uid == pod.uid:
+                _log.warning("pod_not_touched", pod=f"{pod.namespace}/{pod.name}", error=refused.message)
+        return seen if seen is not None and seen.uid == pod.uid else None
