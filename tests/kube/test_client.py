@@ -212,6 +212,32 @@ async def test_follow_pods_ends_with_an_error_when_the_watch_falls_silent(answer
             await anext(events)
 
 
+@pytest.mark.parametrize(
+    ("status", "body", "error", "says"),
+    [
+        (403, b'{"kind": "Status", "message": "no role for that"}', ApiRefusedError, "no role for that"),
+        (403, b"<html>", ApiRefusedError, "watch pods: Forbidden"),
+        (403, b"[]", ApiRefusedError, "watch pods: Forbidden"),
+        (503, b'{"kind": "Status", "message": "later"}', ApiUncertainError, "later"),
+    ],
+)
+async def test_follow_pods_ends_with_the_api_servers_word_when_the_watch_is_refused(
+    answering, status, body, error, says
+):
+    listing = {"metadata": {"resourceVersion": "7"}, "items": []}
+
+    async def handle(request):
+        if "watch" in request.query:
+            return Response(status=status, body=body)
+        return Response(status=200, body=json.dumps(listing).encode())
+
+    async with answering(handle) as client, aclosing(client.follow_pods()) as events:
+        assert await anext(events) == Listed(())
+        with pytest.raises(error, match=says) as refused:
+            await anext(events)
+    assert f"(HTTP {status})" in refused.value.message
+
+
 async def test_follow_pods_does_not_storm_an_api_server_that_ends_every_watch_at_once(answering):
     pod = {"metadata": {"name": "p1", "uid": "u", "resourceVersion": "8"}}
     listing = {"metadata": {"resourceVersion": "7"}, "items": []}

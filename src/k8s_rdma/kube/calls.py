@@ -73,11 +73,11 @@ def named_errors(what: str) -> Iterator[None]:
     try:
         yield
     except ApiError as error:
-        code = error.status.code or 0
-        message = f"{what}: {error.status.message or error.status.reason} (HTTP {code})"
-        if 400 <= code < 500:
-            raise ApiRefusedError(message, status=code) from error
-        raise ApiUncertainError(message) from error
+        why = error.status.message or error.status.reason or ""
+        raise _answered(what, error.status.code or 0, why) from error
+    except httpx2.HTTPStatusError as error:  # of a watch, whose answers lightkube does not look into
+        response = error.response
+        raise _answered(what, response.status_code, _message(response)) from error
     except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout) as error:
         msg = f"{what}: no connection to the API server: {str(error) or type(error).__name__}"
         raise ApiUnreachableError(msg) from error
@@ -87,3 +87,22 @@ def named_errors(what: str) -> Iterator[None]:
     except (httpx2.HTTPError, TimeoutError, *_NO_ANSWER_OF_ITS) as error:
         msg = f"{what}: no usable answer from the API server: {str(error) or type(error).__name__}"
         raise ApiUncertainError(msg) from error
+
+
+async def read_refusal(response: httpx2.Response) -> None:
+    """An event hook: reads the answer that refuses a watch, which nobody else would."""
+    if response.is_error:
+        await response.aread()
+
+
+def _answered(what: str, code: int, why: str) -> ApiRefusedError | ApiUncertainError:
+    message = f"{what}: {why} (HTTP {code})"
+    return ApiRefusedError(message, status=code) if 400 <= code < 500 else ApiUncertainError(message)
+
+
+def _message(response: httpx2.Response) -> str:
+    """Of the Status object, or what HTTP has for the code."""
+    try:
+        return str(response.json()["message"])
+    except (ValueError, LookupError, TypeError):
+        return response.reason_phrase

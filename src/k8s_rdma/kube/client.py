@@ -16,7 +16,7 @@ from lightkube.types import PatchType
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.kube.api import ApiRefusedError
 from k8s_rdma.kube.budget_objects import BudgetObject
-from k8s_rdma.kube.calls import following, named_errors, segment
+from k8s_rdma.kube.calls import following, named_errors, read_refusal, segment
 from k8s_rdma.kube.leases import get_lease, write_lease
 from k8s_rdma.kube.objects import (
     BindingObject,
@@ -65,7 +65,9 @@ def connect(
     try:
         config = _configuration(kubeconfig, in_cluster=in_cluster)
         client = AsyncClient(config, timeout=httpx2.Timeout(timeout_s))
-        client._client._client.event_hooks["request"].append(_Pace().begin)  # no other way in
+        hooks = client._client._client.event_hooks  # no other way in
+        hooks["request"].append(_Pace().begin)
+        hooks["response"].append(read_refusal)
     except (ConfigError, OSError, yaml.YAMLError, msgspec.MsgspecError, *_NOT_A_KUBECONFIG) as error:
         msg = f"{kubeconfig or 'in-cluster or default kubeconfig'}: no usable kubeconfig: {error}"
         raise MalformedError(msg) from error
