@@ -26,7 +26,7 @@ async def test_pods_come_to_nodes_that_keep_every_promise(kind: str, tmp_path: P
         async with c.plane.scheduler(registration(extender.url, nodeCacheCapable=names_only)):
             for index in range(9):
                 await c.create_pod(f"p{index}", 4_000, 3_000)
-            pods = [await c.bound(f"p{index}") for index in range(6)]
+            pods = await c.some_bound(6)  # whichever the scheduler took first
             assert all(len(placement(pod)) == 2 for pod in pods)
             assert max((await c.placed()).values()) <= 10_000
             for pod in pods:

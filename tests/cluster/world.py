@@ -118,6 +118,15 @@ class Cluster:
                 return pod
             await asyncio.sleep(0.05)
 
+    async def some_bound(self, count: int) -> list[Json]:
+        """Wait until so many pods are bound, whichever; all that are."""
+        while True:
+            pods = (await self.http.get("/api/v1/pods")).json()["items"]
+            bound = [pod for pod in pods if pod["spec"].get("nodeName")]
+            if len(bound) >= count:
+                return bound
+            await asyncio.sleep(0.05)
+
     async def gone(self, name: str) -> None:
         """Wait until there is no such pod."""
         while await self.pod(name) is not None:  # noqa: ASYNC110  another process makes it go

@@ -216,8 +216,8 @@ async def test_follow_pods_ends_with_an_error_when_the_watch_falls_silent(answer
     ("status", "body", "error", "says"),
     [
         (403, b'{"kind": "Status", "message": "no role for that"}', ApiRefusedError, "no role for that"),
-        (403, b"<html>", ApiRefusedError, "watch pods: Forbidden"),
-        (403, b"[]", ApiRefusedError, "watch pods: Forbidden"),
+        (403, b"<html>", ApiRefusedError, "watch pods: refused"),
+        (403, b"[]", ApiRefusedError, "watch pods: refused"),
         (503, b'{"kind": "Status", "message": "later"}', ApiUncertainError, "later"),
     ],
 )

@@ -105,4 +105,4 @@ def _message(response: httpx2.Response) -> str:
     try:
         return str(response.json()["message"])
     except (ValueError, LookupError, TypeError):
-        return response.reason_phrase
+        return response.reason_phrase or "refused"
