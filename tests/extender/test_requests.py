@@ -8,10 +8,12 @@ import msgspec
 import pytest
 
 from k8s_rdma.core.ids import PodUid
+from k8s_rdma.core.policy import PfPolicy
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.requests import MAX_CHARACTERS, Requests
 from k8s_rdma.wire.annotation import ANNOTATION
 from k8s_rdma.wire.extender import Pod, PodMetadata, PodSpec
+from k8s_rdma.wire.policy_annotation import POLICY_ANNOTATION
 
 LENGTH = 200_000
 
@@ -119,3 +121,16 @@ def test_nothing_is_kept_of_a_pod_whose_annotation_is_malformed_now():
     with pytest.raises(MalformedError):
         requests.remember(pod("p", {ANNOTATION: "[{]"}), 1.0)
     assert requests.recall(PodUid("p")) is None
+
+
+def test_request_is_read_anew_when_the_policy_is_another():
+    requests, asked = Requests(), {ANNOTATION: "[{}]"}
+    uid = PodUid("p")
+    assert requests.remember(pod("p", asked), 0.0).request.policy is PfPolicy.ANY
+    under = {**asked, POLICY_ANNOTATION: "same-pf"}
+    assert requests.read(uid, under).policy is PfPolicy.SAME_PF
+    requests.compare(uid, under)
+    assert requests.recall(uid) is None
+    assert requests.remember(pod("p", under), 0.0).request.policy is PfPolicy.SAME_PF
+    requests.compare(uid, {**under, "another": "one"})
+    assert requests.recall(uid) is not None

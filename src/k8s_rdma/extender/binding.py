@@ -187,8 +187,8 @@ class Binder:
         remembered = self.requests.recall(bind.uid)
         if remembered is None:
             return ""
-        if remembered.annotation != pod.annotations.get(ANNOTATION):
-            return f"; since the pod was filtered its {ANNOTATION} changed"
+        if not remembered.asked_by(pod.annotations):
+            return f"; since the pod was filtered its {ANNOTATION} or its policy changed"
         held = self.state.reservations(bind.node)
         pods = [r.pod for r in held.values() if r.made_at > remembered.filtered_at]
         if not pods:

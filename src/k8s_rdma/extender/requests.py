@@ -11,7 +11,7 @@ import structlog
 from k8s_rdma.core.ids import PodUid
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.extender.pending import PendingPod
-from k8s_rdma.wire.annotation import ANNOTATION, read_request
+from k8s_rdma.wire.annotation import ANNOTATION, read_pod, request_texts
 from k8s_rdma.wire.pod_spec import requested
 
 if TYPE_CHECKING:
@@ -30,10 +30,10 @@ owners decide how long that is; bind reads from the API server what was forgotte
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """A pod and its request; the annotation that it was read from, and when it was last filtered."""
+    """A pod and its request; the annotations that it was read from, and when it was last filtered."""
 
     pod: PendingPod
-    annotation: str | None
+    texts: tuple[str | None, ...]
     filtered_at: float
 
     @property
@@ -43,8 +43,12 @@ class Remembered:
 
     @property
     def characters(self) -> int:
-        """How long the annotation is."""
-        return len(self.annotation or "")
+        """How long the annotations are."""
+        return sum(len(text or "") for text in self.texts)
+
+    def asked_by(self, annotations: Mapping[str, str]) -> bool:
+        """Whether this is what a pod with these annotations asks for."""
+        return self.texts == request_texts(annotations)
 
 
 class Requests:
@@ -65,10 +69,10 @@ class Requests:
 
         It is read once while it stays the same: a long one takes 0.1 s, and comes with every try.
         """
-        text, known = annotations.get(ANNOTATION), self._pods.get(uid)
-        if known is not None and known.annotation == text:
+        known = self._pods.get(uid)
+        if known is not None and known.asked_by(annotations):
             return known.request
-        found = read_request(text, strict=self._strict)
+        found = read_pod(annotations, strict=self._strict)
         if found.warnings:
             _log.warning("annotation_warnings", uid=uid, warnings=found.warnings)
         return found.request
@@ -87,7 +91,7 @@ class Requests:
             asked = self.ask(pod)
         finally:
             self.forget(uid)
-        self._pods[uid] = remembered = Remembered(asked, pod.annotations.get(ANNOTATION), at)
+        self._pods[uid] = remembered = Remembered(asked, request_texts(pod.annotations), at)
         self._characters += remembered.characters
         while len(self._pods) > _MAX_PODS or self._characters > MAX_CHARACTERS:
             self.forget(next(iter(self._pods)))
@@ -100,7 +104,7 @@ class Requests:
     def compare(self, uid: PodUid, annotations: Mapping[str, str]) -> None:
         """Forget what was remembered if the pod does not say so now: its owner may have edited it."""
         known = self._pods.get(uid)
-        if known is not None and known.annotation != annotations.get(ANNOTATION):
+        if known is not None and not known.asked_by(annotations):
             self.forget(uid)
 
     def forget(self, uid: PodUid) -> None:
