@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.ids import NodeName, PodUid
-from k8s_rdma.core.placement import Rejection, fits, place
+from k8s_rdma.core.placement import Rejection, fits
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.extender.commit import Bind, Commits
-from k8s_rdma.extender.expecting import Expecting
+from k8s_rdma.extender.decisions import Decisions
+from k8s_rdma.extender.expecting import Expecting, Nominated
 from k8s_rdma.extender.limits import Limits
 from k8s_rdma.extender.outcomes import BOUND, REFUSED, Outcome, Outcomes
 from k8s_rdma.extender.outcomes import STARTING as IS_STARTING
@@ -57,12 +58,14 @@ class Binder:
 
     state: ClusterState
     states: NodeStates
+    decisions: Decisions
     requests: Requests
     unbound: UnboundPods
     commits: Commits
     toucher: Toucher
     expecting: Expecting
     limits: Limits
+    nominations: Nominated
     outcomes: Outcomes
     clock: Callable[[], float]
     ready: Callable[[], bool]
@@ -161,23 +164,28 @@ class Binder:
         Nothing else runs in between (there is no await here), which is what locks the node: binds to it
         may be under way in any number, and each one's decision sees what the others hold.
         """
-        situation = self.state.situation_if(bind.node, without=[bind.uid])
+        reservation = self.state.reservation(bind.node, bind.uid)
+        held = {} if reservation else self.nominations.against(bind.node, bind.uid, pod.priority)
+        situation = self.state.situation_if(bind.node, without=[bind.uid], holding=held)
         if situation is None:
             why = self.state.why_unreadable(bind.node)
             return f"{UNREADABLE_NODE} (node {bind.node}: {why})"
-        reservation = self.state.reservation(bind.node, bind.uid)
         if reservation is not None:  # in doubt: the write may have happened, so that it can only be repeated
-            if not fits(reservation.interfaces, situation.inventory, situation.used):
+            if not fits(reservation.interfaces, situation.inventory, situation.used, reservation.policy):
                 why = "the placement of an earlier bind without an answer does not fit any more"
                 return f"{NOT_ENOUGH_FREE} (node {bind.node}: {why})"
         else:
             if (beyond := self.limits.refusal(bind.namespace, bind.uid, request)) is not None:
                 return f"{NOT_ENOUGH_FREE} ({beyond})"
-            found = place(request, situation.inventory, situation.used)
+            found = self.decisions.place(request, situation)
             if isinstance(found, Rejection):
                 return f"{NOT_ENOUGH_FREE} (node {bind.node}: {found.message}{self._since(bind, pod)})"
             reservation = Reservation(
-                interfaces=found.interfaces, pod=bind.pod, made_at=self.clock(), version=pod.version
+                interfaces=found.interfaces,
+                policy=found.policy,
+                pod=bind.pod,
+                made_at=self.clock(),
+                version=pod.version,
             )
         self.state.reserve(bind.node, bind.uid, reservation)
         return reservation

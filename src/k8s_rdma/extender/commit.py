@@ -194,7 +194,9 @@ class Commits:
     def _binding(self, bind: Bind, reservation: Reservation | None) -> PodBinding:
         annotations = {}
         if reservation is not None:
-            placement = Placement(node=bind.node, interfaces=reservation.interfaces)
+            placement = Placement(
+                node=bind.node, interfaces=reservation.interfaces, policy=reservation.policy
+            )
             annotations[PLACEMENT_ANNOTATION] = encode(placement, bind.uid, self._key)
         return PodBinding(
             namespace=bind.namespace,

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 from k8s_rdma.extender.app import Extender
 from k8s_rdma.extender.attempts import Attempts
 from k8s_rdma.extender.binding import Binder
+from k8s_rdma.extender.budgets import Budgets, follow_budgets
 from k8s_rdma.extender.commit import Commits
 from k8s_rdma.extender.counted_api import counted
 from k8s_rdma.extender.decisions import Decisions
-from k8s_rdma.extender.expecting import NOBODY_NOMINATED, Expecting
+from k8s_rdma.extender.expecting import Expecting
 from k8s_rdma.extender.fence import Fence
 from k8s_rdma.extender.following import NodeTracker, PodTracker, follow
 from k8s_rdma.extender.http_states import HttpNodeStates
@@ -25,8 +26,11 @@ from k8s_rdma.extender.limits import Limits
 from k8s_rdma.extender.looks import Looks, Surroundings
 from k8s_rdma.extender.metrics import Metrics, labelled, samples
 from k8s_rdma.extender.node_access import asking_of
+from k8s_rdma.extender.nominating import Nominations
+from k8s_rdma.extender.occupants import Occupants
 from k8s_rdma.extender.outcomes import Outcomes
 from k8s_rdma.extender.pod_look import PodLook
+from k8s_rdma.extender.preempting import Preempting
 from k8s_rdma.extender.requests import Requests
 from k8s_rdma.extender.scheduling import Scheduling
 from k8s_rdma.extender.state import ClusterState
@@ -86,7 +90,10 @@ async def running(
     toucher = Toucher(waiting, decisions, api, CLOCK, pace)
     limits = Limits(config.limits, on_freed=toucher.freed)
     state = ClusterState(on_change=toucher.changed, on_claims=limits.update if limits else None)
-    nominations = NOBODY_NOMINATED
+    occupants, budgets = Occupants(), Budgets()
+    nominations = Nominations(
+        state, occupants, CLOCK, nomination_s=config.nomination_s, on_release=toucher.released
+    )
     lasts_s = config.expect_s or EXPECT_S[config.binder]
     expecting = Expecting(state=state, nominations=nominations, clock=CLOCK, lasts_s=lasts_s)
     asking = asking_of(config)
@@ -95,7 +102,14 @@ async def running(
     async with HttpNodeStates(state, asking, CLOCK) as states, commits:
         requests = Requests(strict=config.strict, vf_resource=config.vf_resource)
         pods = PodTracker(
-            state=state, requests=requests, toucher=toucher, clock=CLOCK, attempts=attempts, key=key
+            state=state,
+            requests=requests,
+            toucher=toucher,
+            clock=CLOCK,
+            attempts=attempts,
+            key=key,
+            occupants=occupants,
+            nominations=nominations,
         )
         nodes = NodeTracker(state=state, states=states)
 
@@ -138,15 +152,31 @@ async def running(
             ready=ready,
             max_age_s=config.max_age_s,
         )
+        preempting = Preempting(
+            state=state,
+            states=states,
+            decisions=decisions,
+            requests=requests,
+            occupants=occupants,
+            budgets=budgets,
+            limits=limits,
+            nominations=nominations,
+            outcomes=outcomes,
+            clock=CLOCK,
+            ready=ready,
+            max_age_s=config.max_age_s,
+        )
         binder = Binder(
             state=state,
             states=states,
+            decisions=decisions,
             requests=requests,
             unbound=pods.unbound,
             commits=commits,
             toucher=toucher,
             expecting=expecting,
             limits=limits,
+            nominations=nominations,
             outcomes=outcomes,
             clock=CLOCK,
             ready=ready,
@@ -180,12 +210,19 @@ async def running(
                     beside.create_task(follow("nodes", api.follow_nodes, nodes.take)),
                     beside.create_task(toucher.poll(states, limits)),
                     beside.create_task(toucher.touch(state, limits, ready)),
+                    beside.create_task(follow_budgets(api, budgets)),
                 ]
                 if config.api
                 else []
             )
+            tasks.append(beside.create_task(nominations.keep_time()))
             yield Extender(
-                scheduling=scheduling, binder=binder, metrics=metrics, missing=missing, looks=looks.gets()
+                scheduling=scheduling,
+                preempting=preempting,
+                binder=binder,
+                metrics=metrics,
+                missing=missing,
+                looks=looks.gets(),
             )
             for task in tasks:
                 task.cancel()

@@ -14,6 +14,7 @@ from weakref import WeakValueDictionary
 from k8s_rdma.core.ids import NodeName, PciAddress, PodUid
 from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf, Used
 from k8s_rdma.core.placement import PlacedInterface
+from k8s_rdma.core.policy import PfPolicy
 from k8s_rdma.core.reservation import claims_on_node, used_on_node
 from k8s_rdma.extender.facts import NodeFacts
 
@@ -50,7 +51,7 @@ class Reservation:
     """A placement held on a node for a pod that is bound there or being bound.
 
     pod: `namespace/name`.
-    made_at: when it was decided.
+    made_at: when it was decided. policy: how, where it was decided here.
     version: of the pod that it was decided on, whose Binding it is written in; empty when that is not known.
     bound: the API server has said, or the pod watch has shown, that the pod is bound here.
     in_doubt: a write that would bind the pod here got no answer, and may still take effect.
@@ -60,6 +61,7 @@ class Reservation:
     interfaces: tuple[PlacedInterface, ...]
     pod: str
     made_at: float
+    policy: PfPolicy = PfPolicy.ANY
     version: str = ""
     bound: bool = False
     in_doubt: bool = False
