@@ -182,3 +182,12 @@ async def test_explain_tells_the_limit_of_the_namespace_and_how_the_pod_goes_bey
         assert (told.limit.used_mbps, told.limit.limit_mbps, told.limit.limit_vfs) == (6000, 7000, None)
         assert "6000 of 7000" in told.limit_refusal
         assert (await explained(http, "holder")).limit_refusal == ""
+
+
+async def test_single_node_tells_its_numbers_where_refusals_tell_the_cause_alone():
+    async with cluster("w1") as c, served(c, refusal_detail="cause") as http:
+        await http.ready()
+        await c.create_pod("p", 60_000)
+        [group] = (await explained(http, "p")).groups
+        assert "10000" not in group.why
+        assert "best PF has 10000 Mb/s" in group.examples[0].why

@@ -81,9 +81,10 @@ class Explaining:
             await self._refresh(shown)
             seen = self._see(pod, pod.request, shown)
             if wanted.nodes or wanted.every:
-                looks = tuple([look_at(each, pod.request) async for each in seen])
+                decisions = self.verdicts.decisions
+                looks = tuple([look_at(each, pod.request, decisions) async for each in seen])
             else:
-                groups = await _grouped(seen, pod.request)
+                groups = await self._grouped(seen, pod.request)
         return self._document(pod, len(names), groups, looks)
 
     def _document(
@@ -176,9 +177,8 @@ class Explaining:
             return self.state.situation_if(node, without=[pod.uid], holding=holding)
         return self.state.situations.get(node)
 
-
-async def _grouped(seen: AsyncIterator[Seen], request: Request) -> tuple[Group, ...]:
-    groups = Groups()
-    async for each in seen:
-        groups.add(each)
-    return groups.documents(request)
+    async def _grouped(self, seen: AsyncIterator[Seen], request: Request) -> tuple[Group, ...]:
+        groups = Groups()
+        async for each in seen:
+            groups.add(each)
+        return await groups.documents(request, self.verdicts.decisions)

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from dataclasses import dataclass, field
 from heapq import nsmallest
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
-from k8s_rdma.core.placement import Placement, place
+from k8s_rdma.core.placement import Rejection
 from k8s_rdma.extender.decisions import UNRESOLVABLE, Fit, Misfit
 from k8s_rdma.extender.pf_look import look_at_pfs
 from k8s_rdma.wire.explain import Group, NodeLook
-from k8s_rdma.wire.extender import UNREADABLE_NODE
+from k8s_rdma.wire.extender import NOT_ENOUGH_FREE, UNREADABLE_NODE
 
 if TYPE_CHECKING:
     from k8s_rdma.core.ids import NodeName
     from k8s_rdma.core.request import Request
-    from k8s_rdma.extender.decisions import Verdict
+    from k8s_rdma.extender.decisions import Decisions, Verdict
     from k8s_rdma.extender.state import Situation
 
     Said: TypeAlias = Literal["fits", "refused", "unreadable", "unknown"]
@@ -67,18 +68,18 @@ class Seen(NamedTuple):
         return not isinstance(self.verdict, Misfit) or self.verdict.reason not in UNRESOLVABLE
 
 
-def look_at(seen: Seen, request: Request) -> NodeLook:
-    """The node in detail; searches for the placement anew where it fits."""
+def look_at(seen: Seen, request: Request, decisions: Decisions) -> NodeLook:
+    """The node in detail; searches anew, for where the interfaces go, or for the whole reason."""
     situation = seen.situation
-    if situation is None:
+    if situation is None or seen.verdict is None:
         return NodeLook(node=seen.node, verdict=seen.said, why=seen.text)
-    found = place(request, situation.inventory, situation.used) if seen.said == "fits" else None
-    placed = found.interfaces if isinstance(found, Placement) else ()
+    found = decisions.place(request, situation)
+    placed = () if isinstance(found, Rejection) else found.interfaces
     return NodeLook(
         node=seen.node,
         verdict=seen.said,
         score=seen.score,
-        why=seen.text,
+        why=f"{NOT_ENOUGH_FREE} ({found.message})" if isinstance(found, Rejection) else "",
         evictable=seen.evictable,
         pfs=look_at_pfs(request, situation, placed),
     )
@@ -108,18 +109,17 @@ class Groups:
             key = seen.said, "for other reasons"
         self._groups.setdefault(key, _Group()).add(seen)
 
-    def documents(self, request: Request) -> tuple[Group, ...]:
-        """Those that fit first, the largest first."""
+    async def documents(self, request: Request, decisions: Decisions) -> tuple[Group, ...]:
+        """Those that fit first, the largest first; in slices of one search."""
         found = sorted(self._groups.items(), key=lambda item: (_ORDER.index(item[0][0]), -item[1].count))
-        return tuple(
-            Group(
-                verdict=said,
-                count=group.count,
-                why=why,
-                examples=tuple(look_at(seen, request) for *_, seen in group.best),
-            )
-            for (said, why), group in found
-        )
+        documents = []
+        for (said, why), group in found:
+            examples = []
+            for *_, seen in group.best:
+                await asyncio.sleep(0)
+                examples.append(look_at(seen, request, decisions))
+            documents.append(Group(verdict=said, count=group.count, why=why, examples=tuple(examples)))
+        return tuple(documents)
 
 
 def _cause(text: str) -> str:
