@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.placement import Placement, place
+from k8s_rdma.core.score import Strategy
 from k8s_rdma.extender.holds import Hold, Holds
 from k8s_rdma.extender.pending import PendingPod
 from k8s_rdma.extender.state import ClusterState
@@ -74,13 +75,14 @@ class Expecting:
     """Keeps them. What is held is found out when the next pod asks: most pods are bound before.
 
     nominations: counted where a pod's place is looked for. clock: seconds, monotonic. lasts_s: how long a
-    pod is waited for.
+    pod is waited for. strategy: by which pods are placed.
     """
 
     state: ClusterState
     nominations: Nominated
     clock: Callable[[], float]
     lasts_s: float
+    strategy: Strategy = Strategy.BINPACK
     holds: Holds = field(default_factory=Holds)
     _going: dict[PodUid, _Going] = field(default_factory=dict)
     _new: set[PodUid] = field(default_factory=set)
@@ -142,7 +144,7 @@ class Expecting:
             if situation is None or self.clock() > deadline:
                 continue
             if situation not in places:
-                found = place(pod.request, situation.inventory, situation.used)
+                found = place(pod.request, situation.inventory, situation.used, strategy=self.strategy)
                 places[situation] = found.interfaces if isinstance(found, Placement) else ()
             if interfaces := places[situation]:
                 held = Hold(interfaces=interfaces, pod=pod.pod, priority=pod.priority, until=going.until)

@@ -95,7 +95,9 @@ async def running(
         state, occupants, CLOCK, nomination_s=config.nomination_s, on_release=toucher.released
     )
     lasts_s = config.expect_s or EXPECT_S[config.binder]
-    expecting = Expecting(state=state, nominations=nominations, clock=CLOCK, lasts_s=lasts_s)
+    expecting = Expecting(
+        state=state, nominations=nominations, clock=CLOCK, lasts_s=lasts_s, strategy=config.strategy
+    )
     asking = asking_of(config)
     fence = Fence(api)
     commits = Commits(state, api, fence, CLOCK, key=key, settle_s=config.settle_s)
