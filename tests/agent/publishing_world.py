@@ -133,7 +133,7 @@ async def publishing(directory: Path, *, node: bool = True, **publish: Any) -> A
     async with asyncio.timeout(DEADLINE_S), serving(service, "127.0.0.1", 0) as port:
         kubeconfig = write_kubeconfig(directory / "kubeconfig", f"http://127.0.0.1:{port}")
         client = connect(str(kubeconfig))
-        publisher = Publishing(config, client.rdma_nodes(), world.told, world.time.time())
+        publisher = Publishing(config, client, world.told, world.time.time())
         running = asyncio.create_task(publisher.run())
         try:
             yield world

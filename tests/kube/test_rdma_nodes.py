@@ -23,7 +23,7 @@ def status(node: RdmaNodeView, text: bytes) -> RdmaNodeView:
 
 async def test_rdma_node_goes_with_its_node_and_is_made_without_a_status(cluster):
     async with cluster(CONFIG) as c:
-        api = c.client.rdma_nodes()
+        api = c.client
         assert await api.get_rdma_node(W1) is None
         made = await api.create_rdma_node(W1, "uid-1")
         assert (made.node, made.status) == (W1, b"")
@@ -35,7 +35,7 @@ async def test_rdma_node_goes_with_its_node_and_is_made_without_a_status(cluster
 
 async def test_status_is_replaced_as_a_whole(cluster):
     async with cluster(CONFIG) as c:
-        api = c.client.rdma_nodes()
+        api = c.client
         made = await api.create_rdma_node(W1, "uid-1")
         first = await api.write_status(status(made, b'{"a":1,"b":[2]}'))
         assert first.status == b'{"a":1,"b":[2]}'
@@ -44,7 +44,7 @@ async def test_status_is_replaced_as_a_whole(cluster):
 
 async def test_status_of_an_older_version_is_not_written(cluster):
     async with cluster(CONFIG) as c:
-        api = c.client.rdma_nodes()
+        api = c.client
         made = await api.create_rdma_node(W1, "uid-1")
         await api.write_status(status(made, b'{"a":1}'))
         with pytest.raises(ApiRefusedError) as refused:
@@ -54,7 +54,7 @@ async def test_status_of_an_older_version_is_not_written(cluster):
 
 async def test_rdma_nodes_are_followed(cluster):
     async with cluster(CONFIG) as c:
-        api = c.client.rdma_nodes()
+        api = c.client
         made = await api.create_rdma_node(W1, "uid-1")
         events = api.follow_rdma_nodes()
         assert await anext(events) == Listed((made,))
@@ -69,7 +69,7 @@ async def test_rdma_nodes_are_followed(cluster):
 
 async def test_leases_of_a_namespace_are_followed_and_go_with_their_node(cluster):
     async with cluster() as c:
-        api = c.client.rdma_nodes()
+        api = c.client
         lease = LeaseView(namespace="k8s-rdma", name="w1", holder="4f.1", duration_s=40, owner="uid-1")
         await api.write_lease(LeaseView(namespace="other", name="x", holder="x", duration_s=1))
         made = await api.write_lease(lease)
@@ -88,7 +88,7 @@ async def test_leases_of_a_namespace_are_followed_and_go_with_their_node(cluster
 
 async def test_version_of_leases_is_between_what_was_and_what_comes(cluster):
     async with cluster() as c:
-        api = c.client.rdma_nodes()
+        api = c.client
         lease = LeaseView(namespace="k8s-rdma", name="w1", holder="4f.1", duration_s=40)
         before = await api.write_lease(lease)
         version = await api.leases_version("k8s-rdma")
@@ -102,7 +102,7 @@ async def test_version_of_leases_is_between_what_was_and_what_comes(cluster):
 async def test_capacity_is_set_beside_what_is_there(cluster):
     async with cluster() as c:
         await c.create_node("w1")
-        api = c.client.rdma_nodes()
+        api = c.client
         events = api.follow_node(W1)
         (listed,) = (await anext(events)).items
         assert listed.uid == c.api.store.get(NODES, ("", "w1"))["metadata"]["uid"]

@@ -141,7 +141,7 @@ def _publishing(
         return ()
     from k8s_rdma.agent.cluster.publishing import Publishing  # noqa: PLC0415  memory, as its client
 
-    return (Publishing(config, client.rdma_nodes(), reporter).run,)
+    return (Publishing(config, client, reporter).run,)
 
 
 async def _remove_device_files_of_others(means: Means) -> None:

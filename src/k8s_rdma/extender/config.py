@@ -9,6 +9,7 @@ import msgspec
 from k8s_rdma.config import MAX_PORT, Port
 from k8s_rdma.core.said import Detail
 from k8s_rdma.core.score import Strategy
+from k8s_rdma.extender.contradictions import contradictions
 from k8s_rdma.http_server.tls import File, TlsConfig
 
 DEFAULT_PORT = 8888
@@ -69,7 +70,8 @@ class ExtenderConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     strict: whether unknown keys in a pod's annotation refuse it; else they are logged.
     source: where the nodes' states come from: `http`, the nodes' servers, or `crd`, the `RdmaNode` objects
         that the agents publish.
-    stale_s: a node that nothing was heard from for so long is refused.
+    stale_s, node_lease_namespace: with `crd`, a node whose Lease in this namespace was not renewed for so
+        long is refused; its agent renews it every 10 s.
     node_port, node_timeout_s: of the nodes' servers; the time-out is for one question at one address.
     node_tls, node_token_file: where these servers speak TLS or demand a bearer token.
     node_watches: how many nodes are followed by long poll, each over a connection that stays; 0 for none.
@@ -112,6 +114,7 @@ class ExtenderConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     strict: bool = True
     source: Literal["http", "crd"] = "http"
     stale_s: Seconds = 60.0
+    node_lease_namespace: Annotated[str, msgspec.Meta(min_length=1)] = "k8s-rdma"
     node_tls: NodeTls | None = None
     node_token_file: File | None = None
     node_port: Annotated[int, msgspec.Meta(ge=1, le=MAX_PORT)] = 54005
@@ -130,9 +133,17 @@ class ExtenderConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
 
     def __post_init__(self) -> None:
         """Refuse what contradicts itself."""
-        seen: set[str] = set()
-        for index, limit in enumerate(self.limits):
-            if limit.namespace in seen:
-                msg = f"limits[{index}].namespace: {limit.namespace!r} is limited twice"
-                raise ValueError(msg)
-            seen.add(limit.namespace)
+        if self.source == "crd" and not self.api:
+            msg = "source: crd needs the API server, and api is false"
+            raise ValueError(msg)
+        if found := "; ".join(contradictions(self)):
+            raise ValueError(found)
+
+
+def config_schema() -> str:
+    """The file's JSON schema (draft 2020-12), for editors and for those who generate the file."""
+    schema = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **msgspec.json.schema(ExtenderConfig),
+    }
+    return msgspec.json.format(msgspec.json.encode(schema, order="sorted"), indent=2).decode()

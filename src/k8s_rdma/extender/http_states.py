@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from k8s_rdma.core.ids import NodeName
     from k8s_rdma.extender.http_get import Answer
+    from k8s_rdma.extender.metrics import Reading
     from k8s_rdma.extender.state import ClusterState
 
 NEVER = float("-inf")
@@ -196,6 +197,28 @@ class HttpNodeStates:
         now, unreadable = self._clock(), self._state.unreadable
         heard = [entry.heard_at for node, entry in self._nodes.items() if node not in unreadable]
         return now - min((at for at in heard if at != NEVER), default=now)
+
+    def readings(self) -> dict[str, Reading]:
+        """What metrics show."""
+        counts = self.counts
+        return {
+            "node_reports_total": ("Nodes' answers that held a report.", "counter", lambda: counts.changed),
+            "node_unchanged_total": (
+                "Nodes' answers that nothing changed.",
+                "counter",
+                lambda: counts.unchanged,
+            ),
+            "node_unreadable_total": (
+                "Nodes that gave no usable answer.",
+                "counter",
+                lambda: counts.unreadable,
+            ),
+            "node_changes_told_total": (
+                "Changes that nodes told by long poll.",
+                "counter",
+                lambda: counts.told,
+            ),
+        }
 
     # asking
 

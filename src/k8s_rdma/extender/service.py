@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 from k8s_rdma.extender.app import Extender
 from k8s_rdma.extender.attempts import Attempts
@@ -15,6 +15,7 @@ from k8s_rdma.extender.binding import Binder
 from k8s_rdma.extender.budgets import Budgets, follow_budgets
 from k8s_rdma.extender.commit import Commits
 from k8s_rdma.extender.counted_api import counted
+from k8s_rdma.extender.crd_states import CrdNodeStates
 from k8s_rdma.extender.decisions import Decisions
 from k8s_rdma.extender.expecting import Expecting
 from k8s_rdma.extender.fence import Fence
@@ -45,6 +46,9 @@ if TYPE_CHECKING:
     from k8s_rdma.extender.config import ExtenderConfig
     from k8s_rdma.extender.metrics import Reading
     from k8s_rdma.kube.api import ClusterApi
+    from k8s_rdma.kube.published import PublishedApi
+
+    Source: TypeAlias = HttpNodeStates | CrdNodeStates
 
 
 def CLOCK() -> float:  # noqa: N802  a constant to all who use it
@@ -92,16 +96,15 @@ async def running(
     state = ClusterState(on_change=toucher.changed, on_claims=limits.update if limits else None)
     occupants, budgets = Occupants(), Budgets()
     nominations = Nominations(
-        state, occupants, CLOCK, nomination_s=config.nomination_s, on_release=toucher.released
+        state, occupants, decisions, CLOCK, nomination_s=config.nomination_s, on_release=toucher.released
     )
     lasts_s = config.expect_s or EXPECT_S[config.binder]
     expecting = Expecting(
         state=state, nominations=nominations, clock=CLOCK, lasts_s=lasts_s, strategy=config.strategy
     )
-    asking = asking_of(config)
     fence = Fence(api)
     commits = Commits(state, api, fence, CLOCK, key=key, settle_s=config.settle_s)
-    async with HttpNodeStates(state, asking, CLOCK) as states, commits:
+    async with _states(config, state, api) as states, commits:
         requests = Requests(strict=config.strict, vf_resource=config.vf_resource)
         pods = PodTracker(
             state=state,
@@ -127,7 +130,8 @@ async def running(
         def missing() -> list[str]:
             if not config.api:
                 return []
-            return leading.missing() + ([] if nodes.listed else ["nodes"])
+            awaited = [f"the states of {number} nodes"] if (number := states.awaited()) else []
+            return leading.missing() + (awaited if nodes.listed else ["nodes"])
 
         def role() -> ExtenderState:
             lacking = tuple(missing())
@@ -137,7 +141,7 @@ async def running(
             )
 
         def ready() -> bool:
-            return not config.api or (leading.holds() and nodes.listed)
+            return not config.api or (leading.holds() and nodes.listed and not states.awaited())
 
         verdicts = Verdicts(
             state=state, decisions=decisions, nominations=nominations, expecting=expecting, clock=CLOCK
@@ -232,19 +236,20 @@ async def running(
             await leading.release()
 
 
+def _states(config: ExtenderConfig, state: ClusterState, api: ClusterApi) -> Source:
+    """Where the nodes' states come from; the client of the API server has all of its Protocols."""
+    if config.source == "http":
+        return HttpNodeStates(state, asking_of(config), CLOCK)
+    namespace = config.node_lease_namespace
+    published = cast("PublishedApi", api)
+    return CrdNodeStates(state, published, CLOCK, stale_s=config.stale_s, namespace=namespace)
+
+
 def _readings(
-    state: ClusterState, decisions: Decisions, states: HttpNodeStates, waiting: Waiting, toucher: Toucher
+    state: ClusterState, decisions: Decisions, states: Source, waiting: Waiting, toucher: Toucher
 ) -> dict[str, Reading]:
-    asked = states.counts
     return {
-        "node_reports_total": ("Nodes' answers that held a report.", "counter", lambda: asked.changed),
-        "node_unchanged_total": ("Nodes' answers that nothing changed.", "counter", lambda: asked.unchanged),
-        "node_unreadable_total": ("Nodes that gave no usable answer.", "counter", lambda: asked.unreadable),
-        "node_changes_told_total": (
-            "Changes that nodes told by long poll.",
-            "counter",
-            lambda: asked.told,
-        ),
+        **states.readings(),
         "nodes": (
             "Nodes by how their states are known.",
             "gauge",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import httpx2  # what lightkube 1.x raises
 import msgspec
@@ -16,7 +16,7 @@ from lightkube.types import PatchType
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.kube.api import ApiRefusedError
 from k8s_rdma.kube.budget_objects import BudgetObject
-from k8s_rdma.kube.calls import following, named_errors, read_refusal, segment
+from k8s_rdma.kube.calls import named_errors, read_refusal, segment
 from k8s_rdma.kube.leases import get_lease, write_lease
 from k8s_rdma.kube.objects import (
     BindingObject,
@@ -101,20 +101,12 @@ class _Pace:
         await asyncio.sleep(pause_s)
 
 
-class Client:
-    """`ClusterApi`, `LeaseApi` and `NodePodsApi` through a lightkube client, which it owns.
+class Client(RdmaNodes):
+    """Every Protocol of this package through a lightkube client, which it owns.
 
     silence_s: a watch that says nothing for so long is taken for lost: a connection that a firewall
         forgot never ends by itself.
     """
-
-    def __init__(self, client: AsyncClient, *, silence_s: float) -> None:
-        self._client = client
-        self._silence_s = silence_s
-
-    def rdma_nodes(self) -> RdmaNodes:
-        """What nodes publish, over the same connections."""
-        return RdmaNodes(self._client, silence_s=self._silence_s)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -214,6 +206,3 @@ class Client:
             if refused.status == 404:
                 return None
             raise
-
-    def _follow(self, kind: Any, what: str, **where: Any) -> AsyncIterator[Event[Any]]:
-        return following(self._client, kind, what, silence_s=self._silence_s, **where)

@@ -1,4 +1,4 @@
-"""`PublishedApi` and `PublishingApi` over lightkube."""
+"""`PublishedApi` and `PublishingApi` over lightkube, a part of `kube.client.Client`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from lightkube.types import PatchType
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.kube.api import ApiRefusedError, ApiUncertainError
 from k8s_rdma.kube.calls import following, named_errors, segment
-from k8s_rdma.kube.leases import get_lease, write_lease
 from k8s_rdma.kube.objects import LeaseObject, Metadata, OwnedMetadata, OwnerReference
 from k8s_rdma.kube.published import OwnNodeView, RdmaNodeView
 from k8s_rdma.wire.rdma_node import GROUP, KIND, PLURAL, VERSION
@@ -84,7 +83,7 @@ class NodeStatusObject(msgspec.Struct, GlobalSubResource):
 
 
 class RdmaNodes:
-    """Both Protocols through a lightkube client that another one owns; silence_s: as in `kube.client`."""
+    """Both Protocols, but for the calls for a Lease, which its owner has; silence_s: as in `kube.client`."""
 
     def __init__(self, client: AsyncClient, *, silence_s: float) -> None:
         self._client = client
@@ -147,14 +146,6 @@ class RdmaNodes:
         )
         with named_errors(f"write the status of rdmanode {written.node}"):
             return (await self._client.replace(obj, segment(written.node))).view()
-
-    async def get_lease(self, namespace: str, name: str) -> LeaseView | None:
-        """As `kube.leases.get_lease`."""
-        return await get_lease(self._client, namespace, name)
-
-    async def write_lease(self, lease: LeaseView) -> LeaseView:
-        """As `kube.leases.write_lease`."""
-        return await write_lease(self._client, lease)
 
     async def set_capacity(self, node: NodeName, resource: str, count: int) -> None:
         """`PATCH /api/v1/nodes/NAME/status`, a JSON merge patch."""
