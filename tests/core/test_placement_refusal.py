@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
-import pytest
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from k8s_rdma.core.inventory import Used
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from k8s_rdma.core.inventory import Inventory, Used
+from k8s_rdma.core.options import InterfaceOptions
 from k8s_rdma.core.placement import DEFAULT_BUDGET, Rejection, place
+from k8s_rdma.core.policy import PfPolicy
+from k8s_rdma.core.request import InterfaceRequest, Request
+from k8s_rdma.core.said import Detail
 from k8s_rdma.errors import Reason
-from packing_oracle import inventory, pci, request
+from packing_oracle import NODE, inventory, pci, request
+from placement_oracle import REQUESTS, needy, nodes
+
+if TYPE_CHECKING:
+    from placement_oracle import Situation
 
 TWO = ((100_000, 8), (100_000, 8))
 
@@ -144,3 +158,81 @@ def test_rejection_message_is_one_line_without_the_nodes_name(used: list[Used]) 
     message = _refused([70_000] * 3, TWO, used).message
     assert "\n" not in message
     assert "w1" not in message
+
+
+UNKNOWN_LINK = "link speed of a PF is unknown (link down?), only interfaces without a reservation fit there"
+TASKS = needy() | st.tuples(REQUESTS, nodes())
+
+
+@given(TASKS, st.sampled_from(PfPolicy))
+def test_rejection_says_the_same_of_nodes_whose_pfs_differ_in_names_alone(
+    task: tuple[Request, Situation], policy: PfPolicy
+) -> None:
+    asked, (node, used) = replace(task[0], policy=policy), task[1]
+    renamed = Inventory(node=NODE, pfs=tuple(replace(pf, name=f"x-{pf.name}") for pf in node.pfs))
+    if any(each.options.pf for each in asked.interfaces):
+        return  # these ask for PFs by their names
+    one, other = place(asked, node, used), place(asked, renamed, used)
+    if isinstance(one, Rejection):
+        assert isinstance(other, Rejection)
+        assert one.reason is other.reason
+        for detail in Detail:
+            assert one.told(detail) == other.told(detail)
+            assert not any(pf.name in one.told(detail) for pf in node.pfs)
+        assert one.message.replace("enp", "x-enp") == other.message
+
+
+@given(TASKS, st.sampled_from(PfPolicy))
+def test_cause_has_no_number_but_those_of_the_request(
+    task: tuple[Request, Situation], policy: PfPolicy
+) -> None:
+    asked, (node, used) = replace(task[0], policy=policy), task[1]
+    found = place(asked, node, used)
+    if not isinstance(found, Rejection):
+        return
+    of_the_request = {len(asked.interfaces)}
+    for wanted in asked.interfaces:
+        of_the_request |= {wanted.min_tx_rate_mbps, wanted.needs.mtu}
+    of_the_request.add(sum(each.min_tx_rate_mbps > 0 for each in asked.interfaces))
+    said = re.sub(r"not what pf selects \(.*?\)|802\.1\w+", "", found.cause)
+    assert {int(number) for number in re.findall(r"\d+", said)} <= of_the_request
+
+
+@pytest.mark.parametrize(
+    ("rates", "pfs", "used", "cause"),
+    [
+        ([5, 5], (), [], "needs 2 interfaces of 5 Mb/s; the node has no SR-IOV PF"),
+        ([0, 0], ((9, 1),), [], "needs 2 interfaces; too few VFs even when empty"),
+        ([0], ((9, 1),), [Used(1, 0)], "needs 1 interface; too few VFs free"),
+        ([8, 1], ((9, 4),), [Used(1, 2)], "needs 2 interfaces of 1 to 8 Mb/s; no PF has 8 Mb/s free"),
+        ([5, 5], ((9, 4),), [], "needs 2 interfaces of 5 Mb/s; too little bandwidth even when empty"),
+        (
+            [5, 5, 5],
+            ((9, 4), (9, 4)),
+            [],
+            "needs 3 interfaces of 5 Mb/s; no arrangement of the interfaces on its PFs fits, even when empty",
+        ),
+        (
+            [5],
+            ((None, 4), (9, 4)),
+            [Used(), Used(1, 5)],
+            f"needs 1 interface of 5 Mb/s; no PF has 5 Mb/s free; {UNKNOWN_LINK}",
+        ),
+    ],
+)
+def test_cause_says_what_is_missing_without_how_much_there_is(
+    rates: list[int], pfs: tuple[tuple[int | None, int], ...], used: list[Used], cause: str
+) -> None:
+    assert _refused(rates, pfs, used).cause == cause
+
+
+def test_cause_names_the_drivers_own_limits_once() -> None:
+    node = inventory((100, 4), (100, 4))
+    node = Inventory(node=NODE, pfs=tuple(replace(pf, mtu=1500 + at) for at, pf in enumerate(node.pfs)))
+    wanted = Request((InterfaceRequest(options=InterfaceOptions(mtu=9000)),))
+    found = place(wanted, node, {})
+    assert isinstance(found, Rejection)
+    assert found.numbers == (
+        "needs 1 interface; 1 PF: its MTU is 1500, and mtu is 9000; 1 PF: its MTU is 1501, and mtu is 9000"
+    )
+    assert found.cause == "needs 1 interface; a PF: its MTU is below 9000"

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from k8s_rdma.core.inventory import Used
 from k8s_rdma.core.placement import PlacedInterface, Placement
-from k8s_rdma.core.score import MAX_SCORE, score
+from k8s_rdma.core.score import MAX_SCORE, Strategy, score
 from packing_oracle import NODE, inventory, pci
 
 FOUR = inventory(*[(100_000, 10)] * 4)
@@ -24,22 +24,24 @@ USED = st.lists(st.builds(Used, st.integers(0, 12), st.integers(0, 120_000)), mi
 PLACED = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 50_000)), max_size=6)
 
 
-@given(PLACED, USED)
+@given(PLACED, USED, st.sampled_from(Strategy))
 def test_score_is_a_whole_number_from_0_to_10_whatever_is_used(
-    placed: list[tuple[int, int]], used: list[Used]
+    placed: list[tuple[int, int]], used: list[Used], strategy: Strategy
 ) -> None:
-    found = score(_on(*placed), FOUR, {pci(at): there for at, there in enumerate(used)})
+    found = score(_on(*placed), FOUR, {pci(at): there for at, there in enumerate(used)}, strategy)
     assert isinstance(found, int)
     assert 0 <= found <= MAX_SCORE
 
 
 @given(PLACED, USED, st.integers(0, 3), st.builds(Used, st.integers(0, 4), st.integers(0, 30_000)))
-def test_score_never_falls_when_more_is_used(
+def test_score_never_falls_when_more_is_used_and_never_rises_when_pods_are_spread(
     placed: list[tuple[int, int]], used: list[Used], at: int, more: Used
 ) -> None:
     before = {pci(index): there for index, there in enumerate(used)}
     after = {**before, pci(at): before[pci(at)] + more}
     assert score(_on(*placed), FOUR, after) >= score(_on(*placed), FOUR, before)
+    emptier, fuller = (score(_on(*placed), FOUR, each, Strategy.SPREAD) for each in (before, after))
+    assert emptier >= fuller
 
 
 @pytest.mark.parametrize(
@@ -63,3 +65,48 @@ def test_score_is_the_mean_of_the_pfs_fullness_and_the_nodes(
 
 def test_score_counts_vfs_only_when_the_link_is_unknown() -> None:
     assert score(_on((0, 0)), inventory((None, 2)), {pci(0): Used(1, 0)}) == MAX_SCORE
+
+
+SHARES = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=4, max_size=4)
+
+
+@given(SHARES, SHARES)
+def test_balanced_prefers_the_node_on_which_the_shares_end_closest(
+    one: list[tuple[int, int]], other: list[tuple[int, int]]
+) -> None:
+    """Shares in tenths of each PF's VFs and bandwidth; what is placed takes a tenth of every PF."""
+
+    def gap_and_score(shares: list[tuple[int, int]]) -> tuple[int, int]:
+        used = {pci(at): Used(vfs, mbps * 10_000) for at, (vfs, mbps) in enumerate(shares)}
+        everywhere = _on(*[(at, 10_000) for at in range(4)])
+        return sum(abs(vfs - mbps) for vfs, mbps in shares), score(everywhere, FOUR, used, Strategy.BALANCED)
+
+    (gap, points), (other_gap, other_points) = gap_and_score(one), gap_and_score(other)
+    if gap < other_gap:
+        assert points >= other_points
+    if gap + 4 <= other_gap:  # a tenth of every PF's
+        assert points > other_points
+
+
+@pytest.mark.parametrize(
+    ("strategy", "placed", "used", "expected"),
+    [
+        pytest.param(Strategy.SPREAD, [(0, 1_000)], {}, 9, id="nearly all of an empty node is left"),
+        pytest.param(Strategy.SPREAD, [(0, 100_000)], {}, 3, id="a PF is full: (0 + 3/4) / 2"),
+        pytest.param(Strategy.SPREAD, [], {}, 0, id="nothing placed"),
+        pytest.param(Strategy.BALANCED, [(0, 10_000)], {}, 10, id="a tenth of both"),
+        pytest.param(Strategy.BALANCED, [(0, 60_000)], {}, 6, id="far apart on one PF: (1/2 + 7/8) / 2"),
+        pytest.param(
+            Strategy.BALANCED, [(0, 60_000)], {0: Used(5, 0)}, 10, id="bandwidth where VFs are gone"
+        ),
+    ],
+)
+def test_score_is_what_the_strategy_values(
+    strategy: Strategy, placed: list[tuple[int, int]], used: dict[int, Used], expected: int
+) -> None:
+    there = {pci(at): taken for at, taken in used.items()}
+    assert score(_on(*placed), FOUR, there, strategy) == expected
+
+
+def test_balanced_counts_no_gap_where_there_is_no_bandwidth() -> None:
+    assert score(_on((0, 0)), inventory((None, 2)), {}, Strategy.BALANCED) == MAX_SCORE

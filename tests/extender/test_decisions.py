@@ -154,7 +154,7 @@ def test_misfit_tells_nothing_of_the_node_but_the_cause_where_that_is_wanted():
         == by_cause[1]
         == (
             "RDMA Scheduler Extension: Node did not have enough free RDMA resources. "
-            "(needs 1 interface of 9000 Mb/s; no PF has as much bandwidth free)"
+            "(needs 1 interface of 9000 Mb/s; no PF has 9000 Mb/s free)"
         )
     )
 

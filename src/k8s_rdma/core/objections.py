@@ -131,9 +131,10 @@ def _weighed(wanted: Sequence[Kind], kinds: Sequence[Kind], made: Sequence[Offer
             zip((g - m for g, m in zip(got, mins, strict=True)), mins, strict=True), default=(0, 0)
         )
         if joining and short < 0:
-            weights = f"minimum rates of {offer.pf.driver} are weights of 1 to {round_robin.most}, by which"
+            weights = f"minimum rates of {offer.pf.driver} are weights"
             yield _Clause(
                 [offer.pf.name],
-                f"{weights} one VF would get {rate + short} of its {rate} Mb/s",
-                f"{weights} a VF would get less than is reserved for it",
+                f"{weights} of 1 to {round_robin.most}, by which one VF would get {rate + short} of its "
+                f"{rate} Mb/s",
+                f"{weights}, by which a VF would get less than is reserved for it",
             )

@@ -106,7 +106,7 @@ class Scene:
             return self._said(f"{self.needs}; {self.pfs} {self._free_vfs()}", f"too few VFs {even}")
         best = max((room for room in self.rooms if room.vfs), default=Room(0, 0))
         if self.demand.sizes[0] > best.mbps:
-            return self._said(self._none_large_enough(best), f"no PF has as much bandwidth {even}")
+            return self._said(self._none_large_enough(best), f"no PF has {self.demand.sizes[0]} Mb/s {even}")
         if self.demand.total > self.mbps:
             numbers = (
                 f"needs {self.demand.total} Mb/s for {count(self.number, 'interface')}; "
