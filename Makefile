@@ -14,7 +14,7 @@ PYTHON_READY := .venv/.ready
 
 .PHONY: help
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' Makefile
 
 .PHONY: demo
 demo: setup cni ## two nodes in this kernel, from annotation to bandwidth that holds; ARGS="--json FILE --keep"
@@ -23,6 +23,11 @@ demo: setup cni ## two nodes in this kernel, from annotation to bandwidth that h
 .PHONY: test
 test: setup cni ## all tests, in random order, warnings as errors; ARGS="-k word" for some of them
 	@$(RUN) scripts/isolated pytest $(ARGS)
+
+.PHONY: e2e
+e2e: setup ## scenarios on a real Kubernetes: K8S_RDMA_KUBE_BIN=FOLDER, see tests/cluster; ARGS="-k word"
+	@[[ -n "$${K8S_RDMA_KUBE_BIN:-}" ]] || echo "e2e: K8S_RDMA_KUBE_BIN names no folder: on the stand-ins alone, see tests/cluster/README.md" >&2
+	@$(RUN) scripts/isolated pytest tests/cluster $(ARGS)
 
 .PHONY: check
 check: lint types layers wheel cni ## everything that needs no run: style, types, layers, the wheel, C warnings

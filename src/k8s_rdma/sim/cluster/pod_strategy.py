@@ -36,11 +36,14 @@ _CONTAINER_DEFAULTS: JsonObject = {
 _MUTABLE_SPEC = ("activeDeadlineSeconds", "tolerations")
 
 
-def new_pod(pod: JsonObject) -> JsonObject:
-    """The pod as it is created: defaults filled in, status pending; StatusError 422 when it is wrong."""
+def new_pod(pod: JsonObject, priority: JsonObject) -> JsonObject:
+    """The pod as it is created: defaults filled in, status pending; StatusError 422 when it is wrong.
+
+    priority: what a PriorityClass sets in its spec.
+    """
     _validate(pod)
     given = spec_of(pod)
-    spec = {**_SPEC_DEFAULTS, **given}
+    spec = {**_SPEC_DEFAULTS, **given, **priority}
     spec["containers"] = [_with_defaults(container) for container in given["containers"]]
     if given.get("initContainers"):
         spec["initContainers"] = [_with_defaults(container) for container in given["initContainers"]]

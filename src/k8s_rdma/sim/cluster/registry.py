@@ -28,12 +28,13 @@ from k8s_rdma.sim.cluster.objects import (
     uid_of,
 )
 from k8s_rdma.sim.cluster.preconditions import DeleteOptions, Preconditions, parse_delete_options
-from k8s_rdma.sim.cluster.resources import PODS, ResourceType, Target
+from k8s_rdma.sim.cluster.resources import PODS, PRIORITY_CLASSES, ResourceType, Target
 from k8s_rdma.sim.cluster.shapes import check_shape
 from k8s_rdma.sim.cluster.status import (
     already_exists,
     bad_request,
     conflict,
+    denied,
     details,
     invalid,
     modified,
@@ -99,7 +100,7 @@ class Registry:
             meta["generation"] = 1
         obj = {**given, "metadata": meta}
         if resource == PODS:
-            obj = pod_strategy.new_pod(obj)
+            obj = pod_strategy.new_pod(obj, self._priority_of(target, obj))
         elif resource.custom:
             obj = custom_strategy.new_object(obj, has_status=resource.has_status)
         return self._write(target, obj)
@@ -173,6 +174,20 @@ class Registry:
         spend_budget(self.store, pod)
         self.delete(target, options)
         return success(201)
+
+    def _priority_of(self, target: Target, pod: JsonObject) -> JsonObject:
+        """What the pod's PriorityClass sets; StatusError 403 where there is none of that name.
+
+        Source: `plugin/pkg/admission/priority`. There is no class that is everybody's default.
+        """
+        name = str(spec_of(pod).get("priorityClassName") or "")
+        if not name:
+            return {}
+        found = self.store.get(PRIORITY_CLASSES, ("", name))
+        if found is None:
+            raise denied(target.resource, name_of(pod), f"no PriorityClass with name {name} was found")
+        policy = found.get("preemptionPolicy", "PreemptLowerPriority")
+        return {"priority": found.get("value", 0), "preemptionPolicy": policy}
 
     def _bound(self, pod: JsonObject, node: str, annotations: dict[str, str]) -> JsonObject:
         meta = {**metadata(pod), "annotations": {**(metadata(pod).get("annotations") or {}), **annotations}}

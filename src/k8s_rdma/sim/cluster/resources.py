@@ -68,6 +68,13 @@ POD_DISRUPTION_BUDGETS = ResourceType(
     unconditional_update=False,
 )
 
+PRIORITY_CLASSES = ResourceType(
+    group="scheduling.k8s.io",
+    version="v1",
+    plural="priorityclasses",
+    kind="PriorityClass",
+    namespaced=False,
+)
 NAMESPACES = ResourceType(
     group="", version="v1", plural="namespaces", kind="Namespace", namespaced=False, has_status=True
 )
@@ -98,6 +105,7 @@ BUILT_IN = (
     CLUSTER_ROLES,
     CLUSTER_ROLE_BINDINGS,
     NAMESPACES,
+    PRIORITY_CLASSES,
 )
 
 

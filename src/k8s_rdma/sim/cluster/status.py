@@ -89,6 +89,12 @@ def forbidden(user: str, verb: str, target: Target) -> StatusError:
     return StatusError(403, "Forbidden", f"{named} is forbidden: {why}", about)
 
 
+def denied(resource: ResourceType, name: str, why: str) -> StatusError:
+    """403: admission refuses the object."""
+    message = f'{resource.qualified} "{name}" is forbidden: {why}'
+    return StatusError(403, "Forbidden", message, details(resource, name))
+
+
 def no_such_path() -> StatusError:
     """404: no such resource."""
     return StatusError(404, "NotFound", "the server could not find the requested resource", {})
