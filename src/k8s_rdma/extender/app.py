@@ -18,10 +18,12 @@ from k8s_rdma.extender.access import EVERYBODY, Access
 from k8s_rdma.extender.binding import Binder
 from k8s_rdma.extender.bodies import ClientGoneError, TooLongError, read_body
 from k8s_rdma.extender.metrics import Metrics
+from k8s_rdma.extender.preempting import Preempting
 from k8s_rdma.extender.scheduling import Scheduling
 from k8s_rdma.http_server.answer import JSON, Answer, error_answer, json_answer
 from k8s_rdma.http_server.exposition import CONTENT_TYPE
 from k8s_rdma.wire.extender import ExtenderBindingResult, decode_args, decode_binding, encode_reply
+from k8s_rdma.wire.extender_preemption import decode_preemption, encode_preemption
 from k8s_rdma.wire.rest_error import Error
 
 if TYPE_CHECKING:
@@ -47,6 +49,7 @@ class Extender:
     """
 
     scheduling: Scheduling
+    preempting: Preempting
     binder: Binder
     metrics: Metrics
     missing: Callable[[], list[str]]
@@ -59,6 +62,10 @@ class Extender:
     async def prioritize(self, body: bytes) -> bytes:
         """`ExtenderArgs` to `HostPriorityList`."""
         return encode_reply(await self.scheduling.prioritize(decode_args(body)))
+
+    async def preempt(self, body: bytes) -> bytes:
+        """`ExtenderPreemptionArgs` to `ExtenderPreemptionResult`."""
+        return encode_preemption(await self.preempting.preempt(decode_preemption(body)))
 
     async def bind(self, body: bytes) -> bytes:
         """`ExtenderBindingArgs` to `ExtenderBindingResult`."""
@@ -75,6 +82,7 @@ class ExtenderApp:
         self._verbs: dict[str, tuple[str, Verb]] = {
             config.filter_path: ("filter", extender.filter),
             config.prioritize_path: ("prioritize", extender.prioritize),
+            config.preempt_path: ("preempt", extender.preempt),
         }
         if config.binder == "extender":
             self._verbs[config.bind_path] = "bind", extender.bind

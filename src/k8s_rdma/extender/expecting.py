@@ -49,6 +49,10 @@ class Nominated(Protocol):
         """What is held there against a pod of that priority; what is held for itself is not."""
         ...
 
+    def nominated(self, pod: PendingPod, node: NodeName) -> None:
+        """The pod's status names that node as the one that room is made on."""
+        ...
+
 
 class _Nobody:
     def nodes(self) -> frozenset[NodeName]:
@@ -56,6 +60,9 @@ class _Nobody:
 
     def against(self, _node: NodeName, _uid: PodUid, _priority: int) -> Mapping[PodUid, Any]:
         return {}
+
+    def nominated(self, _pod: PendingPod, _node: NodeName) -> None:
+        pass
 
 
 NOBODY_NOMINATED: Nominated = _Nobody()

@@ -12,7 +12,11 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 import structlog
 
 from k8s_rdma.core.ids import NodeName, PodUid
+from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.attempts import Attempts
+from k8s_rdma.extender.nominating import Nominations
+from k8s_rdma.extender.occupants import Occupants
+from k8s_rdma.extender.pending import PendingPod
 from k8s_rdma.extender.promised import promised_to
 from k8s_rdma.extender.requests import Requests
 from k8s_rdma.extender.sources import NodeStates
@@ -62,7 +66,8 @@ async def follow(
 class PodTracker:
     """Turns what the API server says of pods into reservations and their end.
 
-    key: as in `Commits`. unbound: those that ask and are not bound.
+    key: as in `Commits`. unbound: those that ask and are not bound. occupants: those that are bound.
+    nominations: told of what pods' statuses name; None where nobody keeps them.
     """
 
     state: ClusterState
@@ -72,6 +77,8 @@ class PodTracker:
     attempts: Attempts = field(default_factory=Attempts)
     key: bytes | None = None
     unbound: UnboundPods = field(default_factory=UnboundPods)
+    occupants: Occupants = field(default_factory=Occupants)
+    nominations: Nominations | None = None
     _listed: asyncio.Event = field(default_factory=asyncio.Event)
     _listing_since: float = 0.0
     _ended: deque[PodUid] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
@@ -114,6 +121,9 @@ class PodTracker:
         self.toucher.settle_missing(listed, self._listing_since)
         self.attempts.settle_missing(listed, self._listing_since)
         self.unbound.keep_only(listed)
+        self.occupants.end_missing(listed)
+        if self.nominations is not None:
+            self.nominations.over_missing(listed)
         for uid in self.state.pods() - listed:
             # A pod made, filtered and being bound while the list was under way need not be on it.
             if self.state.held_since(uid) < self._listing_since:
@@ -129,8 +139,11 @@ class PodTracker:
             self._end(pod.uid)
         elif pod.node is None:
             self.requests.compare(pod.uid, pod.annotations)
+            self._nominated(pod)
         else:
             self._bound(pod, pod.node)
+            self.occupants.see(pod, pod.node)
+            self._not_nominated(pod.uid)
 
     def _bound(self, pod: PodView, node: NodeName) -> None:
         self.toucher.settled(pod.uid)
@@ -145,8 +158,26 @@ class PodTracker:
             promised = Reservation(interfaces=interfaces, pod=name, made_at=self.clock())
         self.state.bound(node, pod.uid, promised)
 
+    def _nominated(self, pod: PodView) -> None:
+        if pod.nominated is None or self.nominations is None:
+            return
+        try:
+            request = self.requests.read(pod.uid, pod.annotations)
+        except MalformedError:
+            return
+        asking = PendingPod(
+            uid=pod.uid, namespace=pod.namespace, name=pod.name, priority=pod.priority, request=request
+        )
+        self.nominations.nominated(asking, pod.nominated)
+
+    def _not_nominated(self, uid: PodUid) -> None:
+        if self.nominations is not None:
+            self.nominations.over(uid)
+
     def _end(self, uid: PodUid) -> None:
         self.state.ended(uid, self.clock())
+        self.occupants.end(uid)
+        self._not_nominated(uid)
         self.toucher.settled(uid)
         self.attempts.settled(uid)
         self.requests.forget(uid)

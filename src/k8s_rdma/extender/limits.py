@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from k8s_rdma.core.ids import NodeName, PodUid
     from k8s_rdma.core.placement import PlacedInterface
@@ -82,12 +82,17 @@ class Limits:
         """What its pods hold."""
         return Share(self._mbps[namespace], self._vfs[namespace])
 
-    def refusal(self, namespace: str, uid: PodUid, request: Request) -> str | None:
-        """Why the pod would take its namespace beyond the limit, with used and limit; None if not."""
+    def refusal(
+        self, namespace: str, uid: PodUid, request: Request, *, without: Collection[PodUid] = ()
+    ) -> str | None:
+        """Why the pod would take its namespace beyond the limit, with used and limit; None if not.
+
+        without: pods that hold nothing then.
+        """
         limit = self.limit(namespace)
         if limit is None:
             return None
-        own, held, needs = self._of(uid), self.held(namespace), _needs(request)
+        own, held, needs = self._of_all(namespace, {uid, *without}), self.held(namespace), _needs(request)
         kinds = (
             (held.mbps - own.mbps, limit.reserved_mbps, needs.mbps, "reserved Mb/s"),
             (held.vfs - own.vfs, limit.vfs, needs.vfs, "VFs"),
@@ -114,6 +119,13 @@ class Limits:
             for node, pods in self._nodes.items()
             if any(space == namespace for space, _ in pods.values())
         ]
+
+    def _of_all(self, namespace: str, uids: Iterable[PodUid]) -> Share:
+        shares = [self._of(uid) for uid in uids if self._namespace(uid) == namespace]
+        return Share(sum(share.mbps for share in shares), sum(share.vfs for share in shares))
+
+    def _namespace(self, uid: PodUid) -> str | None:
+        return next((self._nodes[node][uid][0] for node in self._places.get(uid, ())), None)
 
     def _of(self, uid: PodUid) -> Share:
         claims = [self._nodes[node][uid][1] for node in self._places.get(uid, ())]

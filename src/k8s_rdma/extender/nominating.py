@@ -12,19 +12,19 @@ only to what is free by the one rule of `core.reservation`.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import structlog
 
-from k8s_rdma.core.placement import Rejection, place
-from k8s_rdma.extender.holds import Hold
+from k8s_rdma.core.placement import Rejection
+from k8s_rdma.extender.holds import Hold, Holds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
     from k8s_rdma.core.ids import NodeName, PodUid
     from k8s_rdma.core.placement import PlacedInterface
-    from k8s_rdma.extender.holds import Holds
+    from k8s_rdma.extender.decisions import Decisions
     from k8s_rdma.extender.occupants import Occupants
     from k8s_rdma.extender.pending import PendingPod
     from k8s_rdma.extender.state import ClusterState
@@ -36,8 +36,15 @@ of the answer, and never when the preemption failed after it."""
 _log = structlog.get_logger()
 
 
+class _Named(NamedTuple):
+    """The node that a pod's status names; until when room is held there."""
+
+    node: NodeName
+    until: float
+
+
 class Nominations:
-    """Keeps `holds` for the pods that preemption made room for.
+    """What is held for the pods that preemption made room for.
 
     clock: seconds, monotonic. nomination_s: how long something is held. on_release: told of every node on
     which less is held than before, though the pod is not bound there.
@@ -45,66 +52,78 @@ class Nominations:
 
     def __init__(  # noqa: PLR0913 - the parts that it brings together
         self,
-        holds: Holds,
         state: ClusterState,
         occupants: Occupants,
+        decisions: Decisions,
         clock: Callable[[], float],
         *,
         nomination_s: float,
         on_release: Callable[[NodeName], None],
     ) -> None:
-        self.holds = holds
+        self._holds = Holds()
         self._state = state
         self._occupants = occupants
+        self._decisions = decisions
         self._clock = clock
         self._nomination_s = nomination_s
         self._on_release = on_release
-        self._named: dict[PodUid, NodeName] = {}
+        self._named: dict[PodUid, _Named] = {}
         self._unnamed: dict[PodUid, float] = {}
         self._more = asyncio.Event()
+
+    def nodes(self) -> frozenset[NodeName]:
+        """Where anything is held."""
+        return self._holds.nodes()
+
+    def of(self, uid: PodUid) -> frozenset[NodeName]:
+        """Where something is held for the pod."""
+        return self._holds.of(uid)
 
     def against(
         self, node: NodeName, uid: PodUid, priority: int
     ) -> Mapping[PodUid, tuple[PlacedInterface, ...]]:
         """What is held there against a pod of that priority now; what is held for itself is not."""
-        return self.holds.against(node, uid, priority, self._clock())
+        return self._holds.against(node, uid, priority, self._clock())
 
     # what is heard
 
     def answered(self, pod: PendingPod, found: Mapping[NodeName, tuple[PlacedInterface, ...]]) -> None:
         """The scheduler was told that the pod comes to fit so; instead of what was held for it."""
-        before = self.holds.release(pod.uid)
+        before = self._holds.release(pod.uid)
         now, named = self._clock(), self._named.get(pod.uid)
         for node, interfaces in found.items():
             # Nominated again to the same node, the pod's status does not change: nothing more will be heard.
-            held_s = self._nomination_s if node == named else min(UNNAMED_S, self._nomination_s)
+            again = named is not None and named.node == node
+            held_s = self._nomination_s if again else min(UNNAMED_S, self._nomination_s)
             self._hold(pod, node, interfaces, now + held_s)
         self._unnamed[pod.uid] = now + UNNAMED_S
         self._tell(pod.uid, before.keys() - found.keys())
 
     def nominated(self, pod: PendingPod, node: NodeName) -> None:
         """The pod's status names this node; its time runs from when that was first seen."""
-        named = self._named.get(pod.uid)
-        if node == named or not pod.request:
-            return  # seen before; or this is older than the last answer
-        now = self._clock()
-        if node not in self.holds.of(pod.uid) and self._unnamed.get(pod.uid, now) > now:
-            return  # older than the last answer
-        self._unnamed.pop(pod.uid, None)
-        self._named[pod.uid] = node
-        released = self.holds.release(pod.uid)
+        if not pod.request:
+            return
+        now, named, held = self._clock(), self._named.get(pod.uid), self._holds.of(pod.uid)
+        if self._unnamed.get(pod.uid, now) > now and (node not in held or (named and named.node == node)):
+            return  # perhaps older than the last answer
+        if named is None or named.node != node:
+            self._unnamed.pop(pod.uid, None)
+            named = self._named[pod.uid] = _Named(node, now + self._nomination_s)
+            _log.info("nominated", pod=pod.pod, uid=pod.uid, node=node)
+        elif node in held or now >= named.until:
+            return
+        released = self._holds.release(pod.uid)
         kept = released.pop(node, None)
         interfaces = kept.interfaces if kept else self._placed(pod, node)
         if interfaces is not None:
-            self._hold(pod, node, interfaces, now + self._nomination_s)
+            self._hold(pod, node, interfaces, named.until)
         self._tell(pod.uid, released)
-        _log.info("nominated", pod=pod.pod, uid=pod.uid, node=node, held=interfaces is not None)
 
     def over(self, uid: PodUid) -> None:
         """The pod is bound, finished or gone."""
         self._named.pop(uid, None)
         self._unnamed.pop(uid, None)
-        self._tell(uid, self.holds.release(uid))
+        self._tell(uid, self._holds.release(uid))
 
     def over_missing(self, listed: Collection[PodUid]) -> None:
         """Whoever is not among all unbound pods that there are is gone."""
@@ -116,7 +135,7 @@ class Nominations:
     def expire(self) -> None:
         """Release what was held for too long."""
         now = self._clock()
-        for node, holds in self.holds.expire(now).items():
+        for node, holds in self._holds.expire(now).items():
             for uid, hold in holds.items():
                 _log.warning("nomination_expired", pod=hold.pod, uid=uid, node=node)
                 self._tell(uid, [node])
@@ -127,7 +146,7 @@ class Nominations:
         """Expire what is due, for as long as the process runs."""
         while True:
             self._more.clear()
-            end = self.holds.next_end()
+            end = self._holds.next_end()
             try:
                 async with asyncio.timeout(None if end is None else max(0.0, end - self._clock())):
                     await self._more.wait()
@@ -138,7 +157,7 @@ class Nominations:
         self, pod: PendingPod, node: NodeName, interfaces: tuple[PlacedInterface, ...], until: float
     ) -> None:
         hold = Hold(interfaces=interfaces, pod=pod.pod, priority=pod.priority, until=until)
-        self.holds.hold(node, pod.uid, hold)
+        self._holds.hold(node, pod.uid, hold)
         self._more.set()
 
     def _placed(self, pod: PendingPod, node: NodeName) -> tuple[PlacedInterface, ...] | None:
@@ -153,7 +172,7 @@ class Nominations:
         )
         if situation is None:
             return None
-        found = place(pod.request, situation.inventory, situation.used)
+        found = self._decisions.place(pod.request, situation)
         return None if isinstance(found, Rejection) else found.interfaces
 
     def _tell(self, uid: PodUid, released: Iterable[NodeName]) -> None:

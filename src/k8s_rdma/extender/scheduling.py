@@ -71,6 +71,8 @@ class Scheduling:
         if not self.ready():
             self._tell("filter", args, began, Counter(), STARTING)
             return ExtenderFilterResult(error=STARTING)
+        if where := args.pod.status.nominated_node_name:
+            self.verdicts.nominations.nominated(pod, NodeName(where))
         beyond = self.limits.refusal(pod.namespace, pod.uid, pod.request)
         if beyond is not None:
             self._limited(pod)
