@@ -177,7 +177,7 @@ class Nodes:
 
 async def extender_process(port: str, count: str) -> None:
     logs.configure("extender")
-    config = ExtenderConfig(node_port=int(port), max_age_s=3600.0, node_timeout_s=30.0)
+    config = ExtenderConfig(node_port=int(port), max_age_s=3600.0, node_timeout_s=30.0, stale_s=3600.0)
     with listen("127.0.0.1", 0) as listener:
         announce(listener.getsockname()[1])
         await serve(config, Nodes(int(count)), listener, stop=asyncio.Event())

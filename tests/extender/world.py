@@ -27,9 +27,16 @@ if TYPE_CHECKING:
 
 DEADLINE_S = 30
 MERGE = {"Content-Type": "application/merge-patch+json"}
-QUICK = {"poll_s": 0.02, "touch_s": 0.02, "max_age_s": 1e-9, "node_timeout_s": 5.0, "node_watches": 0}
-"""No state is too young to be asked for again, so that a test sees what it just changed;
-and nobody is asked but when a state is needed."""
+QUICK = {
+    "poll_s": 0.02,
+    "touch_s": 0.02,
+    "max_age_s": 1e-9,
+    "stale_s": 3600.0,
+    "node_timeout_s": 5.0,
+    "node_watches": 0,
+}
+"""No state is too young to be asked for again, so that a test sees what it just changed; nobody is asked
+without need."""
 
 
 def interfaces(*rates: int) -> str:

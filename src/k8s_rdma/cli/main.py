@@ -33,6 +33,10 @@ ConfigFile = Annotated[
     str | None, typer.Option("--config", metavar="FILE", help="YAML; unknown keys are refused.")
 ]
 
+CheckConfig = Annotated[
+    bool, typer.Option("--check-config", help="Only say whether the configuration can be used, and end.")
+]
+
 
 @app.callback(invoke_without_command=True)
 def root(
@@ -52,7 +56,7 @@ app.add_typer(agent_app, name="agent")
 
 
 @agent_app.callback()
-def agent(
+def agent(  # noqa: PLR0913, PLR0917  options of a command
     context: typer.Context,
     config: ConfigFile = None,
     node: Annotated[str | None, typer.Option(help="The node's name in Kubernetes.")] = None,
@@ -64,15 +68,20 @@ def agent(
             help="Make the ledger anew of what kernel and container runtime know; the agent must not run.",
         ),
     ] = False,
+    check_config: CheckConfig = False,
 ) -> None:
     """Own the node's virtual functions: allocate, program, move, release."""
     if context.invoked_subcommand is not None:
         return
     load_structlog()
     from k8s_rdma.agent.config import AgentConfig
-    from k8s_rdma.config import load_config
+    from k8s_rdma.config import load_config, load_key
 
     settings = load_config(AgentConfig, config, {"node": node, "kernel": kernel})
+    if check_config:
+        load_key(settings.placement_key_file)
+        typer.echo("ok")
+        return
     if rebuild_ledger:
         from k8s_rdma.cli.rebuild import rebuild
 
@@ -105,13 +114,17 @@ def agent_adopt(
 
 
 @app.command()
-def init(config: ConfigFile = None) -> None:
+def init(config: ConfigFile = None, check_config: CheckConfig = False) -> None:
     """Make the virtual functions of this machine's PFs, and ready them; then end."""
     from k8s_rdma.config import load_config
     from k8s_rdma.init.config import InitConfig
     from k8s_rdma.init.run import run
 
-    if not run(load_config(InitConfig, config, {})):
+    settings = load_config(InitConfig, config, {})
+    if check_config:
+        typer.echo("ok")
+        return
+    if not run(settings):
         raise typer.Exit(1)
 
 
@@ -132,25 +145,48 @@ def install_cni(
 def server(
     config: ConfigFile = None,
     node: Annotated[str | None, typer.Option(help="The node's name in Kubernetes.")] = None,
+    check_config: CheckConfig = False,
 ) -> None:
     """Show the node's functions and allocations as read-only REST (:54005)."""
     load_structlog()
     from k8s_rdma.config import load_config
     from k8s_rdma.server.config import ServerConfig
-    from k8s_rdma.server.run import run
+    from k8s_rdma.server.run import access_of, run
 
-    run(load_config(ServerConfig, config, {"node": node}))
+    settings = load_config(ServerConfig, config, {"node": node})
+    if check_config:
+        access_of(settings)
+        typer.echo("ok")
+        return
+    run(settings)
 
 
 @app.command()
-def extender(config: ConfigFile = None) -> None:
+def extender(
+    config: ConfigFile = None,
+    check_config: CheckConfig = False,
+    print_schema: Annotated[
+        bool, typer.Option("--print-schema", help="Print the JSON schema of the file, and end.")
+    ] = False,
+) -> None:
     """Tell kube-scheduler where pods fit, and bind them (:8888)."""
     load_structlog()
     from k8s_rdma.config import load_config
-    from k8s_rdma.extender.config import ExtenderConfig
+    from k8s_rdma.extender.config import ExtenderConfig, config_schema
+
+    if print_schema:
+        typer.echo(config_schema())
+        return
+    settings = load_config(ExtenderConfig, config, {})
+    if check_config:
+        from k8s_rdma.extender.checking import check
+
+        check(settings)
+        typer.echo("ok")
+        return
     from k8s_rdma.extender.run import run
 
-    run(load_config(ExtenderConfig, config, {}))
+    run(settings)
 
 
 explain_app = typer.Typer(no_args_is_help=True, help="Why something is as it is.")

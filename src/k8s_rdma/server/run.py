@@ -67,7 +67,7 @@ def run(config: ServerConfig, *, scan: Scan | None = None) -> None:
     scan: as for `AgentLink`; unless given, that of the configuration.
     """
     logs.configure("server")
-    access = _access(config)
+    access = access_of(config)
     _allow_connections(config.max_connections)
     with ExitStack() as resources:
         listener = resources.enter_context(listen(config.listen, port_of(config, os.environ)))
@@ -98,7 +98,8 @@ async def serve(
     _log.info("server_stopped")
 
 
-def _access(config: ServerConfig) -> Access:
+def access_of(config: ServerConfig) -> Access:
+    """As the configuration says; MalformedError names the field whose file is unusable."""
     return Access(
         limits=replace(LIMITS, connections=config.max_connections),
         tls=None if config.tls is None else tls_context(config.tls),

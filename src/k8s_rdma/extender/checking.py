@@ -1,0 +1,33 @@
+"""A configuration looked at without being used."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING
+
+from k8s_rdma.config import load_key, port_of
+from k8s_rdma.extender.access import access_of
+from k8s_rdma.extender.node_access import security_of
+from k8s_rdma.kube.client import connect
+
+if TYPE_CHECKING:
+    from k8s_rdma.extender.config import ExtenderConfig
+
+
+def check(config: ExtenderConfig) -> None:
+    """Read everything that the configuration names, as the process does when it starts.
+
+    MalformedError names the field and the file. Where no kubeconfig is named none is looked for: it depends
+    on where the process runs.
+    """
+    load_key(config.placement_key_file)
+    access_of(config)
+    security_of(config)
+    port_of(config, os.environ)
+    if config.api and config.kubeconfig is not None:
+        asyncio.run(_connect(config))
+
+
+async def _connect(config: ExtenderConfig) -> None:
+    await connect(config.kubeconfig, timeout_s=config.api_timeout_s).close()
