@@ -11,12 +11,13 @@ import yaml
 
 from k8s_rdma.agent.calls.ifnames import interface_names
 from k8s_rdma.core.ids import NodeName, pci_address
-from k8s_rdma.core.inventory import Inventory, Pf
+from k8s_rdma.core.inventory import Inventory, Pf, Used
 from k8s_rdma.core.options import Setting
 from k8s_rdma.core.placement import Placement, Rejection, place
-from k8s_rdma.core.request import InterfaceRequest
+from k8s_rdma.core.policy import PfPolicy
+from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.errors import Reason
-from k8s_rdma.wire.annotation import ANNOTATION, KEYS, parse_request
+from k8s_rdma.wire.annotation import KEYS, read_pod
 from k8s_rdma.wire.netconf import POD_ANNOTATIONS, decode_netconf
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
@@ -42,7 +43,8 @@ DEMO_NODE = Inventory(
 
 def outcome(pod: str) -> Placement | Rejection:
     manifest = yaml.safe_load((EXAMPLES / "pods" / f"{pod}.yaml").read_text())
-    return place(parse_request(manifest["metadata"].get("annotations", {}).get(ANNOTATION)), DEMO_NODE, {})
+    asked = read_pod(manifest["metadata"].get("annotations", {}), strict=True)
+    return place(asked.request, DEMO_NODE, {})
 
 
 def usage(pod: str) -> list[tuple[int, int]]:
@@ -75,6 +77,10 @@ def test_without_rdma_takes_nothing():
 
 def test_needs_both_pfs_is_spread_over_both():
     assert usage("needs-both-pfs") == [(1, 600), (1, 600)]
+
+
+def test_one_interface_a_rail_is_on_both_though_one_pf_had_room_for_all():
+    assert usage("one-interface-a-rail") == [(1, 200), (1, 200)]
 
 
 def test_selected_pf_is_the_one_that_all_are_on():
@@ -136,7 +142,7 @@ def test_network_of_multus_is_read():
     assert (network["kind"], network["metadata"]) == ("NetworkAttachmentDefinition", {"name": "rdma"})
     assert decode_netconf(network["spec"]["config"].encode()).name == "rdma"
     pod = yaml.safe_load((EXAMPLES / "cni" / "multus" / "pod.yaml").read_text())
-    assert len(parse_request(pod["metadata"]["annotations"][ANNOTATION]).interfaces) == 2
+    assert len(read_pod(pod["metadata"]["annotations"], strict=True).request.interfaces) == 2
     json.loads((EXAMPLES / "cni" / "multus" / "daemon-config.json").read_text())
 
 
@@ -154,8 +160,42 @@ def test_annotations_reference_tells_every_key_and_no_other():
     assert told[len(rows) : len(rows) + len(of_pf)] == of_pf
 
 
-def test_annotations_reference_shows_an_annotation_that_is_one():
+def test_annotations_reference_shows_annotations_that_are_some():
     text = (DOCS / "annotation.md").read_text()
-    [shown] = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
-    request = parse_request(yaml.safe_load(shown)["metadata"]["annotations"][ANNOTATION])
-    assert len(request.interfaces) == 4
+    shown = [yaml.safe_load(each) for each in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)]
+    asked = [read_pod(each["metadata"]["annotations"], strict=True).request for each in shown]
+    assert [(len(request.interfaces), request.policy) for request in asked] == [
+        (4, PfPolicy.ANY),
+        (4, PfPolicy.SPREAD_PFS),
+    ]
+
+
+RAILS = Inventory(
+    node=NodeName("w1"),
+    pfs=tuple(
+        Pf(
+            name=f"enp{at}s0",
+            pci=pci_address(f"0{at}:00.0"),
+            capacity_vfs=8,
+            link_mbps=100_000,
+            numa_node=at // 2,
+        )
+        for at in range(4)
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("policy", "interfaces", "used"),
+    [
+        (PfPolicy.SPREAD_PFS, [50_000] * 4, [Used(8, 0), Used(1, 60_000)]),
+        (PfPolicy.SAME_PF, [40_000] * 2, [Used(1, 50_000), Used(1, 30_000), Used(1, 50_000), Used(8, 0)]),
+        (PfPolicy.SAME_NUMA, [60_000] * 3, []),
+    ],
+)
+def test_annotations_reference_shows_refusals_as_they_are(policy, interfaces, used):
+    request = Request(tuple(InterfaceRequest(min_tx_rate_mbps=rate) for rate in interfaces), policy)
+    taken = {pf.pci: there for pf, there in zip(RAILS.pfs, used, strict=False)}
+    found = place(request, RAILS, taken)
+    assert isinstance(found, Rejection)
+    assert f"\n{found.numbers}\n" in (DOCS / "annotation.md").read_text()

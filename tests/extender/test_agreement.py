@@ -19,6 +19,7 @@ from k8s_rdma.core.inventory import Generation, Used
 from k8s_rdma.core.ledger import Attachment, Ledger
 from k8s_rdma.core.options import NO_OPTIONS, InterfaceOptions, PfSelector, Setting, VfDriver
 from k8s_rdma.core.placement import PlacedInterface, Placement, place
+from k8s_rdma.core.policy import PfPolicy
 from k8s_rdma.core.rates import EVERY_RATE, NO_RATE, Enforce, RateAbility, RateRange
 from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.core.reservation import used_on_node
@@ -35,8 +36,16 @@ W1 = NodeName("w1")
 COARSE = RateAbility(min=RateRange(step=50, smallest=50, largest=900), max=RateRange(), needs_link=True)
 WEIGHTS = RateAbility(min=RateRange(), max=RateRange(), weights=100)
 PFS = st.builds(
-    lambda pci, rates, enforce, link, driver, takes, mtu: pf_state(
-        pci, vfs=6, rates=rates, enforce=enforce, link_mbps=link, driver=driver, takes=takes, mtu=mtu
+    lambda pci, rates, enforce, link, driver, takes, mtu, numa: pf_state(
+        pci,
+        vfs=6,
+        rates=rates,
+        enforce=enforce,
+        link_mbps=link,
+        driver=driver,
+        takes=takes,
+        mtu=mtu,
+        numa_node=numa,
     ),
     st.just(PF0),
     st.sampled_from([EVERY_RATE, NO_RATE, COARSE, WEIGHTS]),
@@ -45,6 +54,7 @@ PFS = st.builds(
     st.sampled_from(["ice", "mlx5_core"]),
     st.sampled_from([frozenset(Setting), frozenset(Setting), frozenset({Setting.VLAN}), frozenset()]),
     st.sampled_from([1500, 9000]),
+    st.sampled_from([None, 0, 1]),
 )
 OPTIONS = st.builds(
     InterfaceOptions,
@@ -54,16 +64,20 @@ OPTIONS = st.builds(
     trust=st.none() | st.booleans(),
     driver=st.sampled_from(VfDriver),
 )
-ASKED = st.lists(
-    st.builds(
-        InterfaceRequest,
-        min_tx_rate_mbps=st.sampled_from([0, 10, 49, 250, 499, 500]),
-        enforce=st.sampled_from([Enforce.AUTO, Enforce.AUTO, Enforce.HARDWARE]),
-        options=st.just(NO_OPTIONS) | OPTIONS,
+ASKED = st.builds(
+    lambda interfaces, policy: Request(tuple(interfaces), policy),
+    st.lists(
+        st.builds(
+            InterfaceRequest,
+            min_tx_rate_mbps=st.sampled_from([0, 10, 49, 250, 499, 500]),
+            enforce=st.sampled_from([Enforce.AUTO, Enforce.AUTO, Enforce.HARDWARE]),
+            options=st.just(NO_OPTIONS) | OPTIONS,
+        ),
+        min_size=1,
+        max_size=3,
     ),
-    min_size=1,
-    max_size=3,
-).map(lambda drawn: Request(tuple(drawn)))
+    st.sampled_from(PfPolicy),
+)
 
 
 def as_used(seen: Hardware, pods: list[Request]) -> tuple[Hardware, Ledger]:

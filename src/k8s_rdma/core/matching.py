@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class TooFew(NamedTuple):
-    """Interfaces, as indices, that no more than these offers take: fewer than they are (Hall's theorem)."""
+    """All interfaces, as indices, that none but these offers take, which are fewer (Hall's theorem)."""
 
     interfaces: Collection[int]
     offers: Collection[int]
@@ -34,9 +34,9 @@ def match(kinds: Sequence[int], made: Sequence[Offer], strategy: Strategy, work:
     owners: dict[int, int] = {}
     for interface in range(len(kinds)):
         work.spend(1 + len(made))
-        found = _augment(interface, kinds, takers, owners)
-        if found is not None:
-            return found
+        short = _augment(interface, kinds, takers, owners)
+        if short is not None:
+            return TooFew([at for at, kind in enumerate(kinds) if short.issuperset(takers[kind])], short)
     homes = {interface: offer for offer, interface in owners.items()}
     return [homes[interface] for interface in range(len(kinds))]
 
@@ -50,10 +50,11 @@ def _takers(kind: int, bins: Sequence[Bin], strategy: Strategy, work: Work) -> l
 
 def _augment(
     interface: int, kinds: Sequence[int], takers: dict[int, list[int]], owners: dict[int, int]
-) -> TooFew | None:
+) -> set[int] | None:
     """Find the interface an offer, for which others may have to go to another; breadth first.
 
-    owners: the interface that each offer in use was given to; changed when that works.
+    owners: the interface that each offer in use was given to; changed when that works. Returns the offers
+    that were asked for in vain; None when it does.
     """
     came_from: dict[int, int] = {}
     asking = [interface]
@@ -66,7 +67,7 @@ def _augment(
                 _hand_over(offer, came_from, owners, until=interface)
                 return None
             asking.append(owners[offer])
-    return TooFew(asking, came_from.keys())
+    return set(came_from)
 
 
 def _hand_over(offer: int, came_from: dict[int, int], owners: dict[int, int], *, until: int) -> None:
