@@ -119,7 +119,7 @@ def test_violations_are_counted_anew_when_victims_change():
 def test_schedulers_count_stands_for_what_is_not_known_here():
     unknown = Sent(uids=(PodUid("x"),), known={}, violations=1)
     found = choose(unknown, [pod("b")], protecting("b"), needing(5, b=5))
-    assert found == Chosen((PodUid("x"), PodUid("b")), 2)
+    assert found == Chosen((PodUid("b"), PodUid("x")), 2)
 
 
 @pytest.mark.parametrize(

@@ -127,10 +127,13 @@ def _rank(pod: Occupant) -> tuple[int, str, str]:
 
 
 def _in_order(sent: Sent, left: Iterable[PodUid], added: Iterable[Occupant]) -> tuple[PodUid, ...]:
-    """The scheduler takes the first one's priority for the highest; its own order stands."""
+    """The scheduler takes the first one's priority for the highest; its own order stands.
+
+    One of which nothing is known holds no interfaces, and is taken to be the lesser.
+    """
     ordered, known = list(left), dict(sent.known)
     for pod in _important_first(added):
-        lesser = (at for at, uid in enumerate(ordered) if uid in known and _rank(pod) < _rank(known[uid]))
+        lesser = (at for at, uid in enumerate(ordered) if uid not in known or _rank(pod) < _rank(known[uid]))
         ordered.insert(next(lesser, len(ordered)), pod.uid)
         known[pod.uid] = pod
     return tuple(ordered)

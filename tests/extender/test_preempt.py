@@ -1,0 +1,195 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from extender.node_server import PF0, PF1, pf, report
+from extender.preemption import counted, create, nominate, place, preempt, uid
+from extender.world import until, world
+from k8s_rdma.extender.config import NamespaceLimit
+from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION
+
+pytestmark = pytest.mark.anyio
+
+
+async def budget(w, name: str, allowed: int, **labels: str) -> None:
+    url = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
+    document = {
+        "metadata": {"name": name},
+        "spec": {"selector": {"matchLabels": labels}},
+        "status": {"disruptionsAllowed": allowed},
+    }
+    assert (await w.http.post(url, json=document)).status_code == 201
+    patch = {"status": document["status"]}
+    headers = {"Content-Type": "application/merge-patch+json"}
+    assert (await w.http.patch(f"{url}/{name}/status", json=patch, headers=headers)).status_code == 200
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["pods", "uids"])
+async def test_victims_go_back_as_they_came_when_they_are_enough(whole):
+    async with world("w1", "w2") as w:
+        for node in ("w1", "w2"):
+            await place(w, f"low-{node}", node, 8_000)
+        await create(w, "high", 8_000, priority=9)
+        found = await counted(w, "high", whole=whole, violations=1, w1=["low-w1"], w2=["low-w2"])
+        assert found == {"w1": (["low-w1"], 1), "w2": (["low-w2"], 1)}
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["pods", "uids"])
+async def test_least_important_holder_of_bandwidth_is_added(whole):
+    async with world("w1") as w:
+        await place(w, "worker", "w1", vfs=1)
+        await place(w, "b", "w1", 4_000, priority=2, vfs=0)
+        await place(w, "c", "w1", 4_000, priority=1, vfs=0)
+        await create(w, "high", 5_000, priority=9)
+        assert await preempt(w, "high", whole=whole, w1=["worker"]) == {"w1": ["c", "worker"]}
+
+
+async def test_pod_whose_vf_was_chosen_by_number_stays_when_its_bandwidth_does_not_help():
+    async with world("w1") as w:
+        w.nodes["w1"].report = report("w1", pf(vfs=2))
+        await place(w, "wide", "w1", 8_000, priority=1)
+        await place(w, "narrow", "w1", 1_000)
+        await create(w, "high", 5_000, priority=9)
+        assert await preempt(w, "high", w1=["narrow"]) == {"w1": ["wide"]}
+
+
+async def test_chosen_pod_goes_too_when_the_waiting_one_minds_its_neighbours():
+    async with world("w1") as w:
+        w.nodes["w1"].report = report("w1", pf(vfs=2))
+        await place(w, "wide", "w1", 8_000, priority=1)
+        await place(w, "narrow", "w1", 1_000)
+        spread = [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}]
+        await create(w, "high", 5_000, priority=9, topologySpreadConstraints=spread)
+        assert await preempt(w, "high", w1=["narrow"]) == {"w1": ["wide", "narrow"]}
+
+
+async def test_node_is_dropped_when_only_pods_of_no_lower_priority_could_make_room():
+    async with world("w1", "w2") as w:
+        await place(w, "equal", "w1", 8_000, priority=9)
+        await place(w, "greater", "w2", 8_000, priority=10)
+        for node in ("w1", "w2"):
+            await place(w, f"idle-{node}", node, 0)
+        await create(w, "high", 5_000, priority=9)
+        assert await preempt(w, "high", w1=["idle-w1"], w2=["idle-w2"]) == {}
+
+
+async def test_nodes_that_cannot_be_read_or_are_not_known_are_dropped():
+    async with world("w1", "w2") as w:
+        for node in ("w1", "w2"):
+            await place(w, f"low-{node}", node, 8_000)
+        w.nodes["w1"].raw = b"HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n"
+        await create(w, "high", 8_000, priority=9)
+        asked = {"w1": ["low-w1"], "w2": ["low-w2"], "w3": ["low-w1"]}
+        assert await preempt(w, "high", **asked) == {"w2": ["low-w2"]}
+
+
+async def test_victims_of_a_pod_that_asks_for_nothing_go_back_as_they_came():
+    async with world("w1") as w:
+        await place(w, "low", "w1", 8_000)
+        await create(w, "plain", priority=9)
+        assert await counted(w, "plain", violations=2, w1=["low"], w9=["low"]) == {
+            "w1": (["low"], 2),
+            "w9": (["low"], 2),
+        }
+
+
+async def test_malformed_annotation_evicts_nobody():
+    async with world("w1") as w:
+        await place(w, "low", "w1", 8_000)
+        await w.create_pod("high", annotation="[{]")
+        assert await preempt(w, "high", w1=["low"]) == {}
+
+
+async def test_nobody_is_evicted_before_all_pods_are_known():
+    async with world("w1") as w:
+        await place(w, "low", "w1", 8_000)
+        await create(w, "high", 8_000, priority=9)
+        w.extender.preempting.ready = lambda: False
+        assert await preempt(w, "high", w1=["low"]) == {}
+
+
+async def test_terminating_pod_makes_room_without_being_evicted():
+    async with world("w1") as w:
+        await place(w, "going", "w1", 6_000, terminationGracePeriodSeconds=60)
+        await place(w, "low", "w1", 3_000)
+        url = "/api/v1/namespaces/default/pods/going"
+        assert (await w.http.delete(url)).status_code == 200
+        state = w.extender.preempting.occupants
+        await until(lambda: bool(state.going("w1")))
+        await create(w, "high", 8_000, priority=9)
+        assert await preempt(w, "high", w1=["low"]) == {"w1": ["low"]}
+        await create(w, "higher", 7_000, priority=10)
+        assert await preempt(w, "higher", w1=["low", "going"]) == {"w1": ["low"]}
+
+
+async def test_pods_that_no_budget_allows_to_evict_stay_when_others_help():
+    async with world("w1") as w:
+        await budget(w, "b", 0, app="guarded")
+        await place(w, "idle", "w1", vfs=3)
+        await place(w, "guarded", "w1", 4_000, labels={"app": "guarded"})
+        await place(w, "free", "w1", 4_000, priority=5)
+        await create(w, "high", 5_000, priority=9)
+        budgets = w.extender.preempting.budgets
+        await until(lambda: bool(budgets._budgets))
+        assert await counted(w, "high", w1=["idle"]) == {"w1": (["free", "idle"], 0)}
+        await create(w, "higher", 9_000, priority=10)
+        assert await counted(w, "higher", w1=["idle"]) == {"w1": (["free", "guarded", "idle"], 1)}
+
+
+async def test_namespaces_limit_counts_without_the_victims():
+    limit = NamespaceLimit(namespace="default", reserved_mbps=10_000)
+    async with world("w1", limits=(limit,)) as w:
+        w.nodes["w1"].report = report("w1", pf(PF0), pf(PF1))
+        await place(w, "a", "w1", 6_000)
+        await place(w, "b", "w1", 4_000)
+        await create(w, "high", 6_000, priority=9)
+        assert await preempt(w, "high", w1=["b"]) == {"w1": ["a"]}
+        await create(w, "huge", 11_000, priority=9)
+        assert await preempt(w, "huge", w1=["a", "b"]) == {}
+
+
+async def test_pod_gets_what_its_victim_had_once_the_node_has_it_back():
+    async with world("w1") as w:
+        await place(w, "low", "w1", 8_000)
+        w.nodes["w1"].holds(**{uid(w, "low"): 8_000})
+        await create(w, "high", 8_000, priority=9)
+        assert await w.fitting("high") == []
+        assert await preempt(w, "high", w1=["low"]) == {"w1": ["low"]}
+        await w.delete_pod("low")
+        await nominate(w, "high", "w1")
+        assert await w.fitting("high") == []
+        assert "free" in await w.bind("high", "w1")
+        w.nodes["w1"].holds()
+        assert await w.fitting("high") == ["w1"]
+        assert await w.bind("high", "w1") == ""
+        text = (await w.read_pod("high"))["metadata"]["annotations"][PLACEMENT_ANNOTATION]
+        assert json.loads(text)["interfaces"][0]["min_tx_rate"] == 8_000
+
+
+async def test_nobody_else_is_evicted_while_a_victims_node_has_not_its_interfaces_back():
+    async with world("w1", "w2") as w:
+        for node in ("w1", "w2"):
+            await place(w, f"low-{node}", node, 8_000)
+        w.nodes["w1"].holds(**{uid(w, "low-w1"): 8_000})
+        await create(w, "high", 8_000, priority=9)
+        assert await preempt(w, "high", w1=["low-w1"]) == {"w1": ["low-w1"]}
+        await nominate(w, "high", "w1")
+        await w.delete_pod("low-w1")
+        await until(lambda: bool(w.extender.preempting.occupants.going("w1")))
+        assert await w.fitting("high") == []
+        assert await preempt(w, "high", w2=["low-w2"]) == {}
+        w.nodes["w1"].holds(**{"somebody-else": 8_000})
+        assert await preempt(w, "high", w2=["low-w2"]) == {"w2": ["low-w2"]}
+
+
+async def test_pod_without_anything_evictable_gets_none_while_its_api_is_silent():
+    async with world("w1", api=False, binder="scheduler") as w:
+        w.extender.preempting.states.learn("w1", (w.nodes["w1"].address,))
+        await create(w, "low", 8_000)
+        w.nodes["w1"].holds(**{uid(w, "low"): 8_000})
+        await create(w, "high", 8_000, priority=9)
+        assert await preempt(w, "high", whole=True, w1=["low"]) == {"w1": ["low"]}
+        await create(w, "other", 8_000)
+        assert await preempt(w, "high", whole=True, w1=["other"]) == {}
