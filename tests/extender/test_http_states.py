@@ -11,7 +11,8 @@ from extender.node_server import node_servers
 from extender.world import until
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.extender import http_get
-from k8s_rdma.extender.http_states import Asking, HttpNodeStates
+from k8s_rdma.extender.http_node import Asking
+from k8s_rdma.extender.http_states import HttpNodeStates
 from k8s_rdma.extender.state import ClusterState
 
 pytestmark = pytest.mark.anyio

@@ -15,7 +15,8 @@ from extender.serving import FILTER, served
 from extender.world import cluster, until
 from k8s_rdma.core.ids import NodeName, PciAddress, PodUid
 from k8s_rdma.core.placement import PlacedInterface
-from k8s_rdma.extender.http_states import Asking, HttpNodeStates
+from k8s_rdma.extender.http_node import Asking
+from k8s_rdma.extender.http_states import HttpNodeStates
 from k8s_rdma.extender.state import ClusterState, Reservation
 from k8s_rdma.http_server import listen
 
@@ -227,13 +228,14 @@ async def test_addresses_of_requests_count_anew_where_nobody_else_tells_them():
         await until(lambda: f.watched(W1))
 
 
-async def test_nothing_is_awaited_once_every_node_was_heard_or_lost():
-    async with following("w1") as f:
+async def test_nothing_is_awaited_once_every_node_was_asked():
+    async with following() as f:
+        assert not f.states.awaited()  # nodes are not listed yet, which is not the end
+        f.states.learn(W1, ("127.0.9.8",))
         f.states.learn(W2, ("127.0.9.9",))
         assert f.states.awaited() == 2
         await until(lambda: not f.states.awaited())
-        assert set(f.state.situations) == {W1}
-        assert set(f.state.unreadable) == {W2}
+        assert set(f.state.unreadable) == {W1, W2}
         f.states.learn(NodeName("w3"), ("127.0.9.9",))
         assert not f.states.awaited()
 

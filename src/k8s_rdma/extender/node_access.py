@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.http_get import Security
-from k8s_rdma.extender.http_states import Asking
+from k8s_rdma.extender.http_node import Asking
 from k8s_rdma.http_server.reloaded import Reloaded
 from k8s_rdma.http_server.tls import check_readable, ssl_words
 from k8s_rdma.http_server.tokens import token_of
