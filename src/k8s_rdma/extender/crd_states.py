@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 UNPUBLISHED = "its agent publishes no RdmaNode"
 UNRENEWED = "no Lease says yet that what its agent publishes holds"
-_LOOK_S = 1.0
 _AGE_STEP_S = 10
 _log = structlog.get_logger()
 
@@ -47,7 +46,7 @@ class _Node:
     facts: of its report; None where nothing may be concluded from it, `why` not. generation: of that report.
     renewed_at, lease_version, names: of the last renewal: when it was seen, its version, and the generation
         that it says was published. named_at: after that time it was the node's.
-    heard_at: when the last renewal was seen that speaks of the report that is known, or of one before it.
+    heard: whether that was the report that is known, or one before it; heard_at: when the last such was seen.
     asked_at: after that time the report that is known was the node's.
     told: why the state was told last that the node cannot be read; empty when it can.
     """
@@ -61,6 +60,7 @@ class _Node:
     renewed_at: float = NEVER
     names: str = ""
     lease_version: str = ""
+    heard: bool = True
     named_at: float = NEVER
     asked_at: float = NEVER
     heard_at: float = NEVER
@@ -80,9 +80,10 @@ class CrdNodeStates:
     """`NodeStates` by watches; an async context manager that owns them.
 
     stale_s: a node that was not heard from for so long cannot be read. namespace: of the nodes' Leases.
+    look_s: how often ages are looked at, and the API server is asked for its version.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  each is of its own
         self,
         state: ClusterState,
         api: PublishedApi,
@@ -90,6 +91,7 @@ class CrdNodeStates:
         *,
         stale_s: float,
         namespace: str,
+        look_s: float = 1.0,
     ) -> None:
         self.counts = Counts()
         self._state = state
@@ -97,6 +99,7 @@ class CrdNodeStates:
         self._clock = clock
         self._stale_s = stale_s
         self._namespace = namespace
+        self._look_s = look_s
         self._nodes: dict[NodeName, _Node] = {}
         self._marks = Marks()
         self._listed: set[str] = set()
@@ -257,6 +260,7 @@ class CrdNodeStates:
         if entry.lease_version.isdecimal():
             entry.named_at = max(entry.named_at, self._marks.before(int(entry.lease_version)))
         entry.renewed_at, entry.names, entry.lease_version = self._clock(), lease.holder, lease.version
+        entry.heard = False
         if _hear(entry) and not entry.told and entry.facts is not None:
             self.counts.unchanged += 1
             self._state.confirm(node, entry.asked_at)
@@ -300,7 +304,7 @@ class CrdNodeStates:
     async def _watch_ages(self) -> NoReturn:
         """Refuse who is silent, and tell for how long."""
         while True:
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(self._look_s)
             for node, entry in self._nodes.items():
                 self._tell(node, entry)
 
@@ -312,13 +316,14 @@ class CrdNodeStates:
                 self._marks.note(asked_at, await self._api.leases_version(self._namespace))
             except API_ERRORS as error:
                 _log.warning("version_unknown", error=error.message)
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(self._look_s)
 
 
 def _hear(entry: _Node) -> bool:
     """Whether the last renewal, which was not heard so far, speaks of what is known; if so, it is heard."""
-    if entry.renewed_at <= entry.heard_at or not covers(entry.generation, entry.names):
+    if entry.heard or not covers(entry.generation, entry.names):
         return False
+    entry.heard = True
     entry.heard_at, entry.asked_at = entry.renewed_at, entry.named_at
     return True
 

@@ -1,0 +1,81 @@
+"""Nodes that publish: what their agents write, step by step, and as late as wanted."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from k8s_rdma.core.ids import NodeName
+from k8s_rdma.kube.api import LeaseView
+from k8s_rdma.kube.client import Client
+from k8s_rdma.kube.published import RdmaNodeView
+from k8s_rdma.sim.cluster.resources import parse_resource_type
+from k8s_rdma.wire.rdma_node import encode_status, status_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from k8s_rdma.kube.api import Event
+    from k8s_rdma.wire.rest import NodeReport
+
+NAMESPACE = "k8s-rdma"
+RDMA_NODES = parse_resource_type("k8s-rdma.io/v1alpha1/rdmanodes/RdmaNode")
+
+
+@dataclass
+class PublishedNode:
+    """One node's agent, which publishes when a test has it do so."""
+
+    client: Client
+    name: NodeName
+    object: RdmaNodeView | None = None
+    lease: LeaseView | None = None
+    generation: str = ""
+
+    async def publish(self, report: NodeReport) -> None:
+        """Write the status; nothing says yet that it holds."""
+        self.object = self.object or await self.client.create_rdma_node(self.name, "uid")
+        status = encode_status(status_of(report))
+        self.object = await self.client.write_status(replace(self.object, status=status))
+        self.generation = report.generation
+
+    async def renew(self) -> None:
+        """Say that what was published holds."""
+        lease = self.lease or LeaseView(namespace=NAMESPACE, name=self.name, holder="", duration_s=40)
+        self.lease = await self.client.write_lease(replace(lease, holder=self.generation))
+
+    async def say(self, report: NodeReport) -> None:
+        """Both."""
+        await self.publish(report)
+        await self.renew()
+
+
+def open_gate() -> asyncio.Event:
+    gate = asyncio.Event()
+    gate.set()
+    return gate
+
+
+@dataclass
+class LateWatches:
+    """`PublishedApi` whose watches are held up while their gates are cleared."""
+
+    real: Client
+    statuses: asyncio.Event = field(default_factory=open_gate)
+    leases: asyncio.Event = field(default_factory=open_gate)
+    asked: int = 0
+
+    async def follow_rdma_nodes(self) -> AsyncIterator[Event[Any]]:
+        async for event in self.real.follow_rdma_nodes():
+            await self.statuses.wait()
+            yield event
+
+    async def follow_leases(self, namespace: str) -> AsyncIterator[Event[Any]]:
+        async for event in self.real.follow_leases(namespace):
+            await self.leases.wait()
+            yield event
+
+    async def leases_version(self, namespace: str) -> int:
+        self.asked += 1
+        return await self.real.leases_version(namespace)

@@ -1,0 +1,298 @@
+"""What is concluded from watches: a node is known as long as it says that what it published holds."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import pytest
+from lightkube import AsyncClient, KubeConfig
+from msgspec.structs import replace
+
+from extender.node_server import PF0, pf, report
+from extender.published import NAMESPACE, RDMA_NODES, LateWatches, PublishedNode
+from extender.world import until
+from k8s_rdma.core.ids import NodeName, PciAddress, PodUid
+from k8s_rdma.core.placement import PlacedInterface
+from k8s_rdma.extender.crd_states import CrdNodeStates, covers
+from k8s_rdma.extender.state import ClusterState, Reservation
+from k8s_rdma.kube.client import Client
+from k8s_rdma.sim.cluster.api import ApiConfig, RunningApi, serving_api
+from k8s_rdma.sim.cluster.kubeconfig import kubeconfig
+from k8s_rdma.sim.cluster.resources import LEASES
+
+pytestmark = pytest.mark.anyio
+
+W1, W2 = NodeName("w1"), NodeName("w2")
+P = PodUid("p")
+STALE_S = 60.0
+
+
+class Clock:
+    """Time that passes when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class World:
+    api: RunningApi
+    watches: LateWatches
+    states: CrdNodeStates
+    state: ClusterState
+    clock: Clock
+    w1: PublishedNode
+
+    async def marked(self) -> None:
+        """Until the API server was asked for its version at the time of now, and has answered."""
+        asked = self.watches.asked
+        await until(lambda: self.watches.asked >= asked + 3)
+
+    async def readable(self, *nodes: NodeName) -> None:
+        await until(lambda: set(self.state.situations) == set(nodes))
+
+    async def passes(self, seconds: float) -> None:
+        self.clock.now += seconds
+        await self.marked()
+
+    def promise(self) -> None:
+        """A pod that is bound to the node."""
+        placed = PlacedInterface(pf=PciAddress(PF0), min_tx_rate_mbps=1000, max_tx_rate_mbps=0)
+        held = Reservation(interfaces=(placed,), pod="default/p", made_at=self.clock.now, bound=True)
+        self.state.reserve(W1, P, held)
+
+    def promised(self) -> bool:
+        return self.state.reservation(W1, P) is not None
+
+
+@asynccontextmanager
+async def cluster():
+    async with (
+        asyncio.timeout(30),
+        serving_api(ApiConfig(custom_resources=(RDMA_NODES,))) as server,
+        AsyncClient(config=KubeConfig.from_dict(kubeconfig(server.url)), trust_env=False) as client,
+    ):
+        yield server, Client(client, silence_s=30)
+
+
+@asynccontextmanager
+async def watching(*, first=None):
+    """The states of a cluster with one Node object, w1; first: what its agent published before."""
+    async with cluster() as (server, client):
+        state, clock, watches, w1 = ClusterState(), Clock(), LateWatches(client), PublishedNode(client, W1)
+        if first is not None:
+            await w1.say(first)
+        states = CrdNodeStates(state, watches, clock, stale_s=STALE_S, namespace=NAMESPACE, look_s=0.005)
+        async with states:
+            states.learn(W1, ())
+            await until(lambda: not states.awaited())
+            yield World(server, watches, states, state, clock, w1)
+
+
+async def test_states_are_awaited_until_both_lists_have_come():
+    async with cluster() as (_, client):
+        watches = LateWatches(client)
+        watches.leases.clear()
+        await PublishedNode(client, W1).say(report("w1"))
+        state = ClusterState()
+        async with CrdNodeStates(state, watches, Clock(), stale_s=60, namespace=NAMESPACE) as states:
+            await until(lambda: "no Lease" in state.why_unreadable(W1))
+            assert states.awaited() == 1
+            watches.leases.set()
+            await until(lambda: not states.awaited())
+            assert W1 in state.situations
+
+
+async def test_node_is_known_as_its_agent_published_it():
+    async with watching(first=report("w1", pf(foreign=[5]), held={"u": 100})) as w:
+        facts = w.state.facts(W1)
+        assert facts.generation == "epoch.1"
+        assert facts.reported.keys() == {"u"}
+        await w.w1.say(report("w1", generation=2))
+        await until(lambda: w.state.facts(W1).generation == "epoch.2")
+        assert w.states.counts.changed == 2
+
+
+async def test_node_that_publishes_nothing_is_unreadable_for_that_reason():
+    async with watching() as w:
+        assert "publishes no RdmaNode" in w.state.why_unreadable(W1)
+        await w.w1.say(report("w1"))
+        await w.readable(W1)
+
+
+async def test_status_counts_once_a_lease_says_that_it_holds():
+    async with watching() as w:
+        await w.w1.publish(report("w1"))
+        await until(lambda: "no Lease says" in w.state.why_unreadable(W1))
+        await w.w1.renew()
+        await w.readable(W1)
+
+
+async def test_node_that_is_not_heard_from_is_refused_with_the_age_and_comes_back():
+    async with watching(first=report("w1")) as w:
+        await w.passes(STALE_S)
+        assert set(w.state.situations) == {W1}
+        await w.passes(1)
+        assert w.state.why_unreadable(W1) == "its agent was not heard from for 60 s"
+        assert (w.states.stale(), w.states.sources()) == (1, {("unreadable",): 1})
+        await w.passes(35)
+        assert w.state.why_unreadable(W1) == "its agent was not heard from for 90 s"
+        await w.w1.renew()
+        await w.readable(W1)
+        assert w.states.stale() == 0
+
+
+async def test_change_alone_is_no_sign_that_it_holds():
+    async with watching(first=report("w1")) as w:
+        await w.passes(40)
+        await w.w1.publish(report("w1", generation=2))
+        await until(lambda: w.state.facts(W1).generation == "epoch.2")
+        await w.passes(21)
+        assert "not heard from" in w.state.why_unreadable(W1)
+
+
+async def test_renewal_of_a_report_that_has_not_come_says_nothing_of_the_one_before():
+    async with watching(first=report("w1")) as w:
+        w.watches.statuses.clear()
+        await w.w1.say(report("w1", generation=2, held={"u": 100}))
+        await w.passes(STALE_S + 1)
+        assert "not heard from" in w.state.why_unreadable(W1)
+        w.watches.statuses.set()
+        await until(lambda: w.states.counts.changed == 2)
+
+
+async def test_node_whose_hardware_is_not_all_seen_is_unreadable_whatever_is_renewed():
+    async with watching(first=report("w1")) as w:
+        await w.w1.say(replace(report("w1", generation=2), unreadable=("PF x",)))
+        await until(lambda: "PF x" in w.state.why_unreadable(W1))
+        await w.w1.renew()
+        await w.marked()
+        assert not w.state.situations
+        await w.w1.say(report("w1", generation=3))
+        await w.readable(W1)
+
+
+async def test_status_that_is_none_is_unreadable_with_the_field():
+    async with watching(first=report("w1")) as w:
+        await w.w1.client.write_status(
+            type(w.w1.object)(node=W1, version=w.w1.object.version, status=b'{"generation":7}')
+        )
+        await until(lambda: "generation" in w.state.why_unreadable(W1))
+
+
+async def test_node_is_forgotten_when_it_and_what_it_published_are_gone():
+    async with watching(first=report("w1")) as w:
+        w.states.forget(W1)
+        w.state.forget(W1)
+        w.api.store.remove(RDMA_NODES, ("", "w1"))
+        await until(lambda: not w.states.sources())
+        assert not w.state.situations
+        assert not w.state.unreadable
+
+
+async def test_object_that_is_deleted_makes_its_node_unreadable():
+    async with watching(first=report("w1")) as w:
+        w.api.store.remove(RDMA_NODES, ("", "w1"))
+        await until(lambda: "publishes no RdmaNode" in w.state.why_unreadable(W1))
+
+
+async def test_node_made_anew_is_known_by_what_is_published():
+    async with watching(first=report("w1")) as w:
+        w.states.forget(W1)
+        w.state.forget(W1)
+        w.states.learn(W1, ())
+        assert set(w.state.situations) == {W1}
+
+
+async def test_lease_of_no_node_is_nobody():
+    async with watching(first=report("w1")) as w:
+        await PublishedNode(w.w1.client, NodeName("other"), generation="x.1").renew()
+        await w.marked()
+        assert w.state.unreadable == {}
+
+
+async def test_what_is_listed_again_unchanged_is_not_read_again():
+    async with watching(first=report("w1")) as w:
+        changed = w.states.counts.changed
+        events = w.watches.real.follow_rdma_nodes()
+        w.states.take(await anext(events))
+        await events.aclose()
+        assert w.states.counts.changed == changed
+
+
+async def test_what_an_ended_pod_held_is_free_after_a_renewal_that_was_begun_after_its_end():
+    async with watching(first=report("w1")) as w:
+        w.promise()
+        await w.passes(1)
+        w.state.ended(P, w.clock.now)
+        await w.passes(1)
+        await w.w1.renew()
+        await until(lambda: w.states.counts.unchanged == 1)
+        assert w.promised(), "what it says may have been looked up before the pod's end"
+        await w.w1.renew()
+        await until(lambda: not w.promised())
+
+
+async def test_what_an_ended_pod_held_is_not_free_by_renewals_that_come_late():
+    async with watching(first=report("w1")) as w:
+        w.promise()
+        await w.passes(1)
+        w.watches.leases.clear()
+        for _ in range(3):
+            await w.w1.renew()
+        await w.passes(1)
+        w.state.ended(P, w.clock.now)
+        await w.passes(1)
+        w.watches.leases.set()
+        await until(lambda: w.states.counts.unchanged >= 2)
+        assert w.promised()
+        await w.w1.renew()
+        await w.w1.renew()
+        await until(lambda: not w.promised())
+
+
+async def test_what_an_ended_pod_held_is_not_free_by_a_renewal_of_a_report_that_has_not_come():
+    async with watching(first=report("w1")) as w:
+        w.promise()
+        await w.passes(1)
+        w.state.ended(P, w.clock.now)
+        await w.passes(1)
+        w.watches.statuses.clear()
+        await w.w1.say(report("w1", generation=2, held={P: 1000}))
+        await w.w1.renew()
+        await w.w1.renew()
+        await w.marked()
+        assert w.promised()
+        w.watches.statuses.set()
+        await until(lambda: not w.promised())
+        assert w.state.facts(W1).reported.keys() == {P}
+
+
+async def test_watches_are_begun_again_when_they_are_lost():
+    async with watching(first=report("w1")) as w:
+        for number in range(10_001):
+            w.api.store.put(LEASES, {"metadata": {"namespace": "x", "name": "x"}, "spec": {"n": number}})
+        await w.w1.say(report("w1", generation=2))
+        await until(lambda: w.state.facts(W1).generation == "epoch.2")
+
+
+@pytest.mark.parametrize(
+    ("known", "named", "covered"),
+    [
+        ("e.2", "e.2", True),
+        ("e.10", "e.9", True),
+        ("e.9", "e.10", False),
+        ("e.2", "f.1", False),
+        ("", "", False),
+        ("", "e.1", False),
+        ("odd", "odd", True),
+        ("odd", "other", False),
+    ],
+)
+def test_report_covers_what_was_named_before_it(known, named, covered):
+    assert covers(known, named) is covered
