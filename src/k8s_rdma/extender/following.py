@@ -23,7 +23,7 @@ from k8s_rdma.extender.sources import NodeStates
 from k8s_rdma.extender.state import ClusterState, Reservation
 from k8s_rdma.extender.touching import Toucher
 from k8s_rdma.extender.unbound import UnboundPods
-from k8s_rdma.kube.api import API_ERRORS, Changed, Gone, Listed
+from k8s_rdma.kube.api import API_ERRORS, Changed, Gone, Listed, Page
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -54,7 +54,7 @@ async def follow(
             async with aclosing(cast("Any", stream())) as events:
                 async for event in events:
                     take(event)
-                    if not isinstance(event, Listed):
+                    if not isinstance(event, Page | Listed):
                         delay = delay_s
         except API_ERRORS as error:
             _log.warning("watch_lost", what=what, error=error.message, again_in_s=delay)
@@ -81,6 +81,7 @@ class PodTracker:
     nominations: Nominations | None = None
     _listed: asyncio.Event = field(default_factory=asyncio.Event)
     _listing_since: float = 0.0
+    _paged: set[PodUid] = field(default_factory=set)
     _ended: deque[PodUid] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
 
     @property
@@ -99,11 +100,14 @@ class PodTracker:
     def stream(self, api: ClusterApi) -> AsyncIterator[Event[PodView]]:
         """What `take` is to be given."""
         self._listing_since = self.clock()
+        self._paged.clear()
         return api.follow_pods()
 
     def take(self, event: Event[PodView]) -> None:
         """One event."""
         match event:
+            case Page(pods):
+                self._page(pods)
             case Listed(pods):
                 self._list(pods)
             case Changed(pod):
@@ -116,8 +120,16 @@ class PodTracker:
         if pod.uid not in self._ended:
             self._see(pod)
 
+    def _page(self, pods: tuple[PodView, ...]) -> None:
+        self._paged.update(pod.uid for pod in pods)
+        with self.state.together():
+            for pod in pods:
+                self._see(pod)
+
     def _list(self, pods: tuple[PodView, ...]) -> None:
-        listed = {pod.uid for pod in pods}
+        self._page(pods)
+        listed = frozenset(self._paged)
+        self._paged.clear()
         self.toucher.settle_missing(listed, self._listing_since)
         self.attempts.settle_missing(listed, self._listing_since)
         self.unbound.keep_only(listed)
@@ -128,10 +140,8 @@ class PodTracker:
             # A pod made, filtered and being bound while the list was under way need not be on it.
             if self.state.held_since(uid) < self._listing_since:
                 self._end(uid)
-        for pod in pods:
-            self._see(pod)
         self._listed.set()
-        _log.info("pods_listed", pods=len(pods), reservations=len(self.state.pods()))
+        _log.info("pods_listed", pods=len(listed), reservations=len(self.state.pods()))
 
     def _see(self, pod: PodView) -> None:
         self.unbound.see(pod)

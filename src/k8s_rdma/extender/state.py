@@ -6,6 +6,7 @@ caller. What is used on a node is the one rule of `core.reservation`; this modul
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias
@@ -19,7 +20,7 @@ from k8s_rdma.core.reservation import claims_on_node, used_on_node
 from k8s_rdma.extender.facts import NodeFacts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     Interfaces: TypeAlias = tuple[PlacedInterface, ...]
     OnChange: TypeAlias = "Callable[[NodeName, Situation | None, Situation | None], None]"
@@ -122,8 +123,23 @@ class ClusterState:
         self._places: dict[PodUid, set[NodeName]] = {}
         self._interned: WeakValueDictionary[tuple[tuple[Pf, ...], tuple[Used, ...]], Situation]
         self._interned = WeakValueDictionary()
+        self._postponed: set[NodeName] | None = None
         self._on_change = on_change
         self._on_claims = on_claims
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Have the changes within take effect at once, in the end; nothing else may run meanwhile.
+
+        What is used on a node is made anew with every change otherwise, for each of its pods.
+        """
+        self._postponed = postponed = set[NodeName]()
+        try:
+            yield
+        finally:
+            self._postponed = None
+            for node in postponed:
+                self._update(node)
 
     # what nodes say
 
@@ -284,7 +300,8 @@ class ClusterState:
         facts = self.facts(node)
         if facts is None:
             return None
-        if not without and not (holding and self._adds(node, facts, holding)):
+        now = self._postponed is None or node not in self._postponed
+        if now and not without and not (holding and self._adds(node, facts, holding)):
             return self.situations[node]
         return self._situation(facts.inventory, self._nodes[node].used(without, holding))
 
@@ -316,6 +333,9 @@ class ClusterState:
             del self._places[uid]
 
     def _update(self, node: NodeName) -> None:
+        if self._postponed is not None:
+            self._postponed.add(node)
+            return
         facts = self.facts(node)
         before = self.situations.get(node)
         if facts is None:

@@ -59,8 +59,15 @@ class NodeView:
 
 
 @dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    """Some of the objects there are, while a list is under way; `Listed` ends it and names the rest."""
+
+    items: tuple[T, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Listed(Generic[T]):
-    """All objects there are; what was known before and is not among them is gone."""
+    """All objects there are, with those of the pages before; what was known and is not among them is gone."""
 
     items: tuple[T, ...]
 
@@ -79,7 +86,7 @@ class Gone(Generic[T]):
     item: T
 
 
-Event = Listed[T] | Changed[T] | Gone[T]
+Event = Page[T] | Listed[T] | Changed[T] | Gone[T]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,7 +208,7 @@ class ClusterApi(Protocol):
         ...
 
     def follow_pods(self) -> AsyncIterator[Event[PodView]]:
-        """Unfinished pods of all namespaces: `Listed` first, then every change.
+        """Unfinished pods of all namespaces: pages of them and `Listed` first, then every change.
 
         Raises when the watch is lost; ask again then.
         """

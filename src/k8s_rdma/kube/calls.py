@@ -18,6 +18,7 @@ from k8s_rdma.kube.api import (
     Changed,
     Gone,
     Listed,
+    Page,
 )
 
 if TYPE_CHECKING:
@@ -36,15 +37,21 @@ for a list without a version."""
 
 
 async def following(
-    client: AsyncClient, kind: Any, what: str, *, silence_s: float, **where: Any
+    client: AsyncClient, kind: Any, what: str, *, silence_s: float, paged: bool = False, **where: Any
 ) -> AsyncIterator[Event[Any]]:
     """List and watch objects of a kind, as values; raises when the watch is lost or silent for so long.
 
-    kind: a lightkube resource with a method `view`. where: of lightkube's `list` and `watch`.
+    kind: a lightkube resource with a method `view`. paged: whether what is listed may come in pages: a large
+    list then takes the memory of a page only. where: of lightkube's `list` and `watch`.
     """
     with named_errors(f"list {what}"):
         listing = client.list(kind, chunk_size=_PAGE, **where)
-        items = [item.view() async for item in listing]
+        items: list[Any] = []
+        async for item in listing:
+            if paged and len(items) == _PAGE:
+                yield Page(tuple(items))
+                items.clear()
+            items.append(item.view())
         version = listing.resourceVersion
     yield Listed(tuple(items))
     with named_errors(f"watch {what}"):

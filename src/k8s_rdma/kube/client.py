@@ -179,7 +179,7 @@ class Client(RdmaNodes):
 
     async def follow_pods(self) -> AsyncIterator[Event[PodView]]:
         """List and watch `/api/v1/pods`, unfinished ones."""
-        async for event in self._follow(PodObject, "pods", namespace="*", fields=_UNFINISHED):
+        async for event in self._follow(PodObject, "pods", paged=True, namespace="*", fields=_UNFINISHED):
             yield cast("Event[PodView]", event)
 
     async def follow_pods_of(self, node: NodeName) -> AsyncIterator[Event[PodView]]:
