@@ -27,6 +27,9 @@ pytestmark = pytest.mark.anyio
 RECORDINGS = sorted((Path(__file__).parents[1] / "recordings" / "extender").glob("*.json"))
 NODES = ("node-1", "node-2", "node-3")
 FAST = pf(mbps=100_000, vfs=8)
+SCENARIOS = ("filter-full", "filter-node", "managed", "preempt-full", "preempt-node", "refusal")
+"""Each with an extender of its own: in one of them a pod is nominated, which counts against later ones."""
+
 WRITES = pytest.mark.parametrize("writes", [1, 2])
 SENTENCES = (UNREADABLE_NODE, NOT_ENOUGH_FREE, MALFORMED_ANNOTATION)
 
@@ -133,9 +136,12 @@ def arrange(c: World, exchange: Exchange) -> None:
 
 
 @WRITES
-async def test_recorded_filters_get_the_recorded_answers_byte_for_byte_but_for_the_words_of_refusals(writes):
+@pytest.mark.parametrize("scenario", SCENARIOS)
+async def test_recorded_filters_get_the_recorded_answers_byte_for_byte_but_for_the_words_of_refusals(
+    scenario, writes
+):
     async with recorded_world() as (c, client):
-        for exchange in recorded("filter"):
+        for exchange in recorded("filter", scenario):
             arrange(c, exchange)
             answer = await client.replay(exchange, writes=writes)
             told = msgspec.json.decode(answer, type=GoFilterResult)
@@ -151,17 +157,20 @@ async def test_recorded_filters_get_the_recorded_answers_byte_for_byte_but_for_t
 
 
 @WRITES
-async def test_recorded_node_objects_come_back_as_the_very_bytes_that_were_sent(writes):
+@pytest.mark.parametrize("scenario", ["filter-full", "preempt-full", "refusal"])
+async def test_recorded_node_objects_come_back_as_the_very_bytes_that_were_sent(scenario, writes):
     async with recorded_world() as (c, client):
-        for exchange in recorded("filter"):
-            if exchange.body["Nodes"] is None:
-                continue
+        for exchange in recorded("filter", scenario):
             arrange(c, exchange)
             answer = msgspec.json.decode(await client.replay(exchange, writes=writes), type=GoFilterResult)
             back = {json.loads(bytes(raw))["metadata"]["name"]: bytes(raw) for raw in answer.nodes.items}
             sent = {node["metadata"]["name"]: compact(node) for node in exchange.body["Nodes"]["items"]}
             assert back == {name: sent[name] for name in back}
             assert len(back) == len(exchange.reply["Nodes"]["items"])
+
+
+async def test_every_recording_is_of_a_scenario():
+    assert all(path.stem.startswith(SCENARIOS) for path in RECORDINGS)
 
 
 @WRITES
