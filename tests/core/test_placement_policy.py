@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf, Used
 from k8s_rdma.core.options import InterfaceOptions, PfSelector
 from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection, fits, place
-from k8s_rdma.core.policy import PfPolicy
+from k8s_rdma.core.policy import PfPolicy, groups
 from k8s_rdma.core.rates import EVERY_RATE, Enforce, RateAbility, RateRange
 from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.core.score import Strategy
@@ -268,6 +268,37 @@ def test_rejection_tells_of_drivers_beside_the_policy() -> None:
         "policy same-pf: needs 2 interfaces of 42 to 50 Mb/s; no PF has room for all even when empty; "
         "igb rounds reservations up"
     )
+
+
+def test_pfs_without_a_numa_node_are_on_none_with_others() -> None:
+    lone = card((100, 8, None), (100, 8, None), (100, 8, 1))
+    assert [len(group) for group in groups(PfPolicy.SAME_NUMA, lone.pfs)] == [1, 1, 1]
+    found = place(asks(PfPolicy.SAME_NUMA, 60, 60), lone, {})
+    assert isinstance(found, Rejection)
+    assert found.reason is Reason.EXCEEDS_CAPACITY
+    together = [PlacedInterface(pf=pci(0)), PlacedInterface(pf=pci(1))]
+    assert fits(together, lone, {})
+    assert not fits(together, lone, {}, PfPolicy.SAME_NUMA)
+
+
+HARD = (40, 30, 30, 20, 20, 20)
+"""Fit on PFs of 80 Mb/s and 81 by an arrangement that takes a search."""
+
+
+@pytest.mark.parametrize("also", [(), ((10, 8, 1),)], ids=["one NUMA node", "a hopeless one besides"])
+def test_place_is_undecided_when_the_search_of_one_group_ended_and_no_other_has_room(
+    also: tuple[tuple[int | None, int, int | None], ...],
+) -> None:
+    node = card((80, 8, 0), (81, 8, 0), *also)
+    found = place(asks(PfPolicy.SAME_NUMA, *HARD), node, {}, budget=5)
+    assert isinstance(found, Rejection)
+    assert found.reason is Reason.UNDECIDED
+    assert isinstance(place(asks(PfPolicy.SAME_NUMA, *HARD), node, {}), Placement)
+
+
+def test_place_finds_a_group_with_room_beside_one_that_takes_too_long_to_search() -> None:
+    node = card((80, 8, 0), (81, 8, 0), (500, 8, 1))
+    assert isinstance(place(asks(PfPolicy.SAME_NUMA, *HARD), node, {}, budget=5), Placement)
 
 
 def test_request_without_interfaces_has_no_policy() -> None:
