@@ -198,6 +198,17 @@ async def test_recorded_binds_get_the_recorded_answers_byte_for_byte(writes):
             await c.delete_pod(exchange.body["PodName"])
 
 
+@WRITES
+async def test_recorded_preemption_gets_the_recorded_answer_when_its_victims_are_in_the_way(writes):
+    async with recorded_world() as (c, client):
+        [exchange] = recorded("preempt", "preempt-full")
+        for name, victims in exchange.body["NodeNameToVictims"].items():
+            [victim] = victims["Pods"]
+            held = {victim["metadata"]["uid"]: 90_000}
+            c.nodes[name].report = report(name, FAST, generation=2, held=held)
+        assert await client.replay(exchange, writes=writes) == compact(exchange.reply)
+
+
 ODD = [
     b'{"metadata":{"name":"node-1"},"n":123456789012345678901234567890,"f":1.0E+2,"z":-0.0}',
     b'{ "metadata" : {  "name":"node-2"  } ,\t"text":"\\u00e9\\ud83d\\ude00\\/ \xc3\xa9", "empty":{ } }',
