@@ -1,0 +1,405 @@
+"""Extenders on the API server stand-in's store, of which every call is sent, carried out and answered when a
+test says so, or never."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+
+from extender.node_server import PF0, pf, report
+from k8s_rdma.core.ids import NodeName, PodUid
+from k8s_rdma.extender.binding import Binder
+from k8s_rdma.extender.commit import Commits
+from k8s_rdma.extender.decisions import Decisions
+from k8s_rdma.extender.expecting import NOBODY_NOMINATED, Expecting
+from k8s_rdma.extender.facts import NodeFacts, facts_of
+from k8s_rdma.extender.fence import Fence
+from k8s_rdma.extender.following import PodTracker, follow
+from k8s_rdma.extender.leading import Leading
+from k8s_rdma.extender.lease import Lease, Terms
+from k8s_rdma.extender.limits import Limits
+from k8s_rdma.extender.outcomes import Outcomes
+from k8s_rdma.extender.requests import Requests
+from k8s_rdma.extender.state import ClusterState
+from k8s_rdma.extender.touching import Toucher
+from k8s_rdma.extender.waiting import Waiting
+from k8s_rdma.kube.api import (
+    ApiRefusedError,
+    ApiUncertainError,
+    ApiUnreachableError,
+    Changed,
+    Event,
+    Gone,
+    LeaseView,
+    Listed,
+    PodBinding,
+    PodView,
+)
+from k8s_rdma.kube.objects import BindingObject, LeaseObject, PodObject
+from k8s_rdma.sim.cluster.patch import merge_patch
+from k8s_rdma.sim.cluster.preconditions import DeleteOptions
+from k8s_rdma.sim.cluster.registry import Registry
+from k8s_rdma.sim.cluster.resources import LEASES, PODS, Target
+from k8s_rdma.sim.cluster.status import StatusError
+from k8s_rdma.sim.cluster.store import Store
+from k8s_rdma.wire.extender import ExtenderBindingArgs
+from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION
+
+if TYPE_CHECKING:
+    from extender.virtual_loop import VirtualLoop
+    from k8s_rdma.core.ledger import Pod
+
+VFS, MBPS = 3, 10_000
+LEASE = Target(resource=LEASES, namespace="n", name="l")
+
+
+def view(obj: dict[str, Any]) -> PodView:
+    return msgspec.convert(obj, PodObject).view()
+
+
+def pod(name: str) -> Target:
+    return Target(resource=PODS, namespace="default", name=name)
+
+
+@dataclass(eq=False, slots=True)
+class Call:
+    """A call under way: not sent yet, sent, or carried out; the replica hears of it when it is answered."""
+
+    what: str
+    act: Callable[[], Any]
+    answer: asyncio.Future[Any]
+    sent: bool = False
+    result: Callable[[], Any] | None = None
+
+    def carry_out(self) -> None:
+        try:
+            found = self.act()
+        except StatusError as error:
+            code, message = error.code, error.message
+            self.result = lambda: _raise(ApiRefusedError(f"{self.what}: {message}", status=code))
+        else:
+            self.result = lambda: found
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+@dataclass(eq=False, slots=True)
+class Wire:
+    """Everything that a replica asks anyone: `ClusterApi`, `LeaseApi` and `NodeStates`.
+
+    seen: the revision up to which the pod watch has told.
+    """
+
+    cluster: Cluster
+    calls: list[Call] = field(default_factory=list)
+    seen: int = 0
+    told: asyncio.Event = field(default_factory=asyncio.Event)
+    state: ClusterState = field(default_factory=ClusterState)
+
+    async def call(self, what: str, act: Callable[[], Any]) -> Any:
+        call = Call(what, act, asyncio.get_running_loop().create_future())
+        self.calls.append(call)
+        try:
+            return (await call.answer)()
+        finally:
+            if call in self.calls:  # its process died: what was sent may still be carried out
+                self.calls.remove(call)
+                self.cluster.leave(call)
+
+    def answer(self, call: Call) -> None:
+        self.calls.remove(call)
+        call.answer.set_result(call.result)
+
+    def fail(self, call: Call) -> None:
+        """No connection, or no answer; what was sent may still be carried out."""
+        self.calls.remove(call)
+        self.cluster.leave(call)
+        error = ApiUncertainError if call.sent else ApiUnreachableError
+        call.answer.set_result(lambda: _raise(error(f"{call.what}: no answer")))
+
+    async def get_pod(self, _namespace: str, name: str) -> PodView | None:
+        try:
+            return cast(
+                "PodView", await self.call(f"get {name}", lambda: view(self._registry.get(pod(name))))
+            )
+        except ApiRefusedError:
+            return None
+
+    async def bind_pod(self, binding: PodBinding) -> None:
+        document = msgspec.to_builtins(BindingObject.of(binding))
+        if not self.cluster.versions:
+            document["metadata"].pop("resourceVersion")
+        what = f"bind {binding.name} to {binding.node}"
+        await self.call(what, lambda: self._registry.bind(pod(binding.name), document))
+
+    async def touch_pod(self, which: Pod, key: str, value: str) -> PodView:
+        patch = {"metadata": {"uid": which.uid, "annotations": {key: value}}}
+
+        def act() -> PodView:
+            return view(self._registry.patch(pod(which.name), lambda old: merge_patch(old, patch)))
+
+        return cast("PodView", await self.call(f"touch {which.name}", act))
+
+    async def get_lease(self, _namespace: str, _name: str) -> LeaseView | None:
+        def act() -> LeaseView:
+            return msgspec.convert(self._registry.get(LEASE), LeaseObject).view()
+
+        try:
+            return cast("LeaseView", await self.call("get lease", act))
+        except ApiRefusedError:
+            return None
+
+    async def write_lease(self, lease: LeaseView) -> LeaseView:
+        written = msgspec.to_builtins(LeaseObject.of(lease))
+
+        def act() -> LeaseView:
+            if not lease.version:
+                stored = self._registry.create(LEASE, written)
+            else:
+                stored = self._registry.patch(LEASE, lambda old: merge_patch(old, written))
+            return msgspec.convert(stored, LeaseObject).view()
+
+        return cast("LeaseView", await self.call(f"write lease of {lease.holder}", act))
+
+    async def follow_pods(self) -> AsyncIterator[Event[PodView]]:
+        def items() -> tuple[int, tuple[PodView, ...]]:
+            found = tuple(view(obj) for obj in self.cluster.store.items(PODS))
+            return self.cluster.store.revision, found
+
+        at, listed = await self.call("list pods", items)
+        self.seen = max(self.seen, at)
+        yield Listed(listed)
+        while True:
+            upto = self.seen
+            for change in self.cluster.store.changes_after(at):
+                if change.resource == PODS and change.revision <= upto:
+                    seen = view(change.object)
+                    yield Gone(seen) if change.type == "DELETED" else Changed(seen)
+            at = max(at, upto)
+            while self.seen <= at:
+                self.told.clear()
+                await self.told.wait()
+
+    def tell(self, upto: int) -> None:
+        """Let the watch tell what was written up to this revision."""
+        self.seen = max(self.seen, upto)
+        self.told.set()
+
+    async def ask(self, node: NodeName) -> None:
+        asked_at = asyncio.get_running_loop().time()
+        try:
+            facts = await self.call(f"ask {node}", lambda: self.cluster.facts(node))
+        except (ApiUncertainError, ApiUnreachableError) as error:
+            self.state.lose(node, error.message)
+        else:
+            self.state.observe(node, facts, asked_at)
+
+    @property
+    def _registry(self) -> Registry:
+        return self.cluster.registry
+
+
+@dataclass(eq=False, slots=True)
+class Replica:
+    """An extender's process. paused: nothing of it goes out, and nothing comes in."""
+
+    name: str
+    wire: Wire
+    binder: Binder
+    leading: Leading
+    tasks: list[asyncio.Task[Any]] = field(default_factory=list)
+    paused: bool = False
+
+    @property
+    def leads(self) -> bool:
+        return self.leading.holds()
+
+
+@dataclass(eq=False, slots=True)
+class Cluster:
+    """Store, nodes and replicas. versions: whether Bindings carry the pod's version. late: calls that nobody
+    waits for any more, and that may be carried out at any time."""
+
+    nodes: dict[NodeName, dict[str, list[int]]]
+    store: Store = field(default_factory=Store)
+    versions: bool = True
+    replicas: list[Replica] = field(default_factory=list)
+    late: list[Call] = field(default_factory=list)
+    made: int = 0
+    pods: dict[str, str] = field(default_factory=dict)
+    registry: Registry = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.registry = Registry(store=self.store)
+
+    # the world
+
+    def leave(self, call: Call) -> None:
+        if call.sent and call.result is None:
+            self.late.append(call)
+
+    def create(self, *rates: int) -> str:
+        name = f"p{len(self.pods)}"
+        asked = json.dumps([{"min_tx_rate": rate} for rate in rates])
+        meta = {"name": name, "annotations": {"rdma_interfaces_required": asked}}
+        spec = {"containers": [{"name": "c", "image": "lab.local/busybox:1"}]}
+        stored = self.registry.create(pod(name), {"metadata": meta, "spec": spec})
+        self.pods[name] = stored["metadata"]["uid"]
+        return name
+
+    def find(self, name: str) -> dict[str, Any] | None:
+        return self.store.get(PODS, ("default", name))
+
+    def alive(self) -> list[str]:
+        return [name for name in self.pods if self.find(name) is not None]
+
+    def node_of(self, name: str) -> str | None:
+        found = self.find(name)
+        return found["spec"].get("nodeName") if found else None
+
+    def promised(self, name: str) -> list[int]:
+        found = self.find(name)
+        assert found is not None
+        text = found["metadata"]["annotations"][PLACEMENT_ANNOTATION]
+        return [each["min_tx_rate"] for each in json.loads(text)["interfaces"]]
+
+    def delete(self, name: str) -> None:
+        if self.find(name) is not None:
+            self.registry.delete(pod(name), DeleteOptions(grace_period_s=0))
+
+    def edit(self, name: str) -> None:
+        """Somebody else writes to the pod, its status for example."""
+        if self.find(name) is not None:
+            note = {"metadata": {"annotations": {"note": str(self.store.revision)}}}
+            self.registry.patch(pod(name), lambda old: merge_patch(old, note))
+
+    def start(self, name: str) -> None:
+        """The pod's node gives it what it was promised."""
+        if (node := self.node_of(name)) is not None:
+            self.nodes[NodeName(node)][self.pods[name]] = self.promised(name)
+
+    def stop(self, name: str) -> None:
+        """The pod's sandbox is gone, for good or to be made again."""
+        for held in self.nodes.values():
+            held.pop(self.pods[name], None)
+
+    def facts(self, node: NodeName) -> NodeFacts:
+        told = report(node, pf(PF0, vfs=VFS, mbps=MBPS), held=self.nodes[node])
+        return facts_of(told, node)
+
+    def steal_lease(self, holder: str | None) -> None:
+        """Somebody who is no extender deletes the Lease, or writes itself into it."""
+        if self.store.get(LEASES, ("n", "l")) is None:
+            return
+        if holder is None:
+            self.registry.delete(LEASE, DeleteOptions())
+        else:
+            self.registry.patch(LEASE, lambda old: merge_patch(old, {"spec": {"holderIdentity": holder}}))
+
+    def taken(self, node: NodeName) -> list[int]:
+        """What the API server and the node itself say that is taken there, each pod once."""
+        claims = {self.pods[name]: self.promised(name) for name in self.pods if self.node_of(name) == node}
+        return [rate for held in {**claims, **self.nodes[node]}.values() for rate in held]
+
+    def check(self) -> None:
+        for node in self.nodes:
+            taken = self.taken(node)
+            assert sum(taken) <= MBPS, f"{node}: {taken} Mb/s reserved"
+            assert len(taken) <= VFS, f"{node}: {taken} on {VFS} VFs"
+
+    # the extenders
+
+    def start_replica(self) -> Replica:
+        """A process, that runs."""
+        self.made += 1
+        name, loop = f"extender-{self.made}", asyncio.get_running_loop()
+        wire = Wire(self)
+        clock, state, decisions, requests = loop.time, wire.state, Decisions(), Requests()
+        toucher = Toucher(Waiting(), decisions, wire, clock)
+        limits = Limits((), on_freed=toucher.freed)
+        expecting = Expecting(state=state, nominations=NOBODY_NOMINATED, clock=clock, lasts_s=2.0)
+        fence = Fence(wire)
+        commits = Commits(state, wire, fence, clock)
+        pods = PodTracker(state=state, requests=requests, toucher=toucher, clock=clock)
+        leading = Leading(
+            pods=pods,
+            fence=fence,
+            follow=lambda: follow("pods", lambda: pods.stream(wire), pods.take),
+            clock=clock,
+            lease=Lease(wire, Terms(namespace="n", name="l", holder=name), clock),
+        )
+        binder = Binder(
+            state=state,
+            states=wire,
+            decisions=decisions,
+            nominations=NOBODY_NOMINATED,
+            requests=requests,
+            unbound=pods.unbound,
+            commits=commits,
+            toucher=toucher,
+            expecting=expecting,
+            limits=limits,
+            outcomes=Outcomes(),
+            clock=clock,
+            ready=leading.holds,
+            confirm=leading.confirm,
+        )
+        replica = Replica(name, wire, binder, leading)
+        replica.tasks.append(loop.create_task(_process(leading, commits)))
+        self.replicas.append(replica)
+        return replica
+
+    async def crash(self, replica: Replica) -> None:
+        """kill -9."""
+        self.replicas.remove(replica)
+        for task in replica.tasks:
+            task.cancel()
+        await asyncio.gather(*replica.tasks, return_exceptions=True)
+
+    def bind(self, replica: Replica, name: str, node: NodeName) -> asyncio.Task[str]:
+        """The scheduler has it bound."""
+        args = ExtenderBindingArgs(
+            pod_name=name, pod_namespace="default", pod_uid=PodUid(self.pods[name]), node=node
+        )
+        task = asyncio.get_running_loop().create_task(replica.binder.bind(args))
+        replica.tasks.append(task)
+        return task
+
+    def step(self, replica: Replica) -> bool:
+        """The next stage of the replica's oldest call; whether there was one."""
+        if replica.paused or not replica.wire.calls:
+            return False
+        call = replica.wire.calls[0]
+        if not call.sent:
+            call.sent = True
+        elif call.result is None:
+            call.carry_out()
+        else:
+            replica.wire.answer(call)
+        return True
+
+    async def run(self, *replicas: Replica) -> None:
+        """Until these have nothing to do."""
+        loop = cast("VirtualLoop", asyncio.get_running_loop())
+        await loop.settle()
+        for _ in range(1_000):
+            moved = [self.step(each) for each in replicas]
+            for each in replicas:
+                if not each.paused:
+                    each.wire.tell(self.store.revision)
+            await loop.settle()
+            if not any(moved):
+                return
+        raise AssertionError("it never comes to rest")
+
+
+async def _process(leading: Leading, commits: Commits) -> None:
+    async with commits:
+        await leading.run()
