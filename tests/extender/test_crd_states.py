@@ -232,7 +232,7 @@ async def test_what_an_ended_pod_held_is_free_after_a_renewal_that_was_begun_aft
         w.state.ended(P, w.clock.now)
         await w.passes(1)
         await w.w1.renew()
-        await until(lambda: w.states.counts.unchanged == 1)
+        await until(lambda: w.states.counts.renewals == 2)
         assert w.promised(), "what it says may have been looked up before the pod's end"
         await w.w1.renew()
         await until(lambda: not w.promised())
@@ -249,7 +249,7 @@ async def test_what_an_ended_pod_held_is_not_free_by_renewals_that_come_late():
         w.state.ended(P, w.clock.now)
         await w.passes(1)
         w.watches.leases.set()
-        await until(lambda: w.states.counts.unchanged >= 2)
+        await until(lambda: w.states.counts.renewals >= 4)
         assert w.promised()
         await w.w1.renew()
         await w.w1.renew()

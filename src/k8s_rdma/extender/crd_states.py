@@ -72,7 +72,7 @@ class Counts:
     """What the watches brought, for metrics."""
 
     changed: int = 0
-    unchanged: int = 0
+    renewals: int = 0
     unreadable: int = 0
 
 
@@ -174,10 +174,10 @@ class CrdNodeStates:
         counts = self.counts
         return {
             "node_reports_total": ("Reports that nodes published.", "counter", lambda: counts.changed),
-            "node_unchanged_total": (
-                "Renewals that said that a report still holds.",
+            "node_renewals_total": (
+                "Renewals of nodes' Leases, which say that a report holds.",
                 "counter",
-                lambda: counts.unchanged,
+                lambda: counts.renewals,
             ),
             "node_unreadable_total": (
                 "Published reports that nothing can be concluded from.",
@@ -261,8 +261,8 @@ class CrdNodeStates:
             entry.named_at = max(entry.named_at, self._marks.before(int(entry.lease_version)))
         entry.renewed_at, entry.names, entry.lease_version = self._clock(), lease.holder, lease.version
         entry.heard = False
+        self.counts.renewals += 1
         if _hear(entry) and not entry.told and entry.facts is not None:
-            self.counts.unchanged += 1
             self._state.confirm(node, entry.asked_at)
         self._tell(node, entry)
 

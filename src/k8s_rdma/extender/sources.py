@@ -29,7 +29,10 @@ class NodeStates(Protocol):
         ...
 
     async def ask(self, node: NodeName) -> None:
-        """Return when the node's state stems from a question asked now or later, or it did not answer it."""
+        """Return when the node's state stems from a question asked now or later, or it did not answer it.
+
+        Where nodes cannot be asked, what they told last stands, for as long as they are heard from.
+        """
         ...
 
     def learn(self, node: NodeName, addresses: tuple[str, ...]) -> None:
