@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import structlog
 
-from k8s_rdma.core.placement import Rejection
+from k8s_rdma.core.placement import Placement
+from k8s_rdma.extender.decisions import Fit
 from k8s_rdma.extender.holds import Hold, Holds
 
 if TYPE_CHECKING:
@@ -46,8 +47,8 @@ class _Named(NamedTuple):
 class Nominations:
     """What is held for the pods that preemption made room for.
 
-    clock: seconds, monotonic. nomination_s: how long something is held. on_release: told of every node on
-    which less is held than before, though the pod is not bound there.
+    clock: seconds, monotonic. nomination_s: how long something is held. on_release: told of every node that
+    more pods may fit on, by what is held there.
     """
 
     def __init__(  # noqa: PLR0913 - the parts that it brings together
@@ -69,10 +70,12 @@ class Nominations:
         self._on_release = on_release
         self._named: dict[PodUid, _Named] = {}
         self._unnamed: dict[PodUid, float] = {}
+        self._left: dict[PodUid, PendingPod] = {}
         self._more = asyncio.Event()
 
     def nodes(self) -> frozenset[NodeName]:
         """Where anything is held."""
+        self._place_those_left()
         return self._holds.nodes()
 
     def of(self, uid: PodUid) -> frozenset[NodeName]:
@@ -83,13 +86,24 @@ class Nominations:
         self, node: NodeName, uid: PodUid, priority: int
     ) -> Mapping[PodUid, tuple[PlacedInterface, ...]]:
         """What is held there against a pod of that priority now; what is held for itself is not."""
+        self._place_those_left()
         return self._holds.against(node, uid, priority, self._clock())
 
     # what is heard
 
+    def changed(self, node: NodeName) -> None:
+        """The node's situation is another one.
+
+        What is held beside what victims have yet makes a node look fuller than it is or will be. Who was
+        refused for that fits when they go, though by the situation alone it fitted before.
+        """
+        if node in self._holds.nodes():
+            self._on_release(node)
+
     def answered(self, pod: PendingPod, found: Mapping[NodeName, tuple[PlacedInterface, ...]]) -> None:
         """The scheduler was told that the pod comes to fit so; instead of what was held for it."""
         before = self._holds.release(pod.uid)
+        self._left.pop(pod.uid, None)
         now, named = self._clock(), self._named.get(pod.uid)
         for node, interfaces in found.items():
             # Nominated again to the same node, the pod's status does not change: nothing more will be heard.
@@ -110,19 +124,21 @@ class Nominations:
             self._unnamed.pop(pod.uid, None)
             named = self._named[pod.uid] = _Named(node, now + self._nomination_s)
             _log.info("nominated", pod=pod.pod, uid=pod.uid, node=node)
-        elif node in held or now >= named.until:
+        else:
             return
         released = self._holds.release(pod.uid)
         kept = released.pop(node, None)
-        interfaces = kept.interfaces if kept else self._placed(pod, node)
-        if interfaces is not None:
-            self._hold(pod, node, interfaces, named.until)
+        if kept is not None:
+            self._hold(pod, node, kept.interfaces, named.until)
+        else:
+            self._left[pod.uid] = pod
         self._tell(pod.uid, released)
 
     def over(self, uid: PodUid) -> None:
         """The pod is bound, finished or gone."""
         self._named.pop(uid, None)
         self._unnamed.pop(uid, None)
+        self._left.pop(uid, None)
         self._tell(uid, self._holds.release(uid))
 
     def over_missing(self, listed: Collection[PodUid]) -> None:
@@ -160,20 +176,31 @@ class Nominations:
         self._holds.hold(node, pod.uid, hold)
         self._more.set()
 
-    def _placed(self, pod: PendingPod, node: NodeName) -> tuple[PlacedInterface, ...] | None:
-        """Where it fits once everything that goes has gone; None when that cannot be told.
+    def _place_those_left(self) -> None:
+        """Hold what pods' statuses name and this process did not answer, as soon as their node is known.
 
         Another process answered `preempt`, or this one has started since.
         """
+        now = self._clock()
+        for pod in list(self._left.values()):
+            named = self._named[pod.uid]
+            interfaces = self._placed(pod, named.node, now)
+            if interfaces is not None:
+                self._hold(pod, named.node, interfaces, named.until)
+            if interfaces is not None or named.until <= now:
+                del self._left[pod.uid]
+
+    def _placed(self, pod: PendingPod, node: NodeName, now: float) -> tuple[PlacedInterface, ...] | None:
+        """Where it fits once everything that goes has gone; None when that cannot be told."""
         situation = self._state.situation_if(
             node,
             without=[pod.uid, *self._occupants.going(node)],
-            holding=self.against(node, pod.uid, pod.priority),
+            holding=self._holds.against(node, pod.uid, pod.priority, now),
         )
-        if situation is None:
+        if situation is None or not isinstance(self._decisions.verdict(pod.request, situation), Fit):
             return None
         found = self._decisions.place(pod.request, situation)
-        return None if isinstance(found, Rejection) else found.interfaces
+        return found.interfaces if isinstance(found, Placement) else None
 
     def _tell(self, uid: PodUid, released: Iterable[NodeName]) -> None:
         for node in released:

@@ -43,8 +43,10 @@ from k8s_rdma.wire.explain import ExtenderState
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from k8s_rdma.core.ids import NodeName
     from k8s_rdma.extender.config import ExtenderConfig
     from k8s_rdma.extender.metrics import Reading
+    from k8s_rdma.extender.state import Situation
     from k8s_rdma.kube.api import ClusterApi
     from k8s_rdma.kube.published import PublishedApi
 
@@ -93,7 +95,12 @@ async def running(
     pace = Pace(poll_s=config.poll_s, touch_s=config.touch_s)
     toucher = Toucher(waiting, decisions, api, CLOCK, pace)
     limits = Limits(config.limits, on_freed=toucher.freed)
-    state = ClusterState(on_change=toucher.changed, on_claims=limits.update if limits else None)
+
+    def changed(node: NodeName, before: Situation | None, after: Situation | None) -> None:
+        toucher.changed(node, before, after)
+        nominations.changed(node)
+
+    state = ClusterState(on_change=changed, on_claims=limits.update if limits else None)
     occupants, budgets = Occupants(), Budgets()
     nominations = Nominations(
         state, occupants, decisions, CLOCK, nomination_s=config.nomination_s, on_release=toucher.released

@@ -1,0 +1,166 @@
+"""What preemption made room for is nobody else's, unless of higher priority, and nobody's for ever."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from extender.node_server import PF0, PF1, pf, report
+from extender.preemption import create, nominate, place, preempt, uid
+from extender.world import extending, until, world
+from k8s_rdma.extender import nominating
+
+pytestmark = pytest.mark.anyio
+
+
+async def made_room(w, node: str = "w1", *, named: bool = True) -> None:
+    """`high` waits for what `low` had, which is gone, and given back by the node."""
+    await place(w, "low", node, 8_000)
+    await create(w, "high", 8_000, priority=5)
+    assert await preempt(w, "high", **{node: ["low"]}) == {node: ["low"]}
+    if named:
+        await nominate(w, "high", node)
+        nominations = w.extender.preempting.nominations
+        await until(lambda: uid(w, "high") in nominations._named)
+    await w.delete_pod("low")
+    await until(lambda: bool(w.extender.preempting.occupants.going(node)))
+
+
+def held(w, name: str = "high") -> list[str]:
+    return sorted(w.extender.preempting.nominations.of(uid(w, name)))
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize(("priority", "takes_it"), [(4, False), (5, False), (6, True)])
+async def test_room_is_held_against_pods_of_no_higher_priority(named, priority, takes_it):
+    async with world("w1") as w:
+        await made_room(w, named=named)
+        await create(w, "other", 8_000, priority=priority)
+        assert await w.fitting("other") == (["w1"] if takes_it else [])
+        assert ((await w.prioritize("other"))["w1"] > 0) is takes_it
+        assert (await w.bind("other", "w1") == "") is takes_it
+
+
+async def test_room_is_free_for_the_pod_that_it_was_made_for():
+    async with world("w1") as w:
+        await made_room(w)
+        assert await w.fitting("high") == ["w1"]
+        assert await w.bind("high", "w1") == ""
+        await until(lambda: held(w) == [])
+        await create(w, "other", 2_000)
+        assert await w.bind("other", "w1") == ""
+
+
+async def test_room_beside_what_is_held_is_given_away():
+    async with world("w1") as w:
+        w.nodes["w1"].report = report("w1", pf(PF0), pf(PF1))
+        await place(w, "busy", "w1", 8_000, priority=9)
+        await made_room(w)
+        await create(w, "small", 2_000)
+        assert await w.bind("small", "w1") == ""
+        await create(w, "large", 3_000)
+        assert "free" in await w.bind("large", "w1")
+
+
+async def test_all_answered_nodes_are_held_until_one_is_named():
+    async with world("w1", "w2") as w:
+        for node in ("w1", "w2"):
+            await place(w, f"low-{node}", node, 8_000)
+        await create(w, "high", 8_000, priority=5)
+        await preempt(w, "high", w1=["low-w1"], w2=["low-w2"])
+        assert held(w) == ["w1", "w2"]
+        await nominate(w, "high", "w2")
+        await until(lambda: held(w) == ["w2"])
+
+
+async def test_filter_tells_the_named_node_before_the_watch_does():
+    async with world("w1", "w2") as w:
+        for node in ("w1", "w2"):
+            await place(w, f"low-{node}", node, 8_000)
+        await create(w, "high", 8_000, priority=5)
+        await preempt(w, "high", w1=["low-w1"], w2=["low-w2"])
+        w.pods["high"]["status"]["nominatedNodeName"] = "w1"
+        await w.filter("high")
+        assert held(w) == ["w1"]
+
+
+async def test_room_is_free_for_all_when_the_pod_is_gone():
+    async with world("w1") as w:
+        await made_room(w)
+        await w.delete_pod("high")
+        await until(lambda: held(w) == [])
+        await create(w, "other", 8_000)
+        assert await w.bind("other", "w1") == ""
+
+
+async def test_room_is_free_for_all_in_time_and_wakes_who_waits_for_it():
+    async with world("w1", nomination_s=0.3) as w:
+        await made_room(w)
+        await create(w, "other", 8_000)
+        assert await w.fitting("other") == []
+        touches = w.metric("touches_total")
+        await until(lambda: held(w) == [] and w.metric("touches_total") > touches)
+        assert await w.fitting("other") == ["w1"]
+        await w.filter("high")  # its status names the node still: the time is over all the same
+        assert held(w) == []
+        assert await w.bind("other", "w1") == ""
+
+
+async def test_cleared_nomination_leaves_the_room_held():
+    async with world("w1") as w:
+        await made_room(w)
+        await nominate(w, "high", None)
+        await create(w, "other", 8_000)
+        assert await w.fitting("other") == []
+        assert await w.fitting("high") == ["w1"]
+
+
+async def test_new_extender_holds_what_pods_statuses_name():
+    async with world("w1") as w:
+        await place(w, "low", "w1", 8_000, terminationGracePeriodSeconds=60)
+        await create(w, "high", 8_000, priority=5)
+        assert (await w.http.delete("/api/v1/namespaces/default/pods/low")).status_code == 200
+        await nominate(w, "high", "w1")
+        async with extending(w):
+            await create(w, "other", 8_000)
+            assert await w.fitting("other") == []
+            assert held(w) == ["w1"]
+            await w.delete_pod("low")
+            await until(lambda: w.metric("touches_total") > 0)
+            assert await w.fitting("other") == []
+            assert await w.fitting("high") == ["w1"]
+
+
+async def test_pod_that_fits_beside_the_held_room_is_woken_when_the_victim_has_gone():
+    async with world("w1") as w:
+        await place(w, "low", "w1", 8_000, terminationGracePeriodSeconds=60)
+        await create(w, "high", 8_000, priority=5)
+        await preempt(w, "high", w1=["low"])
+        await nominate(w, "high", "w1")
+        await create(w, "small", 2_000)
+        assert await w.fitting("small") == []
+        touches = w.metric("touches_total")
+        await w.delete_pod("low")
+        await until(lambda: w.metric("touches_total") > touches)
+        assert await w.fitting("small") == ["w1"]
+
+
+async def test_second_preemption_counts_what_is_held_for_an_equal_pod():
+    async with world("w1") as w:
+        for name in ("a", "b"):
+            await place(w, name, "w1", 5_000)
+        await create(w, "first", 5_000, priority=5)
+        await create(w, "second", 5_000, priority=5)
+        await create(w, "third", 5_000, priority=5)
+        assert await preempt(w, "first", w1=["a"]) == {"w1": ["a"]}
+        victims = await preempt(w, "second", w1=["a"])
+        assert sorted(victims["w1"]) == ["a", "b"]
+        assert await preempt(w, "third", w1=["a"]) == {}
+
+
+async def test_answers_that_no_choice_follows_are_held_for_a_short_time_only():
+    assert nominating.UNNAMED_S < 60
+    async with world("w1", nomination_s=0.2) as w:
+        await made_room(w, named=False)
+        await asyncio.wait_for(until(lambda: held(w) == []), 10)
