@@ -110,6 +110,10 @@ class FaultyApi:
         await self.real.annotate_node(node, key, value)
         self.touched.append(node)
 
+    async def label_node(self, node: NodeName, key: str, value: str) -> None:
+        await self.real.label_node(node, key, value)
+        self.touched.append(node)
+
     async def follow_pods(self) -> AsyncIterator[Event[PodView]]:
         await self.watching.wait()
         async for event in self.real.follow_pods():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 
 import pytest
 from msgspec import structs
@@ -39,6 +40,18 @@ async def test_node_is_touched_when_its_report_shows_room_for_a_refused_pod():
         await until(lambda: w.api.touched == ["w1"])
         assert await touched_at(w, "w1")
         assert await touched_at(w, "w2") is None
+
+
+async def test_what_is_touched_of_a_node_is_a_label_where_the_scheduler_heeds_no_annotation():
+    async with world("w1", touch_by="label") as w:
+        w.nodes["w1"].holds(a=9_000)
+        await w.create_pod("p", 5_000)
+        assert await w.fitting("p") == []
+        w.nodes["w1"].holds()
+        await until(lambda: w.api.touched == ["w1"])
+        meta = (await w.http.get("/api/v1/nodes/w1")).json()["metadata"]
+        assert re.fullmatch(r"[0-9A-Za-z][-0-9A-Za-z_.]{0,61}[0-9A-Za-z]", meta["labels"][ANNOTATION])
+        assert "annotations" not in meta
 
 
 async def test_node_is_touched_when_the_pod_that_held_it_ends():

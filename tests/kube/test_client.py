@@ -123,6 +123,16 @@ async def test_annotate_node_sets_one_annotation_and_keeps_the_others(cluster):
     assert annotations == {"k8s-rdma.io/a": "1", "k8s-rdma.io/b": "2"}
 
 
+async def test_label_node_sets_one_label_and_keeps_the_others(cluster):
+    async with cluster() as c:
+        await c.create_node("w1")
+        await c.client.label_node(NodeName("w1"), "k8s-rdma.io/a", "1")
+        await c.client.label_node(NodeName("w1"), "k8s-rdma.io/b", "2")
+        meta = (await c.http.get("/api/v1/nodes/w1")).json()["metadata"]
+        assert meta["labels"] == {"k8s-rdma.io/a": "1", "k8s-rdma.io/b": "2"}
+        assert "annotations" not in meta
+
+
 async def test_annotate_node_is_refused_when_node_is_gone(cluster):
     async with cluster() as c:
         with pytest.raises(ApiRefusedError) as refused:

@@ -80,7 +80,9 @@ class ExtenderConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
         it is younger.
     retry_s: how long a node that timed out counts as unreadable without being asked again.
     poll_s: how often nodes that refused a waiting pod are asked.
-    touch_s: the least time between two touches of a node.
+    touch_by, touch_s: what of a node object is changed so that the scheduler tries refused pods again, and
+        the least time between two touches of a node. Kubernetes 1.28 and 1.29 need `label`: their schedulers
+        heed no annotation.
     api_timeout_s: for one call of the API server. settle_s: how long the API server may still work on a
         call that was not answered (its own `--request-timeout`).
     lease_name, lease_namespace: of the Lease whose holder alone binds pods that ask for interfaces (needs the
@@ -123,6 +125,7 @@ class ExtenderConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     max_age_s: Seconds = 1.0
     retry_s: Seconds = 10.0
     poll_s: Seconds = 1.0
+    touch_by: Literal["annotation", "label"] = "annotation"
     touch_s: Seconds = 1.0
     api_timeout_s: Seconds = 5.0
     settle_s: Seconds = 60.0

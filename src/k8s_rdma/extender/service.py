@@ -92,7 +92,7 @@ async def running(
     outcomes = Outcomes(attempts.heard)
     decisions = Decisions(config.strategy, config.refusal_detail)
     waiting = Waiting()
-    pace = Pace(poll_s=config.poll_s, touch_s=config.touch_s)
+    pace = Pace(poll_s=config.poll_s, touch_s=config.touch_s, by_label=config.touch_by == "label")
     toucher = Toucher(waiting, decisions, api, CLOCK, pace)
     limits = Limits(config.limits, on_freed=toucher.freed)
 

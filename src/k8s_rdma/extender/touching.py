@@ -1,8 +1,9 @@
 """Tell kube-scheduler that capacity or a namespace's limit came free, by touching a node object.
 
 An annotation that changes is a cluster event, upon which the scheduler tries refused pods again within
-0.05 s; without one it would wait up to 5 minutes. Nobody filters in the meantime, so the nodes that
-refused somebody are asked for as long as somebody waits.
+0.05 s; without one it would wait up to 5 minutes. Schedulers before 1.30 heed labels alone (source:
+`nodeSchedulingPropertiesChange`, `pkg/scheduler/eventhandlers.go`). Nobody filters in the meantime, so the
+nodes that refused somebody are asked for as long as somebody waits.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from k8s_rdma.kube.api import ClusterApi
 
 ANNOTATION = "k8s-rdma.io/capacity-freed"
-"""Its value is the time of the touch; only that it changes matters."""
+"""Its value is the time of the touch; only that it changes matters. Of the label, too."""
 
 NEVER = float("-inf")
 _POLLED_AT_ONCE = 1000
@@ -41,15 +42,16 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """How often, in seconds.
+    """How often, in seconds, and how.
 
     poll_s: a node of interest is asked. touch_s: the same node is touched at most, and five times that
-    after a failure. gap_s: between any two touches.
+    after a failure. gap_s: between any two touches. by_label: a label is changed, and no annotation.
     """
 
     poll_s: float = 1.0
     touch_s: float = 1.0
     gap_s: float = 0.1
+    by_label: bool = False
 
 
 class Toucher:
@@ -205,7 +207,7 @@ class Toucher:
         # Before the write: whoever the node refuses from here on may have been tried before the event came.
         self._waiting.touched(node)
         try:
-            await self._api.annotate_node(node, ANNOTATION, datetime.now(UTC).isoformat())
+            await self._mark(node, datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ"))
         except ApiRefusedError as error:
             _log.warning("touch_refused", node=node, error=error.message)
             return
@@ -217,3 +219,7 @@ class Toucher:
         self._touched = {n: at for n, at in self._touched.items() if at + self._pace.touch_s > now}
         self._touched[node] = now
         _log.info("touch", node=node, waiting=len(self._waiting), duration_s=round(self._clock() - now, 6))
+
+    async def _mark(self, node: NodeName, when: str) -> None:
+        mark = self._api.label_node if self._pace.by_label else self._api.annotate_node
+        await mark(node, ANNOTATION, when)

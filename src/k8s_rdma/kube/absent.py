@@ -33,6 +33,10 @@ class AbsentApi:
         """Raises."""
         _refuse(f"annotate node {node}")
 
+    async def label_node(self, node: NodeName, key: str, value: str) -> None:  # noqa: ARG002 - the Protocol's
+        """Raises."""
+        _refuse(f"label node {node}")
+
     def follow_pods(self) -> AsyncIterator[Event[PodView]]:
         """Raises."""
         _refuse("list pods")

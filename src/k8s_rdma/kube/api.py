@@ -207,6 +207,10 @@ class ClusterApi(Protocol):
         """Set one annotation of a node object."""
         ...
 
+    async def label_node(self, node: NodeName, key: str, value: str) -> None:
+        """Set one label of a node object."""
+        ...
+
     def follow_pods(self) -> AsyncIterator[Event[PodView]]:
         """Unfinished pods of all namespaces: pages of them and `Listed` first, then every change.
 

@@ -165,9 +165,13 @@ class Client(RdmaNodes):
 
     async def annotate_node(self, node: NodeName, key: str, value: str) -> None:
         """`PATCH /api/v1/nodes/NAME`, a JSON merge patch (RFC 7396)."""
-        patch = {"metadata": {"annotations": {key: value}}}
         with named_errors(f"annotate node {node}"):
-            await self._client.patch(NodeObject, segment(node), patch, patch_type=PatchType.MERGE)
+            await self._patch_node(node, {"annotations": {key: value}})
+
+    async def label_node(self, node: NodeName, key: str, value: str) -> None:
+        """As `annotate_node`."""
+        with named_errors(f"label node {node}"):
+            await self._patch_node(node, {"labels": {key: value}})
 
     async def get_lease(self, namespace: str, name: str) -> LeaseView | None:
         """As `kube.leases.get_lease`."""
@@ -197,6 +201,10 @@ class Client(RdmaNodes):
         """List and watch `/apis/policy/v1/poddisruptionbudgets`."""
         async for event in self._follow(BudgetObject, "disruption budgets", namespace="*"):
             yield cast("Event[BudgetView]", event)
+
+    async def _patch_node(self, node: NodeName, meta: dict[str, dict[str, str]]) -> None:
+        patch = {"metadata": meta}
+        await self._client.patch(NodeObject, segment(node), patch, patch_type=PatchType.MERGE)
 
     async def _pod(self, namespace: str, name: str) -> PodObject | None:
         try:
