@@ -61,11 +61,15 @@ class World:
         node = {"metadata": {"name": name}, "status": {"addresses": listed}}
         assert (await self.http.post("/api/v1/nodes", json=node)).status_code == 201
 
-    async def create_pod(self, name: str, *rates: int, annotation: str | None = None) -> dict[str, Any]:
+    async def create_pod(
+        self, name: str, *rates: int, annotation: str | None = None, policy: str | None = None
+    ) -> dict[str, Any]:
         """Create a pod that asks for interfaces with these rates, or has this request annotation."""
         meta: dict[str, Any] = {"name": name}
         if rates or annotation is not None:
             meta["annotations"] = {"rdma_interfaces_required": annotation or interfaces(*rates)}
+        if policy is not None:
+            meta.setdefault("annotations", {})["k8s-rdma.io/policy"] = policy
         pod = {"metadata": meta, "spec": {"containers": [{"name": "c", "image": "lab.local/busybox:1"}]}}
         created = await self.http.post("/api/v1/namespaces/default/pods", json=pod)
         assert created.status_code == 201, created.text
