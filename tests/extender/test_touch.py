@@ -11,9 +11,14 @@ from msgspec import structs
 
 from extender.node_server import pf, report
 from extender.node_server import rates as driver_rates
-from extender.world import until, world
+from extender.world import cluster, extending, until, world
+from k8s_rdma.core.ids import NodeName
+from k8s_rdma.core.request import InterfaceRequest, Request
+from k8s_rdma.extender.facts import facts_of
+from k8s_rdma.extender.lease import Lease, Terms
+from k8s_rdma.extender.service import CLOCK
 from k8s_rdma.extender.touching import ANNOTATION
-from k8s_rdma.kube.api import ApiRefusedError, ApiUncertainError
+from k8s_rdma.kube.api import ApiRefusedError, ApiUncertainError, LeaseView
 
 pytestmark = pytest.mark.anyio
 
@@ -226,3 +231,54 @@ async def test_one_node_of_many_that_refused_is_touched_for_the_request_it_now_f
         assert w.metric("pods_waiting") == 2
         w.nodes["w2"].holds(a=0)
         await until(lambda: w.api.touched == ["w2"])
+
+
+async def test_node_is_touched_without_being_asked_when_the_state_learns_of_its_capacity():
+    """As where the states come by watch."""
+    async with world("w1", poll_s=3600.0) as w:
+        w.nodes["w1"].holds(a=9_000)
+        await w.create_pod("p", 5_000)
+        assert await w.fitting("p") == []
+        verdicts = w.extender.scheduling.verdicts
+        verdicts.state.observe(NodeName("w1"), facts_of(report("w1", generation=3), "w1"), verdicts.clock())
+        await until(lambda: w.api.touched == ["w1"])
+
+
+async def test_one_node_is_touched_when_the_extender_begins_while_pods_wait_whom_it_does_not_know():
+    async with cluster("w1", "w2") as c:
+        for node in c.nodes.values():
+            node.holds(a=9_000)
+        await c.create_pod("p", 5_000)
+        async with extending(c) as w:
+            await until(lambda: w.api.touched == ["w1"])
+            assert await w.fitting("p") == []
+            await asked_again(w, "w2")
+            assert w.api.touched == ["w1"]
+
+
+async def test_no_node_is_touched_when_the_extender_begins_and_nobody_waits():
+    async with cluster("w1") as c:
+        await c.create_pod("bound", 1_000)
+        await c.bind_by_hand("bound", "w1")
+        await c.create_pod("ordinary")
+        async with extending(c) as w:
+            w.nodes["w1"].holds(a=9_000)
+            await w.create_pod("p", 5_000)
+            assert await w.fitting("p") == []
+            w.nodes["w1"].holds()
+            await until(lambda: w.api.touched != [])
+            assert w.api.touched == ["w1"]
+
+
+async def test_nothing_is_touched_by_a_replica_that_does_not_lead():
+    lease = LeaseView(namespace="kube-system", name="held", holder="other", duration_s=3600)
+    async with cluster("w1") as c:
+        await c.api.real.write_lease(lease)
+        terms = Terms(namespace="kube-system", name="held", holder="me")
+        await c.create_pod("p", 5_000)
+        async with extending(c, lease=Lease(c.api.real, terms, CLOCK)) as w:
+            uid = w.pods["p"]["metadata"]["uid"]
+            w.extender.scheduling.toucher.refused(uid, Request((InterfaceRequest(),)), [NodeName("w1")])
+            await until(w.expect(pods_waiting=1))
+            await asked_again(w, "w1")
+            assert w.api.touched == []

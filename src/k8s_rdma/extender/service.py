@@ -223,6 +223,7 @@ async def running(
                     beside.create_task(follow("nodes", api.follow_nodes, nodes.take)),
                     beside.create_task(toucher.poll(states, limits)),
                     beside.create_task(toucher.touch(state, limits, ready)),
+                    beside.create_task(toucher.take_over(ready, pods.unbound, nodes.names)),
                     beside.create_task(follow_budgets(api, budgets)),
                 ]
                 if config.api

@@ -20,7 +20,7 @@ from k8s_rdma.extender.decisions import Fit
 from k8s_rdma.kube.api import ApiRefusedError, ApiUncertainError, ApiUnreachableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable, Sized
 
     from k8s_rdma.core.ids import NodeName, PodUid
     from k8s_rdma.core.request import Request
@@ -146,11 +146,30 @@ class Toucher:
             while self._freed:
                 await self._serve(self._freed.popitem()[0], state, limits)
             if not leads():
-                self._due.clear()
+                await asyncio.sleep(self._pace.touch_s)
+                continue
             now = self._clock()
             for node in [node for node, not_before in self._due.items() if not_before <= now]:
                 await self._touch(node)
                 await asyncio.sleep(self._pace.gap_s)
+
+    async def take_over(
+        self,
+        leads: Callable[[], bool],
+        unbound: Sized,
+        nodes: Callable[[], Collection[NodeName]],
+    ) -> NoReturn:
+        """Have all tried again when this replica begins to lead: whom another refused is not known here.
+
+        unbound: pods that ask and have no node; without any, nothing is touched. nodes: all names.
+        """
+        led = False
+        while True:
+            began, led = leads() and not led, leads()
+            if began and len(unbound) and (known := nodes()):
+                self._want(min(known))
+                self._something_changed.set()
+            await asyncio.sleep(self._pace.touch_s)
 
     def _want(self, node: NodeName) -> None:
         self._due.setdefault(node, self._touched.get(node, NEVER) + self._pace.touch_s)
