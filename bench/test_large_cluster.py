@@ -1,0 +1,245 @@
+"""The extender in a cluster of 5,000 nodes that publish `RdmaNode` objects, of 2 PFs and 20 allocations each.
+
+The extender is the real process with its configuration file; the API server, with the nodes' agents and all
+pods in it, is one fast process (`large_cluster.py`), the scheduler's side this one. Meanwhile every
+node renews its Lease every 10 s: 500 events a second.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import socket
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from large_cluster import KEY, node_name, pod_object
+from test_extender import REQUESTS, Caller, Cluster
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from conftest import Record
+
+NODES = 5_000
+PODS = 20
+PENDING = 8_000
+ROUNDS = 300
+SENT = 500
+"""Nodes that kube-scheduler sends of 5,000 (`percentageOfNodesToScore` unset): a tenth."""
+
+BINDING_S = 10.0
+IN_FLIGHT = 8
+HERE = Path(__file__).parent
+PROGRAM = Path(sys.executable).with_name("k8s-rdma")
+KUBECONFIG = """\
+apiVersion: v1
+kind: Config
+clusters: [{{name: c, cluster: {{server: "http://127.0.0.1:{port}"}}}}]
+users: [{{name: u, user: {{}}}}]
+contexts: [{{name: x, context: {{cluster: c, user: u}}}}]
+current-context: x
+"""
+
+
+class Large(Cluster):
+    """A running extender. ready_s: from its start to `/readyz`."""
+
+    def __init__(self, caller: Caller, pid: int, port: int, ready_s: float) -> None:
+        super().__init__(caller, NODES, pid)
+        self.port = port
+        self.ready_s = ready_s
+
+
+@contextmanager
+def process(*command: str | Path) -> Iterator[subprocess.Popen[str]]:
+    """Until the block ends."""
+    with subprocess.Popen(
+        [str(part) for part in command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        cwd=HERE,
+    ) as running:
+        try:
+            yield running
+        finally:
+            running.kill()
+
+
+def free_port() -> int:
+    """That nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def write_config(directory: Path, api: str) -> tuple[Path, int]:
+    """The extender's files; its configuration, and where it is to listen."""
+    port = free_port()
+    (directory / "kubeconfig").write_text(KUBECONFIG.format(port=api))
+    (directory / "key").write_bytes(KEY)
+    config = directory / "extender.yaml"
+    config.write_text(
+        f"kubeconfig: {directory}/kubeconfig\nplacementKeyFile: {directory}/key\nport: {port}\nsource: crd\n"
+    )
+    return config, port
+
+
+def wait_ready(port: int) -> None:
+    """Return when `/readyz` is well."""
+    while True:
+        try:
+            with closing(Caller(port)) as caller:
+                if caller.get("/readyz") == b"ok\n":
+                    return
+        except OSError:
+            pass
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Large]]:
+    """A cluster of that kind; made once."""
+    made: dict[str, Large] = {}
+    with ExitStack() as stack:
+
+        def start(kind: str) -> Large:
+            if kind not in made:
+                api = stack.enter_context(
+                    process(
+                        sys.executable, HERE / "large_cluster.py", str(NODES), str(PODS), str(PENDING), kind
+                    )
+                )
+                config, port = write_config(tmp_path_factory.mktemp(kind), api.stdout.readline().strip())
+                began = time.monotonic()
+                extender = stack.enter_context(process(PROGRAM, "extender", "--config", config))
+                threading.Thread(target=extender.stdout.read, daemon=True).start()
+                wait_ready(port)
+                ready_s = time.monotonic() - began
+                caller = stack.enter_context(closing(Caller(port)))
+                made[kind] = Large(caller, extender.pid, port, ready_s)
+            return made[kind]
+
+        yield start
+
+
+def test_start_up(large: Callable[[str], Large], record: Record) -> None:
+    cluster = large("alike")
+    what = f"{NODES:,} nodes, {NODES * PODS:,} pods"
+    record(f"extender, start to ready, {what}", budget=5, measured=cluster.ready_s, unit="s")
+    for request in REQUESTS.values():
+        cluster.post("/scheduler/rdma_scheduling", cluster.body(request))
+    name = f"extender, resident memory, {what}, crd source"
+    record(name, budget=300, measured=cluster.resident_mib(), unit="MiB")
+
+
+@pytest.mark.parametrize("request_kind", REQUESTS)
+def test_filter_of_a_request_seen_before(
+    large: Callable[[str], Large], record: Record, request_kind: str
+) -> None:
+    cluster = large("alike")
+    body = cluster.body(REQUESTS[request_kind])
+    ran, waited = [], []
+    for _ in range(ROUNDS):
+        before, began = cluster.ran_ms(), time.perf_counter()
+        cluster.post("/scheduler/rdma_scheduling", body)
+        waited.append(1e3 * (time.perf_counter() - began))
+        ran.append(cluster.ran_ms() - before)
+    what = f"filter, {NODES:,} names, crd source, request seen before, {request_kind}"
+    record(f"{what}, in the server", budget=5, measured=statistics.median(ran), unit="ms", note="median")
+    slow = statistics.quantiles(waited, n=100)[98]
+    record(f"{what}, over HTTP, 99th percentile", budget=10, measured=slow, unit="ms")
+
+
+@pytest.mark.parametrize("kind", ["alike", "distinct"])
+def test_filter_of_a_request_not_seen_before(
+    large: Callable[[str], Large], record: Record, kind: str
+) -> None:
+    cluster = large(kind)
+    rates = itertools.count(2_001)
+    waited = []
+    for _ in range(20):
+        body = cluster.body([next(rates)] * 8)
+        began = time.perf_counter()
+        cluster.post("/scheduler/rdma_scheduling", body)
+        waited.append(1e3 * (time.perf_counter() - began))
+    name = f"filter, {NODES:,} names, crd source, request not seen before, nodes {kind}"
+    record(name, budget=None, measured=statistics.median(waited), unit="ms", note="over HTTP")
+
+
+def pending_pod(index: int) -> dict[str, Any]:
+    """As `large_cluster` has it."""
+    return pod_object(f"new-{index}", f"pending-{index}", [1_000])
+
+
+class Scheduler:
+    """kube-scheduler's side: filter and prioritize one pod after another, binds beside them."""
+
+    def __init__(self, cluster: Large) -> None:
+        self._cluster = cluster
+        self._free = threading.Semaphore(IN_FLIGHT)
+        self._callers = [Caller(cluster.port) for _ in range(IN_FLIGHT)]
+        self.errors: list[str] = []
+        self.bound = 0
+
+    def schedule(self, pods: Iterator[int], sent: int) -> float:
+        """Bind pods for a while; how many a second."""
+        names = itertools.cycle([[node_name(at + i) for i in range(sent)] for at in range(0, NODES, sent)])
+        began, before = time.monotonic(), self.bound
+        threads: list[threading.Thread] = []
+        while time.monotonic() - began < BINDING_S:
+            pod, candidates = pending_pod(next(pods)), next(names)
+            args = {"Pod": pod, "Nodes": None, "NodeNames": candidates}
+            fitting = json.loads(self._cluster.post("/scheduler/rdma_scheduling", json.dumps(args).encode()))[
+                "NodeNames"
+            ]
+            args["NodeNames"] = fitting
+            scores = json.loads(self._cluster.post("/scheduler/prioritize", json.dumps(args).encode()))
+            best = max(scores, key=lambda each: each["Score"])["Host"]
+            self._free.acquire()
+            threads.append(threading.Thread(target=self._bind, args=(pod, best)))
+            threads[-1].start()
+        for thread in threads:
+            thread.join()
+        return (self.bound - before) / (time.monotonic() - began)
+
+    def close(self) -> None:
+        """Hang up."""
+        for caller in self._callers:
+            caller.close()
+
+    def _bind(self, pod: dict[str, Any], node: str) -> None:
+        caller = self._callers.pop()
+        meta = pod["metadata"]
+        args = {
+            "PodName": meta["name"],
+            "PodNamespace": meta["namespace"],
+            "PodUID": meta["uid"],
+            "Node": node,
+        }
+        error = json.loads(caller.post("/scheduler/bind", json.dumps(args).encode()))["Error"]
+        if error:
+            self.errors.append(error)
+        else:
+            self.bound += 1
+        self._callers.append(caller)
+        self._free.release()
+
+
+def test_bindings(large: Callable[[str], Large], record: Record) -> None:
+    cluster = large("alike")
+    pods = iter(range(PENDING))
+    with closing(Scheduler(cluster)) as scheduler:
+        for sent in (SENT, NODES):
+            rate = scheduler.schedule(pods, sent)
+            assert not scheduler.errors, scheduler.errors[:3]
+            name = f"bindings, each with filter and prioritize of {sent:,} names"
+            record(name, budget=100 if sent == SENT else None, measured=rate, unit="1/s", at_least=True)
