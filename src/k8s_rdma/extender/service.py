@@ -132,6 +132,7 @@ async def running(
             clock=CLOCK,
             lease=lease,
             settle_s=config.settle_s,
+            on_ready=lambda: toucher.try_all(nodes.names) if len(pods.unbound) else None,
         )
 
         def missing() -> list[str]:
@@ -223,7 +224,6 @@ async def running(
                     beside.create_task(follow("nodes", api.follow_nodes, nodes.take)),
                     beside.create_task(toucher.poll(states, limits)),
                     beside.create_task(toucher.touch(state, limits, ready)),
-                    beside.create_task(toucher.take_over(ready, pods.unbound, nodes.names)),
                     beside.create_task(follow_budgets(api, budgets)),
                 ]
                 if config.api

@@ -20,7 +20,7 @@ from k8s_rdma.extender.decisions import Fit
 from k8s_rdma.kube.api import ApiRefusedError, ApiUncertainError, ApiUnreachableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sized
+    from collections.abc import Callable, Collection, Iterable
 
     from k8s_rdma.core.ids import NodeName, PodUid
     from k8s_rdma.core.request import Request
@@ -81,6 +81,7 @@ class Toucher:
         self._due: dict[NodeName, float] = {}
         self._touched: dict[NodeName, float] = {}
         self._freed: dict[str, None] = {}
+        self._unknown: Callable[[], Collection[NodeName]] | None = None
 
     def refused(self, uid: PodUid, request: Request, nodes: Iterable[NodeName]) -> None:
         """No node fits the pod; these refused it for a reason that may pass."""
@@ -114,6 +115,11 @@ class Toucher:
             self._changed[node] = None
             self._something_changed.set()
 
+    def try_all(self, nodes: Callable[[], Collection[NodeName]]) -> None:
+        """Touch one of these nodes, once they are known: somebody may wait of whom nothing is known here."""
+        self._unknown = nodes
+        self._something_changed.set()
+
     def freed(self, namespace: str) -> None:
         """The namespace's pods hold less."""
         if self._waiting.limited(namespace):
@@ -146,30 +152,18 @@ class Toucher:
             while self._freed:
                 await self._serve(self._freed.popitem()[0], state, limits)
             if not leads():
-                await asyncio.sleep(self._pace.touch_s)
+                if self._due or self._unknown:
+                    self._something_changed.set()
+                    await asyncio.sleep(self._pace.touch_s)
                 continue
+            if self._unknown:
+                for node in sorted(self._unknown())[:1]:
+                    self._want(node)
+                self._unknown = None
             now = self._clock()
             for node in [node for node, not_before in self._due.items() if not_before <= now]:
                 await self._touch(node)
                 await asyncio.sleep(self._pace.gap_s)
-
-    async def take_over(
-        self,
-        leads: Callable[[], bool],
-        unbound: Sized,
-        nodes: Callable[[], Collection[NodeName]],
-    ) -> NoReturn:
-        """Have all tried again when this replica begins to lead: whom another refused is not known here.
-
-        unbound: pods that ask and have no node; without any, nothing is touched. nodes: all names.
-        """
-        led = False
-        while True:
-            began, led = leads() and not led, leads()
-            if began and len(unbound) and (known := nodes()):
-                self._want(min(known))
-                self._something_changed.set()
-            await asyncio.sleep(self._pace.touch_s)
 
     def _want(self, node: NodeName) -> None:
         self._due.setdefault(node, self._touched.get(node, NEVER) + self._pace.touch_s)
