@@ -1,0 +1,170 @@
+"""docs/extender.md and examples/scheduler: their files can be used, their tables are complete."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from extender.world import world
+from k8s_rdma.agent.config import AgentConfig
+from k8s_rdma.config import load_config
+from k8s_rdma.core.policy import PfPolicy
+from k8s_rdma.core.score import Strategy
+from k8s_rdma.errors import Reason
+from k8s_rdma.extender.config import ExtenderConfig, NamespaceLimit, NodeTls
+from k8s_rdma.http_server.tls import TlsConfig
+from k8s_rdma.sim.cluster.scheduler_config import load_scheduler_config
+from k8s_rdma.wire.extender import MALFORMED_ANNOTATION, NOT_ENOUGH_FREE, UNREADABLE_NODE
+from k8s_rdma.wire.policy_annotation import POLICY_ANNOTATION, read_policy
+
+ROOT = Path(__file__).resolve().parent.parent
+EXAMPLES = ROOT / "examples" / "scheduler"
+DOCS = ROOT / "docs" / "extender.md"
+SCHEDULERS = sorted(
+    path for path in EXAMPLES.glob("*.yaml") if "KubeSchedulerConfiguration" in path.read_text()
+)
+EXTENDERS = sorted(set(EXAMPLES.glob("*.yaml")) - set(SCHEDULERS))
+SNIPPETS = re.findall(r"```yaml\n(.*?)```", DOCS.read_text(), re.DOTALL)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def table(heading: str) -> list[list[str]]:
+    """The cells of the rows of the first table after a heading, without its head."""
+    text = DOCS.read_text().partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    rows = [line for line in text.splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows[2:]]
+
+
+def named(cell: str) -> list[str]:
+    """What a cell has in backticks."""
+    return re.findall(r"`([^`]*)`", cell)
+
+
+@pytest.mark.parametrize("path", SCHEDULERS, ids=lambda path: path.stem)
+def test_configuration_of_kube_scheduler_is_one(path: Path):
+    [extender] = load_scheduler_config(path).extenders
+    assert extender.filter_verb == "rdma_scheduling"
+    assert not extender.ignorable
+    prefix = extender.url_prefix.partition("8888")[2]
+    defaults = ExtenderConfig()
+    assert f"{prefix}/{extender.filter_verb}" == defaults.filter_path
+    if extender.bind_verb:
+        verbs = [extender.prioritize_verb, extender.preempt_verb, extender.bind_verb]
+        paths = [defaults.prioritize_path, defaults.preempt_path, defaults.bind_path]
+        assert [f"{prefix}/{verb}" for verb in verbs] == paths
+
+
+def test_policy_file_of_before_registers_the_same_as_filter_only():
+    [old] = json.loads((EXAMPLES / "rit-policy.json").read_text())["extenders"]
+    [new] = yaml.safe_load((EXAMPLES / "filter-only.yaml").read_text())["extenders"]
+    assert old == new
+
+
+@pytest.mark.parametrize("path", EXTENDERS, ids=lambda path: path.stem)
+def test_configuration_of_the_extender_is_one(path: Path):
+    load_config(ExtenderConfig, str(path), {})
+
+
+def test_resource_of_preemption_is_counted_by_all_three():
+    [extender] = load_scheduler_config(EXAMPLES / "preemption.yaml").extenders
+    resource = load_config(ExtenderConfig, str(EXAMPLES / "extender-crd.yaml"), {}).vf_resource
+    assert set(extender.managed_resources) == {resource}
+
+
+def test_files_are_all_told_about():
+    readme = (EXAMPLES / "README.md").read_text()
+    assert not [path.name for path in EXAMPLES.iterdir() if path.name not in (*named(readme), "README.md")]
+
+
+def of(snippet: str) -> str:
+    """What a snippet of the reference is."""
+    document: dict[str, Any] = yaml.safe_load(snippet)
+    if document.get("kind") == "KubeSchedulerConfiguration":
+        return "scheduler"
+    if "metadata" in document:
+        return "pod"
+    return "agent" if "publish" in document else "extender"
+
+
+@pytest.mark.parametrize("snippet", SNIPPETS)
+def test_snippet_can_be_used(snippet: str, tmp_path: Path):
+    path = tmp_path / "snippet.yaml"
+    path.write_text(snippet)
+    match of(snippet):
+        case "scheduler":
+            recommended = yaml.safe_load((EXAMPLES / "recommended.yaml").read_text())
+            assert yaml.safe_load(snippet) == recommended
+        case "agent":
+            assert load_config(AgentConfig, str(path), {}).publish.anything()
+        case "pod":
+            annotations = yaml.safe_load(snippet)["metadata"]["annotations"]
+            assert read_policy(annotations[POLICY_ANNOTATION]) is not PfPolicy.ANY
+        case _:
+            load_config(ExtenderConfig, str(path), {})
+
+
+def shown(default: object) -> str:
+    """A default as the table writes it."""
+    if default is None or default in ((), ""):
+        return "none"
+    if isinstance(default, bool):
+        return str(default).lower()
+    return f"{default:g}" if isinstance(default, float) else str(default)
+
+
+def test_settings_are_all_told_with_their_defaults():
+    fields = msgspec.structs.fields(ExtenderConfig)
+    expected = {field.encode_name: shown(field.default) for field in fields}
+    told = {}
+    for keys, default, _ in table("Configuration"):
+        told |= dict.fromkeys(named(keys), "".join(named(default)))
+    for kind, prefix in ((TlsConfig, "tls"), (NodeTls, "nodeTls"), (NamespaceLimit, "limits[]")):
+        expected |= {f"{prefix}.{f.encode_name}": None for f in msgspec.structs.fields(kind)}
+    assert sorted(told) == sorted(expected)
+    assert {key: told[key] for key, default in expected.items() if default is not None} == {
+        key: default for key, default in expected.items() if default is not None
+    }
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("source", ["http"])
+async def test_figures_are_all_told_with_their_types(source: str):
+    async with world("w1", source=source) as w:
+        shown = re.findall(
+            r"^# TYPE k8s_rdma_extender_(\w+) (\w+)$", w.extender.metrics.render(), re.MULTILINE
+        )
+    told = {named(name)[0].partition("{")[0]: kind for name, kind, _ in table("Metrics")}
+    assert told == dict(shown)
+
+
+def test_rights_are_those_that_the_manifest_grants():
+    documents = yaml.safe_load_all((ROOT / "deploy" / "rbac" / "extender.yaml").read_text())
+    granted = {
+        (resource, verb)
+        for document in documents
+        for rule in document.get("rules", [])
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    told = {(named(what)[0], verb) for what, verbs, _ in table("Rights") for verb in named(verbs)}
+    assert told == granted
+
+
+def test_strategies_policies_and_sentences_are_all_told():
+    assert [named(row[0])[0] for row in table("Strategies")] == [strategy.value for strategy in Strategy]
+    assert [named(row[0])[0] for row in table("Policies")] == [policy.value for policy in PfPolicy]
+    rows = table("Refusals")
+    sentences = {named(row[0])[0] for row in rows[:3]}
+    assert sentences == {NOT_ENOUGH_FREE, UNREADABLE_NODE, MALFORMED_ANNOTATION}
+    reasons = {reason for row in rows[5:] for reason in named(row[1])}
+    assert reasons <= {reason.value for reason in Reason}
