@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -120,6 +121,8 @@ async def test_nodes_that_differ_in_numbers_alone_are_one_group():
         groups = (await explained(http, "p")).groups
         assert [(group.verdict, group.count) for group in groups] == [("refused", 7), ("unreadable", 1)]
         assert len(groups[0].examples) == 3
+        assert "needs 1 interface of 5000 Mb/s; no PF has" in groups[0].why
+        assert not re.search("100[0-7]", groups[0].why)
         assert len((await explained(http, "p", all="1")).nodes) == 8
 
 
@@ -191,3 +194,14 @@ async def test_single_node_tells_its_numbers_where_refusals_tell_the_cause_alone
         [group] = (await explained(http, "p")).groups
         assert "10000" not in group.why
         assert "best PF has 10000 Mb/s" in group.examples[0].why
+
+
+async def test_explain_shows_the_policy_and_keeps_to_it():
+    async with cluster("w1") as c, served(c) as http:
+        await http.ready()
+        c.nodes["w1"].report = report("w1", pf(PF0), pf(PF1))
+        await c.create_pod("p", 1000, 1000)
+        await c.patch_pod("p", {"metadata": {"annotations": {"k8s-rdma.io/policy": "spread-pfs"}}})
+        told = await explained(http, "p")
+        assert told.policy == "spread-pfs"
+        assert [look.placed for look in told.groups[0].examples[0].pfs] == [1, 1]

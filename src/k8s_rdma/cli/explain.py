@@ -56,7 +56,7 @@ class _Page:
         """All of it, what matters most first."""
         self._lines(_about(told))
         if told.groups:
-            self._out.print()
+            self._out.print("\nif it were scheduled now:" if told.places else "")
         for group in told.groups:
             self._group(group)
         for node in told.nodes:
@@ -164,9 +164,8 @@ def _because(group: Group) -> str:
     if not group.why:
         return ""
     example = group.examples[0] if group.examples else None
-    why = example.why if example and group.count == 1 else group.why
     never = "" if not example or example.evictable else "; no eviction would help"
-    return f": {escape(why)}{never}"
+    return f": {escape(group.why)}{never}"
 
 
 def _named(node: NodeLook) -> str:

@@ -87,11 +87,18 @@ def look_at(seen: Seen, request: Request, decisions: Decisions) -> NodeLook:
 
 @dataclass(slots=True)
 class _Group:
+    """text: what all of them say word by word; None when they do not."""
+
     count: int = 0
+    text: str | None = None
     best: list[tuple[int, int, Seen]] = field(default_factory=list)
 
     def add(self, seen: Seen) -> None:
         """Keep the best few; of equal ones those that came first."""
+        if not self.count:
+            self.text = seen.text
+        elif seen.text != self.text:
+            self.text = None
         self.count += 1
         self.best = nsmallest(EXAMPLES, [*self.best, (-(seen.score or 0), self.count, seen)])
 
@@ -113,13 +120,21 @@ class Groups:
         """Those that fit first, the largest first; in slices of one search."""
         found = sorted(self._groups.items(), key=lambda item: (_ORDER.index(item[0][0]), -item[1].count))
         documents = []
-        for (said, why), group in found:
+        for (said, cause), group in found:
             examples = []
             for *_, seen in group.best:
                 await asyncio.sleep(0)
                 examples.append(look_at(seen, request, decisions))
+            why = group.text if group.text is not None else _shared(group, request, decisions) or cause
             documents.append(Group(verdict=said, count=group.count, why=why, examples=tuple(examples)))
         return tuple(documents)
+
+
+def _shared(group: _Group, request: Request, decisions: Decisions) -> str:
+    """What nodes that differ in their numbers refuse for; empty where that is not known in words."""
+    [*_, seen] = group.best[0]
+    found = decisions.place(request, seen.situation) if seen.situation else None
+    return f"{NOT_ENOUGH_FREE} ({found.cause})" if isinstance(found, Rejection) and found.cause else ""
 
 
 def _cause(text: str) -> str:
