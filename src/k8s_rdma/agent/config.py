@@ -26,12 +26,14 @@ class PublishConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", f
 
     rdma_node: an `RdmaNode` with hardware and allocations, and a Lease that says that it holds.
     vf_resource: the extended resource of the Node object that counts the VFs which pods can have; none by
-        default. lease_namespace: of the Lease, which has the node's name.
+        default. lease_namespace: of the Lease, which has the node's name. renew_s: between two renewals;
+        some fewer than fit into what the extender takes for stale.
     """
 
     rdma_node: bool = False
     vf_resource: ResourceName | None = None
     lease_namespace: Annotated[str, msgspec.Meta(min_length=1)] = "k8s-rdma"
+    renew_s: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 10.0
 
     def __post_init__(self) -> None:
         """Refuse a resource that is Kubernetes' own, of which only kubelet may tell."""

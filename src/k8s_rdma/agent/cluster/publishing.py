@@ -31,7 +31,7 @@ class Publishing:
         own = OwnNode(api, NodeName(config.node), time)
         self._work = [own.run]
         if publish.rdma_node:
-            self._work.append(StatusPublisher(api, reports, own, publish.lease_namespace, time).run)
+            self._work.append(StatusPublisher(api, reports, own, publish, time).run)
         if publish.vf_resource is not None:
             self._work.append(CapacityPublisher(api, reports, own, publish.vf_resource, time).run)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, replace
+from math import ceil
 from typing import TYPE_CHECKING, Protocol
 
 import structlog
@@ -26,15 +27,13 @@ if TYPE_CHECKING:
 
     from k8s_rdma.agent.cluster.own_node import OwnNode
     from k8s_rdma.agent.cluster.time import Time
+    from k8s_rdma.agent.config import PublishConfig
     from k8s_rdma.kube.published import PublishingApi
     from k8s_rdma.wire.rdma_node import RdmaNodeStatus
     from k8s_rdma.wire.rest import NodeReport
 
-RENEW_S = 10.0
-"""Between two renewals, as kubelet's of its own Lease."""
-
-LEASE_S = 40
-"""What the Lease says it lasts, as kubelet's; who reads it has its own limit."""
+RENEWALS = 4
+"""In the time that the Lease says it lasts, as in kubelet's; who reads it has its own limit."""
 
 FREED_S = (4.0, 5.0)
 """Renewals after a pod gave something back. Its object goes within a second or two of that; the first renewal
@@ -76,13 +75,14 @@ class StatusPublisher:
     """Publishes every report, the latest where several come within `GAP_S`, and renews the Lease."""
 
     def __init__(
-        self, api: PublishingApi, reports: Reports, own: OwnNode, namespace: str, time: Time
+        self, api: PublishingApi, reports: Reports, own: OwnNode, terms: PublishConfig, time: Time
     ) -> None:
-        """Nothing is published until `run`. namespace: of the Lease, which has the node's name."""
+        """Nothing is published until `run`."""
         self._api = api
         self._reports = reports
         self._own = own
-        self._namespace = namespace
+        self._namespace = terms.lease_namespace
+        self._renew_s = terms.renew_s
         self._time = time
         self._versions: _Versions | None = None
         self._told: NodeReport | None = None
@@ -125,7 +125,7 @@ class StatusPublisher:
         lease = await self._api.get_lease(self._namespace, self._own.name)
         if lease is None:
             lease = LeaseView(
-                namespace=self._namespace, name=self._own.name, holder="", duration_s=LEASE_S, owner=uid
+                namespace=self._namespace, name=self._own.name, holder="", duration_s=0, owner=uid
             )
         self._look_at = self._time.monotonic() + LOOK_S
         return _Versions(published=published, lease=lease)
@@ -144,9 +144,10 @@ class StatusPublisher:
 
     async def _renew(self, versions: _Versions, generation: str) -> _Versions:
         self._versions = None
-        lease = await self._api.write_lease(replace(versions.lease, holder=generation, duration_s=LEASE_S))
+        lasts_s = ceil(RENEWALS * self._renew_s)
+        lease = await self._api.write_lease(replace(versions.lease, holder=generation, duration_s=lasts_s))
         now = self._time.monotonic()
-        self._renew_at = now + RENEW_S
+        self._renew_at = now + self._renew_s
         self._renew_soon = [at for at in self._renew_soon if at > now]
         return replace(versions, lease=lease)
 
