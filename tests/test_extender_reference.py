@@ -18,6 +18,7 @@ from k8s_rdma.core.policy import PfPolicy
 from k8s_rdma.core.score import Strategy
 from k8s_rdma.errors import Reason
 from k8s_rdma.extender.config import ExtenderConfig, NamespaceLimit, NodeTls
+from k8s_rdma.extender.crd_states import CrdNodeStates
 from k8s_rdma.http_server.tls import TlsConfig
 from k8s_rdma.sim.cluster.scheduler_config import load_scheduler_config
 from k8s_rdma.wire.extender import MALFORMED_ANNOTATION, NOT_ENOUGH_FREE, UNREADABLE_NODE
@@ -137,21 +138,21 @@ def test_settings_are_all_told_with_their_defaults():
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("source", ["http"])
-async def test_figures_are_all_told_with_their_types(source: str):
-    async with world("w1", source=source) as w:
-        shown = re.findall(
-            r"^# TYPE k8s_rdma_extender_(\w+) (\w+)$", w.extender.metrics.render(), re.MULTILINE
-        )
-    told = {named(name)[0].partition("{")[0]: kind for name, kind, _ in table("Metrics")}
-    assert told == dict(shown)
+async def test_figures_are_all_told_with_their_types():
+    async with world("w1") as w:
+        text = w.extender.metrics.render()
+        crd = CrdNodeStates(w.extender.binder.state, w.api.real, float, stale_s=1, namespace="n")
+    shown = dict(re.findall(r"^# TYPE k8s_rdma_extender_(\w+) (\w+)$", text, re.MULTILINE))
+    shown |= {name: kind for name, (_, kind, _) in crd.readings().items()}
+    assert {named(name)[0].partition("{")[0]: kind for name, kind, _ in table("Metrics")} == shown
 
 
-def test_rights_are_those_that_the_manifest_grants():
-    documents = yaml.safe_load_all((ROOT / "deploy" / "rbac" / "extender.yaml").read_text())
+def test_rights_are_those_that_the_manifests_grant():
     granted = {
         (resource, verb)
-        for document in documents
+        for path in (ROOT / "deploy" / "rbac").glob("*.yaml")
+        for document in yaml.safe_load_all(path.read_text())
+        if "extender" in document["metadata"]["name"]
         for rule in document.get("rules", [])
         for resource in rule["resources"]
         for verb in rule["verbs"]
