@@ -193,8 +193,8 @@ async def test_promise_ends_when_the_pod_finished_and_was_never_given_anything()
         assert w.metric("pods_promised") == 0
 
 
-async def test_pods_that_others_bound_count_only_when_the_node_reports_them():
-    async with world("w1") as w:
+async def test_pods_that_others_bound_count_only_when_the_node_reports_them_where_agents_refuse_them():
+    async with world("w1", allow_unplaced=False) as w:
         q = await w.create_pod("q", 6_000)
         await w.create_pod("p", 6_000)
         await w.bind_by_hand("q", "w1")
@@ -272,7 +272,7 @@ async def test_bind_is_success_when_an_extender_before_this_one_bound_the_pod():
 
 @pytest.mark.parametrize("elsewhere", ["w1", "w2"])
 async def test_bind_fails_and_holds_nothing_when_someone_else_bound_the_pod(elsewhere):
-    async with world("w1", "w2") as w:
+    async with world("w1", "w2", allow_unplaced=False) as w:
         await w.create_pod("p", 6_000)
         await w.filter("p")
         await w.bind_by_hand("p", elsewhere)

@@ -56,6 +56,8 @@ class ExtenderConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     binder: who binds: `extender`, or `scheduler` where it has no bind verb registered; then the nodes'
         ledgers arbitrate. api: whether there is an API server to ask; may be false only where the
         scheduler binds.
+    allow_unplaced: the agents' setting: whether they give interfaces to pods without a placement, which then
+        count once they are bound. None: where the scheduler binds, or without a key.
     strategy: which of the nodes that fit are the better ones, see `core.score.Strategy`.
     refusal_detail: whether what a node is refused for tells the numbers of that very node, or only the cause,
         which `kubectl describe` counts together, see `core.said.Detail`.
@@ -84,12 +86,12 @@ class ExtenderConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
         the least time between two touches of a node. Kubernetes 1.28 and 1.29 need `label`: their schedulers
         heed no annotation.
     api_timeout_s: for one call of the API server. settle_s: how long the API server may still work on a
-        call that was not answered (its own `--request-timeout`).
+        call that was not answered (its own `--request-timeout`); waited for where pods may not be patched.
     lease_name, lease_namespace: of the Lease whose holder alone binds pods that ask for interfaces (needs the
         verbs get, create and patch on `leases` of `coordination.k8s.io` there); an empty name: no Lease, then
-        there must never be two extenders, nor one soon after another that did not end by itself.
-    lease_s: whole seconds without a renewal after which another may take the Lease; it then also waits for
-        settle_s before it binds.
+        there must never be two extenders.
+    lease_s: whole seconds without a renewal after which another may take the Lease; where it may not patch
+        pods, it then also waits for settle_s before it binds.
     shutdown_s: for requests under way and binds in doubt when told to stop; less than the pod's
         `terminationGracePeriodSeconds`. What is in doubt after it is left to the next holder's waiting.
     """
@@ -105,6 +107,7 @@ class ExtenderConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     max_body_bytes: Annotated[int, msgspec.Meta(ge=1)] = 256 * 1024 * 1024
     binder: Literal["extender", "scheduler"] = "extender"
     api: bool = True
+    allow_unplaced: bool | None = None
     strategy: Strategy = Strategy.BINPACK
     refusal_detail: Detail = Detail.NUMBERS
     limits: tuple[NamespaceLimit, ...] = ()

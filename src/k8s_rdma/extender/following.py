@@ -23,6 +23,7 @@ from k8s_rdma.extender.sources import NodeStates
 from k8s_rdma.extender.state import ClusterState, Reservation
 from k8s_rdma.extender.touching import Toucher
 from k8s_rdma.extender.unbound import UnboundPods
+from k8s_rdma.extender.unplaced import Unplaced
 from k8s_rdma.kube.api import API_ERRORS, Changed, Gone, Listed, Page
 
 if TYPE_CHECKING:
@@ -67,7 +68,8 @@ class PodTracker:
     """Turns what the API server says of pods into reservations and their end.
 
     key: as in `Commits`. unbound: those that ask and are not bound. occupants: those that are bound.
-    nominations: told of what pods' statuses name; None where nobody keeps them.
+    nominations: told of what pods' statuses name; None where nobody keeps them. unplaced: told of bound pods
+    without a placement that counts; None where agents refuse them.
     """
 
     state: ClusterState
@@ -79,6 +81,7 @@ class PodTracker:
     unbound: UnboundPods = field(default_factory=UnboundPods)
     occupants: Occupants = field(default_factory=Occupants)
     nominations: Nominations | None = None
+    unplaced: Unplaced | None = None
     _listed: asyncio.Event = field(default_factory=asyncio.Event)
     _listing_since: float = 0.0
     _paged: set[PodUid] = field(default_factory=set)
@@ -136,6 +139,8 @@ class PodTracker:
         self.occupants.end_missing(listed)
         if self.nominations is not None:
             self.nominations.over_missing(listed)
+        if self.unplaced is not None:
+            self.unplaced.end_missing(listed)
         for uid in self.state.pods() - listed:
             # A pod made, filtered and being bound while the list was under way need not be on it.
             if self.state.held_since(uid) < self._listing_since:
@@ -167,6 +172,8 @@ class PodTracker:
             name = f"{pod.namespace}/{pod.name}"
             promised = Reservation(interfaces=interfaces, pod=name, made_at=self.clock())
         self.state.bound(node, pod.uid, promised)
+        if self.unplaced is not None and self.state.reservation(node, pod.uid) is None:
+            self.unplaced.bound(pod, node)
 
     def _nominated(self, pod: PodView) -> None:
         if pod.nominated is None or self.nominations is None:
@@ -185,6 +192,8 @@ class PodTracker:
             self.nominations.over(uid)
 
     def _end(self, uid: PodUid) -> None:
+        if self.unplaced is not None:
+            self.unplaced.ended(uid)
         self.state.ended(uid, self.clock())
         self.occupants.end(uid)
         self._not_nominated(uid)

@@ -36,6 +36,7 @@ from k8s_rdma.extender.requests import Requests
 from k8s_rdma.extender.scheduling import Scheduling
 from k8s_rdma.extender.state import ClusterState
 from k8s_rdma.extender.touching import Pace, Toucher
+from k8s_rdma.extender.unplaced import Unplaced
 from k8s_rdma.extender.verdicts import Verdicts
 from k8s_rdma.extender.waiting import Waiting
 from k8s_rdma.wire.explain import ExtenderState
@@ -99,8 +100,11 @@ async def running(
     def changed(node: NodeName, before: Situation | None, after: Situation | None) -> None:
         toucher.changed(node, before, after)
         nominations.changed(node)
+        unplaced.changed(node)
 
     state = ClusterState(on_change=changed, on_claims=limits.update if limits else None)
+    requests = Requests(strict=config.strict, vf_resource=config.vf_resource)
+    unplaced = Unplaced(state=state, requests=requests, clock=CLOCK)
     occupants, budgets = Occupants(), Budgets()
     nominations = Nominations(
         state, occupants, decisions, CLOCK, nomination_s=config.nomination_s, on_release=toucher.released
@@ -112,7 +116,6 @@ async def running(
     fence = Fence(api)
     commits = Commits(state, api, fence, CLOCK, key=key, settle_s=config.settle_s)
     async with _states(config, state, api) as states, commits:
-        requests = Requests(strict=config.strict, vf_resource=config.vf_resource)
         pods = PodTracker(
             state=state,
             requests=requests,
@@ -122,6 +125,7 @@ async def running(
             key=key,
             occupants=occupants,
             nominations=nominations,
+            unplaced=unplaced if _allows_unplaced(config, key) else None,
         )
         nodes = NodeTracker(state=state, states=states)
 
@@ -251,6 +255,13 @@ def _states(config: ExtenderConfig, state: ClusterState, api: ClusterApi) -> Sou
     namespace = config.node_lease_namespace
     published = cast("PublishedApi", api)
     return CrdNodeStates(state, published, CLOCK, stale_s=config.stale_s, namespace=namespace)
+
+
+def _allows_unplaced(config: ExtenderConfig, key: bytes | None) -> bool:
+    """Whether agents give interfaces to pods that nobody placed; as they decide it themselves."""
+    if config.allow_unplaced is not None:
+        return config.allow_unplaced
+    return config.binder == "scheduler" or key is None
 
 
 def _readings(

@@ -1,0 +1,129 @@
+"""Bound pods without a placement: what they are taken to hold, and for how long."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+
+from extender.node_server import PF0, PF1, pf, report
+from k8s_rdma.core.ids import NodeName, PodUid
+from k8s_rdma.extender.facts import facts_of
+from k8s_rdma.extender.requests import Requests
+from k8s_rdma.extender.state import ClusterState
+from k8s_rdma.extender.unplaced import Unplaced
+from k8s_rdma.kube.api import PodView
+from k8s_rdma.wire.annotation import ANNOTATION
+
+W1 = NodeName("w1")
+PFS = (pf(PF0), pf(PF1, mbps=5_000))
+
+
+def pod(name: str, *rates: int, asks: str | None = None) -> PodView:
+    text = asks if asks is not None else json.dumps([{"min_tx_rate": rate} for rate in rates])
+    return PodView(
+        namespace="default",
+        name=name,
+        uid=PodUid(name),
+        node=W1,
+        finished=False,
+        annotations={ANNOTATION: text},
+    )
+
+
+@dataclass
+class Followed:
+    now: float = 0.0
+    state: ClusterState = field(init=False)
+    unplaced: Unplaced = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.state = ClusterState(on_change=lambda node, _before, _after: self.unplaced.changed(node))
+        self.unplaced = Unplaced(state=self.state, requests=Requests(), clock=lambda: self.now)
+
+    def told(self, **held: int) -> None:
+        self.now += 1.0
+        self.state.observe(W1, facts_of(report("w1", *PFS, held=held), W1), self.now)
+
+    def holds(self, name: str) -> list[tuple[str, int]] | None:
+        held = self.state.reservation(W1, PodUid(name))
+        return None if held is None else [(each.pf, each.min_tx_rate_mbps) for each in held.interfaces]
+
+    def used(self) -> int:
+        return sum(used.mbps for used in self.state.situations[W1].used.values())
+
+
+def test_bound_pod_without_a_placement_holds_what_it_asks_for_as_it_is_seen():
+    w = Followed()
+    w.told()
+    w.unplaced.bound(pod("p", 4_000), W1)
+    w.unplaced.bound(pod("q", 9_000), W1)
+    assert (w.holds("p"), w.holds("q")) == ([(PF1, 4_000)], [(PF0, 9_000)])
+
+
+def test_pods_seen_before_their_node_are_placed_with_its_first_report_in_their_order():
+    w = Followed()
+    for name, rate in (("p", 6_000), ("q", 4_000), ("r", 6_000)):
+        w.unplaced.bound(pod(name, rate), W1)
+    assert w.holds("p") is None
+    w.told()
+    assert (w.holds("p"), w.holds("q"), w.holds("r")) == ([(PF0, 6_000)], [(PF0, 4_000)], None)
+
+
+def test_pod_that_does_not_fit_holds_nothing_until_there_is_room():
+    w = Followed()
+    w.told(other=9_000)
+    w.unplaced.bound(pod("p", 8_000), W1)
+    assert w.holds("p") is None
+    w.told()
+    assert w.holds("p") == [(PF0, 8_000)]
+
+
+def test_what_the_node_reports_of_it_stays_its_claim_when_its_sandbox_dies():
+    w = Followed()
+    w.told()
+    w.unplaced.bound(pod("p", 4_000), W1)
+    w.told(p=4_000)  # on the first PF, where it was not guessed to be
+    assert w.used() == 4_000
+    w.told()
+    assert w.holds("p") == [(PF0, 4_000)]
+    assert w.used() == 4_000
+
+
+def test_part_of_what_it_asks_for_is_not_taken_for_all():
+    w = Followed()
+    w.told()
+    w.unplaced.bound(pod("p", 1_000, 2_000), W1)
+    w.told(p=1_000)
+    assert len(w.holds("p")) == 2
+
+
+def test_claim_ends_with_the_pod_by_the_rule_of_all_claims():
+    w = Followed()
+    w.told()
+    w.unplaced.bound(pod("p", 4_000), W1)
+    w.told(p=4_000)
+    w.unplaced.ended(PodUid("p"))
+    w.state.ended(PodUid("p"), w.now)
+    assert w.used() == 4_000
+    w.told(p=4_000)
+    assert w.used() == 4_000
+    w.told()
+    assert w.used() == 0
+    assert w.holds("p") is None
+
+
+def test_pod_that_is_gone_before_it_fitted_never_holds_anything():
+    w = Followed()
+    w.told(other=9_000)
+    w.unplaced.bound(pod("p", 8_000), W1)
+    w.unplaced.end_missing([])
+    w.told()
+    assert w.holds("p") is None
+
+
+def test_pod_that_asks_for_nothing_or_cannot_be_understood_holds_nothing():
+    w = Followed()
+    w.told()
+    w.unplaced.bound(pod("p", asks=""), W1)
+    w.unplaced.bound(pod("q", asks="["), W1)
+    assert w.used() == 0
