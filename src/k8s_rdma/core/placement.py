@@ -162,13 +162,8 @@ def place(  # noqa: PLR0913 - all that a placement depends on
     beside: the PFs that other interfaces of the pod are on already, where this is a part of what it asks for.
     """
     order = _largest_first(request)
-    task = Task(
-        wanted=[request.interfaces[at] for at in order],
-        inventory=inventory,
-        policy=request.policy,
-        beside=beside,
-        strategy=strategy,
-    )
+    wanted = [request.interfaces[at] for at in order]
+    task = Task(wanted, inventory, request.policy, beside, strategy)
     work = Work(budget)
     chosen = choose(task, used, work)
     if isinstance(chosen, Verdict):

@@ -47,7 +47,7 @@ def explain(
 
 def is_empty(reason: Reason) -> bool:
     """Whether a refusal for the reason tells of the empty node."""
-    return reason in (Reason.EXCEEDS_CAPACITY, Reason.DRIVER_REFUSES)
+    return reason in _EMPTY
 
 
 def needed(wanted: Sequence[InterfaceRequest]) -> str:
@@ -60,7 +60,11 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+_EMPTY = (Reason.EXCEEDS_CAPACITY, Reason.DRIVER_REFUSES)
 _NO_PF = Said.nameless(*["the node has no SR-IOV PF"] * 2)
+
+
+_NO_ROOM = Room(0, 0)
 
 
 def _needed(number: int, demand: Demand) -> str:
@@ -85,10 +89,14 @@ class Scene:
         self.free = free
         self.empty = empty
         self.rooms = [room for _, room in free]
-        self.mbps = sum(room.mbps for room in self.rooms)
-        self.vfs = sum(room.vfs for room in self.rooms)
-        self.pfs = f"{count(len(free), 'PF')} {'has' if len(free) == 1 else 'have'}"
+        self.mbps = sum([room.mbps for room in self.rooms])
+        self.vfs = sum([room.vfs for room in self.rooms])
         self.needs = f"needs {_needed(self.number, self.demand)}"
+
+    @property
+    def pfs(self) -> str:
+        """What has that."""
+        return f"{count(len(self.free), 'PF')} {'has' if len(self.free) == 1 else 'have'}"
 
     @property
     def condition(self) -> str:
@@ -104,7 +112,7 @@ class Scene:
         even = "even when empty" if self.empty else "free"
         if self.number > self.vfs or not self.demand.sizes:
             return self._said(f"{self.needs}; {self.pfs} {self._free_vfs()}", f"too few VFs {even}")
-        best = max((room for room in self.rooms if room.vfs), default=Room(0, 0))
+        best = max([room for room in self.rooms if room.vfs], default=_NO_ROOM)
         if self.demand.sizes[0] > best.mbps:
             return self._said(self._none_large_enough(best), f"no PF has {self.demand.sizes[0]} Mb/s {even}")
         if self.demand.total > self.mbps:

@@ -26,12 +26,13 @@ def why_not(task: Task, used: Usage, verdict: Verdict, work: Work) -> tuple[Reas
 
     What is refused only because of the policy is refused with that reason: its sentence tells of the policy.
     """
-    reason = _reason(task, verdict, work)
+    rooms_alone = task.rooms_alone
+    reason = _reason(task, verdict, work, rooms_alone=rooms_alone)
     if is_empty(reason):
         used = {}
     free = list(map(Free, task.inventory.pfs, rooms(task.inventory, used)))
     against: Sequence[Said] = ()
-    if not task.rooms_alone:
+    if not rooms_alone:
         offered = task.offered(used)
         against = objections([offered.kinds[at] for at in offered.of], offered.made)
         if reason is not Reason.EXCEEDS_CAPACITY:  # that holds whatever the drivers say
@@ -42,14 +43,14 @@ def why_not(task: Task, used: Usage, verdict: Verdict, work: Work) -> tuple[Reas
     return reason, explain(task.wanted, free, reason, against)
 
 
-def _reason(task: Task, verdict: Verdict, work: Work) -> Reason:
+def _reason(task: Task, verdict: Verdict, work: Work, *, rooms_alone: bool) -> Reason:
     if not task.inventory.pfs:
         return Reason.NO_RDMA
     if verdict is not Verdict.IMPOSSIBLE:
         return Reason.UNDECIDED
     if choose(task, {}, work) is not Verdict.IMPOSSIBLE:
         return Reason.INSUFFICIENT
-    if not task.rooms_alone and _plain(task, work) is not Verdict.IMPOSSIBLE:
+    if not rooms_alone and _plain(task, work) is not Verdict.IMPOSSIBLE:
         return Reason.DRIVER_REFUSES
     return Reason.EXCEEDS_CAPACITY
 
