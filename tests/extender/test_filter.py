@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import json
 
 import pytest
 from msgspec import structs
 
 from extender.node_server import PF0, PF1, pf, rates, report
-from extender.world import until, world
+from extender.world import cluster, extending, interfaces, until, world
+from k8s_rdma.core.ids import NodeName
+from k8s_rdma.extender.facts import facts_of
 
 pytestmark = pytest.mark.anyio
 
@@ -278,3 +281,83 @@ async def test_filter_refuses_a_node_of_which_not_everything_could_be_seen():
     assert refused["NodeNames"] == []
     assert refused["FailedNodes"]["w1"].startswith(UNREADABLE)
     assert "enp4s0f0: EIO" in refused["FailedNodes"]["w1"]
+
+
+async def test_filter_answers_an_empty_question_with_no_node():
+    async with world("w1") as w:
+        await w.create_pod("p", 1)
+        body = {"Pod": w.pods["p"], "Nodes": None, "NodeNames": []}
+        result = json.loads(await w.extender.filter(json.dumps(body).encode()))
+        assert (result["NodeNames"], result["FailedNodes"], result["Error"]) == ([], {}, "")
+        assert json.loads(await w.extender.prioritize(json.dumps(body).encode())) == []
+        assert w.metric("pods_waiting") == 0
+
+
+async def test_filter_goes_by_what_the_pod_asks_for_now_when_it_comes_again_with_another_annotation():
+    async with world("w1") as w:
+        await w.create_pod("p", 5_000)
+        meta = w.pods["p"]["metadata"]
+        asked = []
+        for wanted in (interfaces(5_000), interfaces(11_000), "[{", None, interfaces(6_000)):
+            meta["annotations"] = {"rdma_interfaces_required": wanted} if wanted is not None else None
+            asked.append(bool(await w.fitting("p")))
+        assert asked == [True, False, False, True, True]
+        assert w.metric("pods_waiting") == 0
+        assert w.extender.binder.requests.recall(meta["uid"]).request.interfaces[0].min_tx_rate_mbps == 6_000
+
+
+FULL = '{"metadata":{},"items":[{"metadata": {"name":"w1"},"spec" : {}},{"neither":"name nor end"}]}'
+
+
+async def test_filter_passes_node_objects_through_unread_when_nothing_is_wanted():
+    async with world("w1") as w:
+        await w.create_pod("p")
+        body = json.dumps({"Pod": w.pods["p"], "Nodes": 0, "NodeNames": None})
+        body = body.replace('"Nodes": 0', f'"Nodes":{FULL}')
+        answer = await w.extender.filter(body.encode())
+        assert f'"Nodes":{FULL},"NodeNames":null'.encode() in answer
+        assert w.metric('decisions_total{verb="filter",reason="nothing_asked"}') == 1
+
+
+async def test_filter_and_bind_serve_pods_that_ask_for_nothing_before_anything_is_known():
+    """Neither the Lease nor a list of pods is waited for."""
+    async with cluster("w1") as c:
+        c.api.watching.clear()
+        async with extending(c) as w:
+            assert w.extender.missing()
+            await w.create_pod("ordinary")
+            await w.create_pod("rdma", 1)
+            assert await w.fitting("ordinary") == ["w1"]
+            assert await w.bind("ordinary", "w1") == ""
+            assert await w.node_of("ordinary") == "w1"
+            assert "is starting" in (await w.filter("rdma"))["Error"]
+            [binding] = w.api.started
+            assert (binding.annotations, binding.version) == ({}, "")
+
+
+async def test_filter_refuses_a_pod_that_the_scheduler_counts_as_another_number_of_vfs():
+    async with world("w1", vf_resource="example.com/vfs") as w:
+        await w.create_pod("p", 0, 0)
+        w.pods["p"]["spec"]["containers"][0]["resources"] = {"requests": {"example.com/vfs": "3"}}
+        refused = (await w.filter("p"))["FailedAndUnresolvableNodes"]["w1"]
+        assert refused == (
+            f"{MALFORMED}rdma_interfaces_required: asks for 2 interfaces, but the pod's containers request 3 "
+            "of example.com/vfs; the two numbers must be equal)"
+        )
+        w.pods["p"]["spec"]["containers"][0]["resources"] = {"requests": {"example.com/vfs": "2"}}
+        assert await w.fitting("p") == ["w1"]
+
+
+async def test_filter_answers_in_full_when_thousands_of_nodes_refuse():
+    async with world("w1") as w:
+        w.nodes["w1"].holds(other=9_000)
+        await w.create_pod("p", 5_000)
+        await w.filter("p")
+        state = w.extender.scheduling.verdicts.state
+        names = [f"n{index}" for index in range(5_000)]
+        for name in names:
+            state.observe(NodeName(name), facts_of(report(name, held={"other": 9_000}), name), 1.0)
+        result = await w.filter("p", *names)
+        assert list(result["FailedNodes"]) == names
+        assert len(set(result["FailedNodes"].values())) == 1
+        assert w.metric("searches_total") == 1

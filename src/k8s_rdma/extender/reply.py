@@ -39,10 +39,10 @@ class Sorted:
         """Sort; no verdict is a node that cannot be read."""
         found = cls()
         for name, verdict in verdicts:
-            found.reasons[reason_of(verdict)] += 1
             if isinstance(verdict, Fit):
                 found.fitting.append(name)
                 continue
+            found.reasons[reason_of(verdict)] += 1
             if verdict is None:
                 found.failed[name] = f"{UNREADABLE_NODE} ({why_unreadable(name)})"
             elif verdict.reason in UNRESOLVABLE:
@@ -51,6 +51,8 @@ class Sorted:
                 found.failed[name] = verdict.text
             if verdict is None or verdict.may_pass:
                 found.awaited.append(name)
+        if found.fitting:
+            found.reasons[FIT] = len(found.fitting)
         return found
 
     def reply(self, args: ExtenderArgs, candidates: Sequence[Candidate]) -> ExtenderFilterResult:

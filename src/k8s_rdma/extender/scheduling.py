@@ -16,7 +16,7 @@ from k8s_rdma.extender.expecting import Expecting
 from k8s_rdma.extender.limits import Limits
 from k8s_rdma.extender.outcomes import NOTHING_ASKED, Outcome, Outcomes, main_reason
 from k8s_rdma.extender.outcomes import STARTING as IS_STARTING
-from k8s_rdma.extender.reply import Sorted, reason_of
+from k8s_rdma.extender.reply import Sorted
 from k8s_rdma.extender.requests import Requests
 from k8s_rdma.extender.sources import NodeStates
 from k8s_rdma.extender.touching import Toucher
@@ -99,8 +99,9 @@ class Scheduling:
         await self._know(pod, candidates, names)
         found = self.verdicts.on(pod, names)
         scores = {name: verdict.score if isinstance(verdict, Fit) else 0 for name, verdict in found}
-        self._expect(pod, scores, [name for name, verdict in found if isinstance(verdict, Fit)])
-        self._tell("prioritize", args, began, Counter(reason_of(verdict) for _, verdict in found))
+        sorted_ = Sorted.by_verdict(found, self.verdicts.state.why_unreadable)
+        self._expect(pod, scores, sorted_.fitting)
+        self._tell("prioritize", args, began, sorted_.reasons)
         return [HostPriority(name, score) for name, score in scores.items()]
 
     async def _sort(self, pod: PendingPod, candidates: Sequence[Candidate], names: list[NodeName]) -> Sorted:

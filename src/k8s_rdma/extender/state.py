@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, TypeAlias
 from weakref import WeakValueDictionary
 
 from k8s_rdma.core.ids import NodeName, PciAddress, PodUid
-from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf, Used
-from k8s_rdma.core.placement import PlacedInterface
+from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf, Used, total
+from k8s_rdma.core.placement import PlacedInterface, usage_of
 from k8s_rdma.core.policy import PfPolicy
 from k8s_rdma.core.reservation import claims_on_node, used_on_node
 from k8s_rdma.extender.facts import NodeFacts
@@ -301,13 +301,18 @@ class ClusterState:
         if facts is None:
             return None
         now = self._postponed is None or node not in self._postponed
-        if now and not without and not (holding and self._adds(node, facts, holding)):
-            return self.situations[node]
-        return self._situation(facts.inventory, self._nodes[node].used(without, holding))
-
-    def _adds(self, node: NodeName, facts: NodeFacts, holding: Mapping[PodUid, Interfaces]) -> bool:
-        reservations = self._nodes[node].reservations
-        return any(uid not in facts.reported and uid not in reservations for uid in holding)
+        if not now or without:
+            return self._situation(facts.inventory, self._nodes[node].used(without, holding))
+        situation, reservations = self.situations[node], self._nodes[node].reservations
+        added = [
+            interfaces
+            for uid, interfaces in holding.items()
+            if uid not in facts.reported and uid not in reservations
+        ]
+        if not added:
+            return situation
+        more = (usage_of(interfaces, facts.inventory) for interfaces in added)
+        return self._situation(facts.inventory, total(situation.used, *more))
 
     def _drop_ended(self, node: NodeName, entry: _Node, *, before: float) -> bool:
         over = [

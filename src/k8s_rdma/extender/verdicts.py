@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from k8s_rdma.errors import Reason
 from k8s_rdma.extender.decisions import Decisions, Fit, Misfit
@@ -14,7 +14,7 @@ from k8s_rdma.extender.state import ClusterState
 from k8s_rdma.wire.extender import NOT_ENOUGH_FREE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Mapping, Sequence
 
     from k8s_rdma.core.ids import NodeName
     from k8s_rdma.extender.decisions import Verdict
@@ -55,11 +55,12 @@ class Verdicts:
         """
         known = self.decisions.known(pod.request)
         special = self._special(pod)
-        current = [*map(self.state.situations.get, names)]
-        current += [self._situation(pod, name) for name in names if name in special] if special else []
+        current = dict.fromkeys(map(self.state.situations.get, names))
+        if special:
+            current |= dict.fromkeys(self._situation(pod, name) for name in names if name in special)
         unseen = [situation for situation in current if situation is not None and situation not in known]
         deadline = self.clock() + self.search_s
-        for situation in dict.fromkeys(unseen):
+        for situation in unseen:
             self.decisions.verdict(pod.request, situation)
             if self.clock() > deadline:
                 return
@@ -68,35 +69,32 @@ class Verdicts:
     def on(self, pod: PendingPod, names: Sequence[NodeName]) -> list[tuple[NodeName, Verdict | None]]:
         """The verdict on each node, None where it cannot be read; nothing else runs meanwhile."""
         special = self._special(pod)
-        found = list(self._each(pod, names, special))
+        found = self._each(pod, names, special)
         expected = special & self.expecting.holds.nodes()
         if expected and not any(isinstance(verdict, Fit) for _, verdict in found):
-            found = list(self._each(pod, names, special, expecting=False))
+            found = self._each(pod, names, special, expecting=False)
         return found
 
     def _each(
         self,
         pod: PendingPod,
-        names: Iterable[NodeName],
+        names: Sequence[NodeName],
         special: frozenset[NodeName],
         *,
         expecting: bool = True,
-    ) -> Iterator[tuple[NodeName, Verdict | None]]:
-        situations, known = self.state.situations, self.decisions.known(pod.request)
+    ) -> list[tuple[NodeName, Verdict | None]]:
+        """Most are looked up, and there may be thousands of them."""
+        known = cast("Mapping[Situation | None, Verdict]", self.decisions.known(pod.request))
+        usual = [*map(known.get, map(self.state.situations.get, names))]
         deadline = self.clock() + _LATE_S
-        for name in names:
-            if name in special:
-                yield name, self._on_special(pod, name, deadline, expecting=expecting)
-                continue
-            situation = situations.get(name)
-            verdict = known.get(situation) if situation is not None else None
-            if verdict is None and situation is not None:
-                verdict = self._verdict(pod, situation, deadline)
-            yield name, verdict
+        return [
+            (name, self._on(pod, name, deadline, expecting=expecting))
+            if verdict is None or name in special
+            else (name, verdict)
+            for name, verdict in zip(names, usual, strict=True)
+        ]
 
-    def _on_special(
-        self, pod: PendingPod, name: NodeName, deadline: float, *, expecting: bool
-    ) -> Verdict | None:
+    def _on(self, pod: PendingPod, name: NodeName, deadline: float, *, expecting: bool) -> Verdict | None:
         situation = self._situation(pod, name, expecting=False)
         if situation is None:
             return None
