@@ -1,0 +1,213 @@
+"""What an explanation is made of: groups of nodes, PFs as a pod meets them, slices, and what was refused."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import pytest
+
+from extender.node_server import pf, report
+from extender.world import cluster, extending, world
+from k8s_rdma.core.ids import NodeName, PodUid, pci_address
+from k8s_rdma.core.inventory import Inventory, Pf, Used
+from k8s_rdma.core.options import InterfaceOptions, LinkType
+from k8s_rdma.core.request import InterfaceRequest, Request
+from k8s_rdma.errors import Reason
+from k8s_rdma.extender.attempts import MAX_AGE_S, MAX_PODS, Attempts
+from k8s_rdma.extender.decisions import Decisions, Misfit
+from k8s_rdma.extender.lease import Lease, Terms
+from k8s_rdma.extender.node_look import MAX_GROUPS, Groups, Seen
+from k8s_rdma.extender.outcomes import BOUND, FIT, Outcome
+from k8s_rdma.extender.pf_look import look_at_pfs
+from k8s_rdma.extender.service import CLOCK
+from k8s_rdma.extender.state import Situation
+from k8s_rdma.kube.api import LeaseView
+from k8s_rdma.wire.cluster_view import decode_view
+from k8s_rdma.wire.explain import Explanation, decode_explanation
+
+if TYPE_CHECKING:
+    from extender.world import World
+
+PCI = pci_address("03:00.0")
+
+
+async def explained(w: World, query: str) -> Explanation:
+    answer = await w.extender.looks["/v1/explain"]({"query_string": query.encode()})
+    return decode_explanation(answer.body)
+
+
+def outcome(pod: str, reason: str = Reason.INSUFFICIENT, *, verb: str = "filter", **more: object) -> Outcome:
+    told = {"candidates": 3, "reasons": Counter({reason: 2, Reason.NO_RDMA: 1}), **more}
+    return Outcome(verb=verb, pod=f"default/{pod}", uid=f"uid-{pod}", reason=reason, duration_s=0.0, **told)
+
+
+def situation(*, link_mbps: int | None = 1000, used: Used | None = None, **more: object) -> Situation:
+    only = Pf(name="enp3s0f0", pci=PCI, capacity_vfs=2, link_mbps=link_mbps, **more)
+    return Situation(Inventory(node=NodeName("w1"), pfs=(only,)), {PCI: used or Used()})
+
+
+def request(*rates: int, **options: object) -> Request:
+    asked = InterfaceOptions(**options)
+    return Request(tuple(InterfaceRequest(min_tx_rate_mbps=rate, options=asked) for rate in rates))
+
+
+# the last refusals
+
+
+def test_refusal_is_known_until_the_pod_fits_or_is_bound():
+    now = 10.0
+    attempts = Attempts(lambda: now)
+    attempts.heard(outcome("p"))
+    now = 20.0
+    attempts.heard(outcome("p", verb="bind", error="gone", node="w1", reasons={}))
+    attempt = attempts.of(PodUid("uid-p"))
+    assert (attempt.why, attempt.first_at, attempt.at) == ("w1: gone", 10.0, 20.0)
+    attempts.heard(outcome("p", "fit", verb="prioritize"))
+    assert attempts.pending() == [attempt], "prioritize says nothing of whether it fits"
+    for good in (FIT, BOUND):
+        attempts.heard(outcome("p"))
+        assert attempts.named("default/p") == "uid-p"
+        attempts.heard(outcome("p", good))
+        assert attempts.named("default/p") is None
+
+
+def test_refusal_tells_how_many_nodes_there_are_of_each_cause():
+    attempts = Attempts(lambda: 0.0)
+    attempts.heard(outcome("p"))
+    assert attempts.of(PodUid("uid-p")).why == "0/3 nodes: 2 insufficient, 1 no_rdma"
+
+
+def test_refusals_are_bounded_and_those_that_nobody_tries_again_are_forgotten():
+    now = 0.0
+    attempts = Attempts(lambda: now)
+    for number in range(MAX_PODS + 1):
+        attempts.heard(outcome(str(number)))
+    assert attempts.of(PodUid("uid-0")) is None
+    assert len(attempts.pending()) == MAX_PODS
+    attempts.settle_missing({PodUid("uid-1")}, 0.0)
+    assert len(attempts.pending()) == MAX_PODS, "tried since the list began"
+    attempts.settle_missing({PodUid("uid-1")}, 1.0)
+    assert [attempt.outcome.pod for attempt in attempts.pending()] == ["default/1"]
+    now = MAX_AGE_S + 1
+    assert attempts.pending() == []
+
+
+# PFs
+
+
+UNKNOWN_LINK = "its link speed is not known (link down?), so that nothing can be reserved"
+ETHERNET = "its link is ethernet, and link_type is infiniband"
+TOO_LITTLE = "500 Mb/s unreserved, and the largest interface needs 600"
+
+
+@pytest.mark.parametrize(
+    ("asked", "there", "room_for", "objections"),
+    [
+        (request(400, 600), situation(), 2, ()),
+        (request(400, 600), situation(used=Used(1, 100)), 1, ()),
+        (request(400, 600), situation(used=Used(1, 500)), 1, (TOO_LITTLE,)),
+        (request(400, 600), situation(used=Used(2, 0)), 0, ("no VF is free",)),
+        (request(0), situation(link_mbps=None), 1, ()),
+        (request(1), situation(link_mbps=None), 0, (UNKNOWN_LINK,)),
+        (request(1, link_type=LinkType.INFINIBAND), situation(), 0, (ETHERNET,)),
+        (request(1, mtu=9000), situation(mtu=1500), 0, ("its MTU is 1500, and mtu is 9000",)),
+    ],
+)
+def test_pf_tells_its_room_and_what_it_has_against_the_interfaces(asked, there, room_for, objections):
+    [look] = look_at_pfs(asked, there)
+    assert (look.room_for, look.objections) == (room_for, objections)
+
+
+# groups
+
+
+@pytest.mark.anyio
+async def test_groups_are_bounded_however_many_things_nodes_say():
+    groups, there = Groups(), situation()
+    for number in range(2 * MAX_GROUPS):
+        why = f"cause {''.join(map(chr, (97 + number % 26, 97 + number // 26)))}"
+        groups.add(Seen(NodeName(f"w{number}"), there, Misfit(Reason.INSUFFICIENT, why)))
+    found = await groups.documents(request(1), Decisions())
+    assert sum(group.count for group in found) == 2 * MAX_GROUPS
+    assert len(found) == MAX_GROUPS + 1
+
+
+@pytest.mark.anyio
+async def test_addresses_do_not_make_groups():
+    groups = Groups()
+    for number in range(4):
+        why = f"10.0.0.{number}:54005: no answer in 1.5 s; [fd00::{number}]:54005: no answer in 1.5 s"
+        groups.add(Seen(NodeName(f"w{number}"), None, None, why))
+    [group] = await groups.documents(request(1), Decisions())
+    assert (group.verdict, group.count, len(group.examples)) == ("unreadable", 4, 3)
+
+
+# in an extender
+
+
+@pytest.mark.anyio
+async def test_others_have_their_turn_between_the_searches_of_an_explanation():
+    names = [f"w{number}" for number in range(40)]
+    async with world(*names) as w:
+        for number, node in enumerate(w.nodes.values()):
+            node.report = report(node.name, pf(mbps=1000 + number))
+        await w.create_pod("p", *range(100, 160))
+        seen, done = [w.metric("searches_total")], asyncio.Event()
+
+        async def take_turns() -> None:
+            while not done.is_set():
+                seen.append(w.metric("searches_total"))
+                await asyncio.sleep(0)
+
+        beside = asyncio.create_task(take_turns())
+        told = await explained(w, "pod=default/p")
+        done.set()
+        await beside
+    assert sum(group.count for group in told.groups) == 40
+    assert seen[-1] - seen[0] == 40
+    assert max(after - before for before, after in pairwise(seen)) < 20
+
+
+@pytest.mark.anyio
+async def test_standby_answers_from_its_own_caches_and_says_so():
+    held = LeaseView(namespace="kube-system", name="held", holder="other", duration_s=3600)
+    async with cluster("w1") as c:
+        await c.api.real.write_lease(held)
+        await c.create_pod("p", 1000)
+        terms = Terms(namespace="kube-system", name="held", holder="me")
+        async with extending(c, lease=Lease(c.api.real, terms, CLOCK)) as w:
+            while (told := await explained(w, "pod=default/p")).extender.role != "standby":
+                assert told.extender.role == "starting"
+            shown = await w.extender.looks["/v1/cluster"]({"query_string": b""})
+    assert "held by other" in told.extender.missing[0]
+    assert [(group.verdict, group.count) for group in told.groups] == [("fits", 1)]
+    assert decode_view(shown.body).totals.nodes == 1
+
+
+@pytest.mark.anyio
+async def test_without_an_api_server_only_what_was_refused_here_is_known_and_that_is_said():
+    async with world("w1", api=False, binder="scheduler") as w:
+        await w.create_pod("p", 60_000)
+        answer = await w.extender.looks["/v1/explain"]({"query_string": b"pod=default/p"})
+        assert answer.status == 404
+        assert b"no credentials for the API server" in answer.body
+        w.extender.scheduling.states.suggest(NodeName("w1"), (w.nodes["w1"].address,))
+        await w.filter("p")
+        told = await explained(w, "pod=default/p")
+    assert (told.state, told.uid) == ("refused", w.pods["p"]["metadata"]["uid"])
+    assert [(group.verdict, group.count) for group in told.groups] == [("refused", 1)]
+    assert "no credentials for the API server" in told.notes[0]
+
+
+@pytest.mark.anyio
+async def test_pod_that_cannot_be_read_is_told_as_it_was_refused():
+    async with world("w1") as w:
+        await w.create_pod("p", 60_000)
+        await w.filter("p")
+        w.api.unread = 1
+        told = await explained(w, "pod=default/p")
+    assert told.state == "refused"
+    assert told.notes[0].startswith("the pod could not be read: ")
