@@ -18,12 +18,14 @@ class ControlPlane(Protocol):
     """An API server with RBAC, and a way to run schedulers against it.
 
     url, admin_token, ca_file: how a user reaches it that may do everything; without ca_file by plain HTTP.
-    directory: for files and logs. computes_budgets: whether somebody keeps the status of disruption budgets.
+    release: of Kubernetes, e.g. (1, 36). directory: for files and logs. computes_budgets: whether somebody
+    keeps the status of disruption budgets.
     """
 
     url: str
     admin_token: str
     ca_file: Path | None
+    release: tuple[int, int]
     directory: Path
     computes_budgets: bool
 

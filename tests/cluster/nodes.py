@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ import msgspec
 
 from extender.node_server import NodeServer
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION
-from k8s_rdma.wire.rest import Allocation, Enforced, Interface, Pod
+from k8s_rdma.wire.rest import Allocation, Enforced, Interface, NodeReport, Pod
 
 if TYPE_CHECKING:
     from cluster.control_plane import Json
@@ -41,6 +42,17 @@ class Node:
     server: NodeServer
     held: dict[str, Allocation] = field(default_factory=dict)
     keeps: set[str] = field(default_factory=set)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def now(self) -> NodeReport:
+        """The report, as the agent's publisher asks for it."""
+        return self.server.report
+
+    async def other_than(self, known: NodeReport | None) -> NodeReport:
+        """As soon as it is another one."""
+        while self.server.report is known:
+            await self.changed.wait()
+        return self.server.report
 
     def start(self, pod: Json) -> None:
         """Give a bound pod what its placement says, and report it."""
@@ -71,6 +83,8 @@ class Node:
             generation=f"{epoch}.{int(number) + 1}",
             allocations=tuple(self.held.values()),
         )
+        changed, self.changed = self.changed, asyncio.Event()
+        changed.set()
 
 
 def _allocation(pod: Json, placed: list[Json]) -> Allocation:

@@ -6,6 +6,7 @@ All on loopback, at free ports, with certificates made for the occasion.
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import ssl
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -50,6 +51,7 @@ class Real:
     admin_token: str
     ca_file: Path
     directory: Path
+    release: tuple[int, int] = (0, 0)
     computes_budgets: bool = False
 
     @asynccontextmanager
@@ -84,6 +86,13 @@ class Real:
             trust_env=False,
         )
 
+    async def find_release(self) -> None:
+        """Ask which it is."""
+        async with self.client() as http:
+            said = (await http.get("/version")).json()["gitVersion"]
+        major, minor = re.match(r"v(\d+)\.(\d+)", said).groups()
+        self.release = int(major), int(minor)
+
     async def ready(self) -> bool:
         """Whether the API server is, with all that it makes at its first start."""
         try:
@@ -112,6 +121,7 @@ async def real(directory: Path) -> AsyncIterator[ControlPlane]:
         arguments = _api_server(plane, issuer, etcd, port)
         server = await run("kube-apiserver", folder / "kube-apiserver", *arguments)
         await server.until(plane.ready)
+        await plane.find_release()
         if os.access(folder / "kube-controller-manager", os.X_OK):
             kubeconfig = write_kubeconfig(directory / "controllers.kubeconfig", plane, plane.admin_token)
             await run(

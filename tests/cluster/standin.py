@@ -31,6 +31,7 @@ class StandIn:
     admin_token: str
     directory: Path
     ca_file: Path | None = None
+    release: tuple[int, int] = (1, 36)
     computes_budgets: bool = False
 
     @asynccontextmanager

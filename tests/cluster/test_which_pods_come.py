@@ -39,6 +39,7 @@ async def test_outage_blocks_only_pods_with_the_managed_resource(kind: str, tmp_
             await c.bound("plain")
             assert "connection refused" in await c.event("ours", "FailedScheduling")
             await extender.start()
+            await c.again(extender)
             await c.bound("ours")
 
 
@@ -50,4 +51,5 @@ async def test_outage_blocks_every_pod_without_a_managed_resource(kind: str, tmp
             await c.create_pod("plain")
             await c.event("plain", "FailedScheduling")
             await extender.start()
+            await c.again(extender)
             await c.bound("plain")

@@ -69,10 +69,10 @@ class Cluster:
         assert changed.status_code == 200, f"PATCH {path}: {changed.text}"
         return changed.json()
 
-    async def account(self, name: str) -> Path:
-        """A kubeconfig of a service account of `kube-system`."""
+    async def account(self, name: str, namespace: str = "kube-system") -> Path:
+        """A kubeconfig of a service account."""
         document = {"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1", "spec": {}}
-        path = f"/api/v1/namespaces/kube-system/serviceaccounts/{name}/token"
+        path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token"
         made = await self.http.post(path, json=document)
         assert made.status_code == 201, made.text
         token = made.json()["status"]["token"]
@@ -170,6 +170,7 @@ class Cluster:
         config = {
             "kubeconfig": str(self.directory / "k8s-rdma-extender.kubeconfig"),
             "nodePort": self.node_port,
+            "touchBy": "annotation" if self.plane.release >= (1, 30) else "label",
         }
         made = Extender(self.directory, name, {**config, **settings})
         self.stack.push_async_callback(made.end)
@@ -181,6 +182,19 @@ class Cluster:
         await made.start()
         await made.ready()
         return made
+
+    async def again(self, *extenders: Extender) -> None:
+        """Wait until one of them is ready again.
+
+        What a scheduler before 1.29 could not schedule for an error, such as their outage, it leaves alone
+        until something happens in the cluster, or for five minutes: then something happens.
+        """
+        async with httpx2.AsyncClient(trust_env=False) as http:
+            while not any([await each.is_ready(http) for each in extenders]):  # noqa: ASYNC110  as above
+                await asyncio.sleep(0.05)
+        if self.plane.release < (1, 29):
+            node = next(iter((await self.http.get("/api/v1/nodes")).json()["items"]))["metadata"]["name"]
+            await self.patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": {"something": "happened"}}})
 
     # nodes
 

@@ -1,0 +1,64 @@
+"""Nodes that publish themselves.
+
+The agent's own publisher, in the agents' account, tells what a node is played to be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import yaml
+
+from cluster.world import RBAC
+from k8s_rdma.agent.cluster.publishing import Publishing
+from k8s_rdma.agent.config import AgentConfig, PublishConfig
+from k8s_rdma.kube.client import connect
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from cluster.nodes import Node
+    from cluster.world import Cluster
+    from k8s_rdma.kube.client import Client
+
+CRD = Path(__file__).parents[2] / "deploy" / "crds" / "rdmanodes.yaml"
+AGENT = "k8s-rdma-agent"
+VFS = "k8s-rdma.io/vf"
+
+
+async def prepare(c: Cluster) -> None:
+    """Make the kind of object known, and the agents' account; for once in a cluster."""
+    await c.plane.add_crd(yaml.safe_load(CRD.read_text()))
+    await c.apply(RBAC / "agent.yaml")
+    await c.account(AGENT, "k8s-rdma")
+
+
+@asynccontextmanager
+async def as_agent(c: Cluster) -> AsyncIterator[Client]:
+    """The API server as agents reach it."""
+    client = connect(str(c.directory / f"{AGENT}.kubeconfig"))
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+@asynccontextmanager
+async def publishing(c: Cluster, node: Node) -> AsyncIterator[None]:
+    """A node's agent publishes until the block ends."""
+    config = AgentConfig(
+        node=node.server.name,
+        in_cluster=True,
+        publish=PublishConfig(rdma_node=True, vf_resource=VFS),
+    )
+    async with as_agent(c) as client:
+        work = asyncio.create_task(Publishing(config, client, node).run())
+        try:
+            yield
+            assert not work.done(), work.exception()
+        finally:
+            work.cancel()
+            await asyncio.wait([work])
