@@ -40,7 +40,7 @@ class Following:
         self.state = ClusterState()
         self.nodes = nodes
         self.port = port
-        how = {"watches": 8, "timeout_s": 5.0, "pause_s": 0.01, "retry_s": 0.05, **how}
+        how = {"watches": 8, "timeout_s": 5.0, "pause_s": 0.01, "retry_s": 0.05, "hold_s": 300.0, **how}
         self.states = HttpNodeStates(self.state, Asking(port=port, **how), self.clock)
 
     def watched(self, *names: NodeName) -> bool:
@@ -93,6 +93,14 @@ async def test_node_that_is_followed_is_asked_nevertheless_when_the_latest_must_
         await f.states.ask(W1)
         assert f.asked() == asked + 1
         assert f.watched()
+
+
+async def test_change_is_known_that_comes_after_a_question_to_which_nothing_had_changed():
+    async with following("w1") as f:
+        await until(f.watched)
+        await f.states.ask(W1)
+        f.nodes["w1"].holds(p=100)
+        await until(lambda: f.used_vfs() == 1)
 
 
 async def test_long_poll_that_is_over_without_a_change_begins_again():

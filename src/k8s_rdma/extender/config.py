@@ -76,8 +76,9 @@ class ExtenderConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
         long is refused; its agent renews it every 10 s.
     node_port, node_timeout_s: of the nodes' servers; the time-out is for one question at one address.
     node_tls, node_token_file: where these servers speak TLS or demand a bearer token.
-    node_watches: how many nodes are followed by long poll, each over a connection that stays; 0 for none.
-        The others are asked, whenever a state is needed.
+    node_watches: how many nodes are followed by long poll, each over a connection that stays (1,024 fewer
+        than the files that the process may have open, if that is less); 0 for none. The others are asked,
+        whenever a state is needed.
     max_age_s: the state of a node that is not followed is not asked for again by filter and prioritize while
         it is younger.
     retry_s: how long a node that timed out counts as unreadable without being asked again.
@@ -124,7 +125,7 @@ class ExtenderConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     node_token_file: File | None = None
     node_port: Annotated[int, msgspec.Meta(ge=1, le=MAX_PORT)] = 54005
     node_timeout_s: Seconds = 1.5
-    node_watches: Annotated[int, msgspec.Meta(ge=0)] = 2048
+    node_watches: Annotated[int, msgspec.Meta(ge=0)] = 8192
     max_age_s: Seconds = 1.0
     retry_s: Seconds = 10.0
     poll_s: Seconds = 1.0

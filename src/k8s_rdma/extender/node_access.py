@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import resource
 import ssl
+import sys
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
     from k8s_rdma.extender.config import ExtenderConfig, NodeTls
 
 
+_OTHERS = 1024
+"""Files that are open beside long polls: other questions, clients, the API server."""
+
 _HOLD_S = 25.0
 """Shorter than what proxies and firewalls forget a silent connection after."""
 
@@ -34,10 +39,16 @@ def asking_of(config: ExtenderConfig) -> Asking:
         timeout_s=config.node_timeout_s,
         security=security_of(config),
         retry_s=config.retry_s,
-        watches=config.node_watches,
+        watches=min(config.node_watches, _connections() - _OTHERS),
         hold_s=min(_HOLD_S, config.stale_s / 2),
         requests_tell=not config.api,
     )
+
+
+def _connections() -> int:
+    """How many files this process may have open."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if hard == resource.RLIM_INFINITY else max(hard, _OTHERS)
 
 
 def security_of(config: ExtenderConfig, *, clock: Callable[[], float] = monotonic) -> Security:
