@@ -164,3 +164,22 @@ async def test_answers_that_no_choice_follows_are_held_for_a_short_time_only():
     async with world("w1", nomination_s=0.2) as w:
         await made_room(w, named=False)
         await asyncio.wait_for(until(lambda: held(w) == []), 10)
+
+
+async def test_room_on_the_node_that_was_named_before_is_held_for_its_whole_time():
+    """kube-scheduler writes nothing when it names the same node again."""
+    async with world("w1", nomination_s=1000.0) as w:
+        await place(w, "low", "w1", 8_000)
+        await create(w, "high", 8_000, priority=5)
+        nominations = w.extender.preempting.nominations
+        for _ in range(2):
+            await preempt(w, "high", w1=["low"])
+            left_s = nominations._holds.next_end() - w.extender.preempting.clock()
+            assert left_s < nominating.UNNAMED_S + 1
+            await nominate(w, "high", "w1")
+            await until(lambda: uid(w, "high") in nominations._named)
+            await preempt(w, "high", w1=["low"])
+            left_s = nominations._holds.next_end() - w.extender.preempting.clock()
+            assert left_s > 900
+            await nominate(w, "high", None)
+            nominations.over(uid(w, "high"))
