@@ -111,7 +111,7 @@ def test_screen_keeps_what_it_knows_while_the_extender_is_away_and_says_so():
     screen.refresh(10)
     lines = drawn(screen.page(24))
     assert lines[0] == "trying again; this is of 7s ago: no extender answers"
-    assert lines[1].startswith("1 nodes")
+    assert lines[1].startswith("1 node, ")
     screen.refresh(10)
     assert drawn(screen.page(24))[0].startswith("2 nodes")
 

@@ -138,9 +138,11 @@ def _line(text: Text) -> Text:
 def _head(view: ClusterView) -> Iterator[str]:
     total, extender = view.totals, view.extender
     unreadable = f", [yellow]{total.unreadable} cannot be read[/]" if total.unreadable else ""
+    nodes = "1 node" if total.nodes == 1 else f"{total.nodes} nodes"
+    waiting = "1 pod waits" if view.pending_total == 1 else f"{view.pending_total} pods wait"
     yield (
-        f"[bold]{total.nodes} nodes[/]{unreadable}, {total.with_problems} with problems; "
-        f"{total.pods} placements, {view.pending_total} pods wait; extender {extender.role}"
+        f"[bold]{nodes}[/]{unreadable}, {total.with_problems} with problems; "
+        f"{total.pods} placements, {waiting}; extender {extender.role}"
     )
     yield (
         f"{total.pfs} PFs; reserved {total.reserved_mbps} of {total.link_mbps} Mb/s "
