@@ -76,6 +76,60 @@ def test_it_would_if_its_binding_were_not_of_one_version_of_the_pod():
         run(_paused_leader(versions=False))
 
 
+async def _written_to_all_the_time() -> None:
+    cluster = Cluster({W1: {}})
+    replica = cluster.start_replica()
+    await cluster.run(replica)
+    name = cluster.create(6_000)
+    await cluster.run(replica)
+    bind = cluster.bind(replica, name, W1)
+    while not bind.done():
+        await loop().settle()
+        if replica.wire.calls[0].what.startswith("bind"):
+            cluster.edit(name)
+        cluster.step(replica)
+        await loop().settle()
+    assert "written to all the time" in bind.result()
+    assert not replica.wire.state.pods()
+    await ended(cluster)
+
+
+def test_bind_gives_up_on_a_pod_that_is_written_to_all_the_time():
+    run(_written_to_all_the_time())
+
+
+async def _standby() -> None:
+    cluster = Cluster({W1: {}})
+    first, second = cluster.start_replica(), cluster.start_replica()
+    await cluster.run(first)
+    await cluster.run(second)
+    name = cluster.create(6_000)
+    await cluster.run(first, second)
+    bind = cluster.bind(first, name, W1)
+    await cluster.run(first, second)
+    assert bind.result() == ""
+    assert second.wire.state.pods() == {cluster.pods[name]}
+    assert not second.leads
+    refused = cluster.bind(second, cluster.create(1), W1)
+    await cluster.run(second)
+    assert "is starting" in refused.result()
+    await cluster.crash(first)
+    called: list[str] = []
+    while not second.leads:
+        await loop().settle()
+        called += [call.what for call in second.wire.calls[:1] if not call.sent]
+        if not cluster.step(second):
+            await loop().advance(3.0)
+    taken = next(at for at, what in enumerate(called) if what.startswith("write lease"))
+    assert "list pods" not in called[:taken]
+    assert called[taken + 1 :] == ["list pods", "touch p1"]
+    await ended(cluster)
+
+
+def test_standby_keeps_up_with_the_pods_and_lists_them_anew_before_it_binds():
+    run(_standby())
+
+
 RATES = ((6_000,), (5_000,), (4_000, 3_000), (9_000,), (2_000, 2_000), (7_000,), (3_000,), (5_000, 5_000))
 WHAT = st.sampled_from(
     [

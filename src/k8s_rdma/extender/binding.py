@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.placement import Rejection, fits
+from k8s_rdma.core.request import Request
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.extender.commit import Bind, Commits
 from k8s_rdma.extender.decisions import Decisions
@@ -21,18 +22,16 @@ from k8s_rdma.extender.expecting import Expecting, Nominated
 from k8s_rdma.extender.limits import Limits
 from k8s_rdma.extender.outcomes import BOUND, REFUSED, Outcome, Outcomes
 from k8s_rdma.extender.outcomes import STARTING as IS_STARTING
-from k8s_rdma.extender.requests import Requests
+from k8s_rdma.extender.requests import Remembered, Requests
 from k8s_rdma.extender.sources import NodeStates
 from k8s_rdma.extender.state import ClusterState, Reservation
 from k8s_rdma.extender.touching import Toucher
 from k8s_rdma.extender.unbound import UnboundPods
-from k8s_rdma.kube.api import API_ERRORS
+from k8s_rdma.kube.api import API_ERRORS, PodView
 from k8s_rdma.wire.annotation import ANNOTATION
 from k8s_rdma.wire.extender import MALFORMED_ANNOTATION, NOT_ENOUGH_FREE, UNREADABLE_NODE
 
 if TYPE_CHECKING:
-    from k8s_rdma.core.request import Request
-    from k8s_rdma.kube.api import PodView
     from k8s_rdma.wire.extender import ExtenderBindingArgs
 
 STARTING = (
@@ -45,6 +44,15 @@ NOT_THE_BINDER = "another RDMA scheduler extender binds now; try again"
 _SHOWN_PODS = 3
 _TRIES = 5
 """Versions of a pod that a bind is tried of: others write to it, too, its status above all."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A version of the pod, what it asks for in it, and what it was filtered with."""
+
+    pod: PodView
+    request: Request
+    filtered: Remembered | None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -126,7 +134,7 @@ class Binder:
         for _ in range(_TRIES):
             if isinstance(seen, str):
                 return seen
-            seen = await self._try(bind, seen)
+            seen = await self._try(bind, seen, remembered)
         return seen if isinstance(seen, str) else f"pod {bind.pod} is written to all the time; try again"
 
     def _known(self, bind: Bind) -> str | None:
@@ -139,7 +147,7 @@ class Binder:
                 return "" if node == bind.node else f"pod {bind.pod} is already bound to node {node}"
         return None
 
-    async def _try(self, bind: Bind, pod: PodView) -> PodView | str:
+    async def _try(self, bind: Bind, pod: PodView, filtered: Remembered | None) -> PodView | str:
         """Bind this version of the pod; the pod again when there is a newer one, else the answer."""
         request = self.requests.read(bind.uid, pod.annotations)
         if not request:
@@ -153,19 +161,19 @@ class Binder:
             return f"{NOT_THE_BINDER} ({obstacle})"
         if not self.ready():  # from here to the write nothing is awaited
             return STARTING
-        decided = self._reserve(bind, pod, request)
+        decided = self._reserve(bind, _Asked(pod, request, filtered))
         if isinstance(decided, str):
             return decided
         return await self.commits.write(bind, decided)
 
-    def _reserve(self, bind: Bind, pod: PodView, request: Request) -> Reservation | str:
+    def _reserve(self, bind: Bind, asked: _Asked) -> Reservation | str:
         """Decide, and hold what was decided; or the refusal's text.
 
         Nothing else runs in between (there is no await here), which is what locks the node: binds to it
         may be under way in any number, and each one's decision sees what the others hold.
         """
         reservation = self.state.reservation(bind.node, bind.uid)
-        held = {} if reservation else self.nominations.against(bind.node, bind.uid, pod.priority)
+        held = {} if reservation else self.nominations.against(bind.node, bind.uid, asked.pod.priority)
         situation = self.state.situation_if(bind.node, without=[bind.uid], holding=held)
         if situation is None:
             why = self.state.why_unreadable(bind.node)
@@ -175,30 +183,32 @@ class Binder:
                 why = "the placement of an earlier bind without an answer does not fit any more"
                 return f"{NOT_ENOUGH_FREE} (node {bind.node}: {why})"
         else:
-            if (beyond := self.limits.refusal(bind.namespace, bind.uid, request)) is not None:
+            if (beyond := self.limits.refusal(bind.namespace, bind.uid, asked.request)) is not None:
                 return f"{NOT_ENOUGH_FREE} ({beyond})"
-            found = self.decisions.place(request, situation)
+            found = self.decisions.place(asked.request, situation)
             if isinstance(found, Rejection):
-                return f"{NOT_ENOUGH_FREE} (node {bind.node}: {found.message}{self._since(bind, pod)})"
+                since = self._since(bind.node, asked, nominated=len(held))
+                return f"{NOT_ENOUGH_FREE} (node {bind.node}: {found.message}{since})"
             reservation = Reservation(
                 interfaces=found.interfaces,
                 policy=found.policy,
                 pod=bind.pod,
                 made_at=self.clock(),
-                version=pod.version,
+                version=asked.pod.version,
             )
         self.state.reserve(bind.node, bind.uid, reservation)
         return reservation
 
-    def _since(self, bind: Bind, pod: PodView) -> str:
+    def _since(self, node: NodeName, asked: _Asked, *, nominated: int) -> str:
         """What changed since the pod was filtered, as far as it is known."""
-        remembered = self.requests.recall(bind.uid)
-        if remembered is None:
+        if asked.filtered is None:
             return ""
-        if not remembered.asked_by(pod.annotations):
+        if not asked.filtered.asked_by(asked.pod.annotations):
             return f"; since the pod was filtered its {ANNOTATION} or its policy changed"
-        held = self.state.reservations(bind.node)
-        pods = [r.pod for r in held.values() if r.made_at > remembered.filtered_at]
+        held = self.state.reservations(node)
+        pods = [r.pod for r in held.values() if r.made_at > asked.filtered.filtered_at]
+        if not pods and nominated:
+            return f"; room is held there for {nominated} nominated pods, or its report changed"
         if not pods:
             return "; its report changed since the pod was filtered"
         more = f" and {len(pods) - _SHOWN_PODS} more" if len(pods) > _SHOWN_PODS else ""

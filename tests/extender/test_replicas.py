@@ -1,0 +1,156 @@
+"""Two extenders as processes, of which the one that binds is killed in the middle of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import uuid
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+import pytest
+
+from extender.node_server import PF0, pf, report
+from extender.test_process import MAIN
+from extender.world import World, cluster, extending
+from k8s_rdma.extender.lease import Lease, Terms
+from k8s_rdma.kube.api import ApiRefusedError, LeaseView
+from k8s_rdma.sim.cluster.kubeconfig import write_kubeconfig
+from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.anyio
+
+NODES = ("w1", "w2")
+PODS, MBPS = 40, 10_000
+
+
+@dataclass
+class Process:
+    process: asyncio.subprocess.Process
+    http: httpx2.AsyncClient
+
+    async def ready(self) -> bool:
+        return (await self.http.get("/readyz")).status_code == 200
+
+    async def bind(self, c: World, name: str, node: str) -> str | None:
+        """The error's text; None when it died."""
+        try:
+            answer = await self.http.post("/scheduler/bind", content=c.bind_args(name, node))
+        except httpx2.TransportError:
+            return None
+        return answer.json()["Error"]
+
+
+@asynccontextmanager
+async def process(path: Path, **config: Any) -> AsyncIterator[Process]:
+    file = path / f"{uuid.uuid4()}.yaml"
+    file.write_text(json.dumps(config))
+    started = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        MAIN,
+        str(file),
+        env={**os.environ, "PORT": "0"},
+        stderr=asyncio.subprocess.PIPE,
+    )
+    port = None
+    while port is None:
+        event = json.loads(await started.stderr.readline())
+        port = event.get("port") if event["event"] == "extender_ready" else None
+    reading = asyncio.create_task(started.stderr.read())
+    async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=30) as http:
+        yield Process(started, http)
+    if started.returncode is None:
+        started.send_signal(signal.SIGKILL)
+    await started.wait()
+    await reading
+
+
+async def reserved(c: World) -> dict[str, int]:
+    result = dict.fromkeys(NODES, 0)
+    for pod in (await c.http.get("/api/v1/pods")).json()["items"]:
+        if node := pod["spec"].get("nodeName"):
+            text = pod["metadata"]["annotations"][PLACEMENT_ANNOTATION]
+            result[node] += sum(each["min_tx_rate"] for each in json.loads(text)["interfaces"])
+    return result
+
+
+async def test_nothing_is_sold_twice_when_the_binder_is_killed_in_the_middle_of_binds(tmp_path: Path):
+    async with asyncio.timeout(60), cluster(*NODES) as c:
+        for node in c.nodes.values():
+            node.report = report(node.name, pf(PF0, vfs=100, mbps=MBPS))
+        kubeconfig = str(write_kubeconfig(tmp_path / "kubeconfig", c.server.url))
+        config = {"kubeconfig": kubeconfig, "nodePort": c.port, "leaseS": 5, "leaseName": "x"}
+        names = [f"p{at}" for at in range(PODS)]
+        for name in names:
+            await c.create_pod(name, 700)
+        async with process(tmp_path, **config) as first, process(tmp_path, **config) as second:
+            while not (ready := [each for each in (first, second) if await each.ready()]):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            [leader] = ready
+            other = second if leader is first else first
+            binds = [
+                asyncio.create_task(leader.bind(c, name, NODES[at % 2])) for at, name in enumerate(names)
+            ]
+            await asyncio.wait(binds, return_when=asyncio.FIRST_COMPLETED)
+            leader.process.send_signal(signal.SIGKILL)
+            await asyncio.wait(binds)
+            assert None in [bind.result() for bind in binds]
+            assert "starting" in (await other.bind(c, names[-1], "w1") or "")
+            while not await other.ready():  # noqa: ASYNC110  that is the interface
+                await asyncio.sleep(0.02)
+            errors = [await other.bind(c, name, NODES[at % 2]) for at, name in enumerate(names)]
+            assert await reserved(c) == dict.fromkeys(NODES, MBPS // 700 * 700)
+            assert errors.count("") == len(NODES) * (MBPS // 700)
+
+
+class Crashed:
+    """A Lease whose holder does not renew it."""
+
+    def __init__(self) -> None:
+        self.stored = LeaseView(namespace="n", name="l", holder="before", duration_s=0, version="1")
+
+    async def get_lease(self, _namespace: str, _name: str) -> LeaseView:
+        return self.stored
+
+    async def write_lease(self, lease: LeaseView) -> LeaseView:
+        if lease.version != self.stored.version:
+            raise ApiRefusedError("write lease: modified", status=409)
+        self.stored = LeaseView(
+            namespace="n",
+            name="l",
+            holder=lease.holder,
+            duration_s=lease.duration_s,
+            version=lease.version + "1",
+        )
+        return self.stored
+
+
+@pytest.mark.parametrize("touchable", [True, False])
+async def test_only_a_new_binder_that_may_not_touch_pods_waits_for_what_the_one_before_sent(touchable: bool):
+    leases = Crashed()
+    lease = Lease(leases, Terms(namespace="n", name="l", holder="me"), asyncio.get_running_loop().time)
+    async with cluster("w1") as c:
+        c.api.touchable = touchable
+        await c.create_pod("p", 1)
+        async with extending(c, lease=lease, settle_s=3600.0) as w:
+            while leases.stored.holder != "me":  # noqa: ASYNC110  it is a state of the test's own
+                await asyncio.sleep(0.01)
+            if touchable:
+                while w.extender.missing():  # noqa: ASYNC110  that is the interface
+                    await asyncio.sleep(0.01)
+                assert await w.bind("p", "w1") == ""
+            else:
+                while not any("may take effect" in what for what in w.extender.missing()):  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+                assert "is starting" in await w.bind("p", "w1")
+        assert leases.stored.holder == ("" if touchable else "me")

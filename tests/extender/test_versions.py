@@ -1,0 +1,194 @@
+"""A bind is of one version of its pod: what happens when others write to it, and how that settles doubts."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from extender.faulty_api import Fault
+from extender.world import cluster, extending, interfaces, until, world
+from k8s_rdma.core.ids import NodeName, PodUid
+from k8s_rdma.extender.unbound import UnboundPods
+from k8s_rdma.kube.api import PodView
+from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, decode
+
+pytestmark = pytest.mark.anyio
+
+CONDITION = {"status": {"conditions": [{"type": "PodScheduled", "status": "False"}]}}
+
+
+async def rates(w, name: str) -> list[int]:
+    pod = await w.read_pod(name)
+    text = pod["metadata"]["annotations"][PLACEMENT_ANNOTATION]
+    uid, node = PodUid(pod["metadata"]["uid"]), NodeName(pod["spec"]["nodeName"])
+    return [each.min_tx_rate_mbps for each in decode(text, uid=uid, node=node, key=None).interfaces]
+
+
+def asking(*reservations: int) -> dict:
+    return {"metadata": {"annotations": {"rdma_interfaces_required": interfaces(*reservations)}}}
+
+
+async def test_binding_is_of_the_version_that_the_watch_told():
+    async with world("w1") as w:
+        p = await w.create_pod("p", 3_000)
+        await until(lambda: w.extender.binder.unbound.latest(p["metadata"]["uid"]) is not None)
+        assert await w.bind("p", "w1") == ""
+        assert [b.version for b in w.api.started] == [p["metadata"]["resourceVersion"]]
+        assert w.api.reads == 0
+
+
+async def test_bind_of_a_pod_that_the_scheduler_wrote_to_since_is_tried_of_its_new_version():
+    async with world("w1") as w:
+        await w.create_pod("p", 3_000)
+        w.api.writing.clear()
+        bind = asyncio.create_task(w.bind("p", "w1"))
+        await w.api.begun.wait()
+        await w.patch_pod("p", CONDITION, "/status")
+        w.api.writing.set()
+        assert await bind == ""
+        assert len({b.version for b in w.api.started}) == len(w.api.started) == 2
+
+
+async def test_bind_is_of_what_the_pod_asks_for_in_that_very_version():
+    async with world("w1") as w:
+        await w.create_pod("p", 3_000)
+        await w.filter("p")
+        w.api.writing.clear()
+        bind = asyncio.create_task(w.bind("p", "w1"))
+        await w.api.begun.wait()
+        await w.patch_pod("p", asking(7_000, 1_000))
+        w.api.writing.set()
+        assert await bind == ""
+        assert await rates(w, "p") == [7_000, 1_000]
+        assert (
+            sum(
+                i.min_tx_rate_mbps
+                for i in w.extender.binder.state.reservation("w1", w.pods["p"]["metadata"]["uid"]).interfaces
+            )
+            == 8_000
+        )
+
+
+async def test_bind_says_that_the_annotation_changed_when_the_pod_does_not_fit_any_more():
+    async with world("w1") as w:
+        await w.create_pod("p", 3_000)
+        await w.filter("p")
+        w.api.writing.clear()
+        bind = asyncio.create_task(w.bind("p", "w1"))
+        await w.api.begun.wait()
+        await w.patch_pod("p", asking(70_000))
+        w.api.writing.set()
+        assert "since the pod was filtered its rdma_interfaces_required or its policy changed" in await bind
+        assert await w.node_of("p") is None
+        assert w.metric("pods_promised") == 0
+
+
+@pytest.mark.parametrize("fault", [Fault.DROPPED, Fault.LATE])
+async def test_bind_without_an_answer_is_settled_at_once_by_touching_the_pod(fault):
+    async with world("w1", settle_s=3600.0) as w:
+        w.api.faults.append(fault)
+        await w.create_pod("p", 6_000)
+        await w.create_pod("q", 6_000)
+        assert "no answer" in await w.bind("p", "w1")
+        assert w.extender.binder.commits.undecided() == []
+        assert await w.bind("q", "w1") == ""
+        w.api.late.set()
+        await asyncio.gather(*w.api.late_writes)
+        assert await w.node_of("p") is None
+
+
+async def test_bind_whose_answer_was_lost_is_success_when_the_touch_shows_it():
+    async with world("w1") as w:
+        w.api.faults.append(Fault.LOST)
+        await w.create_pod("p", 6_000)
+        assert await w.bind("p", "w1") == ""
+        assert w.api.fenced == ["p"]
+
+
+async def test_doubt_stands_while_the_api_server_does_not_answer_and_the_next_bind_settles_it():
+    async with world("w1", "w2", settle_s=3600.0) as w:
+        w.api.faults.append(Fault.DROPPED)
+        w.api.untouched = 1
+        await w.create_pod("p", 6_000)
+        await w.create_pod("q", 6_000)
+        assert "no answer" in await w.bind("p", "w1")
+        assert w.extender.binder.commits.undecided() == ["default/p"]
+        assert "enough free" in await w.bind("q", "w1")
+        assert await w.bind("p", "w2") == ""
+        assert await w.bind("q", "w1") == ""
+
+
+async def test_without_the_right_to_touch_pods_a_newer_version_settles_the_doubt_as_well():
+    async with world("w1", settle_s=3600.0) as w:
+        w.api.touchable = False
+        w.api.faults.append(Fault.DROPPED)
+        await w.create_pod("p", 6_000)
+        assert "no answer" in await w.bind("p", "w1")
+        assert w.extender.binder.commits.undecided() == ["default/p"]
+        await w.patch_pod("p", CONDITION, "/status")
+        assert await w.bind("p", "w1") == ""
+        assert len({b.version for b in w.api.started}) == 2
+
+
+async def test_second_bind_of_a_pod_that_goes_elsewhere_hears_where_the_first_one_bound_it():
+    """The scheduler timed out, scheduled the pod again, and the first bind was still under way."""
+    async with world("w1", "w2") as w:
+        w.api.writing.clear()
+        await w.create_pod("p", 6_000)
+        await w.create_pod("q", 6_000)
+        first = asyncio.create_task(w.bind("p", "w1"))
+        await w.api.begun.wait()
+        second = asyncio.create_task(w.bind("p", "w2"))
+        w.api.writing.set()
+        assert await first == ""
+        assert "already bound to node w1" in await second
+        assert len(w.api.started) == 1
+        assert await w.bind("q", "w2") == ""
+
+
+async def test_new_extender_fences_what_the_one_before_still_writes():
+    async with cluster("w1") as c:
+        await c.create_pod("p", 6_000)
+        await c.create_pod("q", 6_000)
+        await c.create_pod("plain")
+        c.api.faults.append(Fault.LATE)
+        c.api.untouched = 10
+        async with extending(c) as w:
+            w.api.untouched = 10
+            assert "no answer" in await w.bind("p", "w1")
+        c.api.untouched = 0
+        c.api.fenced.clear()
+        async with extending(c) as w:
+            assert set(w.api.fenced) == {"p", "q"}
+            assert await w.bind("q", "w1") == ""
+            w.api.late.set()
+            await asyncio.gather(*w.api.late_writes)
+            assert await w.node_of("p") is None
+
+
+def test_unbound_pods_are_kept_with_their_version_though_their_annotations_are_too_long_together():
+    pods = UnboundPods(max_characters=200)
+
+    def pod(name: str, node: str | None = None, text: str = "x" * 80) -> PodView:
+        return PodView(
+            namespace="n",
+            name=name,
+            uid=PodUid(name),
+            node=NodeName(node) if node else None,
+            finished=False,
+            annotations={"rdma_interfaces_required": text},
+            version=f"{name}1",
+        )
+
+    pods.see(pod("p"))
+    pods.see(pod("q"))
+    pods.see(pod("plain", text=""))
+    assert pods.latest(PodUid("p")) is not None
+    assert pods.latest(PodUid("q")) is None
+    assert sorted(each.version for each in pods.all()) == ["p1", "q1"]
+    pods.see(pod("p", "w1"))
+    pods.see(pod("q"))
+    assert pods.latest(PodUid("q")) is not None
+    pods.keep_only([])
+    assert len(pods) == 0
