@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import Counter
 
 import pytest
 
@@ -57,6 +58,22 @@ async def test_gang_that_just_fits_is_bound_without_a_bind_that_is_refused(nodes
                 bound = decided((await s.http.get("/metrics")).text, "bind")
                 await asyncio.sleep(0.02)
         assert bound == {"bound": pods}
+
+
+async def test_gang_is_not_sent_to_a_node_beyond_what_fits_where_the_scheduler_binds():
+    """There is no bind that would refuse it: what was filtered is counted until the pod is seen bound."""
+    async with cluster(*(f"w{i}" for i in range(10))) as c, served(c, binder="scheduler") as s:
+        room_for(c, 5)
+        await s.ready()
+        for index in range(50):
+            await c.create_pod(f"p{index}", 100)
+        async with scheduling(c.server.url, scheduler(s.port, bind=False, seed=7)):
+            nodes = [None]
+            while None in nodes:
+                pods = (await c.http.get("/api/v1/pods")).json()["items"]
+                nodes = [pod["spec"].get("nodeName") for pod in pods]
+                await asyncio.sleep(0.02)
+        assert Counter(nodes) == dict.fromkeys(c.nodes, 5)
 
 
 async def test_node_that_a_pod_is_going_to_is_left_to_it_while_there_is_another():

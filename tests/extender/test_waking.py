@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from extender.node_server import pf, report
-from extender.serving import served
+from extender.published import NAMESPACE, PublishedNode
+from extender.serving import Served, served
 from extender.world import World, cluster, interfaces
+from k8s_rdma.core.ids import NodeName
 from k8s_rdma.extender.config import NamespaceLimit
 from k8s_rdma.sim.cluster.extender_client import ExtenderConfig
 from k8s_rdma.sim.cluster.scheduler import SchedulerConfig, scheduling
@@ -18,80 +21,123 @@ from k8s_rdma.sim.cluster.scheduler import SchedulerConfig, scheduling
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from k8s_rdma.wire.rest import NodeReport
+
 pytestmark = pytest.mark.anyio
 
 
+@dataclass
+class Nodes:
+    """What the nodes say, by either source."""
+
+    world: World
+    publishing: dict[str, PublishedNode]
+
+    async def say(self, told: NodeReport) -> None:
+        self.world.nodes[told.node].report = told
+        if self.publishing:
+            await self.publishing[told.node].say(told)
+
+    async def renew(self) -> None:
+        """As agents do now and then."""
+        for node in self.publishing.values():
+            await node.renew()
+
+
+@dataclass
+class Scheduled:
+    """A cluster with extender and scheduler."""
+
+    world: World
+    served: Served
+    nodes: Nodes
+
+
 @asynccontextmanager
-async def scheduled(*nodes: str, **settings: Any) -> AsyncIterator[tuple[World, Any]]:
-    """A cluster with extender and scheduler; the pace is the default one."""
-    async with cluster(*nodes) as c, served(c, poll_s=1.0, touch_s=1.0, **settings) as s:
-        await s.ready()
-        extender = ExtenderConfig(
-            url_prefix=f"http://127.0.0.1:{s.port}/scheduler",
-            filter_verb="rdma_scheduling",
-            prioritize_verb="prioritize",
-            bind_verb="bind",
-            node_cache_capable=True,
-        )
-        async with scheduling(c.server.url, SchedulerConfig(extenders=(extender,), initial_backoff_s=0.01)):
-            yield c, s
+async def scheduled(*names: str, source: str = "http", **settings: Any) -> AsyncIterator[Scheduled]:
+    """The pace is the default one."""
+    async with cluster(*names) as c:
+        nodes = Nodes(c, {})
+        if source == "crd":
+            c.api = c.api.real
+            nodes.publishing = {name: PublishedNode(c.api, NodeName(name)) for name in names}
+            for name in names:
+                await nodes.say(report(name))
+        pace = {"poll_s": 1.0, "touch_s": 1.0, "source": source, "node_lease_namespace": NAMESPACE}
+        async with served(c, **pace, **settings) as s:
+            await s.ready()
+            extender = ExtenderConfig(
+                url_prefix=f"http://127.0.0.1:{s.port}/scheduler",
+                filter_verb="rdma_scheduling",
+                prioritize_verb="prioritize",
+                bind_verb="bind",
+                node_cache_capable=True,
+            )
+            config = SchedulerConfig(extenders=(extender,), initial_backoff_s=0.01)
+            async with scheduling(c.server.url, config):
+                yield Scheduled(c, s, nodes)
 
 
-async def waiting(s: Any, pods: int = 1) -> None:
-    while f"pods_waiting {pods}\n" not in (await s.http.get("/metrics")).text:  # noqa: ASYNC110
+async def waiting(w: Scheduled) -> None:
+    """Until a pod waits."""
+    while "pods_waiting 1\n" not in (await w.served.http.get("/metrics")).text:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
 
 
-async def placed(c: World, name: str) -> str:
-    while (node := await c.node_of(name)) is None:  # noqa: ASYNC110  the world's deadline ends it
-        await asyncio.sleep(0.01)
+async def placed(w: Scheduled, name: str) -> str:
+    while (node := await w.world.node_of(name)) is None:
+        await w.nodes.renew()
+        await asyncio.sleep(0.05)
     return node
 
 
-async def test_pod_is_placed_when_its_node_has_given_devices_back_after_their_pod_is_gone():
-    async with scheduled("w1") as (c, s):
-        first = await c.create_pod("first", 8_000)
-        assert await placed(c, "first") == "w1"
-        c.nodes["w1"].holds(**{first["metadata"]["uid"]: 8_000})
-        await c.create_pod("second", 8_000)
-        await waiting(s)
-        await c.delete_pod("first")
-        c.nodes["w1"].holds()
-        assert await placed(c, "second") == "w1"
+@pytest.mark.parametrize("source", ["http", "crd"])
+async def test_pod_is_placed_when_its_node_has_given_devices_back_after_their_pod_is_gone(source):
+    async with scheduled("w1", source=source) as w:
+        first = await w.world.create_pod("first", 8_000)
+        assert await placed(w, "first") == "w1"
+        held = {first["metadata"]["uid"]: 8_000}
+        await w.nodes.say(report("w1", generation=2, held=held))
+        await w.world.create_pod("second", 8_000)
+        await waiting(w)
+        await w.world.delete_pod("first")
+        await w.nodes.say(report("w1", generation=3))
+        assert await placed(w, "second") == "w1"
 
 
-async def test_pod_is_placed_when_a_link_comes_up():
-    async with scheduled("w1") as (c, s):
-        c.nodes["w1"].report = report("w1", pf(mbps=None), generation=2)
-        await c.create_pod("p", 8_000)
-        await waiting(s)
-        c.nodes["w1"].report = report("w1", pf(), generation=3)
-        assert await placed(c, "p") == "w1"
+@pytest.mark.parametrize("source", ["http", "crd"])
+async def test_pod_is_placed_when_a_link_comes_up(source):
+    async with scheduled("w1", source=source) as w:
+        await w.nodes.say(report("w1", pf(mbps=None), generation=2))
+        await w.world.create_pod("p", 8_000)
+        await waiting(w)
+        await w.nodes.say(report("w1", pf(), generation=3))
+        assert await placed(w, "p") == "w1"
 
 
 async def test_pod_is_placed_when_its_namespaces_limit_comes_free():
     limit = NamespaceLimit(namespace="default", reserved_mbps=10_000)
-    async with scheduled("w1", "w2", limits=(limit,)) as (c, s):
-        await c.create_pod("first", 8_000)
-        at = await placed(c, "first")
-        await c.create_pod("second", annotation=interfaces(5_000))
-        await waiting(s)
-        await c.delete_pod("first")
-        assert await placed(c, "second") in {"w1", "w2", at}
+    async with scheduled("w1", "w2", limits=(limit,)) as w:
+        await w.world.create_pod("first", 8_000)
+        await placed(w, "first")
+        await w.world.create_pod("second", 5_000)
+        await waiting(w)
+        await w.world.delete_pod("first")
+        assert await placed(w, "second") in {"w1", "w2"}
 
 
 async def test_pod_is_placed_when_what_was_held_for_a_nominated_pod_is_released():
-    async with scheduled("w1") as (c, s):
-        await c.create_pod("known", 0)
-        await placed(c, "known")
+    async with scheduled("w1") as w:
+        await w.world.create_pod("known", 0)
+        await placed(w, "known")
         nominated = {
             "metadata": {"name": "first", "annotations": {"rdma_interfaces_required": interfaces(8_000)}},
             "spec": {"schedulerName": "another", "priority": 5, "containers": [{"name": "c", "image": "i"}]},
         }
         url = "/api/v1/namespaces/default/pods"
-        assert (await c.http.post(url, json=nominated)).status_code == 201
-        await c.patch_pod("first", {"status": {"nominatedNodeName": "w1"}}, "/status")
-        await c.create_pod("second", 8_000)
-        await waiting(s)
-        await c.delete_pod("first")
-        assert await placed(c, "second") == "w1"
+        assert (await w.world.http.post(url, json=nominated)).status_code == 201
+        await w.world.patch_pod("first", {"status": {"nominatedNodeName": "w1"}}, "/status")
+        await w.world.create_pod("second", 8_000)
+        await waiting(w)
+        await w.world.delete_pod("first")
+        assert await placed(w, "second") == "w1"

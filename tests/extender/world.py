@@ -13,11 +13,12 @@ from lightkube import AsyncClient, KubeConfig
 
 from extender.faulty_api import FaultyApi
 from extender.node_server import NodeServer, node_servers
+from extender.published import RDMA_NODES
 from k8s_rdma.extender.app import Extender
 from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.extender.service import Authority, running
 from k8s_rdma.kube.client import Client
-from k8s_rdma.sim.cluster.api import RunningApi, serving_api
+from k8s_rdma.sim.cluster.api import ApiConfig, RunningApi, serving_api
 from k8s_rdma.sim.cluster.kubeconfig import kubeconfig
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ async def cluster(*names: str) -> AsyncIterator[World]:
     """API server and nodes, without an extender."""
     async with (
         asyncio.timeout(DEADLINE_S),
-        serving_api() as server,
+        serving_api(ApiConfig(custom_resources=(RDMA_NODES,))) as server,
         node_servers(*names) as (port, nodes),
         httpx2.AsyncClient(base_url=server.url, trust_env=False) as http,
         AsyncClient(config=KubeConfig.from_dict(kubeconfig(server.url)), trust_env=False) as client,
