@@ -15,11 +15,13 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-MANAGED = {"managedResources": [{"name": MOUNT, "ignoredByScheduler": True}]}
+MANAGED = {"managedResources": [{"name": MOUNT, "ignoredByScheduler": False}]}
+DEVICES = {MOUNT: "10000"}
+"""As the device plugin has them: more than ever run out."""
 
 
 async def test_pods_without_the_managed_resource_never_come(kind: str, tmp_path: Path):
-    async with cluster(kind, tmp_path, "w1") as c:
+    async with cluster(kind, tmp_path, "w1", **DEVICES) as c:
         extender = await c.running_extender()
         async with front(extender) as service, c.plane.scheduler(registration(service.url, **MANAGED)):
             await c.create_pod("plain")
@@ -30,7 +32,7 @@ async def test_pods_without_the_managed_resource_never_come(kind: str, tmp_path:
 
 
 async def test_outage_blocks_only_pods_with_the_managed_resource(kind: str, tmp_path: Path):
-    async with cluster(kind, tmp_path, "w1") as c:
+    async with cluster(kind, tmp_path, "w1", **DEVICES) as c:
         extender = await c.running_extender()
         await extender.end()
         async with c.plane.scheduler(registration(extender.url, **MANAGED)):
