@@ -80,7 +80,7 @@ class CrdNodeStates:
     """`NodeStates` by watches; an async context manager that owns them.
 
     stale_s: a node that was not heard from for so long cannot be read. namespace: of the nodes' Leases.
-    look_s: how often ages are looked at, and the API server is asked for its version.
+    look_s: how often ages are looked at, and the API server is asked for its version. marks: its answers.
     """
 
     def __init__(  # noqa: PLR0913  each is of its own
@@ -94,6 +94,7 @@ class CrdNodeStates:
         look_s: float = 1.0,
     ) -> None:
         self.counts = Counts()
+        self.marks = Marks()
         self._state = state
         self._api = api
         self._clock = clock
@@ -101,7 +102,6 @@ class CrdNodeStates:
         self._namespace = namespace
         self._look_s = look_s
         self._nodes: dict[NodeName, _Node] = {}
-        self._marks = Marks()
         self._listed: set[str] = set()
         self._tasks = asyncio.TaskGroup()
         self._running: list[asyncio.Task[None]] = []
@@ -258,7 +258,7 @@ class CrdNodeStates:
         if lease.version == entry.lease_version:
             return
         if entry.lease_version.isdecimal():
-            entry.named_at = max(entry.named_at, self._marks.before(int(entry.lease_version)))
+            entry.named_at = max(entry.named_at, self.marks.before(int(entry.lease_version)))
         entry.renewed_at, entry.names, entry.lease_version = self._clock(), lease.holder, lease.version
         entry.heard = False
         self.counts.renewals += 1
@@ -313,7 +313,7 @@ class CrdNodeStates:
         while True:
             asked_at = self._clock()
             try:
-                self._marks.note(asked_at, await self._api.leases_version(self._namespace))
+                self.marks.note(asked_at, await self._api.leases_version(self._namespace))
             except API_ERRORS as error:
                 _log.warning("version_unknown", error=error.message)
             await asyncio.sleep(self._look_s)
