@@ -46,8 +46,10 @@ async def test_room_is_free_for_the_pod_that_it_was_made_for():
     async with world("w1") as w:
         await made_room(w)
         assert await w.fitting("high") == ["w1"]
+        assert w.metric("pods_nominated") == 1
         assert await w.bind("high", "w1") == ""
         await until(lambda: held(w) == [])
+        assert w.metric("pods_nominated") == 0
         await create(w, "other", 2_000)
         assert await w.bind("other", "w1") == ""
 

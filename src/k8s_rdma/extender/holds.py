@@ -38,9 +38,9 @@ class Holds:
         self._nodes: dict[NodeName, dict[PodUid, Hold]] = {}
         self._places: dict[PodUid, set[NodeName]] = {}
 
-    def __bool__(self) -> bool:
-        """Whether there is any, past its time or not."""
-        return bool(self._nodes)
+    def __len__(self) -> int:
+        """For how many pods there is any, past its time or not."""
+        return len(self._places)
 
     def hold(self, node: NodeName, uid: PodUid, hold: Hold) -> None:
         """Hold it, instead of what was held there for the pod."""

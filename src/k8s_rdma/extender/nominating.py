@@ -73,6 +73,10 @@ class Nominations:
         self._left: dict[PodUid, PendingPod] = {}
         self._more = asyncio.Event()
 
+    def __len__(self) -> int:
+        """For how many pods something is held."""
+        return len(self._holds)
+
     def nodes(self) -> frozenset[NodeName]:
         """Where anything is held."""
         self._place_those_left()

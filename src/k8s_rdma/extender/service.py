@@ -219,7 +219,7 @@ async def running(
             ),
         )
         metrics = Metrics()
-        metrics.add(_readings(state, decisions, states, waiting, toucher))
+        metrics.add(_readings(state, decisions, states, waiting, toucher) | _held(nominations))
         metrics.add(_told(outcomes, api_failures, lease))
         async with asyncio.TaskGroup() as beside:
             tasks = (
@@ -287,6 +287,11 @@ def _readings(
         "undecided_total": ("Searches that ended at their budget.", "counter", lambda: decisions.undecided),
         "verdicts": ("Verdicts kept.", "gauge", lambda: len(decisions)),
     }
+
+
+def _held(nominations: Nominations) -> dict[str, Reading]:
+    what = "Pods that room is held for, since others were evicted."
+    return {"pods_nominated": (what, "gauge", lambda: len(nominations))}
 
 
 def _told(
