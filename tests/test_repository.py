@@ -159,10 +159,10 @@ def test_documents_are_all_linked_from_the_index():
 
 
 def test_documents_name_make_targets_that_exist():
-    targets = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    targets = set(re.findall(r"^([a-z][a-z0-9-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = {
         (relative(document), target)
         for document in DOCUMENTS
-        for target in re.findall(r"(?:^|`)make ([a-z][a-z-]*)", document.read_text(), re.MULTILINE)
+        for target in re.findall(r"(?:^|`)make ([a-z][a-z0-9-]*)", document.read_text(), re.MULTILINE)
     }
     assert not [(document, target) for document, target in sorted(named) if target not in targets]
