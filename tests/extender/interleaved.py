@@ -16,13 +16,15 @@ from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.extender.binding import Binder
 from k8s_rdma.extender.commit import Commits
 from k8s_rdma.extender.decisions import Decisions
-from k8s_rdma.extender.expecting import NOBODY_NOMINATED, Expecting
+from k8s_rdma.extender.expecting import Expecting
 from k8s_rdma.extender.facts import NodeFacts, facts_of
 from k8s_rdma.extender.fence import Fence
 from k8s_rdma.extender.following import PodTracker, follow
 from k8s_rdma.extender.leading import Leading
 from k8s_rdma.extender.lease import Lease, Terms
 from k8s_rdma.extender.limits import Limits
+from k8s_rdma.extender.nominating import Nominations
+from k8s_rdma.extender.occupants import Occupants
 from k8s_rdma.extender.outcomes import Outcomes
 from k8s_rdma.extender.requests import Requests
 from k8s_rdma.extender.state import ClusterState
@@ -324,7 +326,12 @@ class Cluster:
         clock, state, decisions, requests = loop.time, wire.state, Decisions(), Requests()
         toucher = Toucher(Waiting(), decisions, wire, clock)
         limits = Limits((), on_freed=toucher.freed)
-        expecting = Expecting(state=state, nominations=NOBODY_NOMINATED, clock=clock, lasts_s=2.0)
+        nominations = Nominations(
+            state, Occupants(), decisions, clock, nomination_s=60.0, on_release=toucher.released
+        )
+        expecting = Expecting(
+            state=state, decisions=decisions, nominations=nominations, clock=clock, lasts_s=2.0
+        )
         fence = Fence(wire)
         commits = Commits(state, wire, fence, clock)
         pods = PodTracker(state=state, requests=requests, toucher=toucher, clock=clock)
@@ -339,7 +346,7 @@ class Cluster:
             state=state,
             states=wire,
             decisions=decisions,
-            nominations=NOBODY_NOMINATED,
+            nominations=nominations,
             requests=requests,
             unbound=pods.unbound,
             commits=commits,

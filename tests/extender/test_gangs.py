@@ -88,6 +88,16 @@ async def test_node_that_a_pod_is_going_to_is_left_to_it_while_there_is_another(
         assert await w.prioritize("second") == {"w1": 0, "w2": 10}
 
 
+async def test_no_pods_are_named_where_refusals_tell_the_cause_alone():
+    async with world("w1", "w2", refusal_detail="cause") as w:
+        room_for(w, 1)
+        await w.create_pod("first", 0)
+        await w.create_pod("second", 0)
+        assert await w.fitting("first", "w1") == ["w1"]
+        refused = (await w.filter("second"))["FailedNodes"]["w1"]
+        assert refused.endswith("(held for a moment for pods on their way)")
+
+
 async def test_pod_is_not_kept_from_the_only_node_that_fits():
     async with world("w1") as w:
         room_for(w, 1)

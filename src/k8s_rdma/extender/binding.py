@@ -18,8 +18,9 @@ from k8s_rdma.core.request import Request
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.extender.commit import Bind, Commits
 from k8s_rdma.extender.decisions import Decisions
-from k8s_rdma.extender.expecting import Expecting, Nominated
+from k8s_rdma.extender.expecting import Expecting
 from k8s_rdma.extender.limits import Limits
+from k8s_rdma.extender.nominating import Nominations
 from k8s_rdma.extender.outcomes import BOUND, REFUSED, Outcome, Outcomes
 from k8s_rdma.extender.outcomes import STARTING as IS_STARTING
 from k8s_rdma.extender.requests import Remembered, Requests
@@ -73,7 +74,7 @@ class Binder:
     toucher: Toucher
     expecting: Expecting
     limits: Limits
-    nominations: Nominated
+    nominations: Nominations
     outcomes: Outcomes
     clock: Callable[[], float]
     ready: Callable[[], bool]

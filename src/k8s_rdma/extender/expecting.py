@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 from k8s_rdma.core.ids import NodeName, PodUid
-from k8s_rdma.core.placement import Placement, place
-from k8s_rdma.core.score import Strategy
+from k8s_rdma.core.placement import Placement
+from k8s_rdma.extender.decisions import Decisions
 from k8s_rdma.extender.holds import Hold, Holds
+from k8s_rdma.extender.nominating import Nominations
 from k8s_rdma.extender.pending import PendingPod
 from k8s_rdma.extender.state import ClusterState
 
@@ -36,38 +37,6 @@ _LOWEST_PRIORITY = -(2**31)
 """Of a pod: an int32. Where a pod is going, others do not fit whatever their priority."""
 
 
-class Nominated(Protocol):
-    """What is held for pods that preemption made room for."""
-
-    def nodes(self) -> frozenset[NodeName]:
-        """Where anything is held."""
-        ...
-
-    def against(
-        self, node: NodeName, uid: PodUid, priority: int
-    ) -> Mapping[PodUid, tuple[PlacedInterface, ...]]:
-        """What is held there against a pod of that priority; what is held for itself is not."""
-        ...
-
-    def nominated(self, pod: PendingPod, node: NodeName) -> None:
-        """The pod's status names that node as the one that room is made on."""
-        ...
-
-
-class _Nobody:
-    def nodes(self) -> frozenset[NodeName]:
-        return frozenset()
-
-    def against(self, _node: NodeName, _uid: PodUid, _priority: int) -> Mapping[PodUid, Any]:
-        return {}
-
-    def nominated(self, _pod: PendingPod, _node: NodeName) -> None:
-        pass
-
-
-NOBODY_NOMINATED: Nominated = _Nobody()
-
-
 @dataclass(frozen=True, slots=True)
 class _Going:
     """A pod; the nodes that it goes to one of, if they are few; until when it is waited for."""
@@ -82,14 +51,14 @@ class Expecting:
     """Keeps them. What is held is found out when the next pod asks: most pods are bound before.
 
     nominations: counted where a pod's place is looked for. clock: seconds, monotonic. lasts_s: how long a
-    pod is waited for. strategy: by which pods are placed.
+    pod is waited for.
     """
 
     state: ClusterState
-    nominations: Nominated
+    decisions: Decisions
+    nominations: Nominations
     clock: Callable[[], float]
     lasts_s: float
-    strategy: Strategy = Strategy.BINPACK
     holds: Holds = field(default_factory=Holds)
     _going: dict[PodUid, _Going] = field(default_factory=dict)
     _new: set[PodUid] = field(default_factory=set)
@@ -109,17 +78,12 @@ class Expecting:
             self._new.discard(uid)
             self.holds.release(uid)
 
-    def recall(self, uid: PodUid) -> PendingPod | None:
-        """The pod, if it is on its way."""
-        going = self._going.get(uid)
-        return going.pod if going else None
-
     def settle(self, asking: PodUid) -> None:
         """Hold what the others may come to take; forget those that have come, or were waited for enough."""
         now = self.clock()
         for uid in [uid for uid, going in self._going.items() if going.until <= now or self._came(going)]:
             self.drop(uid)
-        for uid in sorted(self._new - {asking}, key=list(self._going).index):
+        for uid in [uid for uid in self._going if uid in self._new and uid != asking]:
             self._new.discard(uid)
             self._hold(self._going[uid], now + _SEARCH_S)
 
@@ -134,6 +98,10 @@ class Expecting:
     def pods(self, node: NodeName, uid: PodUid) -> list[str]:
         """Whom it is held for, `namespace/name`."""
         return [self._going[other].pod.pod for other in self.against(node, uid)]
+
+    def __len__(self) -> int:
+        """How many pods are on their way."""
+        return len(self._going)
 
     def _came(self, going: _Going) -> bool:
         """Whether the pod counts as it is, by its reservation or its node's report."""
@@ -151,7 +119,7 @@ class Expecting:
             if situation is None or self.clock() > deadline:
                 continue
             if situation not in places:
-                found = place(pod.request, situation.inventory, situation.used, strategy=self.strategy)
+                found = self.decisions.place(pod.request, situation)
                 places[situation] = found.interfaces if isinstance(found, Placement) else ()
             if interfaces := places[situation]:
                 held = Hold(interfaces=interfaces, pod=pod.pod, priority=pod.priority, until=going.until)

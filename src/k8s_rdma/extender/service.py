@@ -111,7 +111,7 @@ async def running(
     )
     lasts_s = config.expect_s or EXPECT_S[config.binder]
     expecting = Expecting(
-        state=state, nominations=nominations, clock=CLOCK, lasts_s=lasts_s, strategy=config.strategy
+        state=state, decisions=decisions, nominations=nominations, clock=CLOCK, lasts_s=lasts_s
     )
     fence = Fence(api)
     commits = Commits(state, api, fence, CLOCK, key=key, settle_s=config.settle_s)
@@ -156,7 +156,12 @@ async def running(
             return not config.api or (leading.holds() and nodes.listed and not states.awaited())
 
         verdicts = Verdicts(
-            state=state, decisions=decisions, nominations=nominations, expecting=expecting, clock=CLOCK
+            state=state,
+            decisions=decisions,
+            nominations=nominations,
+            expecting=expecting,
+            clock=CLOCK,
+            detail=config.refusal_detail,
         )
         scheduling = Scheduling(
             states=states,

@@ -7,9 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
+from k8s_rdma.core.said import Detail
 from k8s_rdma.errors import Reason
 from k8s_rdma.extender.decisions import Decisions, Fit, Misfit
-from k8s_rdma.extender.expecting import Expecting, Nominated
+from k8s_rdma.extender.expecting import Expecting
+from k8s_rdma.extender.nominating import Nominations
 from k8s_rdma.extender.state import ClusterState
 from k8s_rdma.wire.extender import NOT_ENOUGH_FREE
 
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 _LATE_S = 0.05
 """For the situations that came up while others were searched."""
 
+_SHOWN_PODS = 3
+
 NOT_SEARCHED = Misfit(
     Reason.UNDECIDED,
     f"{NOT_ENOUGH_FREE} (not known: this request is new and takes long to place on many nodes; tried again)",
@@ -36,16 +40,17 @@ class Verdicts:
 
     nominations: what preemption made room for, which counts against pods of no higher priority. expecting:
     where others go that were filtered and are not bound yet; it steers, and keeps nobody from a node that
-    is the only one. clock: seconds, monotonic.
+    is the only one. clock: seconds, monotonic. detail: how much refusals tell.
     search_s: for how long one call may search for placements of a request that is new on many nodes; the
         nodes that this does not reach are refused, and searched next time.
     """
 
     state: ClusterState
     decisions: Decisions
-    nominations: Nominated
+    nominations: Nominations
     expecting: Expecting
     clock: Callable[[], float]
+    detail: Detail = Detail.NUMBERS
     search_s: float = 1.0
 
     async def search(self, pod: PendingPod, names: Sequence[NodeName]) -> None:
@@ -124,7 +129,9 @@ class Verdicts:
         return self.state.situation_if(name, without=without, holding=holding)
 
     def _held(self, pod: PendingPod, name: NodeName) -> Misfit:
-        pods = ", ".join(self.expecting.pods(name, pod.uid))
-        return Misfit(
-            Reason.INSUFFICIENT, f"{NOT_ENOUGH_FREE} (held for a moment for pods on their way: {pods})"
-        )
+        why = "held for a moment for pods on their way"
+        if self.detail is Detail.NUMBERS:
+            pods = self.expecting.pods(name, pod.uid)
+            more = f" and {len(pods) - _SHOWN_PODS} more" if len(pods) > _SHOWN_PODS else ""
+            why = f"{why}: {', '.join(pods[:_SHOWN_PODS])}{more}"
+        return Misfit(Reason.INSUFFICIENT, f"{NOT_ENOUGH_FREE} ({why})")
