@@ -124,14 +124,29 @@ async def test_what_an_ended_pod_held_is_free_when_its_node_tells_so_though_it_w
         assert not f.state.ending
 
 
-async def test_node_is_asked_when_a_pod_ended_that_it_does_not_hold_any_more():
-    async with following("w1") as f:
-        await until(f.watched)
+@pytest.mark.parametrize("watches", [0, 8])
+async def test_node_is_asked_when_a_pod_ended_that_it_does_not_hold_any_more(watches):
+    async with following("w1", watches=watches) as f:
+        await f.refresh()
         f.state.reserve(W1, UID, reservation(f.clock()))
         f.state.ended(UID, f.clock())
         assert f.used_vfs() == 1
-        await f.refresh()
+        await f.states.refresh([W1], since=LONG_AGO)
         assert f.used_vfs() == 0
+
+
+async def test_node_that_timed_out_is_left_alone_though_a_pod_ended_there():
+    async with asyncio.timeout(30), node_servers("w1") as (port, nodes):
+        f = Following(port, nodes, watches=0, timeout_s=0.05, retry_s=3600.0)
+        async with f.states:
+            f.states.learn(W1, (nodes["w1"].address,))
+            await f.refresh()
+            f.state.reserve(W1, UID, reservation(f.clock()))
+            f.state.ended(UID, f.clock())
+            nodes["w1"].answering.clear()
+            for _ in range(3):
+                await f.refresh()
+            assert nodes["w1"].asked == 2
 
 
 def reservation(at: float) -> Reservation:

@@ -52,13 +52,13 @@ class HttpNodeStates:
 
     async def refresh(self, nodes: Collection[NodeName], *, since: float) -> None:
         """As `NodeStates.refresh`."""
-        known, ending, since = self._nodes, self._state.ending, min(since, self._clock())
+        known, ending, now = self._nodes, self._state.ending, self._clock()
+        since = min(since, now)
         while stale := [
             node
             for name in nodes
             if (node := known.get(name)) is not None
-            and (not node.watched or name in ending)
-            and node.stands < since
+            and (node.stands < now if name in ending else node.stands < since and not node.watched)
         ]:
             await asyncio.wait([self._question(node) for node in stale])
 

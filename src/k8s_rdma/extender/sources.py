@@ -21,10 +21,10 @@ class NodeStates(Protocol):
         """Return when each node's state is one that was so at `since` or later, as far as can be known.
 
         It stems from a question asked at `since` or later, or there is a watch (a long poll is one) that
-        would have told of any other state by now and that was heard from within the configured time. A watch
-        does not tell what a node holds for a pod that ended since: where something waits for that
-        (`ClusterState.ending`) the node is asked. A node that did not answer lately may be left alone for a
-        while, and then stays unreadable.
+        would have told of any other state by now and that was heard from within the configured time. Where
+        something waits for an answer to a question from after a pod's end (`ClusterState.ending`), the node
+        is asked: neither a watch nor a young state tells that. A node that did not answer lately may be left
+        alone for a while, and then stays unreadable.
         """
         ...
 
