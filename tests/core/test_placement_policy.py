@@ -301,6 +301,17 @@ def test_place_finds_a_group_with_room_beside_one_that_takes_too_long_to_search(
     assert isinstance(place(asks(PfPolicy.SAME_NUMA, *HARD), node, {}, budget=5), Placement)
 
 
+@pytest.mark.parametrize("strategy", Strategy)
+def test_place_has_work_left_to_be_exact_where_the_strategys_own_way_takes_too_long(
+    strategy: Strategy,
+) -> None:
+    """For so many interfaces it is not tried at all."""
+    node = card(*[(100_000, 80, 0)] * 16)
+    rates = [900 + at for at in range(1024)]
+    for policy in (PfPolicy.ANY, PfPolicy.SAME_NUMA):
+        assert isinstance(place(asks(policy, *rates), node, {}, strategy=strategy), Placement)
+
+
 def test_request_without_interfaces_has_no_policy() -> None:
     assert Request((), PfPolicy.SAME_PF) == Request()
 

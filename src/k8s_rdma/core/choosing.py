@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from k8s_rdma.core.arrangement import arrange
 from k8s_rdma.core.assignment import assign
-from k8s_rdma.core.greedy import preferred_fit
+from k8s_rdma.core.greedy import PREFERENCE, preferred_fit
 from k8s_rdma.core.inventory import NOTHING_USED, Inventory
 from k8s_rdma.core.matching import TooFew, match
 from k8s_rdma.core.needs import Kind, kind_of
@@ -106,23 +106,29 @@ def choose(task: Task, used: Usage, work: Work) -> list[int] | Verdict:
 
 
 def _anywhere(task: Task, used: Usage, work: Work) -> list[int] | Verdict:
-    if task.strategy is Strategy.BINPACK and task.rooms_alone:
+    if task.strategy is not Strategy.BINPACK:
+        chosen = _preferred(task, used, work)
+        if chosen:
+            return chosen
+    if task.rooms_alone:
         return arrange(task.rates, rooms(task.inventory, used), work)
-    of, kinds, made = offered = task.offered(used)
-    if task.strategy is not Strategy.BINPACK and (chosen := _preferred(offered, task.strategy, work)):
-        return chosen
+    of, kinds, made = task.offered(used)
     costs = common_costs(made, kinds)
     if costs is None:
         return assign(of, made, work)
     return arrange([costs[kind] for kind in of], [offer.room for offer in made], work)
 
 
-def _preferred(offered: Offered, strategy: Strategy, work: Work) -> list[int] | None:
-    """By the strategy's own way; None where that leads nowhere."""
-    runs = [(kind, len(list(run))) for kind, run in groupby(offered.of)]
+def _preferred(task: Task, used: Usage, work: Work) -> list[int] | None:
+    """By the strategy's own way; None where that leads nowhere, or takes too long for so many."""
+    needed = PREFERENCE * len(task.wanted) * len(task.inventory.pfs)
+    if needed > work.left * _GREEDY_PERCENT // 100:
+        return None
+    of, _, made = task.offered(used)
+    runs = [(kind, len(list(run))) for kind, run in groupby(of)]
     try:
         with work.share(_GREEDY_PERCENT) as some:
-            return preferred_fit(runs, offered.made, strategy, some)
+            return preferred_fit(runs, made, task.strategy, some)
     except OutOfWorkError:
         return None
 
@@ -138,7 +144,7 @@ def _together(task: Task, used: Usage, work: Work) -> list[int] | Verdict:
     Each may take its part of the work that is left, so that a hard one does not keep from trying the next.
     """
     found = Verdict.IMPOSSIBLE
-    ordered = _ordered(task, used)
+    ordered = _roomy(task, used)
     for tried, group in enumerate(ordered):
         with work.share(100 // (len(ordered) - tried)) as some:
             chosen = _anywhere(task.among(group), used, some)
@@ -150,15 +156,23 @@ def _together(task: Task, used: Usage, work: Work) -> list[int] | Verdict:
     return found
 
 
-def _ordered(task: Task, used: Usage) -> list[tuple[Pf, ...]]:
-    """The groups, each in the order of its PFs' addresses."""
-    mbps = sum(task.rates)
+def _roomy(task: Task, used: Usage) -> list[tuple[Pf, ...]]:
+    """The groups that would have room if it were of one piece, the preferred one first.
 
-    def key(group: Iterable[Pf]) -> tuple[int, ...]:
-        standings = [Standing.of(pf, room_of(pf, used.get(pf.pci, NOTHING_USED))) for pf in group]
-        return preference(task.strategy, Standing.together(standings), mbps, len(task.wanted))
+    A reservation costs as much as it says at least.
+    """
+    mbps, vfs = sum(task.rates), len(task.wanted)
 
-    return sorted(task.groups(), key=key)
+    def standing(group: Iterable[Pf]) -> Standing:
+        return Standing.together(
+            [Standing.of(pf, room_of(pf, used.get(pf.pci, NOTHING_USED))) for pf in group]
+        )
+
+    found = [(standing(group), group) for group in task.groups()]
+    roomy = [(there, group) for there, group in found if mbps <= there.mbps and vfs <= there.vfs]
+    return [
+        group for there, group in sorted(roomy, key=lambda one: preference(task.strategy, one[0], mbps, vfs))
+    ]
 
 
 def _apart(task: Task, used: Usage, work: Work) -> list[int] | Verdict:

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from k8s_rdma.core.weights import Load
 
 
+PREFERENCE = 2
+"""Work units that it takes to know how much a strategy would rather have an interface on an offer."""
+
+
 class Bin:
     """An offer that fills up, and what one more interface of the present kind takes of it.
 
@@ -85,7 +89,7 @@ def preferred_fit(
     def order(each: Bin) -> tuple[int, ...]:
         return *each.preference(strategy), each.at
 
-    return _fit(wanted, made, work, order, weighed=2)
+    return _fit(wanted, made, work, order, weighed=PREFERENCE)
 
 
 def _fit(

@@ -12,6 +12,7 @@ from k8s_rdma.core.policy_refusal import explain_policy
 from k8s_rdma.core.refusal import Free, explain, is_empty
 from k8s_rdma.core.rooms import Verdict
 from k8s_rdma.core.said import Said
+from k8s_rdma.core.score import Strategy
 from k8s_rdma.errors import Reason
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ def why_not(task: Task, used: Usage, verdict: Verdict, work: Work) -> tuple[Reas
 
     What is refused only because of the policy is refused with that reason: its sentence tells of the policy.
     """
+    if task.strategy is not Strategy.BINPACK:  # whether there is a placement is found soonest so
+        task = task._replace(strategy=Strategy.BINPACK)
     rooms_alone = task.rooms_alone
     reason = _reason(task, verdict, work, rooms_alone=rooms_alone)
     if is_empty(reason):
