@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
+from extender.world import until
 from k8s_rdma.core.ids import PodUid
-from k8s_rdma.extender.budgets import Budgets
+from k8s_rdma.extender.budgets import Budgets, follow_budgets
 from k8s_rdma.extender.occupants import Occupant
-from k8s_rdma.kube.api import BudgetView, Changed, Gone, Listed
+from k8s_rdma.kube.api import ApiRefusedError, BudgetView, Changed, Gone, Listed
 
 
 def occupant(name: str, namespace: str = "d", **labels: str) -> Occupant:
@@ -59,3 +62,35 @@ def test_budgets_follow_what_is_told_of_them():
     budgets.take(Changed(budget(2, "a", app="x")))
     budgets.take(Gone(budget(0, "b", app="y")))
     assert names(budgets) == []
+
+
+class Refusing:
+    """Gives a budget, then refuses in this way; what is asked next waits for ever."""
+
+    def __init__(self, status: int) -> None:
+        self.status = status
+        self.asked = 0
+
+    async def follow_budgets(self):
+        self.asked += 1
+        yield Listed((budget(0, app="x"),))
+        if self.asked > 1:
+            await asyncio.Event().wait()
+        raise ApiRefusedError("no", status=self.status)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("status", "known"), [(403, []), (410, ["p", "q"])])
+async def test_budgets_that_may_not_be_read_are_none_and_a_watch_that_expired_begins_anew(status, known):
+    api, budgets, taken = Refusing(status), Budgets(), []
+
+    class Noted(Budgets):
+        def take(self, event) -> None:
+            taken.append(event)
+            budgets.take(event)
+
+    following = asyncio.create_task(follow_budgets(api, Noted()))
+    async with asyncio.timeout(10):
+        await until(lambda: len(taken) == 2)
+    assert names(budgets) == known
+    following.cancel()

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from k8s_rdma.extender.occupants import Occupant
     from k8s_rdma.kube.api import BudgetView, ClusterApi, Event
 
+_MAY_NOT = frozenset({401, 403, 404})
+"""No credentials, no right, no such resource; anything else is a watch that is to begin anew."""
+
 _REFUSED_AGAIN_S = 300.0
 _log = structlog.get_logger()
 
@@ -68,6 +71,8 @@ async def _unless_refused(api: ClusterApi) -> AsyncIterator[Event[BudgetView]]:
             async for event in api.follow_budgets():
                 yield event
         except ApiRefusedError as error:
+            if error.status not in _MAY_NOT:
+                raise
             if not told:
                 _log.warning("budgets_unknown", error=error.message, again_in_s=_REFUSED_AGAIN_S)
             told = True

@@ -8,18 +8,19 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
+from sys import intern
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.demand import Demand
-from k8s_rdma.core.ids import PodUid
+from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.wire.annotation import ANNOTATION
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from k8s_rdma.core.ids import NodeName
     from k8s_rdma.kube.api import PodView
 
 _MAX_ENDED = 10_000
@@ -42,6 +43,12 @@ class Occupant:
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
+@lru_cache(maxsize=16_384)
+def _shared(labels: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
+    """One object for all pods of an owner, which have the same."""
+    return dict(labels)
+
+
 _NOBODY: Mapping[PodUid, Occupant] = MappingProxyType({})
 
 
@@ -58,14 +65,15 @@ class Occupants:
         """The pod is bound there, and not finished."""
         if ANNOTATION not in pod.annotations and PLACEMENT_ANNOTATION not in pod.annotations:
             return
+        node = NodeName(intern(node))
         self._nodes.setdefault(node, {})[pod.uid] = Occupant(
             uid=pod.uid,
-            namespace=pod.namespace,
+            namespace=intern(pod.namespace),
             name=pod.name,
             priority=pod.priority,
             started=pod.started,
             demand=pod.demand,
-            labels=pod.labels,
+            labels=_shared(tuple(pod.labels.items())),
         )
         self._places[pod.uid] = node
         if pod.terminating:
