@@ -14,6 +14,7 @@ import httpx2
 from cluster.control_plane import Json, free_port
 from cluster.processes import Program
 
+_PROBE_S = 1
 QUICK = {"pollS": 0.1, "touchS": 0.1, "maxAgeS": 0.001, "nodeTimeoutS": 5, "leaseS": 5, "settleS": 1}
 
 
@@ -47,7 +48,7 @@ class Extender:
     async def is_ready(self, http: httpx2.AsyncClient) -> bool:
         """Whether it would be sent requests behind a Service."""
         try:
-            return (await http.get(f"{self.url}/readyz")).status_code == 200
+            return (await http.get(f"{self.url}/readyz", timeout=_PROBE_S)).status_code == 200
         except httpx2.HTTPError:
             return False
 

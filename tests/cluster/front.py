@@ -52,30 +52,36 @@ class Front:
         self.seen.append((verb, json.loads(request.body)))
         self.pending += 1
         try:
+            replica = await self._ready()
             if step := self.before.pop(verb, None):
                 await step()
             if answer := self.instead.pop(verb, None):
                 return await answer()
-            answered = await self._ask(request)
+            answered = await self._ask(replica, request)
             if step := self.after.pop(verb, None):
                 await step()
             return answered
         finally:
             self.pending -= 1
 
-    async def _ask(self, request: Request) -> Response:
+    async def _ready(self) -> Extender | None:
+        """Where requests go now; a single one gets them all."""
+        if len(self.replicas) == 1:
+            return self.replicas[0]
         for replica in self.replicas:
-            if len(self.replicas) > 1 and not await replica.is_ready(self.http):
-                continue
-            headers = {"Content-Type": "application/json"}
-            try:
-                answer = await self.http.post(
-                    f"{replica.url}{request.path}", content=request.body, headers=headers
-                )
-            except httpx2.HTTPError as error:
-                return Response(status=502, body=repr(error).encode(), content_type="text/plain")
-            return Response(status=answer.status_code, body=answer.content)
-        return Response(status=503, body=b"no replica is ready", content_type="text/plain")
+            if await replica.is_ready(self.http):
+                return replica
+        return None
+
+    async def _ask(self, replica: Extender | None, request: Request) -> Response:
+        if replica is None:
+            return Response(status=503, body=b"no replica is ready", content_type="text/plain")
+        url, headers = f"{replica.url}{request.path}", {"Content-Type": "application/json"}
+        try:
+            answer = await self.http.post(url, content=request.body, headers=headers)
+        except httpx2.HTTPError as error:
+            return Response(status=502, body=repr(error).encode(), content_type="text/plain")
+        return Response(status=answer.status_code, body=answer.content)
 
 
 @asynccontextmanager

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cluster.extenders import registration
-from cluster.front import front
+from cluster.front import front, late
 from cluster.world import cluster
 
 if TYPE_CHECKING:
@@ -74,3 +74,33 @@ async def test_other_replica_takes_over_when_the_leader_is_killed(kind: str, tmp
             await c.create_pod("much", 3_000)
             await c.event("much", "FailedScheduling", "RDMA Scheduler Extension")
             assert max((await c.placed()).values()) <= 10_000
+
+
+async def test_leader_that_was_paused_in_a_bind_does_not_sell_what_the_other_has_sold(
+    kind: str, tmp_path: Path
+):
+    async with cluster(kind, tmp_path, "w1") as c:
+        leader, standby = c.extender("one"), c.extender("two")
+        await leader.start()
+        await leader.ready()
+        await standby.start()
+        async with front(leader, standby) as service:
+
+            async def pause() -> None:
+                leader.program.process.send_signal(signal.SIGSTOP)
+
+            service.before["bind"] = pause
+            async with c.plane.scheduler(registration(service.url, httpTimeout="3s")):
+                await c.create_pod("first", 8_000)
+                while service.before:
+                    await late(0.05)
+                await c.delete_pod("first")  # so that the other sells what the paused one means to give it
+                await c.again(standby)
+                await c.create_pod("second", 8_000)
+                await c.bound("second")
+                leader.program.process.send_signal(signal.SIGCONT)
+                while service.pending:
+                    await late(0.05)
+                await c.create_pod("third", 8_000)
+                await c.event("third", "FailedScheduling", "RDMA Scheduler Extension")
+                assert set((await c.placed()).values()) == {8_000}
