@@ -178,6 +178,18 @@ async def test_filter_refuses_all_nodes_with_used_and_limit_and_no_eviction_is_t
 
 
 @anyio
+async def test_metrics_tell_what_limited_namespaces_hold():
+    async with world("w1", **LIMITED) as w:
+        await w.create_pod("p", 2_000, 0)
+        await w.filter("p")
+        assert w.metric("pods_expected") == 1
+        assert await w.bind("p", "w1") == ""
+        assert w.metric("pods_expected") == 0
+        assert w.metric('namespace_reserved_mbps{namespace="default"}') == 2_000
+        assert w.metric('namespace_vfs{namespace="default"}') == 2
+
+
+@anyio
 async def test_one_of_two_pods_that_passed_filter_together_is_refused_at_bind():
     async with world("w1", "w2", **LIMITED) as w:
         w.api.writing.clear()

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from k8s_rdma.core.placement import PlacedInterface
+    from k8s_rdma.extender.metrics import Reading
     from k8s_rdma.extender.state import Situation
 
 MOST_NODES = 4
@@ -99,9 +100,9 @@ class Expecting:
         """Whom it is held for, `namespace/name`."""
         return [self._going[other].pod.pod for other in self.against(node, uid)]
 
-    def __len__(self) -> int:
-        """How many pods are on their way."""
-        return len(self._going)
+    def readings(self) -> dict[str, Reading]:
+        """What metrics show."""
+        return {"pods_expected": ("Pods on their way to a bind.", "gauge", lambda: len(self._going))}
 
     def _came(self, going: _Going) -> bool:
         """Whether the pod counts as it is, by its reservation or its node's report."""

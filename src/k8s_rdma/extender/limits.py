@@ -11,6 +11,8 @@ from collections import Counter
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
+from k8s_rdma.extender.metrics import samples
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from k8s_rdma.core.placement import PlacedInterface
     from k8s_rdma.core.request import Request
     from k8s_rdma.extender.config import NamespaceLimit
+    from k8s_rdma.extender.metrics import Reading, Samples
 
 EVERY_NAMESPACE = "*"
 
@@ -71,6 +74,8 @@ class Limits:
             del self._nodes[node]
         for space in sorted(spaces):
             now = self.held(space)
+            if now == NOTHING:
+                del self._mbps[space], self._vfs[space]
             if now.mbps < held[space].mbps or now.vfs < held[space].vfs:
                 self._on_freed(space)
 
@@ -111,6 +116,25 @@ class Limits:
             return True
         kinds = ((limit.reserved_mbps, needs.mbps), (limit.vfs, needs.vfs))
         return all(most is None or more <= most for most, more in kinds)
+
+    def readings(self) -> dict[str, Reading]:
+        """What metrics show: of namespaces that are limited and hold something."""
+
+        def by_namespace(counts: Counter[str]) -> Samples:
+            return samples(("namespace",), {(space,): number for space, number in counts.items()})
+
+        return {
+            "namespace_reserved_mbps": (
+                "Mb/s that a limited namespace's pods reserve.",
+                "gauge",
+                lambda: by_namespace(self._mbps),
+            ),
+            "namespace_vfs": (
+                "VFs that a limited namespace's pods hold.",
+                "gauge",
+                lambda: by_namespace(self._vfs),
+            ),
+        }
 
     def nodes(self, namespace: str) -> list[NodeName]:
         """Where its pods hold something."""

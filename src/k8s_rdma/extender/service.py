@@ -225,7 +225,7 @@ async def running(
         )
         metrics = Metrics()
         metrics.add(_readings(state, decisions, states, waiting, toucher) | _held(nominations))
-        metrics.add(_told(outcomes, api_failures, lease))
+        metrics.add(_told(outcomes, api_failures, lease) | limits.readings() | expecting.readings())
         async with asyncio.TaskGroup() as beside:
             tasks = (
                 [
