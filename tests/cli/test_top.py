@@ -77,10 +77,12 @@ def drawn(page: RenderableType, width: int = 160) -> list[str]:
     return captured.get().splitlines()
 
 
+@pytest.mark.parametrize("width", [80, 160])
 @pytest.mark.parametrize("height", [12, 24, 60])
-def test_large_cluster_fits_on_the_screen_with_the_pods_that_wait(height: int):
-    lines = drawn(page(view(5000, pods=40), plain=False, lines=height))
+def test_large_cluster_fits_on_the_screen_with_the_pods_that_wait(height: int, width: int):
+    lines = drawn(page(view(5000, pods=40), plain=False, lines=height), width)
     assert len(lines) <= height
+    assert any("120000/200000" in line and "80/128" in line for line in lines)
     assert lines[0].startswith(
         "5000 nodes, 0 with problems; 120000 placements, 40 pods wait; extender active"
     )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 if TYPE_CHECKING:
     from rich.console import JustifyMethod
@@ -20,12 +21,20 @@ def console() -> Console:
     return Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=_WHOLE)
 
 
-def table(*headings: str, right: tuple[str, ...] = (), lines: bool = False) -> Table:
-    """An empty one. right: headings of columns of numbers. lines: a row is one line, however narrow it is."""
+def table(*headings: str, right: tuple[str, ...] = ()) -> Table:
+    """An empty one. right: headings of columns of numbers, which are whole however narrow it is."""
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for heading in headings:
-        justify: JustifyMethod = "right" if heading in right else "left"
-        made.add_column(heading, justify=justify, no_wrap=lines, overflow="ellipsis" if lines else "fold")
+        number = heading in right
+        justify: JustifyMethod = "right" if number else "left"
+        made.add_column(heading, justify=justify, no_wrap=number, overflow="fold")
+    return made
+
+
+def line(text: str | Text) -> Text:
+    """One line, cut where there is no room for it."""
+    made = Text(text) if isinstance(text, str) else text
+    made.no_wrap, made.overflow = True, "ellipsis"
     return made
 
 

@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.markup import escape
 from rich.text import Text
 
-from k8s_rdma.cli.console import console, seconds, table
+from k8s_rdma.cli.console import console, line, seconds, table
 from k8s_rdma.cli.extender_client import ExtenderClient, NoAnswerError
 from k8s_rdma.wire.cluster_view import MAX_ROWS, PATH, ClusterView, decode_view
 
@@ -81,7 +81,7 @@ class Screen:
         parts: list[RenderableType] = []
         if self._trouble:
             old = f"; this is of {seconds(self.clock() - self._seen_at)} ago" if self.view else ""
-            parts.append(_line(Text(f"trying again{old}: {self._trouble}", style="bold red")))
+            parts.append(line(Text(f"trying again{old}: {self._trouble}", style="bold red")))
         if self.view is not None:
             parts.append(page(self.view, plain=False, lines=lines - len(parts)))
         return Group(*parts)
@@ -116,23 +116,17 @@ def page(view: ClusterView, *, plain: bool, lines: int | None) -> Group:
     room = None if lines is None else max(2, lines - _AROUND)
     for_pods = len(view.pending) if room is None else min(len(view.pending), max(1, room // 3))
     for_nodes = len(view.nodes) if room is None else min(len(view.nodes), room - for_pods)
-    parts: list[RenderableType] = [_line(Text.from_markup(line)) for line in _head(view)]
+    parts: list[RenderableType] = [line(Text.from_markup(each)) for each in _head(view)]
     parts.append(Text())
     parts.append(_nodes(view.nodes[:for_nodes], plain=plain))
     if (more := view.totals.nodes - for_nodes) > 0:
         parts.append(Text(f"and {more} more nodes"))
     if view.pending_total:
         parts.append(Text())
-        parts.append(_pending(view.pending[:for_pods], plain=plain))
+        parts.append(_pending(view.pending[:for_pods]))
     if (more := view.pending_total - for_pods) > 0:
         parts.append(Text(f"and {more} more pods that wait"))
     return Group(*parts)
-
-
-def _line(text: Text) -> Text:
-    """One line, however narrow it is."""
-    text.no_wrap, text.overflow = True, "ellipsis"
-    return text
 
 
 def _head(view: ClusterView) -> Iterator[str]:
@@ -153,20 +147,20 @@ def _head(view: ClusterView) -> Iterator[str]:
 
 
 def _nodes(rows: tuple[NodeRow, ...], *, plain: bool) -> Table:
-    shown = table(*_NODES, right=("PFs", "reserved Mb/s", "VFs free", "pods", "heard"), lines=not plain)
+    shown = table(*_NODES, right=("PFs", "reserved Mb/s", "", "VFs free", "pods", "heard"))
     for row in rows:
         reserved, link = sum(pf.reserved_mbps for pf in row.pfs), sum(pf.link_mbps or 0 for pf in row.pfs)
         free, vfs = sum(pf.free_vfs for pf in row.pfs), sum(pf.vfs for pf in row.pfs)
         shown.add_row(
-            escape(row.name),
+            line(row.name),
             str(len(row.pfs)),
             f"{reserved}/{link}",
             _percent(reserved, link) if plain else _bar(reserved, link),
             f"{free}/{vfs}",
             str(row.pods),
             seconds(row.heard_s),
-            escape(_by_pf(row)),
-            escape("; ".join(row.problems)),
+            line(_by_pf(row)),
+            line("; ".join(row.problems)),
         )
     return shown
 
@@ -178,12 +172,12 @@ def _by_pf(row: NodeRow) -> str:
     )
 
 
-def _pending(rows: tuple[PendingRow, ...], *, plain: bool) -> Table:
-    shown = table(*_PODS, right=("interfaces", "Mb/s", "waits", "tried"), lines=not plain)
+def _pending(rows: tuple[PendingRow, ...]) -> Table:
+    shown = table(*_PODS, right=("interfaces", "Mb/s", "waits", "tried"))
     for row in rows:
         tried = f"{seconds(row.ago_s)} ago"
         asks = str(row.interfaces), str(row.reserved_mbps)
-        shown.add_row(escape(row.pod), *asks, seconds(row.waits_s), tried, escape(row.why))
+        shown.add_row(line(row.pod), *asks, seconds(row.waits_s), tried, line(row.why))
     return shown
 
 
