@@ -76,6 +76,34 @@ def test_it_would_if_its_binding_were_not_of_one_version_of_the_pod():
         run(_paused_leader(versions=False))
 
 
+async def _stolen_lease() -> None:
+    cluster = Cluster({W1: {}})
+    first, second = cluster.start_replica(), cluster.start_replica()
+    await cluster.run(first)
+    await cluster.run(second)
+    first.paused = True
+    cluster.steal_lease(None)
+    await loop().advance(3.0)
+    await cluster.run(second)
+    bind = cluster.bind(second, cluster.create(6_000), W1)
+    await cluster.run(second)
+    assert bind.result() == ""
+    first.paused = False
+    assert first.leads  # by its clock
+    bind = cluster.bind(first, cluster.create(6_000), W1)
+    while not bind.done():
+        await loop().settle()
+        cluster.step(first)
+        await loop().settle()
+    assert "another RDMA scheduler extender binds now" in bind.result()
+    cluster.check()
+    await ended(cluster)
+
+
+def test_holder_of_a_lease_that_was_deleted_is_told_so_before_its_next_bind():
+    run(_stolen_lease())
+
+
 async def _written_to_all_the_time() -> None:
     cluster = Cluster({W1: {}})
     replica = cluster.start_replica()

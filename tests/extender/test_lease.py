@@ -366,3 +366,70 @@ async def test_stop_keeps_the_lease_when_a_write_was_cut_short():
         bind.cancel()
         await asyncio.gather(bind, return_exceptions=True)
     assert api.stored.holder == "me"
+
+
+class SlowLeases(Leases):
+    """Reads of the Lease wait to be answered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads: list[asyncio.Future[None]] = []
+
+    async def get_lease(self, namespace: str, name: str) -> LeaseView | None:
+        self.reads.append(asyncio.get_running_loop().create_future())
+        seen = self.stored
+        await self.reads[-1]
+        return seen
+
+
+async def confirming(lease: Lease, number: int) -> list[asyncio.Task[str]]:
+    tasks = [asyncio.create_task(lease.confirm()) for _ in range(number)]
+    for _ in range(3):
+        await asyncio.sleep(0)
+    return tasks
+
+
+async def test_confirm_is_answered_by_a_question_that_began_after_it_and_one_answers_many():
+    api = SlowLeases()
+    api.put("me")
+    lease = api.lease()
+    early = await confirming(lease, 1)
+    late = await confirming(lease, 5)
+    api.put("other")
+    assert len(api.reads) == 1
+    api.reads[0].set_result(None)
+    assert await early[0] == ""
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert len(api.reads) == 2
+    api.reads[1].set_result(None)
+    assert {await each for each in late} == {"lease n/l is held by other"}
+    assert len(api.reads) == 2
+
+
+async def test_confirm_asks_again_when_who_asked_for_all_went_away():
+    api = SlowLeases()
+    api.put("me")
+    first, second = [(await confirming(api_lease, 1))[0] for api_lease in [api.lease()] * 2]
+    first.cancel()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    for read in api.reads:
+        if not read.done():
+            read.set_result(None)
+    assert await second == ""
+
+
+@pytest.mark.parametrize("held_by", [None, "", "other"])
+async def test_confirm_says_who_holds_the_lease_else(held_by):
+    api = Leases()
+    if held_by is not None:
+        api.put(held_by)
+    assert await api.lease().confirm() == f"lease n/l is held by {held_by or 'nobody'}"
+
+
+async def test_confirm_says_why_it_does_not_know():
+    api = SlowLeases()
+    [asked] = await confirming(api.lease(), 1)
+    api.reads[0].set_exception(ApiUncertainError("get lease: no answer"))
+    assert await asked == "get lease: no answer"
