@@ -21,8 +21,8 @@ from k8s_rdma.extender.config import ExtenderConfig, NamespaceLimit, NodeTls
 from k8s_rdma.extender.crd_states import CrdNodeStates
 from k8s_rdma.http_server.tls import TlsConfig
 from k8s_rdma.sim.cluster.scheduler_config import load_scheduler_config
+from k8s_rdma.wire.annotation import read_pod
 from k8s_rdma.wire.extender import MALFORMED_ANNOTATION, NOT_ENOUGH_FREE, UNREADABLE_NODE
-from k8s_rdma.wire.policy_annotation import POLICY_ANNOTATION, read_policy
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples" / "scheduler"
@@ -87,11 +87,12 @@ def test_files_are_all_told_about():
     assert not [path.name for path in EXAMPLES.iterdir() if path.name not in (*named(readme), "README.md")]
 
 
-def of(snippet: str) -> str:
-    """What a snippet of the reference is."""
-    document: dict[str, Any] = yaml.safe_load(snippet)
+def of(document: dict[str, Any]) -> str:
+    """What a document of the reference is."""
     if document.get("kind") == "KubeSchedulerConfiguration":
         return "scheduler"
+    if document.get("kind") == "PriorityClass":
+        return "class"
     if "metadata" in document:
         return "pod"
     return "agent" if "publish" in document else "extender"
@@ -101,17 +102,18 @@ def of(snippet: str) -> str:
 def test_snippet_can_be_used(snippet: str, tmp_path: Path):
     path = tmp_path / "snippet.yaml"
     path.write_text(snippet)
-    match of(snippet):
-        case "scheduler":
-            recommended = yaml.safe_load((EXAMPLES / "recommended.yaml").read_text())
-            assert yaml.safe_load(snippet) == recommended
-        case "agent":
-            assert load_config(AgentConfig, str(path), {}).publish.anything()
-        case "pod":
-            annotations = yaml.safe_load(snippet)["metadata"]["annotations"]
-            assert read_policy(annotations[POLICY_ANNOTATION]) is not PfPolicy.ANY
-        case _:
-            load_config(ExtenderConfig, str(path), {})
+    for document in yaml.safe_load_all(snippet):
+        match of(document):
+            case "scheduler":
+                assert document == yaml.safe_load((EXAMPLES / "recommended.yaml").read_text())
+            case "class":
+                assert isinstance(document["value"], int)
+            case "agent":
+                assert load_config(AgentConfig, str(path), {}).publish.anything()
+            case "pod":
+                assert read_pod(document["metadata"]["annotations"], strict=True).request
+            case _:
+                load_config(ExtenderConfig, str(path), {})
 
 
 def shown(default: object) -> str:
@@ -144,7 +146,8 @@ async def test_figures_are_all_told_with_their_types():
         crd = CrdNodeStates(w.extender.binder.state, w.api.real, float, stale_s=1, namespace="n")
     shown = dict(re.findall(r"^# TYPE k8s_rdma_extender_(\w+) (\w+)$", text, re.MULTILINE))
     shown |= {name: kind for name, (_, kind, _) in crd.readings().items()}
-    assert {named(name)[0].partition("{")[0]: kind for name, kind, _ in table("Metrics")} == shown
+    rows = table("Metrics")
+    assert {name.partition("{")[0]: kind for names, kind, _ in rows for name in named(names)} == shown
 
 
 def test_rights_are_those_that_the_manifests_grant():

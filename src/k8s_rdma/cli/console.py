@@ -22,12 +22,13 @@ def console() -> Console:
 
 
 def table(*headings: str, right: tuple[str, ...] = ()) -> Table:
-    """An empty one. right: headings of columns of numbers, which are whole however narrow it is."""
+    """An empty one. right: headings of numbers, which are whole on a narrow terminal, as the first is."""
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for heading in headings:
         number = heading in right
         justify: JustifyMethod = "right" if number else "left"
-        made.add_column(heading, justify=justify, no_wrap=number, overflow="fold")
+        whole = number or heading == headings[0]
+        made.add_column(line(heading), justify=justify, no_wrap=whole, overflow="fold")
     return made
 
 
