@@ -81,7 +81,7 @@ async def test_pod_evicts_the_pod_of_lower_priority_and_comes_to_its_node(
             before = (await c.http.get("/api/v1/namespaces/default/pods/b")).json()
             await c.create(pod_of("p", 9))
             pod = await c.pod_when("p", bound_to(before["spec"]["nodeName"]))
-            assert pod["status"]["nominatedNodeName"] == before["spec"]["nodeName"]
+            assert "nominatedNodeName" not in pod["status"]  # the Binding took it away
         assert (await c.http.get("/api/v1/namespaces/default/pods/b")).status_code == 404
         assert (await c.http.get("/api/v1/namespaces/default/pods/a")).status_code == 200
         uid = pod["metadata"]["uid"]
@@ -187,18 +187,55 @@ async def test_pod_evicts_nobody_else_while_its_victim_goes(cluster, pod_of, nod
         await c.pod_when("p", bound_to(where))
 
 
+async def end(c, name: str) -> None:
+    url = f"/api/v1/namespaces/default/pods/{name}"
+    assert (await c.http.request("DELETE", url, json={"gracePeriodSeconds": 0})).status_code == 200
+
+
+def nominated(node: str):
+    return lambda pod: pod.get("status", {}).get("nominatedNodeName") == node
+
+
 @pytest.mark.anyio
 async def test_room_that_was_made_is_not_given_to_a_lesser_pod(cluster, pod_of, node_of):
     async with cluster() as c, scheduled(c):
         await c.create(node_of())
-        await place(c, pod_of("slow", 0, terminationGracePeriodSeconds=30))
-        await c.create(pod_of("p", 9))
-        await c.pod_when("p", lambda pod: pod.get("status", {}).get("nominatedNodeName") == "node-1")
-        await c.create(pod_of("lesser", 5))
+        await place(c, pod_of("slow", 0, "3", terminationGracePeriodSeconds=30))
+        await c.create(pod_of("p", 9, "3"))
+        await c.pod_when("p", nominated("node-1"))
+        await c.create(pod_of("lesser", 5, "1"))
         await c.pod_when("lesser", refused)
-        await c.http.request("DELETE", "/api/v1/namespaces/default/pods/slow", json={"gracePeriodSeconds": 0})
+        await end(c, "slow")
         await c.pod_when("p", bound_to("node-1"))
-        assert "nodeName" not in (await c.http.get("/api/v1/namespaces/default/pods/lesser")).json()["spec"]
+        await c.pod_when("lesser", bound_to("node-1"))
+
+
+@pytest.mark.anyio
+async def test_extender_is_asked_about_the_nominated_node_first(cluster, pod_of, node_of):
+    async with cluster() as c:
+        async with serving_extender() as extender, scheduled(c, extender):
+            await c.create(node_of("node-1"), node_of("node-2"))
+            at = {f"node-{i}": {"kubernetes.io/hostname": f"node-{i}"} for i in (1, 2)}
+            for node, labels in at.items():
+                await c.http.patch(
+                    f"/api/v1/nodes/{node}",
+                    json={"metadata": {"labels": labels}},
+                    headers={"Content-Type": "application/merge-patch+json"},
+                )
+            slow = pod_of("slow", 0, "3", terminationGracePeriodSeconds=30, nodeSelector=at["node-1"])
+            small = [pod_of(f"x{i}", 0, "1", nodeSelector=at[f"node-{i}"]) for i in (1, 2)]
+            await place(c, *small, slow, pod_of("b", 1, "3", nodeSelector=at["node-2"]))
+            await c.create(pod_of("p", 9, "3"))
+            await c.pod_when("p", nominated("node-1"))
+            extender.answers = {"filter": refusing(node_1="not yet", node_2="not yet")}
+            await end(c, "b")
+            await end(c, "slow")
+            await c.pod_when("p", lambda pod: "2 not yet" in str(condition_list(pod)))
+            extender.answers = {}
+            await c.annotate_node("node-2", freed="1")
+            await c.pod_when("p", bound_to("node-1"))
+        [_, last] = extender.asked[-1]
+        assert last["NodeNames"] == ["node-1"]
 
 
 @pytest.mark.anyio

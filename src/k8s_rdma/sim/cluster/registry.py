@@ -146,7 +146,8 @@ class Registry:
     def bind(self, target: Target, binding: JsonObject) -> JsonObject:
         """Assign a pod to a node, and merge the Binding's annotations into the pod, in one write.
 
-        Source: `pkg/registry/core/pod/storage/storage.go`, BindingREST.
+        Source: `pkg/registry/core/pod/storage/storage.go`, BindingREST. The nomination goes with it since
+        Kubernetes 1.35 (feature gate `ClearingNominatedNodeNameAfterBinding`).
         """
         check_shape("Binding", binding)
         node = _binding_target(target, binding)
@@ -195,11 +196,10 @@ class Registry:
             del meta["annotations"]
         scheduled = {
             "type": "PodScheduled",
-            "observedGeneration": meta["generation"],
             "status": "True",
             "lastTransitionTime": timestamp(self.clock()),
         }
-        status = pod["status"]
+        status = {name: value for name, value in pod["status"].items() if name != "nominatedNodeName"}
         others = [c for c in status.get("conditions", []) if c["type"] != "PodScheduled"]
         return {
             **pod,
