@@ -6,6 +6,7 @@ import asyncio
 import re
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from extender.node_server import PF0, PF1, pf, report
@@ -205,3 +206,22 @@ async def test_explain_shows_the_policy_and_keeps_to_it():
         told = await explained(http, "p")
         assert told.policy == "spread-pfs"
         assert [look.placed for look in told.groups[0].examples[0].pfs] == [1, 1]
+
+
+async def test_overview_shows_problems_of_nodes_and_these_first_when_asked_so():
+    async with cluster("w1", "w2", "w3") as c, served(c) as http:
+        await http.ready()
+        down = pf(PF0, mbps=None, problems=("port 1 is down",))
+        c.nodes["w2"].report = msgspec.structs.replace(report("w2", down), problems=("a lease is left over",))
+        c.nodes["w3"].raw = b"HTTP/1.1 500 no\r\nContent-Length: 0\r\n\r\n"
+        await http.post(FILTER, c.args((await c.create_pod("p", 1))["metadata"]["name"]))
+        shown = await view(http, sort="problems")
+    told = {node.name: node.problems for node in shown.nodes}
+    assert list(told) == ["w2", "w3", "w1"]
+    assert told["w2"] == (
+        "enp3s0f0: link speed unknown (link down?)",
+        "a lease is left over",
+        "enp3s0f0: port 1 is down",
+    )
+    assert "HTTP 500" in told["w3"][0]
+    assert (shown.totals.unreadable, shown.totals.with_problems) == (1, 2)

@@ -34,6 +34,7 @@ class NodeFacts:
     entries: which of its request's interfaces these are, of each pod whose agent tells.
     namespaces: of these pods, in their order.
     foreign: VFs that someone else holds or rated.
+    problems: what its agent says that an operator should know, one sentence each.
     """
 
     generation: str
@@ -42,6 +43,7 @@ class NodeFacts:
     foreign: Mapping[PciAddress, Used]
     entries: Mapping[PodUid, frozenset[int]]
     namespaces: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
 
 
 def facts_of(report: NodeReport, node: NodeName) -> NodeFacts:
@@ -93,6 +95,7 @@ def _facts(status: RdmaNodeStatus, node: NodeName) -> NodeFacts:
         foreign=foreign,
         entries=entries,
         namespaces=_namespaces(tuple(spaces.values())),
+        problems=(*status.problems, *(f"{pf.name}: {why}" for pf in status.pfs for why in pf.problems)),
     )
 
 

@@ -128,11 +128,9 @@ class Overview:
         pfs = self._pfs.get(situation)
         if pfs is None:
             pfs = self._pfs[situation] = _pfs_of(situation)
-        held, problems = (
-            self.state.reservations(node).keys() | facts.reported.keys(),
-            tuple(_problems(pfs.rows)),
-        )
-        row = NodeRow(name=node, pods=len(held), heard_s=heard_s, problems=problems, pfs=pfs.rows)
+        pods = len(self.state.reservations(node).keys() | facts.reported.keys())
+        problems = (*_problems(pfs.rows), *facts.problems)
+        row = NodeRow(name=node, pods=pods, heard_s=heard_s, problems=problems, pfs=pfs.rows)
         return _Row(row, pfs)
 
 
