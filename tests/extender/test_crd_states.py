@@ -17,6 +17,7 @@ from k8s_rdma.core.ids import NodeName, PciAddress, PodUid
 from k8s_rdma.core.placement import PlacedInterface
 from k8s_rdma.extender.crd_states import CrdNodeStates, covers
 from k8s_rdma.extender.state import ClusterState, Reservation
+from k8s_rdma.kube.api import Listed, Page
 from k8s_rdma.kube.client import Client
 from k8s_rdma.sim.cluster.api import ApiConfig, RunningApi, serving_api
 from k8s_rdma.sim.cluster.kubeconfig import kubeconfig
@@ -220,9 +221,19 @@ async def test_what_is_listed_again_unchanged_is_not_read_again():
     async with watching(first=report("w1")) as w:
         changed = w.states.counts.changed
         events = w.watches.real.follow_rdma_nodes()
-        w.states.take(await anext(events))
+        listed = await anext(events)
+        w.states.take(Page(listed.items))
+        w.states.take(Listed(()))
         await events.aclose()
         assert w.states.counts.changed == changed
+        assert set(w.state.situations) == {W1}
+
+
+async def test_node_that_is_not_listed_again_publishes_nothing_any_more():
+    async with watching(first=report("w1")) as w:
+        w.states.stream()
+        w.states.take(Listed(()))
+        assert "publishes no RdmaNode" in w.state.why_unreadable(W1)
 
 
 async def test_what_an_ended_pod_held_is_free_after_a_renewal_that_was_begun_after_its_end():

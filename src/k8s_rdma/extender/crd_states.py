@@ -20,11 +20,11 @@ from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.facts import NodeFacts, facts_of_status
 from k8s_rdma.extender.following import follow
 from k8s_rdma.extender.marks import NEVER, Marks
-from k8s_rdma.kube.api import API_ERRORS, Changed, Gone, Listed
+from k8s_rdma.kube.api import API_ERRORS, Changed, Gone, Listed, Page
 from k8s_rdma.wire.rdma_node import decode_status
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import AsyncIterator, Callable, Collection, Iterable
     from types import TracebackType
 
     from k8s_rdma.extender.metrics import Reading
@@ -103,6 +103,7 @@ class CrdNodeStates:
         self._look_s = look_s
         self._nodes: dict[NodeName, _Node] = {}
         self._listed: set[str] = set()
+        self._paged: set[NodeName] = set()
         self._tasks = asyncio.TaskGroup()
         self._running: list[asyncio.Task[None]] = []
 
@@ -110,7 +111,7 @@ class CrdNodeStates:
         await self._tasks.__aenter__()
         leases = self._api.follow_leases
         self._running = [
-            self._tasks.create_task(follow("rdmanodes", self._api.follow_rdma_nodes, self.take)),
+            self._tasks.create_task(follow("rdmanodes", self.stream, self.take)),
             self._tasks.create_task(follow("leases", lambda: leases(self._namespace), self.take_lease)),
             self._tasks.create_task(self._mark()),
             self._tasks.create_task(self._watch_ages()),
@@ -193,19 +194,25 @@ class CrdNodeStates:
 
     # what the watches tell
 
+    def stream(self) -> AsyncIterator[Event[RdmaNodeView]]:
+        """What `take` is to be given, from the beginning."""
+        self._paged.clear()
+        return self._api.follow_rdma_nodes()
+
     def take(self, event: Event[RdmaNodeView]) -> None:
         """One event of the `RdmaNode` objects."""
         match event:
+            case Page(views):
+                self._take_some(views)
             case Listed(views):
-                there = {view.node for view in views}
+                self._take_some(views)
+                there = self._paged
                 for node in [n for n, entry in self._nodes.items() if entry.published and n not in there]:
                     self._unpublished(node)
-                for view in views:
-                    self._published(view)
                 self._listed.add("rdmanodes")
                 for node, entry in self._nodes.items():
                     self._tell(node, entry)
-                _log.info("rdmanodes_listed", nodes=len(views))
+                _log.info("rdmanodes_listed", nodes=len(there))
             case Changed(view):
                 self._published(view)
             case Gone(view):
@@ -221,6 +228,11 @@ class CrdNodeStates:
                 _log.info("node_leases_listed", leases=len(leases))
             case Changed(lease):
                 self._renewed(lease)
+
+    def _take_some(self, views: Iterable[RdmaNodeView]) -> None:
+        for view in views:
+            self._paged.add(view.node)
+            self._published(view)
 
     def _published(self, view: RdmaNodeView) -> None:
         entry = self._nodes.setdefault(view.node, _Node())

@@ -38,7 +38,7 @@ class PublishedApi(Protocol):
     """The calls of who reads."""
 
     def follow_rdma_nodes(self) -> AsyncIterator[Event[RdmaNodeView]]:
-        """As `ClusterApi.follow_pods`."""
+        """As `ClusterApi.follow_pods`, the list in pages."""
         ...
 
     def follow_leases(self, namespace: str) -> AsyncIterator[Event[LeaseView]]:

@@ -90,8 +90,8 @@ class RdmaNodes:
         self._silence_s = silence_s
 
     async def follow_rdma_nodes(self) -> AsyncIterator[Event[RdmaNodeView]]:
-        """List and watch `/apis/k8s-rdma.io/v1alpha1/rdmanodes`."""
-        async for event in self._follow(RdmaNodeObject, "rdmanodes"):
+        """List and watch `/apis/k8s-rdma.io/v1alpha1/rdmanodes`; the list comes in pages."""
+        async for event in self._follow(RdmaNodeObject, "rdmanodes", paged=True):
             yield cast("Event[RdmaNodeView]", event)
 
     async def follow_leases(self, namespace: str) -> AsyncIterator[Event[LeaseView]]:
