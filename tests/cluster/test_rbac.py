@@ -1,4 +1,4 @@
-"""The manifests' roles suffice for every other scenario; here, that each verb of them is needed."""
+"""The manifests' roles suffice for every other scenario; here, how it is told when one lacks a verb."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-ROLE = "/apis/rbac.authorization.k8s.io/v1/clusterroles/k8s-rdma-extender"
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+ROLE = f"{RBAC}/clusterroles/k8s-rdma-extender"
+OF_LEASES = f"{RBAC}/namespaces/kube-system/roles/k8s-rdma-extender"
 
 
-async def role_without(c: Cluster, resource: str, verb: str) -> Json:
+async def role_without(c: Cluster, resource: str, verb: str, role: str = ROLE) -> Json:
     """Take a verb away; the rules as they were."""
-    before = (await c.http.get(ROLE)).json()["rules"]
+    before = (await c.http.get(role)).json()["rules"]
     rules = [
         {**rule, "verbs": [each for each in rule["verbs"] if each != verb]}
         if resource in rule["resources"]
@@ -30,7 +32,7 @@ async def role_without(c: Cluster, resource: str, verb: str) -> Json:
         for rule in before
     ]
     assert rules != before
-    await c.patch(ROLE, {"rules": [rule for rule in rules if rule["verbs"]]})
+    await c.patch(role, {"rules": [rule for rule in rules if rule["verbs"]]})
     return before
 
 
@@ -47,11 +49,20 @@ async def test_pod_is_not_bound_without_the_verb_for_it(kind: str, tmp_path: Pat
             await c.bound("p")
 
 
-@pytest.mark.parametrize("verb", ["list", "watch"])
-@pytest.mark.parametrize("resource", ["pods", "nodes"])
-async def test_extender_says_what_it_may_not_follow(kind: str, tmp_path: Path, resource: str, verb: str):
+@pytest.mark.parametrize(
+    ("role", "resource", "verb"),
+    [
+        *((ROLE, resource, verb) for resource in ("pods", "nodes") for verb in ("list", "watch")),
+        (ROLE, "poddisruptionbudgets", "list"),
+        *((OF_LEASES, "leases", verb) for verb in ("get", "create", "patch")),
+    ],
+    ids=lambda value: value.rpartition("/")[2],
+)
+async def test_extender_says_what_it_may_not_do(
+    kind: str, tmp_path: Path, role: str, resource: str, verb: str
+):
     async with cluster(kind, tmp_path, "w1") as c:
-        before = await role_without(c, resource, verb)
+        before = await role_without(c, resource, verb, role)
         extender = c.extender()
         await extender.start()
 
@@ -60,7 +71,7 @@ async def test_extender_says_what_it_may_not_follow(kind: str, tmp_path: Path, r
             return f'cannot {verb} resource \\"{resource}\\"' in text
 
         await extender.program.until(told)
-        await c.patch(ROLE, {"rules": before})
+        await c.patch(role, {"rules": before})
         await extender.ready()
 
 
