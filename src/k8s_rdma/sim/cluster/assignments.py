@@ -34,10 +34,16 @@ class Assignments:
                 self.nominate(new, told if told != before else self.nominated(uid_of(new)))
 
     def assume(self, pod: JsonObject, node: str) -> None:
-        """The pod is being bound there."""
+        """The pod is being bound there; no room is made for it any more."""
         self.forget(uid_of(pod))
+        self.nominate(pod, "")
         self._assumed[uid_of(pod)] = node
         self._nodes.setdefault(node, {})[uid_of(pod)] = pod
+
+    def fail(self, pod: JsonObject) -> None:
+        """The pod was not bound: the room that its status names is its own again."""
+        self.forget(uid_of(pod))
+        self.nominate(pod, str(status_of(pod).get("nominatedNodeName") or ""))
 
     def forget(self, uid: str) -> None:
         """The pod is not being bound any more."""

@@ -211,7 +211,7 @@ class Scheduler:
             if not await self._extenders.bind(pod, node):
                 await self._bind_here(pod, node)
         except (ExtenderError, ApiError) as error:
-            self._assignments.forget(uid_of(pod))
+            self._assignments.fail(pod)
             self._queue.fail(uid_of(pod), self._now())
             self._queue.on_event()  # what was assumed to be used is free again
             self._woken.set()
