@@ -15,7 +15,8 @@ from extender.published import NAMESPACE, RDMA_NODES, LateWatches, PublishedNode
 from extender.world import until
 from k8s_rdma.core.ids import NodeName, PciAddress, PodUid
 from k8s_rdma.core.placement import PlacedInterface
-from k8s_rdma.extender.crd_states import CrdNodeStates, covers
+from k8s_rdma.extender.crd_node import covers
+from k8s_rdma.extender.crd_states import CrdNodeStates
 from k8s_rdma.extender.state import ClusterState, Reservation
 from k8s_rdma.kube.api import Listed, Page
 from k8s_rdma.kube.client import Client
@@ -213,8 +214,10 @@ async def test_node_made_anew_is_known_by_what_is_published():
 async def test_lease_of_no_node_is_nobody():
     async with watching(first=report("w1")) as w:
         await PublishedNode(w.w1.client, NodeName("other"), generation="x.1").renew()
-        await w.marked()
+        await until(lambda: w.states.counts.renewals == 2)
         assert w.state.unreadable == {}
+        assert w.states.sources() == {("watched",): 1}
+        assert w.states.oldest_s() == 0
 
 
 async def test_what_is_listed_again_unchanged_is_not_read_again():

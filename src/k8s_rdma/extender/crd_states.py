@@ -1,9 +1,7 @@
 """Node states by watching what the agents publish: `RdmaNode` objects, and a Lease for each.
 
-A renewal of the Lease says that the report of the generation which it names was published, and was the
-node's after the renewal before it was written (`agent.cluster.status_publisher`). So a node counts as heard
-from when a renewal was seen that names what is known here or what came before it, and is refused when that
-was too long ago: it is dead, or cannot publish, or one of the watches lags.
+A node is refused when it was heard from too long ago (`crd_node`): its agent is dead, or cannot publish, or
+one of the watches lags.
 """
 
 from __future__ import annotations
@@ -16,12 +14,10 @@ from typing import TYPE_CHECKING, NoReturn, Self
 import structlog
 
 from k8s_rdma.core.ids import NodeName
-from k8s_rdma.errors import MalformedError
-from k8s_rdma.extender.facts import NodeFacts, facts_of_status
+from k8s_rdma.extender.crd_node import WatchedNode
 from k8s_rdma.extender.following import follow
-from k8s_rdma.extender.marks import NEVER, Marks
+from k8s_rdma.extender.marks import Marks
 from k8s_rdma.kube.api import API_ERRORS, Changed, Gone, Listed, Page
-from k8s_rdma.wire.rdma_node import decode_status
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Iterable
@@ -32,39 +28,7 @@ if TYPE_CHECKING:
     from k8s_rdma.kube.api import Event, LeaseView
     from k8s_rdma.kube.published import PublishedApi, RdmaNodeView
 
-UNPUBLISHED = "its agent publishes no RdmaNode"
-UNRENEWED = "no Lease says yet that what its agent publishes holds"
-_AGE_STEP_S = 10
 _log = structlog.get_logger()
-
-
-@dataclass(slots=True, kw_only=True)
-class _Node:
-    """What is known of a node.
-
-    learned: whether there is a Node object. published, version: whether there is an `RdmaNode`, and which.
-    facts: of its report; None where nothing may be concluded from it, `why` not. generation: of that report.
-    renewed_at, lease_version, names: of the last renewal: when it was seen, its version, and the generation
-        that it says was published. named_at: after that time it was the node's.
-    heard: whether that was the report that is known, or one before it; heard_at: when the last such was seen.
-    asked_at: after that time the report that is known was the node's.
-    told: why the state was told last that the node cannot be read; empty when it can.
-    """
-
-    facts: NodeFacts | None = None
-    why: str = UNPUBLISHED
-    generation: str = ""
-    version: str = ""
-    published: bool = False
-    learned: bool = False
-    renewed_at: float = NEVER
-    names: str = ""
-    lease_version: str = ""
-    heard: bool = True
-    named_at: float = NEVER
-    asked_at: float = NEVER
-    heard_at: float = NEVER
-    told: str = ""
 
 
 @dataclass(slots=True)
@@ -101,7 +65,7 @@ class CrdNodeStates:
         self._stale_s = stale_s
         self._namespace = namespace
         self._look_s = look_s
-        self._nodes: dict[NodeName, _Node] = {}
+        self._nodes: dict[NodeName, WatchedNode] = {}
         self._listed: set[str] = set()
         self._paged: set[NodeName] = set()
         self._tasks = asyncio.TaskGroup()
@@ -135,7 +99,7 @@ class CrdNodeStates:
 
     def learn(self, node: NodeName, addresses: tuple[str, ...]) -> None:  # noqa: ARG002 - nobody is asked
         """As `NodeStates.learn`."""
-        entry = self._nodes.setdefault(node, _Node())
+        entry = self._nodes.setdefault(node, WatchedNode())
         if not entry.learned:
             entry.learned = True
             self._tell(node, entry)
@@ -158,17 +122,19 @@ class CrdNodeStates:
 
     def sources(self) -> Counter[tuple[str, ...]]:
         """How many nodes are `watched`, or `unreadable`."""
-        return Counter(("unreadable" if entry.told else "watched",) for entry in self._nodes.values())
+        nodes = (entry for entry in self._nodes.values() if entry.is_any())
+        return Counter(("unreadable" if entry.told else "watched",) for entry in nodes)
 
     def stale(self) -> int:
         """How many nodes publish, and are refused since they were not heard from."""
-        now = self._clock()
-        return sum(1 for entry in self._nodes.values() if entry.published and self._is_stale(entry, now))
+        now, stale_s = self._clock(), self._stale_s
+        return sum(entry.published and entry.is_stale(now, stale_s) for entry in self._nodes.values())
 
     def oldest_s(self) -> float:
         """How long the node that can be read and was silent for longest has not been heard from."""
         now = self._clock()
-        return now - min((entry.heard_at for entry in self._nodes.values() if not entry.told), default=now)
+        readable = (entry for entry in self._nodes.values() if entry.is_any() and not entry.told)
+        return now - min((entry.heard_at for entry in readable), default=now)
 
     def readings(self) -> dict[str, Reading]:
         """What metrics show."""
@@ -235,56 +201,37 @@ class CrdNodeStates:
             self._published(view)
 
     def _published(self, view: RdmaNodeView) -> None:
-        entry = self._nodes.setdefault(view.node, _Node())
-        if entry.published and entry.version == view.version:
-            return
-        entry.published, entry.version = True, view.version
-        entry.facts, entry.why, entry.generation = None, UNPUBLISHED, ""
-        if view.status:
-            self._conclude(view, entry)
-        _hear(entry)
-        self._tell(view.node, entry, changed=True)
-
-    def _conclude(self, view: RdmaNodeView, entry: _Node) -> None:
-        try:
-            status = decode_status(view.status)
-            entry.generation = status.generation
-            entry.facts = facts_of_status(status, view.node)
-            self.counts.changed += 1
-        except MalformedError as error:
-            entry.why = error.message
-            self.counts.unreadable += 1
+        entry = self._nodes.setdefault(view.node, WatchedNode())
+        if entry.publish(view):
+            if entry.facts is not None:
+                self.counts.changed += 1
+            else:
+                self.counts.unreadable += 1
+            self._tell(view.node, entry, changed=True)
 
     def _unpublished(self, node: NodeName) -> None:
         entry = self._nodes.get(node)
-        if entry is None:
-            return
-        entry.published, entry.version, entry.generation = False, "", ""
-        entry.facts, entry.why, entry.heard_at = None, UNPUBLISHED, NEVER
-        self._tell(node, entry)
-        self._drop_if_nothing(node, entry)
+        if entry is not None:
+            entry.unpublish()
+            self._tell(node, entry)
+            self._drop_if_nothing(node, entry)
 
     def _renewed(self, lease: LeaseView) -> None:
         node = NodeName(lease.name)
-        entry = self._nodes.setdefault(node, _Node())
-        if lease.version == entry.lease_version:
-            return
-        if entry.lease_version.isdecimal():
-            entry.named_at = max(entry.named_at, self.marks.before(int(entry.lease_version)))
-        entry.renewed_at, entry.names, entry.lease_version = self._clock(), lease.holder, lease.version
-        entry.heard = False
-        self.counts.renewals += 1
-        if _hear(entry) and not entry.told and entry.facts is not None:
-            self._state.confirm(node, entry.asked_at)
-        self._tell(node, entry)
+        entry = self._nodes.setdefault(node, WatchedNode())
+        if entry.renew(lease, self._clock(), self.marks):
+            self.counts.renewals += 1
+            if entry.facts is not None and not entry.told:
+                self._state.confirm(node, entry.asked_at)
+            self._tell(node, entry)
 
     # what follows
 
-    def _tell(self, node: NodeName, entry: _Node, *, changed: bool = False) -> None:
+    def _tell(self, node: NodeName, entry: WatchedNode, *, changed: bool = False) -> None:
         """Tell the state what is known of the node, where that is something new."""
-        if not (entry.learned or entry.published):
+        if not entry.is_any():
             return
-        why = self._why(entry)
+        why = entry.why(self._clock(), self._stale_s)
         if entry.facts is not None and not why:
             if changed or entry.told or node not in self._state.situations:
                 entry.told = ""
@@ -293,23 +240,8 @@ class CrdNodeStates:
             entry.told = why
             self._state.lose(node, why)
 
-    def _why(self, entry: _Node) -> str:
-        """Why the node cannot be read; empty when it can."""
-        if entry.facts is None:
-            return entry.why
-        if entry.heard_at == NEVER:
-            return UNRENEWED
-        now = self._clock()
-        if not self._is_stale(entry, now):
-            return ""
-        age_s = int((now - entry.heard_at) // _AGE_STEP_S * _AGE_STEP_S)
-        return f"its agent was not heard from for {age_s} s"
-
-    def _is_stale(self, entry: _Node, now: float) -> bool:
-        return now - entry.heard_at > self._stale_s
-
-    def _drop_if_nothing(self, node: NodeName, entry: _Node) -> None:
-        if not (entry.learned or entry.published):
+    def _drop_if_nothing(self, node: NodeName, entry: WatchedNode) -> None:
+        if not entry.is_any():
             del self._nodes[node]
             self._state.forget(node)
 
@@ -329,20 +261,3 @@ class CrdNodeStates:
             except API_ERRORS as error:
                 _log.warning("version_unknown", error=error.message)
             await asyncio.sleep(self._look_s)
-
-
-def _hear(entry: _Node) -> bool:
-    """Whether the last renewal, which was not heard so far, speaks of what is known; if so, it is heard."""
-    if entry.heard or not covers(entry.generation, entry.names):
-        return False
-    entry.heard = True
-    entry.heard_at, entry.asked_at = entry.renewed_at, entry.named_at
-    return True
-
-
-def covers(known: str, named: str) -> bool:
-    """Whether a report of that generation is the named one or came after it, of the same observer."""
-    (epoch, _, counter), (named_epoch, _, named_counter) = known.rpartition("."), named.rpartition(".")
-    if epoch != named_epoch or not (counter.isdecimal() and named_counter.isdecimal()):
-        return known == named != ""
-    return int(counter) >= int(named_counter)
