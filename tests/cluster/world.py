@@ -83,15 +83,17 @@ class Cluster:
     async def create_pod(self, name: str, *rates: int, **more: Any) -> Json:
         """A pod that reserves so many Mb/s on an interface each. more: of its spec, but for:
 
-        managed: it asks for the mount resource as well. resources: others. labels: its own.
+        managed: it asks for the mount resource as well. resources: others. labels, annotations: its own.
         """
         resources = dict(more.pop("resources", {}))
         if more.pop("managed", False):
             resources[MOUNT] = "1"
         meta: Json = {"name": name, "namespace": "default", "labels": more.pop("labels", {})}
+        annotations = dict(more.pop("annotations", {}))
         if rates:
-            wanted = json.dumps([{"min_tx_rate": rate} for rate in rates])
-            meta["annotations"] = {"rdma_interfaces_required": wanted}
+            annotations["rdma_interfaces_required"] = json.dumps([{"min_tx_rate": rate} for rate in rates])
+        if annotations:
+            meta["annotations"] = annotations
         container = {"name": "c", "image": "registry.invalid/c:1", "resources": {"limits": resources}}
         spec = {"containers": [container], **more}
         return await self.create({"kind": "Pod", "apiVersion": "v1", "metadata": meta, "spec": spec})
