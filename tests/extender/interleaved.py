@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
@@ -27,8 +27,10 @@ from k8s_rdma.extender.nominating import Nominations
 from k8s_rdma.extender.occupants import Occupants
 from k8s_rdma.extender.outcomes import Outcomes
 from k8s_rdma.extender.requests import Requests
+from k8s_rdma.extender.scheduling import Scheduling
 from k8s_rdma.extender.state import ClusterState
 from k8s_rdma.extender.touching import Toucher
+from k8s_rdma.extender.verdicts import Verdicts
 from k8s_rdma.extender.waiting import Waiting
 from k8s_rdma.kube.api import (
     ApiRefusedError,
@@ -49,7 +51,7 @@ from k8s_rdma.sim.cluster.registry import Registry
 from k8s_rdma.sim.cluster.resources import LEASES, PODS, Target
 from k8s_rdma.sim.cluster.status import StatusError
 from k8s_rdma.sim.cluster.store import Store
-from k8s_rdma.wire.extender import ExtenderBindingArgs
+from k8s_rdma.wire.extender import ExtenderBindingArgs, decode_args
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION
 
 if TYPE_CHECKING:
@@ -203,6 +205,15 @@ class Wire:
         else:
             self.state.observe(node, facts, asked_at)
 
+    async def refresh(self, nodes: Collection[NodeName], *, since: float) -> None:
+        for node in nodes:
+            heard = self.state.heard_at(node)
+            if heard is None or heard < since:
+                await self.ask(node)
+
+    def suggest(self, node: NodeName, addresses: tuple[str, ...]) -> None:
+        pass
+
     @property
     def _registry(self) -> Registry:
         return self.cluster.registry
@@ -214,6 +225,7 @@ class Replica:
 
     name: str
     wire: Wire
+    scheduling: Scheduling
     binder: Binder
     leading: Leading
     tasks: list[asyncio.Task[Any]] = field(default_factory=list)
@@ -342,6 +354,24 @@ class Cluster:
             clock=clock,
             lease=Lease(wire, Terms(namespace="n", name="l", holder=name), clock),
         )
+        verdicts = Verdicts(
+            state=state,
+            decisions=decisions,
+            nominations=nominations,
+            expecting=expecting,
+            clock=clock,
+        )
+        scheduling = Scheduling(
+            states=wire,
+            verdicts=verdicts,
+            expecting=expecting,
+            limits=limits,
+            requests=requests,
+            toucher=toucher,
+            outcomes=Outcomes(),
+            clock=clock,
+            ready=leading.holds,
+        )
         binder = Binder(
             state=state,
             states=wire,
@@ -358,7 +388,7 @@ class Cluster:
             ready=leading.holds,
             confirm=leading.confirm,
         )
-        replica = Replica(name, wire, binder, leading)
+        replica = Replica(name, wire, scheduling, binder, leading)
         replica.tasks.append(loop.create_task(_process(leading, commits)))
         self.replicas.append(replica)
         return replica
@@ -376,6 +406,21 @@ class Cluster:
             pod_name=name, pod_namespace="default", pod_uid=PodUid(self.pods[name]), node=node
         )
         task = asyncio.get_running_loop().create_task(replica.binder.bind(args))
+        replica.tasks.append(task)
+        return task
+
+    def schedule(self, replica: Replica, name: str) -> asyncio.Task[str]:
+        """The scheduler asks where it fits, and has it bound to the last of these nodes."""
+        found = self.find(name)
+        body = json.dumps({"Pod": found, "Nodes": None, "NodeNames": list(self.nodes)}).encode()
+
+        async def filter_and_bind() -> str:
+            told = await replica.scheduling.filter(decode_args(body))
+            if told.error or not told.node_names:
+                return told.error or "fits nowhere"
+            return await self.bind(replica, name, NodeName(told.node_names[-1]))
+
+        task = asyncio.get_running_loop().create_task(filter_and_bind())
         replica.tasks.append(task)
         return task
 

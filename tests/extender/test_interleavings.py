@@ -161,10 +161,11 @@ def test_standby_keeps_up_with_the_pods_and_lists_them_anew_before_it_binds():
 RATES = ((6_000,), (5_000,), (4_000, 3_000), (9_000,), (2_000, 2_000), (7_000,), (3_000,), (5_000, 5_000))
 WHAT = st.sampled_from(
     [
-        *["run", "step", "bind", "bind halfway", "bind halfway and take over"] * 5,
+        *["run", "step", "bind", "schedule", "schedule halfway"] * 4,
+        *["bind halfway and take over"] * 8,
         *["create", "resume", "start", "delete"] * 3,
-        *["take over", "wait", "pause", "tell", "late", "stop"] * 2,
-        *["fail", "crash", "steal", "delete the lease", "edit"],
+        *["wait", "pause", "tell", "late", "stop"] * 2,
+        *["take over", "fail", "crash", "steal", "delete the lease", "edit"],
     ]
 )
 ACTS = st.lists(st.tuples(WHAT, st.integers(0, 7), st.integers(0, 7)), min_size=20, max_size=100)
@@ -194,7 +195,7 @@ async def _play(acts, *, versions: bool) -> None:
 async def _act(cluster: Cluster, what: str, which: int, other: int) -> None:
     """Something of a process, of the scheduler, or of the world."""
     replica = cluster.replicas[which % len(cluster.replicas)]
-    if what.startswith("bind"):
+    if what.startswith(("bind", "schedule")):
         await _bind(cluster, what, which, other)
     elif what in {"run", "step", "pause", "resume", "take over", "tell", "fail", "crash"}:
         await _act_of(cluster, replica, what, other)
@@ -211,9 +212,12 @@ async def _bind(cluster: Cluster, what: str, which: int, other: int) -> None:
     replicas, names = leading or cluster.replicas, unbound or list(cluster.pods)
     if not names:
         return
-    replica = replicas[which % len(replicas)]
-    cluster.bind(replica, names[other % len(names)], (W1, W2)[which // 4])
-    for _ in range(other + 2 if what != "bind" else 0):
+    replica, name = replicas[which % len(replicas)], names[other % len(names)]
+    if what.startswith("bind"):
+        cluster.bind(replica, name, (W1, W2)[which // 4])
+    elif name in unbound:
+        cluster.schedule(replica, name)
+    for _ in range(other + 2 if "halfway" in what else 0):
         await loop().settle()
         cluster.step(replica)
     if what.endswith("take over"):
