@@ -84,6 +84,20 @@ async def test_decisions_are_counted_by_verb_and_reason():
     assert value(found, verdicts, verb="filter", reason="fit") == 1
 
 
+async def test_refused_bind_is_counted_by_its_reason():
+    async with cluster("w1") as c, served(c) as s:
+        await s.ready()
+        await c.create_pod("p", 5_000)
+        await s.post(FILTER, c.args("p"))
+        c.nodes["w1"].holds(other=9_000)
+        await s.post(BIND, c.bind_args("p", "w1"))
+        c.nodes["w1"].raw = b""
+        await s.post(BIND, c.bind_args("p", "w1"))
+        found = await figures(s)
+    for reason in ("insufficient", "unreadable_node"):
+        assert value(found, f"{PREFIX}decisions_total", verb="bind", reason=reason) == 1
+
+
 async def test_failures_of_the_api_server_are_counted_by_call_and_kind():
     async with cluster("w1") as c, served(c) as s:
         await s.ready()
@@ -92,7 +106,7 @@ async def test_failures_of_the_api_server_are_counted_by_call_and_kind():
         await s.post(BIND, c.bind_args("p", "w1"))
         found = await figures(s)
     assert value(found, f"{PREFIX}api_errors_total", call="bind_pod", kind="refused") == 1
-    assert value(found, f"{PREFIX}decisions_total", verb="bind", reason="refused") == 1
+    assert value(found, f"{PREFIX}decisions_total", verb="bind", reason="api_failure") == 1
     assert value(found, f"{PREFIX}leader") == 1
 
 

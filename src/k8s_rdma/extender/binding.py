@@ -21,7 +21,7 @@ from k8s_rdma.extender.decisions import Decisions
 from k8s_rdma.extender.expecting import Expecting
 from k8s_rdma.extender.limits import Limits
 from k8s_rdma.extender.nominating import Nominations
-from k8s_rdma.extender.outcomes import BOUND, REFUSED, Outcome, Outcomes
+from k8s_rdma.extender.outcomes import BOUND, REFUSED, Outcome, Outcomes, Refusal
 from k8s_rdma.extender.outcomes import STARTING as IS_STARTING
 from k8s_rdma.extender.requests import Remembered, Requests
 from k8s_rdma.extender.sources import NodeStates
@@ -39,6 +39,7 @@ STARTING = (
     "the RDMA scheduler extender is starting: it does not hold its lease, or has not listed the cluster's "
     "pods since; try again"
 )
+_STARTING = Refusal(STARTING, IS_STARTING)
 
 NOT_THE_BINDER = "another RDMA scheduler extender binds now; try again"
 
@@ -115,7 +116,7 @@ class Binder:
                 duration_s=self.clock() - began,
             )
         )
-        return error
+        return str(error)
 
     def _expect(self, bind: Bind) -> None:
         """From now on it is known where the pod goes; what it reserves there takes over."""
@@ -154,14 +155,14 @@ class Binder:
         if not request:
             return await self.commits.write_plain(bind)
         if not self.ready():
-            return STARTING
+            return _STARTING
         async with asyncio.TaskGroup() as asked:
             confirming = asked.create_task(self.confirm())
             asked.create_task(self.states.ask(bind.node))
         if obstacle := confirming.result():
-            return f"{NOT_THE_BINDER} ({obstacle})"
+            return Refusal(f"{NOT_THE_BINDER} ({obstacle})", IS_STARTING)
         if not self.ready():  # from here to the write nothing is awaited
-            return STARTING
+            return _STARTING
         decided = self._reserve(bind, _Asked(pod, request, filtered))
         if isinstance(decided, str):
             return decided
@@ -178,18 +179,19 @@ class Binder:
         situation = self.state.situation_if(bind.node, without=[bind.uid], holding=held)
         if situation is None:
             why = self.state.why_unreadable(bind.node)
-            return f"{UNREADABLE_NODE} (node {bind.node}: {why})"
+            return Refusal(f"{UNREADABLE_NODE} (node {bind.node}: {why})", Reason.UNREADABLE_NODE)
         if reservation is not None:  # in doubt: the write may have happened, so that it can only be repeated
             if not fits(reservation.interfaces, situation.inventory, situation.used, reservation.policy):
                 why = "the placement of an earlier bind without an answer does not fit any more"
-                return f"{NOT_ENOUGH_FREE} (node {bind.node}: {why})"
+                return Refusal(f"{NOT_ENOUGH_FREE} (node {bind.node}: {why})", Reason.STALE_PLACEMENT)
         else:
             if (beyond := self.limits.refusal(bind.namespace, bind.uid, asked.request)) is not None:
-                return f"{NOT_ENOUGH_FREE} ({beyond})"
+                return Refusal(f"{NOT_ENOUGH_FREE} ({beyond})", Reason.NAMESPACE_LIMIT)
             found = self.decisions.place(asked.request, situation)
             if isinstance(found, Rejection):
                 since = self._since(bind.node, asked, nominated=len(held))
-                return f"{NOT_ENOUGH_FREE} (node {bind.node}: {found.message}{since})"
+                why = f"node {bind.node}: {found.message}{since}"
+                return Refusal(f"{NOT_ENOUGH_FREE} ({why})", found.reason)
             reservation = Reservation(
                 interfaces=found.interfaces,
                 policy=found.policy,
@@ -219,4 +221,4 @@ class Binder:
 def _reason(error: str) -> str:
     if not error:
         return BOUND
-    return IS_STARTING if error is STARTING else REFUSED
+    return error.reason if isinstance(error, Refusal) else REFUSED

@@ -22,6 +22,7 @@ import structlog
 from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.ledger import Pod
 from k8s_rdma.core.placement import Placement
+from k8s_rdma.extender.outcomes import Refusal
 from k8s_rdma.extender.promised import promised_to
 from k8s_rdma.kube.api import API_ERRORS, ApiRefusedError, ApiUncertainError, ApiUnreachableError, PodBinding
 from k8s_rdma.wire.annotation import ANNOTATION
@@ -156,10 +157,10 @@ class Commits:
             await self._api.bind_pod(self._binding(bind, None))
         except API_ERRORS as error:
             if isinstance(error, ApiUnreachableError):
-                return error.message
+                return Refusal(error.message, error.reason)
             pod = await self._api.get_pod(bind.namespace, bind.name)
             bound = pod is not None and pod.uid == bind.uid and pod.node == bind.node
-            return "" if bound else error.message
+            return "" if bound else Refusal(error.message, error.reason)
         return ""
 
     async def write(self, bind: Bind, reservation: Reservation) -> PodView | str:
@@ -213,7 +214,7 @@ class Commits:
             self._doubt(bind)
         else:
             self._state.withdraw(bind.node, bind.uid)
-        return why.message
+        return Refusal(why.message, why.reason)
 
     async def _conflict(self, bind: Bind, reservation: Reservation, why: ApiRefusedError) -> PodView | str:
         """The pod is bound, gone, going, or of another version."""
@@ -221,7 +222,7 @@ class Commits:
             pod = await self._api.get_pod(bind.namespace, bind.name)
         except API_ERRORS as error:
             self._not_written(bind, reservation, why)
-            return f"{why.message}; then {error.message}"
+            return Refusal(f"{why.message}; then {error.message}", error.reason)
         settled = self.settle(bind, pod)
         if isinstance(settled, str):
             return settled
@@ -236,9 +237,9 @@ class Commits:
             settled = self.settle(bind, await self._fence.look(bind.identity))
         except API_ERRORS as error:
             self._doubt(bind)
-            return f"{why.message}; then {error.message}"
+            return Refusal(f"{why.message}; then {error.message}", error.reason)
         self._doubt(bind)
-        return settled if isinstance(settled, str) else why.message
+        return settled if isinstance(settled, str) else Refusal(why.message, why.reason)
 
     def _found_bound(self, bind: Bind, pod: PodView, node: NodeName) -> str:
         """The pod is bound: by an earlier write of ours, or by someone else."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import structlog
 
@@ -40,6 +40,18 @@ class Outcome:
     node: str | None = None
     error: str = ""
     duration_s: float
+
+
+class Refusal(str):
+    """What the scheduler is told, and the reason in the words of `Outcome`."""
+
+    reason: str
+
+    def __new__(cls, text: str, reason: str) -> Self:
+        """The text with its reason."""
+        made = super().__new__(cls, text)
+        made.reason = reason
+        return made
 
 
 class Outcomes:

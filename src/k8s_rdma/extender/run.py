@@ -7,6 +7,7 @@ import os
 import resource
 import socket
 import uuid
+from collections import Counter
 from contextlib import asynccontextmanager
 from math import ceil
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ from k8s_rdma import logs
 from k8s_rdma.config import load_key, port_of
 from k8s_rdma.extender.access import EVERYBODY, Access, access_of
 from k8s_rdma.extender.app import ExtenderApp
+from k8s_rdma.extender.counted_api import counted
 from k8s_rdma.extender.lease import Lease, Terms
 from k8s_rdma.extender.service import CLOCK, NOBODY_ELSE, Authority, running
 from k8s_rdma.http_server import HttpServer, Limits, listen
@@ -78,20 +80,23 @@ async def serve(  # noqa: PLR0913  each is a part of its own, and tests leave mo
 async def _until_signalled(
     config: ExtenderConfig, key: bytes | None, listener: socket.socket, access: Access
 ) -> None:
-    async with _api(config) as (api, lease):
-        authority = Authority(key=key, lease=lease)
+    failures: Counter[tuple[str, ...]] = Counter()
+    async with _api(config, failures) as (api, lease):
+        authority = Authority(key=key, lease=lease, api_failures=failures)
         await serve(config, api, listener, stop=stop_on_signals(), authority=authority, access=access)
 
 
 @asynccontextmanager
-async def _api(config: ExtenderConfig) -> AsyncIterator[tuple[ClusterApi, Lease | None]]:
+async def _api(
+    config: ExtenderConfig, failures: Counter[tuple[str, ...]]
+) -> AsyncIterator[tuple[ClusterApi, Lease | None]]:
     """The API server, and the Lease where this process binds."""
     if not config.api:
         yield AbsentApi(), None
         return
     client = connect(config.kubeconfig, timeout_s=config.api_timeout_s)
     try:
-        yield client, _lease(config, client)
+        yield client, _lease(config, counted(client, failures))
     finally:
         await client.close()
 

@@ -64,11 +64,13 @@ class Authority:
     """What makes this process's promises count.
 
     key: signs and checks placements. lease: to be held before anything is promised, and given back in the
-    end if nothing is in doubt then; None where nobody else can bind.
+    end if nothing is in doubt then; None where nobody else can bind. api_failures: as of `counted`, where
+    the Lease's are counted already.
     """
 
     key: bytes | None = None
     lease: Lease | None = None
+    api_failures: Counter[tuple[str, ...]] | None = None
 
 
 EXPECT_S = {"extender": 2.0, "scheduler": 30.0}
@@ -87,7 +89,7 @@ async def running(
     A defect in what runs beside the block ends the block, too.
     """
     key, lease = authority.key, authority.lease
-    api_failures: Counter[tuple[str, ...]] = Counter()
+    api_failures = Counter() if authority.api_failures is None else authority.api_failures
     api = counted(api, api_failures)
     attempts = Attempts(CLOCK)
     outcomes = Outcomes(attempts.heard)
