@@ -231,6 +231,18 @@ async def test_node_is_touched_when_the_limit_that_refused_a_pod_comes_free():
 
 
 @anyio
+async def test_node_that_is_touched_is_one_that_the_scheduler_thought_of():
+    async with world("w1", "w2", "w3", **LIMITED) as w:
+        await w.create_pod("held", 9_000)
+        await w.create_pod("waits", 2_000)
+        assert len(await w.fitting("held")) == 3
+        assert await w.bind("held", "w1") == ""
+        assert await w.fitting("waits", "w3") == []
+        await w.delete_pod("held")
+        await until(lambda: w.api.touched == ["w3"])
+
+
+@anyio
 async def test_pod_that_its_limit_refuses_no_more_waits_for_a_node_when_none_fits():
     async with world("w1", "w2", limits=(limit("default", 20_000),)) as w:
         w.nodes["w1"].holds(other=9_000)

@@ -70,14 +70,14 @@ async def test_node_is_touched_when_the_pod_that_held_it_ends():
 
 
 async def test_node_is_touched_when_a_bind_that_held_it_failed():
-    async with world("w1") as w:
+    async with world("w1", "w2") as w:
         w.api.writing.clear()
         await w.create_pod("q", 6_000)
         await w.create_pod("p", 6_000)
-        await w.bind_by_hand("q", "w1")
         bind = asyncio.create_task(w.bind("q", "w1"))
         await w.api.begun.wait()
-        assert await w.fitting("p") == []
+        assert await w.fitting("p", "w1") == []
+        await w.bind_by_hand("q", "w2")
         w.api.writing.set()
         assert "already bound" in await bind
         await until(lambda: w.api.touched == ["w1"])

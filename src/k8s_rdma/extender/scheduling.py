@@ -75,7 +75,7 @@ class Scheduling:
             self.verdicts.nominations.nominated(pod, NodeName(where))
         beyond = self.limits.refusal(pod.namespace, pod.uid, pod.request)
         if beyond is not None:
-            self._limited(pod)
+            self._limited(pod, _candidates(args)[1])
             return self._refuse(args, began, f"{NOT_ENOUGH_FREE} ({beyond})", Reason.NAMESPACE_LIMIT)
         candidates, names = _candidates(args)
         found = await self._sort(pod, candidates, names)
@@ -136,10 +136,10 @@ class Scheduling:
             equals = [chosen]
         self.expecting.leave(pod, equals)
 
-    def _limited(self, pod: PendingPod) -> None:
+    def _limited(self, pod: PendingPod, names: Sequence[NodeName]) -> None:
         self.expecting.drop(pod.uid)
         if self.limits.may_pass(pod.namespace, pod.request):
-            self.toucher.limited(pod)
+            self.toucher.limited(pod, names)
         else:
             self.toucher.settled(pod.uid)
 

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, NoReturn
 import structlog
 
 from k8s_rdma.extender.decisions import Fit
+from k8s_rdma.extender.waiting import Limited
 from k8s_rdma.kube.api import ApiRefusedError, ApiUncertainError, ApiUnreachableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from k8s_rdma.core.ids import NodeName, PodUid
     from k8s_rdma.core.request import Request
@@ -37,6 +38,10 @@ ANNOTATION = "k8s-rdma.io/capacity-freed"
 
 NEVER = float("-inf")
 _POLLED_AT_ONCE = 1000
+_KEPT_NODES = 64
+"""Of those that a pod was asked about when a limit refused it: schedulers without queueing hints try a pod
+again only if the touched node fits it otherwise (source: `preCheckForNode`, `eventhandlers.go`)."""
+
 _log = structlog.get_logger()
 
 
@@ -88,9 +93,11 @@ class Toucher:
         self._waiting.refuse(uid, request, nodes, self._clock())
         self._somebody_waits.set()
 
-    def limited(self, pod: PendingPod) -> None:
-        """The limit of its namespace refused the pod, for now."""
-        self._waiting.limit(pod.uid, pod.request, pod.namespace, self._clock())
+    def limited(self, pod: PendingPod, nodes: Sequence[NodeName]) -> None:
+        """The limit of its namespace refused the pod, for now, which may go to these nodes otherwise."""
+        some = tuple(nodes[:: -(-len(nodes) // _KEPT_NODES) or 1])
+        refused = Limited(namespace=pod.namespace, uid=pod.uid, request=pod.request, nodes=some)
+        self._waiting.limit(refused, self._clock())
         self._somebody_waits.set()
 
     def settled(self, uid: PodUid) -> None:
@@ -170,20 +177,22 @@ class Toucher:
 
     async def _serve(self, namespace: str, state: ClusterState, limits: Limits) -> None:
         """Touch a node that fits a pod which the limit refuses no more; where none does, it waits for one."""
-        for uid, request in self._waiting.limited(namespace):
-            if limits.refusal(namespace, uid, request):
+        for pod in self._waiting.limited(namespace):
+            if limits.refusal(namespace, pod.uid, pod.request):
                 continue
-            node = await self._fitting(request, state)
+            node = await self._fitting(pod, state)
             if node is not None:
                 self._want(node)
                 return
-            self._waiting.refuse(uid, request, state.situations, self._clock())
+            self._waiting.refuse(pod.uid, pod.request, state.situations, self._clock())
 
-    async def _fitting(self, request: Request, state: ClusterState) -> NodeName | None:
-        """Looks between other work, as `_helps`."""
-        one_of = {situation: node for node, situation in state.situations.items()}
+    async def _fitting(self, pod: Limited, state: ClusterState) -> NodeName | None:
+        """If possible one that the scheduler thinks of. Looks between other work, as `_helps`."""
+        situations = state.situations
+        one_of = {situations[node]: node for node in pod.nodes if node in situations}
+        one_of |= {each: node for node, each in situations.items() if each not in one_of}
         for situation, node in one_of.items():
-            if self._fits(request, situation):
+            if self._fits(pod.request, situation):
                 return node
             await asyncio.sleep(0)
         return None

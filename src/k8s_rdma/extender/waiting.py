@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.request import Request
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from k8s_rdma.core.ids import NodeName, PodUid
 
 _MAX_PODS = 10_000
 MAX_INTERFACES = 100_000
@@ -28,6 +28,16 @@ times that long is waiting for something else, or was not seen to end."""
 
 _MAX_COMPARED = 64
 """Requests that a change is compared with, those refused last. Any touch makes the scheduler try all pods."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limited:
+    """A pod that the limit of its namespace refused; some of the nodes that it was asked about."""
+
+    namespace: str
+    uid: PodUid
+    request: Request
+    nodes: tuple[NodeName, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +57,7 @@ class Waiting:
 
     def __init__(self) -> None:
         self._pods: dict[PodUid, _Pod] = {}
-        self._limited: dict[str, dict[PodUid, Request]] = {}
+        self._limited: dict[str, dict[PodUid, Limited]] = {}
         self._requests: dict[Request, int] = {}
         self._interfaces = 0
         self._nodes: dict[NodeName, float] = {}
@@ -62,10 +72,10 @@ class Waiting:
         self._requests[request] = self._requests.pop(request, 0) + 1  # the last one refused comes last
         self._nodes.update(dict.fromkeys(nodes, at))
 
-    def limit(self, uid: PodUid, request: Request, namespace: str, at: float) -> None:
+    def limit(self, pod: Limited, at: float) -> None:
         """The namespace's limit refused the pod; no node was asked."""
-        self._add(uid, _Pod(request, at, namespace))
-        self._limited.setdefault(namespace, {})[uid] = request
+        self._add(pod.uid, _Pod(pod.request, at, pod.namespace))
+        self._limited.setdefault(pod.namespace, {})[pod.uid] = pod
 
     def settle(self, uid: PodUid) -> None:
         """The pod fits somewhere, is bound, or is gone."""
@@ -105,9 +115,9 @@ class Waiting:
         """Those whose limit refused someone who waits."""
         return list(self._limited)
 
-    def limited(self, namespace: str) -> list[tuple[PodUid, Request]]:
+    def limited(self, namespace: str) -> list[Limited]:
         """Whom the namespace's limit refused, the one that waits for longest first."""
-        return list(self._limited.get(namespace, {}).items())
+        return list(self._limited.get(namespace, {}).values())
 
     def _add(self, uid: PodUid, pod: _Pod) -> None:
         self._remove(uid)
