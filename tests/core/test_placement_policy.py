@@ -230,7 +230,7 @@ def test_spread_finds_the_matching_that_takes_others_from_what_they_prefer() -> 
             {},
             Reason.EXCEEDS_CAPACITY,
             "policy same-numa: needs 3 interfaces of 60 Mb/s; 2 PFs have 200 Mb/s and 16 VFs when empty, "
-            "room for 2 such interfaces (best of 3 NUMA nodes)",
+            "room for 2 such interfaces (best of 2 NUMA nodes and 1 PF without one)",
             "policy same-numa: needs 3 interfaces of 60 Mb/s; no NUMA node has room for all even when empty",
             id="no NUMA node ever has room",
         ),
@@ -276,6 +276,7 @@ def test_pfs_without_a_numa_node_are_on_none_with_others() -> None:
     found = place(asks(PfPolicy.SAME_NUMA, 60, 60), lone, {})
     assert isinstance(found, Rejection)
     assert found.reason is Reason.EXCEEDS_CAPACITY
+    assert found.message.endswith("(best of 1 NUMA node and 2 PFs without one)")
     together = [PlacedInterface(pf=pci(0)), PlacedInterface(pf=pci(1))]
     assert fits(together, lone, {})
     assert not fits(together, lone, {}, PfPolicy.SAME_NUMA)

@@ -70,10 +70,18 @@ def _together(task: Task, free: Sequence[Free], *, empty: bool) -> Said:
     if not found:
         return Said.nameless(f"{needs}; no {what} has all of its other interfaces", cause)
     best = max((_scene(task, group, free, empty=empty) for group in found), key=_roominess)
-    which = f"best of {count(len(found), what)}" if len(found) > 1 else f"the one {what}"
-    if task.beside:
-        which = "where its other interfaces are"
+    which = "where its other interfaces are" if task.beside else f"best of {_counted(task.policy, found)}"
     return Said.nameless(f"{best.impossible().numbers} ({which})", cause)
+
+
+def _counted(policy: PfPolicy, found: Sequence[Sequence[Pf]]) -> str:
+    """`4 PFs`, `2 NUMA nodes and 1 PF without one`."""
+    lone = 0
+    if policy is PfPolicy.SAME_NUMA:
+        lone = sum(group[0].numa_node is None for group in found)
+    together = [count(len(found) - lone, _TOGETHER[policy])] if lone < len(found) else []
+    alone = [f"{count(lone, 'PF')} without {'one' if together else 'a NUMA node'}"] if lone else []
+    return " and ".join([*together, *alone])
 
 
 def _scene(task: Task, group: Sequence[Pf], free: Sequence[Free], *, empty: bool) -> Scene:
