@@ -34,7 +34,7 @@ class Asking:
         somebody needs their states. hold_s: how long a server is to wait for a change; what is known of a
         node is older by no more than this, the way, and a question's time-outs. again_s: after which a server
         that does not wait is asked, by long poll too, in case it does now. pause_s: before a node that could
-        not be read is asked again by itself; doubles to retry_s.
+        not be read is asked again by itself; doubles to some times retry_s.
     requests_tell: addresses come with requests alone, since there is no API server to ask.
     """
 

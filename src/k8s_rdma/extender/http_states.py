@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import Counter
 from typing import TYPE_CHECKING, Self
 
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
 
 _UNWANTED_S = 3600.0
 """A node that only requests tell of, and none did for so long, is gone."""
+
+_RESTS = 6
+"""Times `Asking.retry_s`: the longest pause before a node that cannot be read is asked by itself. There may be
+thousands without a server; whoever needs such a node's state asks it before."""
 
 
 class HttpNodeStates:
@@ -138,12 +143,12 @@ class HttpNodeStates:
         A question follows whatever a long poll tells: what had begun to be asked before a pod ended cannot
         say that the node holds nothing for it any more.
         """
-        first_s, most_s = self._asking.pause_s, max(self._asking.pause_s, self._asking.retry_s)
+        first_s, most_s = self._asking.pause_s, max(self._asking.pause_s, _RESTS * self._asking.retry_s)
         pause_s = first_s
         while not self._unwanted(node):
             await self.ask(node.name)
             if not node.readable():
-                await asyncio.sleep(pause_s)
+                await asyncio.sleep(pause_s * random.uniform(0.8, 1.0))
                 pause_s = min(2 * pause_s, most_s)
                 continue
             pause_s = first_s
