@@ -93,7 +93,13 @@ class Play:
             nomination_s=NOMINATION_S,
             on_release=lambda _node: None,
         )
-        expecting = Expecting(state=self.state, nominations=self.nominations, clock=self.clock, lasts_s=1e-9)
+        expecting = Expecting(
+            state=self.state,
+            decisions=decisions,
+            nominations=self.nominations,
+            clock=self.clock,
+            lasts_s=1e-9,
+        )
         self.verdicts = Verdicts(
             state=self.state,
             decisions=decisions,
