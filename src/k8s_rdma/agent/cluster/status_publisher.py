@@ -170,8 +170,7 @@ class StatusPublisher:
             await self._time.pause(gap_s)
 
     async def _after(self, error: Exception) -> None:
-        """Look again, at once where somebody else wrote, else after a pause that grows."""
-        self._versions = None
+        """Let a pause pass, one that grows; that somebody else wrote is nothing to tell of."""
         conflict = isinstance(error, ApiRefusedError) and error.status == _CONFLICT
         if not self._retry_s and not conflict:
             _log.warning("node_not_published", why=str(error))
