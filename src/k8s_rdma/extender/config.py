@@ -94,7 +94,7 @@ class ExtenderConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     lease_s: whole seconds without a renewal after which another may take the Lease; where it may not patch
         pods, it then also waits for settle_s before it binds.
     shutdown_s: for requests under way and binds in doubt when told to stop; less than the pod's
-        `terminationGracePeriodSeconds`. What is in doubt after it is left to the next holder's waiting.
+        `terminationGracePeriodSeconds`. What is in doubt after it is left to the next holder to fence.
     """
 
     listen: str = "127.0.0.1"
