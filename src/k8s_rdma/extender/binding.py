@@ -16,9 +16,10 @@ from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.placement import Rejection, fits
 from k8s_rdma.core.request import Request
 from k8s_rdma.errors import MalformedError, Reason
-from k8s_rdma.extender.commit import Bind, Commits
+from k8s_rdma.extender.commit import Commits
 from k8s_rdma.extender.decisions import Decisions
 from k8s_rdma.extender.expecting import Expecting
+from k8s_rdma.extender.held import Bind
 from k8s_rdma.extender.limits import Limits
 from k8s_rdma.extender.nominating import Nominations
 from k8s_rdma.extender.outcomes import BOUND, REFUSED, Outcome, Outcomes, Refusal

@@ -13,25 +13,22 @@ Verbs: create on `pods/binding`, get and patch on `pods`.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 from weakref import WeakValueDictionary
 
 import structlog
 
-from k8s_rdma.core.ids import NodeName, PodUid
-from k8s_rdma.core.ledger import Pod
 from k8s_rdma.core.placement import Placement
+from k8s_rdma.extender.held import Bind, Held
 from k8s_rdma.extender.outcomes import Refusal
-from k8s_rdma.extender.promised import promised_to
 from k8s_rdma.kube.api import API_ERRORS, ApiRefusedError, ApiUncertainError, ApiUnreachableError, PodBinding
-from k8s_rdma.wire.annotation import ANNOTATION
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
+    from k8s_rdma.core.ids import PodUid
     from k8s_rdma.errors import K8sRdmaError
     from k8s_rdma.extender.fence import Fence
     from k8s_rdma.extender.state import ClusterState, Reservation
@@ -41,26 +38,6 @@ _log = structlog.get_logger()
 _CONFLICT = 409
 _READ_AGAIN_S = 5.0
 _LOOK_S = 0.05
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bind:
-    """A pod that is to be bound to a node."""
-
-    namespace: str
-    name: str
-    uid: PodUid
-    node: NodeName
-
-    @property
-    def pod(self) -> str:
-        """`namespace/name`."""
-        return f"{self.namespace}/{self.name}"
-
-    @property
-    def identity(self) -> Pod:
-        """The pod alone."""
-        return Pod(namespace=self.namespace, name=self.name, uid=self.uid)
 
 
 class Commits:
@@ -88,6 +65,7 @@ class Commits:
         self._fence = fence
         self._clock = clock
         self._key = key
+        self._held = Held(state=state, clock=clock, key=key)
         self._settle_s = settle_s
         self._locks: WeakValueDictionary[PodUid, asyncio.Lock] = WeakValueDictionary()
         self._tasks = asyncio.TaskGroup()
@@ -122,34 +100,18 @@ class Commits:
         """To be held while the pod is bound: one bind of a pod at a time."""
         return self._locks.setdefault(uid, asyncio.Lock())
 
+    def doubted(self, uid: PodUid) -> bool:
+        """Whether an earlier bind of the pod may still take effect."""
+        return self._held.doubted(uid)
+
     async def read(self, bind: Bind) -> PodView | str:
-        """The pod, unbound, as a bind may be decided on it; or the answer of the bind (see `settle`).
+        """The pod, unbound, as a bind may be decided on it; or the answer of the bind (see `Held.settle`).
 
         What an earlier bind of it left in doubt is settled first. API_ERRORS.
         """
-        if self.doubted(bind.uid):
-            return self.settle(bind, await self._fence.look(bind.identity))
-        return self.settle(bind, await self._api.get_pod(bind.namespace, bind.name))
-
-    def doubted(self, uid: PodUid) -> bool:
-        """Whether an earlier bind of the pod may still take effect."""
-        held = (self._state.reservation(node, uid) for node in self._state.nodes_of(uid))
-        return any(reservation.in_doubt for reservation in held if reservation)
-
-    def settle(self, bind: Bind, pod: PodView | None) -> PodView | str:
-        """What follows from the pod as it is now; to be read after every write of it but those under way.
-
-        The pod while it is unbound; else the answer of the bind, empty when it is bound as it shall be.
-        """
-        if pod is None or pod.uid != bind.uid:
-            self._end(bind.uid)
-            return f"pod {bind.pod} with UID {bind.uid} does not exist any more"
-        if pod.node is not None:
-            return self._found_bound(bind, pod, pod.node)
-        for node, held in self._unbound(bind.uid):
-            if not (held.in_doubt and held.version == pod.version):
-                self._state.withdraw(node, bind.uid)
-        return pod
+        if self._held.doubted(bind.uid):
+            return self._held.settle(bind, await self._fence.look(bind.identity))
+        return self._held.settle(bind, await self._api.get_pod(bind.namespace, bind.name))
 
     async def write_plain(self, bind: Bind) -> str:
         """Bind a pod that asks for nothing; answers the error's text, empty on success."""
@@ -223,7 +185,7 @@ class Commits:
         except API_ERRORS as error:
             self._not_written(bind, reservation, why)
             return Refusal(f"{why.message}; then {error.message}", error.reason)
-        settled = self.settle(bind, pod)
+        settled = self._held.settle(bind, pod)
         if isinstance(settled, str):
             return settled
         if settled.version == reservation.version:
@@ -234,38 +196,12 @@ class Commits:
         """Have it settled at once, if the API server answers at all."""
         self._state.doubt(bind.node, bind.uid)
         try:
-            settled = self.settle(bind, await self._fence.look(bind.identity))
+            settled = self._held.settle(bind, await self._fence.look(bind.identity))
         except API_ERRORS as error:
             self._doubt(bind)
             return Refusal(f"{why.message}; then {error.message}", error.reason)
         self._doubt(bind)
         return settled if isinstance(settled, str) else Refusal(why.message, why.reason)
-
-    def _found_bound(self, bind: Bind, pod: PodView, node: NodeName) -> str:
-        """The pod is bound: by an earlier write of ours, or by someone else."""
-        here = node == bind.node
-        if here and not pod.annotations.get(ANNOTATION):
-            return ""
-        interfaces = promised_to(pod, self._key) if here else None
-        if interfaces is not None:
-            self._state.written(node, bind.uid, interfaces)
-            return ""
-        for held_on, _ in self._unbound(bind.uid):
-            self._state.withdraw(held_on, bind.uid)
-        without = ", without a placement of this extender" if here else ""
-        return f"pod {bind.pod} is already bound to node {node}{without}"
-
-    def _end(self, uid: PodUid) -> None:
-        """The pod is gone; what may have been bound counts until its node says that it holds nothing."""
-        for node, held in self._unbound(uid):
-            if not held.in_doubt:
-                self._state.withdraw(node, uid)
-        self._state.ended(uid, self._clock())
-
-    def _unbound(self, uid: PodUid) -> list[tuple[NodeName, Reservation]]:
-        """Where something is held for the pod, for a bind that is not known to have taken effect."""
-        held = [(node, self._state.reservation(node, uid)) for node in self._state.nodes_of(uid)]
-        return [(node, each) for node, each in held if each and not each.bound and each.ended_at is None]
 
     def _doubt(self, bind: Bind) -> None:
         """Have what is held for the bind settled, unless it is already."""
@@ -301,8 +237,7 @@ class Commits:
         except API_ERRORS as error:
             _log.warning("bind_still_in_doubt", pod=bind.pod, node=bind.node, error=error.message)
             return
-        settled = self.settle(bind, pod)
+        settled = self._held.settle(bind, pod)
         if late and not isinstance(settled, str):
-            for node, _ in self._unbound(bind.uid):
-                self._state.withdraw(node, bind.uid)
+            self._held.drop(bind.uid)
         _log.info("bind_settled", pod=bind.pod, node=bind.node, bound=settled == "")
