@@ -36,7 +36,9 @@ class Reporter:
 
     async def other_than(self, known: NodeReport | None) -> NodeReport:
         """The report, as soon as it is not the known one."""
-        await self.publisher.other_than(self._encoded if known is self._told else None)
+        sent = None if known is None else self._encoded
+        while self._told is known:
+            sent = await self.publisher.other_than(sent)
         return cast("NodeReport", self._told)
 
     def _report(self) -> bytes:

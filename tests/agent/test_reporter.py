@@ -1,0 +1,69 @@
+"""The agent's report for whoever publishes it: of this moment, and as soon as it is another one."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from agent.machine import asks, call
+from k8s_rdma.agent.report import Reporter
+
+if TYPE_CHECKING:
+    from agent.machine import Machine
+
+
+def test_report_of_now_is_the_same_object_until_something_changes(machine: Machine) -> None:
+    async def scenario() -> None:
+        with machine.running() as (node, verbs):
+            reporter = Reporter(node)
+            before = reporter.now()
+            assert reporter.now() is before
+            netns = machine.hardware.create_namespace()
+            await verbs.add(call("ADD"), netns, machine.stdin(asks({"min_tx_rate": 100})))
+            now = reporter.now()
+            assert [each.pod.uid for each in now.allocations] == ["uid-p"]
+            assert now.generation != before.generation
+
+    asyncio.run(scenario())
+
+
+def test_other_report_is_waited_for_until_it_is_said_that_there_is_one(machine: Machine) -> None:
+    async def scenario() -> None:
+        with machine.running() as (node, verbs):
+            reporter = Reporter(node)
+            known = await reporter.other_than(None)
+            assert known is reporter.now()
+            waiting = asyncio.create_task(reporter.other_than(known))
+            await reporter.publish()
+            await asyncio.sleep(0)
+            assert not waiting.done()
+            netns = machine.hardware.create_namespace()
+            await verbs.add(call("ADD"), netns, machine.stdin(asks({"min_tx_rate": 100})))
+            await reporter.publish()
+            async with asyncio.timeout(10):
+                other = await waiting
+            assert other is reporter.now()
+            assert other.allocations
+
+    asyncio.run(scenario())
+
+
+def test_report_that_was_looked_up_before_it_was_said_is_no_other_one(machine: Machine) -> None:
+    async def scenario() -> None:
+        with machine.running() as (node, verbs):
+            reporter = Reporter(node)
+            await reporter.other_than(None)
+            netns = machine.hardware.create_namespace()
+            await verbs.add(call("ADD"), netns, machine.stdin(asks({"min_tx_rate": 100})))
+            known = reporter.now()
+            waiting = asyncio.create_task(reporter.other_than(known))
+            for _ in range(3):
+                await reporter.publish()
+                await asyncio.sleep(0)
+            assert not waiting.done()
+            await verbs.delete(call("DEL"), "net")
+            await reporter.publish()
+            async with asyncio.timeout(10):
+                assert not (await waiting).allocations
+
+    asyncio.run(scenario())
