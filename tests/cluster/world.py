@@ -218,13 +218,13 @@ class Cluster:
         if node is None:
             return
         uid, name = object["metadata"]["uid"], object["metadata"]["name"]
-        if type == "DELETED":
-            if uid not in node.keeps:
-                node.release(uid)
-        elif "deletionTimestamp" in object["metadata"]:
-            await self.http.delete(f"/api/v1/namespaces/default/pods/{name}?gracePeriodSeconds=0")
-        else:
+        if type != "DELETED" and "deletionTimestamp" not in object["metadata"]:
             node.start(object)
+            return
+        if uid not in node.keeps:
+            node.release(uid)  # before the object goes, as kubelet has it but for a grace period of 0
+        if type != "DELETED":
+            await self.http.delete(f"/api/v1/namespaces/default/pods/{name}?gracePeriodSeconds=0")
 
 
 def documents(manifest: Path) -> list[Json]:
