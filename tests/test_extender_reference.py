@@ -18,7 +18,7 @@ from k8s_rdma.core.policy import PfPolicy
 from k8s_rdma.core.score import Strategy
 from k8s_rdma.errors import Reason
 from k8s_rdma.extender.config import ExtenderConfig, NamespaceLimit, NodeTls
-from k8s_rdma.extender.crd_states import CrdNodeStates
+from k8s_rdma.extender.sources.crd_states import CrdNodeStates
 from k8s_rdma.http_server.tls import TlsConfig
 from k8s_rdma.sim.cluster.scheduler_config import load_scheduler_config
 from k8s_rdma.wire.annotation import read_pod

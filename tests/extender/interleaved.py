@@ -13,25 +13,25 @@ import msgspec
 
 from extender.node_server import PF0, pf, report
 from k8s_rdma.core.ids import NodeName, PodUid
-from k8s_rdma.extender.binding import Binder
-from k8s_rdma.extender.commit import Commits
-from k8s_rdma.extender.decisions import Decisions
-from k8s_rdma.extender.expecting import Expecting
-from k8s_rdma.extender.facts import NodeFacts, facts_of
-from k8s_rdma.extender.fence import Fence
-from k8s_rdma.extender.following import PodTracker, follow
-from k8s_rdma.extender.leading import Leading
-from k8s_rdma.extender.lease import Lease, Terms
-from k8s_rdma.extender.limits import Limits
-from k8s_rdma.extender.nominating import Nominations
-from k8s_rdma.extender.occupants import Occupants
-from k8s_rdma.extender.outcomes import Outcomes
-from k8s_rdma.extender.requests import Requests
-from k8s_rdma.extender.scheduling import Scheduling
-from k8s_rdma.extender.state import ClusterState
-from k8s_rdma.extender.touching import Toucher
-from k8s_rdma.extender.verdicts import Verdicts
-from k8s_rdma.extender.waiting import Waiting
+from k8s_rdma.extender.cluster.expecting import Expecting
+from k8s_rdma.extender.cluster.facts import NodeFacts, facts_of
+from k8s_rdma.extender.cluster.following import PodTracker, follow
+from k8s_rdma.extender.cluster.limits import Limits
+from k8s_rdma.extender.cluster.nominating import Nominations
+from k8s_rdma.extender.cluster.occupants import Occupants
+from k8s_rdma.extender.cluster.state import ClusterState
+from k8s_rdma.extender.leader.fence import Fence
+from k8s_rdma.extender.leader.leading import Leading
+from k8s_rdma.extender.leader.lease import Lease, Terms
+from k8s_rdma.extender.telling.outcomes import Outcomes
+from k8s_rdma.extender.verbs.binding import Binder
+from k8s_rdma.extender.verbs.commit import Commits
+from k8s_rdma.extender.verbs.decisions import Decisions
+from k8s_rdma.extender.verbs.requests import Requests
+from k8s_rdma.extender.verbs.scheduling import Scheduling
+from k8s_rdma.extender.verbs.verdicts import Verdicts
+from k8s_rdma.extender.waking.touching import Toucher
+from k8s_rdma.extender.waking.waiting import Waiting
 from k8s_rdma.kube.api import (
     ApiRefusedError,
     ApiUncertainError,

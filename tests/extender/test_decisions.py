@@ -15,7 +15,9 @@ from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.core.said import Detail
 from k8s_rdma.core.score import Strategy
 from k8s_rdma.errors import Reason
-from k8s_rdma.extender.decisions import (
+from k8s_rdma.extender.cluster.facts import facts_of
+from k8s_rdma.extender.cluster.state import Situation
+from k8s_rdma.extender.verbs.decisions import (
     MAX_INTERFACES,
     MAX_REQUESTS,
     UNRESOLVABLE,
@@ -23,8 +25,6 @@ from k8s_rdma.extender.decisions import (
     Fit,
     Misfit,
 )
-from k8s_rdma.extender.facts import facts_of
-from k8s_rdma.extender.state import Situation
 
 
 def request(*rates: int) -> Request:

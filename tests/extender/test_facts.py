@@ -8,7 +8,7 @@ from hypothesis import given
 from extender.node_server import pf, report
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.extender.facts import NodeFacts, facts_of, facts_of_status
+from k8s_rdma.extender.cluster.facts import NodeFacts, facts_of, facts_of_status
 from k8s_rdma.wire.rdma_node import decode_status, encode_status, status_of
 from k8s_rdma.wire.rest import NodeReport, decode_report, encode_report
 from wire.rdma_node_values import reports

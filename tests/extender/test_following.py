@@ -11,12 +11,12 @@ import pytest
 from k8s_rdma.core.ids import NodeName, PciAddress, PodUid
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.request import Request
-from k8s_rdma.extender.decisions import Decisions
-from k8s_rdma.extender.following import NodeTracker, PodTracker, follow
-from k8s_rdma.extender.requests import Requests
-from k8s_rdma.extender.state import ClusterState, Reservation
-from k8s_rdma.extender.touching import Toucher
-from k8s_rdma.extender.waiting import Waiting
+from k8s_rdma.extender.cluster.following import NodeTracker, PodTracker, follow
+from k8s_rdma.extender.cluster.state import ClusterState, Reservation
+from k8s_rdma.extender.verbs.decisions import Decisions
+from k8s_rdma.extender.verbs.requests import Requests
+from k8s_rdma.extender.waking.touching import Toucher
+from k8s_rdma.extender.waking.waiting import Waiting
 from k8s_rdma.kube.api import ApiUncertainError, Changed, Gone, Listed, NodeView, PodView
 from k8s_rdma.wire.annotation import ANNOTATION
 from k8s_rdma.wire.extender import Pod, PodMetadata

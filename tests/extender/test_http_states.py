@@ -10,10 +10,10 @@ import pytest
 from extender.node_server import node_servers
 from extender.world import until
 from k8s_rdma.core.ids import NodeName
-from k8s_rdma.extender import http_get
-from k8s_rdma.extender.http_node import Asking
-from k8s_rdma.extender.http_states import HttpNodeStates
-from k8s_rdma.extender.state import ClusterState
+from k8s_rdma.extender.cluster.state import ClusterState
+from k8s_rdma.extender.sources import http_get
+from k8s_rdma.extender.sources.http_node import Asking
+from k8s_rdma.extender.sources.http_states import HttpNodeStates
 
 pytestmark = pytest.mark.anyio
 

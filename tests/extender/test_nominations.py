@@ -9,7 +9,7 @@ import pytest
 from extender.node_server import PF0, PF1, pf, report
 from extender.preemption import create, nominate, place, preempt, uid
 from extender.world import extending, until, world
-from k8s_rdma.extender import nominating
+from k8s_rdma.extender.cluster import nominating
 
 pytestmark = pytest.mark.anyio
 

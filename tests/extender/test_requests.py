@@ -10,7 +10,7 @@ import pytest
 from k8s_rdma.core.ids import PodUid
 from k8s_rdma.core.policy import PfPolicy
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.extender.requests import MAX_CHARACTERS, Requests
+from k8s_rdma.extender.verbs.requests import MAX_CHARACTERS, Requests
 from k8s_rdma.wire.annotation import ANNOTATION
 from k8s_rdma.wire.extender import Pod, PodMetadata, PodSpec
 from k8s_rdma.wire.policy_annotation import POLICY_ANNOTATION

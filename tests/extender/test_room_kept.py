@@ -17,19 +17,19 @@ from k8s_rdma.core.ids import NodeName, PciAddress, PodUid
 from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf
 from k8s_rdma.core.placement import Placement
 from k8s_rdma.core.score import Strategy
-from k8s_rdma.extender.budgets import Budgets
-from k8s_rdma.extender.decisions import Decisions, Fit
-from k8s_rdma.extender.expecting import Expecting
-from k8s_rdma.extender.facts import NodeFacts
-from k8s_rdma.extender.limits import Limits
-from k8s_rdma.extender.nominating import UNNAMED_S, Nominations
-from k8s_rdma.extender.occupants import Occupants
-from k8s_rdma.extender.outcomes import Outcomes
-from k8s_rdma.extender.pending import PendingPod
-from k8s_rdma.extender.preempting import Preempting
-from k8s_rdma.extender.requests import Requests
-from k8s_rdma.extender.state import ClusterState, Reservation
-from k8s_rdma.extender.verdicts import Verdicts
+from k8s_rdma.extender.cluster.expecting import Expecting
+from k8s_rdma.extender.cluster.facts import NodeFacts
+from k8s_rdma.extender.cluster.limits import Limits
+from k8s_rdma.extender.cluster.nominating import UNNAMED_S, Nominations
+from k8s_rdma.extender.cluster.occupants import Occupants
+from k8s_rdma.extender.cluster.pending import PendingPod
+from k8s_rdma.extender.cluster.state import ClusterState, Reservation
+from k8s_rdma.extender.telling.outcomes import Outcomes
+from k8s_rdma.extender.verbs.budgets import Budgets
+from k8s_rdma.extender.verbs.decisions import Decisions, Fit
+from k8s_rdma.extender.verbs.preempting import Preempting
+from k8s_rdma.extender.verbs.requests import Requests
+from k8s_rdma.extender.verbs.verdicts import Verdicts
 from k8s_rdma.kube.api import PodView
 from k8s_rdma.wire.annotation import ANNOTATION, read_request
 from k8s_rdma.wire.extender_preemption import decode_preemption

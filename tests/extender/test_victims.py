@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from k8s_rdma.core.ids import PodUid
-from k8s_rdma.extender.budgets import Budgets
-from k8s_rdma.extender.occupants import Occupant
-from k8s_rdma.extender.victims import Chosen, Sent, choose
+from k8s_rdma.extender.cluster.occupants import Occupant
+from k8s_rdma.extender.verbs.budgets import Budgets
+from k8s_rdma.extender.verbs.victims import Chosen, Sent, choose
 from k8s_rdma.kube.api import BudgetView
 
 if TYPE_CHECKING:

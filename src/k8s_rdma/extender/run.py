@@ -17,11 +17,11 @@ import uvloop
 
 from k8s_rdma import logs
 from k8s_rdma.config import load_key, port_of
-from k8s_rdma.extender.access import EVERYBODY, Access, access_of
-from k8s_rdma.extender.app import ExtenderApp
-from k8s_rdma.extender.counted_api import counted
-from k8s_rdma.extender.lease import Lease, Terms
+from k8s_rdma.extender.leader.lease import Lease, Terms
 from k8s_rdma.extender.service import CLOCK, NOBODY_ELSE, Authority, running
+from k8s_rdma.extender.serving.access import EVERYBODY, Access, access_of
+from k8s_rdma.extender.serving.app import ExtenderApp
+from k8s_rdma.extender.telling.counted_api import counted
 from k8s_rdma.http_server import HttpServer, Limits, listen
 from k8s_rdma.kube.absent import AbsentApi
 from k8s_rdma.kube.client import connect

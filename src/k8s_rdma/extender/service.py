@@ -9,45 +9,45 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, cast
 
-from k8s_rdma.extender.app import Extender
-from k8s_rdma.extender.attempts import Attempts
-from k8s_rdma.extender.binding import Binder
-from k8s_rdma.extender.budgets import Budgets, follow_budgets
-from k8s_rdma.extender.commit import Commits
-from k8s_rdma.extender.counted_api import counted
-from k8s_rdma.extender.crd_states import CrdNodeStates
-from k8s_rdma.extender.decisions import Decisions
-from k8s_rdma.extender.expecting import Expecting
-from k8s_rdma.extender.fence import Fence
-from k8s_rdma.extender.following import NodeTracker, PodTracker, follow
-from k8s_rdma.extender.http_states import HttpNodeStates
-from k8s_rdma.extender.leading import Leading
-from k8s_rdma.extender.lease import Lease
-from k8s_rdma.extender.limits import Limits
-from k8s_rdma.extender.looks import Looks, Surroundings
-from k8s_rdma.extender.metrics import Metrics, labelled, samples
-from k8s_rdma.extender.node_access import asking_of
-from k8s_rdma.extender.nominating import Nominations
-from k8s_rdma.extender.occupants import Occupants
-from k8s_rdma.extender.outcomes import Outcomes
-from k8s_rdma.extender.pod_look import PodLook
-from k8s_rdma.extender.preempting import Preempting
-from k8s_rdma.extender.requests import Requests
-from k8s_rdma.extender.scheduling import Scheduling
-from k8s_rdma.extender.state import ClusterState
-from k8s_rdma.extender.touching import Pace, Toucher
-from k8s_rdma.extender.unplaced import Unplaced
-from k8s_rdma.extender.verdicts import Verdicts
-from k8s_rdma.extender.waiting import Waiting
+from k8s_rdma.extender.cluster.expecting import Expecting
+from k8s_rdma.extender.cluster.following import NodeTracker, PodTracker, follow
+from k8s_rdma.extender.cluster.limits import Limits
+from k8s_rdma.extender.cluster.nominating import Nominations
+from k8s_rdma.extender.cluster.occupants import Occupants
+from k8s_rdma.extender.cluster.state import ClusterState
+from k8s_rdma.extender.cluster.unplaced import Unplaced
+from k8s_rdma.extender.leader.fence import Fence
+from k8s_rdma.extender.leader.leading import Leading
+from k8s_rdma.extender.leader.lease import Lease
+from k8s_rdma.extender.looks.answers import Looks, Surroundings
+from k8s_rdma.extender.looks.pod_look import PodLook
+from k8s_rdma.extender.serving.app import Extender
+from k8s_rdma.extender.sources.crd_states import CrdNodeStates
+from k8s_rdma.extender.sources.http_states import HttpNodeStates
+from k8s_rdma.extender.sources.node_access import asking_of
+from k8s_rdma.extender.telling.attempts import Attempts
+from k8s_rdma.extender.telling.counted_api import counted
+from k8s_rdma.extender.telling.metrics import Metrics, labelled, samples
+from k8s_rdma.extender.telling.outcomes import Outcomes
+from k8s_rdma.extender.verbs.binding import Binder
+from k8s_rdma.extender.verbs.budgets import Budgets, follow_budgets
+from k8s_rdma.extender.verbs.commit import Commits
+from k8s_rdma.extender.verbs.decisions import Decisions
+from k8s_rdma.extender.verbs.preempting import Preempting
+from k8s_rdma.extender.verbs.requests import Requests
+from k8s_rdma.extender.verbs.scheduling import Scheduling
+from k8s_rdma.extender.verbs.verdicts import Verdicts
+from k8s_rdma.extender.waking.touching import Pace, Toucher
+from k8s_rdma.extender.waking.waiting import Waiting
 from k8s_rdma.wire.explain import ExtenderState
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from k8s_rdma.core.ids import NodeName
+    from k8s_rdma.extender.cluster.state import Situation
     from k8s_rdma.extender.config import ExtenderConfig
-    from k8s_rdma.extender.metrics import Reading
-    from k8s_rdma.extender.state import Situation
+    from k8s_rdma.extender.telling.metrics import Reading
     from k8s_rdma.kube.api import ClusterApi
     from k8s_rdma.kube.published import PublishedApi
 

@@ -1,0 +1,242 @@
+"""Keep up with the cluster's pods and nodes: list, watch, and start again when the watch is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NoReturn, cast
+
+import structlog
+
+from k8s_rdma.core.ids import NodeName, PodUid
+from k8s_rdma.errors import MalformedError
+from k8s_rdma.extender.cluster.nominating import Nominations
+from k8s_rdma.extender.cluster.occupants import Occupants
+from k8s_rdma.extender.cluster.pending import PendingPod
+from k8s_rdma.extender.cluster.promised import promised_to
+from k8s_rdma.extender.cluster.state import ClusterState, Reservation
+from k8s_rdma.extender.cluster.unbound import UnboundPods
+from k8s_rdma.extender.cluster.unplaced import Unplaced
+from k8s_rdma.extender.sources.node_states import NodeStates
+from k8s_rdma.extender.telling.attempts import Attempts
+from k8s_rdma.extender.verbs.requests import Requests
+from k8s_rdma.extender.waking.touching import Toucher
+from k8s_rdma.kube.api import API_ERRORS, Changed, Gone, Listed, Page
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from k8s_rdma.kube.api import ClusterApi, Event, NodeView, PodView
+
+_MAX_DELAY_S = 30.0
+_REMEMBERED = 1_000
+"""Ends of pods that what was asked of the API server before them may be told after."""
+
+_log = structlog.get_logger()
+
+
+async def follow(
+    what: str,
+    stream: Callable[[], AsyncIterator[Event[Any]]],
+    take: Callable[[Event[Any]], None],
+    *,
+    delay_s: float = 0.5,
+) -> NoReturn:
+    """Hand over every event of a stream; make a new one when it is lost, after a delay that doubles to 30 s.
+
+    A stream that has brought changes since its list starts the delay anew.
+    """
+    delay = delay_s
+    while True:
+        try:
+            async with aclosing(cast("Any", stream())) as events:
+                async for event in events:
+                    take(event)
+                    if not isinstance(event, Page | Listed):
+                        delay = delay_s
+        except API_ERRORS as error:
+            _log.warning("watch_lost", what=what, error=error.message, again_in_s=delay)
+        await asyncio.sleep(delay)
+        delay = min(2 * delay, _MAX_DELAY_S)
+
+
+@dataclass(slots=True, kw_only=True)
+class PodTracker:
+    """Turns what the API server says of pods into reservations and their end.
+
+    key: as in `Commits`. unbound: those that ask and are not bound. occupants: those that are bound.
+    nominations: told of what pods' statuses name; None where nobody keeps them. unplaced: told of bound pods
+    without a placement that counts; None where agents refuse them.
+    """
+
+    state: ClusterState
+    requests: Requests
+    toucher: Toucher
+    clock: Callable[[], float]
+    attempts: Attempts = field(default_factory=Attempts)
+    key: bytes | None = None
+    unbound: UnboundPods = field(default_factory=UnboundPods)
+    occupants: Occupants = field(default_factory=Occupants)
+    nominations: Nominations | None = None
+    unplaced: Unplaced | None = None
+    _listed: asyncio.Event = field(default_factory=asyncio.Event)
+    _listing_since: float = 0.0
+    _paged: set[PodUid] = field(default_factory=set)
+    _ended: deque[PodUid] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
+
+    @property
+    def listed(self) -> bool:
+        """Whether all pods have been seen, since they were to be listed anew."""
+        return self._listed.is_set()
+
+    def list_anew(self) -> None:
+        """Only what a list says that begins from now on makes it `listed`."""
+        self._listed.clear()
+
+    async def wait_listed(self) -> None:
+        """Return when it is `listed`."""
+        await self._listed.wait()
+
+    def stream(self, api: ClusterApi) -> AsyncIterator[Event[PodView]]:
+        """What `take` is to be given."""
+        self._listing_since = self.clock()
+        self._paged.clear()
+        return api.follow_pods()
+
+    def take(self, event: Event[PodView]) -> None:
+        """One event."""
+        match event:
+            case Page(pods):
+                self._page(pods)
+            case Listed(pods):
+                self._list(pods)
+            case Changed(pod):
+                self._see(pod)
+            case Gone(pod):
+                self._end(pod.uid)
+
+    def see(self, pod: PodView) -> None:
+        """A pod as it was read beside the stream, which may have told of its end since."""
+        if pod.uid not in self._ended:
+            self._see(pod)
+
+    def _page(self, pods: tuple[PodView, ...]) -> None:
+        self._paged.update(pod.uid for pod in pods)
+        with self.state.together():
+            for pod in pods:
+                self._see(pod)
+
+    def _list(self, pods: tuple[PodView, ...]) -> None:
+        self._page(pods)
+        listed = frozenset(self._paged)
+        self._paged.clear()
+        self.toucher.settle_missing(listed, self._listing_since)
+        self.attempts.settle_missing(listed, self._listing_since)
+        self.unbound.keep_only(listed)
+        self.occupants.end_missing(listed)
+        if self.nominations is not None:
+            self.nominations.over_missing(listed)
+        if self.unplaced is not None:
+            self.unplaced.end_missing(listed)
+        for uid in self.state.pods() - listed:
+            # A pod made, filtered and being bound while the list was under way need not be on it.
+            if self.state.held_since(uid) < self._listing_since:
+                self._end(uid)
+        self._listed.set()
+        _log.info("pods_listed", pods=len(listed), reservations=len(self.state.pods()))
+
+    def _see(self, pod: PodView) -> None:
+        self.unbound.see(pod)
+        if pod.finished:
+            self._end(pod.uid)
+        elif pod.node is None:
+            self.requests.compare(pod.uid, pod.annotations)
+            self._nominated(pod)
+        else:
+            self._bound(pod, pod.node)
+            self.occupants.see(pod, pod.node)
+            self._not_nominated(pod.uid)
+
+    def _bound(self, pod: PodView, node: NodeName) -> None:
+        self.toucher.settled(pod.uid)
+        self.attempts.settled(pod.uid)
+        held = self.state.reservation(node, pod.uid)
+        if held is not None and held.bound:
+            return
+        promised = None
+        interfaces = promised_to(pod, self.key)
+        if interfaces is not None:
+            name = f"{pod.namespace}/{pod.name}"
+            promised = Reservation(interfaces=interfaces, pod=name, made_at=self.clock())
+        self.state.bound(node, pod.uid, promised)
+        if self.unplaced is not None and self.state.reservation(node, pod.uid) is None:
+            self.unplaced.bound(pod, node)
+
+    def _nominated(self, pod: PodView) -> None:
+        if pod.nominated is None or self.nominations is None:
+            return
+        try:
+            request = self.requests.read(pod.uid, pod.annotations)
+        except MalformedError:
+            return
+        asking = PendingPod(
+            uid=pod.uid, namespace=pod.namespace, name=pod.name, priority=pod.priority, request=request
+        )
+        self.nominations.nominated(asking, pod.nominated)
+
+    def _not_nominated(self, uid: PodUid) -> None:
+        if self.nominations is not None:
+            self.nominations.over(uid)
+
+    def _end(self, uid: PodUid) -> None:
+        if self.unplaced is not None:
+            self.unplaced.ended(uid)
+        self.state.ended(uid, self.clock())
+        self.occupants.end(uid)
+        self._not_nominated(uid)
+        self.toucher.settled(uid)
+        self.attempts.settled(uid)
+        self.requests.forget(uid)
+        self.unbound.forget(uid)
+        self._ended.append(uid)
+
+
+@dataclass(slots=True, kw_only=True)
+class NodeTracker:
+    """Keeps the nodes' addresses. listed: whether all nodes have been seen once."""
+
+    state: ClusterState
+    states: NodeStates
+    listed: bool = False
+    _known: set[NodeName] = field(default_factory=set)
+
+    def names(self) -> frozenset[NodeName]:
+        """Those that there are."""
+        return frozenset(self._known)
+
+    def take(self, event: Event[NodeView]) -> None:
+        """One event."""
+        match event:
+            case Listed(nodes):
+                for gone in self._known - {node.name for node in nodes}:
+                    self._forget(gone)
+                for node in nodes:
+                    self._learn(node)
+                self.listed = True
+                _log.info("nodes_listed", nodes=len(nodes))
+            case Changed(node):
+                self._learn(node)
+            case Gone(node):
+                self._forget(node.name)
+
+    def _learn(self, node: NodeView) -> None:
+        self._known.add(node.name)
+        self.states.learn(node.name, node.addresses)
+
+    def _forget(self, node: NodeName) -> None:
+        self._known.discard(node)
+        self.states.forget(node)
+        self.state.forget(node)

@@ -1,0 +1,212 @@
+"""What preemption made room for, held for the pod that it was made for until it is bound, gone or too late.
+
+Whose pods were evicted waits for a while: for the victims to end, and for their node to have their VFs back.
+Meanwhile nobody of equal or lower priority may take the place. Which of the nodes that `preempt` answered it
+is, kube-scheduler alone decides, and writes it to the pod's `status.nominatedNodeName` at once; until that is
+seen all of them are held.
+
+Nothing is promised by this: a pod of higher priority does not count it, and the nominated pod itself is bound
+only to what is free by the one rule of `core.reservation`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
+
+import structlog
+
+from k8s_rdma.core.placement import Placement
+from k8s_rdma.extender.cluster.holds import Hold, Holds
+from k8s_rdma.extender.verbs.decisions import Fit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping
+
+    from k8s_rdma.core.ids import NodeName, PodUid
+    from k8s_rdma.core.placement import PlacedInterface
+    from k8s_rdma.extender.cluster.occupants import Occupants
+    from k8s_rdma.extender.cluster.pending import PendingPod
+    from k8s_rdma.extender.cluster.state import ClusterState
+    from k8s_rdma.extender.verbs.decisions import Decisions
+
+UNNAMED_S = 10.0
+"""How long what was answered is held without a word of the scheduler's choice. It is written within a second
+of the answer, and never when the preemption failed after it."""
+
+_log = structlog.get_logger()
+
+
+class _Named(NamedTuple):
+    """The node that a pod's status names; until when room is held there."""
+
+    node: NodeName
+    until: float
+
+
+class Nominations:
+    """What is held for the pods that preemption made room for.
+
+    clock: seconds, monotonic. nomination_s: how long something is held. on_release: told of every node that
+    more pods may fit on, by what is held there.
+    """
+
+    def __init__(  # noqa: PLR0913 - the parts that it brings together
+        self,
+        state: ClusterState,
+        occupants: Occupants,
+        decisions: Decisions,
+        clock: Callable[[], float],
+        *,
+        nomination_s: float,
+        on_release: Callable[[NodeName], None],
+    ) -> None:
+        self._holds = Holds()
+        self._state = state
+        self._occupants = occupants
+        self._decisions = decisions
+        self._clock = clock
+        self._nomination_s = nomination_s
+        self._on_release = on_release
+        self._named: dict[PodUid, _Named] = {}
+        self._unnamed: dict[PodUid, float] = {}
+        self._left: dict[PodUid, PendingPod] = {}
+        self._more = asyncio.Event()
+
+    def __len__(self) -> int:
+        """For how many pods something is held."""
+        return len(self._holds)
+
+    def nodes(self) -> frozenset[NodeName]:
+        """Where anything is held."""
+        self._place_those_left()
+        return self._holds.nodes()
+
+    def of(self, uid: PodUid) -> frozenset[NodeName]:
+        """Where something is held for the pod."""
+        return self._holds.of(uid)
+
+    def against(
+        self, node: NodeName, uid: PodUid, priority: int
+    ) -> Mapping[PodUid, tuple[PlacedInterface, ...]]:
+        """What is held there against a pod of that priority now; what is held for itself is not."""
+        self._place_those_left()
+        return self._holds.against(node, uid, priority, self._clock())
+
+    # what is heard
+
+    def changed(self, node: NodeName) -> None:
+        """The node's situation is another one.
+
+        What is held beside what victims have yet makes a node look fuller than it is or will be. Who was
+        refused for that fits when they go, though by the situation alone it fitted before.
+        """
+        if node in self._holds.nodes():
+            self._on_release(node)
+
+    def answered(self, pod: PendingPod, found: Mapping[NodeName, tuple[PlacedInterface, ...]]) -> None:
+        """The scheduler was told that the pod comes to fit so; instead of what was held for it."""
+        before = self._holds.release(pod.uid)
+        self._left.pop(pod.uid, None)
+        now, named = self._clock(), self._named.get(pod.uid)
+        for node, interfaces in found.items():
+            # Nominated again to the same node, the pod's status does not change: nothing more will be heard.
+            again = named is not None and named.node == node
+            held_s = self._nomination_s if again else min(UNNAMED_S, self._nomination_s)
+            self._hold(pod, node, interfaces, now + held_s)
+        self._unnamed[pod.uid] = now + UNNAMED_S
+        self._tell(pod.uid, before.keys() - found.keys())
+
+    def nominated(self, pod: PendingPod, node: NodeName) -> None:
+        """The pod's status names this node; its time runs from when that was first seen."""
+        if not pod.request:
+            return
+        now, named, held = self._clock(), self._named.get(pod.uid), self._holds.of(pod.uid)
+        if self._unnamed.get(pod.uid, now) > now and (node not in held or (named and named.node == node)):
+            return  # perhaps older than the last answer
+        if named is None or named.node != node:
+            self._unnamed.pop(pod.uid, None)
+            named = self._named[pod.uid] = _Named(node, now + self._nomination_s)
+            _log.info("nominated", pod=pod.pod, uid=pod.uid, node=node)
+        else:
+            return
+        released = self._holds.release(pod.uid)
+        kept = released.pop(node, None)
+        if kept is not None:
+            self._hold(pod, node, kept.interfaces, named.until)
+        else:
+            self._left[pod.uid] = pod
+        self._tell(pod.uid, released)
+
+    def over(self, uid: PodUid) -> None:
+        """The pod is bound, finished or gone."""
+        self._named.pop(uid, None)
+        self._unnamed.pop(uid, None)
+        self._left.pop(uid, None)
+        self._tell(uid, self._holds.release(uid))
+
+    def over_missing(self, listed: Collection[PodUid]) -> None:
+        """Whoever is not among all unbound pods that there are is gone."""
+        for uid in [uid for uid in (*self._named, *self._unnamed) if uid not in listed]:
+            self.over(uid)
+
+    # time
+
+    def expire(self) -> None:
+        """Release what was held for too long."""
+        now = self._clock()
+        for node, holds in self._holds.expire(now).items():
+            for uid, hold in holds.items():
+                _log.warning("nomination_expired", pod=hold.pod, uid=uid, node=node)
+                self._tell(uid, [node])
+        for uid in [uid for uid, until in self._unnamed.items() if until <= now]:
+            del self._unnamed[uid]
+
+    async def keep_time(self) -> NoReturn:
+        """Expire what is due, for as long as the process runs."""
+        while True:
+            self._more.clear()
+            end = self._holds.next_end()
+            try:
+                async with asyncio.timeout(None if end is None else max(0.0, end - self._clock())):
+                    await self._more.wait()
+            except TimeoutError:
+                self.expire()
+
+    def _hold(
+        self, pod: PendingPod, node: NodeName, interfaces: tuple[PlacedInterface, ...], until: float
+    ) -> None:
+        hold = Hold(interfaces=interfaces, pod=pod.pod, priority=pod.priority, until=until)
+        self._holds.hold(node, pod.uid, hold)
+        self._more.set()
+
+    def _place_those_left(self) -> None:
+        """Hold what pods' statuses name and this process did not answer, as soon as their node is known.
+
+        Another process answered `preempt`, or this one has started since.
+        """
+        now = self._clock()
+        for pod in list(self._left.values()):
+            named = self._named[pod.uid]
+            interfaces = self._placed(pod, named.node, now)
+            if interfaces is not None:
+                self._hold(pod, named.node, interfaces, named.until)
+            if interfaces is not None or named.until <= now:
+                del self._left[pod.uid]
+
+    def _placed(self, pod: PendingPod, node: NodeName, now: float) -> tuple[PlacedInterface, ...] | None:
+        """Where it fits once everything that goes has gone; None when that cannot be told."""
+        situation = self._state.situation_if(
+            node,
+            without=[pod.uid, *self._occupants.going(node)],
+            holding=self._holds.against(node, pod.uid, pod.priority, now),
+        )
+        if situation is None or not isinstance(self._decisions.verdict(pod.request, situation), Fit):
+            return None
+        found = self._decisions.place(pod.request, situation)
+        return found.interfaces if isinstance(found, Placement) else None
+
+    def _tell(self, uid: PodUid, released: Iterable[NodeName]) -> None:
+        for node in released:
+            if self._state.reservation(node, uid) is None:
+                self._on_release(node)

@@ -1,0 +1,361 @@
+"""What is known of every node: its last report, and what was promised there.
+
+Values in, values out; no clock and no I/O. Times are seconds of one monotonic clock, given by the
+caller. What is used on a node is the one rule of `core.reservation`; this module only keeps its inputs.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, TypeAlias
+from weakref import WeakValueDictionary
+
+from k8s_rdma.core.ids import NodeName, PciAddress, PodUid
+from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf, Used, total
+from k8s_rdma.core.placement import PlacedInterface, usage_of
+from k8s_rdma.core.policy import PfPolicy
+from k8s_rdma.core.reservation import claims_on_node, used_on_node
+from k8s_rdma.extender.cluster.facts import NodeFacts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping
+
+    Interfaces: TypeAlias = tuple[PlacedInterface, ...]
+    OnChange: TypeAlias = "Callable[[NodeName, Situation | None, Situation | None], None]"
+    Claim: TypeAlias = tuple[PodUid, str, Interfaces]
+    OnClaims: TypeAlias = Callable[[NodeName, list[Claim]], None]
+
+_NOTHING_HELD: Mapping[PodUid, Interfaces] = MappingProxyType({})
+_NO_INVENTORY = Inventory(node=NodeName(""), pfs=())
+
+NOT_ASKED = "the API server knows no such node, or it was not asked yet"
+
+
+class Situation:
+    """PFs and what is used of them: all that a placement depends on.
+
+    Nodes in an equal situation share one object (compared by identity, so that it is a quick key), hence
+    `inventory.node` is the name of any of them.
+    """
+
+    __slots__ = ("__weakref__", "inventory", "used")
+
+    def __init__(self, inventory: Inventory, used: Mapping[PciAddress, Used]) -> None:
+        self.inventory = inventory
+        self.used = used
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reservation:
+    """A placement held on a node for a pod that is bound there or being bound.
+
+    pod: `namespace/name`.
+    made_at: when it was decided. policy: how, where it was decided here.
+    version: of the pod that it was decided on, whose Binding it is written in; empty when that is not known.
+    bound: the API server has said, or the pod watch has shown, that the pod is bound here.
+    in_doubt: a write that would bind the pod here got no answer, and may still take effect.
+    ended_at: when the pod was seen finished or gone; None before.
+    """
+
+    interfaces: tuple[PlacedInterface, ...]
+    pod: str
+    made_at: float
+    policy: PfPolicy = PfPolicy.ANY
+    version: str = ""
+    bound: bool = False
+    in_doubt: bool = False
+    ended_at: float | None = None
+
+
+@dataclass(slots=True)
+class _Node:
+    facts: NodeFacts | None = None
+    asked_at: float = float("-inf")
+    reservations: dict[PodUid, Reservation] = field(default_factory=dict)
+
+    def used(
+        self, without: Collection[PodUid] = (), holding: Mapping[PodUid, Interfaces] = _NOTHING_HELD
+    ) -> dict[PciAddress, Used]:
+        facts = self.facts
+        promised = self.promised()
+        return used_on_node(
+            reported=facts.reported if facts else {},
+            foreign=facts.foreign if facts else {},
+            promised={**holding, **promised},
+            entries=facts.entries if facts else {},
+            inventory=facts.inventory if facts else _NO_INVENTORY,
+            excluding=without,
+        )
+
+    def promised(self) -> dict[PodUid, Interfaces]:
+        return {uid: reservation.interfaces for uid, reservation in self.reservations.items()}
+
+    def claims(self) -> list[Claim]:
+        """What each pod takes, by the last report even where the node cannot be read: it is still there."""
+        facts, promised = self.facts, self.promised()
+        if facts is None:
+            taken, spaces = promised, {}
+        else:
+            taken = claims_on_node(reported=facts.reported, promised=promised, entries=facts.entries)
+            spaces = dict(zip(facts.reported, facts.namespaces, strict=False))
+        for uid, reservation in self.reservations.items():
+            spaces[uid] = reservation.pod.partition("/")[0]
+        return [(uid, spaces[uid], interfaces) for uid, interfaces in taken.items() if uid in spaces]
+
+
+class ClusterState:
+    """The nodes. `situations` and `unreadable` are to be read only; a node is in at most one of them.
+
+    ending: where what an ended pod held counts until a report that was asked for later does not hold it.
+
+    on_change: told of every node whose situation became another one (None: unreadable or unknown).
+    on_claims: told of every node whose pods may take something else than before: each pod, its namespace, and
+        what it takes.
+    """
+
+    def __init__(self, on_change: OnChange | None = None, on_claims: OnClaims | None = None) -> None:
+        self.situations: dict[NodeName, Situation] = {}
+        self.unreadable: dict[NodeName, str] = {}
+        self.ending: set[NodeName] = set()
+        self._nodes: dict[NodeName, _Node] = {}
+        self._places: dict[PodUid, set[NodeName]] = {}
+        self._interned: WeakValueDictionary[tuple[tuple[Pf, ...], tuple[Used, ...]], Situation]
+        self._interned = WeakValueDictionary()
+        self._postponed: set[NodeName] | None = None
+        self._on_change = on_change
+        self._on_claims = on_claims
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Have the changes within take effect at once, in the end; nothing else may run meanwhile.
+
+        What is used on a node is made anew with every change otherwise, for each of its pods.
+        """
+        self._postponed = postponed = set[NodeName]()
+        try:
+            yield
+        finally:
+            self._postponed = None
+            for node in postponed:
+                self._update(node)
+
+    # what nodes say
+
+    def observe(self, node: NodeName, facts: NodeFacts, asked_at: float) -> None:
+        """Take a report that the node was asked for at that time; an older one than the last is ignored."""
+        entry = self._nodes.setdefault(node, _Node())
+        if asked_at >= entry.asked_at:
+            entry.facts, entry.asked_at = facts, asked_at
+            self.unreadable.pop(node, None)
+            self._drop_ended(node, entry, before=asked_at)
+            self._update(node)
+
+    def confirm(self, node: NodeName, asked_at: float) -> None:
+        """The node, asked at that time, said that its last report still holds."""
+        entry = self._nodes.get(node)
+        if entry is None or entry.facts is None or asked_at < entry.asked_at:
+            return
+        entry.asked_at = asked_at
+        again = self.unreadable.pop(node, None) is not None
+        if self._drop_ended(node, entry, before=asked_at) or again:
+            self._update(node)
+
+    def lose(self, node: NodeName, why: str) -> None:
+        """The node could not be read: its last report counts for nothing now; reservations stand."""
+        self.unreadable[node] = why
+        self._update(node)
+
+    def forget(self, node: NodeName) -> None:
+        """The node object was deleted. Reservations stay for as long as their pods are not finished."""
+        entry = self._nodes.get(node)
+        if entry is None:
+            return
+        entry.facts = None
+        self.unreadable.pop(node, None)
+        self._drop_ended(node, entry, before=float("inf"))
+        self._update(node)
+        if not entry.reservations:
+            del self._nodes[node]
+
+    def facts(self, node: NodeName) -> NodeFacts | None:
+        """The last report, None when the node cannot be read now."""
+        entry = self._nodes.get(node)
+        return entry.facts if entry and node not in self.unreadable else None
+
+    def heard_at(self, node: NodeName) -> float | None:
+        """When the question was asked that the node's last report answers; None when there is none."""
+        entry = self._nodes.get(node)
+        return entry.asked_at if entry and entry.facts else None
+
+    def nodes(self) -> frozenset[NodeName]:
+        """Those that were heard from or asked in vain."""
+        return frozenset((*self.situations, *self.unreadable))
+
+    def why_unreadable(self, node: NodeName) -> str:
+        """Why nothing is known of a node that has no situation."""
+        return self.unreadable.get(node, NOT_ASKED)
+
+    # what was promised
+
+    def reserve(self, node: NodeName, uid: PodUid, reservation: Reservation) -> None:
+        """Hold a placement, in place of any that this pod has on this node."""
+        self._nodes.setdefault(node, _Node()).reservations[uid] = reservation
+        self._places.setdefault(uid, set()).add(node)
+        self._update(node)
+
+    def withdraw(self, node: NodeName, uid: PodUid) -> None:
+        """The pod is surely not bound to the node: the reservation is over at once."""
+        entry = self._nodes.get(node)
+        if entry and entry.reservations.pop(uid, None):
+            self._left(node, uid)
+            self._update(node)
+
+    def bound(self, node: NodeName, uid: PodUid, promised: Reservation | None) -> None:
+        """The pod is bound to the node; it holds nothing anywhere else.
+
+        promised: by its placement annotation, None when it has none that counts. What was reserved here
+        first stands whatever the annotation says later: the pod's owner may edit it.
+        """
+        self._leave_others(node, uid)
+        held = self.reservation(node, uid) or promised
+        if held is not None and not held.bound:
+            self.reserve(node, uid, replace(held, bound=True, in_doubt=False))
+
+    def written(
+        self, node: NodeName, uid: PodUid, interfaces: tuple[PlacedInterface, ...] | None = None
+    ) -> None:
+        """The API server answered that the pod is bound to the node; it holds nothing anywhere else.
+
+        interfaces: what was written; None when it is what is held. The answer may come after the pod's
+        end: what has ended stays ended, and what is not held any more is not made anew, since nobody would
+        end it again.
+        """
+        self._leave_others(node, uid)
+        held = self.reservation(node, uid)
+        if held is not None:
+            changed = replace(held, interfaces=interfaces or held.interfaces, bound=True, in_doubt=False)
+            self.reserve(node, uid, changed)
+
+    def doubt(self, node: NodeName, uid: PodUid) -> Reservation | None:
+        """A write that binds the pod here got no answer; what is in doubt now.
+
+        None when nothing is: the pod has ended, or is known to be bound.
+        """
+        held = self.reservation(node, uid)
+        if held is None or held.bound or held.ended_at is not None:
+            return None
+        doubted = replace(held, in_doubt=True)
+        self.reserve(node, uid, doubted)
+        return doubted
+
+    def ended(self, uid: PodUid, at: float) -> None:
+        """The pod is finished or gone.
+
+        Its reservation ends once a report that was asked for later does not hold the pod: the node may
+        have been giving it devices while the last report was under way.
+        """
+        for node in self._places.get(uid, ()):
+            held = self._nodes[node].reservations[uid]
+            if held.ended_at is None:
+                self._nodes[node].reservations[uid] = replace(held, ended_at=at)
+                self.ending.add(node)
+
+    def reservation(self, node: NodeName, uid: PodUid) -> Reservation | None:
+        """What the pod holds on the node."""
+        entry = self._nodes.get(node)
+        return entry.reservations.get(uid) if entry else None
+
+    def reservations(self, node: NodeName) -> Mapping[PodUid, Reservation]:
+        """What pods hold on the node."""
+        entry = self._nodes.get(node)
+        return entry.reservations if entry else {}
+
+    def nodes_of(self, uid: PodUid) -> frozenset[NodeName]:
+        """Where the pod holds something."""
+        return frozenset(self._places.get(uid, ()))
+
+    def held_since(self, uid: PodUid) -> float:
+        """When the last of what the pod holds was decided; it holds something."""
+        return max(self._nodes[node].reservations[uid].made_at for node in self._places[uid])
+
+    def pods(self) -> frozenset[PodUid]:
+        """The pods that hold something."""
+        return frozenset(self._places)
+
+    # what follows
+
+    def situation_if(
+        self,
+        node: NodeName,
+        *,
+        without: Collection[PodUid] = (),
+        holding: Mapping[PodUid, Interfaces] = _NOTHING_HELD,
+    ) -> Situation | None:
+        """The node's situation if some pods held nothing there and others held this.
+
+        None when the node cannot be read. What a pod holds already counts, not what it would be `holding`.
+        """
+        facts = self.facts(node)
+        if facts is None:
+            return None
+        now = self._postponed is None or node not in self._postponed
+        if not now or without:
+            return self._situation(facts.inventory, self._nodes[node].used(without, holding))
+        situation, reservations = self.situations[node], self._nodes[node].reservations
+        added = [
+            interfaces
+            for uid, interfaces in holding.items()
+            if uid not in facts.reported and uid not in reservations
+        ]
+        if not added:
+            return situation
+        more = (usage_of(interfaces, facts.inventory) for interfaces in added)
+        return self._situation(facts.inventory, total(situation.used, *more))
+
+    def _drop_ended(self, node: NodeName, entry: _Node, *, before: float) -> bool:
+        over = [
+            uid
+            for uid, reservation in entry.reservations.items()
+            if reservation.ended_at is not None and reservation.ended_at < before
+        ]
+        for uid in over:
+            del entry.reservations[uid]
+            self._left(node, uid)
+        if node in self.ending and all(held.ended_at is None for held in entry.reservations.values()):
+            self.ending.discard(node)
+        return bool(over)
+
+    def _leave_others(self, node: NodeName, uid: PodUid) -> None:
+        for other in self._places.get(uid, set()) - {node}:
+            self.withdraw(other, uid)
+
+    def _left(self, node: NodeName, uid: PodUid) -> None:
+        places = self._places[uid]
+        places.discard(node)
+        if not places:
+            del self._places[uid]
+
+    def _update(self, node: NodeName) -> None:
+        if self._postponed is not None:
+            self._postponed.add(node)
+            return
+        facts = self.facts(node)
+        before = self.situations.get(node)
+        if facts is None:
+            after = None
+            self.situations.pop(node, None)
+        else:
+            after = self.situations[node] = self._situation(facts.inventory, self._nodes[node].used())
+        if self._on_claims:
+            self._on_claims(node, self._nodes[node].claims() if node in self._nodes else [])
+        if after is not before and self._on_change:
+            self._on_change(node, before, after)
+
+    def _situation(self, inventory: Inventory, used: Mapping[PciAddress, Used]) -> Situation:
+        key = (inventory.pfs, tuple(used.get(pf.pci, NOTHING_USED) for pf in inventory.pfs))
+        known = self._interned.get(key)
+        if known is None:
+            known = self._interned[key] = Situation(inventory, used)
+        return known

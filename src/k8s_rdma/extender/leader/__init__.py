@@ -1,0 +1,1 @@
+"""One binder: the Lease, and the fence against whoever held it before."""

@@ -1,0 +1,1 @@
+"""What people may look at: explain, top."""

@@ -1,0 +1,1 @@
+"""The HTTP interface: who may ask, bodies in, bodies out."""

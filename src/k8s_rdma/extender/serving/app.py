@@ -1,0 +1,178 @@
+"""The extender's HTTP interface: bodies in, bodies out.
+
+Answers that a scheduler understands are always 200 (it takes anything else for a failure of the extender and
+shows no more than the status); 400 is for bodies that are none of its documents, 413 for too long ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import structlog
+
+from k8s_rdma.errors import MalformedError
+from k8s_rdma.extender.serving.access import EVERYBODY, Access
+from k8s_rdma.extender.serving.bodies import ClientGoneError, TooLongError, read_body
+from k8s_rdma.extender.telling.metrics import Metrics
+from k8s_rdma.extender.verbs.binding import Binder
+from k8s_rdma.extender.verbs.preempting import Preempting
+from k8s_rdma.extender.verbs.scheduling import Scheduling
+from k8s_rdma.http_server.answer import JSON, Answer, error_answer, json_answer
+from k8s_rdma.http_server.exposition import CONTENT_TYPE
+from k8s_rdma.wire.extender import ExtenderBindingResult, decode_args, decode_binding, encode_reply
+from k8s_rdma.wire.extender_preemption import decode_preemption, encode_preemption
+from k8s_rdma.wire.rest_error import Error
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+    from k8s_rdma.extender.config import ExtenderConfig
+
+Verb: TypeAlias = Callable[[bytes], Awaitable[bytes]]
+Get: TypeAlias = Callable[["Scope"], Awaitable[Answer]]
+
+OPEN_PATHS = frozenset({"/healthz", "/readyz"})
+"""For kubelet's probes, which bear neither certificate nor token."""
+
+_UNAUTHORIZED = {"www-authenticate": "Bearer"}
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extender:
+    """What answers. missing: what is not known yet; nothing is promised while there is something.
+
+    looks: for people, by path.
+    """
+
+    scheduling: Scheduling
+    preempting: Preempting
+    binder: Binder
+    metrics: Metrics
+    missing: Callable[[], list[str]]
+    looks: Mapping[str, Get]
+
+    async def filter(self, body: bytes) -> bytes:
+        """`ExtenderArgs` to `ExtenderFilterResult`."""
+        return encode_reply(await self.scheduling.filter(decode_args(body)))
+
+    async def prioritize(self, body: bytes) -> bytes:
+        """`ExtenderArgs` to `HostPriorityList`."""
+        return encode_reply(await self.scheduling.prioritize(decode_args(body)))
+
+    async def preempt(self, body: bytes) -> bytes:
+        """`ExtenderPreemptionArgs` to `ExtenderPreemptionResult`."""
+        return encode_preemption(await self.preempting.preempt(decode_preemption(body)))
+
+    async def bind(self, body: bytes) -> bytes:
+        """`ExtenderBindingArgs` to `ExtenderBindingResult`."""
+        return encode_reply(ExtenderBindingResult(error=await self.binder.bind(decode_binding(body))))
+
+
+class ExtenderApp:
+    """The paths, as an ASGI application: verbs take POST, everything else GET and HEAD."""
+
+    def __init__(self, extender: Extender, config: ExtenderConfig, access: Access = EVERYBODY) -> None:
+        self._access = access
+        self._metrics = extender.metrics
+        self._limit = config.max_body_bytes
+        self._verbs: dict[str, tuple[str, Verb]] = {
+            config.filter_path: ("filter", extender.filter),
+            config.prioritize_path: ("prioritize", extender.prioritize),
+            config.preempt_path: ("preempt", extender.preempt),
+        }
+        if config.binder == "extender":
+            self._verbs[config.bind_path] = "bind", extender.bind
+
+        async def readyz(_scope: Scope) -> Answer:
+            missing = extender.missing()
+            return Answer(f"not there yet: {', '.join(missing)}\n", status=503) if missing else Answer("ok\n")
+
+        self._gets: dict[str, Get] = {
+            "/": self._index,
+            "/healthz": _healthz,
+            "/readyz": readyz,
+            "/metrics": self._show_metrics,
+            **extender.looks,
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        path, method = scope["path"], scope["method"]
+        if path in self._verbs and method == "POST":
+            answer = await self._post(scope, receive)
+        elif path in self._gets and method in ("GET", "HEAD"):
+            answer = await self._get(scope)
+        else:
+            answer = self._misdirected(path, method)
+        if answer is not None:
+            await answer(scope, receive, send)
+
+    async def _get(self, scope: Scope) -> Answer:
+        if scope["path"] not in OPEN_PATHS and not self._access.admits(scope):
+            error = Error(reason="unauthorized", message=self._access.demand())
+            return error_answer(401, error, headers=_UNAUTHORIZED)
+        return await self._gets[scope["path"]](scope)
+
+    async def _post(self, scope: Scope, receive: Receive) -> Answer | None:
+        """The answer of a verb; None when nobody waits for it any more."""
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        name, verb = self._verbs[scope["path"]]
+        with self._metrics.under_way(name):
+            answer, outcome = await self._respond(name, verb, scope, receive)
+        self._metrics.count(name, outcome, clock() - began)
+        return answer
+
+    async def _respond(
+        self, name: str, verb: Verb, scope: Scope, receive: Receive
+    ) -> tuple[Answer | None, str]:
+        if not self._access.admits(scope):
+            return _refuse(name, 401, self._access.demand(), headers=_UNAUTHORIZED), "unauthorized"
+        try:
+            body = await read_body(scope, receive, self._limit)
+            return Answer(await verb(body), content_type=JSON), "answered"
+        except ClientGoneError:
+            return None, "client_gone"
+        except TooLongError:
+            return _refuse(name, 413, _too_long(self._limit)), "too_long"
+        except MalformedError as error:
+            return _refuse(name, 400, error.message), "malformed"
+
+    def _misdirected(self, path: str, method: str) -> Answer:
+        allowed = "POST" if path in self._verbs else "GET, HEAD" if path in self._gets else None
+        if allowed is None:
+            message = f"there is no path {path}; there are {', '.join(self._paths())}"
+            return error_answer(404, Error(reason="not_found", message=message))
+        error = Error(reason="method_not_allowed", message=f"{path} takes {allowed}, not {method}")
+        return error_answer(405, error, headers={"allow": allowed})
+
+    def _paths(self) -> list[str]:
+        verbs = [f"{path} (POST, {name})" for path, (name, _) in self._verbs.items()]
+        return verbs + [path for path in self._gets if path != "/"]
+
+    async def _index(self, _scope: Scope) -> Answer:
+        return Answer("k8s-rdma: scheduler extender\n\n" + "".join(f"{path}\n" for path in self._paths()))
+
+    async def _show_metrics(self, _scope: Scope) -> Answer:
+        return Answer(self._metrics.render(), content_type=CONTENT_TYPE)
+
+
+async def _healthz(_scope: Scope) -> Answer:
+    """Whether the process lives, and no more: starting it anew helps nobody who waits for a Lease."""
+    return Answer("ok\n")
+
+
+def _too_long(limit: int) -> str:
+    return (
+        f"the body is longer than {limit} bytes (maxBodyBytes); register the extender with "
+        "nodeCacheCapable: true, so that the scheduler sends names instead of whole node objects"
+    )
+
+
+def _refuse(verb: str, status: int, message: str, *, headers: dict[str, str] | None = None) -> Answer:
+    _log.warning("request_refused", verb=verb, status=status, error=message)
+    return json_answer({"Error": f"{verb}: {message}"}, status=status, headers=headers)

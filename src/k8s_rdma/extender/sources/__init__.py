@@ -1,0 +1,1 @@
+"""Where the states of nodes come from."""

@@ -1,0 +1,263 @@
+"""Node states by watching what the agents publish: `RdmaNode` objects, and a Lease for each.
+
+A node is refused when it was heard from too long ago (`crd_node`): its agent is dead, or cannot publish, or
+one of the watches lags.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NoReturn, Self
+
+import structlog
+
+from k8s_rdma.core.ids import NodeName
+from k8s_rdma.extender.cluster.following import follow
+from k8s_rdma.extender.sources.crd_node import WatchedNode
+from k8s_rdma.extender.sources.marks import Marks
+from k8s_rdma.kube.api import API_ERRORS, Changed, Gone, Listed, Page
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Collection, Iterable
+    from types import TracebackType
+
+    from k8s_rdma.extender.cluster.state import ClusterState
+    from k8s_rdma.extender.telling.metrics import Reading
+    from k8s_rdma.kube.api import Event, LeaseView
+    from k8s_rdma.kube.published import PublishedApi, RdmaNodeView
+
+_log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class Counts:
+    """What the watches brought, for metrics."""
+
+    changed: int = 0
+    renewals: int = 0
+    unreadable: int = 0
+
+
+class CrdNodeStates:
+    """`NodeStates` by watches; an async context manager that owns them.
+
+    stale_s: a node that was not heard from for so long cannot be read. namespace: of the nodes' Leases.
+    look_s: how often ages are looked at, and the API server is asked for its version. marks: its answers.
+    """
+
+    def __init__(  # noqa: PLR0913  each is of its own
+        self,
+        state: ClusterState,
+        api: PublishedApi,
+        clock: Callable[[], float],
+        *,
+        stale_s: float,
+        namespace: str,
+        look_s: float = 1.0,
+    ) -> None:
+        self.counts = Counts()
+        self.marks = Marks()
+        self._state = state
+        self._api = api
+        self._clock = clock
+        self._stale_s = stale_s
+        self._namespace = namespace
+        self._look_s = look_s
+        self._nodes: dict[NodeName, WatchedNode] = {}
+        self._listed: set[str] = set()
+        self._paged: set[NodeName] = set()
+        self._tasks = asyncio.TaskGroup()
+        self._running: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Self:
+        await self._tasks.__aenter__()
+        leases = self._api.follow_leases
+        self._running = [
+            self._tasks.create_task(follow("rdmanodes", self.stream, self.take)),
+            self._tasks.create_task(follow("leases", lambda: leases(self._namespace), self.take_lease)),
+            self._tasks.create_task(self._mark()),
+            self._tasks.create_task(self._watch_ages()),
+        ]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for task in self._running:
+            task.cancel()
+        await self._tasks.__aexit__(kind, error, trace)
+
+    # NodeStates
+
+    async def refresh(self, nodes: Collection[NodeName], *, since: float) -> None:
+        """As `NodeStates.refresh`: the watch has told what there is."""
+
+    async def ask(self, node: NodeName) -> None:
+        """As `NodeStates.ask`: a node cannot be asked, and what it publishes is known."""
+
+    def learn(self, node: NodeName, addresses: tuple[str, ...]) -> None:  # noqa: ARG002 - nobody is asked
+        """As `NodeStates.learn`."""
+        entry = self._nodes.setdefault(node, WatchedNode())
+        if not entry.learned:
+            entry.learned = True
+            self._tell(node, entry)
+
+    def suggest(self, node: NodeName, addresses: tuple[str, ...]) -> None:
+        """As `NodeStates.suggest`: the watches tell of every node."""
+
+    def forget(self, node: NodeName) -> None:
+        """As `NodeStates.forget`; what it published goes with it, or counts for the next of its name."""
+        entry = self._nodes.get(node)
+        if entry is not None:
+            entry.learned = False
+            self._drop_if_nothing(node, entry)
+
+    def awaited(self) -> int:
+        """As `NodeStates.awaited`."""
+        return 0 if len(self._listed) == 2 else max(1, len(self._nodes))
+
+    # for metrics
+
+    def sources(self) -> Counter[tuple[str, ...]]:
+        """How many nodes are `watched`, or `unreadable`."""
+        nodes = (entry for entry in self._nodes.values() if entry.is_any())
+        return Counter(("unreadable" if entry.told else "watched",) for entry in nodes)
+
+    def stale(self) -> int:
+        """How many nodes publish, and are refused since they were not heard from."""
+        now, stale_s = self._clock(), self._stale_s
+        return sum(entry.published and entry.is_stale(now, stale_s) for entry in self._nodes.values())
+
+    def oldest_s(self) -> float:
+        """How long the node that can be read and was silent for longest has not been heard from."""
+        now = self._clock()
+        readable = (entry for entry in self._nodes.values() if entry.is_any() and not entry.told)
+        return now - min((entry.heard_at for entry in readable), default=now)
+
+    def readings(self) -> dict[str, Reading]:
+        """What metrics show."""
+        counts = self.counts
+        return {
+            "node_reports_total": ("Reports that nodes published.", "counter", lambda: counts.changed),
+            "node_renewals_total": (
+                "Renewals of nodes' Leases, which say that a report holds.",
+                "counter",
+                lambda: counts.renewals,
+            ),
+            "node_unreadable_total": (
+                "Published reports that nothing can be concluded from.",
+                "counter",
+                lambda: counts.unreadable,
+            ),
+            "nodes_stale": (
+                "Nodes that are refused since they were not heard from.",
+                "gauge",
+                self.stale,
+            ),
+        }
+
+    # what the watches tell
+
+    def stream(self) -> AsyncIterator[Event[RdmaNodeView]]:
+        """What `take` is to be given, from the beginning."""
+        self._paged.clear()
+        return self._api.follow_rdma_nodes()
+
+    def take(self, event: Event[RdmaNodeView]) -> None:
+        """One event of the `RdmaNode` objects."""
+        match event:
+            case Page(views):
+                self._take_some(views)
+            case Listed(views):
+                self._take_some(views)
+                there = self._paged
+                for node in [n for n, entry in self._nodes.items() if entry.published and n not in there]:
+                    self._unpublished(node)
+                self._listed.add("rdmanodes")
+                for node, entry in self._nodes.items():
+                    self._tell(node, entry)
+                _log.info("rdmanodes_listed", nodes=len(there))
+            case Changed(view):
+                self._published(view)
+            case Gone(view):
+                self._unpublished(view.node)
+
+    def take_lease(self, event: Event[LeaseView]) -> None:
+        """One event of the Leases; one that is gone is not renewed."""
+        match event:
+            case Listed(leases):
+                for lease in leases:
+                    self._renewed(lease)
+                self._listed.add("leases")
+                _log.info("node_leases_listed", leases=len(leases))
+            case Changed(lease):
+                self._renewed(lease)
+
+    def _take_some(self, views: Iterable[RdmaNodeView]) -> None:
+        for view in views:
+            self._paged.add(view.node)
+            self._published(view)
+
+    def _published(self, view: RdmaNodeView) -> None:
+        entry = self._nodes.setdefault(view.node, WatchedNode())
+        if entry.publish(view):
+            if entry.facts is not None:
+                self.counts.changed += 1
+            else:
+                self.counts.unreadable += 1
+            self._tell(view.node, entry, changed=True)
+
+    def _unpublished(self, node: NodeName) -> None:
+        entry = self._nodes.get(node)
+        if entry is not None:
+            entry.unpublish()
+            self._tell(node, entry)
+            self._drop_if_nothing(node, entry)
+
+    def _renewed(self, lease: LeaseView) -> None:
+        node = NodeName(lease.name)
+        entry = self._nodes.setdefault(node, WatchedNode())
+        if entry.renew(lease, self._clock(), self.marks):
+            self.counts.renewals += 1
+            if entry.facts is not None and not entry.told:
+                self._state.confirm(node, entry.asked_at)
+            self._tell(node, entry)
+
+    # what follows
+
+    def _tell(self, node: NodeName, entry: WatchedNode, *, changed: bool = False) -> None:
+        """Tell the state what is known of the node, where that is something new."""
+        if not entry.is_any():
+            return
+        why = entry.why(self._clock(), self._stale_s)
+        if entry.facts is not None and not why:
+            if changed or entry.told or node not in self._state.situations:
+                entry.told = ""
+                self._state.observe(node, entry.facts, entry.asked_at)
+        elif why != entry.told:
+            entry.told = why
+            self._state.lose(node, why)
+
+    def _drop_if_nothing(self, node: NodeName, entry: WatchedNode) -> None:
+        if not entry.is_any():
+            del self._nodes[node]
+            self._state.forget(node)
+
+    async def _watch_ages(self) -> NoReturn:
+        """Refuse who is silent, and tell for how long."""
+        while True:
+            await asyncio.sleep(self._look_s)
+            for node, entry in self._nodes.items():
+                self._tell(node, entry)
+
+    async def _mark(self) -> NoReturn:
+        """Keep asking for the version of now, which is what tells how old a renewal can be at most."""
+        while True:
+            asked_at = self._clock()
+            try:
+                self.marks.note(asked_at, await self._api.leases_version(self._namespace))
+            except API_ERRORS as error:
+                _log.warning("version_unknown", error=error.message)
+            await asyncio.sleep(self._look_s)

@@ -1,0 +1,217 @@
+"""One node whose `/v1/node` is asked, and followed by long poll."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from k8s_rdma.errors import MalformedError
+from k8s_rdma.extender.cluster.facts import facts_of
+from k8s_rdma.extender.cluster.state import ClusterState
+from k8s_rdma.extender.sources.http_get import PLAIN, HttpPeer, Security
+from k8s_rdma.extender.sources.http_watch import PATH, Told, watch
+from k8s_rdma.wire.rest import decode_report
+from k8s_rdma.wire.rest_error import message_of
+
+if TYPE_CHECKING:
+    from k8s_rdma.core.ids import NodeName
+    from k8s_rdma.extender.sources.http_get import Answer
+
+NEVER = float("-inf")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asking:
+    """How nodes are asked.
+
+    port: of the nodes' servers. timeout_s: for one question at one address. security: TLS and token.
+    retry_s: how long a node that timed out is left alone by `refresh`, so that a dead node delays one
+        filter in this time rather than all of them.
+    parallel: how many are asked at once; the time-out of the others does not run yet.
+    watches: how many long polls there may be, each a connection of its own; with 0 nodes are asked only when
+        somebody needs their states. hold_s: how long a server is to wait for a change; what is known of a
+        node is older by no more than this, the way, and a question's time-outs. again_s: after which a server
+        that does not wait is asked, by long poll too, in case it does now. pause_s: before a node that could
+        not be read is asked again by itself; doubles to some times retry_s.
+    requests_tell: addresses come with requests alone, since there is no API server to ask.
+    """
+
+    port: int = 54005
+    timeout_s: float = 1.5
+    security: Security = PLAIN
+    retry_s: float = 10.0
+    parallel: int = 512
+    watches: int = 0
+    hold_s: float = 25.0
+    again_s: float = 30.0
+    pause_s: float = 1.0
+    requests_tell: bool = False
+
+
+@dataclass(slots=True)
+class Counts:
+    """Answers by what they said, for metrics; told: changes that a long poll told of."""
+
+    changed: int = 0
+    unchanged: int = 0
+    unreadable: int = 0
+    told: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What all nodes have in common."""
+
+    state: ClusterState
+    asking: Asking
+    clock: Callable[[], float]
+    slots: asyncio.Semaphore
+    counts: Counts = field(default_factory=Counts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    why: str
+    timed_out: bool = False
+
+
+class HttpNode:
+    """A node. One question at a time is its caller's business; the long poll is none, and has its connection.
+
+    asked_at: when the last question began that has an outcome. heard_at: of the last usable answer.
+    stands: the latest `since` that this outcome satisfies in `NodeStates.refresh`. watched: a long poll is
+    under way that would tell of any other state than the one known. wanted_at: when a request last told of
+    the node. question, keeper: the tasks that ask, and that keep the long poll going.
+    """
+
+    def __init__(self, name: NodeName, surroundings: Surroundings) -> None:
+        self.name = name
+        self.asked_at = self.heard_at = self.stands = self.wanted_at = NEVER
+        self.watched = False
+        self.question: asyncio.Task[None] | None = None
+        self.keeper: asyncio.Task[None] | None = None
+        self.addresses: tuple[str, ...] = ()
+        self._preferred: str | None = None
+        self._peers: dict[str, HttpPeer] = {}
+        self._etag: str | None = None
+        self._gone = False
+        self._around = surroundings
+
+    def readable(self) -> bool:
+        """Whether the last answer was usable."""
+        return self._etag is not None
+
+    def move(self, addresses: tuple[str, ...]) -> None:
+        """It is to be reached there."""
+        self.addresses = addresses
+        self.stands = NEVER
+        for gone in self._peers.keys() - set(addresses):
+            self._peers.pop(gone).close()
+
+    def close(self) -> None:
+        """It does not exist any more: whatever is under way comes to nothing."""
+        self._gone = True
+        for task in (self.question, self.keeper):
+            if task:
+                task.cancel()
+        for peer in self._peers.values():
+            peer.close()
+
+    async def ask(self) -> None:
+        """Ask at each address in turn, the one first that answered last; a failure is noted in the state."""
+        asking = self._around.asking
+        async with self._around.slots:
+            asked_at = self._around.clock()
+            failures = await self._try_addresses(asked_at)
+        self.asked_at = self.stands = asked_at
+        if failures is None or self._gone:
+            return
+        self._around.counts.unreadable += 1
+        self._etag = None
+        if any(failure.timed_out for failure in failures):
+            self.stands += asking.retry_s
+        why = "; ".join(failure.why for failure in failures) or "it has no InternalIP or InternalDNS address"
+        heard = f"; heard from {asked_at - self.heard_at:.0f} s ago" if self.heard_at != NEVER else ""
+        self._around.state.lose(self.name, f"{why}{heard}")
+
+    async def follow(self) -> bool:
+        """Have the server wait until something changes; False when it does not, or cannot be reached."""
+        address = self._preferred
+        if address is None:
+            return False
+        peer = self._peers.pop(address, None) or self._peer(address)
+        try:
+            while (told := await self._wait(peer)) is Told.UNCHANGED:
+                pass
+        except (OSError, UnicodeError, MalformedError):  # TimeoutError among them; whoever asks is told why
+            return False
+        finally:
+            if self._gone or address not in self.addresses or address in self._peers:
+                peer.close()
+            else:
+                self._peers[address] = peer
+        return told is Told.CHANGED
+
+    async def _try_addresses(self, asked_at: float) -> list[_Failure] | None:
+        failures = []
+        for address in sorted(self.addresses, key=lambda address: address != self._preferred):
+            failure = await self._try(address, asked_at)
+            if failure is None:
+                self._preferred = address
+                return None
+            failures.append(failure)
+        return failures
+
+    async def _try(self, address: str, asked_at: float) -> _Failure | None:
+        asking = self._around.asking
+        where = f"{address}:{asking.port}"
+        peer = self._peers.get(address) or self._peers.setdefault(address, self._peer(address))
+        try:
+            async with asyncio.timeout(asking.timeout_s):
+                answer = await peer.get(PATH, etag=self._etag)
+            self._take(answer, asked_at)
+        except TimeoutError:
+            return _Failure(f"{where}: no answer in {asking.timeout_s:g} s", timed_out=True)
+        except (OSError, UnicodeError) as error:
+            return _Failure(f"{where}: {error}")
+        except MalformedError as error:
+            return _Failure(f"{where}: {error.message}")
+        return None
+
+    async def _wait(self, peer: HttpPeer) -> Told:
+        asking, asked_at, etag = self._around.asking, self._around.clock(), self._etag
+        if etag is None:
+            return Told.CHANGED
+        self.watched = True
+        try:
+            told, answer = await watch(peer, etag, hold_s=asking.hold_s, timeout_s=asking.timeout_s)
+        finally:
+            self.watched = False
+        if told is Told.CHANGED:
+            self._around.counts.told += 1
+        if told is not Told.NOT_HELD and self._etag == etag and self.asked_at <= asked_at:
+            self._take(answer, asked_at)  # else a question was asked since, and knows better
+        return told
+
+    def _take(self, answer: Answer, asked_at: float) -> None:
+        if self._gone:
+            return
+        counts, state = self._around.counts, self._around.state
+        if answer.status == 304 and self._etag is not None:
+            counts.unchanged += 1
+            state.confirm(self.name, asked_at)
+        elif answer.status != 200:
+            told = message_of(answer.body)
+            msg = f"{PATH} answers HTTP {answer.status}{f': {told}' if told else ''}"
+            raise MalformedError(msg)
+        else:
+            facts = facts_of(decode_report(answer.body), self.name)
+            counts.changed += 1
+            self._etag = answer.etag
+            state.observe(self.name, facts, asked_at)
+        self.heard_at = self._around.clock()
+
+    def _peer(self, address: str) -> HttpPeer:
+        return HttpPeer(address, self._around.asking.port, self._around.asking.security)

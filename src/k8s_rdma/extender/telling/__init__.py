@@ -1,0 +1,1 @@
+"""What is told of decisions and calls: log lines and figures."""

@@ -1,0 +1,1 @@
+"""filter, prioritize, preempt and bind."""

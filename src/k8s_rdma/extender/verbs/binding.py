@@ -1,0 +1,225 @@
+"""bind: decide on the freshest state, hold the placement, and have it written.
+
+In this order: take the pod's version and what it asks for in it; be told by the API server that this process
+holds the Lease; decide; write, of that version. Whoever takes the Lease later touches the pod, and thereby
+refuses the write wherever it is by then (see `leading`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from k8s_rdma.core.ids import NodeName, PodUid
+from k8s_rdma.core.placement import Rejection, fits
+from k8s_rdma.core.request import Request
+from k8s_rdma.errors import MalformedError, Reason
+from k8s_rdma.extender.cluster.expecting import Expecting
+from k8s_rdma.extender.cluster.limits import Limits
+from k8s_rdma.extender.cluster.nominating import Nominations
+from k8s_rdma.extender.cluster.state import ClusterState, Reservation
+from k8s_rdma.extender.cluster.unbound import UnboundPods
+from k8s_rdma.extender.sources.node_states import NodeStates
+from k8s_rdma.extender.telling.outcomes import BOUND, REFUSED, Outcome, Outcomes, Refusal
+from k8s_rdma.extender.telling.outcomes import STARTING as IS_STARTING
+from k8s_rdma.extender.verbs.commit import Commits
+from k8s_rdma.extender.verbs.decisions import Decisions
+from k8s_rdma.extender.verbs.held import Bind
+from k8s_rdma.extender.verbs.requests import Remembered, Requests
+from k8s_rdma.extender.waking.touching import Toucher
+from k8s_rdma.kube.api import API_ERRORS, PodView
+from k8s_rdma.wire.annotation import ANNOTATION
+from k8s_rdma.wire.extender import MALFORMED_ANNOTATION, NOT_ENOUGH_FREE, UNREADABLE_NODE
+
+if TYPE_CHECKING:
+    from k8s_rdma.wire.extender import ExtenderBindingArgs
+
+STARTING = (
+    "the RDMA scheduler extender is starting: it does not hold its lease, or has not listed the cluster's "
+    "pods since; try again"
+)
+_STARTING = Refusal(STARTING, IS_STARTING)
+
+NOT_THE_BINDER = "another RDMA scheduler extender binds now; try again"
+
+_SHOWN_PODS = 3
+_TRIES = 5
+"""Versions of a pod that a bind is tried of: others write to it, too, its status above all."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A version of the pod, what it asks for in it, and what it was filtered with."""
+
+    pod: PodView
+    request: Request
+    filtered: Remembered | None
+
+
+@dataclass(slots=True, kw_only=True)
+class Binder:
+    """Binds pods.
+
+    clock: seconds, monotonic. ready: whether every promise that others made is known, and nobody else makes
+    any now, as far as this process knows; else nothing may be promised. confirm: the API server's word on it:
+    why another may, empty when none.
+    """
+
+    state: ClusterState
+    states: NodeStates
+    decisions: Decisions
+    requests: Requests
+    unbound: UnboundPods
+    commits: Commits
+    toucher: Toucher
+    expecting: Expecting
+    limits: Limits
+    nominations: Nominations
+    outcomes: Outcomes
+    clock: Callable[[], float]
+    ready: Callable[[], bool]
+    confirm: Callable[[], Coroutine[None, None, str]]
+
+    async def bind(self, args: ExtenderBindingArgs) -> str:
+        """Bind the pod; answers the error's text, empty on success. Binding again is success again."""
+        bind = Bind(
+            namespace=args.pod_namespace,
+            name=args.pod_name,
+            uid=PodUid(args.pod_uid),
+            node=NodeName(args.node),
+        )
+        began = self.clock()
+        self._expect(bind)
+        async with self.commits.lock(bind.uid):
+            try:
+                error = await self._bind(bind)
+                reason = _reason(error)
+            except MalformedError as malformed:
+                error = f"{MALFORMED_ANNOTATION} ({malformed.message})"
+                reason = Reason.MALFORMED_ANNOTATION
+            except API_ERRORS as failed:
+                error, reason = failed.message, failed.reason
+        self.expecting.drop(bind.uid)
+        if not error:
+            self.toucher.settled(bind.uid)
+        self.outcomes.tell(
+            Outcome(
+                verb="bind",
+                pod=bind.pod,
+                uid=bind.uid,
+                candidates=1,
+                reason=reason,
+                reasons={reason: 1},
+                node=bind.node,
+                error=error,
+                duration_s=self.clock() - began,
+            )
+        )
+        return str(error)
+
+    def _expect(self, bind: Bind) -> None:
+        """From now on it is known where the pod goes; what it reserves there takes over."""
+        remembered = self.requests.recall(bind.uid)
+        if remembered is not None and remembered.request:
+            self.expecting.leave(remembered.pod, [bind.node])
+
+    async def _bind(self, bind: Bind) -> str:
+        remembered = self.requests.recall(bind.uid)
+        if remembered is not None and not remembered.request:
+            return await self.commits.write_plain(bind)
+        known = self._known(bind)
+        if known is not None:
+            return known
+        doubted = self.commits.doubted(bind.uid)
+        seen = (None if doubted else self.unbound.latest(bind.uid)) or await self.commits.read(bind)
+        for _ in range(_TRIES):
+            if isinstance(seen, str):
+                return seen
+            seen = await self._try(bind, seen, remembered)
+        return seen if isinstance(seen, str) else f"pod {bind.pod} is written to all the time; try again"
+
+    def _known(self, bind: Bind) -> str | None:
+        """The answer, if it is known what became of the pod."""
+        for node in self.state.nodes_of(bind.uid):
+            held = self.state.reservation(node, bind.uid)
+            if held is not None and held.ended_at is not None:
+                return f"pod {bind.pod} with UID {bind.uid} is finished or gone"
+            if held is not None and held.bound:
+                return "" if node == bind.node else f"pod {bind.pod} is already bound to node {node}"
+        return None
+
+    async def _try(self, bind: Bind, pod: PodView, filtered: Remembered | None) -> PodView | str:
+        """Bind this version of the pod; the pod again when there is a newer one, else the answer."""
+        request = self.requests.read(bind.uid, pod.annotations)
+        if not request:
+            return await self.commits.write_plain(bind)
+        if not self.ready():
+            return _STARTING
+        async with asyncio.TaskGroup() as asked:
+            confirming = asked.create_task(self.confirm())
+            asked.create_task(self.states.ask(bind.node))
+        if obstacle := confirming.result():
+            return Refusal(f"{NOT_THE_BINDER} ({obstacle})", IS_STARTING)
+        if not self.ready():  # from here to the write nothing is awaited
+            return _STARTING
+        decided = self._reserve(bind, _Asked(pod, request, filtered))
+        if isinstance(decided, str):
+            return decided
+        return await self.commits.write(bind, decided)
+
+    def _reserve(self, bind: Bind, asked: _Asked) -> Reservation | str:
+        """Decide, and hold what was decided; or the refusal's text.
+
+        Nothing else runs in between (there is no await here), which is what locks the node: binds to it
+        may be under way in any number, and each one's decision sees what the others hold.
+        """
+        reservation = self.state.reservation(bind.node, bind.uid)
+        held = {} if reservation else self.nominations.against(bind.node, bind.uid, asked.pod.priority)
+        situation = self.state.situation_if(bind.node, without=[bind.uid], holding=held)
+        if situation is None:
+            why = self.state.why_unreadable(bind.node)
+            return Refusal(f"{UNREADABLE_NODE} (node {bind.node}: {why})", Reason.UNREADABLE_NODE)
+        if reservation is not None:  # in doubt: the write may have happened, so that it can only be repeated
+            if not fits(reservation.interfaces, situation.inventory, situation.used, reservation.policy):
+                why = "the placement of an earlier bind without an answer does not fit any more"
+                return Refusal(f"{NOT_ENOUGH_FREE} (node {bind.node}: {why})", Reason.STALE_PLACEMENT)
+        else:
+            if (beyond := self.limits.refusal(bind.namespace, bind.uid, asked.request)) is not None:
+                return Refusal(f"{NOT_ENOUGH_FREE} ({beyond})", Reason.NAMESPACE_LIMIT)
+            found = self.decisions.place(asked.request, situation)
+            if isinstance(found, Rejection):
+                since = self._since(bind.node, asked, nominated=len(held))
+                why = f"node {bind.node}: {found.message}{since}"
+                return Refusal(f"{NOT_ENOUGH_FREE} ({why})", found.reason)
+            reservation = Reservation(
+                interfaces=found.interfaces,
+                policy=found.policy,
+                pod=bind.pod,
+                made_at=self.clock(),
+                version=asked.pod.version,
+            )
+        self.state.reserve(bind.node, bind.uid, reservation)
+        return reservation
+
+    def _since(self, node: NodeName, asked: _Asked, *, nominated: int) -> str:
+        """What changed since the pod was filtered, as far as it is known."""
+        if asked.filtered is None:
+            return ""
+        if not asked.filtered.asked_by(asked.pod.annotations):
+            return f"; since the pod was filtered its {ANNOTATION} or its policy changed"
+        held = self.state.reservations(node)
+        pods = [r.pod for r in held.values() if r.made_at > asked.filtered.filtered_at]
+        if not pods and nominated:
+            return f"; room is held there for {nominated} nominated pods, or its report changed"
+        if not pods:
+            return "; its report changed since the pod was filtered"
+        more = f" and {len(pods) - _SHOWN_PODS} more" if len(pods) > _SHOWN_PODS else ""
+        return f"; bound there since the pod was filtered: {', '.join(pods[:_SHOWN_PODS])}{more}"
+
+
+def _reason(error: str) -> str:
+    if not error:
+        return BOUND
+    return error.reason if isinstance(error, Refusal) else REFUSED

@@ -1,0 +1,150 @@
+"""Whether a request fits a situation: searched once, then looked up.
+
+A verdict depends on the request and on the situation alone, so that nodes in an equal situation share
+it, and it holds until a node's situation becomes another one. Of the request it depends on its policy and
+the kinds of its interfaces alone, so that the pods of a StatefulSet, each with MACs of its own, share it too.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from k8s_rdma.core.needs import Kind, kind_of
+from k8s_rdma.core.options import NO_OPTIONS, Setting
+from k8s_rdma.core.placement import Placement, Rejection, place
+from k8s_rdma.core.policy import PfPolicy
+from k8s_rdma.core.request import Request
+from k8s_rdma.core.said import Detail
+from k8s_rdma.core.score import Strategy, score
+from k8s_rdma.errors import Reason
+from k8s_rdma.wire.extender import NOT_ENOUGH_FREE
+
+if TYPE_CHECKING:
+    from k8s_rdma.extender.cluster.state import Situation
+
+UNRESOLVABLE = frozenset({Reason.EXCEEDS_CAPACITY, Reason.DRIVER_REFUSES, Reason.NO_RDMA})
+"""Refusals that no eviction could turn into a fit: by the empty node, with its links as they are."""
+
+MAX_REQUESTS = 256
+MAX_INTERFACES = 65_536
+"""Requests whose verdicts are kept, and the interfaces of them all: each takes 2 KiB at worst."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """The request fits, and how well (0..10). Where, `place` says anew: keeping it would take most memory."""
+
+    score: int
+
+
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    """The request does not fit; `text` as it is told to the scheduler.
+
+    may_pass: whether it may fit later, without other hardware.
+    """
+
+    reason: Reason
+    text: str
+    may_pass: bool = True
+
+
+Verdict = Fit | Misfit
+_Shape = Request | tuple[PfPolicy, tuple[Kind, ...]]
+"""What of a request matters; the request itself where it asks for nothing but rates, as that is as good."""
+
+
+def _may_pass(found: Rejection, request: Request, situation: Situation) -> bool:
+    """Whether it may fit later, if only by what no eviction brings about: a link that is down comes up."""
+    link_down = any(pf.link_mbps is None for pf in situation.inventory.pfs)
+    return found.reason not in UNRESOLVABLE or link_down or _waits_for_an_operator(request)
+
+
+def _waits_for_an_operator(request: Request) -> bool:
+    """Whether it asks for what can be had on a running node: a larger MTU of a PF, vfio-pci for its VFs."""
+    return any(each.needs.mtu or Setting.VFIO_PCI in each.needs.settings for each in request.interfaces)
+
+
+def _size(shape: _Shape) -> int:
+    return len(shape.interfaces if isinstance(shape, Request) else shape[1])
+
+
+def _shape(request: Request) -> _Shape:
+    if all(each.options is NO_OPTIONS for each in request.interfaces):
+        return request
+    return request.policy, tuple(kind_of(each) for each in request.interfaces)
+
+
+class Decisions:
+    """Verdicts by request and situation.
+
+    strategy: which fits are the better ones. detail: how much refusals tell.
+    limit: how many are kept; beyond, those of the requests not asked about for longest are forgotten.
+    searches, undecided: how many verdicts had to be searched, and how many of these reached the search's
+        work budget; for metrics.
+    """
+
+    def __init__(
+        self,
+        strategy: Strategy = Strategy.BINPACK,
+        detail: Detail = Detail.NUMBERS,
+        *,
+        limit: int = 65_536,
+    ) -> None:
+        self._strategy = strategy
+        self._detail = detail
+        self.searches = 0
+        self.undecided = 0
+        self._limit = limit
+        self._size = 0
+        self._interfaces = 0
+        self._tables: OrderedDict[_Shape, dict[Situation, Verdict]] = OrderedDict()
+
+    def __len__(self) -> int:
+        """How many verdicts are kept."""
+        return self._size
+
+    def known(self, request: Request) -> dict[Situation, Verdict]:
+        """The verdicts on this request so far; to be read only, and not beyond the next `verdict`."""
+        shape = _shape(request)
+        table = self._tables.get(shape)
+        if table is None:
+            table = self._tables[shape] = {}
+            self._interfaces += _size(shape)
+        self._tables.move_to_end(shape)
+        while len(self._tables) > MAX_REQUESTS or self._interfaces > MAX_INTERFACES:
+            self._forget_oldest()
+        return table
+
+    def verdict(self, request: Request, situation: Situation) -> Verdict:
+        """The verdict, searched for if it is not known."""
+        table = self.known(request)
+        verdict = table.get(situation)
+        if verdict is None:
+            verdict = self._judge(request, situation)
+            self.searches += 1
+            self.undecided += isinstance(verdict, Misfit) and verdict.reason is Reason.UNDECIDED
+            while self._size >= self._limit:
+                self._forget_oldest()
+            table = self.known(request)
+            table[situation] = verdict
+            self._size += 1
+        return verdict
+
+    def place(self, request: Request, situation: Situation) -> Placement | Rejection:
+        """Where the request goes, as the strategy has it; a bind must do as it was decided by."""
+        return place(request, situation.inventory, situation.used, strategy=self._strategy)
+
+    def _judge(self, request: Request, situation: Situation) -> Verdict:
+        found = self.place(request, situation)
+        if isinstance(found, Rejection):
+            text = f"{NOT_ENOUGH_FREE} ({found.told(self._detail)})"
+            return Misfit(found.reason, text, _may_pass(found, request, situation))
+        return Fit(score(found, situation.inventory, situation.used, self._strategy))
+
+    def _forget_oldest(self) -> None:
+        shape, oldest = self._tables.popitem(last=False)
+        self._size -= len(oldest)
+        self._interfaces -= _size(shape)

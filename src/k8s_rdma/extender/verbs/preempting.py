@@ -1,0 +1,205 @@
+"""preempt: on which nodes evictions make a pod fit, and whose.
+
+Nothing is promised here. What a victim frees counts as free in this one question only; for everybody else its
+interfaces count until its node does not report them any more, and the pod that waits is bound no sooner. What
+it is to get meanwhile is held for it (`nominating`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from k8s_rdma.core.ids import NodeName, PodUid
+from k8s_rdma.core.placement import PlacedInterface, Placement
+from k8s_rdma.errors import MalformedError, Reason
+from k8s_rdma.extender.cluster.limits import Limits
+from k8s_rdma.extender.cluster.nominating import Nominations
+from k8s_rdma.extender.cluster.occupants import Occupant, Occupants
+from k8s_rdma.extender.cluster.state import ClusterState
+from k8s_rdma.extender.sources.node_states import NodeStates
+from k8s_rdma.extender.telling.outcomes import FIT, NOTHING_ASKED, STARTING, Outcome, Outcomes
+from k8s_rdma.extender.verbs.budgets import Budgets
+from k8s_rdma.extender.verbs.decisions import Decisions, Fit
+from k8s_rdma.extender.verbs.requests import Requests
+from k8s_rdma.extender.verbs.victims import Chosen, Sent, choose
+from k8s_rdma.wire.extender_preemption import ExtenderPreemptionResult, MetaPod, MetaVictims
+from k8s_rdma.wire.pod_spec import demand_of
+
+if TYPE_CHECKING:
+    from k8s_rdma.extender.cluster.pending import PendingPod
+    from k8s_rdma.extender.cluster.state import Situation
+    from k8s_rdma.wire.extender_preemption import ExtenderPreemptionArgs, VictimPod
+
+WAITING = "waiting"
+"""The reason for naming no node to a pod whose room is being made already."""
+
+_NOBODY: Collection[PodUid] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class Preempting:
+    """Answers preempt.
+
+    clock, ready, max_age_s: as in `Scheduling`. search_s: once one call has taken so long and found a node,
+    the nodes that are left are not looked at.
+    """
+
+    state: ClusterState
+    states: NodeStates
+    decisions: Decisions
+    requests: Requests
+    occupants: Occupants
+    budgets: Budgets
+    limits: Limits
+    nominations: Nominations
+    outcomes: Outcomes
+    clock: Callable[[], float]
+    ready: Callable[[], bool]
+    max_age_s: float = 1.0
+    search_s: float = 1.0
+
+    async def preempt(self, args: ExtenderPreemptionArgs) -> ExtenderPreemptionResult:
+        """The nodes on which evictions help, with the victims; never raises for the sake of a node."""
+        began, asked = self.clock(), args.by_uid()
+        try:
+            pod = self.requests.ask(args.pod)
+        except MalformedError as error:
+            return self._answer(args, began, {}, error.reason)
+        if not pod.request:
+            return self._answer(args, began, asked, NOTHING_ASKED)
+        if not self.ready():
+            return self._answer(args, began, {}, STARTING)
+        names = [NodeName(name) for name in asked]
+        here = self.nominations.of(pod.uid)
+        await self.states.refresh([*names, *here], since=self.clock() - self.max_age_s)
+        if any(self._waits(pod, node) for node in here - asked.keys()):
+            return self._answer(args, began, {}, WAITING)
+        chosen = await self._search(pod, args, began + self.search_s)
+        placed = self._places(pod, chosen)  # what was found first may be another's by now
+        if placed:
+            self.nominations.answered(pod, placed)
+        victims = {str(node): _meta(chosen[node]) for node in placed}
+        return self._answer(args, began, victims, FIT if victims else Reason.INSUFFICIENT)
+
+    async def _search(
+        self, pod: PendingPod, args: ExtenderPreemptionArgs, deadline: float
+    ) -> dict[NodeName, Chosen]:
+        """Between other work: there may be a search for each pod of each node."""
+        found: dict[NodeName, Chosen] = {}
+        for name, victims in args.by_uid().items():
+            chosen = self._on(pod, NodeName(name), self._sent(args, NodeName(name), victims))
+            if chosen is not None:
+                found[NodeName(name)] = chosen
+            if found and self.clock() > deadline:
+                break
+            await asyncio.sleep(0)
+        return found
+
+    def _on(self, pod: PendingPod, node: NodeName, sent: Sent) -> Chosen | None:
+        def fits(evicted: Collection[PodUid]) -> bool:
+            situation = self._situation(pod, node, evicted)
+            if situation is None or not self._fits(pod, situation):
+                return False
+            return self.limits.refusal(pod.namespace, pod.uid, pod.request, without=evicted) is None
+
+        return choose(sent, self._lesser(pod, node), self.budgets, fits)
+
+    def _places(
+        self, pod: PendingPod, chosen: Mapping[NodeName, Chosen]
+    ) -> dict[NodeName, tuple[PlacedInterface, ...]]:
+        """Where the pod fits on each of the nodes once the victims are gone."""
+        places: dict[NodeName, tuple[PlacedInterface, ...]] = {}
+        for node, each in chosen.items():
+            situation = self._situation(pod, node, each.uids)
+            found = self.decisions.place(pod.request, situation) if situation else None
+            if isinstance(found, Placement):
+                places[node] = found.interfaces
+        return places
+
+    def _lesser(self, pod: PendingPod, node: NodeName) -> list[Occupant]:
+        """Who could be evicted for the pod: of lower priority, holding something, and not going anyway."""
+        facts = self.state.facts(node)
+        holding = self.state.reservations(node).keys() | (facts.reported.keys() if facts else set())
+        going = self.occupants.going(node)
+        return [
+            other
+            for uid, other in self.occupants.on(node).items()
+            if other.priority < pod.priority and uid in holding and uid not in going
+        ]
+
+    def _situation(
+        self, pod: PendingPod, node: NodeName, evicted: Collection[PodUid] = _NOBODY
+    ) -> Situation | None:
+        """The node once those are gone, and whoever goes by itself."""
+        return self.state.situation_if(
+            node,
+            without={pod.uid, *evicted, *self.occupants.going(node)},
+            holding=self.nominations.against(node, pod.uid, pod.priority),
+        )
+
+    def _waits(self, pod: PendingPod, node: NodeName) -> bool:
+        """Whether the room made for the pod there comes free by itself, so that nobody else need go.
+
+        A victim's object may be gone before its node has its VFs back; the scheduler, which then sees nobody
+        going, would evict others elsewhere.
+        """
+        now = self.state.situations.get(node)
+        later = self._situation(pod, node)
+        if now is None or later is None or not self.occupants.going(node):
+            return False
+        return not self._fits(pod, now) and self._fits(pod, later)
+
+    def _fits(self, pod: PendingPod, situation: Situation) -> bool:
+        return isinstance(self.decisions.verdict(pod.request, situation), Fit)
+
+    def _sent(self, args: ExtenderPreemptionArgs, node: NodeName, victims: MetaVictims) -> Sent:
+        uids = tuple(map(PodUid, victims.uids))
+        whole = args.node_name_to_victims or {}
+        told = {PodUid(pod.metadata.uid): _occupant(pod) for pod in whole[node].pods or ()} if whole else {}
+        here = self.occupants.on(node)
+        return Sent(
+            uids=uids,
+            known={**{uid: here[uid] for uid in uids if uid in here}, **told},
+            going=frozenset(self.occupants.going(node)),
+            violations=victims.num_pdb_violations,
+            replaceable=not args.pod.spec.minds_neighbours,
+        )
+
+    def _answer(
+        self, args: ExtenderPreemptionArgs, began: float, victims: Mapping[str, MetaVictims], reason: str
+    ) -> ExtenderPreemptionResult:
+        asked, meta = args.by_uid(), args.pod.metadata
+        kept = len(victims)
+        self.outcomes.tell(
+            Outcome(
+                verb="preempt",
+                pod=f"{meta.namespace}/{meta.name}",
+                uid=meta.uid,
+                candidates=len(asked),
+                reason=reason,
+                reasons=Counter({FIT: kept, "dropped": len(asked) - kept}),
+                duration_s=self.clock() - began,
+            )
+        )
+        return ExtenderPreemptionResult(node_name_to_meta_victims=victims)
+
+
+def _meta(chosen: Chosen) -> MetaVictims:
+    return MetaVictims(pods=[MetaPod(uid) for uid in chosen.uids], num_pdb_violations=chosen.violations)
+
+
+def _occupant(pod: VictimPod) -> Occupant:
+    meta = pod.metadata
+    return Occupant(
+        uid=PodUid(meta.uid),
+        namespace=meta.namespace,
+        name=meta.name,
+        priority=pod.spec.priority or 0,
+        started=pod.status.start_time,
+        demand=demand_of(pod.spec),
+        labels=meta.labels or {},
+    )

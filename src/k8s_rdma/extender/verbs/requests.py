@@ -1,0 +1,132 @@
+"""What pods ask for, remembered from filter to bind: bind's body carries no annotations."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import structlog
+
+from k8s_rdma.core.ids import PodUid
+from k8s_rdma.errors import MalformedError, Reason
+from k8s_rdma.extender.cluster.pending import PendingPod
+from k8s_rdma.wire.annotation import ANNOTATION, read_pod, request_texts
+from k8s_rdma.wire.pod_spec import requested
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from k8s_rdma.core.request import Request
+    from k8s_rdma.wire.extender import Pod
+
+_log = structlog.get_logger()
+_MAX_PODS = 10_000
+
+MAX_CHARACTERS = 16 * 1024**2
+"""Of all annotations that are remembered. What a request takes is ten times its text at worst, and pods'
+owners decide how long that is; bind reads from the API server what was forgotten."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """A pod and its request; the annotations that it was read from, and when it was last filtered."""
+
+    pod: PendingPod
+    texts: tuple[str | None, ...]
+    filtered_at: float
+
+    @property
+    def request(self) -> Request:
+        """What the pod asks for."""
+        return self.pod.request
+
+    @property
+    def characters(self) -> int:
+        """How long the annotations are."""
+        return sum(len(text or "") for text in self.texts)
+
+    def asked_by(self, annotations: Mapping[str, str]) -> bool:
+        """Whether this is what a pod with these annotations asks for."""
+        return self.texts == request_texts(annotations)
+
+
+class Requests:
+    """Requests by pod; bounded, the pods filtered longest ago are forgotten.
+
+    strict: whether an unknown key refuses an annotation, or is logged. vf_resource: the extended resource
+    that VFs are counted by, None where they are not.
+    """
+
+    def __init__(self, *, strict: bool = True, vf_resource: str | None = None) -> None:
+        self._strict = strict
+        self._vf_resource = vf_resource
+        self._pods: OrderedDict[PodUid, Remembered] = OrderedDict()
+        self._characters = 0
+
+    def read(self, uid: PodUid, annotations: Mapping[str, str]) -> Request:
+        """What a pod with these annotations asks for; MalformedError names field and reason.
+
+        It is read once while it stays the same: a long one takes 0.1 s, and comes with every try.
+        """
+        known = self._pods.get(uid)
+        if known is not None and known.asked_by(annotations):
+            return known.request
+        found = read_pod(annotations, strict=self._strict)
+        if found.warnings:
+            _log.warning("annotation_warnings", uid=uid, warnings=found.warnings)
+        return found.request
+
+    def ask(self, pod: Pod) -> PendingPod:
+        """The pod of a scheduler's question; MalformedError as `read`, and when its numbers contradict."""
+        request = self.read(PodUid(pod.metadata.uid), pod.annotations)
+        if self._vf_resource is not None:
+            _check_count(request, pod, self._vf_resource)
+        return PendingPod.of(pod, request)
+
+    def remember(self, pod: Pod, at: float) -> PendingPod:
+        """As `ask`, and kept for bind; nothing is kept of a pod whose annotation is malformed now."""
+        uid = PodUid(pod.metadata.uid)
+        try:
+            asked = self.ask(pod)
+        finally:
+            self.forget(uid)
+        self._pods[uid] = remembered = Remembered(asked, request_texts(pod.annotations), at)
+        self._characters += remembered.characters
+        while len(self._pods) > _MAX_PODS or self._characters > MAX_CHARACTERS:
+            self.forget(next(iter(self._pods)))
+        return asked
+
+    def recall(self, uid: PodUid) -> Remembered | None:
+        """What the pod asked for when it was filtered."""
+        return self._pods.get(uid)
+
+    def compare(self, uid: PodUid, annotations: Mapping[str, str]) -> None:
+        """Forget what was remembered if the pod does not say so now: its owner may have edited it."""
+        known = self._pods.get(uid)
+        if known is not None and not known.asked_by(annotations):
+            self.forget(uid)
+
+    def forget(self, uid: PodUid) -> None:
+        """The pod is gone."""
+        known = self._pods.pop(uid, None)
+        if known is not None:
+            self._characters -= known.characters
+
+
+def _check_count(request: Request, pod: Pod, resource: str) -> None:
+    """Refuse a pod that the scheduler would count as another number of VFs than it is given.
+
+    One that asks for interfaces and not for the resource is let through: it is only not counted.
+    """
+    try:
+        counted, interfaces = requested(pod.spec, resource), len(request.interfaces)
+    except ValueError as error:
+        msg = f"resources.requests of a container: {error}"
+        raise MalformedError(msg, reason=Reason.MALFORMED_ANNOTATION) from error
+    if counted and counted != interfaces:
+        msg = (
+            f"{ANNOTATION}: asks for {interfaces} interfaces, but the pod's containers request {counted} of "
+            f"{resource}; the two numbers must be equal"
+        )
+        raise MalformedError(msg, reason=Reason.MALFORMED_ANNOTATION)

@@ -1,0 +1,137 @@
+"""The verdicts on nodes for one pod: what others hold there counts, what it holds itself does not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+from k8s_rdma.core.said import Detail
+from k8s_rdma.errors import Reason
+from k8s_rdma.extender.cluster.expecting import Expecting
+from k8s_rdma.extender.cluster.nominating import Nominations
+from k8s_rdma.extender.cluster.state import ClusterState
+from k8s_rdma.extender.verbs.decisions import Decisions, Fit, Misfit
+from k8s_rdma.wire.extender import NOT_ENOUGH_FREE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from k8s_rdma.core.ids import NodeName
+    from k8s_rdma.extender.cluster.pending import PendingPod
+    from k8s_rdma.extender.cluster.state import Situation
+    from k8s_rdma.extender.verbs.decisions import Verdict
+
+_LATE_S = 0.05
+"""For the situations that came up while others were searched."""
+
+_SHOWN_PODS = 3
+
+NOT_SEARCHED = Misfit(
+    Reason.UNDECIDED,
+    f"{NOT_ENOUGH_FREE} (not known: this request is new and takes long to place on many nodes; tried again)",
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class Verdicts:
+    """Gives them.
+
+    nominations: what preemption made room for, which counts against pods of no higher priority. expecting:
+    where others go that were filtered and are not bound yet; it steers, and keeps nobody from a node that
+    is the only one. clock: seconds, monotonic. detail: how much refusals tell.
+    search_s: for how long one call may search for placements of a request that is new on many nodes; the
+        nodes that this does not reach are refused, and searched next time.
+    """
+
+    state: ClusterState
+    decisions: Decisions
+    nominations: Nominations
+    expecting: Expecting
+    clock: Callable[[], float]
+    detail: Detail = Detail.NUMBERS
+    search_s: float = 1.0
+
+    async def search(self, pod: PendingPod, names: Sequence[NodeName]) -> None:
+        """Have the verdicts as far as `search_s` goes.
+
+        Searches come in between other work: each may take 10 ms, and there may be one for every node.
+        """
+        known = self.decisions.known(pod.request)
+        special = self._special(pod)
+        current = dict.fromkeys(map(self.state.situations.get, names))
+        if special:
+            current |= dict.fromkeys(self._situation(pod, name) for name in names if name in special)
+        unseen = [situation for situation in current if situation is not None and situation not in known]
+        deadline = self.clock() + self.search_s
+        for situation in unseen:
+            self.decisions.verdict(pod.request, situation)
+            if self.clock() > deadline:
+                return
+            await asyncio.sleep(0)
+
+    def on(self, pod: PendingPod, names: Sequence[NodeName]) -> list[tuple[NodeName, Verdict | None]]:
+        """The verdict on each node, None where it cannot be read; nothing else runs meanwhile."""
+        special = self._special(pod)
+        found = self._each(pod, names, special)
+        expected = special & self.expecting.holds.nodes()
+        if expected and not any(isinstance(verdict, Fit) for _, verdict in found):
+            found = self._each(pod, names, special, expecting=False)
+        return found
+
+    def _each(
+        self,
+        pod: PendingPod,
+        names: Sequence[NodeName],
+        special: frozenset[NodeName],
+        *,
+        expecting: bool = True,
+    ) -> list[tuple[NodeName, Verdict | None]]:
+        """Most are looked up, and there may be thousands of them."""
+        known = cast("Mapping[Situation | None, Verdict]", self.decisions.known(pod.request))
+        usual = [*map(known.get, map(self.state.situations.get, names))]
+        deadline = self.clock() + _LATE_S
+        return [
+            (name, self._on(pod, name, deadline, expecting=expecting))
+            if verdict is None or name in special
+            else (name, verdict)
+            for name, verdict in zip(names, usual, strict=True)
+        ]
+
+    def _on(self, pod: PendingPod, name: NodeName, deadline: float, *, expecting: bool) -> Verdict | None:
+        situation = self._situation(pod, name, expecting=False)
+        if situation is None:
+            return None
+        verdict = self._verdict(pod, situation, deadline)
+        beside = self._situation(pod, name) if expecting and isinstance(verdict, Fit) else situation
+        if beside is None or beside is situation:
+            return verdict
+        there = self._verdict(pod, beside, deadline)
+        return there if isinstance(there, Fit) else self._held(pod, name)
+
+    def _verdict(self, pod: PendingPod, situation: Situation, deadline: float) -> Verdict:
+        verdict = self.decisions.known(pod.request).get(situation)
+        if verdict is not None:
+            return verdict
+        return self.decisions.verdict(pod.request, situation) if self.clock() < deadline else NOT_SEARCHED
+
+    def _special(self, pod: PendingPod) -> frozenset[NodeName]:
+        """The nodes whose situation is another one for this pod than for others."""
+        self.expecting.settle(pod.uid)
+        return self.state.nodes_of(pod.uid) | self.nominations.nodes() | self.expecting.holds.nodes()
+
+    def _situation(self, pod: PendingPod, name: NodeName, *, expecting: bool = True) -> Situation | None:
+        holding = self.nominations.against(name, pod.uid, pod.priority)
+        if expecting:
+            holding = {**self.expecting.against(name, pod.uid), **holding}
+        without = [pod.uid] if name in self.state.nodes_of(pod.uid) else ()
+        return self.state.situation_if(name, without=without, holding=holding)
+
+    def _held(self, pod: PendingPod, name: NodeName) -> Misfit:
+        why = "held for a moment for pods on their way"
+        if self.detail is Detail.NUMBERS:
+            pods = self.expecting.pods(name, pod.uid)
+            more = f" and {len(pods) - _SHOWN_PODS} more" if len(pods) > _SHOWN_PODS else ""
+            why = f"{why}: {', '.join(pods[:_SHOWN_PODS])}{more}"
+        return Misfit(Reason.INSUFFICIENT, f"{NOT_ENOUGH_FREE} ({why})")

@@ -1,0 +1,1 @@
+"""Pods that wait, and the nodes that are touched for them."""
