@@ -184,6 +184,34 @@ async def test_nobody_else_is_evicted_while_a_victims_node_has_not_its_interface
         assert await preempt(w, "high", w2=["low-w2"]) == {"w2": ["low-w2"]}
 
 
+async def test_nobody_else_is_evicted_when_the_interfaces_came_back_since_filter_was_asked():
+    async with world("w1", "w2") as w:
+        for node in ("w1", "w2"):
+            await place(w, f"low-{node}", node, 8_000)
+        w.nodes["w1"].holds(**{uid(w, "low-w1"): 8_000})
+        await create(w, "high", 8_000, priority=9)
+        assert await preempt(w, "high", w1=["low-w1"]) == {"w1": ["low-w1"]}
+        await nominate(w, "high", "w1")
+        await w.delete_pod("low-w1")
+        await until(lambda: bool(w.extender.preempting.occupants.going("w1")))
+        assert await w.fitting("high") == []
+        w.nodes["w1"].holds()
+        assert await preempt(w, "high", w2=["low-w2"]) == {}
+        assert await w.fitting("high") == ["w1"]
+
+
+async def test_others_are_evicted_when_the_held_node_was_not_refused_for_lack_of_room():
+    async with world("w1", "w2") as w:
+        for node in ("w1", "w2"):
+            await place(w, f"low-{node}", node, 8_000)
+        await create(w, "high", 8_000, priority=9)
+        assert await preempt(w, "high", w1=["low-w1"]) == {"w1": ["low-w1"]}
+        await nominate(w, "high", "w1")
+        await w.delete_pod("low-w1")
+        assert await w.fitting("high", "w2") == []  # w1 lacks something else by now
+        assert await preempt(w, "high", w2=["low-w2"]) == {"w2": ["low-w2"]}
+
+
 async def test_pod_without_anything_evictable_gets_none_while_its_api_is_silent():
     async with world("w1", api=False, binder="scheduler") as w:
         w.extender.preempting.states.learn("w1", (w.nodes["w1"].address,))

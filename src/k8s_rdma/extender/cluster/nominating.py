@@ -21,7 +21,7 @@ from k8s_rdma.extender.cluster.holds import Hold, Holds
 from k8s_rdma.extender.verbs.decisions import Fit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Container, Iterable, Mapping
 
     from k8s_rdma.core.ids import NodeName, PodUid
     from k8s_rdma.core.placement import PlacedInterface
@@ -71,6 +71,7 @@ class Nominations:
         self._named: dict[PodUid, _Named] = {}
         self._unnamed: dict[PodUid, float] = {}
         self._left: dict[PodUid, PendingPod] = {}
+        self._refused: dict[PodUid, frozenset[NodeName]] = {}
         self._more = asyncio.Event()
 
     def __len__(self) -> int:
@@ -93,7 +94,17 @@ class Nominations:
         self._place_those_left()
         return self._holds.against(node, uid, priority, self._clock())
 
+    def refused(self, uid: PodUid) -> frozenset[NodeName]:
+        """Where something is held for the pod, and filter refused it when it was last asked."""
+        return self._holds.of(uid) & self._refused.get(uid, frozenset())
+
     # what is heard
+
+    def filtered(self, uid: PodUid, refused: Container[str]) -> None:
+        """The last filter of the pod refused it on these of the nodes that it was asked about."""
+        held = self._holds.of(uid)
+        if held:
+            self._refused[uid] = frozenset(node for node in held if node in refused)
 
     def changed(self, node: NodeName) -> None:
         """The node's situation is another one.
@@ -108,6 +119,7 @@ class Nominations:
         """The scheduler was told that the pod comes to fit so; instead of what was held for it."""
         before = self._holds.release(pod.uid)
         self._left.pop(pod.uid, None)
+        self._refused.pop(pod.uid, None)
         now, named = self._clock(), self._named.get(pod.uid)
         for node, interfaces in found.items():
             # Nominated again to the same node, the pod's status does not change: nothing more will be heard.
@@ -143,7 +155,7 @@ class Nominations:
         self._named.pop(uid, None)
         self._unnamed.pop(uid, None)
         self._left.pop(uid, None)
-        self._tell(uid, self._holds.release(uid))
+        self._release(uid)
 
     def over_missing(self, listed: Collection[PodUid]) -> None:
         """Whoever is not among all unbound pods that there are is gone."""
@@ -157,6 +169,8 @@ class Nominations:
         now = self._clock()
         for node, holds in self._holds.expire(now).items():
             for uid, hold in holds.items():
+                if not self._holds.of(uid):
+                    self._refused.pop(uid, None)
                 _log.warning("nomination_expired", pod=hold.pod, uid=uid, node=node)
                 self._tell(uid, [node])
         for uid in [uid for uid, until in self._unnamed.items() if until <= now]:
@@ -172,6 +186,10 @@ class Nominations:
                     await self._more.wait()
             except TimeoutError:
                 self.expire()
+
+    def _release(self, uid: PodUid) -> None:
+        self._refused.pop(uid, None)
+        self._tell(uid, self._holds.release(uid))
 
     def _hold(
         self, pod: PendingPod, node: NodeName, interfaces: tuple[PlacedInterface, ...], until: float

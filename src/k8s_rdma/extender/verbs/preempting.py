@@ -74,9 +74,9 @@ class Preempting:
         if not self.ready():
             return self._answer(args, began, {}, STARTING)
         names = [NodeName(name) for name in asked]
-        here = self.nominations.of(pod.uid)
+        here = self.nominations.refused(pod.uid) - asked.keys()
         await self.states.refresh([*names, *here], since=self.clock() - self.max_age_s)
-        if any(self._waits(pod, node) for node in here - asked.keys()):
+        if any(self._comes_to_fit(pod, node) for node in here):
             return self._answer(args, began, {}, WAITING)
         chosen = await self._search(pod, args, began + self.search_s)
         placed = self._places(pod, chosen)  # what was found first may be another's by now
@@ -141,17 +141,14 @@ class Preempting:
             holding=self.nominations.against(node, pod.uid, pod.priority),
         )
 
-    def _waits(self, pod: PendingPod, node: NodeName) -> bool:
-        """Whether the room made for the pod there comes free by itself, so that nobody else need go.
+    def _comes_to_fit(self, pod: PendingPod, node: NodeName) -> bool:
+        """Whether the room made for the pod there is free by now, or comes free without anybody else going.
 
         A victim's object may be gone before its node has its VFs back; the scheduler, which then sees nobody
-        going, would evict others elsewhere.
+        going, would evict others elsewhere, also when the VFs came back since filter was asked.
         """
-        now = self.state.situations.get(node)
-        later = self._situation(pod, node)
-        if now is None or later is None or not self.occupants.going(node):
-            return False
-        return not self._fits(pod, now) and self._fits(pod, later)
+        situation = self._situation(pod, node)
+        return situation is not None and self._fits(pod, situation)
 
     def _fits(self, pod: PendingPod, situation: Situation) -> bool:
         return isinstance(self.decisions.verdict(pod.request, situation), Fit)

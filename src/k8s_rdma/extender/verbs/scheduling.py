@@ -107,6 +107,7 @@ class Scheduling:
     async def _sort(self, pod: PendingPod, candidates: Sequence[Candidate], names: list[NodeName]) -> Sorted:
         await self._know(pod, candidates, names)
         found = Sorted.by_verdict(self.verdicts.on(pod, names), self.verdicts.state.why_unreadable)
+        self.verdicts.nominations.filtered(pod.uid, found.failed)
         if found.fitting:  # of several, prioritize says more
             self.expecting.leave(pod, found.fitting if len(found.fitting) == 1 else ())
         else:
