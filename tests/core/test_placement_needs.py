@@ -22,11 +22,11 @@ from k8s_rdma.core.options import (
     needs_of,
 )
 from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection, fits, place
-from k8s_rdma.core.rates import EVERY_RATE, NO_RATE, Enforce
+from k8s_rdma.core.rates import EVERY_RATE, NO_RATE, Enforce, RateAbility
 from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.errors import Reason
 from packing_oracle import NODE, pci
-from placement_oracle import OPTIONS, meets, needy, possible, takes
+from placement_oracle import COARSE, OPTIONS, meets, needy, possible, takes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -329,3 +329,26 @@ def test_interfaces_of_one_kind_are_searched_together_wherever_they_stand_in_the
     found = place(request, Inventory(node=NODE, pfs=pfs), {}, budget=2_000)
     assert isinstance(found, Rejection)
     assert found.reason is Reason.DRIVER_REFUSES
+
+
+@pytest.mark.parametrize(
+    ("rates", "enforce", "told"),
+    [(COARSE, Enforce.AUTO, "ice rounds"), (NO_RATE, Enforce.HARDWARE, "ice takes no minimum rates")],
+    ids=["rounded", "refused"],
+)
+def test_pf_is_counted_once_where_interfaces_that_differ_are_refused_with_the_same_words(
+    rates: RateAbility, enforce: Enforce, told: str
+) -> None:
+    pf = Pf(name="enp1s0", pci=pci(0), capacity_vfs=8, link_mbps=100, rates=rates, driver="ice")
+    wanted = [
+        InterfaceRequest(
+            min_tx_rate_mbps=95,
+            enforce=enforce,
+            options=InterfaceOptions(pf=PfSelector(drivers=frozenset({"ice", other}))),
+        )
+        for other in ("igb", "i40e")
+    ]
+    found = place(Request(tuple(wanted)), Inventory(node=NODE, pfs=(pf,)), {})
+    assert isinstance(found, Rejection)
+    assert f"; enp1s0: {told}" in found.message
+    assert f"; 1 PF: {told}" in found.numbers

@@ -13,7 +13,7 @@ from k8s_rdma.core.said import Said
 from k8s_rdma.core.weights import effective_mins
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Sequence, Sized
 
     from k8s_rdma.core.inventory import Pf
     from k8s_rdma.core.needs import Kind
@@ -26,9 +26,12 @@ _MOST = 3
 
 
 class _Clause(NamedTuple):
-    """What some PFs, by their names, have against it; the cause without numbers of theirs."""
+    """What some PFs, by their names, have against it; the cause without numbers of theirs.
 
-    names: list[str]
+    names: keys, each once, though interfaces that differ in something else are refused with the same words.
+    """
+
+    names: dict[str, None]
     why: str
     cause: str
 
@@ -58,7 +61,7 @@ def objections(wanted: Sequence[Kind], made: Sequence[Offer]) -> list[Said]:
     ]
 
 
-def _number(pfs: Sequence[str]) -> str:
+def _number(pfs: Sized) -> str:
     return f"{len(pfs)} PF{'s' if len(pfs) > 1 else ''}"
 
 
@@ -72,9 +75,8 @@ def _unmet(kinds: Sequence[Kind], made: Sequence[Offer]) -> Iterator[_Clause]:
             why = unmet(offer.pf, needs)
             if not why:
                 continue
-            names = said.setdefault(why, _Clause([], why, f"a PF: {unmet_cause(offer.pf, needs)}")).names
-            if offer.pf.name not in names:
-                names.append(offer.pf.name)
+            clause = said.setdefault(why, _Clause({}, why, f"a PF: {unmet_cause(offer.pf, needs)}"))
+            clause.names[offer.pf.name] = None
     yield from said.values()
 
 
@@ -95,19 +97,19 @@ def _refused(kinds: Sequence[Kind], made: Sequence[Offer]) -> Iterator[_Clause]:
                 which = "maximum" if programmed(pf, kind).min_held else "minimum"
                 cause = f"{pf.driver or 'its driver'} does not take {which} rates as they are wanted"
                 demanded = f"and enforcement by hardware is demanded {by}"
-                clause = _Clause([], f"{why}, {demanded}", f"{cause}, {demanded}")
-                said.setdefault((why, by), clause).names.extend(each.name for each in (pf, *others))
+                clause = _Clause({}, f"{why}, {demanded}", f"{cause}, {demanded}")
+                said.setdefault((why, by), clause).names.update({each.name: None for each in (pf, *others)})
     yield from said.values()
 
 
 def _rounded(kinds: Sequence[Kind], made: Sequence[Offer]) -> Iterator[_Clause]:
     """Reservations that cost more than they say."""
-    said: dict[tuple[int, int, str], list[str]] = {}
+    said: dict[tuple[int, int, str], dict[str, None]] = {}
     for offer in made:
         for kind, cost in zip(kinds, offer.costs, strict=True):
             if cost is not None and cost > kind.min_tx_rate_mbps:
                 key = kind.min_tx_rate_mbps, cost, offer.pf.driver
-                said.setdefault(key, []).append(offer.pf.name)
+                said.setdefault(key, {})[offer.pf.name] = None
     for (rate, cost, driver), names in said.items():
         why = f"{driver} rounds a reservation of {rate} up to {cost} Mb/s"
         yield _Clause(names, why, f"{driver} rounds reservations up")
@@ -133,7 +135,7 @@ def _weighed(wanted: Sequence[Kind], kinds: Sequence[Kind], made: Sequence[Offer
         if joining and short < 0:
             weights = f"minimum rates of {offer.pf.driver} are weights"
             yield _Clause(
-                [offer.pf.name],
+                {offer.pf.name: None},
                 f"{weights} of 1 to {round_robin.most}, by which one VF would get {rate + short} of its "
                 f"{rate} Mb/s",
                 f"{weights}, by which a VF would get less than is reserved for it",
