@@ -220,10 +220,38 @@ async def test_only_so_many_nodes_are_asked_at_once_and_all_are_answered():
 
 async def test_answer_is_cut_off_when_it_is_too_long():
     async with asking("w1") as (_, state, states, nodes):
-        size = http_get.MAX_BODY + 1
+        size = http_get.MAX_ANSWER + 1
         nodes["w1"].raw = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (size, b" " * size)
         await states.ask(W1)
         assert "answers more than" in state.why_unreadable(W1)
+
+
+async def test_answer_is_cut_off_when_its_head_does_not_end():
+    async with asking("w1") as (_, state, states, nodes):
+        nodes["w1"].raw = b"HTTP/1.1 200 OK\r\nX-Endless: %b" % (b" a" * http_get.MAX_ANSWER)
+        await states.ask(W1)
+        assert "answers more than" in state.why_unreadable(W1)
+
+
+async def test_second_answer_to_a_question_is_not_taken_for_that_to_the_next_one():
+    async with asking("w1") as (clock, state, states, nodes):
+        nodes["w1"].twice = True
+        await states.ask(W1)
+        clock.now = 1.0
+        nodes["w1"].twice = False
+        nodes["w1"].holds(p=1000)
+        await states.ask(W1)
+        assert state.facts(W1).generation == "epoch.2"
+        assert nodes["w1"].connections == 2
+
+
+async def test_node_that_goes_on_in_another_protocol_is_unreadable():
+    async with asking("w1") as (_, state, states, nodes):
+        nodes[
+            "w1"
+        ].raw = b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: other\r\n\r\n0"
+        await states.ask(W1)
+        assert "HTTP 101" in state.why_unreadable(W1)
 
 
 async def test_questions_under_way_end_when_the_asking_ends():

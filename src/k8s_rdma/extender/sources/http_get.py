@@ -15,8 +15,8 @@ from typing import cast
 
 import httptools
 
-MAX_BODY = 8 * 1024 * 1024
-"""A report of 8 PFs with 128 pods each is about 1 MiB."""
+MAX_ANSWER = 8 * 1024 * 1024
+"""Bytes of an answer with its head. A report of 8 PFs with 128 pods each is about 1 MiB."""
 
 
 class HttpGetError(OSError):
@@ -59,13 +59,14 @@ class _Exchange(asyncio.Protocol):
         self._answer: asyncio.Future[Answer] | None = None
         self._etag: str | None = None
         self._body = bytearray()
+        self._taken = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's are no subclass of it
 
     async def get(self, request: bytes) -> Answer:
         self._answer = asyncio.get_running_loop().create_future()
-        self._etag, self._body, self.answered_nothing = None, bytearray(), True
+        self._etag, self._body, self._taken, self.answered_nothing = None, bytearray(), 0, True
         self._transport.write(request)
         return await self._answer
 
@@ -78,13 +79,23 @@ class _Exchange(asyncio.Protocol):
         if self._answer is None or self._answer.done():
             self._fail("speaks without being asked")
             return
+        self._taken += len(data)
+        if self._taken > MAX_ANSWER:  # the parser would keep an endless field, as well as a body
+            self._fail(f"answers more than {MAX_ANSWER} bytes")
+            return
         try:
             self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._fail("goes on in another protocol")
         except httptools.HttpParserError as error:
             self._fail(f"not HTTP: {error}")
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._fail(f"connection lost before the answer's end: {exc or 'closed by the peer'}")
+
+    def on_message_begin(self) -> None:
+        if self._answer is None or self._answer.done():
+            self.close()  # a second answer would be taken for that of the next question
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if name.lower() == b"etag":
@@ -92,8 +103,6 @@ class _Exchange(asyncio.Protocol):
 
     def on_body(self, body: bytes) -> None:
         self._body += body
-        if len(self._body) > MAX_BODY:
-            self._fail(f"answers more than {MAX_BODY} bytes")
 
     def on_message_complete(self) -> None:
         status = self._parser.get_status_code()
