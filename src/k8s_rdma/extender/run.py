@@ -18,6 +18,7 @@ import uvloop
 from k8s_rdma import logs
 from k8s_rdma.config import load_key, port_of
 from k8s_rdma.extender.leader.lease import Lease, Terms
+from k8s_rdma.extender.memory import collect_seldom, keep_what_is_known
 from k8s_rdma.extender.service import CLOCK, NOBODY_ELSE, Authority, running
 from k8s_rdma.extender.serving.access import EVERYBODY, Access, access_of
 from k8s_rdma.extender.serving.app import ExtenderApp
@@ -31,18 +32,21 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from k8s_rdma.extender.config import ExtenderConfig
+    from k8s_rdma.extender.serving.app import Extender
     from k8s_rdma.kube.api import ClusterApi, LeaseApi
 
 LIMITS = Limits(keep_alive_s=300, request_timeout_s=60, send_timeout_s=60)
 """An idle connection stays for longer than Go's client keeps it (90 s): that one must be the one that closes,
 since it does not repeat a POST that meets a connection closed at the same moment. Full nodes are 50 MB."""
 
+_LOOK_S = 0.1
 _log = structlog.get_logger()
 
 
 def run(config: ExtenderConfig) -> None:
     """Serve until SIGTERM or SIGINT. K8sRdmaError when it cannot start."""
     logs.configure("extender")
+    collect_seldom()
     key, access = load_key(config.placement_key_file), access_of(config)
     _allow_many_connections()
     with (
@@ -68,13 +72,22 @@ async def serve(  # noqa: PLR0913  each is a part of its own, and tests leave mo
         server = HttpServer(app, limits=LIMITS, shutdown_s=shutdown_s, tls=access.tls)
         serving = tasks.create_task(server.serve_orderly(listener))
         host, port = listener.getsockname()[:2]
+        settling = tasks.create_task(_settle(extender))
         _log.info("extender_ready", address=host, port=port, tls=access.tls is not None)
         await stop.wait()
+        settling.cancel()
         stopped_at = CLOCK()
         server.should_exit = True
         await serving
         await extender.binder.commits.finish(stopped_at + config.shutdown_s - CLOCK())
     _log.info("extender_stopped")
+
+
+async def _settle(extender: Extender) -> None:
+    """Return when the caches are filled, and what is in them is out of the collector's way."""
+    while extender.missing():  # noqa: ASYNC110  it ends in many places
+        await asyncio.sleep(_LOOK_S)
+    keep_what_is_known()
 
 
 async def _until_signalled(
