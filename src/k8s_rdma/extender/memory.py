@@ -1,8 +1,8 @@
 """Have the garbage collector leave alone what is kept.
 
-What is known of a large cluster is a million objects that stay. The collector goes through all of them again
-and again while they are read in, which takes a quarter of a start, and later whenever it looks for old garbage:
-half a second in which nobody is answered.
+What is known of a large cluster is a million objects that stay. The collector goes through all of them
+again and again while they are read in, which takes a quarter of a start, and later whenever it looks for old
+garbage: half a second in which nobody is answered.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 import gc
 
 _YOUNG = 50_000
-"""Objects made beyond those freed, before the young ones are looked at; the interpreter's own is 700. A filter
-of 5,000 nodes makes some ten thousand, all of which are freed without the collector."""
+"""Objects made beyond those freed, before the young ones are looked at; the interpreter's own is 700. A
+filter of 5,000 nodes makes some ten thousand, all of which are freed without the collector."""
 
 
 def collect_seldom() -> None:
