@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from k8s_rdma.wire.rdma_node import ForeignUse, HeldInterfaces, PfStatus, RdmaNodeStatus
     from k8s_rdma.wire.rest import NodeReport
 
+_MOST_VFS = 16_384
+"""That a node may tell of as held. Some bytes of a status can stand for thousands, and each is looked at."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:
@@ -73,6 +76,7 @@ def facts_of_status(status: RdmaNodeStatus, node: NodeName) -> NodeFacts:
 
 
 def _facts(status: RdmaNodeStatus, node: NodeName) -> NodeFacts:
+    _check_held(status)
     pfs, foreign = [], {}
     for entry in status.pfs:
         pf = _pf(entry)
@@ -97,6 +101,14 @@ def _facts(status: RdmaNodeStatus, node: NodeName) -> NodeFacts:
         namespaces=_namespaces(tuple(spaces.values())),
         problems=(*status.problems, *(f"{pf.name}: {why}" for pf in status.pfs for why in pf.problems)),
     )
+
+
+def _check_held(status: RdmaNodeStatus) -> None:
+    foreign = sum(use.vfs for pf in status.pfs for use in pf.foreign)
+    held = sum(alike.vfs for allocation in status.allocations for alike in allocation.interfaces)
+    if foreign + held > _MOST_VFS:
+        msg = f"it tells of {foreign + held} VFs that are held, which is more than {_MOST_VFS}"
+        raise ValueError(msg)
 
 
 def _foreign(pf: Pf, uses: Iterable[ForeignUse]) -> Iterator[Used]:
