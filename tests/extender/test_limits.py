@@ -243,6 +243,20 @@ async def test_node_that_is_touched_is_one_that_the_scheduler_thought_of():
 
 
 @anyio
+async def test_limit_comes_free_when_a_pod_ends_whose_node_was_deleted_before():
+    async with world("w1", "w2", **LIMITED) as w:
+        await w.create_pod("held", 9_000)
+        await w.create_pod("waits", 2_000)
+        assert await w.bind("held", "w1") == ""
+        assert (await w.http.delete("/api/v1/nodes/w1")).status_code == 200
+        await until(w.expect(nodes_readable=1))
+        assert await w.fitting("waits", "w2") == []
+        await w.delete_pod("held")
+        await until(w.expect(pods_promised=0))
+        assert await w.fitting("waits", "w2") == ["w2"]
+
+
+@anyio
 async def test_pod_that_its_limit_refuses_no_more_waits_for_a_node_when_none_fits():
     async with world("w1", "w2", limits=(limit("default", 20_000),)) as w:
         w.nodes["w1"].holds(other=9_000)

@@ -104,7 +104,11 @@ async def running(
         nominations.changed(node)
         unplaced.changed(node)
 
-    state = ClusterState(on_change=changed, on_claims=limits.update if limits else None)
+    state = ClusterState(
+        on_change=changed,
+        on_claims=limits.update if limits else None,
+        exists=lambda node: nodes.may_exist(node),  # noqa: PLW0108  they are made below
+    )
     requests = Requests(strict=config.strict, vf_resource=config.vf_resource)
     unplaced = Unplaced(state=state, requests=requests, clock=CLOCK)
     occupants, budgets = Occupants(), Budgets()

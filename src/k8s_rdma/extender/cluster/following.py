@@ -217,6 +217,10 @@ class NodeTracker:
         """Those that there are."""
         return frozenset(self._known)
 
+    def may_exist(self, node: NodeName) -> bool:
+        """Whether there is such a node, or that is not known yet."""
+        return not self.listed or node in self._known
+
     def take(self, event: Event[NodeView]) -> None:
         """One event."""
         match event:
