@@ -127,6 +127,30 @@ def test_first_promise_stands_when_the_annotation_says_something_else_later():
     assert state.reservation(W1, P).interfaces == reservation(1_000).interfaces
 
 
+def test_promise_is_the_one_that_was_written_when_the_bind_decided_here_was_another_ones():
+    state = ClusterState()
+    state.reserve(W1, P, reservation(1_000, in_doubt=True))
+    state.bound(W1, P, reservation(9_000))
+    assert state.reservation(W1, P) == reservation(9_000, bound=True)
+
+
+def test_promise_on_a_node_that_is_gone_ends_with_its_pod():
+    there, changes = {W1}, {}
+    state = ClusterState(on_claims=lambda n, claims: changes.update({n: claims}), exists=there.__contains__)
+    state.observe(W1, facts(), 1.0)
+    for uid in (P, Q):
+        state.reserve(W1, uid, reservation(bound=True))
+    there.clear()
+    state.forget(W1)
+    state.ended(P, 5.0)
+    assert state.pods() == {Q}
+    assert [uid for uid, _, _ in changes[W1]] == [Q]
+    state.ended(Q, 6.0)
+    assert not state.pods()
+    assert not state.ending
+    assert not changes[W1]
+
+
 def test_answer_of_a_write_makes_nothing_anew_when_the_promise_is_over():
     state = ClusterState()
     state.reserve(W2, P, reservation(in_doubt=True))

@@ -109,13 +109,19 @@ class ClusterState:
     """The nodes. `situations` and `unreadable` are to be read only; a node is in at most one of them.
 
     ending: where what an ended pod held counts until a report that was asked for later does not hold it.
+    exists: whether there may be such a node. What an ended pod held on one that is gone nobody will report.
 
     on_change: told of every node whose situation became another one (None: unreadable or unknown).
     on_claims: told of every node whose pods may take something else than before: each pod, its namespace, and
         what it takes.
     """
 
-    def __init__(self, on_change: OnChange | None = None, on_claims: OnClaims | None = None) -> None:
+    def __init__(
+        self,
+        on_change: OnChange | None = None,
+        on_claims: OnClaims | None = None,
+        exists: Callable[[NodeName], bool] = lambda _: True,
+    ) -> None:
         self.situations: dict[NodeName, Situation] = {}
         self.unreadable: dict[NodeName, str] = {}
         self.ending: set[NodeName] = set()
@@ -126,6 +132,7 @@ class ClusterState:
         self._postponed: set[NodeName] | None = None
         self._on_change = on_change
         self._on_claims = on_claims
+        self._exists = exists
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -215,13 +222,15 @@ class ClusterState:
     def bound(self, node: NodeName, uid: PodUid, promised: Reservation | None) -> None:
         """The pod is bound to the node; it holds nothing anywhere else.
 
-        promised: by its placement annotation, None when it has none that counts. What was reserved here
-        first stands whatever the annotation says later: the pod's owner may edit it.
+        promised: by its placement annotation, None when it has none that counts. What the pod was known to
+        be bound with first stands whatever the annotation says later: its owner may edit it. What is only
+        decided here may not be what was written: another extender may have bound it to the same node.
         """
         self._leave_others(node, uid)
         held = self.reservation(node, uid) or promised
         if held is not None and not held.bound:
-            self.reserve(node, uid, replace(held, bound=True, in_doubt=False))
+            interfaces = (promised or held).interfaces
+            self.reserve(node, uid, replace(held, interfaces=interfaces, bound=True, in_doubt=False))
 
     def written(
         self, node: NodeName, uid: PodUid, interfaces: tuple[PlacedInterface, ...] | None = None
@@ -254,13 +263,16 @@ class ClusterState:
         """The pod is finished or gone.
 
         Its reservation ends once a report that was asked for later does not hold the pod: the node may
-        have been giving it devices while the last report was under way.
+        have been giving it devices while the last report was under way. Of a node that is gone there is no
+        such report, and it ends at once.
         """
-        for node in self._places.get(uid, ()):
+        for node in tuple(self._places.get(uid, ())):
             held = self._nodes[node].reservations[uid]
             if held.ended_at is None:
                 self._nodes[node].reservations[uid] = replace(held, ended_at=at)
                 self.ending.add(node)
+                if not self._exists(node):
+                    self.forget(node)
 
     def reservation(self, node: NodeName, uid: PodUid) -> Reservation | None:
         """What the pod holds on the node."""
