@@ -13,6 +13,7 @@ from k8s_rdma.extender.cluster.unplaced import Unplaced
 from k8s_rdma.extender.verbs.requests import Requests
 from k8s_rdma.kube.api import PodView
 from k8s_rdma.wire.annotation import ANNOTATION
+from k8s_rdma.wire.node_report import PfReport
 
 W1 = NodeName("w1")
 PFS = (pf(PF0), pf(PF1, mbps=5_000))
@@ -33,6 +34,7 @@ def pod(name: str, *rates: int, asks: str | None = None) -> PodView:
 @dataclass
 class Followed:
     now: float = 0.0
+    pfs: tuple[PfReport, ...] = PFS
     state: ClusterState = field(init=False)
     unplaced: Unplaced = field(init=False)
 
@@ -42,7 +44,7 @@ class Followed:
 
     def told(self, **held: int) -> None:
         self.now += 1.0
-        self.state.observe(W1, facts_of(report("w1", *PFS, held=held), W1), self.now)
+        self.state.observe(W1, facts_of(report("w1", *self.pfs, held=held), W1), self.now)
 
     def holds(self, name: str) -> list[tuple[str, int]] | None:
         held = self.state.reservation(W1, PodUid(name))
@@ -127,3 +129,23 @@ def test_pod_that_asks_for_nothing_or_cannot_be_understood_holds_nothing():
     w.unplaced.bound(pod("p", asks=""), W1)
     w.unplaced.bound(pod("q", asks="["), W1)
     assert w.used() == 0
+
+
+def test_as_many_as_a_node_can_have_are_placed_with_its_first_report():
+    w = Followed(pfs=(pf(PF0, vfs=300, mbps=100_000),))
+    for number in range(250):
+        w.unplaced.bound(pod(f"p{number}", 10), W1)
+    w.told()
+    assert w.used() == 2_500
+
+
+def test_pod_that_fits_holds_its_place_however_many_before_it_do_not():
+    w = Followed()
+    for number in range(20):
+        w.unplaced.bound(pod(f"large-{number}", 90_000), W1)
+    w.unplaced.bound(pod("first", 1_000), W1)
+    for number in range(3):
+        w.told(other=number)
+    assert w.holds("first")
+    w.unplaced.bound(pod("second", 1_000), W1)
+    assert w.holds("second")

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import TYPE_CHECKING
 
 import structlog
@@ -25,14 +24,15 @@ from k8s_rdma.extender.cluster.state import ClusterState, Reservation
 from k8s_rdma.extender.verbs.requests import Requests
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
     from k8s_rdma.core.placement import PlacedInterface
     from k8s_rdma.extender.cluster.facts import NodeFacts
     from k8s_rdma.kube.api import PodView
 
 _TRIED = 8
-"""Pods of a node that fit nowhere and are placed anew at once when it changes: each may take 10 ms."""
+"""Pods of a node that fit nowhere and are placed anew at once when it changes: each may take 10 ms.
+The others have their turn with the changes after."""
 
 _log = structlog.get_logger()
 
@@ -52,6 +52,7 @@ class Unplaced:
     clock: Callable[[], float]
     _nodes: dict[NodeName, dict[PodUid, _Unplaced]] = field(default_factory=dict)
     _places: dict[PodUid, NodeName] = field(default_factory=dict)
+    _placing: set[NodeName] = field(default_factory=set)
 
     def bound(self, pod: PodView, node: NodeName) -> None:
         """The pod is bound there, without a placement that counts."""
@@ -65,7 +66,7 @@ class Unplaced:
             unplaced = _Unplaced(f"{pod.namespace}/{pod.name}", request)
             self._nodes.setdefault(node, {})[pod.uid] = unplaced
             self._places[pod.uid] = node
-            self.changed(node)
+            self._place(node, {pod.uid: unplaced})
 
     def ended(self, uid: PodUid) -> None:
         """The pod is finished or gone; what it held ends by the state's own rule."""
@@ -82,14 +83,29 @@ class Unplaced:
 
     def changed(self, node: NodeName) -> None:
         """The node's situation is another one, or it was asked for the first time."""
-        facts, pods = self.state.facts(node), self._nodes.get(node)
+        if node not in self._placing:  # else by what is held here, one pod after the other
+            self._place(node, dict(self._nodes.get(node, {})))
+
+    def _place(self, node: NodeName, pods: Mapping[PodUid, _Unplaced]) -> None:
+        facts = self.state.facts(node)
         if facts is None or not pods:
             return
-        for uid, unplaced in list(pods.items()):
-            self._adopt(node, uid, unplaced, facts)
-        lacking = (item for item in list(pods.items()) if self.state.reservation(node, item[0]) is None)
-        for uid, unplaced in islice(lacking, _TRIED):
-            self._guess(node, uid, unplaced)
+        self._placing.add(node)
+        try:
+            for uid, unplaced in pods.items():
+                self._adopt(node, uid, unplaced, facts)
+            self._guess_all(node, pods)
+        finally:
+            self._placing.discard(node)
+
+    def _guess_all(self, node: NodeName, pods: Mapping[PodUid, _Unplaced]) -> None:
+        in_vain = 0
+        for uid, unplaced in pods.items():
+            if in_vain == _TRIED:
+                return
+            if self.state.reservation(node, uid) is None and not self._guess(node, uid, unplaced):
+                in_vain += 1
+                self._nodes[node][uid] = self._nodes[node].pop(uid)
 
     def _adopt(self, node: NodeName, uid: PodUid, unplaced: _Unplaced, facts: NodeFacts) -> None:
         """Take what the node reports of the pod, if that is all that it asks for."""
@@ -97,15 +113,17 @@ class Unplaced:
         if len(given) == len(unplaced.request.interfaces) and (held is None or held.interfaces != given):
             self._hold(node, uid, unplaced, given)
 
-    def _guess(self, node: NodeName, uid: PodUid, unplaced: _Unplaced) -> None:
+    def _guess(self, node: NodeName, uid: PodUid, unplaced: _Unplaced) -> bool:
+        """Hold a place for it; whether there is one."""
         situation = self.state.situation_if(node, without=[uid])
         if situation is None:
-            return
+            return False
         found = place(unplaced.request, situation.inventory, situation.used)
         if isinstance(found, Rejection):
             _log.info("unplaced_pod_does_not_fit", pod=unplaced.pod, node=node, why=found.message)
-        else:
-            self._hold(node, uid, unplaced, found.interfaces)
+            return False
+        self._hold(node, uid, unplaced, found.interfaces)
+        return True
 
     def _hold(
         self, node: NodeName, uid: PodUid, unplaced: _Unplaced, interfaces: tuple[PlacedInterface, ...]
