@@ -187,7 +187,7 @@ def test_spread_finds_the_matching_that_takes_others_from_what_they_prefer() -> 
             {0: Used(1, 50), 1: Used(1, 50), 2: Used(1, 50)},
             Reason.INSUFFICIENT,
             "needs 2 interfaces of 60 Mb/s or more; 4 PFs have 250 of 400 Mb/s unreserved and 29 of 32 VFs "
-            "free, room for 1 such interfaces",
+            "free, room for 1 such interface",
             "needs 3 interfaces of 10 to 70 Mb/s; no arrangement of the interfaces on its PFs fits",
             id="not for the policy's sake",
         ),

@@ -151,6 +151,21 @@ async def test_explain_of_a_malformed_annotation_names_the_field():
         told = await explained(http, "p")
         assert (told.state, told.groups) == ("refused", ())
         assert "min_tx" in told.malformed
+        await http.post(FILTER, c.args("p"))
+        [waiting] = (await view(http)).pending
+        assert waiting.why == told.malformed
+
+
+async def test_explain_of_a_pod_that_is_counted_as_another_number_of_vfs_says_what_filter_says():
+    async with cluster("w1") as c, served(c, vf_resource="example.com/vfs") as http:
+        await http.ready()
+        container = {"name": "c", "image": "x", "resources": {"requests": {"example.com/vfs": "3"}}}
+        meta = {"name": "p", "annotations": {"rdma_interfaces_required": "[{}, {}]"}}
+        pod = {"metadata": meta, "spec": {"containers": [container]}}
+        assert (await c.http.post("/api/v1/namespaces/default/pods", json=pod)).status_code == 201
+        told = await explained(http, "p")
+        assert (told.state, told.groups) == ("refused", ())
+        assert "asks for 2 interfaces, but the pod's containers request 3" in told.malformed
 
 
 async def test_overview_sorts_and_counts_all_however_few_are_shown():
@@ -182,6 +197,8 @@ async def test_explain_tells_the_limit_of_the_namespace_and_how_the_pod_goes_bey
         await bind(c, http, "holder", "w1")
         await c.create_pod("p", 2000)
         assert not (await http.post(FILTER, c.args("p"))).json()["NodeNames"]
+        [waiting] = (await view(http)).pending
+        assert waiting.why == "namespace default holds 6000 of 7000 reserved Mb/s; needs 2000"
         told = await explained(http, "p")
         assert (told.limit.used_mbps, told.limit.limit_mbps, told.limit.limit_vfs) == (6000, 7000, None)
         assert "6000 of 7000" in told.limit_refusal

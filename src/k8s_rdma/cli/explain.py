@@ -56,7 +56,7 @@ class _Page:
         """All of it, what matters most first."""
         self._lines(_about(told))
         if told.groups:
-            self._out.print("\nif it were scheduled now:" if told.places else "")
+            self._out.print(_heading(told))
         for group in told.groups:
             self._group(group)
         for node in told.nodes:
@@ -93,6 +93,13 @@ class _Page:
     def _lines(self, lines: Iterable[str]) -> None:
         for line in lines:
             self._out.print(line)
+
+
+def _heading(told: Explanation) -> str:
+    """What verdicts on nodes are verdicts of."""
+    if told.limit_refusal:
+        return "\nbut for that limit:"
+    return "\nif it were scheduled now:" if told.places else ""
 
 
 def _about(told: Explanation) -> Iterator[str]:

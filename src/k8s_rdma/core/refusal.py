@@ -172,7 +172,7 @@ class Scene:
                 return (
                     f"needs {count(needed, 'interface')} of {size} Mb/s{least}; "
                     f"{self.pfs} {self._free_mbps()} and {self._free_vfs()}, "
-                    f"room for {room_for} such interfaces"
+                    f"room for {room_for} such {'interface' if room_for == 1 else 'interfaces'}"
                 )
         return ""
 

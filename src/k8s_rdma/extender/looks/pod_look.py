@@ -88,7 +88,7 @@ class PodLook:
     def _read(self, view: PodView) -> KnownPod:
         request, malformed = None, ""
         try:
-            request = self.requests.read(view.uid, view.annotations)
+            request = self.requests.ask_of(view)
         except MalformedError as error:
             malformed = error.message
         return KnownPod(

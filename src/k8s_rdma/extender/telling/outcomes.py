@@ -28,7 +28,7 @@ class Outcome:
 
     pod: `namespace/name`. reason: a value of `errors.Reason`, or one of those above. reasons: how many of the
     candidates were judged so, by the same words. node: the one that it was about. error: what the scheduler
-    is told where all failed.
+    is told where all failed, or what is wrong with the pod itself, whatever the node.
     """
 
     verb: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import structlog
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from k8s_rdma.core.request import Request
+    from k8s_rdma.kube.api import PodView
     from k8s_rdma.wire.extender import Pod
 
 _log = structlog.get_logger()
@@ -81,8 +83,19 @@ class Requests:
         """The pod of a scheduler's question; MalformedError as `read`, and when its numbers contradict."""
         request = self.read(PodUid(pod.metadata.uid), pod.annotations)
         if self._vf_resource is not None:
-            _check_count(request, pod, self._vf_resource)
+            _check_count(request, _counted(pod, self._vf_resource), self._vf_resource)
         return PendingPod.of(pod, request)
+
+    def ask_of(self, view: PodView) -> Request:
+        """As `ask`, of a pod as the API server has it.
+
+        Its numbers are compared unless it may take of its node what nobody here adds up (`PodView.demand`).
+        """
+        request = self.read(view.uid, view.annotations)
+        if self._vf_resource is not None and view.demand is not None:
+            counted = dict(view.demand).get(self._vf_resource, Fraction(0))
+            _check_count(request, counted, self._vf_resource)
+        return request
 
     def remember(self, pod: Pod, at: float) -> PendingPod:
         """As `ask`, and kept for bind; nothing is kept of a pod whose annotation is malformed now."""
@@ -114,16 +127,21 @@ class Requests:
             self._characters -= known.characters
 
 
-def _check_count(request: Request, pod: Pod, resource: str) -> None:
+def _counted(pod: Pod, resource: str) -> Fraction:
+    """How many VFs the scheduler counts for a pod; MalformedError when its resources cannot be read."""
+    try:
+        return requested(pod.spec, resource)
+    except ValueError as error:
+        msg = f"resources.requests of a container: {error}"
+        raise MalformedError(msg, reason=Reason.MALFORMED_ANNOTATION) from error
+
+
+def _check_count(request: Request, counted: Fraction, resource: str) -> None:
     """Refuse a pod that the scheduler would count as another number of VFs than it is given.
 
     One that asks for interfaces and not for the resource is let through: it is only not counted.
     """
-    try:
-        counted, interfaces = requested(pod.spec, resource), len(request.interfaces)
-    except ValueError as error:
-        msg = f"resources.requests of a container: {error}"
-        raise MalformedError(msg, reason=Reason.MALFORMED_ANNOTATION) from error
+    interfaces = len(request.interfaces)
     if counted and counted != interfaces:
         msg = (
             f"{ANNOTATION}: asks for {interfaces} interfaces, but the pod's containers request {counted} of "

@@ -64,7 +64,7 @@ class Scheduling:
         try:
             pod = self.requests.remember(args.pod, began)
         except MalformedError as error:
-            return self._refuse(args, began, f"{MALFORMED_ANNOTATION} ({error.message})", error.reason)
+            return self._refuse(args, began, MALFORMED_ANNOTATION, error.message, error.reason)
         if not pod.request:
             self._tell("filter", args, began, Counter({NOTHING_ASKED: args.count}))
             return ExtenderFilterResult(nodes=args.nodes, node_names=args.node_names)
@@ -76,7 +76,7 @@ class Scheduling:
         beyond = self.limits.refusal(pod.namespace, pod.uid, pod.request)
         if beyond is not None:
             self._limited(pod, _candidates(args)[1])
-            return self._refuse(args, began, f"{NOT_ENOUGH_FREE} ({beyond})", Reason.NAMESPACE_LIMIT)
+            return self._refuse(args, began, NOT_ENOUGH_FREE, beyond, Reason.NAMESPACE_LIMIT)
         candidates, names = _candidates(args)
         found = await self._sort(pod, candidates, names)
         self._tell("filter", args, began, found.reasons)
@@ -144,11 +144,14 @@ class Scheduling:
         else:
             self.toucher.settled(pod.uid)
 
-    def _refuse(self, args: ExtenderArgs, began: float, why: str, reason: Reason) -> ExtenderFilterResult:
+    def _refuse(
+        self, args: ExtenderArgs, began: float, sentence: str, why: str, reason: Reason
+    ) -> ExtenderFilterResult:
         """Refuse all candidates for one reason, which no eviction on any of them cures."""
         candidates, names = _candidates(args)
-        self._tell("filter", args, began, Counter({reason: len(names)}))
-        return Sorted(unresolvable=dict.fromkeys(map(str, names), why)).reply(args, candidates)
+        self._tell("filter", args, began, Counter({reason: len(names)}), why)
+        text = f"{sentence} ({why})"
+        return Sorted(unresolvable=dict.fromkeys(map(str, names), text)).reply(args, candidates)
 
     def _unscored(
         self, args: ExtenderArgs, began: float, names: Sequence[NodeName], reason: str
@@ -166,7 +169,7 @@ class Scheduling:
                 pod=f"{meta.namespace}/{meta.name}",
                 uid=meta.uid,
                 candidates=reasons.total(),
-                reason=IS_STARTING if error else main_reason(reasons),
+                reason=main_reason(reasons) if reasons or not error else IS_STARTING,
                 reasons=reasons,
                 error=error,
                 duration_s=self.clock() - began,
