@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -76,14 +77,19 @@ async def serving(service: HttpService, host: str, port: int) -> AsyncIterator[i
     """
     connections: set[asyncio.Task[None]] = set()
     faults: list[BaseException] = []
+    stopping = False
 
     def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if stopping:
+            writer.transport.abort()
+            return
         task = asyncio.create_task(_Connection(service, reader, writer).converse())
         connections.add(task)
-        task.add_done_callback(ended)
+        task.add_done_callback(partial(ended, writer))
 
-    def ended(task: asyncio.Task[None]) -> None:
+    def ended(writer: asyncio.StreamWriter, task: asyncio.Task[None]) -> None:
         connections.discard(task)
+        writer.transport.abort()  # a task that is cancelled before it began has closed nothing
         if not task.cancelled() and (fault := task.exception()):
             faults.append(fault)
 
@@ -91,6 +97,7 @@ async def serving(service: HttpService, host: str, port: int) -> AsyncIterator[i
     try:
         yield server.sockets[0].getsockname()[1]
     finally:
+        stopping = True
         server.close()
         for task in connections:
             task.cancel()
