@@ -7,11 +7,12 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Collection
 from dataclasses import dataclass, field
+from itertools import product
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from extender.node_server import PF0, pf, report
+from extender.node_server import PF0, held_interface, pf, report
 from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.extender.cluster.expecting import Expecting
 from k8s_rdma.extender.cluster.facts import NodeFacts, facts_of
@@ -59,6 +60,8 @@ if TYPE_CHECKING:
     from k8s_rdma.core.ledger import Pod
 
 VFS, MBPS = 3, 10_000
+Held = list[tuple[str, int]]
+"""Interfaces: the PF, and the reservation there, Mb/s."""
 LEASE = Target(resource=LEASES, namespace="n", name="l")
 
 
@@ -98,13 +101,14 @@ def _raise(error: Exception) -> None:
 class Wire:
     """Everything that a replica asks anyone: `ClusterApi`, `LeaseApi` and `NodeStates`.
 
-    seen: the revision up to which the pod watch has told.
+    seen: the revision up to which the pod watch has told. lost: it is, and says nothing more.
     """
 
     cluster: Cluster
     calls: list[Call] = field(default_factory=list)
     seen: int = 0
     told: asyncio.Event = field(default_factory=asyncio.Event)
+    lost: bool = False
     state: ClusterState = field(default_factory=ClusterState)
 
     async def call(self, what: str, act: Callable[[], Any]) -> Any:
@@ -177,6 +181,7 @@ class Wire:
             found = tuple(view(obj) for obj in self.cluster.store.items(PODS))
             return self.cluster.store.revision, found
 
+        self.lost = False
         at, listed = await self.call("list pods", items)
         self.seen = max(self.seen, at)
         yield Listed(listed)
@@ -190,10 +195,17 @@ class Wire:
             while self.seen <= at:
                 self.told.clear()
                 await self.told.wait()
+                if self.lost:
+                    raise ApiUncertainError("watch pods: connection lost")
 
     def tell(self, upto: int) -> None:
         """Let the watch tell what was written up to this revision."""
         self.seen = max(self.seen, upto)
+        self.told.set()
+
+    def lose_watch(self) -> None:
+        """It tells nothing that it has not told, and is to be made anew."""
+        self.lost = True
         self.told.set()
 
     async def ask(self, node: NodeName) -> None:
@@ -238,10 +250,14 @@ class Replica:
 
 @dataclass(eq=False, slots=True)
 class Cluster:
-    """Store, nodes and replicas. versions: whether Bindings carry the pod's version. late: calls that nobody
-    waits for any more, and that may be carried out at any time."""
+    """Store, nodes with what they hold, and replicas.
 
-    nodes: dict[NodeName, dict[str, list[int]]]
+    pfs: of each node. versions: whether Bindings carry the pod's version. late: calls that nobody waits for
+    any more, and that may be carried out at any time.
+    """
+
+    nodes: dict[NodeName, dict[str, Held]]
+    pfs: tuple[str, ...] = (PF0,)
     store: Store = field(default_factory=Store)
     versions: bool = True
     replicas: list[Replica] = field(default_factory=list)
@@ -278,11 +294,11 @@ class Cluster:
         found = self.find(name)
         return found["spec"].get("nodeName") if found else None
 
-    def promised(self, name: str) -> list[int]:
+    def promised(self, name: str) -> Held:
         found = self.find(name)
         assert found is not None
         text = found["metadata"]["annotations"][PLACEMENT_ANNOTATION]
-        return [each["min_tx_rate"] for each in json.loads(text)["interfaces"]]
+        return [(each["pf"], each["min_tx_rate"]) for each in json.loads(text)["interfaces"]]
 
     def delete(self, name: str) -> None:
         if self.find(name) is not None:
@@ -305,8 +321,15 @@ class Cluster:
             held.pop(self.pods[name], None)
 
     def facts(self, node: NodeName) -> NodeFacts:
-        told = report(node, pf(PF0, vfs=VFS, mbps=MBPS), held=self.nodes[node])
-        return facts_of(told, node)
+        held = self.nodes[node]
+        told = report(node, *(pf(pci, vfs=VFS, mbps=MBPS) for pci in self.pfs), held=dict.fromkeys(held, ()))
+        allocations = tuple(
+            msgspec.structs.replace(
+                each, interfaces=tuple(held_interface(*taken) for taken in held[each.pod.uid])
+            )
+            for each in told.allocations
+        )
+        return facts_of(msgspec.structs.replace(told, allocations=allocations), node)
 
     def steal_lease(self, holder: str | None) -> None:
         """Somebody who is no extender deletes the Lease, or writes itself into it."""
@@ -317,16 +340,16 @@ class Cluster:
         else:
             self.registry.patch(LEASE, lambda old: merge_patch(old, {"spec": {"holderIdentity": holder}}))
 
-    def taken(self, node: NodeName) -> list[int]:
+    def taken(self, node: NodeName) -> Held:
         """What the API server and the node itself say that is taken there, each pod once."""
         claims = {self.pods[name]: self.promised(name) for name in self.pods if self.node_of(name) == node}
-        return [rate for held in {**claims, **self.nodes[node]}.values() for rate in held]
+        return [each for held in {**claims, **self.nodes[node]}.values() for each in held]
 
     def check(self) -> None:
-        for node in self.nodes:
-            taken = self.taken(node)
-            assert sum(taken) <= MBPS, f"{node}: {taken} Mb/s reserved"
-            assert len(taken) <= VFS, f"{node}: {taken} on {VFS} VFs"
+        for node, pci in product(self.nodes, self.pfs):
+            taken = [rate for where, rate in self.taken(node) if where == pci]
+            assert sum(taken) <= MBPS, f"{node}: {taken} Mb/s reserved on {pci}"
+            assert len(taken) <= VFS, f"{node}: {taken} on {VFS} VFs of {pci}"
 
     # the extenders
 

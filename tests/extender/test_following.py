@@ -91,6 +91,18 @@ def pod(
     )
 
 
+def test_what_a_pod_was_bound_with_counts_and_not_what_its_owner_writes_later():
+    w = Watched()
+    for text in ("[", "", '[{"min_tx_rate": 1000}]'):
+        w.pods.take(Changed(pod("p", "w1", asks=text)))
+        assert not w.state.pods()
+    w.listing(pod("q", "w1", asks="["))
+    w.pods.take(Gone(pod("q")))
+    w.listing()
+    w.listing(pod("p", "w1"), pod("q", "w1"))
+    assert w.state.pods() == {"p", "q"}
+
+
 def test_listed_pods_that_are_bound_hold_what_they_were_promised():
     w = Watched()
     w.listing(pod("p", "w1"), pod("q"), pod("done", "w1", finished=True), pod("copy", "w1", uid="other"))

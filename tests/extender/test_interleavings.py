@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extender.interleaved import Cluster, Replica
+from extender.node_server import PF0, PF1
 from extender.virtual_loop import VirtualLoop, run
 from k8s_rdma.core.ids import NodeName
 
@@ -158,6 +159,32 @@ def test_standby_keeps_up_with_the_pods_and_lists_them_anew_before_it_binds():
     run(_standby())
 
 
+async def _lost_watch() -> None:
+    cluster = Cluster({W1: {}})
+    replica = cluster.start_replica()
+    await cluster.run(replica)
+    replica.wire.lose_watch()
+    await loop().advance(1.0)
+    [listing] = replica.wire.calls
+    name = cluster.create(6_000)
+    bind = cluster.bind(replica, name, W1)
+    while not bind.done():
+        await loop().settle()
+        replica.wire.calls.remove(listing)
+        replica.wire.calls.append(listing)
+        cluster.step(replica)
+        await loop().settle()
+    assert bind.result() == ""
+    assert replica.wire.calls == [listing]
+    cluster.delete(name)
+    await _nothing_is_lost(cluster)
+    await ended(cluster)
+
+
+def test_pod_that_is_bound_and_deleted_while_a_list_is_waited_for_holds_nothing_for_ever():
+    run(_lost_watch())
+
+
 RATES = ((6_000,), (5_000,), (4_000, 3_000), (9_000,), (2_000, 2_000), (7_000,), (3_000,), (5_000, 5_000))
 WHAT = st.sampled_from(
     [
@@ -165,20 +192,20 @@ WHAT = st.sampled_from(
         *["bind halfway and take over"] * 8,
         *["create", "resume", "start", "delete"] * 3,
         *["wait", "pause", "tell", "late", "stop"] * 2,
-        *["take over", "fail", "crash", "steal", "delete the lease", "edit"],
+        *["take over", "fail", "crash", "steal", "delete the lease", "edit", "lose the watch"],
     ]
 )
 ACTS = st.lists(st.tuples(WHAT, st.integers(0, 7), st.integers(0, 7)), min_size=20, max_size=100)
 
 
-@given(acts=ACTS)
+@given(acts=ACTS, pfs=st.sampled_from([(PF0,), (PF0, PF1)]))
 @settings(max_examples=100, deadline=None)
-def test_no_node_is_ever_promised_more_than_it_has_and_nothing_is_lost(acts):
-    run(_play(acts, versions=True))
+def test_no_node_is_ever_promised_more_than_it_has_and_nothing_is_lost(acts, pfs):
+    run(_play(acts, pfs))
 
 
-async def _play(acts, *, versions: bool) -> None:
-    cluster = Cluster({W1: {}, W2: {}}, versions=versions)
+async def _play(acts, pfs: tuple[str, ...]) -> None:
+    cluster = Cluster({W1: {}, W2: {}}, pfs)
     for _ in range(2):
         cluster.start_replica()
         await cluster.run(*cluster.replicas)
@@ -197,7 +224,7 @@ async def _act(cluster: Cluster, what: str, which: int, other: int) -> None:
     replica = cluster.replicas[which % len(cluster.replicas)]
     if what.startswith(("bind", "schedule")):
         await _bind(cluster, what, which, other)
-    elif what in {"run", "step", "pause", "resume", "take over", "tell", "fail", "crash"}:
+    elif what in {"run", "step", "pause", "resume", "take over", "tell", "fail", "crash", "lose the watch"}:
         await _act_of(cluster, replica, what, other)
     elif what == "wait":
         await loop().advance((0.5, 4.0, 16.0, 70.0)[other % 4])
@@ -239,6 +266,8 @@ async def _act_of(cluster: Cluster, replica: Replica, what: str, other: int) -> 
             await _another_leads(cluster, replica)
         case "tell" if not replica.paused:
             replica.wire.tell(cluster.store.revision - other)
+        case "lose the watch" if not replica.paused:
+            replica.wire.lose_watch()
         case "fail" if calls and not replica.paused:
             replica.wire.fail(calls[other % len(calls)])
         case "crash":
@@ -288,8 +317,8 @@ async def _nothing_is_lost(cluster: Cluster) -> None:
         await loop().advance(3.0)
     await cluster.run(*cluster.replicas)
     leader = next(replica for replica in cluster.replicas if replica.leads)
-    for node in (W1, W2):
-        bind = cluster.bind(leader, cluster.create(10_000), node)
+    for node in cluster.nodes:
+        bind = cluster.bind(leader, cluster.create(*(10_000 for _ in cluster.pfs)), node)
         await cluster.run(*cluster.replicas)
         assert bind.result() == ""
     cluster.check()

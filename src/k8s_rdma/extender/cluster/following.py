@@ -86,6 +86,8 @@ class PodTracker:
     _listing_since: float = 0.0
     _paged: set[PodUid] = field(default_factory=set)
     _ended: deque[PodUid] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
+    _unpromised: set[PodUid] = field(default_factory=set)
+    _missing: frozenset[PodUid] = frozenset()
 
     @property
     def listed(self) -> bool:
@@ -101,10 +103,17 @@ class PodTracker:
         await self._listed.wait()
 
     def stream(self, api: ClusterApi) -> AsyncIterator[Event[PodView]]:
-        """What `take` is to be given."""
+        """What `take` is to be given, one event before the next is asked for."""
         self._listing_since = self.clock()
         self._paged.clear()
-        return api.follow_pods()
+        return self._stream(api)
+
+    async def _stream(self, api: ClusterApi) -> AsyncIterator[Event[PodView]]:
+        async with aclosing(cast("Any", api.follow_pods())) as events:
+            async for event in events:
+                yield event
+                if isinstance(event, Listed):
+                    await self._look_for_missing(api)
 
     def take(self, event: Event[PodView]) -> None:
         """One event."""
@@ -137,16 +146,34 @@ class PodTracker:
         self.attempts.settle_missing(listed, self._listing_since)
         self.unbound.keep_only(listed)
         self.occupants.end_missing(listed)
+        self._unpromised &= listed
         if self.nominations is not None:
             self.nominations.over_missing(listed)
         if self.unplaced is not None:
             self.unplaced.end_missing(listed)
-        for uid in self.state.pods() - listed:
+        self._missing = self.state.pods() - listed
+        for uid in self._missing:
             # A pod made, filtered and being bound while the list was under way need not be on it.
             if self.state.held_since(uid) < self._listing_since:
                 self._end(uid)
         self._listed.set()
         _log.info("pods_listed", pods=len(listed), reservations=len(self.state.pods()))
+
+    async def _look_for_missing(self, api: ClusterApi) -> None:
+        """Of those that were bound since the list was asked for, find who had gone before it was made.
+
+        The watch goes on from what is listed, and tells of nobody's end before that.
+        """
+        for uid in self._missing:
+            if not (places := self.state.nodes_of(uid)):
+                continue
+            held = self.state.reservation(next(iter(places)), uid)
+            if held is None or held.ended_at is not None:
+                continue
+            namespace, _, name = held.pod.partition("/")
+            pod = await api.get_pod(namespace, name)
+            if pod is None or pod.uid != uid or pod.finished:
+                self._end(uid)
 
     def _see(self, pod: PodView) -> None:
         self.unbound.see(pod)
@@ -164,7 +191,7 @@ class PodTracker:
         self.toucher.settled(pod.uid)
         self.attempts.settled(pod.uid)
         held = self.state.reservation(node, pod.uid)
-        if held is not None and held.bound:
+        if (held is not None and held.bound) or pod.uid in self._unpromised:
             return
         promised = None
         interfaces = promised_to(pod, self.key)
@@ -172,7 +199,17 @@ class PodTracker:
             name = f"{pod.namespace}/{pod.name}"
             promised = Reservation(interfaces=interfaces, pod=name, made_at=self.clock())
         self.state.bound(node, pod.uid, promised)
-        if self.unplaced is not None and self.state.reservation(node, pod.uid) is None:
+        if self.state.reservation(node, pod.uid) is None:
+            self._promised_nothing(pod, node)
+
+    def _promised_nothing(self, pod: PodView, node: NodeName) -> None:
+        """What it was bound with does not count, whatever is written to it later.
+
+        So it is looked at once: its owner may write as often as he likes, and a long annotation takes 0.1 s.
+        """
+        if pod.annotations:
+            self._unpromised.add(pod.uid)
+        if self.unplaced is not None:
             self.unplaced.bound(pod, node)
 
     def _nominated(self, pod: PodView) -> None:
@@ -196,6 +233,7 @@ class PodTracker:
             self.unplaced.ended(uid)
         self.state.ended(uid, self.clock())
         self.occupants.end(uid)
+        self._unpromised.discard(uid)
         self._not_nominated(uid)
         self.toucher.settled(uid)
         self.attempts.settled(uid)
