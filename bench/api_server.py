@@ -1,8 +1,8 @@
 """An API server for benchmarks: one fast process that has everything encoded before it is asked.
 
 It knows what an extender asks for: lists in pages, watches, one pod, Bindings, Leases. A Binding is shown in
-the watch of pods as the API server shows it. What it is asked beyond that is answered with an empty list, or
-404.
+the watch of pods as the API server shows it; `POST /create-pods?count=N` makes pods that wait for a node.
+What it is asked beyond that is answered with an empty list, or 404.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import asyncio
 import itertools
 import json
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
@@ -53,7 +53,12 @@ class Collection:
 
 @dataclass(slots=True)
 class Api:
-    """What there is. pending: pods that have no node yet, by namespace and name."""
+    """What there is. pending: pods that had no node when they came, by namespace and name.
+
+    new_pod: what the next of them is like.
+    """
+
+    new_pod: Callable[[int], dict[str, Any]]
 
     collections: defaultdict[str, Collection] = field(
         default_factory=lambda: defaultdict(lambda: Collection("List"))
@@ -66,11 +71,13 @@ class Api:
         """Have these objects."""
         self.collections[path] = Collection(kind, [_encode(each) for each in objects])
 
-    def wait_for_a_node(self, pod: dict[str, Any]) -> None:
-        """Have a pod that is not bound."""
-        meta = pod["metadata"]
-        self.pending[meta["namespace"], meta["name"]] = pod
-        self.collections[PODS].items.append(_encode(pod))
+    def create_pods(self, count: int) -> None:
+        """Have some more pods that are not bound."""
+        for _ in range(count):
+            pod = self.new_pod(len(self.pending))
+            meta = pod["metadata"]
+            self.pending[meta["namespace"], meta["name"]] = pod
+            self.collections[PODS].tell("ADDED", _encode(pod))
 
     def bind(self, namespace: str, name: str, binding: dict[str, Any]) -> tuple[int, bytes]:
         """As the API server: node and annotations at once, and a change for who watches."""
@@ -136,6 +143,9 @@ class ApiProtocol(asyncio.Protocol):
         parts = path.split("/")
         if method == "POST" and path.endswith("/binding"):
             self._send(*self._api.bind(parts[4], parts[6], json.loads(body)))
+        elif method == "POST" and path == "/create-pods":
+            self._api.create_pods(int(query["count"][0]))
+            self._send(200, b"{}")
         elif path.startswith("/apis/coordination.k8s.io") and path not in self._api.collections:
             self._send(*self._api.lease(method, path, body))
         elif method == "GET" and len(parts) == 7 and parts[5] == "pods":

@@ -1,10 +1,10 @@
 """A large cluster for benchmarks, in one process: its API server, with what its agents publish there.
 
-    python large_cluster.py NODES PODS_A_NODE PENDING KIND
+    python large_cluster.py NODES PODS_A_NODE KIND
 
 prints the port. Every node has 2 PFs of 100,000 Mb/s and 120 VFs, renews its Lease every 10 s, and its pods
-hold an interface of 1,000 to 2,900 Mb/s each; PENDING pods wait for a node. KIND: `alike`: 20 different
-situations among all nodes; `distinct`: no two nodes are in the same.
+hold an interface of 1,000 to 2,900 Mb/s each. KIND: `alike`: 20 different situations among all nodes;
+`distinct`: no two nodes are in the same.
 """
 
 from __future__ import annotations
@@ -178,19 +178,22 @@ async def renew(api: Api, nodes: int) -> None:
         await asyncio.sleep(0.01)
 
 
-async def serve(nodes: int, pods: int, pending: int, kind: str) -> None:
+def new_pod(index: int) -> dict[str, Any]:
+    """That waits for a node."""
+    return pod_object(f"new-{index}", f"pending-{index}", [1_000])
+
+
+async def serve(nodes: int, pods: int, kind: str) -> None:
     """Until killed."""
-    api = Api()
+    api = Api(new_pod)
     api.fill(PODS, "PodList", pods_of(nodes, pods))
     api.fill("/api/v1/nodes", "NodeList", map(node_object, range(nodes)))
     api.fill(RDMA_NODES, "RdmaNodeList", (rdma_node(index, pods, kind) for index in range(nodes)))
     api.fill(LEASES, "LeaseList", (lease(index, 1) for index in range(nodes)))
-    for index in range(pending):
-        api.wait_for_a_node(pod_object(f"new-{index}", f"pending-{index}", [1_000]))
     server = await asyncio.get_running_loop().create_server(lambda: ApiProtocol(api), "127.0.0.1", 0)
     print(server.sockets[0].getsockname()[1], flush=True)
     await renew(api, nodes)
 
 
 if __name__ == "__main__":
-    uvloop.run(serve(*map(int, sys.argv[1:4]), sys.argv[4]))
+    uvloop.run(serve(*map(int, sys.argv[1:3]), sys.argv[3]))

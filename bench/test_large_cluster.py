@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from large_cluster import KEY, node_name, pod_object
+from large_cluster import KEY, new_pod, node_name
 from test_extender import REQUESTS, Caller, Cluster
 
 if TYPE_CHECKING:
@@ -51,11 +51,12 @@ current-context: x
 
 
 class Large(Cluster):
-    """A running extender. ready_s: from its start to `/readyz`."""
+    """A running extender. api: the API server's port. ready_s: from its start to `/readyz`."""
 
-    def __init__(self, caller: Caller, pid: int, port: int, ready_s: float) -> None:
+    def __init__(self, caller: Caller, pid: int, port: int, api: int, ready_s: float) -> None:
         super().__init__(caller, NODES, pid)
         self.port = port
+        self.api = api
         self.ready_s = ready_s
 
 
@@ -113,19 +114,16 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], 
 
         def start(kind: str) -> Large:
             if kind not in made:
-                api = stack.enter_context(
-                    process(
-                        sys.executable, HERE / "large_cluster.py", str(NODES), str(PODS), str(PENDING), kind
-                    )
-                )
-                config, port = write_config(tmp_path_factory.mktemp(kind), api.stdout.readline().strip())
+                played = sys.executable, HERE / "large_cluster.py", str(NODES), str(PODS), kind
+                address = stack.enter_context(process(*played)).stdout.readline().strip()
+                config, port = write_config(tmp_path_factory.mktemp(kind), address)
                 began = time.monotonic()
                 extender = stack.enter_context(process(PROGRAM, "extender", "--config", config))
                 threading.Thread(target=extender.stdout.read, daemon=True).start()
                 wait_ready(port)
                 ready_s = time.monotonic() - began
                 caller = stack.enter_context(closing(Caller(port)))
-                made[kind] = Large(caller, extender.pid, port, ready_s)
+                made[kind] = Large(caller, extender.pid, port, int(address), ready_s)
             return made[kind]
 
         yield start
@@ -175,11 +173,6 @@ def test_filter_of_a_request_not_seen_before(
     record(name, budget=None, measured=statistics.median(waited), unit="ms", note="over HTTP")
 
 
-def pending_pod(index: int) -> dict[str, Any]:
-    """As `large_cluster` has it."""
-    return pod_object(f"new-{index}", f"pending-{index}", [1_000])
-
-
 class Scheduler:
     """kube-scheduler's side: filter and prioritize one pod after another, binds beside them."""
 
@@ -196,7 +189,7 @@ class Scheduler:
         began, before = time.monotonic(), self.bound
         threads: list[threading.Thread] = []
         while time.monotonic() - began < BINDING_S:
-            pod, candidates = pending_pod(next(pods)), next(names)
+            pod, candidates = new_pod(next(pods)), next(names)
             args = {"Pod": pod, "Nodes": None, "NodeNames": candidates}
             fitting = json.loads(self._cluster.post("/scheduler/rdma_scheduling", json.dumps(args).encode()))[
                 "NodeNames"
@@ -237,6 +230,8 @@ class Scheduler:
 def test_bindings(large: Callable[[str], Large], record: Record) -> None:
     cluster = large("alike")
     pods = iter(range(PENDING))
+    with closing(Caller(cluster.api)) as api:
+        api.post(f"/create-pods?count={PENDING}", b"")
     with closing(Scheduler(cluster)) as scheduler:
         for sent in (SENT, NODES):
             rate = scheduler.schedule(pods, sent)

@@ -141,7 +141,7 @@ class ExtenderFilterResult(msgspec.Struct, frozen=True, kw_only=True, rename="pa
     error: str = ""
 
 
-class HostPriority(msgspec.Struct, frozen=True, rename="pascal"):
+class HostPriority(msgspec.Struct, frozen=True, rename="pascal", gc=False):
     """A node's score, 0..`MAX_SCORE`."""
 
     host: str

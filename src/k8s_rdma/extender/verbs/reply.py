@@ -15,7 +15,7 @@ from k8s_rdma.wire.extender import UNREADABLE_NODE, ExtenderFilterResult, filter
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from k8s_rdma.extender.verbs.decisions import Verdict
+    from k8s_rdma.extender.verbs.decisions import Misfit, Verdict
     from k8s_rdma.wire.extender import Candidate, ExtenderArgs
 
 
@@ -36,24 +36,36 @@ class Sorted:
     def by_verdict(
         cls, verdicts: Iterable[tuple[NodeName, Verdict | None]], why_unreadable: Callable[[NodeName], str]
     ) -> Sorted:
-        """Sort; no verdict is a node that cannot be read."""
+        """Sort; no verdict is a node that cannot be read.
+
+        Thousands of nodes share few verdicts, so that what follows from one is found once.
+        """
         found = cls()
+        refused: dict[int, tuple[Misfit | None, list[NodeName]]] = {}
         for name, verdict in verdicts:
             if isinstance(verdict, Fit):
                 found.fitting.append(name)
-                continue
-            found.reasons[reason_of(verdict)] += 1
-            if verdict is None:
-                found.failed[name] = f"{UNREADABLE_NODE} ({why_unreadable(name)})"
-            elif verdict.reason in UNRESOLVABLE:
-                found.unresolvable[name] = verdict.text
+            elif (alike := refused.get(id(verdict))) is not None:
+                alike[1].append(name)
             else:
-                found.failed[name] = verdict.text
-            if verdict is None or verdict.may_pass:
-                found.awaited.append(name)
+                refused[id(verdict)] = verdict, [name]
+        for misfit, names in refused.values():
+            found._refuse(misfit, names, why_unreadable)
         if found.fitting:
             found.reasons[FIT] = len(found.fitting)
         return found
+
+    def _refuse(
+        self, misfit: Misfit | None, names: list[NodeName], why_unreadable: Callable[[NodeName], str]
+    ) -> None:
+        if misfit is None:
+            self.failed |= {name: f"{UNREADABLE_NODE} ({why_unreadable(name)})" for name in names}
+        else:
+            into = self.unresolvable if misfit.reason in UNRESOLVABLE else self.failed
+            into |= dict.fromkeys(map(str, names), misfit.text)
+        self.reasons[misfit.reason if misfit else Reason.UNREADABLE_NODE] += len(names)
+        if misfit is None or misfit.may_pass:
+            self.awaited += names
 
     def reply(self, args: ExtenderArgs, candidates: Sequence[Candidate]) -> ExtenderFilterResult:
         """Node objects as they came, or names."""
@@ -70,10 +82,3 @@ class Sorted:
             failed=self.failed,
             unresolvable=self.unresolvable,
         )
-
-
-def reason_of(verdict: Verdict | None) -> str:
-    """The verdict in a word."""
-    if verdict is None:
-        return Reason.UNREADABLE_NODE
-    return FIT if isinstance(verdict, Fit) else verdict.reason

@@ -91,6 +91,8 @@ class Verdicts:
         """Most are looked up, and there may be thousands of them."""
         known = cast("Mapping[Situation | None, Verdict]", self.decisions.known(pod.request))
         usual = [*map(known.get, map(self.state.situations.get, names))]
+        if not special and all(usual):
+            return [*zip(names, usual, strict=True)]
         deadline = self.clock() + _LATE_S
         return [
             (name, self._on(pod, name, deadline, expecting=expecting))
