@@ -396,6 +396,17 @@ async def test_strategic_patch_of_a_status_merges_conditions_by_type(cluster, ma
         assert pod["metadata"]["annotations"] == {"a": "b"}
 
 
+async def test_patch_takes_a_gate_from_a_pod(cluster, make_pod):
+    async with cluster() as c:
+        pod = make_pod()
+        pod["spec"]["schedulingGates"] = [{"name": "a/b"}]
+        await c.http.post(PODS_URL, json=pod)
+        patch = {"spec": {"schedulingGates": []}}
+        patched = await c.http.patch(f"{PODS_URL}/p1", json=patch, headers=MERGE)
+        assert patched.status_code == 200
+        assert not patched.json()["spec"].get("schedulingGates")
+
+
 async def test_patch_of_an_object_leaves_its_status(cluster, make_pod):
     async with cluster() as c:
         await c.http.post(PODS_URL, json=make_pod())
@@ -409,6 +420,7 @@ async def test_patch_of_an_object_leaves_its_status(cluster, make_pod):
     ("patch", "status", "says"),
     [
         ({"spec": {"nodeName": "n"}}, 422, "pod updates may not change fields"),
+        ({"spec": {"schedulingGates": [{"name": "a/b"}]}}, 422, "only deletion is allowed"),
         ({"metadata": {"resourceVersion": "1"}}, 409, "the object has been modified"),
         ({"metadata": {"uid": "other"}}, 409, "Precondition failed: UID"),
         ({"metadata": {"name": "other"}}, 400, "name"),

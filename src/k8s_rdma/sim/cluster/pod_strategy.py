@@ -33,7 +33,7 @@ _CONTAINER_DEFAULTS: JsonObject = {
     "terminationMessagePath": "/dev/termination-log",
     "terminationMessagePolicy": "File",
 }
-_MUTABLE_SPEC = ("activeDeadlineSeconds", "tolerations")
+_MUTABLE_SPEC = ("activeDeadlineSeconds", "tolerations", "schedulingGates")
 
 
 def new_pod(pod: JsonObject, priority: JsonObject) -> JsonObject:
@@ -53,6 +53,10 @@ def new_pod(pod: JsonObject, priority: JsonObject) -> JsonObject:
 
 def check_spec_update(old: JsonObject, new: JsonObject) -> None:
     """Refuse (StatusError 422) an update of a pod's spec beyond what may change while it exists."""
+    if not _gates(new) <= _gates(old):
+        added = ", ".join(sorted(_gates(new) - _gates(old)))
+        why = f"Forbidden: only deletion is allowed, but found new scheduling gates '{added}'"
+        raise invalid(PODS, name_of(old), "spec.schedulingGates", "FieldValueForbidden", why)
     if _immutable(spec_of(old)) != _immutable(spec_of(new)):
         why = (
             "Forbidden: pod updates may not change fields other than `spec.containers[*].image`,"
@@ -123,6 +127,10 @@ def _qos_class(spec: JsonObject) -> str:
     if complete and all(part["limits"] == part["requests"] for part in resources):
         return "Guaranteed"
     return "Burstable"
+
+
+def _gates(pod: JsonObject) -> set[str]:
+    return {gate["name"] for gate in spec_of(pod).get("schedulingGates") or ()}
 
 
 def _immutable(spec: JsonObject) -> JsonObject:
