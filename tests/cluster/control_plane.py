@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import yaml
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
     from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
@@ -19,7 +20,8 @@ class ControlPlane(Protocol):
 
     url, admin_token, ca_file: how a user reaches it that may do everything; without ca_file by plain HTTP.
     release: of Kubernetes, e.g. (1, 36). directory: for files and logs. computes_budgets: whether somebody
-    keeps the status of disruption budgets.
+    keeps the status of disruption budgets. restart_api: ends the API server, and runs it again on what is
+    stored; None where what is stored ends with it.
     """
 
     url: str
@@ -28,6 +30,7 @@ class ControlPlane(Protocol):
     release: tuple[int, int]
     directory: Path
     computes_budgets: bool
+    restart_api: Callable[[], Awaitable[None]] | None
 
     def scheduler(self, configuration: Json) -> AbstractAsyncContextManager[None]:
         """A scheduler with this KubeSchedulerConfiguration for as long as the block lasts."""

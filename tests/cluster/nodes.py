@@ -37,11 +37,16 @@ def node_object(name: str, address: str, resources: dict[str, str]) -> Json:
 
 @dataclass
 class Node:
-    """One node. keeps: UIDs of pods whose interfaces do not come home at once when the pod is gone."""
+    """One node.
+
+    keeps: UIDs of pods whose interfaces do not come home at once when the pod is gone. lingering: UIDs of
+    pods that make use of their grace period.
+    """
 
     server: NodeServer
     held: dict[str, Allocation] = field(default_factory=dict)
     keeps: set[str] = field(default_factory=set)
+    lingering: set[str] = field(default_factory=set)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def now(self) -> NodeReport:
@@ -65,6 +70,7 @@ class Node:
     def release(self, uid: str) -> None:
         """Bring home what a pod held, and report it."""
         self.keeps.discard(uid)
+        self.lingering.discard(uid)
         if self.held.pop(uid, None) is not None:
             self._report()
 

@@ -9,6 +9,7 @@ import os
 import re
 import secrets
 import ssl
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -53,6 +54,7 @@ class Real:
     directory: Path
     release: tuple[int, int] = (0, 0)
     computes_budgets: bool = False
+    restart_api: Callable[[], Awaitable[None]] | None = None
 
     @asynccontextmanager
     async def scheduler(self, configuration: Json) -> AsyncIterator[None]:
@@ -62,7 +64,8 @@ class Real:
             "clientConnection": {"kubeconfig": str(kubeconfig)},
             "leaderElection": {"leaderElect": False},
         }
-        path = self.directory / "scheduler.yaml"
+        # of its own: another one may start before this one has read it
+        path = self.directory / f"scheduler-{len(list(self.directory.glob('scheduler-*.yaml')))}.yaml"
         path.write_text(yaml.safe_dump(document))
         program, log = self.programs / "kube-scheduler", self.directory / "kube-scheduler.log"
         async with running(log, program, f"--config={path}", "--secure-port=0", "--v=4"):
@@ -121,6 +124,13 @@ async def real(directory: Path) -> AsyncIterator[ControlPlane]:
         arguments = _api_server(plane, issuer, etcd, port)
         server = await run("kube-apiserver", folder / "kube-apiserver", *arguments)
         await server.until(plane.ready)
+
+        async def restart() -> None:
+            await server.end()
+            again = await run("kube-apiserver", folder / "kube-apiserver", *arguments)
+            await again.until(plane.ready)
+
+        plane.restart_api = restart
         await plane.find_release()
         if os.access(folder / "kube-controller-manager", os.X_OK):
             kubeconfig = write_kubeconfig(directory / "controllers.kubeconfig", plane, plane.admin_token)

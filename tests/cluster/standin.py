@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,7 @@ class StandIn:
     ca_file: Path | None = None
     release: tuple[int, int] = (1, 36)
     computes_budgets: bool = False
+    restart_api: Callable[[], Awaitable[None]] | None = None
 
     @asynccontextmanager
     async def scheduler(self, configuration: Json) -> AsyncIterator[None]:

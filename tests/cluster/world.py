@@ -139,6 +139,13 @@ class Cluster:
         answer = await self.http.delete(f"/api/v1/namespaces/default/pods/{name}")
         assert answer.status_code == 200, answer.text
 
+    async def end_pod(self, name: str) -> None:
+        """Its kubelet is done with a pod that was lingering."""
+        pod = await self.pod(name)
+        assert pod is not None
+        self.nodes[pod["spec"]["nodeName"]].release(pod["metadata"]["uid"])
+        await self.http.delete(f"/api/v1/namespaces/default/pods/{name}?gracePeriodSeconds=0")
+
     async def events(self, pod: str, reason: str) -> list[str]:
         """Messages of a pod's events of that reason, as `kubectl describe` shows them."""
         answer = await self.http.get("/api/v1/namespaces/default/events")
@@ -208,10 +215,11 @@ class Cluster:
     async def kubelets(self) -> None:
         """Start every pod that comes to a node, and end those that shall go; without end."""
         while True:
-            with suppress(httpx2.RemoteProtocolError):
+            with suppress(httpx2.TransportError):
                 async with self.http.stream("GET", "/api/v1/pods?watch=1", timeout=None) as stream:
                     async for line in stream.aiter_lines():
                         await self._on_pod(**json.loads(line))
+            await asyncio.sleep(0.05)
 
     async def _on_pod(self, type: str, object: Json) -> None:  # noqa: A002  the words of a watch
         node = self.nodes.get(object.get("spec", {}).get("nodeName", ""))
@@ -220,6 +228,8 @@ class Cluster:
         uid, name = object["metadata"]["uid"], object["metadata"]["name"]
         if type != "DELETED" and "deletionTimestamp" not in object["metadata"]:
             node.start(object)
+            return
+        if type != "DELETED" and uid in node.lingering:
             return
         if uid not in node.keeps:
             node.release(uid)  # before the object goes, as kubelet has it but for a grace period of 0
@@ -248,14 +258,16 @@ def collection(document: Json) -> str:
 
 
 @asynccontextmanager
-async def cluster(kind: str, directory: Path, *names: str, **resources: str) -> AsyncIterator[Cluster]:
+async def cluster(
+    kind: str, directory: Path, *names: str, deadline_s: float = DEADLINE_S, **resources: str
+) -> AsyncIterator[Cluster]:
     """A cluster of these nodes, each of one PF of 10,000 Mb/s with four VFs, and the extender's account.
 
     kind: `stand-in` or `real`. resources: what else the nodes have.
     """
     plane_of = {"stand-in": stand_in, "real": real}[kind]
     try:
-        async with asyncio.timeout(DEADLINE_S), AsyncExitStack() as stack:
+        async with asyncio.timeout(deadline_s), AsyncExitStack() as stack:
             plane = await stack.enter_async_context(plane_of(directory))
             http = await stack.enter_async_context(_client(plane))
             made = Cluster(plane, http, directory, stack)
