@@ -21,6 +21,15 @@ Port = Annotated[int, msgspec.Meta(ge=0, le=MAX_PORT)]
 """A TCP port; 0 for a free one."""
 
 
+ResourceName = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
+    ),
+]
+"""Of an extended resource: a domain and a name."""
+
+
 class Listening(Protocol):
     """A configuration that names a port."""
 

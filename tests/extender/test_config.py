@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -53,6 +54,21 @@ def test_contradiction_is_refused_and_names_its_fields(
     with pytest.raises(MalformedError) as refused:
         load_config(ExtenderConfig, str(tmp_path / "extender.yaml"), {})
     assert refused.value.message.startswith(f"{tmp_path / 'extender.yaml'}: {told}")
+
+
+@pytest.mark.parametrize(
+    ("settings", "field"),
+    [
+        ({"vfResource": ""}, "$.vfResource"),
+        ({"vfResource": "vf"}, "$.vfResource"),
+        ({"limits": [{"namespace": "Team_A"}]}, "$.limits[0].namespace"),
+        ({"limits": [{"namespace": "a", "vfs": -1}]}, "$.limits[0].vfs"),
+        ({"strategy": "best"}, "$.strategy"),
+    ],
+)
+def test_value_that_can_be_of_no_use_is_refused_by_its_field(settings: dict[str, Any], field: str) -> None:
+    with pytest.raises(MalformedError, match=re.escape(f"at `{field}`")):
+        load_config(ExtenderConfig, None, settings)
 
 
 def test_all_contradictions_are_told_at_once() -> None:

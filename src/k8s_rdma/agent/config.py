@@ -6,19 +6,11 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from k8s_rdma.config import ResourceName
 from k8s_rdma.hardware_config import HardwareConfig
 
 AbsolutePath = Annotated[str, msgspec.Meta(pattern="^/")]
 """Absolute, so that it does not depend on where the process was started."""
-
-
-ResourceName = Annotated[
-    str,
-    msgspec.Meta(
-        pattern=r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
-    ),
-]
-"""Of an extended resource: a domain and a name."""
 
 
 class PublishConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):

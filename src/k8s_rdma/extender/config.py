@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from k8s_rdma.config import MAX_PORT, Port
+from k8s_rdma.config import MAX_PORT, Port, ResourceName
 from k8s_rdma.core.said import Detail
 from k8s_rdma.core.score import Strategy
 from k8s_rdma.extender.contradictions import contradictions
@@ -39,7 +39,7 @@ class NamespaceLimit(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
         reservations. vfs: of all its interfaces.
     """
 
-    namespace: Annotated[str, msgspec.Meta(min_length=1)]
+    namespace: Annotated[str, msgspec.Meta(pattern=r"^(\*|[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)$")]
     reserved_mbps: Annotated[int, msgspec.Meta(ge=0)] | None = None
     vfs: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
@@ -72,8 +72,8 @@ class ExtenderConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     strict: whether unknown keys in a pod's annotation refuse it; else they are logged.
     source: where the nodes' states come from: `http`, the nodes' servers, or `crd`, the `RdmaNode` objects
         that the agents publish.
-    stale_s, node_lease_namespace: with `crd`, a node whose Lease in this namespace was not renewed for so
-        long is refused; its agent renews it every 10 s.
+    stale_s: a node that nothing was heard from for so long is refused. node_lease_namespace: with `crd`,
+        where the Leases are by which nodes are heard from; agents renew them every 10 s.
     node_port, node_timeout_s: of the nodes' servers; the time-out is for one question at one address.
     node_tls, node_token_file: where these servers speak TLS or demand a bearer token.
     node_watches: how many nodes are followed by long poll, each over a connection that stays (1,024 fewer
@@ -112,7 +112,7 @@ class ExtenderConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     strategy: Strategy = Strategy.BINPACK
     refusal_detail: Detail = Detail.NUMBERS
     limits: tuple[NamespaceLimit, ...] = ()
-    vf_resource: str | None = None
+    vf_resource: ResourceName | None = None
     expect_s: Seconds | None = None
     nomination_s: Seconds = 120.0
     kubeconfig: str | None = None
