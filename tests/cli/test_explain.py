@@ -116,5 +116,6 @@ async def test_extender_behind_tls_and_a_token_answers_whoever_has_both(tmp_path
         assert (await k8s_rdma(*asks, *token, "--insecure")).status == 0
         unknown = await k8s_rdma(*asks, *token)
         assert (unknown.status, "certificate verify failed" in unknown.err.lower()) == (1, True), unknown.err
+        assert "--ca-file FILE" in unknown.err
         without = await k8s_rdma(*asks, *ca)
         assert (without.status, "--token-file FILE" in without.err) == (1, True), without.err

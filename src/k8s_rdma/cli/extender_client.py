@@ -25,6 +25,10 @@ _ADVICE = (
     "`kubectl -n kube-system port-forward deployment/k8s-rdma-extender 8888`"
 )
 
+_TRUST = (
+    "give --ca-file FILE with whom its certificate is from; --insecure where it is made out to another name"
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Where:
@@ -79,13 +83,21 @@ class ExtenderClient:
             reply = self._client.get(path, params=dict(query))
         except (httpx2.HTTPError, OSError) as error:
             msg = f"no extender answers at {self.url}: {error}"
-            raise NoAnswerError(msg, details=_ADVICE) from error
+            raise NoAnswerError(msg, details=_TRUST if _is_distrust(error) else _ADVICE) from error
         if reply.status_code == httpx2.codes.OK:
             return reply.content
         if reply.status_code == httpx2.codes.UNAUTHORIZED:
             msg = f"the extender at {self.url} does not know you: {_refusal(self.url, path, reply)}"
             raise K8sRdmaError(msg, details="give --token-file FILE, or --cert-file FILE and --key-file FILE")
         raise K8sRdmaError(_refusal(self.url, path, reply))
+
+
+def _is_distrust(error: BaseException) -> bool:
+    """Whether somebody answered whose certificate is not to be trusted."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, ssl.SSLCertVerificationError):
+        cause = cause.__cause__ or cause.__context__
+    return cause is not None
 
 
 def _refusal(url: str, path: str, reply: httpx2.Response) -> str:
