@@ -12,8 +12,7 @@ from k8s_rdma.wire.rest_error import ErrorDocument
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from starlette.types import Receive, Scope, Send
-
+    from k8s_rdma.http_server.asgi import Receive, Scope, Send
     from k8s_rdma.wire.rest_error import Error
 
     Fields = list[tuple[bytes, bytes]]

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Iterator
 
-    from starlette.types import ASGIApp
-
+    from k8s_rdma.http_server.asgi import Application
     from k8s_rdma.http_server.connections import Connection
     from k8s_rdma.http_server.protocol import Ready
 
@@ -30,7 +29,7 @@ class HttpServer(uvicorn.Server):
 
     def __init__(
         self,
-        app: ASGIApp,
+        app: Application,
         *,
         shutdown_s: int,
         limits: Limits | None = None,

@@ -16,8 +16,7 @@ from k8s_rdma.wire.rest_error import Error
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from starlette.types import Receive, Scope, Send
-
+    from k8s_rdma.http_server.asgi import Receive, Scope, Send
     from k8s_rdma.http_server.protocol import Fields
     from k8s_rdma.http_server.tokens import Tokens
     from k8s_rdma.server.shown import Shown

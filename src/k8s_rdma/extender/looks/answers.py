@@ -20,9 +20,8 @@ from k8s_rdma.wire.explain import ExtenderState, encode_explanation
 from k8s_rdma.wire.rest_error import Error
 
 if TYPE_CHECKING:
-    from starlette.types import Scope
-
     from k8s_rdma.extender.looks.pod_look import PodLook
+    from k8s_rdma.http_server.asgi import Scope
 
 _DEFAULT_ROWS = 100
 

@@ -11,9 +11,8 @@ from k8s_rdma.http_server.tls import tls_context
 from k8s_rdma.http_server.tokens import Tokens, tokens_of
 
 if TYPE_CHECKING:
-    from starlette.types import Scope
-
     from k8s_rdma.extender.config import ExtenderConfig
+    from k8s_rdma.http_server.asgi import Scope
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

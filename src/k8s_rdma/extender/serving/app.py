@@ -27,9 +27,8 @@ from k8s_rdma.wire.extender_preemption import decode_preemption, encode_preempti
 from k8s_rdma.wire.rest_error import Error
 
 if TYPE_CHECKING:
-    from starlette.types import Receive, Scope, Send
-
     from k8s_rdma.extender.config import ExtenderConfig
+    from k8s_rdma.http_server.asgi import Receive, Scope, Send
 
 Verb: TypeAlias = Callable[[bytes], Awaitable[bytes]]
 Get: TypeAlias = Callable[["Scope"], Awaitable[Answer]]
@@ -86,6 +85,7 @@ class ExtenderApp:
         }
         if config.binder == "extender":
             self._verbs[config.bind_path] = "bind", extender.bind
+        self._not_ours = config.bind_path if config.binder == "scheduler" else None
 
         async def readyz(_scope: Scope) -> Answer:
             missing = extender.missing()
@@ -146,6 +146,12 @@ class ExtenderApp:
         allowed = "POST" if path in self._verbs else "GET, HEAD" if path in self._gets else None
         if allowed is None:
             message = f"there is no path {path}; there are {', '.join(self._paths())}"
+            if path == self._not_ours:
+                message = (
+                    f"{path}: the scheduler binds (binder: scheduler), and must have no bindVerb registered"
+                )
+            if method == "POST":  # the scheduler shows no more than the status
+                _log.warning("request_refused", verb=None, status=404, error=message)
             return error_answer(404, Error(reason="not_found", message=message))
         error = Error(reason="method_not_allowed", message=f"{path} takes {allowed}, not {method}")
         return error_answer(405, error, headers={"allow": allowed})

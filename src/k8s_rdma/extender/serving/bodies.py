@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from starlette.types import Receive, Scope
+    from k8s_rdma.http_server.asgi import Receive, Scope
 
 
 class TooLongError(Exception):
