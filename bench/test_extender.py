@@ -170,6 +170,8 @@ class Nodes:
         yield Listed(())
         await asyncio.Event().wait()
 
+    follow_budgets = follow_pods
+
     async def follow_nodes(self) -> AsyncIterator[Any]:
         """All are there from the start."""
         yield Listed(tuple(NodeView(NodeName(node_name(i)), (address(i),)) for i in range(self._count)))
@@ -388,8 +390,8 @@ def test_resident_memory(record, started, count: int) -> None:
 @pytest.mark.parametrize(
     ("count", "request_kind"),
     rows(
-        (1_000, "small", "filter, 1,000 full nodes (10 MB), all fit", None),
-        (1_000, "refused", "filter, 1,000 full nodes (10 MB), none fits", None),
+        (1_000, "small", "filter, 1,000 full nodes (10 MB), all fit", 30),
+        (1_000, "refused", "filter, 1,000 full nodes (10 MB), none fits", 30),
         (5_000, "small", "filter, 5,000 full nodes (50 MB), all fit", None),
         (5_000, "refused", "filter, 5,000 full nodes (50 MB), none fits", None),
     ),
