@@ -103,7 +103,9 @@ async def test_extender_that_does_not_bind_has_no_bind_verb():
     async with cluster("w1") as c, served(c, binder="scheduler") as s:
         await s.ready()
         await c.create_pod("p", 1)
-        assert (await s.post(BIND, c.bind_args("p", "w1"))).status_code == 404
+        refused = await s.post(BIND, c.bind_args("p", "w1"))
+        assert refused.status_code == 404
+        assert "binder: scheduler" in refused.json()["error"]["message"]
 
 
 async def test_pods_bound_by_hand_count_unless_agents_refuse_them():

@@ -7,6 +7,7 @@ import json
 import resource
 
 import pytest
+from structlog.testing import capture_logs
 
 from extender.serving import BIND, FILTER, PRIORITIZE, served
 from extender.world import cluster
@@ -127,9 +128,11 @@ async def test_wrong_method_is_refused_with_the_right_one(method, path, allowed)
 
 async def test_unknown_path_is_answered_with_those_that_are_known():
     async with cluster() as c, served(c, filter_path="/rdma/f") as s:
-        refused = await s.post("/scheduler/filter", "{}")
+        with capture_logs() as lines:
+            refused = await s.post("/scheduler/filter", "{}")
         assert refused.status_code == 404
         message = refused.json()["error"]["message"]
+        assert {"event": "request_refused", "error": message}.items() <= lines[-1].items()
         for path in ("/rdma/f (POST, filter)", f"{BIND} (POST, bind)", "/healthz", "/readyz", "/metrics"):
             assert path in message
         assert "/rdma/f" in (await s.http.get("/")).text
