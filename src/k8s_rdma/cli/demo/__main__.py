@@ -17,7 +17,7 @@ from k8s_rdma.cli.demo.launch import INIT_PID
 from k8s_rdma.cli.demo.outcome import Outcome
 from k8s_rdma.cli.demo.scenes import Scenes
 from k8s_rdma.cli.demo.watchman import Watchman
-from k8s_rdma.cli.demo.world import API_URL, SERVER_PORT, Paths, World, processes_left
+from k8s_rdma.cli.demo.world import API_URL, EXTENDER_URL, SERVER_PORT, Paths, World, processes_left
 from k8s_rdma.errors import K8sRdmaError
 
 if TYPE_CHECKING:
@@ -122,6 +122,9 @@ def _keep(world: World, console: Console) -> None:
         f"  nsenter --target {init} --mount --net --pid{as_user} bash",
         "and look around:",
         f"  curl {API_URL}/api/v1/namespaces/default/pods",
+        f"  export K8S_RDMA_EXTENDER={EXTENDER_URL}",
+        "  k8s-rdma top     # nodes, PFs, and pods that wait",
+        "  k8s-rdma explain pod default/fits-nowhere     # why, PF by PF",
         *(f"  curl http://{node.address}:{SERVER_PORT}/getpfs     # {node.name}" for node in world.nodes),
         *(f"  nsenter --net={node.netns} ip link     # {node.name}'s interfaces" for node in world.nodes),
         f"  ls {directory}/logs",

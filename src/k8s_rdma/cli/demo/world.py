@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 API_PORT = 6443
 API_URL = f"http://{CONTROL_ADDRESS}:{API_PORT}"
 EXTENDER_PORT = 8888
+EXTENDER_URL = f"http://{CONTROL_ADDRESS}:{EXTENDER_PORT}"
 SERVER_PORT = 54005
 RDMA_NETWORK = "10.56.0.0/16"
 START_TIMEOUT_S = 30
@@ -108,9 +109,8 @@ class World:
             "placementKeyFile": str(self.paths.directory / "placement.key"),
         }
         self._start_k8s_rdma("extender", None, extender)
-        url = f"http://{CONTROL_ADDRESS}:{EXTENDER_PORT}"
-        self._wait("extender", lambda: self._http.get(f"{url}/readyz").is_success)
-        self._start_stand_in("scheduler", *self._api(), "--extender", f"{url}/scheduler")
+        self._wait("extender", lambda: self._http.get(f"{EXTENDER_URL}/readyz").is_success)
+        self._start_stand_in("scheduler", *self._api(), "--extender", f"{EXTENDER_URL}/scheduler")
         for node in self.nodes:
             self._start_kubelet(node)
 
