@@ -33,10 +33,12 @@ LONG_AGO = float("-inf")
 
 
 class Following:
-    """Node states that follow real servers; time is the event loop's."""
+    """Node states that follow real servers; time is the event loop's, and what the machine slept."""
 
     def __init__(self, port: int, nodes: dict[str, Any], **how: Any) -> None:
-        self.clock = asyncio.get_running_loop().time
+        awake = asyncio.get_running_loop().time
+        self.slept_s = 0.0
+        self.clock = lambda: awake() + self.slept_s
         self.state = ClusterState()
         self.nodes = nodes
         self.port = port
@@ -75,6 +77,18 @@ async def test_change_comes_without_anybody_asking():
         f.nodes["w1"].holds(p=100, q=200)
         await until(lambda: f.used_vfs() == 2)
         assert f.states.counts.told == 1
+
+
+async def test_node_is_asked_after_the_machine_slept_for_longer_than_a_long_poll_takes():
+    async with following("w1", hold_s=20.0) as f:
+        await until(f.watched)
+        asked = f.asked()
+        f.slept_s = 24.0
+        await f.refresh()
+        assert f.asked() == asked
+        f.slept_s = 60.0
+        await f.refresh()
+        assert f.asked() == asked + 1
 
 
 async def test_node_that_is_followed_is_not_asked_for_the_sake_of_a_filter():

@@ -81,15 +81,15 @@ class HttpNode:
     """A node. One question at a time is its caller's business; the long poll is none, and has its connection.
 
     asked_at: when the last question began that has an outcome. heard_at: of the last usable answer.
-    stands: the latest `since` that this outcome satisfies in `NodeStates.refresh`. watched: a long poll is
-    under way that would tell of any other state than the one known. wanted_at: when a request last told of
-    the node. question, keeper: the tasks that ask, and that keep the long poll going.
+    stands: the latest `since` that this outcome satisfies in `NodeStates.refresh`. watched_until: by then a
+    long poll has ended that is under way, and would tell of any other state than the one known; by the clock,
+    since the loop's timers stand still while the machine sleeps. wanted_at: when a request last told of the
+    node. question, keeper: the tasks that ask, and that keep the long poll going.
     """
 
     def __init__(self, name: NodeName, surroundings: Surroundings) -> None:
         self.name = name
-        self.asked_at = self.heard_at = self.stands = self.wanted_at = NEVER
-        self.watched = False
+        self.asked_at = self.heard_at = self.stands = self.wanted_at = self.watched_until = NEVER
         self.question: asyncio.Task[None] | None = None
         self.keeper: asyncio.Task[None] | None = None
         self.addresses: tuple[str, ...] = ()
@@ -184,11 +184,11 @@ class HttpNode:
         asking, asked_at, etag = self._around.asking, self._around.clock(), self._etag
         if etag is None:
             return Told.CHANGED
-        self.watched = True
+        self.watched_until = asked_at + asking.hold_s + asking.timeout_s
         try:
             told, answer = await watch(peer, etag, hold_s=asking.hold_s, timeout_s=asking.timeout_s)
         finally:
-            self.watched = False
+            self.watched_until = NEVER
         if told is Told.CHANGED:
             self._around.counts.told += 1
         if told is not Told.NOT_HELD and self._etag == etag and self.asked_at <= asked_at:

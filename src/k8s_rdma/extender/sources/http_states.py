@@ -63,7 +63,7 @@ class HttpNodeStates:
             node
             for name in nodes
             if (node := known.get(name)) is not None
-            and (node.stands < now if name in ending else node.stands < since and not node.watched)
+            and (node.stands < now if name in ending else node.stands < since and node.watched_until < now)
         ]:
             await asyncio.wait([self._question(node) for node in stale])
 
@@ -109,9 +109,9 @@ class HttpNodeStates:
 
     def sources(self) -> Counter[tuple[str, ...]]:
         """How many nodes are `watched`, `asked` because their servers hold no long poll, or `unreadable`."""
-        unreadable = self._state.unreadable
+        now, unreadable = self._clock(), self._state.unreadable
         return Counter(
-            ("unreadable" if name in unreadable else "watched" if node.watched else "asked",)
+            ("unreadable" if name in unreadable else "watched" if node.watched_until >= now else "asked",)
             for name, node in self._nodes.items()
         )
 
