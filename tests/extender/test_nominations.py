@@ -9,7 +9,15 @@ import pytest
 from extender.node_server import PF0, PF1, pf, report
 from extender.preemption import create, nominate, place, preempt, uid
 from extender.world import extending, until, world
+from k8s_rdma.core.ids import NodeName, PodUid
+from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.extender.cluster import nominating
+from k8s_rdma.extender.cluster.facts import facts_of
+from k8s_rdma.extender.cluster.nominating import Nominations
+from k8s_rdma.extender.cluster.occupants import Occupants
+from k8s_rdma.extender.cluster.pending import PendingPod
+from k8s_rdma.extender.cluster.state import ClusterState, Situation
+from k8s_rdma.extender.verbs.decisions import Decisions, Verdict
 
 pytestmark = pytest.mark.anyio
 
@@ -185,3 +193,35 @@ async def test_room_on_the_node_that_was_named_before_is_held_for_its_whole_time
             assert left_s > 900
             await nominate(w, "high", None)
             nominations.over(uid(w, "high"))
+
+
+class Counting(Decisions):
+    """Counts how often it is asked."""
+
+    asked = 0
+
+    def verdict(self, request: Request, situation: Situation) -> Verdict:
+        self.asked += 1
+        return super().verdict(request, situation)
+
+
+async def test_pods_that_do_not_fit_where_they_are_nominated_are_looked_at_again_when_their_node_changes():
+    now, names, decisions = 1.0, [NodeName(f"w{number}") for number in range(30)], Counting()
+    state = ClusterState(on_change=lambda node, _before, _after: nominations.changed(node))
+    nominations = Nominations(
+        state, Occupants(), decisions, lambda: now, nomination_s=60.0, on_release=lambda _: None
+    )
+    request = Request((InterfaceRequest(min_tx_rate_mbps=6_000),))
+    for name in names:
+        state.observe(name, facts_of(report(name, held={"other": 9_000}), name), 0.0)
+        pod = PendingPod(uid=PodUid(name), namespace="n", name=name, priority=5, request=request)
+        nominations.nominated(pod, name)
+    for name in names:
+        nominations.against(name, PodUid("asking"), 0)
+    assert decisions.asked == len(names)
+    state.observe(names[3], facts_of(report(names[3]), names[3]), 1.0)
+    assert nominations.nodes() == {names[3]}
+    assert decisions.asked == len(names) + 1
+    now += 2.0
+    nominations.nodes()
+    assert decisions.asked == 2 * len(names)

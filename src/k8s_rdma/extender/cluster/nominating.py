@@ -34,6 +34,9 @@ UNNAMED_S = 10.0
 """How long what was answered is held without a word of the scheduler's choice. It is written within a second
 of the answer, and never when the preemption failed after it."""
 
+_LOOK_AGAIN_S = 1.0
+"""For a place of who has none yet, although his node did not change: who is there may be on the way out."""
+
 _log = structlog.get_logger()
 
 
@@ -71,6 +74,8 @@ class Nominations:
         self._named: dict[PodUid, _Named] = {}
         self._unnamed: dict[PodUid, float] = {}
         self._left: dict[PodUid, PendingPod] = {}
+        self._due: set[PodUid] = set()
+        self._all_due_at = float("-inf")
         self._refused: dict[PodUid, frozenset[NodeName]] = {}
         self._more = asyncio.Event()
 
@@ -112,6 +117,7 @@ class Nominations:
         What is held beside what victims have yet makes a node look fuller than it is or will be. Who was
         refused for that fits when they go, though by the situation alone it fitted before.
         """
+        self._due.update(uid for uid in self._left if self._named[uid].node == node)
         if node in self._holds.nodes():
             self._on_release(node)
 
@@ -148,6 +154,7 @@ class Nominations:
             self._hold(pod, node, kept.interfaces, named.until)
         else:
             self._left[pod.uid] = pod
+            self._due.add(pod.uid)
         self._tell(pod.uid, released)
 
     def over(self, uid: PodUid) -> None:
@@ -204,7 +211,12 @@ class Nominations:
         Another process answered `preempt`, or this one has started since.
         """
         now = self._clock()
-        for pod in list(self._left.values()):
+        if self._all_due_at <= now:
+            self._due, self._all_due_at = set(self._left), now + _LOOK_AGAIN_S
+        if not self._due:
+            return
+        due, self._due = [pod for uid, pod in self._left.items() if uid in self._due], set()
+        for pod in due:
             named = self._named[pod.uid]
             interfaces = self._placed(pod, named.node, now)
             if interfaces is not None:
