@@ -197,7 +197,7 @@ class PodTracker:
         interfaces = promised_to(pod, self.key)
         if interfaces is not None:
             name = f"{pod.namespace}/{pod.name}"
-            promised = Reservation(interfaces=interfaces, pod=name, made_at=self.clock())
+            promised = Reservation(interfaces=interfaces, pod=name, made_at=self.clock(), bound=True)
         self.state.bound(node, pod.uid, promised)
         if self.state.reservation(node, pod.uid) is None:
             self._promised_nothing(pod, node)

@@ -227,8 +227,10 @@ class ClusterState:
         decided here may not be what was written: another extender may have bound it to the same node.
         """
         self._leave_others(node, uid)
-        held = self.reservation(node, uid) or promised
-        if held is not None and not held.bound:
+        held = self.reservation(node, uid)
+        if held is None and promised is not None:
+            self.reserve(node, uid, promised if promised.bound else replace(promised, bound=True))
+        elif held is not None and not held.bound:
             interfaces = (promised or held).interfaces
             self.reserve(node, uid, replace(held, interfaces=interfaces, bound=True, in_doubt=False))
 
