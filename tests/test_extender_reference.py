@@ -150,6 +150,19 @@ async def test_figures_are_all_told_with_their_types():
     assert {name.partition("{")[0]: kind for names, kind, _ in rows for name in named(names)} == shown
 
 
+def test_log_lines_that_warn_are_all_told():
+    package = ROOT / "src" / "k8s_rdma"
+    files = [path for part in ("extender", "http_server", "kube") for path in (package / part).rglob("*.py")]
+    warned = {
+        event
+        for path in files
+        for event in re.findall(r"log\.(?:warning|error)\(\s*\"(\w+)\"", path.read_text())
+    }
+    told = {event for events, *_ in table("Logs") for event in named(events)}
+    assert len(warned) > 20
+    assert warned <= told
+
+
 def test_rights_are_those_that_the_manifests_grant():
     granted = {
         (resource, verb)
