@@ -98,7 +98,8 @@ class NodeServer:
     holds_polls: it waits as long as a long poll asks for; else it knows none, as older servers do.
 
     hang_up: the next question on a connection that was used before is not answered but cut. late_s: how long
-    it takes to answer. twice: each answer is followed by itself.
+    it takes to answer. twice: each answer is followed by itself. restless: each answer is another
+    report.
     """
 
     name: str
@@ -109,6 +110,7 @@ class NodeServer:
     holds_polls: bool = False
     late_s: float = 0.0
     twice: bool = False
+    restless: bool = False
     asked: int = 0
     connections: int = 0
     answering: asyncio.Event = field(default_factory=asyncio.Event)
@@ -136,6 +138,8 @@ class NodeServer:
                     await asyncio.sleep(float(held[1]))
                 await self.answering.wait()
                 await asyncio.sleep(self.late_s)
+                if self.restless:
+                    self.holds()
                 writer.write(self._answer(head) * (2 if self.twice else 1))
                 await writer.drain()
                 if self.raw is not None:

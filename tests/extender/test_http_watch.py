@@ -198,6 +198,18 @@ async def test_server_that_knows_no_long_poll_is_asked():
             assert f.used_vfs() == 1
 
 
+async def test_node_that_changes_all_the_time_is_let_alone_for_a_while_after_each_change():
+    async with asyncio.timeout(30), node_servers("w1") as (port, nodes):
+        nodes["w1"].restless = True
+        f = Following(port, nodes, gap_s=3600.0)
+        async with f.states:
+            f.states.learn(W1, (nodes["w1"].address,))
+            await until(lambda: nodes["w1"].asked == 5)  # a question, and twice a long poll with another one
+            for _ in range(5):
+                await f.refresh()
+            assert (nodes["w1"].asked, f.states.counts.told) == (10, 2)
+
+
 async def test_server_that_ends_is_lost_and_followed_again_when_it_is_back():
     async with following("w1", again_s=0.01) as f:
         node: RealNode = f.nodes["w1"]

@@ -35,6 +35,8 @@ class Asking:
         node is older by no more than this, the way, and a question's time-outs. again_s: after which a server
         that does not wait is asked, by long poll too, in case it does now. pause_s: before a node that could
         not be read is asked again by itself; doubles to some times retry_s.
+    gap_s: where one change follows another faster than this, so long passes before the next long poll: a node
+        that changes all the time must not keep this process busy.
     requests_tell: addresses come with requests alone, since there is no API server to ask.
     """
 
@@ -46,6 +48,7 @@ class Asking:
     watches: int = 0
     hold_s: float = 25.0
     again_s: float = 30.0
+    gap_s: float = 0.1
     pause_s: float = 1.0
     requests_tell: bool = False
 

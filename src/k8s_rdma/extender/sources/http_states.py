@@ -143,7 +143,8 @@ class HttpNodeStates:
         A question follows whatever a long poll tells: what had begun to be asked before a pod ended cannot
         say that the node holds nothing for it any more.
         """
-        first_s, most_s = self._asking.pause_s, max(self._asking.pause_s, _RESTS * self._asking.retry_s)
+        asking, quick = self._asking, 0
+        first_s, most_s = asking.pause_s, max(asking.pause_s, _RESTS * asking.retry_s)
         pause_s = first_s
         while not self._unwanted(node):
             await self.ask(node.name)
@@ -152,10 +153,15 @@ class HttpNodeStates:
                 pause_s = min(2 * pause_s, most_s)
                 continue
             pause_s = first_s
-            if not await self._follow(node):
-                await self.ask(node.name)
-                if node.readable():
-                    await asyncio.sleep(self._asking.again_s)
+            if quick > 1:
+                await asyncio.sleep(asking.gap_s)
+            began = self._clock()
+            if await self._follow(node):
+                quick = quick + 1 if self._clock() - began < asking.gap_s else 0
+                continue
+            await self.ask(node.name)
+            if node.readable():
+                await asyncio.sleep(asking.again_s)
         self.forget(node.name)
         self._state.forget(node.name)
 
