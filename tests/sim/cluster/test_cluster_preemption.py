@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -208,6 +209,34 @@ async def test_room_that_was_made_is_not_given_to_a_lesser_pod(cluster, pod_of, 
         await end(c, "slow")
         await c.pod_when("p", bound_to("node-1"))
         await c.pod_when("lesser", bound_to("node-1"))
+
+
+@pytest.mark.anyio
+async def test_room_that_was_made_for_a_pod_that_goes_while_it_is_bound_is_free(cluster, pod_of, node_of):
+    async with cluster() as c:
+        failed, bound = asyncio.Event(), asyncio.Event()
+
+        async def gone(asked: dict[str, Any]) -> dict[str, Any]:
+            if asked["PodName"] != "p":
+                bound.set()
+                return {"Error": ""}
+            await end(c, "p")
+            await asyncio.sleep(0.1)  # until the scheduler has seen it
+            failed.set()
+            return {"Error": "not found"}
+
+        async with serving_extender({"bind": gone}, bind_verb="bind") as extender:
+            await c.create(node_of())
+            async with scheduled(c):
+                await place(c, pod_of("slow", 0, terminationGracePeriodSeconds=30))
+            async with scheduled(c, extender):
+                await c.create(pod_of("p", 9))
+                await c.pod_when("p", nominated("node-1"))
+                await end(c, "slow")
+                await failed.wait()
+                await asyncio.sleep(0.1)  # until the scheduler has the answer
+                await c.create(pod_of("lesser", 5))
+                await bound.wait()
 
 
 @pytest.mark.anyio

@@ -211,7 +211,10 @@ class Scheduler:
             if not await self._extenders.bind(pod, node):
                 await self._bind_here(pod, node)
         except (ExtenderError, ApiError) as error:
-            self._assignments.fail(pod)
+            if self._known(pod):
+                self._assignments.fail(pod)
+            else:
+                self._assignments.forget(uid_of(pod))
             self._queue.fail(uid_of(pod), self._now())
             self._queue.on_event()  # what was assumed to be used is free again
             self._woken.set()
