@@ -27,7 +27,8 @@ from k8s_rdma.extender.sources.http_states import HttpNodeStates
 from k8s_rdma.extender.sources.node_access import asking_of
 from k8s_rdma.extender.telling.attempts import Attempts
 from k8s_rdma.extender.telling.counted_api import counted
-from k8s_rdma.extender.telling.metrics import Metrics, labelled, samples
+from k8s_rdma.extender.telling.figures import figures_of_decisions, figures_of_nodes
+from k8s_rdma.extender.telling.metrics import Metrics
 from k8s_rdma.extender.telling.outcomes import Outcomes
 from k8s_rdma.extender.verbs.binding import Binder
 from k8s_rdma.extender.verbs.budgets import Budgets, follow_budgets
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     from k8s_rdma.core.ids import NodeName
     from k8s_rdma.extender.cluster.state import Situation
     from k8s_rdma.extender.config import ExtenderConfig
-    from k8s_rdma.extender.telling.metrics import Reading
     from k8s_rdma.kube.api import ClusterApi
     from k8s_rdma.kube.published import PublishedApi
 
@@ -230,8 +230,8 @@ async def running(
             ),
         )
         metrics = Metrics()
-        metrics.add(_readings(state, decisions, states, waiting, toucher) | _held(nominations))
-        metrics.add(_told(outcomes, api_failures, lease) | limits.readings() | expecting.readings())
+        metrics.add(figures_of_nodes(state, decisions, states, waiting, toucher) | limits.readings())
+        metrics.add(figures_of_decisions(outcomes, nominations, api_failures, lease) | expecting.readings())
         async with asyncio.TaskGroup() as beside:
             tasks = (
                 [
@@ -273,57 +273,3 @@ def _allows_unplaced(config: ExtenderConfig, key: bytes | None) -> bool:
     if config.allow_unplaced is not None:
         return config.allow_unplaced
     return config.binder == "scheduler" or key is None
-
-
-def _readings(
-    state: ClusterState, decisions: Decisions, states: Source, waiting: Waiting, toucher: Toucher
-) -> dict[str, Reading]:
-    return {
-        **states.readings(),
-        "nodes": (
-            "Nodes by how their states are known.",
-            "gauge",
-            lambda: samples(("source",), states.sources()),
-        ),
-        "node_state_age_seconds": (
-            "Time since the readable node was heard from that is silent for longest.",
-            "gauge",
-            states.oldest_s,
-        ),
-        "nodes_readable": ("Nodes whose last answer is usable.", "gauge", lambda: len(state.situations)),
-        "pods_promised": ("Pods that hold a placement.", "gauge", lambda: len(state.pods())),
-        "pods_waiting": ("Pods that no node fitted.", "gauge", lambda: len(waiting)),
-        "touches_total": ("Nodes touched since capacity came free.", "counter", lambda: toucher.touches),
-        "searches_total": ("Placements searched for by filter.", "counter", lambda: decisions.searches),
-        "undecided_total": ("Searches that ended at their budget.", "counter", lambda: decisions.undecided),
-        "verdicts": ("Verdicts kept.", "gauge", lambda: len(decisions)),
-    }
-
-
-def _held(nominations: Nominations) -> dict[str, Reading]:
-    what = "Pods that room is held for, since others were evicted."
-    return {"pods_nominated": (what, "gauge", lambda: len(nominations))}
-
-
-def _told(
-    outcomes: Outcomes, api_failures: Counter[tuple[str, ...]], lease: Lease | None
-) -> dict[str, Reading]:
-    by_reason, failed = ("verb", "reason"), ("call", "kind")
-    return {
-        "decisions_total": (
-            "What verbs decided of pods.",
-            "counter",
-            labelled(by_reason, outcomes.decisions),
-        ),
-        "verdicts_total": (
-            "Candidates of these decisions.",
-            "counter",
-            labelled(by_reason, outcomes.verdicts),
-        ),
-        "api_errors_total": (
-            "Calls of the API server that failed.",
-            "counter",
-            labelled(failed, api_failures),
-        ),
-        "leader": ("Whether this process may bind.", "gauge", lambda: lease is None or lease.holds()),
-    }
