@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from k8s_rdma.core.said import Detail
 from k8s_rdma.errors import Reason
@@ -32,6 +32,16 @@ NOT_SEARCHED = Misfit(
     Reason.UNDECIDED,
     f"{NOT_ENOUGH_FREE} (not known: this request is new and takes long to place on many nodes; tried again)",
 )
+
+
+class _Look(NamedTuple):
+    """One look at many nodes: the verdicts on the request so far, and until when others are searched for.
+
+    Which they are depends on every interface of the request, and there may be a thousand.
+    """
+
+    known: Mapping[Situation | None, Verdict]
+    deadline: float
 
 
 @dataclass(slots=True, kw_only=True)
@@ -93,30 +103,30 @@ class Verdicts:
         usual = [*map(known.get, map(self.state.situations.get, names))]
         if not special and all(usual):
             return [*zip(names, usual, strict=True)]
-        deadline = self.clock() + _LATE_S
+        look = _Look(known, self.clock() + _LATE_S)
         return [
-            (name, self._on(pod, name, deadline, expecting=expecting))
+            (name, self._on(pod, name, look, expecting=expecting))
             if verdict is None or name in special
             else (name, verdict)
             for name, verdict in zip(names, usual, strict=True)
         ]
 
-    def _on(self, pod: PendingPod, name: NodeName, deadline: float, *, expecting: bool) -> Verdict | None:
+    def _on(self, pod: PendingPod, name: NodeName, look: _Look, *, expecting: bool) -> Verdict | None:
         situation = self._situation(pod, name, expecting=False)
         if situation is None:
             return None
-        verdict = self._verdict(pod, situation, deadline)
+        verdict = self._verdict(pod, situation, look)
         beside = self._situation(pod, name) if expecting and isinstance(verdict, Fit) else situation
         if beside is None or beside is situation:
             return verdict
-        there = self._verdict(pod, beside, deadline)
+        there = self._verdict(pod, beside, look)
         return there if isinstance(there, Fit) else self._held(pod, name)
 
-    def _verdict(self, pod: PendingPod, situation: Situation, deadline: float) -> Verdict:
-        verdict = self.decisions.known(pod.request).get(situation)
-        if verdict is not None:
-            return verdict
-        return self.decisions.verdict(pod.request, situation) if self.clock() < deadline else NOT_SEARCHED
+    def _verdict(self, pod: PendingPod, situation: Situation, look: _Look) -> Verdict:
+        verdict = look.known.get(situation)
+        if verdict is None and self.clock() < look.deadline:
+            return self.decisions.verdict(pod.request, situation)
+        return verdict or NOT_SEARCHED
 
     def _special(self, pod: PendingPod) -> frozenset[NodeName]:
         """The nodes whose situation is another one for this pod than for others."""

@@ -1,0 +1,69 @@
+"""The verdicts on many nodes at once."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import TYPE_CHECKING
+
+from extender.node_server import report
+from k8s_rdma.core.ids import NodeName, PodUid
+from k8s_rdma.core.request import InterfaceRequest, Request
+from k8s_rdma.extender.cluster.expecting import Expecting
+from k8s_rdma.extender.cluster.facts import facts_of
+from k8s_rdma.extender.cluster.nominating import Nominations
+from k8s_rdma.extender.cluster.occupants import Occupants
+from k8s_rdma.extender.cluster.pending import PendingPod
+from k8s_rdma.extender.cluster.state import ClusterState, Situation
+from k8s_rdma.extender.verbs.decisions import Decisions, Verdict
+from k8s_rdma.extender.verbs.verdicts import NOT_SEARCHED, Verdicts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+NAMES = [NodeName(f"w{number}") for number in range(100)]
+POD = PendingPod(
+    uid=PodUid("p"),
+    namespace="n",
+    name="p",
+    priority=0,
+    request=Request((InterfaceRequest(min_tx_rate_mbps=6_000),)),
+)
+
+
+class Counting(Decisions):
+    """Counts how often all of a request is looked at."""
+
+    looked = 0
+
+    def known(self, request: Request) -> dict[Situation, Verdict]:
+        self.looked += 1
+        return super().known(request)
+
+
+def verdicts(decisions: Decisions, clock: Callable[[], float]) -> Verdicts:
+    """On nodes of which no two are alike."""
+    state = ClusterState()
+    for number, name in enumerate(NAMES):
+        state.observe(name, facts_of(report(name, held={"other": number}), name), 0.0)
+    nominations = Nominations(
+        state, Occupants(), decisions, clock, nomination_s=60.0, on_release=lambda _: None
+    )
+    expecting = Expecting(state=state, decisions=decisions, nominations=nominations, clock=clock, lasts_s=2.0)
+    return Verdicts(
+        state=state, decisions=decisions, nominations=nominations, expecting=expecting, clock=clock
+    )
+
+
+def test_request_is_looked_at_once_for_all_nodes_that_there_is_no_time_to_search():
+    decisions = Counting()
+    ticks = count(0.0, 1.0)
+    found = verdicts(decisions, lambda: next(ticks)).on(POD, NAMES)
+    assert [verdict for _, verdict in found] == [NOT_SEARCHED] * len(NAMES)
+    assert decisions.looked == 1
+
+
+def test_each_node_is_searched_while_there_is_time():
+    decisions = Decisions()
+    found = verdicts(decisions, lambda: 0.0).on(POD, NAMES)
+    assert NOT_SEARCHED not in [verdict for _, verdict in found]
+    assert decisions.searches == len(NAMES)
