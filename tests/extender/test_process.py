@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import sys
 from typing import TYPE_CHECKING
@@ -61,6 +62,10 @@ async def test_process_serves_where_port_says_and_ends_with_0_at_a_signal(tmp_pa
             pod = await c.create_pod("p", 1)
             filtered = await http.post("/scheduler/rdma_scheduling", content=c.args("p"))
             assert filtered.json()["NodeNames"] == ["w1"]
+            shown = (await http.get("/metrics")).text
+            [spent_s] = re.findall(r'request_duration_seconds_sum{verb="filter"} (\S+)', shown)
+            spent_ms = float(spent_s) * 1000
+            assert abs(spent_ms - round(spent_ms)) > 1e-5, "most of them take less than a millisecond"
             bind = {"PodName": "p", "PodNamespace": "default", "PodUID": pod["metadata"]["uid"], "Node": "w1"}
             assert (await http.post("/scheduler/bind", json=bind)).json() == {"Error": ""}
         process.send_signal(number)
