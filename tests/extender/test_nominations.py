@@ -126,6 +126,20 @@ async def test_cleared_nomination_leaves_the_room_held():
         assert await w.fitting("high") == ["w1"]
 
 
+async def test_room_is_not_held_for_a_pod_that_lost_it_to_one_of_higher_priority():
+    async with world("w1") as w:
+        await made_room(w)
+        await place(w, "lesser", "w1", 500)
+        await create(w, "top", 6_000, priority=9)
+        assert await preempt(w, "top", w1=["lesser"]) == {"w1": ["lesser"]}
+        await nominate(w, "high", None)
+        await until(lambda: held(w) == [])
+        await nominate(w, "top", "w1")
+        assert held(w, "top") == ["w1"]
+        await create(w, "other", 2_000)
+        assert await w.fitting("other") == ["w1"]
+
+
 async def test_new_extender_holds_what_pods_statuses_name():
     async with world("w1") as w:
         await place(w, "low", "w1", 8_000, terminationGracePeriodSeconds=60)

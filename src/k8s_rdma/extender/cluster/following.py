@@ -213,7 +213,10 @@ class PodTracker:
             self.unplaced.bound(pod, node)
 
     def _nominated(self, pod: PodView) -> None:
-        if pod.nominated is None or self.nominations is None:
+        if self.nominations is None:
+            return
+        if pod.nominated is None:
+            self.nominations.cleared(pod.uid)
             return
         try:
             request = self.requests.read(pod.uid, pod.annotations)

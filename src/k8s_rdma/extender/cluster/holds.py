@@ -47,6 +47,10 @@ class Holds:
         self._nodes.setdefault(node, {})[uid] = hold
         self._places.setdefault(uid, set()).add(node)
 
+    def held(self, node: NodeName, uid: PodUid) -> Hold | None:
+        """What is held there for the pod."""
+        return self._nodes.get(node, {}).get(uid)
+
     def release(self, uid: PodUid) -> dict[NodeName, Hold]:
         """Hold nothing for the pod any more; what was held."""
         return {node: self._drop(node, uid) for node in self._places.pop(uid, ())}

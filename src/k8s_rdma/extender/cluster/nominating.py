@@ -157,6 +157,19 @@ class Nominations:
             self._due.add(pod.uid)
         self._tell(pod.uid, released)
 
+    def cleared(self, uid: PodUid) -> None:
+        """The pod's status names no node, or none any more.
+
+        The scheduler takes it away for a pod of higher priority that makes room on the same node: what is
+        held there for that one takes the place. It does so, too, when an attempt breaks, such as at an
+        extender that is away: then the room stays the pod's.
+        """
+        named, now = self._named.get(uid), self._clock()
+        hold = self._holds.held(named.node, uid) if named else None
+        if named and hold and self._holds.against(named.node, uid, hold.priority + 1, now):
+            _log.info("nomination_lost", pod=hold.pod, uid=uid, node=named.node)
+            self.over(uid)
+
     def over(self, uid: PodUid) -> None:
         """The pod is bound, finished or gone."""
         self._named.pop(uid, None)
