@@ -35,6 +35,7 @@ from k8s_rdma.core.ids import NodeName
 from k8s_rdma.core.rates import EVERY_RATE
 from k8s_rdma.extender.cluster.state import ClusterState
 from k8s_rdma.extender.config import ExtenderConfig
+from k8s_rdma.extender.memory import collect_seldom, keep_what_is_known
 from k8s_rdma.extender.run import serve
 from k8s_rdma.extender.sources.http_node import Asking
 from k8s_rdma.extender.sources.http_states import HttpNodeStates
@@ -180,10 +181,14 @@ class Nodes:
 
 async def extender_process(port: str, count: str) -> None:
     logs.configure("extender")
-    config = ExtenderConfig(node_port=int(port), max_age_s=3600.0, node_timeout_s=30.0, stale_s=3600.0)
+    collect_seldom()
+    config = ExtenderConfig(
+        node_port=int(port), max_age_s=3600.0, node_timeout_s=30.0, stale_s=3600.0, node_watches=0
+    )
     with listen("127.0.0.1", 0) as listener:
         announce(listener.getsockname()[1])
-        await serve(config, Nodes(int(count)), listener, stop=asyncio.Event())
+        nodes, stop = Nodes(int(count)), asyncio.Event()
+        await serve(config, nodes, listener, stop=stop, when_known=keep_what_is_known)
 
 
 def announce(port: int) -> None:

@@ -29,7 +29,7 @@ from k8s_rdma.kube.client import connect
 from k8s_rdma.signals import stop_on_signals
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from k8s_rdma.extender.config import ExtenderConfig
     from k8s_rdma.extender.serving.app import Extender
@@ -64,18 +64,22 @@ async def serve(  # noqa: PLR0913  each is a part of its own, and tests leave mo
     stop: asyncio.Event,
     authority: Authority = NOBODY_ELSE,
     access: Access = EVERYBODY,
+    when_known: Callable[[], None] | None = None,
 ) -> None:
-    """Serve until `stop` is set; then finish the requests under way and what is in doubt, and close."""
+    """Serve until `stop` is set; then finish the requests under way and what is in doubt, and close.
+
+    when_known: called once, when the caches are filled.
+    """
     async with running(config, api, authority) as extender, asyncio.TaskGroup() as tasks:
         shutdown_s = ceil(config.shutdown_s)
         app = ExtenderApp(extender, config, access)
         server = HttpServer(app, limits=LIMITS, shutdown_s=shutdown_s, tls=access.tls)
         serving = tasks.create_task(server.serve_orderly(listener))
         host, port = listener.getsockname()[:2]
-        settling = tasks.create_task(_settle(extender))
+        knowing = tasks.create_task(_know(extender, when_known))
         _log.info("extender_ready", address=host, port=port, tls=access.tls is not None)
         await stop.wait()
-        settling.cancel()
+        knowing.cancel()
         stopped_at = CLOCK()
         server.should_exit = True
         await serving
@@ -83,11 +87,11 @@ async def serve(  # noqa: PLR0913  each is a part of its own, and tests leave mo
     _log.info("extender_stopped")
 
 
-async def _settle(extender: Extender) -> None:
-    """Return when the caches are filled, and what is in them is out of the collector's way."""
-    while extender.missing():  # noqa: ASYNC110  it ends in many places
+async def _know(extender: Extender, then: Callable[[], None] | None) -> None:
+    while then and extender.missing():  # noqa: ASYNC110  it ends in many places
         await asyncio.sleep(_LOOK_S)
-    keep_what_is_known()
+    if then:
+        then()
 
 
 async def _until_signalled(
@@ -96,7 +100,15 @@ async def _until_signalled(
     failures: Counter[tuple[str, ...]] = Counter()
     async with _api(config, failures) as (api, lease):
         authority = Authority(key=key, lease=lease, api_failures=failures)
-        await serve(config, api, listener, stop=stop_on_signals(), authority=authority, access=access)
+        await serve(
+            config,
+            api,
+            listener,
+            stop=stop_on_signals(),
+            authority=authority,
+            access=access,
+            when_known=keep_what_is_known,
+        )
 
 
 @asynccontextmanager
