@@ -168,17 +168,22 @@ async def test_pod_gets_what_its_victim_had_once_the_node_has_it_back():
         assert json.loads(text)["interfaces"][0]["min_tx_rate"] == 8_000
 
 
+async def refuse_since_victim_lingers(w) -> None:
+    """`low-w1` went for `high`, and w1 has not its interfaces back; `low-w2` could go on w2."""
+    for node in ("w1", "w2"):
+        await place(w, f"low-{node}", node, 8_000)
+    w.nodes["w1"].holds(**{uid(w, "low-w1"): 8_000})
+    await create(w, "high", 8_000, priority=9)
+    assert await preempt(w, "high", w1=["low-w1"]) == {"w1": ["low-w1"]}
+    await nominate(w, "high", "w1")
+    await w.delete_pod("low-w1")
+    await until(lambda: bool(w.extender.preempting.occupants.going("w1")))
+    assert await w.fitting("high") == []
+
+
 async def test_nobody_else_is_evicted_while_a_victims_node_has_not_its_interfaces_back():
     async with world("w1", "w2") as w:
-        for node in ("w1", "w2"):
-            await place(w, f"low-{node}", node, 8_000)
-        w.nodes["w1"].holds(**{uid(w, "low-w1"): 8_000})
-        await create(w, "high", 8_000, priority=9)
-        assert await preempt(w, "high", w1=["low-w1"]) == {"w1": ["low-w1"]}
-        await nominate(w, "high", "w1")
-        await w.delete_pod("low-w1")
-        await until(lambda: bool(w.extender.preempting.occupants.going("w1")))
-        assert await w.fitting("high") == []
+        await refuse_since_victim_lingers(w)
         assert await preempt(w, "high", w2=["low-w2"]) == {}
         w.nodes["w1"].holds(**{"somebody-else": 8_000})
         assert await preempt(w, "high", w2=["low-w2"]) == {"w2": ["low-w2"]}
@@ -186,15 +191,7 @@ async def test_nobody_else_is_evicted_while_a_victims_node_has_not_its_interface
 
 async def test_nobody_else_is_evicted_when_the_interfaces_came_back_since_filter_was_asked():
     async with world("w1", "w2") as w:
-        for node in ("w1", "w2"):
-            await place(w, f"low-{node}", node, 8_000)
-        w.nodes["w1"].holds(**{uid(w, "low-w1"): 8_000})
-        await create(w, "high", 8_000, priority=9)
-        assert await preempt(w, "high", w1=["low-w1"]) == {"w1": ["low-w1"]}
-        await nominate(w, "high", "w1")
-        await w.delete_pod("low-w1")
-        await until(lambda: bool(w.extender.preempting.occupants.going("w1")))
-        assert await w.fitting("high") == []
+        await refuse_since_victim_lingers(w)
         w.nodes["w1"].holds()
         assert await preempt(w, "high", w2=["low-w2"]) == {}
         assert await w.fitting("high") == ["w1"]

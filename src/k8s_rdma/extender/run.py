@@ -64,7 +64,7 @@ async def serve(  # noqa: PLR0913  each is a part of its own, and tests leave mo
     stop: asyncio.Event,
     authority: Authority = NOBODY_ELSE,
     access: Access = EVERYBODY,
-    when_known: Callable[[], None] | None = None,
+    when_known: Callable[[], None] = lambda: None,
 ) -> None:
     """Serve until `stop` is set; then finish the requests under way and what is in doubt, and close.
 
@@ -87,11 +87,10 @@ async def serve(  # noqa: PLR0913  each is a part of its own, and tests leave mo
     _log.info("extender_stopped")
 
 
-async def _know(extender: Extender, then: Callable[[], None] | None) -> None:
-    while then and extender.missing():  # noqa: ASYNC110  it ends in many places
+async def _know(extender: Extender, then: Callable[[], None]) -> None:
+    while extender.missing():  # noqa: ASYNC110  it ends in many places
         await asyncio.sleep(_LOOK_S)
-    if then:
-        then()
+    then()
 
 
 async def _until_signalled(
