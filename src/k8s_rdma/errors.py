@@ -44,6 +44,9 @@ class Reason(StrEnum):
     LEDGER_FAILURE = "ledger_failure"
     API_FAILURE = "api_failure"
     CONFLICT = "conflict"
+    UNKNOWN_DEVICE = "unknown_device"
+    DEVICES_DIFFER = "devices_differ"
+    KUBELET_FAILURE = "kubelet_failure"
     INTERNAL = "internal"
 
 
@@ -53,10 +56,16 @@ class Status:
 
     http: HTTP status code (RFC 9110).
     cni: CNI error code (CNI specification 1.1.0, section 5 "Error"; 1-99 reserved, ours from 100).
+    grpc: gRPC status code (google.rpc.Code).
     """
 
     http: int
     cni: int
+    grpc: int
+
+
+_INVALID_ARGUMENT, _NOT_FOUND, _ALREADY_EXISTS, _RESOURCE_EXHAUSTED = 3, 5, 6, 8
+_FAILED_PRECONDITION, _ABORTED, _OUT_OF_RANGE, _INTERNAL, _UNAVAILABLE = 9, 10, 11, 13, 14
 
 
 TRY_AGAIN_LATER = 11
@@ -66,32 +75,35 @@ NOT_AVAILABLE = 50
 """CNI error code: an ADD could not succeed now (CNI specification 1.1.0, section 2 "STATUS")."""
 
 STATUS: Mapping[Reason, Status] = {
-    Reason.MALFORMED_ANNOTATION: Status(422, 100),
-    Reason.MALFORMED_REQUEST: Status(400, 6),
-    Reason.INVALID_ENVIRONMENT: Status(400, 4),
-    Reason.INVALID_NETCONF: Status(400, 7),
-    Reason.INCOMPATIBLE_CNI_VERSION: Status(400, 1),
-    Reason.UNREADABLE_NODE: Status(503, TRY_AGAIN_LATER),
-    Reason.NO_RDMA: Status(409, 101),
-    Reason.INSUFFICIENT: Status(409, 102),
-    Reason.EXCEEDS_CAPACITY: Status(409, 103),
-    Reason.DRIVER_REFUSES: Status(409, 107),
-    Reason.UNDECIDED: Status(409, 104),
-    Reason.NAMESPACE_LIMIT: Status(409, 109),
-    Reason.STALE_PLACEMENT: Status(409, 105),
-    Reason.ALREADY_ATTACHED: Status(409, 106),
-    Reason.HELD_BY_OLDER_SANDBOX: Status(409, TRY_AGAIN_LATER),
-    Reason.UNKNOWN_CONTAINER: Status(404, 3),
-    Reason.ALTERED: Status(409, 108),
-    Reason.NOT_READY: Status(503, NOT_AVAILABLE),
-    Reason.AGENT_UNREACHABLE: Status(503, TRY_AGAIN_LATER),
-    Reason.KERNEL_FAILURE: Status(500, 110),
-    Reason.IPAM_FAILURE: Status(500, 111),
-    Reason.LEDGER_FAILURE: Status(500, 112),
-    Reason.PLUGIN_FAILURE: Status(500, 113),
-    Reason.API_FAILURE: Status(502, TRY_AGAIN_LATER),
-    Reason.CONFLICT: Status(409, TRY_AGAIN_LATER),
-    Reason.INTERNAL: Status(500, 199),
+    Reason.MALFORMED_ANNOTATION: Status(422, 100, _INVALID_ARGUMENT),
+    Reason.MALFORMED_REQUEST: Status(400, 6, _INVALID_ARGUMENT),
+    Reason.INVALID_ENVIRONMENT: Status(400, 4, _INVALID_ARGUMENT),
+    Reason.INVALID_NETCONF: Status(400, 7, _INVALID_ARGUMENT),
+    Reason.INCOMPATIBLE_CNI_VERSION: Status(400, 1, _INVALID_ARGUMENT),
+    Reason.UNREADABLE_NODE: Status(503, TRY_AGAIN_LATER, _UNAVAILABLE),
+    Reason.NO_RDMA: Status(409, 101, _FAILED_PRECONDITION),
+    Reason.INSUFFICIENT: Status(409, 102, _RESOURCE_EXHAUSTED),
+    Reason.EXCEEDS_CAPACITY: Status(409, 103, _OUT_OF_RANGE),
+    Reason.DRIVER_REFUSES: Status(409, 107, _FAILED_PRECONDITION),
+    Reason.UNDECIDED: Status(409, 104, _RESOURCE_EXHAUSTED),
+    Reason.NAMESPACE_LIMIT: Status(409, 109, _RESOURCE_EXHAUSTED),
+    Reason.STALE_PLACEMENT: Status(409, 105, _FAILED_PRECONDITION),
+    Reason.ALREADY_ATTACHED: Status(409, 106, _ALREADY_EXISTS),
+    Reason.HELD_BY_OLDER_SANDBOX: Status(409, TRY_AGAIN_LATER, _ABORTED),
+    Reason.UNKNOWN_CONTAINER: Status(404, 3, _NOT_FOUND),
+    Reason.ALTERED: Status(409, 108, _FAILED_PRECONDITION),
+    Reason.NOT_READY: Status(503, NOT_AVAILABLE, _UNAVAILABLE),
+    Reason.AGENT_UNREACHABLE: Status(503, TRY_AGAIN_LATER, _UNAVAILABLE),
+    Reason.KERNEL_FAILURE: Status(500, 110, _INTERNAL),
+    Reason.IPAM_FAILURE: Status(500, 111, _INTERNAL),
+    Reason.LEDGER_FAILURE: Status(500, 112, _INTERNAL),
+    Reason.PLUGIN_FAILURE: Status(500, 113, _INTERNAL),
+    Reason.API_FAILURE: Status(502, TRY_AGAIN_LATER, _UNAVAILABLE),
+    Reason.CONFLICT: Status(409, TRY_AGAIN_LATER, _ABORTED),
+    Reason.UNKNOWN_DEVICE: Status(404, 114, _INVALID_ARGUMENT),
+    Reason.DEVICES_DIFFER: Status(422, 115, _INVALID_ARGUMENT),
+    Reason.KUBELET_FAILURE: Status(502, TRY_AGAIN_LATER, _UNAVAILABLE),
+    Reason.INTERNAL: Status(500, 199, _INTERNAL),
 }
 
 

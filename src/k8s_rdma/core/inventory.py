@@ -14,7 +14,8 @@ from k8s_rdma.core.rates import EVERY_RATE, Enforce, RateAbility
 class Pf:
     """A physical function.
 
-    capacity_vfs: VFs that exist and may be given to pods.
+    capacity_vfs: VFs that exist and may be given to pods that ask by annotation.
+    pools: how many VFs exclusive resources have of it, by resource.
     link_mbps: link speed in Mb/s that reservations may add up to; None when unknown (link down):
         such a PF takes interfaces without a reservation only.
     rates, enforce: what its driver can program, and what is demanded of it.
@@ -36,6 +37,7 @@ class Pf:
     mtu: int = field(default=0, hash=False)
     vendor: str = field(default="", hash=False)
     numa_node: int | None = field(default=None, hash=False)
+    pools: Mapping[str, int] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, slots=True)

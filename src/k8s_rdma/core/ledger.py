@@ -58,6 +58,7 @@ class AllocatedInterface:
         held before; None where nothing was asked for.
     kernel_driver: what drives it at home; empty, in receipts of agents that gave netdevs only, for not noted.
     rdma_device: its name at home; empty where it has none.
+    pool: the exclusive resource whose device it is; empty for what was asked for by annotation.
     set_min_tx_rate_mbps, set_max_tx_rate_mbps: what is programmed on it; None, in receipts of agents that
         programmed whatever was asked for, for just that.
     """
@@ -77,6 +78,7 @@ class AllocatedInterface:
     previous: VfConfig | None = None
     kernel_driver: str = ""
     rdma_device: str = ""
+    pool: str = ""
 
     @property
     def mac(self) -> str:
@@ -131,6 +133,7 @@ class Receipt:
     device_info_file: which file of the node tells what it was given; empty for none.
     unanswered: by interface, where another plugin's ADD failed or was not begun, so that nothing is known to
         be held there; the delegate's is the attachment's own.
+    slots: CDI devices that kubelet gave its containers, for which it is told here what they are.
     """
 
     attachment: Attachment
@@ -144,6 +147,7 @@ class Receipt:
     delegate: DelegatedPlugin | None = None
     device_info_file: str = ""
     unanswered: tuple[str, ...] = ()
+    slots: tuple[str, ...] = ()
 
     @property
     def network(self) -> str:

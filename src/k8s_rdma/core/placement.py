@@ -32,13 +32,18 @@ DEFAULT_BUDGET = 11_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedInterface:
-    """An interface on a PF; rates in Mb/s, 0 as in `InterfaceRequest`, which has the others too."""
+    """An interface on a PF; rates in Mb/s, 0 as in `InterfaceRequest`, which has the others too.
+
+    pool: the exclusive resource whose device it is: then it takes bandwidth of the PF, and none of the VFs
+        that pods ask for by annotation.
+    """
 
     pf: PciAddress
     min_tx_rate_mbps: int = 0
     max_tx_rate_mbps: int = 0
     enforce: Enforce = Enforce.AUTO
     options: InterfaceOptions = NO_OPTIONS
+    pool: str = ""
 
     def wanted(self) -> InterfaceRequest:
         """The interface that it serves."""

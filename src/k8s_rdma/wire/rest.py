@@ -37,6 +37,7 @@ class Interface(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     """An interface given to a pod; rates in Mb/s, 0 as in the annotation.
 
     entry: its index in the pod's request; null from an agent that gives a pod all of it at once.
+    rdma_device: its name at home; empty for none. pool: the exclusive resource whose device it is, or empty.
     mac: in the pod. pci: the VF's own address. driver: what drives it there, `kernel` or `vfio-pci`.
     options: what was asked for besides, in the annotation's words.
     set_min_tx_rate, set_max_tx_rate: what is programmed; a reservation is rounded up to what the driver
@@ -54,17 +55,23 @@ class Interface(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     enforced: Enforced
     entry: int | None = None
     pci: str = ""
+    rdma_device: str = ""
+    pool: str = ""
     driver: str = "kernel"
     options: dict[str, Any] = {}
 
 
 class Allocation(msgspec.Struct, frozen=True, kw_only=True):
-    """What one sandbox of a pod holds; `phase` as in `core.ledger.Phase`."""
+    """What one sandbox of a pod holds; `phase` as in `core.ledger.Phase`.
+
+    slots: CDI devices that were written for it (`core.slots`).
+    """
 
     pod: Pod
     container_id: str
     phase: str
     interfaces: tuple[Interface, ...]
+    slots: tuple[str, ...] = ()
 
 
 class VfReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
@@ -155,7 +162,10 @@ class ForeignVf(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
 
 
 class PfReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A PF, as `core.kernel.PfState`. link_mbps: null when unknown. takes: as `core.options.Setting`."""
+    """A PF, as `core.kernel.PfState`. link_mbps: null when unknown. takes: as `core.options.Setting`.
+
+    capacity_vfs: for pods that ask by annotation. pools: VFs of exclusive resources, by resource.
+    """
 
     name: str
     pci: str
@@ -175,6 +185,7 @@ class PfReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     takes: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
     foreign: tuple[ForeignVf, ...] = ()
+    pools: dict[str, int] = {}
     vfs: tuple[VfReport, ...] = ()
 
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import errno
 from contextlib import nullcontext
-from enum import StrEnum, unique
 from typing import Self
 
+from k8s_rdma.core.devices import NetnsMode
 from k8s_rdma.linux.discovery.queries import RdmaDevice, RdmaPort
 from k8s_rdma.linux.netlink.socket import (
     RDMA,
@@ -34,14 +34,6 @@ _PORT_STATES = ("NOP", "DOWN", "INIT", "ARMED", "ACTIVE", "ACTIVE_DEFER")
 """`enum ib_port_state`, include/rdma/ib_verbs.h."""
 
 _ATTEMPTS = 5
-
-
-@unique
-class NetnsMode(StrEnum):
-    """Whether all namespaces see every RDMA device, or each its own only (as it must be to give one away)."""
-
-    EXCLUSIVE = "exclusive"
-    SHARED = "shared"
 
 
 class RdmaNetlink:

@@ -1,0 +1,104 @@
+"""RDMA devices of a node, as containers are offered them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum, unique
+
+from k8s_rdma.core.options import LinkType
+
+RDMA_CM = "/dev/infiniband/rdma_cm"
+"""The connection manager's device node, one for all devices (Linux `drivers/infiniband/core/ucma.c`)."""
+
+INFINIBAND = "/dev/infiniband"
+
+
+@unique
+class NodeKind(StrEnum):
+    """What a character device of an RDMA device is for: verbs, management datagrams, a subnet manager."""
+
+    UVERBS = "uverbs"
+    UMAD = "umad"
+    ISSM = "issm"
+
+
+@unique
+class NetnsMode(StrEnum):
+    """Whether all namespaces see every RDMA device, or each its own only (as it must be to give one away)."""
+
+    EXCLUSIVE = "exclusive"
+    SHARED = "shared"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CharacterDevice:
+    """A character device. path: `/dev/infiniband/uverbs0`, on the host and in containers."""
+
+    kind: NodeKind
+    path: str
+    major: int
+    minor: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RdmaDevice:
+    """An RDMA device that the host's namespace has.
+
+    name: `mlx5_0`. pci: its function's address; empty for a soft one.
+    pf, pf_name: address and netdev of the PF whose VF it is, of itself where it is a PF's; empty for neither.
+    vf: the VF's index; None where it is none's.
+    netdev: of its function while that is at home; empty for none.
+    vendor: of its function, PCI vendor and device: `15b3:1018`. pf_vendor: of the PF. pf_driver: of the PF.
+    pcie_path: PCI bridges and switches from the root port down.
+    nodes: its character devices that exist. faults: why it cannot be used now, one sentence each.
+    """
+
+    name: str
+    pci: str = ""
+    pf: str = ""
+    pf_name: str = ""
+    vf: int | None = None
+    netdev: str = ""
+    vendor: str = ""
+    pf_vendor: str = ""
+    driver: str = ""
+    pf_driver: str = ""
+    link_type: LinkType = LinkType.ETHERNET
+    numa_node: int | None = None
+    pcie_path: tuple[str, ...] = ()
+    nodes: tuple[CharacterDevice, ...] = ()
+    faults: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenDevice:
+    """An RDMA device that the agent has given to a pod, by its report.
+
+    name: at home. pci: its VF's address.
+    """
+
+    name: str
+    pci: str
+    pf: str
+    vf: int
+    pod_uid: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DevicesSeen:
+    """One look at a node's RDMA devices.
+
+    devices: by name. given: those that pods have, by name; None while the agent does not tell.
+    netns_mode: None where the kernel knows no RDMA. rdma_cm, directory: whether `RDMA_CM` and `INFINIBAND`
+        are there. held_slots: CDI devices of slots that attachments still hold (`core.slots`).
+    unreadable: what could not be looked at, a sentence each; what was seen last stands for it.
+    """
+
+    devices: Mapping[str, RdmaDevice] = field(default_factory=dict)
+    given: Mapping[str, GivenDevice] | None = None
+    netns_mode: NetnsMode | None = None
+    rdma_cm: bool = False
+    directory: bool = False
+    held_slots: frozenset[str] = frozenset()
+    unreadable: tuple[str, ...] = ()

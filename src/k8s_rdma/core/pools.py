@@ -1,0 +1,109 @@
+"""Pools: every VF is for pods that ask by annotation, or belongs to one exclusive device-plugin resource."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum, unique
+from typing import TYPE_CHECKING
+
+from k8s_rdma.core.options import LinkType
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from k8s_rdma.core.kernel import Hardware
+
+
+@unique
+class Functions(StrEnum):
+    """Which functions are meant."""
+
+    ANY = "any"
+    VF = "vf"
+    PF = "pf"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PfChoice:
+    """A PF by its netdev's name or PCI address; vfs: those of its VFs alone, by index, None for all."""
+
+    pf: str
+    vfs: frozenset[int] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Function:
+    """A PCI function with what selectors ask of it; vf: None of a PF. Vendor and driver are the PF's."""
+
+    pci: str
+    pf: str
+    pf_name: str
+    pf_vendor: str
+    pf_driver: str
+    link_type: LinkType
+    vf: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FunctionSelector:
+    """All that is not empty must match, each by any of its values; vendors as in `core.selection.PfRule`."""
+
+    pfs: tuple[PfChoice, ...] = ()
+    pcis: frozenset[str] = frozenset()
+    vendors: frozenset[str] = frozenset()
+    drivers: frozenset[str] = frozenset()
+    link_types: frozenset[LinkType] = frozenset()
+    functions: Functions = Functions.ANY
+
+    def matches(self, function: Function) -> bool:
+        """Whether a function is selected."""
+        vendor = function.pf_vendor
+        return (
+            self.functions in (Functions.ANY, Functions.PF if function.vf is None else Functions.VF)
+            and (not self.pfs or any(_chosen(each, function) for each in self.pfs))
+            and (not self.pcis or function.pci in self.pcis)
+            and (not self.vendors or not self.vendors.isdisjoint({vendor, vendor.partition(":")[0]}))
+            and (not self.drivers or function.pf_driver in self.drivers)
+            and (not self.link_types or function.link_type in self.link_types)
+        )
+
+
+def _chosen(choice: PfChoice, function: Function) -> bool:
+    if choice.pf not in (function.pf, function.pf_name):
+        return False
+    return choice.vfs is None or function.vf in choice.vfs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """The functions of one exclusive resource."""
+
+    resource: str
+    selector: FunctionSelector
+
+
+def pool_of(function: Function, pools: Sequence[Pool]) -> str:
+    """The resource whose function it is: of the first that selects it; empty for none."""
+    return next((pool.resource for pool in pools if pool.selector.matches(function)), "")
+
+
+def in_pools(hardware: Hardware, pools: Sequence[Pool]) -> Hardware:
+    """The hardware with every VF in its pool."""
+    if not pools:
+        return hardware
+    pfs = []
+    for pf in hardware.pfs:
+        vfs = []
+        for vf in pf.vfs:
+            function = Function(
+                pci=vf.pci,
+                pf=pf.pci,
+                pf_name=pf.name,
+                pf_vendor=pf.vendor,
+                pf_driver=pf.driver,
+                link_type=pf.link_type,
+                vf=vf.index,
+            )
+            vfs.append(replace(vf, pool=pool_of(function, pools)))
+        pfs.append(replace(pf, vfs=tuple(vfs)))
+    return replace(hardware, pfs=tuple(pfs))

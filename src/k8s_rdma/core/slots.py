@@ -1,0 +1,22 @@
+"""Slots: what a container runtime is asked for before anybody knows which VFs the pod gets.
+
+A device plugin answers kubelet with the CDI device `k8s-rdma.io/slot=<id>`. At CNI ADD the agent learns from
+kubelet which slots the pod holds, and writes what they are.
+"""
+
+from __future__ import annotations
+
+
+def slot_ids(count: int) -> tuple[str, ...]:
+    """The device ids of a resource that counts nothing real."""
+    return tuple(f"slot-{number}" for number in range(count))
+
+
+def slot_device(resource: str, device_id: str) -> str:
+    """The CDI device of one device of one resource: no two resources have the same."""
+    return f"{resource.replace('/', '_')}.{device_id}"
+
+
+def shared_resource(resource: str) -> str:
+    """The resource by which further containers of a pod ask for what the pod holds of an exclusive one."""
+    return f"{resource}-shared"

@@ -1,0 +1,224 @@
+"""The device plugin's configuration file. The agent reads it as well (`devicePlugin` in its own).
+
+So there is one place that says which VFs belong to which resource.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal, NoReturn
+
+import msgspec
+
+from k8s_rdma.config import Port, ResourceName
+from k8s_rdma.core.ids import pci_address
+from k8s_rdma.core.options import LinkType
+from k8s_rdma.core.pools import Functions, FunctionSelector, PfChoice, Pool
+from k8s_rdma.core.slots import shared_resource
+from k8s_rdma.hardware_config import PciText, VendorText
+
+AbsolutePath = Annotated[str, msgspec.Meta(pattern="^/")]
+
+DEFAULT_PORT = 54006
+"""Beside the server's."""
+
+MOUNT_RESOURCE = "rdma-sriov/dev-infiniband-mount"
+HUSTCAT_RESOURCE = "tencent.com/rdma"
+SLOT_RESOURCE = "k8s-rdma.io/slot"
+
+Count = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
+
+_CHOICE = re.compile(r"(?P<pf>[^#\s]+)(#(?P<vfs>\d+(-\d+)?(,\d+(-\d+)?)*))?")
+
+
+class Selector(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """Which RDMA devices; all that is given must match, each by any of its values. Empty: every one.
+
+    pfs: PFs by netdev or PCI address, and their VFs; `enp1s0f0#0-3,6` for some of the VFs alone.
+    pcis: of the devices' own functions. vendors: PCI vendor, or vendor and device; drivers; both of the PF.
+    functions: VFs, PFs, or both.
+    """
+
+    pfs: tuple[str, ...] = ()
+    pcis: tuple[PciText, ...] = ()
+    vendors: tuple[VendorText, ...] = ()
+    drivers: tuple[str, ...] = ()
+    link_types: tuple[LinkType, ...] = ()
+    functions: Functions = Functions.ANY
+
+    def __post_init__(self) -> None:
+        """Refuse a PF's text that selects nothing."""
+        for each in self.pfs:
+            pf_choice(each)
+
+    def to_core(self) -> FunctionSelector:
+        """The selector."""
+        return FunctionSelector(
+            pfs=tuple(map(pf_choice, self.pfs)),
+            pcis=frozenset(map(pci_address, self.pcis)),
+            vendors=frozenset(self.vendors),
+            drivers=frozenset(self.drivers),
+            link_types=frozenset(self.link_types),
+            functions=self.functions,
+        )
+
+
+class SharedSelector(Selector, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """As `Selector`, and by what may change while a pod has a device.
+
+    device_ids: PCI device of the devices' own functions, `1017`. if_names: of their own netdevs.
+    rdma_devices: by name.
+    """
+
+    device_ids: tuple[Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{4}$")], ...] = ()
+    if_names: tuple[str, ...] = ()
+    rdma_devices: tuple[str, ...] = ()
+
+
+class _Resource(
+    msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True, tag_field="mode"
+):
+    """hints: whether containers get `NCCL_IB_HCA` and `UCX_NET_DEVICES` for the devices given to them."""
+
+    hints: bool = False
+
+
+class ExactResource(
+    _Resource, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True, tag="exact"
+):
+    """The devices of the VFs that the agent gives the pod, by CDI.
+
+    count: of containers that may ask at a time.
+    """
+
+    name: ResourceName = SLOT_RESOURCE
+    count: Count = 1000
+
+
+class MountResource(
+    _Resource, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True, tag="mount"
+):
+    """`/dev/infiniband` for whoever asks.
+
+    scope: the directory with all that is ever in it; the character devices that there are; `rdma_cm` alone.
+    """
+
+    name: ResourceName = MOUNT_RESOURCE
+    count: Count = 10_000
+    scope: Literal["directory", "devices", "rdma-cm-only"] = "directory"
+
+
+class ExclusiveResource(
+    _Resource, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True, tag="exclusive"
+):
+    """Each RDMA device for one container; VFs among them are in this resource's pool.
+
+    share: how many further containers may ask for `<name>-shared`, to get what their pod holds; 0: none.
+        Needs CDI and the agent.
+    cdi: whether device nodes come by CDI, written by the agent when it has moved the devices; by default
+        where RDMA devices have namespaces of their own.
+    """
+
+    name: ResourceName = HUSTCAT_RESOURCE
+    select: Selector = Selector()
+    share: Annotated[int, msgspec.Meta(ge=0, le=100_000)] = 0
+    cdi: bool | None = None
+
+
+class SharedResource(
+    _Resource, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True, tag="shared"
+):
+    """All matching devices for everybody who asks. count: of holders at a time.
+
+    cdi: whether the device nodes come by CDI, from a specification that the agent writes.
+    """
+
+    name: ResourceName
+    count: Annotated[int, msgspec.Meta(ge=0, le=100_000)]
+    select: SharedSelector = SharedSelector()
+    cdi: bool = False
+
+
+Resource = ExactResource | MountResource | ExclusiveResource | SharedResource
+
+
+class DevicePluginConfig(
+    msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True
+):
+    """YAML with these keys in camelCase.
+
+    node: the node's name in Kubernetes, for events; none are told without.
+    resources: what is offered; no two of one name.
+    kubelet_dir: where kubelet and plugins have their sockets. pod_resources: kubelet's socket that tells
+        which pod holds what. run_dir: where the agent's sockets are.
+    listen, port: for `/metrics`, `/healthz` and `/readyz`; port 0 for a free one, none for no such server.
+    rescan_s: how often everything is looked at anew, whatever the kernel tells of; 0 for never.
+    kubeconfig, in_cluster: credentials for events, as in the agent's file.
+    """
+
+    node: Annotated[str, msgspec.Meta(min_length=1)] | None = None
+    resources: tuple[Resource, ...] = (ExactResource(), MountResource())
+    kubelet_dir: AbsolutePath = "/var/lib/kubelet/device-plugins"
+    pod_resources: AbsolutePath = "/var/lib/kubelet/pod-resources/kubelet.sock"
+    run_dir: AbsolutePath = "/run/k8s-rdma"
+    listen: str = ""
+    port: Port | None = DEFAULT_PORT
+    rescan_s: Annotated[float, msgspec.Meta(ge=0)] = 60.0
+    kubeconfig: AbsolutePath | None = None
+    in_cluster: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what contradicts itself."""
+        names = list(self.resource_names())
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if not names:
+            _refuse("resources: is empty, so that nothing would be offered")
+        if twice:
+            _refuse(f"resources: {twice[0]} is offered twice")
+        if sum(isinstance(each, ExactResource) for each in self.resources) > 1:
+            _refuse("resources: two are of mode exact; one serves every container")
+        if self.kubeconfig is not None and self.in_cluster:
+            _refuse("kubeconfig and inCluster: both are set, and one of them says it all")
+
+    def resource_names(self) -> tuple[str, ...]:
+        """All resources that kubelet is told of."""
+        shared = (
+            shared_resource(each.name)
+            for each in self.resources
+            if isinstance(each, ExclusiveResource) and each.share
+        )
+        return (*(each.name for each in self.resources), *shared)
+
+    def pools(self) -> tuple[Pool, ...]:
+        """The exclusive resources' pools, in their order: a VF is in the first that selects it."""
+        return tuple(
+            Pool(resource=each.name, selector=each.select.to_core())
+            for each in self.resources
+            if isinstance(each, ExclusiveResource)
+        )
+
+
+def pf_choice(text: str) -> PfChoice:
+    """Read `enp1s0f0`, `0000:03:00.0`, or either with `#0-3,6`. ValueError when it is neither."""
+    found = _CHOICE.fullmatch(text)
+    if not found:
+        _refuse(f"pfs: {text!r}: expected a netdev or a PCI address, then perhaps # and VFs as in 0-3,6")
+    pf, ranges = found["pf"], found["vfs"]
+    pf = (
+        pci_address(pf)
+        if re.fullmatch(r"([0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[01][0-9a-fA-F]\.[0-7]", pf)
+        else pf
+    )
+    if ranges is None:
+        return PfChoice(pf=pf)
+    vfs: set[int] = set()
+    for part in ranges.split(","):
+        first, _, last = part.partition("-")
+        if int(last or first) < int(first):
+            _refuse(f"pfs: {text!r}: {part} ends before it begins")
+        vfs.update(range(int(first), int(last or first) + 1))
+    return PfChoice(pf=pf, vfs=frozenset(vfs))
+
+
+def _refuse(why: str) -> NoReturn:
+    raise ValueError(why)
