@@ -72,6 +72,10 @@ tools:
 cni: tools ## build/k8s-rdma-cni, the executable for /opt/cni/bin
 	@$(MAKE) -s -C cni
 
+.PHONY: proto
+proto: $(PYTHON_READY) ## the modules of src/k8s_rdma/wire/pb, made from its .proto files
+	@$(RUN) python -m grpc_tools.protoc -I src --python_out=src --pyi_out=src src/k8s_rdma/wire/pb/*.proto
+
 .PHONY: lock
 lock: $(PYTHON_READY) ## pin what pyproject.toml asks for; UPGRADE=1 for the newest of everything
 	@scripts/lock

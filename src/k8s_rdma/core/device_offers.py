@@ -1,0 +1,83 @@
+"""What kubelet and a device plugin say to each other about devices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+DEVICE_PLUGIN_VERSION = "v1beta1"
+"""Of the only API of device plugins that kubelet ever had."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PluginOptions:
+    """Which of the calls that a plugin need not have it wants to be called."""
+
+    pre_start_required: bool = False
+    preferred_allocation: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PluginRegistration:
+    """How a plugin makes itself known. endpoint: its socket's name in the directory of kubelet's."""
+
+    resource: str
+    endpoint: str
+    version: str = DEVICE_PLUGIN_VERSION
+    options: PluginOptions = PluginOptions()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfferedDevice:
+    """A device by the id that kubelet knows.
+
+    unhealthy: why it is, in one sentence; empty while it is healthy. Kubelet is told no reason.
+    numa_nodes: where it is attached; empty where that is not known.
+    """
+
+    id: str
+    unhealthy: str = ""
+    numa_nodes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceSpec:
+    """A device node, or a directory of them. host_path: where the host has it, if not at `path` as well."""
+
+    path: str
+    permissions: str = "rw"
+    host_path: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mount:
+    """A file or directory of the host, bound into the container."""
+
+    path: str
+    host_path: str
+    read_only: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """What a container gets (`ContainerAllocateResponse`). cdi_devices: qualified names."""
+
+    envs: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    devices: tuple[DeviceSpec, ...] = ()
+    cdi_devices: tuple[str, ...] = ()
+    mounts: tuple[Mount, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """A question of kubelet's: which `size` of the available ones, with those that must be among them.
+
+    beside: PCI paths (bridges from the root port down, then the device's own address) of what the pod was
+        given by others, such as GPUs; kubelet does not say that.
+    """
+
+    available: tuple[str, ...]
+    must_include: tuple[str, ...]
+    size: int
+    beside: tuple[tuple[str, ...], ...] = ()

@@ -1,0 +1,115 @@
+"""gRPC over Unix sockets, as kubelet and its plugins speak it: bytes in, bytes out, no TLS.
+
+A service's handlers and a client's calls both take a `Method`, so that they see values, not messages.
+"""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import grpc
+import grpc.aio
+
+from k8s_rdma.errors import STATUS, K8sRdmaError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+    from pathlib import Path
+
+    from k8s_rdma.wire.protobuf import Method
+
+    Handler = grpc.RpcMethodHandler[bytes, bytes]
+
+Asked = TypeVar("Asked")
+Answer = TypeVar("Answer")
+
+MAX_MESSAGE_BYTES = 16 << 20
+"""As kubelet's own (Kubernetes `pkg/kubelet/apis/podresources/constants.go`)."""
+
+_CHANNEL = (
+    ("grpc.default_authority", "localhost"),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 500),
+    # Channels of equal target and options share one connection, and so each other's backoff.
+    ("grpc.use_local_subchannel_pool", 1),
+)
+_SERVER = (
+    ("grpc.so_reuseport", 0),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+)
+_CODES = {code.value[0]: code for code in grpc.StatusCode}
+
+
+def connect(socket: Path) -> grpc.aio.Channel:
+    """A channel that connects when it is first used, and again when its connection is lost."""
+    return grpc.aio.insecure_channel(f"unix:{socket}", options=_CHANNEL)
+
+
+async def call(
+    channel: grpc.aio.Channel, method: Method[Asked, Answer], asked: Asked, *, timeout_s: float
+) -> Answer:
+    """One question, one answer. grpc.aio.AioRpcError as gRPC has it; MalformedError."""
+    ask: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(method.path)
+    return method.answer.decode(await ask(method.asked.encode(asked), timeout=timeout_s))
+
+
+async def answers(
+    channel: grpc.aio.Channel, method: Method[Asked, Answer], asked: Asked
+) -> AsyncGenerator[Answer, None]:
+    """Answers as they come, until the other side ends them. Errors as of `call`."""
+    ask: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream(method.path)
+    stream = ask(method.asked.encode(asked))
+    try:
+        async for answer in stream:
+            yield method.answer.decode(answer)
+    finally:
+        stream.cancel()
+
+
+def new_server() -> grpc.aio.Server:
+    """A server of no services and sockets yet."""
+    return grpc.aio.server(options=_SERVER)
+
+
+def handler(method: Method[Asked, Answer], serve: Callable[[Asked], Awaitable[Answer]]) -> Handler:
+    """Serve a method of one answer; a K8sRdmaError that `serve` raises is its status and message."""
+
+    async def answer(request: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
+        try:
+            return method.answer.encode(await serve(method.asked.decode(request)))
+        except K8sRdmaError as error:
+            return await _refuse(error, context)
+
+    return grpc.unary_unary_rpc_method_handler(answer)
+
+
+def stream_handler(
+    method: Method[Asked, Answer], serve: Callable[[Asked], AsyncGenerator[Answer, None]]
+) -> Handler:
+    """Serve a method of many answers; else as `handler`."""
+
+    async def answer(request: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[bytes]:
+        try:
+            async with aclosing(serve(method.asked.decode(request))) as each_answer:
+                async for each in each_answer:
+                    yield method.answer.encode(each)
+        except K8sRdmaError as error:
+            await _refuse(error, context)
+
+    return grpc.unary_stream_rpc_method_handler(answer)
+
+
+async def _refuse(error: K8sRdmaError, context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
+    await context.abort(_CODES[STATUS[error.reason].grpc], error.message)
+    raise AssertionError
+
+
+def add_service(server: grpc.aio.Server, handlers: dict[Method[Any, Any], Handler]) -> None:
+    """Serve these methods, all of one service."""
+    (service,) = {method.service for method in handlers}
+    named = {method.name: each for method, each in handlers.items()}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, named),))

@@ -1,0 +1,90 @@
+"""A connection to kubelet's PodResources API."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, TypeVar
+
+from grpc import StatusCode
+from grpc.aio import AioRpcError
+
+from k8s_rdma.core.pod_devices import PodDevices
+from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
+from k8s_rdma.kube import grpc_calls
+from k8s_rdma.wire.pod_resources import GET, LIST, PodName
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from k8s_rdma.wire.protobuf import Method
+
+Asked = TypeVar("Asked")
+Answer = TypeVar("Answer")
+
+_PASSING = frozenset({StatusCode.RESOURCE_EXHAUSTED, StatusCode.UNAVAILABLE})
+"""Kubelet's rate limit (Kubernetes `pkg/kubelet/apis/podresources/constants.go`: 100/s); its restart."""
+
+_NO_GET = frozenset({StatusCode.UNIMPLEMENTED, StatusCode.UNKNOWN, StatusCode.NOT_FOUND})
+"""A kubelet without Get; one that has it switched off, or knows no such pod, says UNKNOWN to both."""
+
+_PAUSE_S = 0.05
+
+
+class PodResourcesClient:
+    """See `pod_resources.KubeletPodResources`, which makes one of these when it is first asked."""
+
+    def __init__(self, socket: Path, *, timeout_s: float) -> None:
+        self._socket = socket
+        self._timeout_s = timeout_s
+        self._channel = grpc_calls.connect(socket)
+
+    async def of_pod(self, namespace: str, name: str) -> PodDevices:
+        """What one pod holds. Where Get has no answer, List has: also that there is no such pod."""
+        deadline = self._deadline()
+        try:
+            return await self._ask(GET, PodName(namespace=namespace, name=name), deadline)
+        except AioRpcError as error:
+            if error.code() not in _NO_GET:
+                raise self._failure(GET, error.details()) from error
+        pods = await self._list(deadline)
+        found = (pod for pod in pods if (pod.namespace, pod.name) == (namespace, name))
+        return next(found, PodDevices(namespace=namespace, name=name))
+
+    async def all(self) -> tuple[PodDevices, ...]:
+        """What every active pod holds."""
+        return await self._list(self._deadline())
+
+    async def close(self) -> None:
+        """End the connection."""
+        await self._channel.close()
+
+    def _deadline(self) -> float:
+        return asyncio.get_running_loop().time() + self._timeout_s
+
+    async def _list(self, deadline: float) -> tuple[PodDevices, ...]:
+        try:
+            pods = await self._ask(LIST, None, deadline)
+        except AioRpcError as error:
+            raise self._failure(LIST, error.details()) from error
+        return tuple(pods)
+
+    async def _ask(self, method: Method[Asked, Answer], asked: Asked, deadline: float) -> Answer:
+        """Ask until kubelet answers other than that it cannot now; its last word when the time is over."""
+        now = asyncio.get_running_loop().time
+        while True:
+            try:
+                return await grpc_calls.call(
+                    self._channel, method, asked, timeout_s=max(0.0, deadline - now())
+                )
+            except AioRpcError as error:
+                if error.code() not in _PASSING or now() + _PAUSE_S >= deadline:
+                    raise
+            except MalformedError as error:
+                raise self._failure(method, error.message) from error
+            await asyncio.sleep(_PAUSE_S)
+
+    def _failure(self, method: Method[Asked, Answer], why: str | None) -> K8sRdmaError:
+        return K8sRdmaError(
+            f"kubelet at {self._socket} does not say what pods hold: {method.name}: {why or 'no reason'}",
+            reason=Reason.KUBELET_FAILURE,
+        )

@@ -1,0 +1,226 @@
+"""Kubelet's device plugin API v1beta1, of which `pb/device_plugin.proto` has the messages."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from k8s_rdma.core.device_offers import (
+    Choice,
+    DeviceSpec,
+    Given,
+    Mount,
+    OfferedDevice,
+    PluginOptions,
+    PluginRegistration,
+)
+from k8s_rdma.wire.pb import device_plugin_pb2 as pb
+from k8s_rdma.wire.protobuf import Form, Method, form
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+REGISTRATION = "v1beta1.Registration"
+DEVICE_PLUGIN = "v1beta1.DevicePlugin"
+
+_HEALTHY = "Healthy"
+_UNHEALTHY = "Unhealthy"
+
+Ids = tuple[str, ...]
+"""Of devices of one resource."""
+
+
+def _options_to(options: PluginOptions) -> pb.DevicePluginOptions:
+    return pb.DevicePluginOptions(
+        pre_start_required=options.pre_start_required,
+        get_preferred_allocation_available=options.preferred_allocation,
+    )
+
+
+def _options_from(message: pb.DevicePluginOptions) -> PluginOptions:
+    return PluginOptions(
+        pre_start_required=message.pre_start_required,
+        preferred_allocation=message.get_preferred_allocation_available,
+    )
+
+
+def _registration_to(registration: PluginRegistration) -> pb.RegisterRequest:
+    return pb.RegisterRequest(
+        version=registration.version,
+        endpoint=registration.endpoint,
+        resource_name=registration.resource,
+        options=_options_to(registration.options),
+    )
+
+
+def _registration_from(message: pb.RegisterRequest) -> PluginRegistration:
+    return PluginRegistration(
+        version=message.version,
+        endpoint=message.endpoint,
+        resource=message.resource_name,
+        options=_options_from(message.options),
+    )
+
+
+def _devices_to(devices: Sequence[OfferedDevice]) -> pb.ListAndWatchResponse:
+    return pb.ListAndWatchResponse(devices=[_device_to(device) for device in devices])
+
+
+def _device_to(device: OfferedDevice) -> pb.Device:
+    health = _UNHEALTHY if device.unhealthy else _HEALTHY
+    if not device.numa_nodes:
+        return pb.Device(ID=device.id, health=health)
+    nodes = [pb.NUMANode(ID=node) for node in device.numa_nodes]
+    return pb.Device(ID=device.id, health=health, topology=pb.TopologyInfo(nodes=nodes))
+
+
+def _devices_from(message: pb.ListAndWatchResponse) -> Sequence[OfferedDevice]:
+    return tuple(
+        OfferedDevice(
+            id=device.ID,
+            unhealthy="" if device.health == _HEALTHY else f"its plugin says {device.health or 'nothing'}",
+            numa_nodes=tuple(node.ID for node in device.topology.nodes),
+        )
+        for device in message.devices
+    )
+
+
+def _choices_to(choices: Sequence[Choice]) -> pb.PreferredAllocationRequest:
+    return pb.PreferredAllocationRequest(
+        container_requests=[
+            pb.ContainerPreferredAllocationRequest(
+                available_deviceIDs=choice.available,
+                must_include_deviceIDs=choice.must_include,
+                allocation_size=choice.size,
+            )
+            for choice in choices
+        ]
+    )
+
+
+def _choices_from(message: pb.PreferredAllocationRequest) -> Sequence[Choice]:
+    return tuple(
+        Choice(
+            available=tuple(asked.available_deviceIDs),
+            must_include=tuple(asked.must_include_deviceIDs),
+            size=asked.allocation_size,
+        )
+        for asked in message.container_requests
+    )
+
+
+def _preferred_to(preferred: Sequence[Ids]) -> pb.PreferredAllocationResponse:
+    answers = [pb.ContainerPreferredAllocationResponse(deviceIDs=ids) for ids in preferred]
+    return pb.PreferredAllocationResponse(container_responses=answers)
+
+
+def _preferred_from(message: pb.PreferredAllocationResponse) -> Sequence[Ids]:
+    return tuple(tuple(answer.deviceIDs) for answer in message.container_responses)
+
+
+def _allocate_to(containers: Sequence[Ids]) -> pb.AllocateRequest:
+    asked = [pb.ContainerAllocateRequest(devices_ids=ids) for ids in containers]
+    return pb.AllocateRequest(container_requests=asked)
+
+
+def _allocate_from(message: pb.AllocateRequest) -> Sequence[Ids]:
+    return tuple(tuple(asked.devices_ids) for asked in message.container_requests)
+
+
+def _given_to(containers: Sequence[Given]) -> pb.AllocateResponse:
+    return pb.AllocateResponse(container_responses=[_container_to(given) for given in containers])
+
+
+def _container_to(given: Given) -> pb.ContainerAllocateResponse:
+    return pb.ContainerAllocateResponse(
+        envs=dict(given.envs),
+        annotations=dict(given.annotations),
+        devices=[
+            pb.DeviceSpec(
+                container_path=each.path,
+                host_path=each.host_path or each.path,
+                permissions=each.permissions,
+            )
+            for each in given.devices
+        ],
+        mounts=[
+            pb.Mount(container_path=each.path, host_path=each.host_path, read_only=each.read_only)
+            for each in given.mounts
+        ],
+        cdi_devices=[pb.CDIDevice(name=name) for name in given.cdi_devices],
+    )
+
+
+def _given_from(message: pb.AllocateResponse) -> Sequence[Given]:
+    return tuple(_container_from(answer) for answer in message.container_responses)
+
+
+def _container_from(message: pb.ContainerAllocateResponse) -> Given:
+    return Given(
+        envs=dict(message.envs),
+        annotations=dict(message.annotations),
+        devices=tuple(
+            DeviceSpec(
+                path=each.container_path,
+                permissions=each.permissions,
+                host_path="" if each.host_path == each.container_path else each.host_path,
+            )
+            for each in message.devices
+        ),
+        mounts=tuple(
+            Mount(path=each.container_path, host_path=each.host_path, read_only=each.read_only)
+            for each in message.mounts
+        ),
+        cdi_devices=tuple(each.name for each in message.cdi_devices),
+    )
+
+
+def _ids_to(ids: Ids) -> pb.PreStartContainerRequest:
+    return pb.PreStartContainerRequest(devices_ids=ids)
+
+
+def _ids_from(message: pb.PreStartContainerRequest) -> Ids:
+    return tuple(message.devices_ids)
+
+
+_EMPTY: Form[None] = form(pb.Empty, lambda _: pb.Empty(), lambda _: None)
+_STARTED: Form[None] = form(
+    pb.PreStartContainerResponse, lambda _: pb.PreStartContainerResponse(), lambda _: None
+)
+
+REGISTER = Method(
+    service=REGISTRATION,
+    name="Register",
+    asked=form(pb.RegisterRequest, _registration_to, _registration_from),
+    answer=_EMPTY,
+)
+GET_DEVICE_PLUGIN_OPTIONS = Method(
+    service=DEVICE_PLUGIN,
+    name="GetDevicePluginOptions",
+    asked=_EMPTY,
+    answer=form(pb.DevicePluginOptions, _options_to, _options_from),
+)
+LIST_AND_WATCH = Method(
+    service=DEVICE_PLUGIN,
+    name="ListAndWatch",
+    asked=_EMPTY,
+    answer=form(pb.ListAndWatchResponse, _devices_to, _devices_from),
+    streams=True,
+)
+GET_PREFERRED_ALLOCATION = Method(
+    service=DEVICE_PLUGIN,
+    name="GetPreferredAllocation",
+    asked=form(pb.PreferredAllocationRequest, _choices_to, _choices_from),
+    answer=form(pb.PreferredAllocationResponse, _preferred_to, _preferred_from),
+)
+ALLOCATE = Method(
+    service=DEVICE_PLUGIN,
+    name="Allocate",
+    asked=form(pb.AllocateRequest, _allocate_to, _allocate_from),
+    answer=form(pb.AllocateResponse, _given_to, _given_from),
+)
+PRE_START_CONTAINER = Method(
+    service=DEVICE_PLUGIN,
+    name="PreStartContainer",
+    asked=form(pb.PreStartContainerRequest, _ids_to, _ids_from),
+    answer=_STARTED,
+)
