@@ -10,6 +10,7 @@ from k8s_rdma.core.ids import ContainerId, PodUid
 from k8s_rdma.core.options import NO_OPTIONS, InterfaceOptions, VfDriver
 from k8s_rdma.core.placement import PlacedInterface
 from k8s_rdma.core.rates import Enforce
+from k8s_rdma.core.slots import SlotHeld
 from k8s_rdma.core.step import NetnsRef, VfConfig, VfHome, VfRate, VfRef
 from k8s_rdma.errors import LedgerError
 
@@ -133,7 +134,7 @@ class Receipt:
     device_info_file: which file of the node tells what it was given; empty for none.
     unanswered: by interface, where another plugin's ADD failed or was not begun, so that nothing is known to
         be held there; the delegate's is the attachment's own.
-    slots: CDI devices that kubelet gave its containers, for which it is told here what they are.
+    slots: what kubelet gave the pod's containers to be filled in, each of one sandbox at a time.
     """
 
     attachment: Attachment
@@ -147,7 +148,7 @@ class Receipt:
     delegate: DelegatedPlugin | None = None
     device_info_file: str = ""
     unanswered: tuple[str, ...] = ()
-    slots: tuple[str, ...] = ()
+    slots: tuple[SlotHeld, ...] = ()
 
     @property
     def network(self) -> str:

@@ -6,6 +6,23 @@ kubelet which slots the pod holds, and writes what they are.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotHeld:
+    """A slot that kubelet gave to a container of a pod.
+
+    device: its CDI device, by `slot_device`.
+    pool: the exclusive resource of whose devices it is; empty for all VFs that the pod was given.
+    rdma_device: the one device of that resource that it is, by its name at home; empty for all that the pod
+        holds of it.
+    """
+
+    device: str
+    pool: str = ""
+    rdma_device: str = ""
+
 
 def slot_ids(count: int) -> tuple[str, ...]:
     """The device ids of a resource that counts nothing real."""

@@ -150,6 +150,7 @@ def _allocation(receipt: Receipt, hardware: Hardware) -> Allocation:
         container_id=receipt.attachment.container,
         phase=receipt.phase,
         interfaces=tuple(_interface(each, pfs.get(each.vf.pf)) for each in receipt.interfaces),
+        slots=tuple(slot.device for slot in receipt.slots),
     )
 
 

@@ -1,0 +1,110 @@
+"""What a pod holds of the device plugin's resources, by kubelet's word, asked when its ADD comes.
+
+Kubelet gives devices when it admits a pod, and has the runtime make a sandbox after that: when there is an
+ADD, there is an answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from k8s_rdma.core.slots import SlotHeld, shared_resource, slot_device
+from k8s_rdma.device_config import ExactResource, ExclusiveResource
+from k8s_rdma.errors import K8sRdmaError, Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from k8s_rdma.core.ledger import Pod
+    from k8s_rdma.core.pod_devices import PodDevices
+    from k8s_rdma.device_config import Resource
+    from k8s_rdma.kube.pod_resources import PodResources
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldDevices:
+    """What kubelet gave a pod.
+
+    slots: CDI devices that its containers ask for. exclusive: RDMA devices by name, by their resource, in the
+        order in which kubelet tells them; without resources of which there are none.
+    """
+
+    slots: tuple[SlotHeld, ...] = ()
+    exclusive: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+NOTHING_HELD = HeldDevices()
+
+
+class Holdings:
+    """Who knows what pods hold: kubelet, by its PodResources API."""
+
+    def __init__(
+        self, kubelet: PodResources | None = None, resources: Iterable[Resource] = (), timeout_s: float = 5.0
+    ) -> None:
+        """kubelet: None where there is no device plugin. resources: as that is configured.
+
+        timeout_s: how long an ADD waits for an answer.
+        """
+        self._kubelet = kubelet
+        self._resources = tuple(each for each in resources if concerns_pods(each))
+        self._pools = any(isinstance(each, ExclusiveResource) for each in self._resources)
+        self._timeout_s = timeout_s
+
+    async def of(self, pod: Pod, *, asks: bool) -> HeldDevices:
+        """What a pod holds; nobody is asked where that could be nothing that matters.
+
+        asks: whether it asks for interfaces by annotation; a slot is of no use to one that does not.
+        K8sRdmaError (`KUBELET_FAILURE`) when kubelet does not tell in time: the ADD may be tried again.
+        """
+        if self._kubelet is None or not (self._pools or (asks and self._resources)):
+            return NOTHING_HELD
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                held = await self._kubelet.of_pod(pod.namespace, pod.name)
+        except TimeoutError as error:
+            msg = (
+                f"pod {pod.namespace}/{pod.name}: kubelet does not tell within {self._timeout_s:g} s which "
+                "devices it holds; try again"
+            )
+            raise K8sRdmaError(msg, reason=Reason.KUBELET_FAILURE) from error
+        return held_devices(held, self._resources)
+
+    async def close(self) -> None:
+        """End the connection."""
+        if self._kubelet is not None:
+            await self._kubelet.close()
+
+
+def concerns_pods(resource: Resource) -> bool:
+    """Whether it matters to the agent which pod holds a device of it."""
+    return isinstance(resource, ExactResource | ExclusiveResource)
+
+
+def held_devices(held: PodDevices, resources: Iterable[Resource]) -> HeldDevices:
+    """What kubelet told, in words of the configuration."""
+    slots: list[SlotHeld] = []
+    exclusive = {}
+    for resource in resources:
+        slots += _slots(held, resource)
+        if isinstance(resource, ExclusiveResource) and (ids := held.of(resource.name)):
+            exclusive[resource.name] = ids
+    return HeldDevices(slots=tuple(slots), exclusive=exclusive)
+
+
+def _slots(held: PodDevices, resource: Resource) -> Iterator[SlotHeld]:
+    """Those that containers may ask the runtime for; of an exclusive one also where they might not."""
+    if isinstance(resource, ExactResource):
+        for each in held.of(resource.name):
+            yield SlotHeld(device=slot_device(resource.name, each))
+    if isinstance(resource, ExclusiveResource):
+        if resource.cdi is not False:
+            for each in held.of(resource.name):
+                device = slot_device(resource.name, each)
+                yield SlotHeld(device=device, pool=resource.name, rdma_device=each)
+        shared = shared_resource(resource.name)
+        for each in held.of(shared) if resource.share else ():
+            yield SlotHeld(device=slot_device(shared, each), pool=resource.name)
