@@ -43,15 +43,17 @@ class CharacterDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RdmaDevice:
-    """An RDMA device that the host's namespace has.
+    """An RDMA device of the host.
 
-    name: `mlx5_0`. pci: its function's address; empty for a soft one.
-    pf, pf_name: address and netdev of the PF whose VF it is, of itself where it is a PF's; empty for neither.
-    vf: the VF's index; None where it is none's.
+    name: `mlx5_0`. pci: its function's address, of a soft one that of its netdev's; empty where there is none.
+    pf, pf_name: address and netdev of the PF whose VF it is, of its own function where that is no VF; empty
+        where it has none. vf: the VF's index; None where it is none's.
     netdev: of its function while that is at home; empty for none.
     vendor: of its function, PCI vendor and device: `15b3:1018`. pf_vendor: of the PF. pf_driver: of the PF.
     pcie_path: PCI bridges and switches from the root port down.
     nodes: its character devices that exist. faults: why it cannot be used now, one sentence each.
+    at_home: whether the host's namespace has it; else a pod has, or nobody knows, and what is told of it is what
+        was seen last.
     """
 
     name: str
@@ -69,13 +71,14 @@ class RdmaDevice:
     pcie_path: tuple[str, ...] = ()
     nodes: tuple[CharacterDevice, ...] = ()
     faults: tuple[str, ...] = ()
+    at_home: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenDevice:
     """An RDMA device that the agent has given to a pod, by its report.
 
-    name: at home. pci: its VF's address.
+    name: at home. pci: its VF's address. pool: the exclusive resource whose device it is; empty for none.
     """
 
     name: str
@@ -83,15 +86,19 @@ class GivenDevice:
     pf: str
     vf: int
     pod_uid: str
+    pool: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DevicesSeen:
     """One look at a node's RDMA devices.
 
-    devices: by name. given: those that pods have, by name; None while the agent does not tell.
+    devices: by name, also those that pods have (no faults of theirs because they are away) and those that
+        vanished. given: those that pods have, by name; None while the agent does not tell.
     netns_mode: None where the kernel knows no RDMA. rdma_cm, directory: whether `RDMA_CM` and `INFINIBAND`
-        are there. held_slots: CDI devices of slots that attachments still hold (`core.slots`).
+        are there. held_slots: CDI devices of slots that attachments still hold (`core.slots`); None until the
+        agent has told, and what it told last stands while it does not answer.
+    published: CDI devices of shared resources that the agent has written (`core.slots.shared_device`).
     unreadable: what could not be looked at, a sentence each; what was seen last stands for it.
     """
 
@@ -100,5 +107,6 @@ class DevicesSeen:
     netns_mode: NetnsMode | None = None
     rdma_cm: bool = False
     directory: bool = False
-    held_slots: frozenset[str] = frozenset()
+    held_slots: frozenset[str] | None = None
+    published: frozenset[str] = frozenset()
     unreadable: tuple[str, ...] = ()

@@ -34,6 +34,11 @@ def slot_device(resource: str, device_id: str) -> str:
     return f"{resource.replace('/', '_')}.{device_id}"
 
 
+def shared_device(resource: str) -> str:
+    """The CDI device of all that a shared resource gives its holders."""
+    return resource.replace("/", "_")
+
+
 def shared_resource(resource: str) -> str:
     """The resource by which further containers of a pod ask for what the pod holds of an exclusive one."""
     return f"{resource}-shared"

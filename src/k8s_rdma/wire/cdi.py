@@ -22,6 +22,8 @@ VERSION = "0.5.0"
 
 VENDOR = "k8s-rdma.io"
 VF_CLASS = "vf"
+SLOT_CLASS = "slot"
+SHARED_CLASS = "shared"
 
 _LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 _VENDOR = re.compile(rf"{_LABEL}(\.{_LABEL})*")
