@@ -22,6 +22,11 @@ class Mode(Protocol):
         """Its name, `tencent.com/rdma`."""
         ...
 
+    @property
+    def prefers(self) -> bool:
+        """Whether some devices are better than others; else kubelet need not ask `prefer`."""
+        ...
+
     def offer(self, seen: DevicesSeen) -> tuple[OfferedDevice, ...]:
         """All that there is, in a stable order."""
         ...
