@@ -21,7 +21,11 @@ PFS = inventory((100, 9), (100, 9))  # the third of PCI is not there
 PCI = st.sampled_from([pci(at) for at in range(3)])
 UIDS = st.sampled_from([PodUid(f"uid-{at}") for at in range(5)])
 INTERFACES = st.lists(
-    st.builds(PlacedInterface, pf=PCI, min_tx_rate_mbps=st.integers(0, 9)), min_size=1, max_size=4
+    st.builds(
+        PlacedInterface, pf=PCI, min_tx_rate_mbps=st.integers(0, 9), pool=st.sampled_from(["", "a.b/c"])
+    ),
+    min_size=1,
+    max_size=4,
 ).map(tuple)
 CLAIMS = st.dictionaries(UIDS, INTERFACES)
 USAGE = st.dictionaries(PCI, st.builds(Used, st.integers(0, 9), st.integers(0, 99)))
@@ -41,12 +45,14 @@ def test_used_on_node_counts_every_pod_once_and_by_the_report_when_both_know_it(
     used = used_on_node(reported=reported, foreign=foreign, promised=promised, inventory=PFS)
     for address in {pci(at) for at in range(3)}:
         vfs, mbps = foreign.get(address, NOTHING_USED).vfs, foreign.get(address, NOTHING_USED).mbps
+        pool_vfs = 0
         for uid in reported.keys() | promised.keys():
             for interface in reported.get(uid) or promised[uid]:
                 if interface.pf == address:
-                    vfs += 1
+                    vfs += not interface.pool
+                    pool_vfs += bool(interface.pool)
                     mbps += interface.min_tx_rate_mbps
-        assert used.get(address, NOTHING_USED) == Used(vfs, mbps)
+        assert used.get(address, NOTHING_USED) == Used(vfs, mbps, pool_vfs=pool_vfs)
 
 
 @given(CLAIMS, USAGE, UIDS, st.data())

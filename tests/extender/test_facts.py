@@ -46,7 +46,7 @@ def test_facts_hold_every_interface_of_the_report(node: NodeReport) -> None:
         for uid, placed in facts.reported.items()
     }
     assert found == {uid: sorted(placed) for uid, placed in told.items()}
-    assert {pci: used.vfs for pci, used in facts.foreign.items()} == {
+    assert {pci: used.in_use for pci, used in facts.foreign.items()} == {
         pf.pci: len(pf.foreign) for pf in node.pfs if pf.foreign
     }
 

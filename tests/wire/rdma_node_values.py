@@ -19,6 +19,8 @@ from k8s_rdma.wire.rest import (
 
 PCIS = ("0000:03:00.0", "0000:03:00.1", "0000:81:00.0")
 mbps = st.sampled_from([0, 1, 50, 100, 400_000]) | st.integers(0, 2**32 - 1)
+POOLS = ("tencent.com/rdma", "example.com/fast")
+pools = st.sampled_from(["", "", *POOLS])
 texts = st.text(max_size=20)
 ranges = st.none() | st.sampled_from(
     [Range(step=1, smallest=1, largest=100_000), Range(step=100, smallest=100, largest=10_000)]
@@ -38,6 +40,7 @@ def interfaces(draw: st.DrawFn, pci: str) -> Interface:
         set_max_tx_rate=draw(mbps),
         enforced=Enforced(min=None, max=None),
         entry=draw(st.none() | st.integers(0, 60)),
+        pool=draw(pools),
     )
 
 
@@ -66,8 +69,10 @@ def pfs(draw: st.DrawFn, pci: str) -> PfReport:
         takes=tuple(draw(st.sets(st.sampled_from([*Setting, "of a newer agent"])))),
         problems=tuple(draw(st.lists(texts, max_size=7))),
         foreign=tuple(
-            ForeignVf(vf=i, why="x", min_tx_rate=rate, max_tx_rate=0) for i, rate in enumerate(foreign)
+            ForeignVf(vf=i, why="x", min_tx_rate=rate, max_tx_rate=0, pool=draw(pools))
+            for i, rate in enumerate(foreign)
         ),
+        pools=draw(st.dictionaries(st.sampled_from(POOLS), st.integers(1, 64))),
     )
 
 

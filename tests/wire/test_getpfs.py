@@ -82,3 +82,10 @@ def test_capacity_is_the_link_speed_and_zero_when_unknown(link_mbps: int | None,
 
 def test_document_is_an_empty_list_when_there_is_no_pf() -> None:
     assert encode_getpfs(NodeReport(node="w1", generation="e.1", ledger="ok", pfs=())) == b"[]"
+
+
+def test_capacity_is_all_vfs_whichever_pool_they_are_in() -> None:
+    told = report(vf(), capacity_vfs=100)
+    pooled = replace(told, pfs=(replace(told.pfs[0], pools={"tencent.com/rdma": 16, "example.com/fast": 4}),))
+    [pf] = json.loads(encode_getpfs(pooled))
+    assert pf["capacity_vfs"] == 120

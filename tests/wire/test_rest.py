@@ -21,7 +21,7 @@ DOCUMENT = {
             "capacity_vfs": 1,
             "link_mbps": None,
             "rates": {"min": None, "max": None, "sum_checked": False, "needs_link": False, "weights": None},
-            "foreign": [{"vf": 0, "why": "rated", "min_tx_rate": 5, "max_tx_rate": 0}],
+            "foreign": [{"vf": 0, "why": "rated", "min_tx_rate": 5, "max_tx_rate": 0, "pool": "a.b/c"}],
             "vfs": [
                 {
                     "vf": 0,

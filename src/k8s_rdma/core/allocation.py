@@ -30,12 +30,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignVf:
-    """A VF that the ledger does not know and that is not free: rates in Mb/s, and why, in one clause."""
+    """A VF that the ledger does not know and that is not free: rates in Mb/s, and why, in one clause.
+
+    pool: as in `core.kernel.Vf`.
+    """
 
     vf: VfRef
     why: str
     min_tx_rate_mbps: int
     max_tx_rate_mbps: int
+    pool: str = ""
 
 
 def is_free(vf: Vf) -> bool:
@@ -65,6 +69,7 @@ def foreign_vfs(hardware: Hardware, ledger: Ledger) -> tuple[ForeignVf, ...]:
             why=why,
             min_tx_rate_mbps=vf.min_tx_rate_mbps,
             max_tx_rate_mbps=vf.max_tx_rate_mbps,
+            pool=vf.pool,
         )
         for pf in hardware.pfs
         for vf in pf.vfs
@@ -78,15 +83,16 @@ def foreign_usage(hardware: Hardware, ledger: Ledger) -> dict[PciAddress, Used]:
     result: dict[PciAddress, Used] = {}
     for foreign in foreign_vfs(hardware, ledger):
         pci = foreign.vf.pf
-        taken = foreign_use(pfs[pci].rates, foreign.min_tx_rate_mbps)
+        taken = foreign_use(pfs[pci].rates, foreign.min_tx_rate_mbps, foreign.pool)
         result[pci] = result.get(pci, NOTHING_USED) + taken
     return result
 
 
-def foreign_use(rates: RateAbility, min_tx_rate_mbps: int) -> Used:
-    """What a foreign VF with this minimum rate takes of a PF."""
+def foreign_use(rates: RateAbility, min_tx_rate_mbps: int, pool: str = "") -> Used:
+    """What a foreign VF with this minimum rate takes of a PF; pool: as in `core.kernel.Vf`."""
     mins = (min_tx_rate_mbps,) if min_tx_rate_mbps and rates.weights else ()
-    return Used(1, min_tx_rate_mbps, mins)
+    vfs, pool_vfs = (0, 1) if pool else (1, 0)
+    return Used(vfs, min_tx_rate_mbps, mins, pool_vfs)
 
 
 def used_here(hardware: Hardware, ledger: Ledger) -> Mapping[PciAddress, Used]:
@@ -188,12 +194,13 @@ def _allocated(vf: Vf, pf: Pf, placed: PlacedInterface, ifname: str, entry: int)
         previous=None if config is None else present_config(vf, config),
         kernel_driver=vf.driver,
         rdma_device=vf.rdma_device or "",
+        pool=vf.pool,
     )
 
 
 def _free_vfs(pf: PfState, ledger: Ledger) -> list[Vf]:
     held = _held(ledger).get(pf.pci, ())
-    return [vf for vf in pf.vfs if vf.index not in held and is_free(vf)]
+    return [vf for vf in pf.vfs if vf.index not in held and not vf.pool and is_free(vf)]
 
 
 def _held(ledger: Ledger) -> Mapping[PciAddress, Container[int]]:

@@ -80,21 +80,28 @@ class Inventory:
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """What is taken of one PF: VFs, and the sum of their reservations in Mb/s.
+    """What is taken of one PF: VFs, and the sum of reservations in Mb/s.
 
-    mins: those reservations one by one, falling, where the PF's rates are weights; empty elsewhere.
+    vfs: of those that pods ask for by annotation. pool_vfs: of exclusive resources, which are besides.
+    mins: the reservations of both one by one, falling, where the PF's rates are weights; empty elsewhere.
     """
 
     vfs: int = 0
     mbps: int = 0
     mins: tuple[int, ...] = ()
+    pool_vfs: int = 0
+
+    @property
+    def in_use(self) -> int:
+        """All VFs that anybody has: they share the link."""
+        return self.vfs + self.pool_vfs
 
     def __add__(self, other: Used) -> Used:
         """Both together."""
         mins = self.mins + other.mins
         if self.mins and other.mins:
             mins = tuple(sorted(mins, reverse=True))
-        return Used(self.vfs + other.vfs, self.mbps + other.mbps, mins)
+        return Used(self.vfs + other.vfs, self.mbps + other.mbps, mins, self.pool_vfs + other.pool_vfs)
 
 
 NOTHING_USED = Used()

@@ -6,6 +6,7 @@ Three implementations pass one contract suite (`tests/contract/`): `linux.kernel
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
@@ -97,6 +98,10 @@ class PfState:
     problems: tuple[str, ...] = ()
     mac: str = field(default="", compare=False)
 
+    def pools(self) -> dict[str, int]:
+        """How many of its VFs exclusive resources have, by resource."""
+        return dict(sorted(Counter(vf.pool for vf in self.vfs if vf.pool).items()))
+
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
@@ -125,7 +130,7 @@ class Hardware:
                 Pf(
                     name=pf.name,
                     pci=pf.pci,
-                    capacity_vfs=len(pf.vfs),
+                    capacity_vfs=sum(not vf.pool for vf in pf.vfs),
                     link_mbps=pf.link_mbps,
                     rates=pf.rates,
                     enforce=pf.enforce,
@@ -135,6 +140,7 @@ class Hardware:
                     mtu=pf.mtu,
                     vendor=pf.vendor,
                     numa_node=pf.numa_node,
+                    pools=pf.pools(),
                 )
                 for pf in self.pfs
             ),

@@ -104,7 +104,10 @@ class AllocatedInterface:
         """What it takes of its PF: what is programmed, where that is more than was asked for."""
         reserved = max(self.min_tx_rate_mbps, self.rate().min_tx_rate_mbps)
         return PlacedInterface(
-            pf=self.vf.pf, min_tx_rate_mbps=reserved, max_tx_rate_mbps=self.max_tx_rate_mbps
+            pf=self.vf.pf,
+            min_tx_rate_mbps=reserved,
+            max_tx_rate_mbps=self.max_tx_rate_mbps,
+            pool=self.pool,
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,8 @@ class PlacedInterface:
 
     pool: the exclusive resource whose device it is: then it takes bandwidth of the PF, and none of the VFs
         that pods ask for by annotation.
+    entry: which of the pod's interfaces it is, where one may come to any of several PFs and is placed on each
+        (`core.device_placement`); None where it is the one at its place.
     """
 
     pf: PciAddress
@@ -44,6 +47,7 @@ class PlacedInterface:
     enforce: Enforce = Enforce.AUTO
     options: InterfaceOptions = NO_OPTIONS
     pool: str = ""
+    entry: int | None = None
 
     def wanted(self) -> InterfaceRequest:
         """The interface that it serves."""
@@ -57,7 +61,10 @@ class PlacedInterface:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """A possible assignment on a node; `interfaces` in the request's order, under its `policy`."""
+    """A possible assignment on a node; `interfaces` in the request's order, under its `policy`.
+
+    Of a pod that holds exclusive devices they are all that kubelet may choose (`core.device_placement`).
+    """
 
     node: NodeName
     interfaces: tuple[PlacedInterface, ...]
@@ -68,8 +75,20 @@ class Placement:
         return usage_of(self.interfaces, inventory)
 
     def request(self) -> Request:
-        """The request that it serves: its rates, without the PFs."""
-        return Request(tuple(placed.wanted() for placed in self.interfaces), self.policy)
+        """The request that it serves: its rates, without the PFs, each of the pod's interfaces once."""
+        return Request(tuple(placed.wanted() for placed in by_entry(self.interfaces).values()), self.policy)
+
+    def devices(self) -> dict[str, int]:
+        """How many devices of each exclusive resource the interfaces are; empty where none is one."""
+        return dict(Counter(placed.pool for placed in by_entry(self.interfaces).values() if placed.pool))
+
+
+def by_entry(interfaces: Iterable[PlacedInterface]) -> dict[int, PlacedInterface]:
+    """Each of a pod's interfaces once, in its order, however many PFs it may come to be on."""
+    found: dict[int, PlacedInterface] = {}
+    for at, placed in enumerate(interfaces):
+        found.setdefault(at if placed.entry is None else placed.entry, placed)
+    return dict(sorted(found.items()))
 
 
 def usage_of(interfaces: Iterable[PlacedInterface], inventory: Inventory) -> dict[PciAddress, Used]:
@@ -77,16 +96,17 @@ def usage_of(interfaces: Iterable[PlacedInterface], inventory: Inventory) -> dic
     result: dict[PciAddress, Used] = {}
     for interface in interfaces:
         pci = interface.pf
-        result[pci] = result.get(pci, NOTHING_USED) + usage(inventory.pf(pci), interface.min_tx_rate_mbps)
+        result[pci] = result.get(pci, NOTHING_USED) + usage(inventory.pf(pci), interface)
     return result
 
 
-def usage(pf: Pf | None, min_tx_rate_mbps: int) -> Used:
-    """What a VF with this reservation takes of a PF."""
+def usage(pf: Pf | None, interface: PlacedInterface) -> Used:
+    """What an interface takes of its PF, which may not be known."""
+    vfs, pool_vfs = (0, 1) if interface.pool else (1, 0)
     if pf is None:
-        return Used(1, min_tx_rate_mbps)
-    mbps = reserved(pf, min_tx_rate_mbps)
-    return Used(1, mbps, (mbps,) if mbps and pf.rates.weights else ())
+        return Used(vfs, interface.min_tx_rate_mbps, pool_vfs=pool_vfs)
+    mbps = reserved(pf, interface.min_tx_rate_mbps)
+    return Used(vfs, mbps, (mbps,) if mbps and pf.rates.weights else (), pool_vfs)
 
 
 def fits(
@@ -107,7 +127,9 @@ def fits(
     for pci, more in usage_of(interfaces, inventory).items():
         pf = inventory.pf(pci)
         after = used.get(pci, NOTHING_USED) + more
-        if pf is None or after.vfs > pf.capacity_vfs or (more.mbps and after.mbps > (pf.link_mbps or 0)):
+        if pf is None or (more.vfs and after.vfs > pf.capacity_vfs):
+            return False
+        if more.mbps and after.mbps > (pf.link_mbps or 0):
             return False
         round_robin = RoundRobin.of(pf, after)
         if round_robin is not None and not round_robin.load().keeps:

@@ -25,8 +25,8 @@ def broken_promises(pf: Pf, used: Used) -> Iterator[str]:
     round_robin = RoundRobin.of(pf, used)
     if round_robin is not None and not round_robin.load().keeps:
         yield (
-            f"PF {pf.name}: minimum rates of {pf.driver} are weights, by which some of its {used.vfs} VFs in "
-            "use get less than is reserved for them"
+            f"PF {pf.name}: minimum rates of {pf.driver} are weights, by which some of its {used.in_use} VFs "
+            "in use get less than is reserved for them"
         )
 
 

@@ -83,7 +83,7 @@ class RoundRobin:
         if sum(used.mins) != used.mbps:
             msg = f"PF {pf.name}: {used.mbps} Mb/s are reserved, its minimum rates are {used.mins}"
             raise ValueError(msg)
-        others = max(0, used.vfs - len(used.mins))
+        others = max(0, used.in_use - len(used.mins))
         return cls(link_mbps=pf.link_mbps or 0, most=pf.rates.weights, mins=used.mins, others=others)
 
     def load(self, largest: int = 0) -> Load:

@@ -22,7 +22,8 @@ class LegacyPf(msgspec.Struct, frozen=True, kw_only=True):
     used_tx_rate: the sum of its VFs' `min_tx_rate`.
     capacity_tx_rate: the link's speed. 0 when it is unknown: the readers decode an unsigned integer, and
         with 0 they place no reservation on the PF, as placement itself does; `/v1/node` says null.
-    used_vfs: VFs that a pod has, or somebody else, wherever they are. capacity_vfs: VFs that exist.
+    used_vfs: VFs that a pod has, or somebody else, wherever they are. capacity_vfs: VFs that exist, in any
+        pool: the readers know of none.
     """
 
     name: str
@@ -45,7 +46,7 @@ def legacy_pf(pf: PfReport) -> LegacyPf:
         used_tx_rate=sum(vf.min_tx_rate for vf in vfs),
         capacity_tx_rate=pf.link_mbps or 0,
         used_vfs=sum(vf.allocated for vf in vfs),
-        capacity_vfs=pf.capacity_vfs,
+        capacity_vfs=pf.capacity_vfs + sum(pf.pools.values()),
         vfs=vfs,
     )
 

@@ -61,6 +61,7 @@ def node_report(*, node: NodeName, generation: Generation, hardware: Hardware, l
             why=each.why,
             min_tx_rate=each.min_tx_rate_mbps,
             max_tx_rate=each.max_tx_rate_mbps,
+            pool=each.pool,
         )
         foreign.setdefault(each.vf.pf, []).append(told)
     held = {interface.vf: interface for each in ledger.receipts.values() for interface in each.interfaces}
@@ -105,7 +106,7 @@ def _pf(
         name=pf.name,
         pci=pf.pci,
         driver=pf.driver,
-        capacity_vfs=len(pf.vfs),
+        capacity_vfs=sum(not vf.pool for vf in pf.vfs),
         link_mbps=pf.link_mbps,
         mtu=pf.mtu,
         link_type=pf.link_type,
@@ -120,6 +121,7 @@ def _pf(
         takes=tuple(sorted(pf.takes)),
         problems=(*pf.problems, *problems),
         foreign=foreign,
+        pools=pf.pools(),
         vfs=tuple(_vf(vf, held.get(VfRef(pf.pci, vf.index))) for vf in pf.vfs),
     )
 
@@ -168,6 +170,8 @@ def _interface(interface: AllocatedInterface, pf: PfState | None) -> Interface:
         enforced=_enforced(interface, pf),
         entry=interface.entry,
         pci=interface.pci,
+        rdma_device=interface.rdma_device,
+        pool=interface.pool,
         driver=interface.options.driver,
         options=format_options(interface.options),
     )

@@ -6,7 +6,8 @@ also where its report came over HTTP, so that the two sources cannot disagree.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from collections import Counter
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import msgspec
 
@@ -28,6 +29,8 @@ _MOST_OF_PROBLEM = 300
 _MOST_OF_MESSAGE = 1024
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
+_Kind: TypeAlias = tuple[str, str, int, int]
+"""Of a held interface: PF, pool, minimum and maximum rate."""
 
 
 class PfRates(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
@@ -41,14 +44,28 @@ class PfRates(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ren
 
 
 class ForeignUse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """VFs that someone else holds or rated, alike in their minimum rate in Mb/s."""
+    """VFs that someone else holds or rated, alike in their minimum rate in Mb/s, and of one pool.
+
+    pool: the exclusive resource that they belong to; absent for those that pods ask for by annotation.
+    """
 
     vfs: Annotated[int, msgspec.Meta(ge=1, le=MOST_VFS)] = 1
     min_mbps: Count = 0
+    pool: str = ""
+
+
+class PoolVfs(msgspec.Struct, frozen=True, kw_only=True):
+    """How many VFs of a PF an exclusive device-plugin resource has."""
+
+    resource: str
+    vfs: Count
 
 
 class PfStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """A PF; as in `/v1/node`, link speed in Mb/s and MTU in bytes, absent where they are not known."""
+    """A PF; as in `/v1/node`, link speed in Mb/s and MTU in bytes, absent where they are not known.
+
+    capacity_vfs: for pods that ask by annotation. pools: those of exclusive resources.
+    """
 
     name: str
     pci: str
@@ -59,6 +76,7 @@ class PfStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, re
     link_type: str = "ethernet"
     mtu: Count = 0
     capacity_vfs: Count = 0
+    pools: tuple[PoolVfs, ...] = ()
     rates: PfRates
     enforce: str = "auto"
     takes: tuple[str, ...] = ()
@@ -71,6 +89,7 @@ class HeldInterfaces(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
     min_mbps: what counts as reserved: the minimum rate that was asked for, or that is programmed if that is
         more. entries: their places in the pod's request, of those for which the agent knows it.
+    pool: as in `ForeignUse`.
     """
 
     pf: str
@@ -78,6 +97,7 @@ class HeldInterfaces(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     min_mbps: Count = 0
     max_mbps: Count = 0
     entries: tuple[Count, ...] = ()
+    pool: str = ""
 
 
 class PodAllocation(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,14 +169,16 @@ def status_of(report: NodeReport) -> RdmaNodeStatus:
 
 
 def vfs_for_pods(status: RdmaNodeStatus) -> int:
-    """How many VFs pods can have on the node together: all but those that somebody else holds."""
-    return sum(max(0, pf.capacity_vfs - sum(use.vfs for use in pf.foreign)) for pf in status.pfs)
+    """How many VFs pods can have by annotation, together: all such but those that somebody else holds."""
+    return sum(max(0, _left_by_others(pf)) for pf in status.pfs)
+
+
+def _left_by_others(pf: PfStatus) -> int:
+    return pf.capacity_vfs - sum(use.vfs for use in pf.foreign if not use.pool)
 
 
 def _pf(pf: PfReport) -> PfStatus:
-    foreign: dict[int, int] = {}
-    for vf in pf.foreign:
-        foreign[vf.min_tx_rate] = foreign.get(vf.min_tx_rate, 0) + 1
+    foreign = Counter((vf.pool, vf.min_tx_rate) for vf in pf.foreign)
     return PfStatus(
         name=pf.name,
         pci=pf.pci,
@@ -167,10 +189,13 @@ def _pf(pf: PfReport) -> PfStatus:
         link_type=pf.link_type,
         mtu=pf.mtu,
         capacity_vfs=pf.capacity_vfs,
+        pools=tuple(PoolVfs(resource=resource, vfs=vfs) for resource, vfs in sorted(pf.pools.items())),
         rates=_rates(pf.rates),
         enforce=pf.enforce,
         takes=pf.takes,
-        foreign=tuple(ForeignUse(vfs=vfs, min_mbps=rate) for rate, vfs in sorted(foreign.items())),
+        foreign=tuple(
+            ForeignUse(vfs=vfs, min_mbps=rate, pool=pool) for (pool, rate), vfs in sorted(foreign.items())
+        ),
         problems=_few(pf.problems),
     )
 
@@ -188,11 +213,11 @@ def _rates(rates: Rates) -> PfRates:
 def _allocations(allocations: Iterable[Allocation]) -> tuple[PodAllocation, ...]:
     """By pod. One that got nothing but its ordinary interface is left out: some agents tell of those, too."""
     pods: dict[str, Pod] = {}
-    alike: dict[str, dict[tuple[str, int, int], list[int | None]]] = {}
+    alike: dict[str, dict[_Kind, list[int | None]]] = {}
     for allocation in allocations:
         for each in allocation.interfaces:
             uid = pods.setdefault(allocation.pod.uid, allocation.pod).uid
-            kind = (each.pf, max(each.min_tx_rate, each.set_min_tx_rate), each.max_tx_rate)
+            kind = (each.pf, each.pool, max(each.min_tx_rate, each.set_min_tx_rate), each.max_tx_rate)
             alike.setdefault(uid, {}).setdefault(kind, []).append(each.entry)
     return tuple(
         PodAllocation(pod=pod, interfaces=tuple(_held(kind, entries) for kind, entries in alike[uid].items()))
@@ -200,19 +225,21 @@ def _allocations(allocations: Iterable[Allocation]) -> tuple[PodAllocation, ...]
     )
 
 
-def _held(kind: tuple[str, int, int], entries: Sequence[int | None]) -> HeldInterfaces:
-    pf, min_mbps, max_mbps = kind
+def _held(kind: _Kind, entries: Sequence[int | None]) -> HeldInterfaces:
+    pf, pool, min_mbps, max_mbps = kind
     told = tuple(sorted(entry for entry in entries if entry is not None))
-    return HeldInterfaces(pf=pf, vfs=len(entries), min_mbps=min_mbps, max_mbps=max_mbps, entries=told)
+    return HeldInterfaces(
+        pf=pf, vfs=len(entries), min_mbps=min_mbps, max_mbps=max_mbps, entries=told, pool=pool
+    )
 
 
 def _summary(pfs: Sequence[PfStatus], allocations: Iterable[PodAllocation]) -> Summary:
     """What is free by the report alone: of what pods were promised and do not hold yet it does not know."""
-    vfs = {pf.pci: pf.capacity_vfs - sum(use.vfs for use in pf.foreign) for pf in pfs}
+    vfs = {pf.pci: _left_by_others(pf) for pf in pfs}
     mbps = {pf.pci: (pf.link_mbps or 0) - sum(use.vfs * use.min_mbps for use in pf.foreign) for pf in pfs}
     for held in (each for allocation in allocations for each in allocation.interfaces):
         if held.pf in vfs:
-            vfs[held.pf] -= held.vfs
+            vfs[held.pf] -= 0 if held.pool else held.vfs
             mbps[held.pf] -= held.vfs * held.min_mbps
     return Summary(
         pfs=len(pfs),

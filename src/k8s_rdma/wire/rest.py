@@ -153,12 +153,16 @@ def _to_range(takes: Range | None) -> RateRange | None:
 
 
 class ForeignVf(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
-    """A VF that is held or rated by someone else than this system, or cannot be given; rates in Mb/s."""
+    """A VF that is held or rated by someone else than this system, or cannot be given; rates in Mb/s.
+
+    pool: the exclusive resource that it belongs to, or empty.
+    """
 
     vf: int
     why: str
     min_tx_rate: int
     max_tx_rate: int
+    pool: str = ""
 
 
 class PfReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

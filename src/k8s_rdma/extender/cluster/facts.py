@@ -113,13 +113,15 @@ def _check_held(status: RdmaNodeStatus) -> None:
 
 def _foreign(pf: Pf, uses: Iterable[ForeignUse]) -> Iterator[Used]:
     for alike in uses:
-        yield from (foreign_use(pf.rates, alike.min_mbps),) * alike.vfs
+        yield from (foreign_use(pf.rates, alike.min_mbps, alike.pool),) * alike.vfs
 
 
 @lru_cache(maxsize=4096)
 def _pf(entry: PfStatus) -> Pf:
     """One object for all nodes that tell the same of a PF."""
-    if min(entry.capacity_vfs, entry.link_mbps or 0, *(use.min_mbps for use in entry.foreign)) < 0:
+    rates = (use.min_mbps for use in entry.foreign)
+    counts = (pool.vfs for pool in entry.pools)
+    if min(entry.capacity_vfs, entry.link_mbps or 0, *rates, *counts) < 0:
         msg = f"PF {entry.name}: a negative number"
         raise ValueError(msg)
     return Pf(
@@ -135,6 +137,7 @@ def _pf(entry: PfStatus) -> Pf:
         mtu=entry.mtu,
         vendor=entry.vendor,
         numa_node=entry.numa_node,
+        pools={pool.resource: pool.vfs for pool in entry.pools},
     )
 
 
@@ -160,7 +163,10 @@ def _placed(alike: HeldInterfaces) -> PlacedInterface:
         msg = f"an interface on PF {alike.pf} reserves {alike.min_mbps} Mb/s"
         raise ValueError(msg)
     return PlacedInterface(
-        pf=_pci(alike.pf), min_tx_rate_mbps=alike.min_mbps, max_tx_rate_mbps=alike.max_mbps
+        pf=_pci(alike.pf),
+        min_tx_rate_mbps=alike.min_mbps,
+        max_tx_rate_mbps=alike.max_mbps,
+        pool=alike.pool,
     )
 
 

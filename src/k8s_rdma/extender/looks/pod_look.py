@@ -143,12 +143,12 @@ def placed_on(interfaces: Iterable[PlacedInterface], inventory: Inventory) -> tu
     """Interfaces by PF."""
     by_pf = dict.fromkeys((each.pf for each in interfaces), NOTHING_USED)
     for each in interfaces:
-        by_pf[each.pf] += usage(inventory.pf(each.pf), each.min_tx_rate_mbps)
+        by_pf[each.pf] += usage(inventory.pf(each.pf), each)
     return tuple(
         Placed(
             pci=pci,
             name=pf.name if (pf := inventory.pf(pci)) else None,
-            interfaces=used.vfs,
+            interfaces=used.in_use,
             reserved_mbps=used.mbps,
         )
         for pci, used in sorted(by_pf.items())
