@@ -13,15 +13,25 @@ from dataclasses import dataclass
 class SlotHeld:
     """A slot that kubelet gave to a container of a pod.
 
-    device: its CDI device, by `slot_device`.
+    resource, id: as kubelet has it.
     pool: the exclusive resource of whose devices it is; empty for all VFs that the pod was given.
-    rdma_device: the one device of that resource that it is, by its name at home; empty for all that the pod
-        holds of it.
+    hints: whether communication libraries are told of its devices (`core.device_hints`).
     """
 
-    device: str
+    resource: str
+    id: str
     pool: str = ""
-    rdma_device: str = ""
+    hints: bool = False
+
+    @property
+    def device(self) -> str:
+        """Its CDI device."""
+        return slot_device(self.resource, self.id)
+
+    @property
+    def rdma_device(self) -> str:
+        """The one device of its pool that it is, by its name at home; empty for all that the pod holds."""
+        return self.id if self.resource == self.pool else ""
 
 
 def slot_ids(count: int) -> tuple[str, ...]:

@@ -6,14 +6,12 @@ ADD, there is an answer.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.slots import SlotHeld, shared_resource, slot_device
+from k8s_rdma.core.slots import SlotHeld, shared_resource
 from k8s_rdma.device_config import ExactResource, ExclusiveResource
-from k8s_rdma.errors import K8sRdmaError, Reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -42,17 +40,11 @@ NOTHING_HELD = HeldDevices()
 class Holdings:
     """Who knows what pods hold: kubelet, by its PodResources API."""
 
-    def __init__(
-        self, kubelet: PodResources | None = None, resources: Iterable[Resource] = (), timeout_s: float = 5.0
-    ) -> None:
-        """kubelet: None where there is no device plugin. resources: as that is configured.
-
-        timeout_s: how long an ADD waits for an answer.
-        """
+    def __init__(self, kubelet: PodResources | None = None, resources: Iterable[Resource] = ()) -> None:
+        """kubelet: None where there is no device plugin. resources: as that is configured."""
         self._kubelet = kubelet
         self._resources = tuple(each for each in resources if concerns_pods(each))
         self._pools = any(isinstance(each, ExclusiveResource) for each in self._resources)
-        self._timeout_s = timeout_s
 
     async def of(self, pod: Pod, *, asks: bool) -> HeldDevices:
         """What a pod holds; nobody is asked where that could be nothing that matters.
@@ -62,16 +54,7 @@ class Holdings:
         """
         if self._kubelet is None or not (self._pools or (asks and self._resources)):
             return NOTHING_HELD
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                held = await self._kubelet.of_pod(pod.namespace, pod.name)
-        except TimeoutError as error:
-            msg = (
-                f"pod {pod.namespace}/{pod.name}: kubelet does not tell within {self._timeout_s:g} s which "
-                "devices it holds; try again"
-            )
-            raise K8sRdmaError(msg, reason=Reason.KUBELET_FAILURE) from error
-        return held_devices(held, self._resources)
+        return held_devices(await self._kubelet.of_pod(pod.namespace, pod.name), self._resources)
 
     async def close(self) -> None:
         """End the connection."""
@@ -98,13 +81,15 @@ def held_devices(held: PodDevices, resources: Iterable[Resource]) -> HeldDevices
 def _slots(held: PodDevices, resource: Resource) -> Iterator[SlotHeld]:
     """Those that containers may ask the runtime for; of an exclusive one also where they might not."""
     if isinstance(resource, ExactResource):
-        for each in held.of(resource.name):
-            yield SlotHeld(device=slot_device(resource.name, each))
+        yield from _each(held, resource.name, hints=resource.hints)
     if isinstance(resource, ExclusiveResource):
         if resource.cdi is not False:
-            for each in held.of(resource.name):
-                device = slot_device(resource.name, each)
-                yield SlotHeld(device=device, pool=resource.name, rdma_device=each)
-        shared = shared_resource(resource.name)
-        for each in held.of(shared) if resource.share else ():
-            yield SlotHeld(device=slot_device(shared, each), pool=resource.name)
+            yield from _each(held, resource.name, pool=resource.name)
+        if resource.share:
+            shared = shared_resource(resource.name)
+            yield from _each(held, shared, pool=resource.name, hints=resource.hints)
+
+
+def _each(held: PodDevices, resource: str, pool: str = "", *, hints: bool = False) -> Iterator[SlotHeld]:
+    for each in held.of(resource):
+        yield SlotHeld(resource=resource, id=each, pool=pool, hints=hints)
