@@ -322,3 +322,70 @@ def test_empty_key_is_an_error_of_the_caller() -> None:
 def test_decoding_raises_nothing_but_malformed_for_any_text(text: str, key: bytes | None) -> None:
     with contextlib.suppress(MalformedError):
         decode_promise(text, key=key)
+
+
+DEVICES = Placement(
+    node=W1,
+    interfaces=tuple(
+        PlacedInterface(
+            pf=pci_address(f"0000:03:00.{pf}"), min_tx_rate_mbps=rate, pool="tencent.com/rdma", entry=entry
+        )
+        for entry, rate in enumerate((15000, 5000))
+        for pf in range(2)
+    ),
+)
+UNSIGNED_DEVICES = (
+    '{"version":1,"node":"w1","uid":"137e6465-c8fe-449b-b887-6de091a51ce8","interfaces":['
+    '{"min_tx_rate":15000,"max_tx_rate":0,"pool":0},{"min_tx_rate":5000,"max_tx_rate":0,"pool":0}],'
+    '"pools":[{"resource":"tencent.com/rdma","pfs":["0000:03:00.0","0000:03:00.1"]}]}'
+)
+
+
+def test_text_names_the_pods_own_rates_once_and_the_pfs_of_its_devices() -> None:
+    assert encode(DEVICES, UID, None) == UNSIGNED_DEVICES
+
+
+@pytest.mark.parametrize("key", [None, KEY])
+def test_placement_of_devices_is_read_as_it_was_written(key: bytes | None) -> None:
+    read = decode(encode(DEVICES, UID, key), uid=UID, node=W1, key=key)
+    assert read == DEVICES
+    assert [each.min_tx_rate_mbps for each in read.request().interfaces] == [15000, 5000]
+    assert read.devices() == {"tencent.com/rdma": 2}
+
+
+def test_hmac_covers_the_pools() -> None:
+    other = encode(DEVICES, UID, KEY).replace("tencent.com/rdma", "tencent.com/other")
+    assert "hmac" in refusal(other).message
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"pools": []}, "interfaces[0].pf: not a PCI address"),
+        ({"interfaces": [{**FREE, "pool": 0}]}, "interfaces[0].pool: expected one of the 1 pools, and no pf"),
+        ({"interfaces": [FREE]}, "interfaces[0].pool: expected one of the 1 pools, and no pf"),
+        (
+            {"interfaces": [{"min_tx_rate": 0, "max_tx_rate": 0, "pool": 1}]},
+            "interfaces[0].pool: expected one of the 1 pools, and no pf",
+        ),
+        ({"pools": [{"resource": "r.io/a", "pfs": ["x"]}]}, "interfaces[0].pf: not a PCI address"),
+        ({"pools": [{"resource": "r.io/a", "pfs": []}]}, "pools[0].pfs"),
+        ({"pools": [{"resource": "", "pfs": ["0000:03:00.0"]}]}, "pools[0].resource"),
+        (
+            {
+                "interfaces": [{"min_tx_rate": 0, "max_tx_rate": 0, "pool": 0}] * 1024,
+                "pools": [{"resource": "r.io/a", "pfs": ["0000:03:00.0"] * 64}],
+            },
+            "interfaces: on 65536 PFs together",
+        ),
+    ],
+)
+def test_refusal_names_the_field_when_pools_are_not_as_they_must_be(
+    changes: dict[str, Any], said: str
+) -> None:
+    assert said in refusal(changed(UNSIGNED_DEVICES, **changes), key=None).message
+
+
+def test_interface_of_a_pool_is_refused_where_there_are_no_pools() -> None:
+    text = changed(UNSIGNED, interfaces=[{**FREE, "pool": 0}])
+    assert "interfaces[0].pool: 0 is none of the 0 pools" in refusal(text, key=None).message

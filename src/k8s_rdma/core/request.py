@@ -52,15 +52,19 @@ class Request:
     """The interfaces of a pod, in the order of its annotation; none means that it needs none.
 
     policy: how they are to be spread over PFs; of no interfaces, there is none.
+    devices: how many of each extended resource its containers request, by name: on a node where one of these
+        is a pool, the interfaces are those devices. Of no interfaces, there are none.
     """
 
     interfaces: tuple[InterfaceRequest, ...] = ()
     policy: PfPolicy = PfPolicy.ANY
+    devices: tuple[tuple[str, int], ...] = ()
 
     def __post_init__(self) -> None:
         """Have one way to ask for nothing."""
         if not self.interfaces:
             object.__setattr__(self, "policy", PfPolicy.ANY)
+            object.__setattr__(self, "devices", ())
 
     def __hash__(self) -> int:
         """Of the interfaces: few requests differ in the policy alone, and an enumeration's hash is slow."""

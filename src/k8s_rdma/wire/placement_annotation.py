@@ -9,7 +9,7 @@ no white space, no `hmac`.
 from __future__ import annotations
 
 import hmac
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -17,7 +17,7 @@ import msgspec
 
 from k8s_rdma.core.ids import NodeName, PodUid, pci_address
 from k8s_rdma.core.options import NO_OPTIONS, InterfaceOptions
-from k8s_rdma.core.placement import PlacedInterface, Placement
+from k8s_rdma.core.placement import PlacedInterface, Placement, by_entry
 from k8s_rdma.core.policy import PfPolicy
 from k8s_rdma.core.rates import MAX_RATE_MBPS, Enforce
 from k8s_rdma.core.request import MAX_INTERFACES
@@ -27,13 +27,17 @@ from k8s_rdma.wire.json import shown
 from k8s_rdma.wire.placement_options import Options, options_of, to_core
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from typing import NoReturn
 
 PLACEMENT_ANNOTATION = "k8s-rdma.io/placement"
 
 _Rate = Annotated[int, msgspec.Meta(ge=0, le=MAX_RATE_MBPS)]
 _Index = Annotated[int, msgspec.Meta(ge=0)]
+_MOST_PFS = 64
+_MOST_POOLS = 16
+_MOST_PLACES = 16_384
+"""Of a pod that holds exclusive devices: some bytes of text stand for as many interfaces as there are PFs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,22 +49,33 @@ class Promise:
 
 
 class _Interface(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    pf: str
+    """pf, or the pool of which kubelet chooses the device, as an index."""
+
+    pf: str = ""
     min_tx_rate: _Rate
     max_tx_rate: _Rate
     enforce: Enforce = Enforce.AUTO
     options: _Index | None = None
+    pool: _Index | None = None
+
+
+class _Pool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An exclusive resource, and the PFs of the node that have VFs in it."""
+
+    resource: Annotated[str, msgspec.Meta(min_length=1)]
+    pfs: Annotated[tuple[str, ...], msgspec.Meta(min_length=1, max_length=_MOST_PFS)]
 
 
 class _Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Version 1, in the order that the HMAC covers; a field more or less is another version.
 
-    But for an interface's `enforce`, which is there only where it is not `auto`, for `options`, and for
-    `policy`, which is there only where it is not `any`: a reader that does not know them refuses what it
-    could not keep, and reads all others.
+    But for an interface's `enforce`, which is there only where it is not `auto`, for `options` and `pools`,
+    and for `policy`, which is there only where it is not `any`: a reader that does not know them refuses what
+    it could not keep, and reads all others.
 
     options: the different ones that interfaces ask for, each once however many interfaces ask for it (so that
         the text is hardly longer than the request's); an interface's `options` is an index into it.
+    pools: of a pod that holds exclusive devices, whose interfaces name no PFs: kubelet chooses the devices.
     """
 
     version: Literal[1]
@@ -69,6 +84,7 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     interfaces: Annotated[tuple[_Interface, ...], msgspec.Meta(min_length=1, max_length=MAX_INTERFACES)]
     options: Annotated[tuple[Options, ...], msgspec.Meta(max_length=MAX_INTERFACES)] = ()
     policy: PfPolicy = PfPolicy.ANY
+    pools: Annotated[tuple[_Pool, ...], msgspec.Meta(max_length=_MOST_POOLS)] = ()
     hmac: str = ""
 
 
@@ -80,22 +96,26 @@ _HMAC = ',"hmac":"{}"}}'
 def encode(placement: Placement, uid: PodUid, key: bytes | None) -> str:
     """The annotation's text, signed when there is a key."""
     table: dict[InterfaceOptions, int] = {}
+    pools = _pools(placement)
+    pool_index = {pool.resource: at for at, pool in enumerate(pools)}
     document = _Document(
         version=1,
         node=placement.node,
         uid=uid,
         interfaces=tuple(
             _Interface(
-                pf=interface.pf,
+                pf="" if interface.pool else interface.pf,
                 min_tx_rate=interface.min_tx_rate_mbps,
                 max_tx_rate=interface.max_tx_rate_mbps,
                 enforce=interface.enforce,
                 options=_index(table, interface.options),
+                pool=pool_index.get(interface.pool),
             )
-            for interface in placement.interfaces
+            for interface in (by_entry(placement.interfaces).values() if pools else placement.interfaces)
         ),
         options=tuple(map(options_of, table)),
         policy=placement.policy,
+        pools=pools,
     )
     if key is not None:
         document = msgspec.structs.replace(document, hmac=_signature(document, key))
@@ -126,16 +146,12 @@ def decode_promise(text: str, *, key: bytes | None) -> Promise:
     if key is not None:
         _verify(text, document, key)
     table = [_options(options, index) for index, options in enumerate(document.options)]
-    return Promise(
-        uid=PodUid(document.uid),
-        placement=Placement(
-            node=NodeName(document.node),
-            interfaces=tuple(
-                _read(interface, index, table) for index, interface in enumerate(document.interfaces)
-            ),
-            policy=document.policy,
-        ),
-    )
+    if document.pools:
+        interfaces = tuple(_on_every_pf(document, table))
+    else:
+        interfaces = tuple(_read(each, index, table) for index, each in enumerate(document.interfaces))
+    placement = Placement(node=NodeName(document.node), interfaces=interfaces, policy=document.policy)
+    return Promise(uid=PodUid(document.uid), placement=placement)
 
 
 def _verify(text: str, document: _Document, key: bytes) -> None:
@@ -165,6 +181,33 @@ def _index(table: dict[InterfaceOptions, int], options: InterfaceOptions) -> int
     return None if options == NO_OPTIONS else table.setdefault(options, len(table))
 
 
+def _pools(placement: Placement) -> tuple[_Pool, ...]:
+    pfs: dict[str, dict[str, None]] = {}
+    for interface in placement.interfaces:
+        if interface.pool:
+            pfs.setdefault(interface.pool, {})[interface.pf] = None
+    return tuple(_Pool(resource=resource, pfs=tuple(there)) for resource, there in pfs.items())
+
+
+def _on_every_pf(document: _Document, table: Sequence[InterfaceOptions]) -> Iterator[PlacedInterface]:
+    """What a pod that holds exclusive devices may come to have."""
+    places = sum(len(_pool_of(document, at).pfs) for at in range(len(document.interfaces)))
+    if places > _MOST_PLACES:
+        _refuse(f"interfaces: on {places} PFs together, which is more than {_MOST_PLACES}")
+    for at, interface in enumerate(document.interfaces):
+        pool = _pool_of(document, at)
+        for pf in pool.pfs:
+            there = msgspec.structs.replace(interface, pf=pf, pool=None)
+            yield replace(_read(there, at, table), pool=pool.resource, entry=at)
+
+
+def _pool_of(document: _Document, at: int) -> _Pool:
+    interface, pools = document.interfaces[at], document.pools
+    if interface.pf or interface.pool is None or interface.pool >= len(pools):
+        _refuse(f"interfaces[{at}].pool: expected one of the {len(pools)} pools, and no pf")
+    return pools[interface.pool]
+
+
 def _options(options: Options, index: int) -> InterfaceOptions:
     try:
         return to_core(options)
@@ -192,6 +235,8 @@ def _to_core(interface: _Interface, index: int, table: Sequence[InterfaceOptions
         pf = pci_address(interface.pf)
     except ValueError:
         _refuse(f"{where}.pf: not a PCI address (dddd:bb:dd.f): {shown(interface.pf)}")
+    if interface.pool is not None:
+        _refuse(f"{where}.pool: {interface.pool} is none of the 0 pools")
     if 0 < interface.max_tx_rate < interface.min_tx_rate:
         _refuse(f"{where}.min_tx_rate: {interface.min_tx_rate} is above max_tx_rate {interface.max_tx_rate}")
     if interface.options is not None and interface.options >= len(table):
