@@ -45,15 +45,15 @@ class CharacterDevice:
 class RdmaDevice:
     """An RDMA device of the host.
 
-    name: `mlx5_0`. pci: its function's address, of a soft one that of its netdev's; empty where there is none.
+    name: `mlx5_0`. pci: its function's address, of a soft one that of its netdev's; empty for none.
     pf, pf_name: address and netdev of the PF whose VF it is, of its own function where that is no VF; empty
         where it has none. vf: the VF's index; None where it is none's.
     netdev: of its function while that is at home; empty for none.
     vendor: of its function, PCI vendor and device: `15b3:1018`. pf_vendor: of the PF. pf_driver: of the PF.
     pcie_path: PCI bridges and switches from the root port down.
     nodes: its character devices that exist. faults: why it cannot be used now, one sentence each.
-    at_home: whether the host's namespace has it; else a pod has, or nobody knows, and what is told of it is what
-        was seen last.
+    at_home: whether the host's namespace has it; else a pod has, or nobody knows, and what is told of it is
+        what was seen last.
     """
 
     name: str

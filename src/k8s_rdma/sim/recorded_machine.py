@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from k8s_rdma.core.devices import NetnsMode
 from k8s_rdma.linux.discovery.queries import RdmaDevice, RdmaPort, VfInfo
 from k8s_rdma.linux.netlink.rtnl import Link
 from k8s_rdma.linux.netlink.socket import NetlinkError
@@ -119,6 +120,10 @@ class RecordedQueries:
     def rdma_devices(self) -> Sequence[RdmaDevice]:
         """As recorded."""
         return [_rdma_device(entry) for entry in self._asked("rdma_devices").rdma_devices]
+
+    def netns_mode(self) -> NetnsMode | None:
+        """The kernel's default where there are RDMA devices; recordings do not tell it."""
+        return NetnsMode.SHARED if self._asked("netns_mode").rdma_devices else None
 
     def eswitch_modes(self) -> Mapping[str, str]:
         """As recorded."""

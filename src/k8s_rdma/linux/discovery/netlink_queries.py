@@ -18,6 +18,7 @@ from k8s_rdma.linux.netlink.vf_info import vf_infos, vf_stats
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from k8s_rdma.core.devices import NetnsMode
     from k8s_rdma.linux.discovery.queries import RdmaDevice, VfInfo
     from k8s_rdma.linux.netlink.rtnl import Link
     from k8s_rdma.linux.netlink.vf_info import VfStats
@@ -79,6 +80,11 @@ class NetlinkQueries:
         """All RDMA devices that this namespace sees; none while the kernel knows no RDMA."""
         rdma = self.rdma()
         return rdma.devices() if rdma else ()
+
+    def netns_mode(self) -> NetnsMode | None:
+        """Whether each namespace has RDMA devices of its own; None while the kernel knows no RDMA."""
+        rdma = self.rdma()
+        return rdma.netns_mode() if rdma else None
 
     def eswitch_modes(self) -> Mapping[str, str]:
         """`legacy` or `switchdev` by PCI address; NetlinkError EPERM without CAP_NET_ADMIN."""

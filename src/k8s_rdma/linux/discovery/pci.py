@@ -56,6 +56,15 @@ class PciFunction:
         path = self.sysfs.resolved(f"{_DEVICES}/{self.pci}").split("/")
         return tuple(pci_address(part) for part in path[:-1] if _ADDRESS.fullmatch(part))
 
+    def exists(self) -> bool:
+        """Whether there is such a function."""
+        return self.sysfs.names_if_any(f"{_DEVICES}/{self.pci}") is not None
+
+    def pf(self) -> PciAddress | None:
+        """The PF whose VF it is; None of one that is no VF."""
+        pf = self.sysfs.target_if_any(self._at("physfn"))
+        return None if pf is None else pci_address(pf)
+
     def total_vfs(self) -> int:
         """The most VFs that it can have; 0 for one that is no PF."""
         return self.sysfs.number_if_any(self._at("sriov_totalvfs")) or 0

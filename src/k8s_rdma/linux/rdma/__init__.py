@@ -1,0 +1,1 @@
+"""RDMA devices as containers use them: whose they are, their character devices, their faults."""

@@ -1,0 +1,100 @@
+"""The character devices of RDMA devices, and whether `/dev` has their nodes.
+
+Source: Linux `drivers/infiniband/core/uverbs_main.c` and `user_mad.c` (classes `infiniband_verbs` and
+`infiniband_mad`: `ibdev`, `dev`; uverbs_devnode, umad_devnode), `ucma.c` (misc device `rdma_cm`), 6.1. These
+classes show the devices of all network namespaces. A device that is moved to another one gets new character
+devices, often of other numbers.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from k8s_rdma.core.devices import INFINIBAND, RDMA_CM, CharacterDevice, NodeKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from k8s_rdma.linux.sysfs import Sysfs
+
+DEV = Path("/dev")
+
+_VERBS, _MAD, _RDMA_CM = "class/infiniband_verbs", "class/infiniband_mad", "class/misc/rdma_cm"
+_NODE = re.compile(r"(uverbs|umad|issm)\d+")
+_NUMBERS = re.compile(r"(\d+):(\d+)")
+
+
+def character_devices(sysfs: Sysfs) -> Mapping[str, tuple[CharacterDevice, ...]]:
+    """Those of every RDMA device by its name, wherever it is: `uverbs`, `umad`, `issm`, each by number.
+
+    One that vanishes meanwhile is left out. OSError when they cannot be looked at.
+    """
+    found: dict[str, list[CharacterDevice]] = {}
+    for name, device in _each(sysfs):
+        found.setdefault(name, []).append(device)
+    return {name: tuple(devices) for name, devices in found.items()}
+
+
+def _each(sysfs: Sysfs) -> Iterator[tuple[str, CharacterDevice]]:
+    for directory in (_VERBS, _MAD):
+        names = [name for name in sysfs.names_if_any(directory) or () if _NODE.fullmatch(name)]
+        for name in sorted(names, key=_order):
+            of = sysfs.value_if_any(f"{directory}/{name}/ibdev")
+            numbers = _numbers(sysfs, f"{directory}/{name}")
+            if of and numbers:
+                kind = NodeKind(name.rstrip("0123456789"))
+                major, minor = numbers
+                path = f"{INFINIBAND}/{name}"
+                yield of, CharacterDevice(kind=kind, path=path, major=major, minor=minor)
+
+
+def _order(name: str) -> tuple[int, int]:
+    kind = name.rstrip("0123456789")
+    return list(NodeKind).index(NodeKind(kind)), int(name[len(kind) :])
+
+
+def _numbers(sysfs: Sysfs, directory: str) -> tuple[int, int] | None:
+    found = _NUMBERS.fullmatch(sysfs.value_if_any(f"{directory}/dev") or "")
+    return (int(found[1]), int(found[2])) if found else None
+
+
+class DeviceNodes:
+    """The nodes in `/dev`. They are never opened: to open one may change what the device does."""
+
+    def __init__(self, dev: Path = DEV) -> None:
+        """dev: where the host's `/dev` is."""
+        self._dev = dev
+
+    def at(self, path: str) -> Path:
+        """Where a path that begins with `/dev` is for us."""
+        return self._dev / Path(path).relative_to(DEV)
+
+    def fault(self, device: CharacterDevice) -> str:
+        """What is wrong with a character device's node, in one sentence; empty when nothing is."""
+        return self._fault(device.path, (device.major, device.minor))
+
+    def has_rdma_cm(self, sysfs: Sysfs) -> bool:
+        """Whether the connection manager is there, and its node."""
+        numbers = _numbers(sysfs, _RDMA_CM)
+        return numbers is not None and not self._fault(RDMA_CM, numbers)
+
+    def has_directory(self) -> bool:
+        """Whether `/dev/infiniband` is there."""
+        return self.at(INFINIBAND).is_dir()
+
+    def _fault(self, path: str, expected: tuple[int, int]) -> str:
+        try:
+            found = os.stat(self.at(path))  # noqa: PTH116
+        except OSError as error:
+            missing = isinstance(error, FileNotFoundError | NotADirectoryError)
+            return f"{path} {'is missing' if missing else f'cannot be looked at: {error.strerror}'}"
+        if not stat.S_ISCHR(found.st_mode):
+            return f"{path} is no character device"
+        numbers = os.major(found.st_rdev), os.minor(found.st_rdev)
+        if numbers != expected:
+            return f"{path} is device {numbers[0]}:{numbers[1]}, not {expected[0]}:{expected[1]}"
+        return ""

@@ -1,0 +1,224 @@
+"""One look at a machine's RDMA devices: RDMA netlink says which are here, sysfs whose they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Protocol
+
+from k8s_rdma.core.devices import CharacterDevice, NetnsMode, NodeKind, RdmaDevice
+from k8s_rdma.core.ids import pci_address
+from k8s_rdma.core.options import LinkType
+from k8s_rdma.errors import printable
+from k8s_rdma.linux.netlink.rtnl import Link
+from k8s_rdma.linux.rdma.character_devices import character_devices
+from k8s_rdma.linux.rdma.functions import Functions
+from k8s_rdma.linux.rdma.judging import function_faults, link_faults, node_faults, port_faults
+from k8s_rdma.linux.sysfs import is_gone
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from k8s_rdma.linux.discovery.queries import RdmaDevice as ToldDevice
+    from k8s_rdma.linux.rdma.character_devices import DeviceNodes
+    from k8s_rdma.linux.rdma.functions import FunctionFacts
+    from k8s_rdma.linux.sysfs import Sysfs
+
+_CLASS = "class/infiniband"
+_VERBS = "class/infiniband_verbs"
+
+
+class Questions(Protocol):
+    """Of `linux.discovery.queries.Queries`, and the mode; KernelError when one cannot be answered."""
+
+    def links(self) -> Sequence[Link]:
+        """All netdevs of the host's namespace."""
+        ...
+
+    def rdma_devices(self) -> Sequence[ToldDevice]:
+        """All RDMA devices that it sees; none where the kernel knows no RDMA."""
+        ...
+
+    def netns_mode(self) -> NetnsMode | None:
+        """None where the kernel knows no RDMA."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceHere:
+    """An RDMA device in this namespace. device: its faults are those of its function and its nodes.
+
+    port_faults: why nothing passes through its ports as they are. uplink_faults: of its PF's netdev.
+    vf_set_down: whether its netdev is a VF's that nobody has set up, which says nothing of what it can do.
+    """
+
+    device: RdmaDevice
+    port_faults: tuple[str, ...] = ()
+    uplink_faults: tuple[str, ...] = ()
+    vf_set_down: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceAway:
+    """One that is not in this namespace. device: what its function tells; its faults are those of that.
+
+    elsewhere: whether its character devices show that it is in another namespace. told: whether there is a
+    function that tells anything.
+    """
+
+    device: RdmaDevice
+    elsewhere: bool
+    told: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RdmaLook:
+    """All that was seen. unreadable: why a device could not be looked at, by name; "" for no certain one."""
+
+    here: Mapping[str, DeviceHere] = field(default_factory=dict)
+    away: Mapping[str, DeviceAway] = field(default_factory=dict)
+    netns_mode: NetnsMode | None = None
+    rdma_cm: bool = False
+    directory: bool = False
+    unreadable: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Around:
+    """What one look asks only once. links: by index. characters: by the RDMA device's name."""
+
+    links: Mapping[int, Link]
+    functions: Functions
+    characters: Mapping[str, tuple[CharacterDevice, ...]]
+
+
+class RdmaObserver:
+    """Looks at one machine, and needs no privilege for it."""
+
+    def __init__(self, sysfs: Sysfs, questions: Questions, nodes: DeviceNodes) -> None:
+        self._sysfs = sysfs
+        self._questions = questions
+        self._nodes = nodes
+
+    def look(self, expected: Mapping[str, str] | None = None) -> RdmaLook:
+        """The machine now.
+
+        expected: devices that may be away, with their functions' addresses, empty for none.
+        KernelError or OSError when it cannot be looked at at all.
+        """
+        mode, told = self._questions.netns_mode(), self._questions.rdma_devices()
+        links = self._questions.links()
+        around = _Around(
+            links={link.index: link for link in links},
+            functions=Functions(self._sysfs, {link.name: link for link in links}),
+            characters=character_devices(self._sysfs),
+        )
+        here, unreadable = self._here(around, told)
+        away = {**dict.fromkeys(around.characters, ""), **(expected or {})}
+        return RdmaLook(
+            here=here,
+            away={
+                name: self._away(around, name, pci)
+                for name, pci in sorted(away.items())
+                if name not in here and name not in unreadable
+            },
+            netns_mode=mode,
+            rdma_cm=self._nodes.has_rdma_cm(self._sysfs),
+            directory=self._nodes.has_directory(),
+            unreadable=unreadable,
+        )
+
+    def _here(
+        self, around: _Around, told: Sequence[ToldDevice]
+    ) -> tuple[dict[str, DeviceHere], dict[str, str]]:
+        found, unreadable = {}, {}
+        for device in sorted(told, key=lambda device: device.name):
+            try:
+                if printable(device.name) != device.name:
+                    unreadable[""] = f"the name of RDMA device {printable(device.name)} is no text"
+                else:
+                    found[device.name] = self._device(around, device)
+            except OSError as error:
+                if not is_gone(error):  # else it vanished just now, of which an event will tell
+                    unreadable[device.name] = f"RDMA device {device.name}: {error}"
+        return found, unreadable
+
+    def _device(self, around: _Around, told: ToldDevice) -> DeviceHere:
+        netdev = self._netdev(around, told)
+        function = self._function(around, told.name, netdev)
+        own = (function and function.link) or netdev
+        link_type = self._link_type(told, function)
+        characters = around.characters.get(told.name, ())
+        bad_nodes = node_faults(characters, self._nodes)
+        ethernet = link_type is LinkType.ETHERNET
+        is_vf = function is not None and function.vf is not None
+        device = RdmaDevice(
+            name=told.name,
+            netdev=printable(own.name) if own else "",
+            link_type=link_type,
+            nodes=tuple(each for each in characters if each not in bad_nodes),
+            faults=(*function_faults(function), *bad_nodes.values()),
+        )
+        return DeviceHere(
+            device=_of_function(device, function),
+            port_faults=port_faults(told.ports, around.links, own, link_type),
+            uplink_faults=link_faults(function.physical.link) if function and ethernet else (),
+            vf_set_down=ethernet and is_vf and netdev is not None and not netdev.up,
+        )
+
+    def _netdev(self, around: _Around, told: ToldDevice) -> Link | None:
+        """That of its first port which has one here; of a soft device at least what sysfs says."""
+        for port in told.ports:
+            if port.netdev_index is not None and port.netdev_index in around.links:
+                return around.links[port.netdev_index]
+        parent = self._sysfs.value_if_any(f"{_CLASS}/{told.name}/parent")
+        return around.functions.links.get(parent) if parent else None
+
+    def _function(self, around: _Around, name: str, netdev: Link | None) -> FunctionFacts | None:
+        found = around.functions.of_device(f"{_CLASS}/{name}")
+        return around.functions.of_netdev(netdev) if found is None and netdev is not None else found
+
+    def _link_type(self, told: ToldDevice, function: FunctionFacts | None) -> LinkType:
+        for port in told.ports:
+            layer = self._sysfs.value_if_any(f"{_CLASS}/{told.name}/ports/{port.number}/link_layer")
+            if layer:
+                return LinkType.INFINIBAND if layer == "InfiniBand" else LinkType.ETHERNET
+        return function.link_type if function else LinkType.ETHERNET
+
+    def _away(self, around: _Around, name: str, pci: str) -> DeviceAway:
+        """One that netlink does not tell of: by its character devices, or else by where it was."""
+        characters = around.characters.get(name, ())
+        verbs = [each.path.rpartition("/")[2] for each in characters if each.kind is NodeKind.UVERBS]
+        functions = (around.functions.of_device(f"{_VERBS}/{each}") for each in verbs)
+        function = next((each for each in functions if each is not None), None)
+        if function is None and pci:
+            function = around.functions.of(pci_address(pci))
+        device = RdmaDevice(
+            name=name,
+            link_type=function.link_type if function else LinkType.ETHERNET,
+            nodes=tuple(each for each in characters if not self._nodes.fault(each)),
+            faults=function_faults(function, pci),
+            at_home=False,
+        )
+        return DeviceAway(
+            device=_of_function(device, function), elsewhere=bool(characters), told=function is not None
+        )
+
+
+def _of_function(device: RdmaDevice, function: FunctionFacts | None) -> RdmaDevice:
+    if function is None:
+        return device
+    pf = function.physical
+    return replace(
+        device,
+        pci=function.pci,
+        pf=pf.pci,
+        pf_name=printable(pf.link.name) if pf.link else "",
+        vf=function.vf,
+        vendor=function.vendor,
+        pf_vendor=pf.vendor,
+        driver=function.driver,
+        pf_driver=pf.driver,
+        numa_node=function.numa_node,
+        pcie_path=function.pcie_path,
+    )
