@@ -44,6 +44,15 @@ _SERVER = (
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
+class RefusedCallError(Exception):
+    """A call is answered with this code and these words, where no `Reason` has that code."""
+
+    def __init__(self, code: grpc.StatusCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
 def connect(socket: Path) -> grpc.aio.Channel:
     """A channel that connects when it is first used, and again when its connection is lost."""
     return grpc.aio.insecure_channel(f"unix:{socket}", options=_CHANNEL)
@@ -76,12 +85,12 @@ def new_server() -> grpc.aio.Server:
 
 
 def handler(method: Method[Asked, Answer], serve: Callable[[Asked], Awaitable[Answer]]) -> Handler:
-    """Serve a method of one answer; a K8sRdmaError that `serve` raises is its status and message."""
+    """Serve a method of one answer; a K8sRdmaError or RefusedCallError of `serve` is its status."""
 
     async def answer(request: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
         try:
             return method.answer.encode(await serve(method.asked.decode(request)))
-        except K8sRdmaError as error:
+        except (K8sRdmaError, RefusedCallError) as error:
             return await _refuse(error, context)
 
     return grpc.unary_unary_rpc_method_handler(answer)
@@ -97,14 +106,17 @@ def stream_handler(
             async with aclosing(serve(method.asked.decode(request))) as each_answer:
                 async for each in each_answer:
                     yield method.answer.encode(each)
-        except K8sRdmaError as error:
+        except (K8sRdmaError, RefusedCallError) as error:
             await _refuse(error, context)
 
     return grpc.unary_stream_rpc_method_handler(answer)
 
 
-async def _refuse(error: K8sRdmaError, context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
-    await context.abort(_CODES[STATUS[error.reason].grpc], error.message)
+async def _refuse(
+    error: K8sRdmaError | RefusedCallError, context: grpc.aio.ServicerContext[Any, Any]
+) -> bytes:
+    code = error.code if isinstance(error, RefusedCallError) else _CODES[STATUS[error.reason].grpc]
+    await context.abort(code, error.message)
     raise AssertionError
 
 

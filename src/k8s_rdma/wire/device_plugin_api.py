@@ -182,6 +182,9 @@ def _ids_from(message: pb.PreStartContainerRequest) -> Ids:
     return tuple(message.devices_ids)
 
 
+CONTAINER_ALLOCATE_RESPONSE = form(pb.ContainerAllocateResponse, _container_to, _container_from)
+"""What one container gets, as kubelet keeps it."""
+
 _EMPTY: Form[None] = form(pb.Empty, lambda _: pb.Empty(), lambda _: None)
 _STARTED: Form[None] = form(
     pb.PreStartContainerResponse, lambda _: pb.PreStartContainerResponse(), lambda _: None
