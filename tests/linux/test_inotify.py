@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from k8s_rdma.linux.inotify import Deletions
+from k8s_rdma.linux.inotify import Deletions, Stirrings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,8 +18,8 @@ def deletions() -> Iterator[Deletions]:
         yield opened
 
 
-def told(deletions: Deletions) -> bool:
-    return bool(select.select([deletions], [], [], 0)[0])
+def told(watch: Deletions | Stirrings) -> bool:
+    return bool(select.select([watch], [], [], 0)[0])
 
 
 def test_deleted_and_moved_files_of_watched_directories_are_told_once(
@@ -77,3 +77,29 @@ def test_more_deletions_than_the_kernel_keeps_tell_to_look(tmp_path: Path, delet
         for name in ("a", "b"):
             (tmp_path / name).unlink()
     assert deletions.taken() is None
+
+
+def test_stirrings_tell_of_what_comes_goes_and_is_moved_and_of_the_directory_made_again(
+    tmp_path: Path,
+) -> None:
+    watched = tmp_path / "watched"
+    watched.mkdir()
+    with Stirrings() as stirrings:
+        stirrings.watch([watched, tmp_path, tmp_path / "missing"])
+        for stir in (
+            (watched / "a").touch,
+            lambda: (watched / "a").rename(tmp_path / "b"),
+            lambda: (tmp_path / "b").rename(watched / "c"),
+            (watched / "c").unlink,
+            watched.rmdir,
+            watched.mkdir,
+        ):
+            assert not told(stirrings)
+            stir()
+            assert told(stirrings)
+            stirrings.forget()
+        (watched / "in the new one").touch()
+        assert not told(stirrings), "it is another directory"
+        stirrings.watch([watched, tmp_path])
+        (watched / "and now").touch()
+        assert told(stirrings)

@@ -1,4 +1,4 @@
-"""What is deleted from directories, told by the kernel. Source: inotify(7)."""
+"""What comes to and goes from directories, told by the kernel. Source: inotify(7)."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-_IN_MOVED_FROM, _IN_DELETE, _IN_DELETE_SELF, _IN_MOVE_SELF = 0x40, 0x200, 0x400, 0x800
+_IN_MOVED_FROM, _IN_MOVED_TO, _IN_CREATE = 0x40, 0x80, 0x100
+_IN_DELETE, _IN_DELETE_SELF, _IN_MOVE_SELF = 0x200, 0x400, 0x800
 _IN_UNMOUNT, _IN_Q_OVERFLOW, _IN_IGNORED = 0x2000, 0x4000, 0x8000
 _IN_ONLYDIR = 0x0100_0000
-_WATCHED = _IN_MOVED_FROM | _IN_DELETE | _IN_DELETE_SELF | _IN_MOVE_SELF | _IN_ONLYDIR
+_DELETIONS = _IN_MOVED_FROM | _IN_DELETE | _IN_DELETE_SELF | _IN_MOVE_SELF | _IN_ONLYDIR
+_STIRRINGS = _DELETIONS | _IN_CREATE | _IN_MOVED_TO
 _ENDED = _IN_DELETE_SELF | _IN_MOVE_SELF | _IN_UNMOUNT | _IN_Q_OVERFLOW
 _EVENT = struct.Struct("iIII")  # struct inotify_event, followed by `len` bytes of name
 _BUFFER = 1 << 16
@@ -22,13 +24,12 @@ _BUFFER = 1 << 16
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Deletions:
-    """Watches directories; a descriptor for an event loop, readable when `taken` has something to tell."""
+class _Inotify:
+    """Watches directories; a descriptor for an event loop, readable when there is something to tell."""
 
     def __init__(self) -> None:
         """Watch nothing yet. OSError when the kernel has no more of these to give."""
         self._fd = _checked(_libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK))
-        self._watched: dict[int, Path] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -46,11 +47,43 @@ class Deletions:
         """The descriptor."""
         return self._fd
 
+    def _add(self, directory: Path, events: int) -> int:
+        """The watch, the same for a directory that is watched already; negative for none."""
+        return int(_libc.inotify_add_watch(self._fd, os.fsencode(directory), events))
+
+    def _read(self) -> bytes:
+        try:
+            return os.read(self._fd, _BUFFER)
+        except BlockingIOError:
+            return b""
+
+
+class Stirrings(_Inotify):
+    """Tells that something came or went in directories, or they themselves; what, one has to look."""
+
+    def watch(self, directories: Iterable[Path]) -> None:
+        """Watch what these paths are now as well; one that cannot be watched is left out."""
+        for directory in directories:
+            self._add(directory, _STIRRINGS)
+
+    def forget(self) -> None:
+        """Be silent about what was told until now."""
+        while self._read():
+            pass
+
+
+class Deletions(_Inotify):
+    """Tells what is deleted from directories."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._watched: dict[int, Path] = {}
+
     def watch(self, directories: Iterable[Path]) -> bool:
         """Watch these as well; whether any was not before. One that cannot be watched now is left out."""
         known = set(self._watched)
         for directory in set(directories).difference(self._watched.values()):
-            watch = _libc.inotify_add_watch(self._fd, os.fsencode(directory), _WATCHED)
+            watch = self._add(directory, _DELETIONS)
             if watch >= 0:
                 self._watched[watch] = directory
         return bool(self._watched.keys() - known)
@@ -71,12 +104,6 @@ class Deletions:
                 elif directory is not None and name:
                     gone.add(directory / os.fsdecode(name))
         return None if untold else frozenset(gone)
-
-    def _read(self) -> bytes:
-        try:
-            return os.read(self._fd, _BUFFER)
-        except BlockingIOError:
-            return b""
 
 
 def _checked(result: int) -> int:
