@@ -5,8 +5,12 @@ A service's handlers and a client's calls both take a `Method`, so that they see
 
 from __future__ import annotations
 
+import os
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote
+
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read when it is loaded; it would write to stderr by itself
 
 import grpc
 import grpc.aio
@@ -41,6 +45,9 @@ _SERVER = (
     ("grpc.so_reuseport", 0),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
 )
+MAX_REFUSAL_LETTERS = 1000
+"""A status travels in header fields, of which 8 KiB are taken, and not sent at all when it is longer."""
+
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
@@ -55,7 +62,12 @@ class RefusedCallError(Exception):
 
 def connect(socket: Path) -> grpc.aio.Channel:
     """A channel that connects when it is first used, and again when its connection is lost."""
-    return grpc.aio.insecure_channel(f"unix:{socket}", options=_CHANNEL)
+    return grpc.aio.insecure_channel(address(socket), options=_CHANNEL)
+
+
+def address(socket: Path) -> str:
+    """A socket as gRPC has it, which reads a URI."""
+    return f"unix:{quote(str(socket))}"
 
 
 async def call(
