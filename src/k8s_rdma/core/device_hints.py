@@ -1,9 +1,9 @@
 """How programs in a container learn which devices are theirs: environment variables and annotations.
 
-Who writes them: the device plugin, in its answer to kubelet, for exclusive and shared resources, by CDI or not;
-the agent, in CDI specifications, for slots and for shares of exclusive resources, as it alone knows what those
-are. So the agent's specification of one exclusive device has no variables: of several devices in a container,
-only the last one's would be left.
+Who writes them: the device plugin, in its answer to kubelet, for exclusive and shared resources, by CDI or
+not; the agent, in CDI specifications, for slots and for shares of exclusive resources, as it alone knows what
+those are. So the agent's specification of one exclusive device has no variables: of several devices in a
+container, only the last one's would be left.
 """
 
 from __future__ import annotations

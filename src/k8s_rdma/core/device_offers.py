@@ -70,14 +70,24 @@ class Given:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Neighbour:
+    """Where a device of others is attached, such as a GPU.
+
+    pcie_path: PCI bridges and switches from the root port down. numa_node: None where that is not known.
+    """
+
+    pcie_path: tuple[str, ...]
+    numa_node: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
     """A question of kubelet's: which `size` of the available ones, with those that must be among them.
 
-    beside: PCI paths (bridges from the root port down, then the device's own address) of what the pod was
-        given by others, such as GPUs; kubelet does not say that.
+    beside: what the pod was given by others; kubelet does not say that.
     """
 
     available: tuple[str, ...]
     must_include: tuple[str, ...]
     size: int
-    beside: tuple[tuple[str, ...], ...] = ()
+    beside: tuple[Neighbour, ...] = ()

@@ -1,0 +1,108 @@
+"""Mode `exclusive`: each RDMA device for one container."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from k8s_rdma.core.device_hints import device_annotations, device_variables
+from k8s_rdma.core.devices import NetnsMode
+from k8s_rdma.core.pools import Pool
+from k8s_rdma.core.slots import slot_device
+from k8s_rdma.deviceplugin.mode import Given, OfferedDevice
+from k8s_rdma.deviceplugin.modes.nodes import has_verbs, named, rdma_cm, specs
+from k8s_rdma.deviceplugin.modes.questions import check, refuse
+from k8s_rdma.deviceplugin.modes.selecting import of_pool
+from k8s_rdma.deviceplugin.preferring import Candidate, Place, preferred
+from k8s_rdma.wire.cdi import SLOT_CLASS, qualified_name
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from k8s_rdma.core.devices import DevicesSeen, RdmaDevice
+    from k8s_rdma.device_config import ExclusiveResource
+    from k8s_rdma.deviceplugin.mode import Choice
+
+
+class ExclusiveMode:
+    """The devices of its pool by name, those that pods have among them."""
+
+    prefers = True
+
+    def __init__(self, config: ExclusiveResource, pools: Sequence[Pool] = ()) -> None:
+        """As configured. pools: of all exclusive resources; by default its own alone."""
+        self.resource = config.name
+        self._cdi = config.cdi
+        self._hints = config.hints
+        self._pools = tuple(pools) or (Pool(resource=config.name, selector=config.select.to_core()),)
+
+    def offer(self, seen: DevicesSeen) -> tuple[OfferedDevice, ...]:
+        """All of them, in the order of their names."""
+        return tuple(
+            OfferedDevice(
+                id=each.name,
+                unhealthy=self._unhealthy(each, seen),
+                numa_nodes=() if each.numa_node is None else (each.numa_node,),
+            )
+            for each in self._devices(seen).values()
+        )
+
+    def allocate(self, ids: Sequence[str], seen: DevicesSeen) -> Given:
+        """Their `uverbs`, `umad` and `issm` and `rdma_cm`; by CDI where the agent is to say which these are.
+
+        A device that a pod has is given all the same: kubelet may do so before that pod is taken down, and
+        the new pod's ADD waits for it.
+        """
+        devices = self._devices(seen)
+        for each in ids:
+            if each not in devices:
+                refuse(self.resource, each, "there is no such RDMA device in this resource's pool")
+            if why := self._unhealthy(devices[each], seen):
+                refuse(self.resource, each, why)
+        chosen = [devices[each] for each in dict.fromkeys(ids)]
+        by_cdi = self._by_cdi(seen)
+        return Given(
+            envs=device_variables(self.resource, [named(each) for each in chosen], hints=self._hints),
+            annotations=device_annotations(self.resource, [each.name for each in chosen]),
+            devices=() if by_cdi else (*specs(chosen), *rdma_cm(seen)),
+            cdi_devices=tuple(map(self._cdi_device, chosen)) if by_cdi else (),
+        )
+
+    def prefer(self, choice: Choice, seen: DevicesSeen) -> tuple[str, ...]:
+        """As `preferring.preferred`; devices that pods still have come last."""
+        check(self.resource, choice)
+        given = seen.given or {}
+        candidates = [
+            Candidate(id=each, place=_place(seen.devices.get(each)), last=each in given)
+            for each in choice.available
+        ]
+        return preferred(candidates, choice.must_include, choice.size, choice.beside)
+
+    def _devices(self, seen: DevicesSeen) -> Mapping[str, RdmaDevice]:
+        found = of_pool(self.resource, self._pools, seen)
+        return {each.name: each for each in sorted(found, key=lambda device: device.name)}
+
+    def _by_cdi(self, seen: DevicesSeen) -> bool:
+        """In a namespace of its own a device's nodes may be numbered anew; the agent knows them then."""
+        return seen.netns_mode is NetnsMode.EXCLUSIVE if self._cdi is None else self._cdi
+
+    def _cdi_device(self, device: RdmaDevice) -> str:
+        return qualified_name(slot_device(self.resource, device.name), device_class=SLOT_CLASS)
+
+    def _unhealthy(self, device: RdmaDevice, seen: DevicesSeen) -> str:
+        return "; ".join(device.faults) or self._unusable(device, seen)
+
+    def _unusable(self, device: RdmaDevice, seen: DevicesSeen) -> str:
+        """Why nobody could be given its nodes."""
+        if not self._by_cdi(seen):
+            return "" if has_verbs(device) else "it has no uverbs device"
+        if device.vf is None:
+            return "it is no VF, and its nodes are to come by CDI, from the agent, which gives VFs alone"
+        return (
+            "" if seen.held_slots is not None else "the agent, which writes its CDI device, has not been seen"
+        )
+
+
+def _place(device: RdmaDevice | None) -> Place:
+    if device is None:
+        return Place()
+    return Place(pf=device.pf, numa_node=device.numa_node, pcie_path=device.pcie_path)
