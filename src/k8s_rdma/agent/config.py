@@ -6,7 +6,9 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from k8s_rdma.config import ResourceName
+from k8s_rdma.config import ResourceName, load_config
+from k8s_rdma.device_config import DevicePluginConfig
+from k8s_rdma.errors import MalformedError
 from k8s_rdma.hardware_config import HardwareConfig
 
 AbsolutePath = Annotated[str, msgspec.Meta(pattern="^/")]
@@ -61,6 +63,8 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
     stuck_after_s: when a pod is evicted that has been refused all the time for what will not go away while it
         is on this node; by default never.
     cdi_dir: of the node, where container runtimes look for specifications of devices.
+    device_plugin: the device plugin's file, where there is one: it says which VFs are whose, and what of it
+        kubelet gives pods. pod_resources_timeout_s: how long an ADD waits for kubelet to say that.
     cni_cache_dirs, cni_path: of the node, where libcni keeps attachments for a runtime and for Multus, where
         plugins are. For `--rebuild-ledger` alone: of a call the runtime says where they are.
     """
@@ -80,6 +84,8 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
     publish: PublishConfig = PublishConfig()
     stuck_after_s: Annotated[float, msgspec.Meta(gt=0)] | None = None
     cdi_dir: AbsolutePath = "/var/run/cdi"
+    device_plugin: AbsolutePath | None = None
+    pod_resources_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 5.0
     cni_cache_dirs: tuple[AbsolutePath, ...] = ("/var/lib/cni/results", "/var/lib/cni/multus/results")
     cni_path: str = "/opt/cni/bin:/usr/lib/cni:/usr/libexec/cni"
 
@@ -95,3 +101,14 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
     def has_credentials(self) -> bool:
         """Whether the API server can be talked to."""
         return self.kubeconfig is not None or self.in_cluster
+
+
+def load_device_plugin(config: AgentConfig) -> DevicePluginConfig | None:
+    """The device plugin's configuration; None without. MalformedError names both files' keys."""
+    if config.device_plugin is None:
+        return None
+    try:
+        return load_config(DevicePluginConfig, config.device_plugin, {})
+    except MalformedError as error:
+        msg = f"devicePlugin: {error}"
+        raise MalformedError(msg) from error

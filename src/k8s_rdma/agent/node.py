@@ -18,6 +18,7 @@ from k8s_rdma.core.claims import inherited_placement, outstanding, pfs_beside
 from k8s_rdma.core.ledger import AllocatedInterface, Attachment, DelegatedPlugin, Phase, Pod, Receipt
 from k8s_rdma.core.placement import Rejection
 from k8s_rdma.core.plan import configurations, hand_over
+from k8s_rdma.core.slots import SlotHeld
 from k8s_rdma.core.step import NetnsRef
 from k8s_rdma.errors import K8sRdmaError, KernelError, LedgerError, MalformedError, Reason
 from k8s_rdma.wire.adopt import Outcome
@@ -41,7 +42,7 @@ class Sandbox:
 
     ifnames: names in the sandbox, in the request's order. entries: which of the pod's request these are, by
         index; a pod with several attachments has some of its interfaces in each.
-    ipam, ipams, delegate, device_info_file: as in `Receipt`.
+    ipam, ipams, delegate, device_info_file, slots: as in `Receipt`.
     """
 
     attachment: Attachment
@@ -53,6 +54,7 @@ class Sandbox:
     ipams: tuple[tuple[str, DelegatedPlugin | None], ...] = ()
     delegate: DelegatedPlugin | None = None
     device_info_file: str = ""
+    slots: tuple[SlotHeld, ...] = ()
 
     def receipt(self, interfaces: tuple[AllocatedInterface, ...], *, phase: Phase, boot_id: str) -> Receipt:
         """The record of what is given to it."""
@@ -67,6 +69,7 @@ class Sandbox:
             ipams=self.ipams,
             delegate=self.delegate,
             device_info_file=self.device_info_file,
+            slots=self.slots,
         )
 
 
@@ -170,11 +173,17 @@ class Node:
         return self._doubted(interfaces) if isinstance(interfaces, Rejection) else interfaces
 
     def _claim(self, receipt: Receipt, others: Ledger, inherited: Collection[Attachment]) -> None:
-        """Record a claim, and the end of what it inherits. LedgerError: all is as before."""
-        container, ledger = receipt.attachment.container, others.with_receipt(receipt)
+        """Record a claim, the end of what it inherits, and whose slots are its now.
+
+        LedgerError: all is as before.
+        """
+        container, losing = receipt.attachment.container, others.losing_slots(receipt)
+        ledger = others.with_receipt(receipt)
+        for loser in losing:
+            ledger = ledger.with_receipt(loser)
         self._markers.add(container)
         try:
-            self._receipts.put(receipt, instead_of=inherited)
+            self._receipts.put(receipt, *losing, instead_of=inherited)
         except LedgerError:
             self._unmark(container)
             raise
@@ -232,9 +241,7 @@ class Node:
         """Bring up what the pod has, with these addresses; a failure as with `give`."""
         for step in configurations(receipt, addressing):
             self._kernel.apply(step)
-        attached = replace(receipt, phase=Phase.ATTACHED)
-        self._record(attached)
-        return attached
+        return self._record(replace(receipt, phase=Phase.ATTACHED))
 
     def detach(self, receipt: Receipt) -> None:
         """Bring every VF of a receipt home, wherever its ADD stopped; the receipt stays until `forget`.
@@ -334,14 +341,22 @@ class Node:
 
         Without it a start finds the receipt as it was, and what followed is done once more.
         """
+        receipt = self._with_its_slots(receipt)
         self.ledger = self.ledger.with_receipt(receipt)
         with suppress(LedgerError):
             self._receipts.put(receipt)
 
-    def _record(self, receipt: Receipt) -> None:
+    def _record(self, receipt: Receipt) -> Receipt:
+        receipt = self._with_its_slots(receipt)
         ledger = self.ledger.with_receipt(receipt)
         self._receipts.put(receipt)
         self.ledger = ledger
+        return receipt
+
+    def _with_its_slots(self, receipt: Receipt) -> Receipt:
+        """As the ledger has it: another pod's ADD may have got some since the caller read the receipt."""
+        now = self.ledger.receipts.get(receipt.attachment, receipt)
+        return replace(receipt, slots=now.slots)
 
     def _unmark(self, container: ContainerId) -> None:
         """A marker too many makes the executable ask us in vain, no more: it may go later (`unfinished`)."""

@@ -12,15 +12,18 @@ import structlog
 
 from k8s_rdma import logs
 from k8s_rdma.agent.adoption import Adoption
+from k8s_rdma.agent.calls.held_devices import Holdings
 from k8s_rdma.agent.calls.means import Means
 from k8s_rdma.agent.calls.service import Service
 from k8s_rdma.agent.calls.verbs import Verbs
 from k8s_rdma.agent.calls.wanted import Policy
 from k8s_rdma.agent.cluster.api_cluster import open_client, open_cluster
+from k8s_rdma.agent.config import load_device_plugin
 from k8s_rdma.agent.device_files import DeviceFiles
 from k8s_rdma.agent.markers import Markers
 from k8s_rdma.agent.node import Node
 from k8s_rdma.agent.plugins.delegate import Delegate
+from k8s_rdma.agent.plugins.host_files import below
 from k8s_rdma.agent.plugins.ipam import IpamPlugins
 from k8s_rdma.agent.plugins.runner import Plugins
 from k8s_rdma.agent.report import Reporter
@@ -34,6 +37,7 @@ from k8s_rdma.agent.worker import Worker
 from k8s_rdma.config import load_key
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.errors import K8sRdmaError, KernelError, LedgerError, MalformedError, Reason
+from k8s_rdma.kube.pod_resources import KubeletPodResources
 from k8s_rdma.linux.netns import Namespaces
 from k8s_rdma.linux.receipts import REBUILD, Receipts
 from k8s_rdma.linux.vf.vfio import vfio_group
@@ -48,6 +52,7 @@ if TYPE_CHECKING:
     from k8s_rdma.agent.sockets.cni_socket import Handler, StillWaiting
     from k8s_rdma.core.kernel import Kernel
     from k8s_rdma.core.ledger import Ledger
+    from k8s_rdma.device_config import DevicePluginConfig
     from k8s_rdma.kube.client import Client
     from k8s_rdma.wire.frame import Reply, Request
 
@@ -66,12 +71,12 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 def run(config: AgentConfig) -> None:
     """Run until SIGTERM or SIGINT; K8sRdmaError when it cannot start."""
     logs.configure("agent")
-    key = load_key(config.placement_key_file)
+    key, plugin = load_key(config.placement_key_file), load_device_plugin(config)
     if not Path(config.host_root).is_dir():
         msg = f"hostRoot {config.host_root}: no such directory; mount the node's root file system there"
         raise MalformedError(msg)
     _allow_descriptors()
-    asyncio.run(_main(config, key))
+    asyncio.run(_main(config, key, plugin))
 
 
 def _allow_descriptors() -> None:
@@ -83,7 +88,7 @@ def _allow_descriptors() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-async def _main(config: AgentConfig, key: bytes | None) -> None:
+async def _main(config: AgentConfig, key: bytes | None, plugin: DevicePluginConfig | None) -> None:
     worker = Worker()
     namespaces = Namespaces(Path(config.host_root))
     receipts = await worker.run(_open_receipts, config)
@@ -91,7 +96,8 @@ async def _main(config: AgentConfig, key: bytes | None) -> None:
     node = await worker.run(_open_node, config, kernel, receipts)
     client = open_client(config)
     cluster = open_cluster(config, key, client)
-    means = _means(config, node, worker, cluster)
+    holdings = _holdings(config, plugin)
+    means = _means(config, node, worker, cluster, holdings)
     policy = Policy(key=key, strict=config.strict, allow_unplaced=config.allow_unplaced)
     reporter = Reporter(node)
 
@@ -129,6 +135,7 @@ async def _main(config: AgentConfig, key: bytes | None) -> None:
         await _serve(Path(config.run_dir), answer, state_socket, beside)
     finally:
         sandboxes.stop(loop)
+        await holdings.close()
         end_watch()
         worker.close()
         kernel.close()
@@ -152,7 +159,15 @@ async def _remove_device_files_of_others(means: Means) -> None:
         _log.warning("device_files_left", error=error.message)
 
 
-def _means(config: AgentConfig, node: Node, worker: Worker, cluster: Cluster) -> Means:
+def _holdings(config: AgentConfig, plugin: DevicePluginConfig | None) -> Holdings:
+    if plugin is None:
+        return Holdings()
+    socket = below(Path(config.host_root), Path(plugin.pod_resources))
+    kubelet = KubeletPodResources(socket, timeout_s=config.pod_resources_timeout_s)
+    return Holdings(kubelet, plugin.resources)
+
+
+def _means(config: AgentConfig, node: Node, worker: Worker, cluster: Cluster, holdings: Holdings) -> Means:
     host_root, timeout_s = Path(config.host_root), config.ipam_timeout_s
     return Means(
         node=node,
@@ -160,6 +175,7 @@ def _means(config: AgentConfig, node: Node, worker: Worker, cluster: Cluster) ->
         ipam=IpamPlugins(Plugins(host_root=host_root, timeout_s=timeout_s)),
         delegate=Delegate(Plugins(host_root=host_root, timeout_s=timeout_s, reason=Reason.PLUGIN_FAILURE)),
         devices=DeviceFiles(host_root, config.cdi_dir, vfio_group),
+        holdings=holdings,
         cluster=cluster,
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum, unique
 
 from k8s_rdma.core.ids import ContainerId, PodUid
@@ -192,6 +192,36 @@ class Ledger:
     def without(self, *attachments: Attachment) -> Ledger:
         """Without these attachments' receipts, if there are any."""
         return Ledger({key: receipt for key, receipt in self.receipts.items() if key not in attachments})
+
+    def losing_slots(self, claim: Receipt) -> tuple[Receipt, ...]:
+        """Receipts of other sandboxes that have slots of a new claim, without these.
+
+        Kubelet gives a slot on when its pod is over, which may be before the pod's DEL.
+        """
+        claimed = {slot.device for slot in claim.slots}
+        return tuple(
+            replace(receipt, slots=tuple(slot for slot in receipt.slots if slot.device not in claimed))
+            for receipt in self.receipts.values()
+            if receipt.attachment.container != claim.attachment.container
+            and any(slot.device in claimed for slot in receipt.slots)
+        )
+
+    def slots(self) -> dict[SlotHeld, tuple[AllocatedInterface, ...]]:
+        """What each slot is: of those interfaces that the sandbox has which has the slot.
+
+        None, while its attachments are not whole: what is being made or ended is nobody's.
+        """
+        sandboxes: dict[ContainerId, list[AllocatedInterface]] = {}
+        for receipt in self.receipts.values():
+            if receipt.phase is Phase.ATTACHED:
+                sandboxes.setdefault(receipt.attachment.container, []).extend(receipt.interfaces)
+        return {
+            slot: tuple(
+                each for each in sandboxes.get(receipt.attachment.container, ()) if slot.stands_for(each)
+            )
+            for receipt in self.receipts.values()
+            for slot in receipt.slots
+        }
 
     def holders(self) -> dict[VfRef, Attachment]:
         """Who holds each allocated VF."""

@@ -7,6 +7,10 @@ kubelet which slots the pod holds, and writes what they are.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from k8s_rdma.core.ledger import AllocatedInterface
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +36,10 @@ class SlotHeld:
     def rdma_device(self) -> str:
         """The one device of its pool that it is, by its name at home; empty for all that the pod holds."""
         return self.id if self.resource == self.pool else ""
+
+    def stands_for(self, interface: AllocatedInterface) -> bool:
+        """Whether an interface of the pod is of it."""
+        return self.pool in ("", interface.pool) and self.rdma_device in ("", interface.rdma_device)
 
 
 def slot_ids(count: int) -> tuple[str, ...]:

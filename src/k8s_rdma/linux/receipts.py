@@ -79,8 +79,10 @@ class Receipts:
                 raise self._corrupt(f"row {network}/{container}/{ifname}: {error}") from error
         return ledger
 
-    def put(self, receipt: Receipt, *, instead_of: Iterable[Attachment] = ()) -> None:
-        """Write or replace a receipt, and forget others in the same moment; synced when it is a new claim.
+    def put(self, receipt: Receipt, *beside: Receipt, instead_of: Iterable[Attachment] = ()) -> None:
+        """Write or replace a receipt, and in the same moment others; synced when it is a new claim.
+
+        beside: others to be replaced. instead_of: others to be forgotten.
 
         LedgerError when it could not be written; then the file is as it was.
         """
@@ -88,7 +90,8 @@ class Receipts:
         with self._failures("cannot be written"), self._transaction(durable=durable):
             for attachment in instead_of:
                 self._delete(attachment)
-            self._db.execute(INSERT, (*astuple(receipt.attachment), encode_receipt(receipt)))
+            for each in (receipt, *beside):
+                self._db.execute(INSERT, (*astuple(each.attachment), encode_receipt(each)))
 
     def remove(self, attachment: Attachment) -> None:
         """Forget an attachment. If a crash loses this mark, the next start finds nothing left to undo."""

@@ -15,8 +15,9 @@ from k8s_rdma.wire.receipt import decode_receipt, encode_receipt
 if TYPE_CHECKING:
     import sqlite3
 
-VERSION = 2
-"""0: a file without a ledger, or that of a program before versions, whose attachments had no network."""
+VERSION = 3
+"""0: a file without a ledger, or that of a program before versions, whose attachments had no network.
+2: of one that knew no slots."""
 
 INSERT = "INSERT OR REPLACE INTO receipts (network, container, ifname, document) VALUES (?, ?, ?, ?)"
 

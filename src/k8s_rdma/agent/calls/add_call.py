@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from k8s_rdma.core.request import InterfaceRequest, Request
+    from k8s_rdma.core.slots import SlotHeld
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,9 +44,10 @@ class AddCall:
         """What it shall make."""
         return Attachment(self.conf.name, self.env.container_id, self.env.ifname)
 
-    def sandbox(self, request: Request, entries: Sequence[int]) -> Sandbox:
+    def sandbox(self, request: Request, entries: Sequence[int], slots: tuple[SlotHeld, ...] = ()) -> Sandbox:
         """Where this part of the pod's request shall go, and under which names.
 
+        slots: the pod's; of no use to an attachment without interfaces.
         The delegate is left out where a VF is what the runtime looks for in the pod. MalformedError names a
         field that cannot be followed.
         """
@@ -66,6 +68,7 @@ class AddCall:
             ipams=self.plugins.ipams,
             delegate=None if provided else self.plugins.delegate,
             device_info_file=device_info_file(self.conf.device_info_file),
+            slots=slots if interfaces else (),
         )
 
     def _require_netdevs(self, numbered: Iterable[tuple[int, InterfaceRequest]]) -> None:

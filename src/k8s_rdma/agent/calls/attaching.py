@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from k8s_rdma.agent.calls.add_call import AddCall, pod_of
+from k8s_rdma.agent.calls.held_devices import NOTHING_HELD
 from k8s_rdma.agent.calls.predecessors import Predecessors
 from k8s_rdma.agent.calls.results import result_interfaces
 from k8s_rdma.agent.calls.settling import settle
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from k8s_rdma.agent.calls.ending import Ending
+    from k8s_rdma.agent.calls.held_devices import HeldDevices
     from k8s_rdma.agent.calls.means import Means
     from k8s_rdma.agent.calls.wanted import Policy, Wanted
     from k8s_rdma.core.step import NetnsRef
@@ -67,6 +69,7 @@ class Attaching:
         self._ipam = means.ipam
         self._delegate = means.delegate
         self._devices = means.devices
+        self._holdings = means.holdings
         self._cluster = means.cluster
         self._ending = ending
         self._predecessors = Predecessors(means, ending)
@@ -116,19 +119,25 @@ class Attaching:
         wants = wanted(call.annotations, uid=call.pod.uid, node=self._node.name, policy=self._policy)
         if wants.ignored:
             _log.warning("placement_ignored", pod=f"{call.pod.namespace}/{call.pod.name}", why=wants.ignored)
+        held = await self._held(call, wants)
         if not wants.request and call.plugins.delegate is None:
             call.allow_nothing()
             return None
         async with self._turns.alone(call.env.container_id):
             entries = self._share(call, wants)
             part = wants.part(entries).with_defaults(call.conf.vlan, call.conf.driver)
-            sandbox = call.sandbox(part.request, entries)
+            sandbox = call.sandbox(part.request, entries, held.slots)
             if not part.request and sandbox.delegate is None:
                 call.allow_nothing()
                 return None
             self._require(sandbox, part)
             receipt = await self._claim(call, sandbox, part)
             return await self._attach(call, receipt, part)
+
+    async def _held(self, call: AddCall, wants: Wanted) -> HeldDevices:
+        if call.env.pod_name is None:
+            return NOTHING_HELD  # not Kubernetes': kubelet knows nothing of it
+        return await self._holdings.of(call.pod, asks=bool(wants.request))
 
     def _share(self, call: AddCall, wants: Wanted) -> tuple[int, ...]:
         others = (

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 class HeldDevices:
     """What kubelet gave a pod.
 
-    slots: CDI devices that its containers ask for. exclusive: RDMA devices by name, by their resource, in the
-        order in which kubelet tells them; without resources of which there are none.
+    slots: CDI devices that its containers ask for. exclusive: RDMA devices by name, by their resource, in
+        order (`core.pod_devices`); without resources of which there are none.
     """
 
     slots: tuple[SlotHeld, ...] = ()

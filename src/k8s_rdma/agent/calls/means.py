@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from k8s_rdma.agent.calls.held_devices import Holdings
 from k8s_rdma.agent.calls.turns import Turns
 from k8s_rdma.agent.cluster.cluster import Cluster, NoCluster
 from k8s_rdma.agent.device_files import DeviceFiles
@@ -18,6 +19,7 @@ class Means:
     """The node and its worker, the other plugins, the cluster, and whose turn it is on each container.
 
     devices: files that tell of the devices that pods have; used by the worker.
+    holdings: what kubelet gave pods of the device plugin's resources.
     """
 
     node: Node
@@ -25,5 +27,6 @@ class Means:
     ipam: IpamPlugins
     delegate: Delegate
     devices: DeviceFiles
+    holdings: Holdings = field(default_factory=Holdings)
     cluster: Cluster = field(default_factory=NoCluster)
     turns: Turns = field(default_factory=Turns)
