@@ -1,4 +1,4 @@
-"""Debian's containerd and runc with an image made here, in a mount namespace of their own.
+"""Containerd and runc (Debian's, or newer ones) with an image made here, in a mount namespace of their own.
 
 What they keep in `/run` goes with that namespace; what else they leave (processes, cgroups) is taken away.
 """
@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Self
 from e2e.cri import CriError, CriRuntime
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 IMAGE = "docker.io/local/pause:1"
 PAUSE = b"#include <unistd.h>\nint main(void) { for (;;) pause(); }\n"
 CGROUPS = Path("/sys/fs/cgroup")
 
-START = 'mount -t tmpfs tmpfs /run && exec containerd --config "$0"'
+START = "mount -t tmpfs tmpfs /run && {prepare} exec containerd --config {config}"
 CONFIG = """
 version = 2
 root = "{directory}/root"
@@ -39,6 +39,8 @@ disabled_plugins = ["io.containerd.internal.v1.opt"]
   sandbox_image = "{image}"
   restrict_oom_score_adj = true
   disable_apparmor = true
+  enable_cdi = true
+  cdi_spec_dirs = ["{directory}/cdi"]
   [plugins."io.containerd.grpc.v1.cri".containerd]
     snapshotter = "native"
   [plugins."io.containerd.grpc.v1.cri".cni]
@@ -50,13 +52,26 @@ disabled_plugins = ["io.containerd.internal.v1.opt"]
 class Containerd:
     """Runs while the block lasts, in the caller's network namespace.
 
-    directory: where it keeps everything. plugins: directories of CNI plugins.
+    directory: where it keeps everything. plugins: directories of CNI plugins. programs: the directory of a
+    containerd to be run instead of the one on PATH. prepare: shell commands that make the mount namespace
+    what it should be, ended by `&&`. sources: in C, of more programs in the image.
     CriError when it does not start.
     """
 
-    def __init__(self, directory: Path, *, plugins: Sequence[Path], deadline_s: float) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        plugins: Sequence[Path],
+        deadline_s: float,
+        programs: Path | None = None,
+        prepare: str = "",
+        sources: Mapping[str, bytes] | None = None,
+    ) -> None:
         self._directory, self._deadline_s = directory, deadline_s
-        self._cgroup = f"/k8srdma-{secrets.token_hex(4)}"
+        self._environment = os.environ | ({"PATH": f"{programs}:{os.environ['PATH']}"} if programs else {})
+        self._prepare, self._sources = prepare, {"pause": PAUSE} | dict(sources or {})
+        self.cgroup = f"/k8srdma-{secrets.token_hex(4)}"
         for name in ("bin", "net.d"):
             (directory / name).mkdir(parents=True)
         for plugin in (plugin for path in reversed(plugins) if path.is_dir() for plugin in path.iterdir()):
@@ -66,7 +81,7 @@ class Containerd:
         self._config = directory / "config.toml"
         self._config.write_text(CONFIG.format(directory=directory, image=IMAGE))
         self.socket = directory / "containerd.sock"
-        self.cri = CriRuntime(self.socket, cgroup_parent=self._cgroup, deadline_s=deadline_s)
+        self.cri = CriRuntime(self.socket, cgroup_parent=self.cgroup, deadline_s=deadline_s)
 
     @property
     def entering(self) -> list[str]:
@@ -83,9 +98,11 @@ class Containerd:
         return (self._directory / "log").read_text()
 
     def __enter__(self) -> Self:
+        start = START.format(prepare=self._prepare, config=self._config)
         with (self._directory / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                ["unshare", "--mount", "bash", "-c", START, str(self._config)],
+                ["unshare", "--mount", "bash", "-c", start],
+                env=self._environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -123,14 +140,15 @@ class Containerd:
 
     def _processes(self) -> Iterator[int]:
         """Of the mount namespace (containerd and its shims) and of the cgroups (what runs in sandboxes)."""
-        ours = os.stat(f"/proc/{self._process.pid}/ns/mnt").st_ino  # noqa: PTH116 (the kernel follows this link)
+        ours = _mount_namespace(self._process.pid)
         for path in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
-                if os.stat(path / "ns/mnt").st_ino == ours or self._cgroup in (path / "cgroup").read_text():  # noqa: PTH116
+                here = ours is not None and _mount_namespace(int(path.name)) == ours
+                if here or self.cgroup in (path / "cgroup").read_text():
                     yield int(path.name)
 
     def _remove_cgroups(self) -> None:
-        name = self._cgroup.strip("/")
+        name = self.cgroup.strip("/")
         end = time.monotonic() + self._deadline_s
         while left := [*CGROUPS.glob(f"*/{name}"), *CGROUPS.glob(name)]:
             for top in left:
@@ -142,10 +160,11 @@ class Containerd:
 
     def _import_image(self) -> None:
         archive = self._directory / "image.tar"
-        archive.write_bytes(_image(_pause(self._directory)))
+        archive.write_bytes(_image(_compiled(self._directory, self._sources)))
         command = ["ctr", "--address", str(self.socket), "--namespace", "k8s.io", "images", "import"]
         done = subprocess.run(
-            [*self.entering, *command, "--snapshotter", "native", str(archive)],
+            [*self.entering, *command, "--no-unpack", str(archive)],
+            env=self._environment,
             capture_output=True,
             text=True,
             check=False,
@@ -154,16 +173,27 @@ class Containerd:
             raise CriError(f"the image cannot be imported: {done.stderr}")
 
 
-def _pause(directory: Path) -> bytes:
-    program = directory / "pause"
-    compiler = os.environ.get("CC", "cc")
-    subprocess.run([compiler, "-static", "-x", "c", "-o", program, "-"], input=PAUSE, check=True)
-    return program.read_bytes()
+def _mount_namespace(pid: int) -> int | None:
+    """Its inode; None of a process that has ended."""
+    try:
+        return os.stat(f"/proc/{pid}/ns/mnt").st_ino  # noqa: PTH116 (the kernel follows this link)
+    except OSError:
+        return None
 
 
-def _image(pause: bytes) -> bytes:
-    """An archive as `docker save` writes it: one layer that holds one program."""
-    layer = _tar({"pause": pause}, mode=0o755)
+def _compiled(directory: Path, sources: Mapping[str, bytes]) -> dict[str, bytes]:
+    programs = {}
+    for name, source in sources.items():
+        program = directory / name
+        compiler = os.environ.get("CC", "cc")
+        subprocess.run([compiler, "-static", "-x", "c", "-o", program, "-"], input=source, check=True)
+        programs[name] = program.read_bytes()
+    return programs
+
+
+def _image(programs: dict[str, bytes]) -> bytes:
+    """An archive as `docker save` writes it: one layer that holds the programs."""
+    layer = _tar(programs, mode=0o755)
     rootfs = {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(layer).hexdigest()}"]}
     config = {"architecture": "amd64", "os": "linux", "config": {"Entrypoint": ["/pause"]}, "rootfs": rootfs}
     manifest = [{"Config": "config.json", "RepoTags": [IMAGE], "Layers": ["layer.tar"]}]

@@ -51,6 +51,11 @@ class CriRuntime:
     def remove_sandbox(self, sandbox: str) -> None:
         self._call("RemovePodSandbox", _field(1, sandbox))
 
+    def execute(self, container: str, *command: str) -> str:
+        """Run a program in a running container; what it says."""
+        message = _field(1, container) + b"".join(_field(2, word) for word in command)
+        return dict(_fields(self._call("ExecSync", message))).get(1, b"").decode()
+
     def list_sandboxes(self) -> list[str]:
         reply = self._call("ListPodSandbox", b"")
         return [dict(_fields(item))[1].decode() for number, item in _fields(reply) if number == 1]

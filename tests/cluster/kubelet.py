@@ -1,0 +1,266 @@
+"""A real kubelet beside a real containerd, in a mount namespace of their own, and pods that it starts.
+
+What both keep in fixed places (`/var/lib`, `/var/log`, `/run`, `/dev`) is of this namespace and goes with it.
+What kubelet would set in the kernel (`/proc/sys`) stays as it is.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import yaml
+
+from cluster.control_plane import free_port, write_kubeconfig
+from cluster.processes import Program
+from cluster.real import FOLDER
+from cluster.real import obstacle as missing_control_plane
+from e2e.containerd import IMAGE, Containerd
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cluster.control_plane import Json
+    from cluster.world import Cluster
+
+NODE = "w1"
+ADDRESS = "192.0.2.1"
+"""Of the node: kubelet refuses loopback."""
+
+LOOK = b"""
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <unistd.h>
+
+int main(int argc, char **argv, char **env)
+{
+    DIR *directory = opendir("/dev/infiniband");
+    struct dirent *entry;
+
+    for (; *env; env++)
+        printf("env %s\\n", *env);
+    while (directory && (entry = readdir(directory)))
+        if (entry->d_name[0] != '.') {
+            int node = openat(dirfd(directory), entry->d_name, O_RDWR);
+            printf("open %s %d\\n", entry->d_name, node < 0 ? errno : 0);
+            if (node >= 0)
+                close(node);
+        }
+    return 0;
+}
+"""
+
+_SET_BY_KUBELET = (
+    "kernel/keys/root_maxbytes",
+    "kernel/keys/root_maxkeys",
+    "kernel/panic",
+    "kernel/panic_on_oops",
+    "vm/overcommit_memory",
+    "vm/panic_on_oom",
+)
+"""Of the whole machine (kubelet's `setupKernelTunables`): it is given files instead."""
+
+_NODES = "null zero full random urandom tty kmsg ptmx"
+
+
+def obstacle() -> str | None:
+    """Why there is no real kubelet to be had here; None when there is one."""
+    if why := missing_control_plane():
+        return why
+    here = str(programs())
+    if shutil.which("kubelet", path=here) is None:
+        return f"{FOLDER}: {here} has no program kubelet"
+    for name in ("containerd", "containerd-shim-runc-v2", "ctr", "runc"):
+        if shutil.which(name, path=here) is None and shutil.which(name) is None:
+            return f"needs {name}, in the folder of {FOLDER} or on PATH"
+    return None
+
+
+def programs() -> Path:
+    """The folder of the programs."""
+    return Path(os.environ[FOLDER])
+
+
+def scratch(directory: Path, nodes: Mapping[str, tuple[int, int]]) -> str:
+    """Shell commands that give a mount namespace places of its own, below a directory.
+
+    nodes: of `/dev/infiniband`, with their numbers.
+    """
+    made = [
+        f"mkdir -p {directory}/dev {directory}/var-lib {directory}/var-log",
+        f"mount -t tmpfs -o mode=0755 tmpfs {directory}/dev",
+        f"for node in {_NODES}; do cp -a /dev/$node {directory}/dev; done",
+        f"(cd {directory}/dev && mkdir -p shm pts infiniband)",
+        *(
+            f"mknod {directory}/dev/infiniband/{name} c {major} {minor}"
+            for name, (major, minor) in nodes.items()
+        ),
+        f"mount --rbind {directory}/dev /dev",
+        f"mount --bind {directory}/var-lib /var/lib",
+        f"mount --bind {directory}/var-log /var/log",
+        *(_copied(f"/proc/sys/{name}", f"{directory}/{name.replace('/', '-')}") for name in _SET_BY_KUBELET),
+    ]
+    return " && ".join(made) + " &&"
+
+
+@dataclass
+class Look:
+    """What a program in a container finds: its environment, and errno of opening each RDMA node."""
+
+    env: dict[str, str] = field(default_factory=dict)
+    opened: dict[str, int] = field(default_factory=dict)
+
+
+class Kubelet:
+    """The kubelet of node `w1` with its runtime; started and ended at will.
+
+    lib: what it has as `/var/lib/kubelet`.
+    """
+
+    def __init__(self, cluster: Cluster, containerd: Containerd, directory: Path) -> None:
+        self._cluster, self._containerd, self._directory = cluster, containerd, directory
+        self.lib = directory / "var-lib" / "kubelet"
+        self.program: Program | None = None
+
+    async def start(self) -> None:
+        """Run it; its node is ready, and plugins can register, when this returns."""
+        before = self._registry()
+        config = self._directory / "kubelet.yaml"
+        config.write_text(yaml.safe_dump(self._settings(_release(programs() / "kubelet"))))
+        kubeconfig = write_kubeconfig(
+            self._directory / "kubelet.kubeconfig", self._cluster.plane, self._cluster.plane.admin_token
+        )
+        self.program = await Program.start(
+            self._cluster.directory / "kubelet.log",
+            *self._containerd.entering,
+            programs() / "kubelet",
+            f"--config={config}",
+            f"--kubeconfig={kubeconfig}",
+            f"--hostname-override={NODE}",
+            f"--node-ip={ADDRESS}",
+            "--v=4",
+        )
+
+        async def ready() -> bool:
+            return self._registry() not in (None, before) and await self._ready()
+
+        await self.program.until(ready)
+
+    async def end(self) -> None:
+        """End it, as systemd does; pods go on."""
+        if self.program is not None:
+            await self.program.end()
+            self.program = None
+
+    async def node(self) -> Json:
+        """Its Node object; empty before there is one."""
+        answer = await self._cluster.http.get(f"/api/v1/nodes/{NODE}")
+        return answer.json() if answer.status_code == 200 else {}
+
+    async def counted(self, resource: str, *, capacity: int, allocatable: int) -> None:
+        """Wait until the node's status says so."""
+
+        async def holds() -> bool:
+            status = (await self.node()).get("status", {})
+            said = tuple(status.get(key, {}).get(resource, "0") for key in ("capacity", "allocatable"))
+            return said == (str(capacity), str(allocatable))
+
+        assert self.program is not None
+        await self.program.until(holds)
+
+    async def create_pod(self, name: str, *containers: Json, annotations: Mapping[str, str] = {}) -> None:
+        """A pod for this node. containers: name, and resources with how much of each."""
+        spec = {
+            "nodeName": NODE,
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "terminationGracePeriodSeconds": 0,
+            "restartPolicy": "Never",
+            "containers": [
+                {"image": IMAGE, "imagePullPolicy": "Never", "name": each["name"]}
+                | {"resources": {"limits": each.get("resources", {})}}
+                for each in containers
+            ],
+        }
+        meta = {"name": name, "namespace": "default", "annotations": dict(annotations)}
+        await self._cluster.create({"kind": "Pod", "apiVersion": "v1", "metadata": meta, "spec": spec})
+
+    async def running(self, name: str) -> Json:
+        """Wait until all containers of a pod run; the pod."""
+        return await self._cluster.when(
+            name,
+            lambda pod: (
+                pod["status"]["phase"] == "Running"
+                and all(each["ready"] for each in pod["status"].get("containerStatuses", [{"ready": False}]))
+            ),
+        )
+
+    def look(self, pod: Json, container: str) -> Look:
+        """Look around in a running container."""
+        (container_id,) = (
+            each["containerID"].rpartition("/")[2]
+            for each in pod["status"]["containerStatuses"]
+            if each["name"] == container
+        )
+        found = Look()
+        for line in self._containerd.cri.execute(container_id, "/look").splitlines():
+            kind, _, rest = line.partition(" ")
+            if kind == "env":
+                name, _, found.env[name] = rest.partition("=")
+            else:
+                name, _, number = rest.partition(" ")
+                found.opened[name] = int(number)
+        return found
+
+    def _registry(self) -> int | None:
+        """Which file its socket for plugins is: another one after each start; None before the first."""
+        path = self.lib / "device-plugins" / "kubelet.sock"
+        return path.stat().st_ino if path.exists() else None
+
+    async def _ready(self) -> bool:
+        conditions = (await self.node()).get("status", {}).get("conditions", [])
+        return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+    def _settings(self, release: tuple[int, int]) -> Json:
+        socket = f"unix://{self._containerd.socket}"
+        settings = {
+            "apiVersion": "kubelet.config.k8s.io/v1beta1",
+            "kind": "KubeletConfiguration",
+            "address": "127.0.0.1",
+            "port": free_port(),
+            "healthzPort": 0,
+            "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
+            "authorization": {"mode": "AlwaysAllow"},
+            "containerRuntimeEndpoint": socket,
+            "imageServiceEndpoint": socket,
+            "volumePluginDir": str(self._directory / "volume-plugins"),
+            "resolvConf": "",
+            "failSwapOn": False,
+            "cgroupDriver": "cgroupfs",
+            "cgroupRoot": self._containerd.cgroup,
+            "cgroupsPerQOS": False,
+            "enforceNodeAllocatable": [],
+            "makeIPTablesUtilChains": False,
+            "evictionHard": {"memory.available": "1Mi"},
+            "imageGCHighThresholdPercent": 100,
+            "nodeStatusUpdateFrequency": "1s",
+            "syncFrequency": "1s",
+        }
+        return settings | ({"failCgroupV1": False} if release >= (1, 31) else {})
+
+
+def _copied(file: str, copy: str) -> str:
+    return f"cat {file} > {copy} && mount --bind {copy} {file}"
+
+
+def _release(program: Path) -> tuple[int, int]:
+    said = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
+    major, minor = re.search(r"v(\d+)\.(\d+)", said).groups()
+    return int(major), int(minor)
