@@ -7,6 +7,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import grpc
 import grpc.aio
 
 from k8s_rdma.device_config import HUSTCAT_RESOURCE
@@ -16,8 +17,6 @@ from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.kube.grpc_calls import add_service, address, new_server
 
 if TYPE_CHECKING:
-    import grpc
-
     from k8s_rdma.wire.protobuf import Method
 
     Handlers = dict[Method[Any, Any], grpc.RpcMethodHandler[bytes, bytes]]

@@ -1,0 +1,186 @@
+"""Keeps one resource served and registered, whatever becomes of kubelet, its directory and its sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from time import monotonic
+from typing import TYPE_CHECKING, NoReturn
+
+import structlog
+
+from k8s_rdma.deviceplugin.endpoint import check_path, open_endpoint, socket_name
+from k8s_rdma.deviceplugin.followers import Followers
+from k8s_rdma.deviceplugin.registration import KUBELET_SOCKET, register
+from k8s_rdma.deviceplugin.socket_file import is_served, socket_at
+from k8s_rdma.deviceplugin.standing import Due, Standing
+from k8s_rdma.errors import K8sRdmaError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from k8s_rdma.deviceplugin.endpoint import Endpoint
+    from k8s_rdma.deviceplugin.resource import Resource
+    from k8s_rdma.deviceplugin.socket_file import SocketFile
+
+_log = structlog.get_logger()
+
+FIRST_RETRY_S = 0.1
+LAST_RETRY_S = 5.0
+"""Between registrations that the same kubelet does not take; with another one it begins anew."""
+
+
+class Keeper:
+    """Looks at what is there whenever it is woken, and does what is due; `run` until cancelled."""
+
+    def __init__(
+        self, resource: Resource, directory: Path, *, clock: Callable[[], float] = monotonic
+    ) -> None:
+        """directory: kubelet's. MalformedError when its path is too long for sockets."""
+        self.resource = resource
+        self.problem = "not served yet"
+        """Why kubelet does not follow the resource; empty while it does."""
+        self._path = directory / socket_name(resource.name)
+        check_path(self._path)
+        self._kubelet = directory / KUBELET_SOCKET
+        self._clock = clock
+        self._woken = asyncio.Event()
+        self._endpoint: Endpoint | None = None
+        self._renew = False
+        self._registered: SocketFile | None = None
+        self._was_followed = False
+        self._since = 0.0
+        self._refused: SocketFile | None = None
+        self._retry_at = 0.0
+        self._retry_s = FIRST_RETRY_S
+
+    def wake(self) -> None:
+        """Something may have changed."""
+        self._woken.set()
+
+    def renew(self) -> None:
+        """Serve and register anew, as after a start."""
+        self._renew = True
+        self.wake()
+
+    def tell(self) -> None:
+        """The resource has another list."""
+        if self._endpoint is not None:
+            self._endpoint.followers.tell(self.resource.message)
+
+    @property
+    def followed(self) -> bool:
+        """Whether kubelet takes the lists of the endpoint."""
+        return self._endpoint is not None and self._endpoint.followers.count > 0
+
+    async def run(self) -> NoReturn:
+        """Keep it so until cancelled; then leave no socket."""
+        try:
+            while True:
+                self._woken.clear()
+                pause_s = await self._step_alone()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(pause_s):
+                        await self._woken.wait()
+        finally:
+            if self._endpoint is not None:
+                await self._endpoint.close()
+
+    async def _step_alone(self) -> float | None:
+        """As `_step`; what fails here is no other resource's failure."""
+        try:
+            return await self._step()
+        except K8sRdmaError as error:
+            self._failed(error.message)
+        except Exception:
+            self._failed("a fault of the device plugin, see its log")
+            _log.exception("resource_failed", resource=self.resource.name)
+        return LAST_RETRY_S
+
+    async def _step(self) -> float | None:
+        """Do what is due. How long to wait for something to change; None without end."""
+        standing = self._standing()
+        match standing.due():
+            case Due.SERVE:
+                await self._serve()
+                return 0.0
+            case Due.REGISTER:
+                return await self._try_to_register(standing.kubelet)
+            case Due.NOTHING:
+                self._say(standing)
+                return standing.waits_s() or None
+
+    def _standing(self) -> Standing:
+        there = socket_at(self._path)
+        ours = self._endpoint is not None and self._endpoint.made == there
+        others = not ours and self._endpoint is not None and there is not None and is_served(self._path)
+        return Standing(
+            ours=ours and not self._renew,
+            others=others and not self._renew,
+            kubelet=socket_at(self._kubelet),
+            registered=self._registered,
+            followed=self.followed,
+            was_followed=self._was_followed,
+            since_s=self._clock() - self._since,
+        )
+
+    async def _serve(self) -> None:
+        followers = Followers(self.resource.message, self._followers_changed)
+        endpoint = await open_endpoint(self._path, self.resource.handlers(followers), followers)
+        _log.info("serving", resource=self.resource.name, socket=str(self._path))
+        self._renew = False
+        before, self._endpoint = self._endpoint, endpoint
+        if before is None or not before.followers.count:
+            self._registered = None
+        self._since, self._retry_at = self._clock(), 0.0
+        if before is not None:
+            await before.close()
+
+    def _followers_changed(self) -> None:
+        self._was_followed |= self.followed
+        self._since = self._clock()
+        self.wake()
+
+    async def _try_to_register(self, kubelet: SocketFile | None) -> float:
+        """How long to wait for kubelet's call, or until this is tried again."""
+        if kubelet != self._refused:
+            self._retry_at, self._retry_s = 0.0, FIRST_RETRY_S
+        if (early_s := self._retry_at - self._clock()) > 0:
+            return early_s
+        # Kubelet may call before it answers.
+        self._registered, self._was_followed, self._since = kubelet, False, self._clock()
+        counts = self.resource.counts.registrations
+        try:
+            await register(self._kubelet, self.resource.registration(self._path.name))
+        except K8sRdmaError as error:
+            counts[False] += 1
+            self._registered, self._refused = None, kubelet
+            self._retry_at, self._retry_s = (
+                self._clock() + self._retry_s,
+                min(2 * self._retry_s, LAST_RETRY_S),
+            )
+            self._failed(error.message)
+            return 0.0
+        counts[True] += 1
+        self._refused = None
+        self.problem = (
+            "" if self.followed else "kubelet took the registration, and has not asked for the list yet"
+        )
+        _log.info("registered", resource=self.resource.name, socket=str(self._path))
+        return 0.0
+
+    def _say(self, standing: Standing) -> None:
+        """Why nothing is done."""
+        if standing.others:
+            self._failed(f"another process serves {self._path} now")
+        elif standing.kubelet is None:
+            self._failed(f"there is no {self._kubelet}: kubelet is down")
+        elif self.followed:
+            self.problem = ""
+
+    def _failed(self, why: str) -> None:
+        """Once for each reason."""
+        if why != self.problem:
+            _log.warning("not_registered", resource=self.resource.name, why=why)
+        self.problem = why

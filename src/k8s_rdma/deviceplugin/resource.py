@@ -1,0 +1,103 @@
+"""One resource: what it offers, and kubelet's questions about it."""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import TYPE_CHECKING
+
+import structlog
+
+from k8s_rdma.core.device_offers import PluginOptions, PluginRegistration
+from k8s_rdma.deviceplugin.counts import Counts
+from k8s_rdma.errors import K8sRdmaError
+from k8s_rdma.kube.grpc_calls import handler, stream_handler
+from k8s_rdma.wire import device_plugin_api as api
+from k8s_rdma.wire.protobuf import Form, Method
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from k8s_rdma.core.device_offers import Choice, Given, OfferedDevice
+    from k8s_rdma.core.devices import DevicesSeen
+    from k8s_rdma.deviceplugin.endpoint import Handlers
+    from k8s_rdma.deviceplugin.followers import Followers
+    from k8s_rdma.deviceplugin.mode import Mode
+    from k8s_rdma.deviceplugin.published import Published
+
+    Complete = Callable[[str, Choice], Awaitable[Choice]]
+
+_log = structlog.get_logger()
+
+_AS_IT_IS: Form[bytes] = Form(encode=bytes, decode=bytes)
+_LISTS: Method[None, bytes] = Method(
+    service=api.LIST_AND_WATCH.service,
+    name=api.LIST_AND_WATCH.name,
+    asked=api.LIST_AND_WATCH.asked,
+    answer=_AS_IT_IS,
+    streams=True,
+)
+
+
+class Resource:
+    """Of a mode, and of the devices that were seen last."""
+
+    def __init__(self, mode: Mode, seen: Published[DevicesSeen], complete: Complete) -> None:
+        """complete: adds to a question of kubelet's what kubelet does not say."""
+        self.name = mode.resource
+        self.counts = Counts()
+        self.devices: tuple[OfferedDevice, ...] = ()
+        self.message = api.LIST_AND_WATCH.answer.encode(())
+        """The list as kubelet gets it, encoded once however many follow it."""
+        self._mode = mode
+        self._seen = seen
+        self._complete = complete
+        self._options = PluginOptions(preferred_allocation=mode.prefers)
+
+    def look(self) -> bool:
+        """Go by what was seen last; whether there is another list."""
+        devices = self._mode.offer(self._seen.value)
+        if devices == self.devices:
+            return False
+        self.devices = devices
+        message = api.LIST_AND_WATCH.answer.encode(devices)
+        changed, self.message = message != self.message, message
+        return changed
+
+    def registration(self, endpoint: str) -> PluginRegistration:
+        """As kubelet is told, with a socket's name."""
+        return PluginRegistration(resource=self.name, endpoint=endpoint, options=self._options)
+
+    def handlers(self, followers: Followers) -> Handlers:
+        """The API on an endpoint that has these followers."""
+        return {
+            api.GET_DEVICE_PLUGIN_OPTIONS: handler(api.GET_DEVICE_PLUGIN_OPTIONS, self._get_options),
+            _LISTS: stream_handler(_LISTS, followers.follow),
+            api.GET_PREFERRED_ALLOCATION: handler(api.GET_PREFERRED_ALLOCATION, self._prefer),
+            api.ALLOCATE: handler(api.ALLOCATE, self._allocate),
+            api.PRE_START_CONTAINER: handler(api.PRE_START_CONTAINER, self._pre_start),
+        }
+
+    async def _get_options(self, _asked: None) -> PluginOptions:
+        return self._options
+
+    async def _prefer(self, choices: Sequence[Choice]) -> Sequence[tuple[str, ...]]:
+        completed = [await self._complete(self.name, choice) for choice in choices]
+        return [self._mode.prefer(choice, self._seen.value) for choice in completed]
+
+    async def _allocate(self, containers: Sequence[tuple[str, ...]]) -> Sequence[Given]:
+        """All or none: kubelet drops the whole answer when one of them fails."""
+        started = monotonic()
+        seen = self._seen.value
+        try:
+            given = [self._mode.allocate(ids, seen) for ids in containers]
+        except K8sRdmaError as error:
+            self.counts.refusals[error.reason] += 1
+            _log.warning("not_allocated", resource=self.name, devices=containers, error=error.message)
+            raise
+        self.counts.allocations += len(given)
+        took_ms = (monotonic() - started) * 1000
+        _log.info("allocated", resource=self.name, devices=containers, took_ms=round(took_ms, 3))
+        return given
+
+    async def _pre_start(self, _ids: tuple[str, ...]) -> None:
+        """Nothing is to be done then; it is not asked for either."""
