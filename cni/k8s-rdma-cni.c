@@ -84,6 +84,23 @@ static enum marker find_marker(const char *run_dir)
     return reason == ENOENT ? MARKER_ABSENT : MARKER_UNKNOWN;
 }
 
+/* Whether pods of this node may hold devices of an exclusive resource, which are attached to them though
+ * their annotations say nothing. The agent makes the file as it is configured, and leaves it when it stops. A
+ * directory that is not there is an agent that has not run since the boot. */
+static bool may_hold_devices(const char *run_dir)
+{
+    char path[RUN_DIR_SIZE + sizeof EXCLUSIVE_MARKER];
+    struct stat found;
+    snprintf(path, sizeof path, "%s" EXCLUSIVE_MARKER, run_dir);
+    return stat(path, &found) == 0 || (errno != ENOENT && errno != ENOTDIR);
+}
+
+/* Whether the container certainly wants nothing. */
+static bool wants_nothing(const struct netconf *conf)
+{
+    return conf->wish == WISH_NOTHING && !conf->delegate && !may_hold_devices(conf->run_dir);
+}
+
 /* Whether the container certainly has nothing by way of the agent. Where markers cannot be looked for, the
  * annotations tell, which a runtime keeps from the sandbox's start on; with a delegate they do not, since
  * then every pod has something. */
@@ -91,7 +108,7 @@ static bool has_nothing(const struct netconf *conf)
 {
     enum marker marker = find_marker(conf->run_dir);
     if (marker == MARKER_UNKNOWN)
-        return conf->wish == WISH_NOTHING && !conf->delegate;
+        return wants_nothing(conf);
     return marker == MARKER_ABSENT;
 }
 
@@ -107,7 +124,7 @@ static enum answer decide(const struct call *call)
     case STATUS:
         return conf->only_plugin ? ASK_AGENT : SAY_NOTHING;
     case ADD:
-        return conf->prev_result.at && conf->wish == WISH_NOTHING && !conf->delegate ? SAY_PREV_RESULT : ASK_AGENT;
+        return conf->prev_result.at && wants_nothing(conf) ? SAY_PREV_RESULT : ASK_AGENT;
     case DEL:
         return has_nothing(conf) ? SAY_NOTHING : ASK_AGENT;
     case CHECK:

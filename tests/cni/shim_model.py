@@ -58,16 +58,20 @@ def _is_container_id(text: str) -> bool:
     return text[0].isalnum() and text.isascii() and all(c.isalnum() or c in "_.-" for c in text)
 
 
-def asks(env: dict[str, str], found: Found) -> bool:
-    """Whether the agent has to be asked about a call that is not refused."""
+def asks(env: dict[str, str], found: Found, *, exclusive: bool) -> bool:
+    """Whether the agent has to be asked about a call that is not refused.
+
+    exclusive: whether pods may hold devices that are attached to them without their asking.
+    """
     container = env.get("CNI_CONTAINERID", "")
-    unsure = len(container) > MAX_FILE_NAME and (found.wish != NOTHING or found.delegate)
+    may_want_something = found.wish != NOTHING or found.delegate or exclusive
+    unsure = len(container) > MAX_FILE_NAME and may_want_something
     may_have_something = container == MARKED or unsure
     return {
         "VERSION": False,
         "STATUS": found.only_plugin,
         "GC": True,
-        "ADD": found.delegate or found.prev_result is None or found.wish != NOTHING,
+        "ADD": found.prev_result is None or may_want_something,
         "DEL": may_have_something,
         "CHECK": may_have_something or found.wish == SOMETHING,
     }[env["CNI_COMMAND"]]

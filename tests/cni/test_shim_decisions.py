@@ -32,9 +32,10 @@ KEYS = {
     "emptyResult": {"emptyResult": True},
 }
 MARKERS = ("marked", "not marked", "no markers", "markers are a file", "no run directory")
+DEVICES = ("exclusive", "none exclusive")
 
 
-def prepare(run_dir: Path, markers: str) -> None:
+def prepare(run_dir: Path, markers: str, devices: str) -> None:
     """Make the agent's directory as it is in that case."""
     shutil.rmtree(run_dir, ignore_errors=True)
     if markers == "no run directory":
@@ -46,11 +47,18 @@ def prepare(run_dir: Path, markers: str) -> None:
         (run_dir / "attachments").mkdir()
     if markers == "marked":
         (run_dir / "attachments" / CONTAINER).touch()
+    if devices == "exclusive":
+        (run_dir / "exclusive-devices").touch()
 
 
-def ended(annotations: str, keys: str, markers: str) -> str:
+def is_ordinary(annotations: str, keys: str, markers: str, devices: str) -> bool:
+    """Whether such a pod certainly wants nothing of ours; an agent that never ran here has no wishes."""
+    exclusive = devices == "exclusive" and markers != "no run directory"
+    return annotations == "does not ask" and keys != "delegate" and not exclusive
+
+
+def ended(*, ordinary: bool, markers: str) -> str:
     """What DEL of such a container does."""
-    ordinary = annotations == "does not ask" and keys != "delegate"
     return {
         "marked": ASKED,
         "not marked": NOTHING,
@@ -60,20 +68,21 @@ def ended(annotations: str, keys: str, markers: str) -> str:
     }[markers]
 
 
-def expected(command: str, place: str, annotations: str, keys: str, markers: str) -> str:
+def expected(command: str, case: tuple[str, str, str, str, str]) -> str:
     """The table."""
+    place, annotations, keys, markers, devices = case
+    ordinary = is_ordinary(annotations, keys, markers, devices)
     match command:
         case "VERSION":
             return "versions"
         case "STATUS":
             return NOTHING if keys == "neither" else ASKED
         case "ADD":
-            passed_on = place == "chained" and annotations == "does not ask" and keys != "delegate"
-            return "prevResult" if passed_on else ASKED
+            return "prevResult" if place == "chained" and ordinary else ASKED
         case "DEL":
-            return ended(annotations, keys, markers)
+            return ended(ordinary=ordinary, markers=markers)
         case "CHECK":
-            return ASKED if annotations == "asks" else ended(annotations, keys, markers)
+            return ASKED if annotations == "asks" else ended(ordinary=ordinary, markers=markers)
     return ASKED
 
 
@@ -88,8 +97,8 @@ def seen(command: str, outcome) -> str:
     return "prevResult" if said == PREV_RESULT else "versions" if "supportedVersions" in said else "?"
 
 
-def cases() -> Iterator[tuple[str, str, str, str]]:
-    return itertools.product(PLACES, DELIVERED, KEYS, MARKERS)
+def cases() -> Iterator[tuple[str, str, str, str, str]]:
+    return itertools.product(PLACES, DELIVERED, KEYS, MARKERS, DEVICES)
 
 
 @pytest.mark.parametrize("command", ["ADD", "DEL", "CHECK", "STATUS", "GC", "VERSION"])
@@ -97,11 +106,11 @@ def test_program_decides_by_the_table_whatever_is_there(program, run_dir, netns,
     own = run_dir / "own"
     did, wanted = {}, {}
     for case in cases():
-        place, annotations, keys, markers = case
-        prepare(own, markers)
+        place, annotations, keys, markers, devices = case
+        prepare(own, markers, devices)
         conf = netconf(own, **PLACES[place], **DELIVERED[annotations], **KEYS[keys])
         did[case] = seen(command, program(command, conf, env={"CNI_NETNS": netns}))
-        wanted[case] = expected(command, *case)
+        wanted[case] = expected(command, case)
     assert did == wanted
 
 

@@ -92,6 +92,10 @@ class World:
         self.program, self.agent, self.netns = program, agent, netns
         self.run_dir = agent.path.parent
 
+    def let_devices_be_exclusive(self, they_are: bool) -> None:
+        marker = self.run_dir / "exclusive-devices"
+        marker.touch() if they_are else marker.unlink(missing_ok=True)
+
     def run(self, arguments: list[str], env: dict[str, str], stdin: bytes) -> tuple[int, bytes]:
         del self.agent.received[:]
         done = subprocess.run(
@@ -154,9 +158,17 @@ CALLS = st.fixed_dictionaries(
         "conf": CONFIGURATIONS,
         "cut": CUTS,
         "reply": REPLIES,
+        "exclusive": st.booleans(),
     }
 )
-PLAIN = {"arguments": [], "env": {"CNI_COMMAND": "VERSION"}, "conf": {}, "cut": None, "reply": b""}
+PLAIN = {
+    "arguments": [],
+    "env": {"CNI_COMMAND": "VERSION"},
+    "conf": {},
+    "cut": None,
+    "reply": b"",
+    "exclusive": False,
+}
 GC = {"env": {"CNI_COMMAND": "GC"}, "conf": {"cniVersion": "1.1.0"}}
 TOO_MUCH = bytes(MAX_STDOUT_BYTES + 1)
 
@@ -173,6 +185,7 @@ def test_program_does_what_the_model_says(world: World, call) -> None:
         env = env | {"CNI_NETNS": world.netns}
     stdin = json.dumps(call["conf"] | {"runDir": str(world.run_dir)}).encode()[: call["cut"]]
     world.agent.answer = reply
+    world.let_devices_be_exclusive(call["exclusive"])
     status, stdout = world.run(call["arguments"], env, stdin)
 
     refused = refusal(env, stdin)
@@ -181,7 +194,7 @@ def test_program_does_what_the_model_says(world: World, call) -> None:
         return
     found = look(stdin) if stdin else None
     command = env["CNI_COMMAND"]
-    if found is None or not asks(env, found):
+    if found is None or not asks(env, found, exclusive=call["exclusive"]):
         assert status == 0
         assert bool(stdout) == (command in ("VERSION", "ADD"))
         assert not world.agent.received

@@ -73,6 +73,19 @@ def test_valgrind_finds_nothing_when_the_program_answers_alone(checked, tmp_path
     assert run(checked, tmp_path, command, conf).exit_status == 0
 
 
+@pytest.mark.parametrize("command", ["ADD", "DEL"])
+def test_valgrind_finds_nothing_when_any_pod_may_hold_devices(
+    checked, tmp_path, agent, netns, command
+) -> None:
+    run_dir = agent.path.parent
+    (run_dir / "exclusive-devices").touch()
+    if command == "DEL":
+        (run_dir / "attachments").rmdir()
+    agent.answer = encode_reply(Reply(exit_status=3, stdout=b"x"))
+    assert run(checked, tmp_path, command, chained(run_dir, {}), CNI_NETNS=netns).exit_status == 3
+    assert len(agent.received) == 1
+
+
 @pytest.mark.parametrize("command", ["STATUS", "ADD", "DEL", "CHECK", "GC"])
 def test_valgrind_finds_nothing_when_the_agent_answers(checked, tmp_path, agent, netns, command) -> None:
     run_dir = agent.path.parent
