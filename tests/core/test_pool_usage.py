@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from factories import PF0, PF1, hardware, interface, pf_state, receipt
 from k8s_rdma.core.allocation import choose_vfs, decide, foreign_usage, foreign_vfs, used_here
 from k8s_rdma.core.ids import NodeName
-from k8s_rdma.core.inventory import Used
+from k8s_rdma.core.inventory import DeviceUse, Used
 from k8s_rdma.core.ledger import Ledger
 from k8s_rdma.core.placement import Placement, Rejection, fits
 from k8s_rdma.core.rates import RateAbility, RateRange
@@ -47,13 +47,15 @@ def test_capacity_is_without_the_vfs_of_pools_which_are_counted_by_resource() ->
 
 def test_interface_of_a_pool_takes_bandwidth_and_none_of_the_vfs() -> None:
     there = hardware(pooled(pf_state(PF0), 1, 3))
-    assert used_here(there, held(1, 3, minimum=300)) == {PF0: Used(0, 600, pool_vfs=2)}
+    assert used_here(there, held(1, 3, minimum=300)) == {
+        PF0: Used(0, 600, devices=(DeviceUse(RDMA, 2, (300, 300), 2),))
+    }
 
 
 def test_foreign_vf_of_a_pool_takes_bandwidth_and_none_of_the_vfs() -> None:
     """Such as one that another CNI plugin attached to the pod that holds it."""
     there = hardware(pooled(pf_state(PF0), 1, netdev=None, min_tx_rate_mbps=200))
-    assert foreign_usage(there, Ledger()) == {PF0: Used(0, 200, pool_vfs=1)}
+    assert foreign_usage(there, Ledger()) == {PF0: Used(0, 200, devices=(DeviceUse(RDMA, 1, (200,), 1),))}
     assert [each.pool for each in foreign_vfs(there, Ledger())] == [RDMA]
 
 
@@ -91,6 +93,6 @@ def test_vf_of_a_pool_has_its_share_where_rates_are_weights() -> None:
     there = hardware(pooled(pf_state(PF0, rates=WEIGHTS), 0, 1))
     used, pf = used_here(there, held(0, minimum=400)), there.inventory(W1).pf(PF0)
     assert pf is not None
-    round_robin = RoundRobin.of(pf, used[PF0] + Used(2, 0, pool_vfs=1))
+    round_robin = RoundRobin.of(pf, used[PF0] + Used(2, 0, devices=(DeviceUse(RDMA, 2, (0,)),)))
     assert round_robin is not None
     assert (round_robin.mins, round_robin.others) == ((400,), 3)

@@ -7,7 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from k8s_rdma.core.ids import NodeName, PodUid
-from k8s_rdma.core.inventory import NOTHING_USED, Generation, Inventory, Pf, Used, total
+from k8s_rdma.core.inventory import (
+    EVERY_DEVICE,
+    NOTHING_USED,
+    DeviceUse,
+    Generation,
+    Inventory,
+    Pf,
+    Used,
+    total,
+)
 from k8s_rdma.core.placement import PlacedInterface, usage_of
 from k8s_rdma.core.reservation import used_on_node
 from packing_oracle import inventory, pci
@@ -17,13 +26,12 @@ if TYPE_CHECKING:
 
     from k8s_rdma.core.ids import PciAddress
 
+POOL = "a.b/c"
 PFS = inventory((100, 9), (100, 9))  # the third of PCI is not there
 PCI = st.sampled_from([pci(at) for at in range(3)])
 UIDS = st.sampled_from([PodUid(f"uid-{at}") for at in range(5)])
 INTERFACES = st.lists(
-    st.builds(
-        PlacedInterface, pf=PCI, min_tx_rate_mbps=st.integers(0, 9), pool=st.sampled_from(["", "a.b/c"])
-    ),
+    st.builds(PlacedInterface, pf=PCI, min_tx_rate_mbps=st.integers(0, 9), pool=st.sampled_from(["", POOL])),
     min_size=1,
     max_size=4,
 ).map(tuple)
@@ -38,6 +46,10 @@ def _nonzero(usage: Mapping[PciAddress, Used]) -> _Usage:
     return {address: used for address, used in usage.items() if used != NOTHING_USED}
 
 
+def _devices(mins: list[int]) -> tuple[DeviceUse, ...]:
+    return (DeviceUse(POOL, EVERY_DEVICE, tuple(sorted(mins, reverse=True)), len(mins)),) if mins else ()
+
+
 @given(CLAIMS, USAGE, CLAIMS)
 def test_used_on_node_counts_every_pod_once_and_by_the_report_when_both_know_it(
     reported: _Claims, foreign: _Usage, promised: _Claims
@@ -45,14 +57,14 @@ def test_used_on_node_counts_every_pod_once_and_by_the_report_when_both_know_it(
     used = used_on_node(reported=reported, foreign=foreign, promised=promised, inventory=PFS)
     for address in {pci(at) for at in range(3)}:
         vfs, mbps = foreign.get(address, NOTHING_USED).vfs, foreign.get(address, NOTHING_USED).mbps
-        pool_vfs = 0
+        mins = []
         for uid in reported.keys() | promised.keys():
             for interface in reported.get(uid) or promised[uid]:
                 if interface.pf == address:
                     vfs += not interface.pool
-                    pool_vfs += bool(interface.pool)
+                    mins += [interface.min_tx_rate_mbps] if interface.pool else []
                     mbps += interface.min_tx_rate_mbps
-        assert used.get(address, NOTHING_USED) == Used(vfs, mbps, pool_vfs=pool_vfs)
+        assert used.get(address, NOTHING_USED) == Used(vfs, mbps, devices=_devices(mins))
 
 
 @given(CLAIMS, USAGE, UIDS, st.data())

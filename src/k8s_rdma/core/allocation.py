@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from k8s_rdma.core.ids import NodeName
-from k8s_rdma.core.inventory import NOTHING_USED, Used, total
+from k8s_rdma.core.inventory import EVERY_DEVICE, NOTHING_USED, DeviceUse, Used, total
 from k8s_rdma.core.ledger import AllocatedInterface
 from k8s_rdma.core.macs import taken_mac
 from k8s_rdma.core.placement import Placement, Rejection, fits, place, usage_of
@@ -83,16 +83,23 @@ def foreign_usage(hardware: Hardware, ledger: Ledger) -> dict[PciAddress, Used]:
     result: dict[PciAddress, Used] = {}
     for foreign in foreign_vfs(hardware, ledger):
         pci = foreign.vf.pf
-        taken = foreign_use(pfs[pci].rates, foreign.min_tx_rate_mbps, foreign.pool)
+        pool_vfs = pfs[pci].pools()[foreign.pool] if foreign.pool else 0
+        taken = foreign_use(pfs[pci].rates, foreign.min_tx_rate_mbps, foreign.pool, pool_vfs)
         result[pci] = result.get(pci, NOTHING_USED) + taken
     return result
 
 
-def foreign_use(rates: RateAbility, min_tx_rate_mbps: int, pool: str = "") -> Used:
-    """What a foreign VF with this minimum rate takes of a PF; pool: as in `core.kernel.Vf`."""
+def foreign_use(
+    rates: RateAbility, min_tx_rate_mbps: int, pool: str = "", pool_vfs: int = EVERY_DEVICE
+) -> Used:
+    """What a foreign VF with this minimum rate takes of a PF.
+
+    pool: as in `core.kernel.Vf`; pool_vfs: how many VFs of the PF that has.
+    """
     mins = (min_tx_rate_mbps,) if min_tx_rate_mbps and rates.weights else ()
-    vfs, pool_vfs = (0, 1) if pool else (1, 0)
-    return Used(vfs, min_tx_rate_mbps, mins, pool_vfs)
+    if not pool:
+        return Used(1, min_tx_rate_mbps, mins)
+    return Used(0, min_tx_rate_mbps, mins, (DeviceUse(pool, pool_vfs, (min_tx_rate_mbps,), held=1),))
 
 
 def used_here(hardware: Hardware, ledger: Ledger) -> Mapping[PciAddress, Used]:
@@ -153,7 +160,7 @@ def choose_vfs(
         if vf is None or pf is None:
             message = f"no free VF left on PF {placed.pf} for interface {ifname}"
             return Rejection(node=placement.node, reason=Reason.STALE_PLACEMENT, message=message)
-        chosen.append(_allocated(vf, pf, placed, ifname, entry))
+        chosen.append(allocated(vf, pf, placed, ifname, entry))
     taken = taken_mac(chosen, hardware, ledger)
     if taken:
         return Rejection(node=placement.node, reason=Reason.CONFLICT, message=taken)
@@ -176,7 +183,8 @@ def _picked(interfaces: Sequence[PlacedInterface], free: Mapping[PciAddress, lis
     return picked
 
 
-def _allocated(vf: Vf, pf: Pf, placed: PlacedInterface, ifname: str, entry: int) -> AllocatedInterface:
+def allocated(vf: Vf, pf: Pf, placed: PlacedInterface, ifname: str, entry: int) -> AllocatedInterface:
+    """A VF as it is, given for what was placed on its PF."""
     rates, config = programmed(pf, placed.wanted()), asked_config(vf.index, placed.options)
     return AllocatedInterface(
         vf=VfRef(placed.pf, vf.index),
@@ -245,6 +253,8 @@ def _returned(interface: AllocatedInterface) -> Mapping[str, Any]:
         "min_tx_rate_mbps": 0,
         "max_tx_rate_mbps": 0,
     }
+    if interface.rdma_device:
+        changes["rdma_device"] = interface.rdma_device
     if not interface.is_netdev:
         changes |= {"driver": interface.kernel_driver, "unusable": ""}
     return {**changes, **shown(interface.previous)} if interface.previous else changes

@@ -34,8 +34,8 @@ def outstanding(
     return tuple(
         placed
         for uid, placement in claims.items()
-        for entry, placed in enumerate(placement.interfaces)
-        if (uid, entry) not in held
+        for at, placed in enumerate(placement.interfaces)
+        if (uid, placed.entry_at(at)) not in held
     )
 
 

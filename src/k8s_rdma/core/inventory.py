@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
 
 from k8s_rdma.core.ids import NodeName, PciAddress
 from k8s_rdma.core.options import LinkType, Setting
 from k8s_rdma.core.rates import EVERY_RATE, Enforce, RateAbility
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,30 +83,79 @@ class Inventory:
         return self._by_pci.get(pci)
 
 
+class DeviceUse(NamedTuple):
+    """Of the VFs that an exclusive resource has of one PF: the reservations on them, Mb/s, falling.
+
+    vfs: how many the PF has. kubelet gives each to one pod at a time, so that no more than these reservations
+        are ever on the PF together, however many pods may come to hold one: the largest ones count.
+    held: how many are known to be held; they may be more, where the resource had more VFs before.
+    """
+
+    resource: str
+    vfs: int
+    mins: tuple[int, ...]
+    held: int = 0
+
+    def joined(self, other: DeviceUse) -> tuple[DeviceUse, tuple[int, ...]]:
+        """Both together, and what does not count then."""
+        held = self.held + other.held
+        vfs = max(self.vfs, other.vfs, held)
+        mins = tuple(sorted(self.mins + other.mins, reverse=True))
+        return DeviceUse(self.resource, vfs, mins[:vfs], held), mins[vfs:]
+
+
+EVERY_DEVICE = 1 << 16
+"""`DeviceUse.vfs` where it is not known how many there are: more than a PF can have (PCI Express SR-IOV)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Used:
     """What is taken of one PF: VFs, and the sum of reservations in Mb/s.
 
-    vfs: of those that pods ask for by annotation. pool_vfs: of exclusive resources, which are besides.
-    mins: the reservations of both one by one, falling, where the PF's rates are weights; empty elsewhere.
+    vfs: of those that pods ask for by annotation. mins: all reservations one by one, falling, where the PF's
+        rates are weights; empty elsewhere. devices: VFs of exclusive resources, by resource, which are
+        besides; their reservations are in the other figures.
     """
 
     vfs: int = 0
     mbps: int = 0
     mins: tuple[int, ...] = ()
-    pool_vfs: int = 0
+    devices: tuple[DeviceUse, ...] = ()
 
     @property
     def in_use(self) -> int:
         """All VFs that anybody has: they share the link."""
-        return self.vfs + self.pool_vfs
+        return self.vfs + sum(len(use.mins) for use in self.devices)
 
     def __add__(self, other: Used) -> Used:
         """Both together."""
         mins = self.mins + other.mins
         if self.mins and other.mins:
             mins = tuple(sorted(mins, reverse=True))
-        return Used(self.vfs + other.vfs, self.mbps + other.mbps, mins, self.pool_vfs + other.pool_vfs)
+        vfs, mbps = self.vfs + other.vfs, self.mbps + other.mbps
+        if not (self.devices and other.devices):
+            return Used(vfs, mbps, mins, self.devices or other.devices)
+        devices, beyond = _together(self.devices, other.devices)
+        return Used(vfs, mbps - sum(beyond), _without(mins, beyond) if beyond else mins, devices)
+
+
+def _together(
+    some: tuple[DeviceUse, ...], others: tuple[DeviceUse, ...]
+) -> tuple[tuple[DeviceUse, ...], list[int]]:
+    """By resource, and the reservations that do not count."""
+    uses = {use.resource: use for use in some}
+    beyond: list[int] = []
+    for use in others:
+        held = uses.get(use.resource)
+        uses[use.resource], more = held.joined(use) if held else (use, ())
+        beyond += more
+    return tuple(uses[resource] for resource in sorted(uses)), beyond
+
+
+def _without(mins: tuple[int, ...], beyond: Iterable[int]) -> tuple[int, ...]:
+    left = Counter(mins)
+    left.subtract(each for each in beyond if each in left)
+    return tuple(left.elements())
 
 
 NOTHING_USED = Used()

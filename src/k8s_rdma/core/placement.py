@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.choosing import Task, choose
+from k8s_rdma.core.device_placement import devices_on, misasked, possible
+from k8s_rdma.core.device_refusal import why_not_devices
 from k8s_rdma.core.ids import NodeName, PciAddress
-from k8s_rdma.core.inventory import NOTHING_USED, Used
+from k8s_rdma.core.inventory import EVERY_DEVICE, NOTHING_USED, DeviceUse, Used
 from k8s_rdma.core.needs import meets
 from k8s_rdma.core.options import NO_NEEDS, NO_OPTIONS, InterfaceOptions, Needs
 from k8s_rdma.core.policy import PfPolicy, keeps
@@ -17,7 +19,7 @@ from k8s_rdma.core.rates import Enforce
 from k8s_rdma.core.rejecting import why_not
 from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.core.rooms import Verdict, Work
-from k8s_rdma.core.said import Detail
+from k8s_rdma.core.said import Detail, Said
 from k8s_rdma.core.score import Strategy
 from k8s_rdma.core.weights import RoundRobin
 from k8s_rdma.errors import Reason
@@ -48,6 +50,10 @@ class PlacedInterface:
     options: InterfaceOptions = NO_OPTIONS
     pool: str = ""
     entry: int | None = None
+
+    def entry_at(self, at: int) -> int:
+        """Which of the pod's interfaces it is, if it is at that place of all that are placed."""
+        return at if self.entry is None else self.entry
 
     def wanted(self) -> InterfaceRequest:
         """The interface that it serves."""
@@ -87,7 +93,7 @@ def by_entry(interfaces: Iterable[PlacedInterface]) -> dict[int, PlacedInterface
     """Each of a pod's interfaces once, in its order, however many PFs it may come to be on."""
     found: dict[int, PlacedInterface] = {}
     for at, placed in enumerate(interfaces):
-        found.setdefault(at if placed.entry is None else placed.entry, placed)
+        found.setdefault(placed.entry_at(at), placed)
     return dict(sorted(found.items()))
 
 
@@ -102,11 +108,13 @@ def usage_of(interfaces: Iterable[PlacedInterface], inventory: Inventory) -> dic
 
 def usage(pf: Pf | None, interface: PlacedInterface) -> Used:
     """What an interface takes of its PF, which may not be known."""
-    vfs, pool_vfs = (0, 1) if interface.pool else (1, 0)
-    if pf is None:
-        return Used(vfs, interface.min_tx_rate_mbps, pool_vfs=pool_vfs)
-    mbps = reserved(pf, interface.min_tx_rate_mbps)
-    return Used(vfs, mbps, (mbps,) if mbps and pf.rates.weights else (), pool_vfs)
+    mbps = interface.min_tx_rate_mbps if pf is None else reserved(pf, interface.min_tx_rate_mbps)
+    mins = (mbps,) if mbps and pf is not None and pf.rates.weights else ()
+    if not interface.pool:
+        return Used(1, mbps, mins)
+    vfs = pf.pools.get(interface.pool, EVERY_DEVICE) if pf is not None else EVERY_DEVICE
+    use = DeviceUse(interface.pool, vfs, (mbps,), held=int(interface.entry is None))
+    return Used(0, mbps, mins, (use,))
 
 
 def fits(
@@ -144,7 +152,7 @@ class Rejection:
 
     reason: `NO_RDMA` (no PF at all), `EXCEEDS_CAPACITY` (would not fit on the empty node),
         `DRIVER_REFUSES` (would fit on the empty node, but for what its drivers can do, or which PFs the
-        request wants),
+        request wants), `DEVICES_DIFFER` (its interfaces cannot be the exclusive devices that it holds),
         `INSUFFICIENT` (would fit if enough of what is used were free) or `UNDECIDED` (the search
         ended at its work budget; nothing is claimed about the request).
     message: one line with the node's numbers and the names of its PFs, without its own name.
@@ -188,16 +196,16 @@ def place(  # noqa: PLR0913 - all that a placement depends on
     strategy: which of the PFs that will do; whether there is a placement does not depend on it.
     beside: the PFs that other interfaces of the pod are on already, where this is a part of what it asks for.
     """
+    devices = devices_on(request, inventory)
+    if devices:
+        return _place_devices(request, inventory, used, devices)
     order = _largest_first(request)
     wanted = [request.interfaces[at] for at in order]
     task = Task(wanted, inventory, request.policy, beside, strategy)
     work = Work(budget)
     chosen = choose(task, used, work)
     if isinstance(chosen, Verdict):
-        reason, said = why_not(task, used, chosen, work)
-        return Rejection(
-            node=inventory.node, reason=reason, message=said.full, numbers=said.numbers, cause=said.cause
-        )
+        return _rejection(inventory, *why_not(task, used, chosen, work))
     placed: list[PlacedInterface | None] = [None] * len(order)
     for at, pf in zip(order, chosen, strict=True):
         interface = request.interfaces[at]
@@ -210,6 +218,41 @@ def place(  # noqa: PLR0913 - all that a placement depends on
         )
     interfaces = tuple(interface for interface in placed if interface)
     return Placement(node=inventory.node, interfaces=interfaces, policy=request.policy)
+
+
+def _place_devices(
+    request: Request,
+    inventory: Inventory,
+    used: Mapping[PciAddress, Used],
+    devices: Sequence[tuple[str, int]],
+) -> Placement | Rejection:
+    """All that kubelet may choose, if it fits whatever that is (`core.device_placement`)."""
+    asked_wrongly = misasked(request, devices)
+    if asked_wrongly:
+        return _rejection(inventory, Reason.DEVICES_DIFFER, Said.nameless(asked_wrongly, asked_wrongly))
+    places = tuple(possible(request, inventory, devices))
+    interfaces = tuple(
+        PlacedInterface(
+            pf=each.pf.pci,
+            min_tx_rate_mbps=each.wanted.min_tx_rate_mbps,
+            max_tx_rate_mbps=each.wanted.max_tx_rate_mbps,
+            enforce=each.wanted.enforce,
+            options=each.wanted.options,
+            pool=each.resource,
+            entry=each.entry,
+        )
+        for each in places
+    )
+    if fits(interfaces, inventory, used):
+        return Placement(node=inventory.node, interfaces=interfaces)
+    more = usage_of(interfaces, inventory)
+    return _rejection(inventory, *why_not_devices(request, places, more, used))
+
+
+def _rejection(inventory: Inventory, reason: Reason, said: Said) -> Rejection:
+    return Rejection(
+        node=inventory.node, reason=reason, message=said.full, numbers=said.numbers, cause=said.cause
+    )
 
 
 def _largest_first(request: Request) -> list[int]:

@@ -60,5 +60,6 @@ def claims_on_node(
         if uid not in reported:
             claims[uid] = interfaces
         elif uid in entries:
-            claims[uid] += tuple(each for at, each in enumerate(interfaces) if at not in entries[uid])
+            there = entries[uid]
+            claims[uid] += tuple(each for at, each in enumerate(interfaces) if each.entry_at(at) not in there)
     return claims

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from k8s_rdma.core.allocation import foreign_use
 from k8s_rdma.core.ids import NodeName, PciAddress, PodUid, pci_address
-from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf, Used
+from k8s_rdma.core.inventory import EVERY_DEVICE, NOTHING_USED, Inventory, Pf, Used
 from k8s_rdma.core.options import LinkType, Setting
 from k8s_rdma.core.placement import PlacedInterface
 from k8s_rdma.core.rates import Enforce
@@ -113,7 +113,8 @@ def _check_held(status: RdmaNodeStatus) -> None:
 
 def _foreign(pf: Pf, uses: Iterable[ForeignUse]) -> Iterator[Used]:
     for alike in uses:
-        yield from (foreign_use(pf.rates, alike.min_mbps, alike.pool),) * alike.vfs
+        pool_vfs = pf.pools.get(alike.pool, EVERY_DEVICE)
+        yield from (foreign_use(pf.rates, alike.min_mbps, alike.pool, pool_vfs),) * alike.vfs
 
 
 @lru_cache(maxsize=4096)

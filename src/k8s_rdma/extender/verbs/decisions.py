@@ -11,6 +11,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from k8s_rdma.core.device_placement import options_refused
 from k8s_rdma.core.needs import Kind, kind_of
 from k8s_rdma.core.options import NO_OPTIONS, Setting
 from k8s_rdma.core.placement import Placement, Rejection, place
@@ -24,7 +25,9 @@ from k8s_rdma.wire.extender import NOT_ENOUGH_FREE
 if TYPE_CHECKING:
     from k8s_rdma.extender.cluster.state import Situation
 
-UNRESOLVABLE = frozenset({Reason.EXCEEDS_CAPACITY, Reason.DRIVER_REFUSES, Reason.NO_RDMA})
+UNRESOLVABLE = frozenset(
+    {Reason.EXCEEDS_CAPACITY, Reason.DRIVER_REFUSES, Reason.NO_RDMA, Reason.DEVICES_DIFFER}
+)
 """Refusals that no eviction could turn into a fit: by the empty node, with its links as they are."""
 
 MAX_REQUESTS = 256
@@ -52,12 +55,14 @@ class Misfit:
 
 
 Verdict = Fit | Misfit
-_Shape = Request | tuple[PfPolicy, tuple[Kind, ...]]
+_Shape = Request | tuple[PfPolicy, tuple[Kind, ...], tuple[tuple[str, int], ...], tuple[tuple[str, ...], ...]]
 """What of a request matters; the request itself where it asks for nothing but rates, as that is as good."""
 
 
 def _may_pass(found: Rejection, request: Request, situation: Situation) -> bool:
     """Whether it may fit later, if only by what no eviction brings about: a link that is down comes up."""
+    if found.reason is Reason.DEVICES_DIFFER:
+        return False
     link_down = any(pf.link_mbps is None for pf in situation.inventory.pfs)
     return found.reason not in UNRESOLVABLE or link_down or _waits_for_an_operator(request)
 
@@ -74,7 +79,9 @@ def _size(shape: _Shape) -> int:
 def _shape(request: Request) -> _Shape:
     if all(each.options is NO_OPTIONS for each in request.interfaces):
         return request
-    return request.policy, tuple(kind_of(each) for each in request.interfaces)
+    kinds = tuple(kind_of(each) for each in request.interfaces)
+    refused = tuple(options_refused(each.options) for each in request.interfaces) if request.devices else ()
+    return request.policy, kinds, request.devices, refused
 
 
 class Decisions:
