@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from heapq import nlargest
-from itertools import accumulate, combinations, takewhile
+from itertools import accumulate, combinations, islice, takewhile
 from math import comb
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from k8s_rdma.core.device_offers import Neighbour
 
-MOST_TRIED = 3000
-"""Combinations of PFs that are all compared; of more, one that is good is taken."""
+MOST_PAIRS = 100_000
+"""Pairs of PFs in all combinations that are compared, some 100 ms; of more, one that is good is taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +45,14 @@ def preferred(
     Best is, each only among those that are equal by all before it: the fewest that are to be taken last; the
     fewest PFs; the fewest NUMA nodes; PFs below the same PCIe switches (the sum over pairs of them of how
     many bridges they share); devices near what they are to be beside (the sum over devices of how many
-    bridges each shares with the nearest, one more on its NUMA node). Exact where there are up to
-    `MOST_TRIED` combinations of PFs to compare; what is to be taken last, and the number of PFs, are always
+    bridges each shares with the nearest, one more on its NUMA node). Exact where that takes no more than
+    `MOST_PAIRS`, such as 6 of 13 PFs; what is to be taken last, and the number of PFs, are always
     so. Of equals those with the first names, numbers in names being counted as numbers.
     """
     in_order = sorted({each.id: each for each in candidates}.values(), key=lambda each: natural(each.id))
-    fixed = [each for each in in_order if each.id in set(must)]
-    others = [each for each in in_order if each.id not in set(must)]
+    wanted = set(must)
+    fixed = [each for each in in_order if each.id in wanted]
+    others = [each for each in in_order if each.id not in wanted]
     first = [each for each in others if not each.last]
     if len(fixed) + len(first) < size:
         fixed, first = fixed + first, [each for each in others if each.last]
@@ -58,9 +60,9 @@ def preferred(
     return tuple(each.id for each in sorted(chosen, key=lambda each: natural(each.id)))
 
 
-def natural(name: str) -> tuple[tuple[int, str], ...]:
+def natural(name: str) -> tuple[tuple[str, int], ...]:
     """A key that sorts `mlx5_2` before `mlx5_10`."""
-    return tuple((int(digits or -1), text) for text, digits in re.findall(r"(\D*)(\d*)", name))
+    return tuple((text, int(digits or -1)) for text, digits in re.findall(r"(\D*)(\d*)", name))
 
 
 def _nearest(
@@ -79,7 +81,7 @@ def _nearest(
         [pf for pf in pfs if pf.place in used], [pf for pf in pfs if pf.place not in used], count
     )
     found: list[Candidate] = []
-    for pf in sorted(chosen, key=lambda each: -each.nearness):
+    for pf in sorted(chosen, key=_distance):
         found += by_place[pf.place][: count - len(found)]
     return found
 
@@ -104,7 +106,8 @@ def _nearness(place: Place, beside: Iterable[Neighbour]) -> int:
     )
 
 
-def _shared(one: Sequence[str], other: Sequence[str]) -> int:
+@lru_cache(maxsize=4096)
+def _shared(one: tuple[str, ...], other: tuple[str, ...]) -> int:
     """How many bridges two paths have in common."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
@@ -113,12 +116,17 @@ def _best_pfs(used: Sequence[_Pf], others: Sequence[_Pf], count: int) -> list[_P
     """Those that are used anyway, and the best of the others, as few as have `count` free with these."""
     lacking = count - sum(pf.free for pf in used)
     fewest = _fewest(others, lacking)
-    if fewest == 0:
-        return [*used]
-    if comb(len(others), fewest) > MOST_TRIED:
+    if fewest in (0, len(others)):
+        return [*used, *others[:fewest]]
+    if comb(len(others), fewest) * comb(len(used) + fewest, 2) > MOST_PAIRS:
         return [*used, *_good_pfs(used, others, fewest, lacking)]
-    enough = (tried for tried in combinations(others, fewest) if sum(pf.free for pf in tried) >= lacking)
-    return [*used, *max(enough, key=lambda tried: _worth([*used, *tried], count))]
+    best = [
+        [*used, *tried] for tried in combinations(others, fewest) if sum(pf.free for pf in tried) >= lacking
+    ]
+    for measure in (_numa_nodes, _apart, _far(count)):
+        least = min(map(measure, best))
+        best = [each for each in best if measure(each) == least]
+    return best[0]
 
 
 def _fewest(pfs: Sequence[_Pf], lacking: int) -> int:
@@ -127,14 +135,26 @@ def _fewest(pfs: Sequence[_Pf], lacking: int) -> int:
     return next(number for number, free in enumerate(largest_first) if free >= lacking)
 
 
-def _worth(pfs: Sequence[_Pf], count: int) -> tuple[int, int, int]:
-    """Of sets of equally many PFs the greatest is the best."""
-    shared = sum(_shared(one.place.pcie_path, other.place.pcie_path) for one, other in combinations(pfs, 2))
-    near = 0
-    for pf in sorted(pfs, key=lambda each: -each.nearness):
-        near += min(pf.free, count) * pf.nearness
-        count -= min(pf.free, count)
-    return -len({pf.place.numa_node for pf in pfs}), shared, near
+def _numa_nodes(pfs: Sequence[_Pf]) -> int:
+    return len({pf.place.numa_node for pf in pfs})
+
+
+def _apart(pfs: Sequence[_Pf]) -> int:
+    return -sum(_shared(one.place.pcie_path, other.place.pcie_path) for one, other in combinations(pfs, 2))
+
+
+def _far(count: int) -> Callable[[Sequence[_Pf]], int]:
+    """How far `count` devices are from what they are to be beside, the nearest being taken."""
+
+    def far(pfs: Sequence[_Pf]) -> int:
+        nearest_first = (pf for pf in sorted(pfs, key=_distance) for _ in range(min(pf.free, count)))
+        return sum(map(_distance, islice(nearest_first, count)))
+
+    return far
+
+
+def _distance(pf: _Pf) -> int:
+    return -pf.nearness
 
 
 def _good_pfs(used: Sequence[_Pf], others: Sequence[_Pf], fewest: int, lacking: int) -> list[_Pf]:
