@@ -13,7 +13,8 @@ import pytest
 
 from k8s_rdma.config import load_config
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.extender.config import ExtenderConfig, config_schema
+from k8s_rdma.extender.config import ExtenderConfig
+from k8s_rdma.schema import config_schema
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -91,7 +92,7 @@ def test_configuration_without_a_contradiction_is_taken(settings: dict[str, Any]
 
 def test_schema_has_every_key_of_the_file_and_no_other() -> None:
     schema = json.loads(command("extender", "--print-schema")[1])
-    assert schema == json.loads(config_schema())
+    assert schema == json.loads(config_schema(ExtenderConfig))
     assert schema["$ref"] == "#/$defs/ExtenderConfig"
     ours = schema["$defs"]["ExtenderConfig"]
     assert set(ours["properties"]) == set(ExtenderConfig.__struct_encode_fields__)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
-from k8s_rdma.config import ResourceName, load_config
-from k8s_rdma.device_config import DevicePluginConfig
+from k8s_rdma.config import ResourceName
+from k8s_rdma.device_config_file import load_device_config
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.hardware_config import HardwareConfig
+
+if TYPE_CHECKING:
+    from k8s_rdma.device_config import DevicePluginConfig
 
 AbsolutePath = Annotated[str, msgspec.Meta(pattern="^/")]
 """Absolute, so that it does not depend on where the process was started."""
@@ -108,7 +111,7 @@ def load_device_plugin(config: AgentConfig) -> DevicePluginConfig | None:
     if config.device_plugin is None:
         return None
     try:
-        return load_config(DevicePluginConfig, config.device_plugin, {})
+        return load_device_config(config.device_plugin, {}).config
     except MalformedError as error:
         msg = f"devicePlugin: {error}"
         raise MalformedError(msg) from error

@@ -18,6 +18,7 @@ from k8s_rdma.cli.extender_options import (
     KeyFile,
     TokenFile,
 )
+from k8s_rdma.cli.go_flags import GoCommand
 from k8s_rdma.cli.plain_structlog import load_structlog
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.wire.cluster_view import Sort
@@ -36,6 +37,13 @@ ConfigFile = Annotated[
 CheckConfig = Annotated[
     bool, typer.Option("--check-config", help="Only say whether the configuration can be used, and end.")
 ]
+
+PrintSchema = Annotated[
+    bool, typer.Option("--print-schema", help="Print the JSON schema of the file, and end.")
+]
+
+HUSTCAT = "Options of hustcat/k8s-rdma-device-plugin"
+MELLANOX = "Options of Mellanox/k8s-rdma-shared-dev-plugin"
 
 
 @app.callback(invoke_without_command=True)
@@ -165,17 +173,16 @@ def server(
 def extender(
     config: ConfigFile = None,
     check_config: CheckConfig = False,
-    print_schema: Annotated[
-        bool, typer.Option("--print-schema", help="Print the JSON schema of the file, and end.")
-    ] = False,
+    print_schema: PrintSchema = False,
 ) -> None:
     """Tell kube-scheduler where pods fit, and bind them (:8888)."""
     load_structlog()
     from k8s_rdma.config import load_config
-    from k8s_rdma.extender.config import ExtenderConfig, config_schema
+    from k8s_rdma.extender.config import ExtenderConfig
+    from k8s_rdma.schema import config_schema
 
     if print_schema:
-        typer.echo(config_schema())
+        typer.echo(config_schema(ExtenderConfig))
         return
     settings = load_config(ExtenderConfig, config, {})
     if check_config:
@@ -187,6 +194,69 @@ def extender(
     from k8s_rdma.extender.run import run
 
     run(settings)
+
+
+@app.command("device-plugin", cls=GoCommand)
+def device_plugin(  # noqa: PLR0913 - typer's options
+    config: ConfigFile = None,
+    node: Annotated[str | None, typer.Option(help="The node's name in Kubernetes, for events.")] = None,
+    *,
+    check_config: CheckConfig = False,
+    print_schema: PrintSchema = False,
+    master: Annotated[
+        str | None,
+        typer.Option("--master", metavar="NETDEV", help="Only this PF's VFs.", rich_help_panel=HUSTCAT),
+    ] = None,
+    resource_name: Annotated[
+        str | None,
+        typer.Option(
+            "--resource-name", metavar="NAME", help="Not tencent.com/rdma.", rich_help_panel=HUSTCAT
+        ),
+    ] = None,
+    verbosity: Annotated[
+        str | None, typer.Option("--verbosity", help="Taken, without effect; or -v.", rich_help_panel=HUSTCAT)
+    ] = None,
+    log_level: Annotated[
+        str | None, typer.Option("--log-level", help="Taken, without effect.", rich_help_panel=HUSTCAT)
+    ] = None,
+    config_file: Annotated[
+        str | None,
+        typer.Option("--config-file", metavar="FILE", help="Its JSON file.", rich_help_panel=MELLANOX),
+    ] = None,
+    use_cdi: Annotated[
+        bool, typer.Option("--use-cdi", help="Device nodes by CDI, from the agent.", rich_help_panel=MELLANOX)
+    ] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the version; or -v.")] = False,
+) -> None:
+    """Give containers their RDMA device nodes, by kubelet's device plugin API.
+
+    Options of the programs that it replaces may be written with one dash.
+    """
+    if version:
+        typer.echo(f"k8s-rdma {__version__}")
+        return
+    load_structlog()
+    from k8s_rdma.cli.device_plugin import CommandLine, given, read_command_line
+
+    if print_schema:
+        from k8s_rdma.device_config import DevicePluginConfig
+        from k8s_rdma.schema import config_schema
+
+        typer.echo(config_schema(DevicePluginConfig))
+        return
+    hustcat = {"--master": master, "--resource-name": resource_name}
+    hustcat |= {"--verbosity": verbosity, "--log-level": log_level}
+    mellanox = {"--config-file": config_file, "--use-cdi": "" if use_cdi else None}
+    line = CommandLine(config=config, node=node, hustcat=given(hustcat), mellanox=given(mellanox))
+    settings = read_command_line(line)
+    if check_config:
+        for key in settings.ignored:
+            typer.echo(f"{key}: means nothing", err=True)
+        typer.echo("ok")
+        return
+    from k8s_rdma.deviceplugin.run import run
+
+    run(settings.config, ignored=settings.ignored)
 
 
 explain_app = typer.Typer(no_args_is_help=True, help="Why something is as it is.")

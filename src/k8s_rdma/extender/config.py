@@ -142,12 +142,3 @@ class ExtenderConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
         """Refuse what contradicts itself."""
         if found := "; ".join(contradictions(self)):
             raise ValueError(found)
-
-
-def config_schema() -> str:
-    """The file's JSON schema (draft 2020-12), for editors and for those who generate the file."""
-    schema = {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        **msgspec.json.schema(ExtenderConfig),
-    }
-    return msgspec.json.format(msgspec.json.encode(schema, order="sorted"), indent=2).decode()

@@ -1,0 +1,70 @@
+"""What the command line of `device-plugin` means: its own options, and those of its predecessors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from k8s_rdma.device_config import HUSTCAT_RESOURCE
+from k8s_rdma.device_config_file import load_device_config, load_mellanox_config
+from k8s_rdma.errors import MalformedError
+from k8s_rdma.mellanox_config import DEFAULT_FILE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from k8s_rdma.mellanox_config import Read
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandLine:
+    """config, node: its own. hustcat, mellanox: the options of one program that were given, by name."""
+
+    config: str | None = None
+    node: str | None = None
+    hustcat: dict[str, str]
+    mellanox: dict[str, str]
+
+
+def given(options: Mapping[str, str | None]) -> dict[str, str]:
+    """Those of the command line."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def read_command_line(line: CommandLine, *, default_file: Path = Path(DEFAULT_FILE)) -> Read:
+    """The configuration. MalformedError names options that do not go together, or the file and the field.
+
+    default_file: what Mellanox' program reads unless told otherwise.
+    """
+    _check(line)
+    overrides = {"node": line.node}
+    if line.hustcat:
+        return load_device_config(None, {**overrides, "resources": [_hustcat(line.hustcat)]})
+    cdi = "--use-cdi" in line.mellanox
+    path = line.mellanox.get("--config-file")
+    if path is None and line.config is None and (line.mellanox or default_file.exists()):
+        path = str(default_file)
+    if path is not None:
+        return load_mellanox_config(path, overrides, cdi=cdi)
+    return load_device_config(line.config, overrides, cdi=cdi)
+
+
+def _check(line: CommandLine) -> None:
+    pairs = [(*line.hustcat, *line.mellanox)] if line.hustcat and line.mellanox else []
+    if line.config is not None:
+        pairs += [("--config", name) for name in (*line.hustcat, *line.mellanox) if name != "--use-cdi"]
+    if pairs:
+        raise MalformedError(f"command line: {' and '.join(pairs[0])} do not go together")
+
+
+def _hustcat(options: dict[str, str]) -> dict[str, Any]:
+    """What that program offered: the VFs of one PF, or every device."""
+    select: dict[str, Any] = {}
+    if master := options.get("--master"):
+        select = {"pfs": [master], "functions": "vf"}
+    return {
+        "mode": "exclusive",
+        "name": options.get("--resource-name") or HUSTCAT_RESOURCE,
+        "select": select,
+    }

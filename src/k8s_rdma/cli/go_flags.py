@@ -1,0 +1,85 @@
+"""Command lines as the device plugin's predecessors, which are written in Go, took them.
+
+Source: Go's package `flag`: one dash or two, `-name=value`, and booleans whose value can only follow `=`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from typer.core import TyperCommand
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_VALUES = frozenset({"master", "resource-name", "config-file", "log-level"})
+_BOOLEANS = frozenset({"use-cdi", "version"})
+
+_LOGGING_VALUES = frozenset(
+    {"stderrthreshold", "vmodule", "log_backtrace_at", "log_dir", "log_file", "log_file_max_size"}
+)
+_LOGGING_BOOLEANS = frozenset(
+    {"logtostderr", "alsologtostderr", "skip_headers", "skip_log_headers", "add_dir_header", "one_output"}
+)
+"""Of glog and klog, with which hustcat's plugin logged; they mean nothing here."""
+
+_FLAG = re.compile(r"--?(?P<name>[A-Za-z][\w-]*)(=(?P<value>.*))?", re.DOTALL)
+_TRUE = frozenset({"1", "t", "T", "true", "TRUE", "True"})
+_FALSE = frozenset({"0", "f", "F", "false", "FALSE", "False"})
+
+
+def with_two_dashes(arguments: Sequence[str]) -> list[str]:
+    """The same as `--name value`, `--name=value` and `--name`; what those programs did not know is as it was.
+
+    `-v` was a level of logging to one of them, and asked another for its version: a number tells.
+    """
+    return list(_rewritten(list(arguments)))
+
+
+def _rewritten(left: list[str]) -> Iterator[str]:
+    while left:
+        argument = left.pop(0)
+        if argument == "--":
+            yield from (argument, *left)
+            return
+        flag = _FLAG.fullmatch(argument)
+        if flag is None:
+            yield argument
+        else:
+            yield from _one(argument, flag["name"], flag["value"], left)
+
+
+def _one(argument: str, name: str, value: str | None, left: list[str]) -> Iterator[str]:
+    if name == "v":
+        yield from _verbosity(argument, value, left)
+    elif name in _LOGGING_VALUES:
+        if value is None and left:
+            left.pop(0)
+    elif name in _BOOLEANS and (value is None or value in _TRUE):
+        yield f"--{name}"
+    elif name in _VALUES:
+        yield f"--{name}" if value is None else f"--{name}={value}"
+        if value is None and left:
+            yield left.pop(0)
+    elif not (name in _LOGGING_BOOLEANS or (name in _BOOLEANS and value in _FALSE)):
+        yield argument
+
+
+def _verbosity(argument: str, value: str | None, left: list[str]) -> Iterator[str]:
+    if value is None and left and left[0].isdecimal():
+        value = left.pop(0)
+    if value is None or value in _TRUE - {"1"}:
+        yield "--version"
+    elif value.isdecimal():
+        yield f"--verbosity={value}"
+    elif value not in _FALSE:
+        yield argument
+
+
+class GoCommand(TyperCommand):
+    """Takes options with one dash as well."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As for any command."""
+        return super().parse_args(ctx, with_two_dashes(args))

@@ -1,0 +1,53 @@
+"""Loads the device plugin's configuration: its own file, or that of Mellanox' shared device plugin."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from k8s_rdma.config import load_config
+from k8s_rdma.device_config import DevicePluginConfig
+from k8s_rdma.errors import MalformedError
+from k8s_rdma.mellanox_config import Read, from_mellanox, is_mellanox
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def load_device_config(path: str | None, overrides: Mapping[str, Any], *, cdi: bool = False) -> Read:
+    """As `load_config`, which reads whatever is not Mellanox' by its keys. cdi: for all of that file's."""
+    document = _json(path) if path else None
+    if path is None or not is_mellanox(document):
+        return Read(load_config(DevicePluginConfig, path, overrides), ())
+    return _from_mellanox(document, path, overrides, cdi=cdi)
+
+
+def load_mellanox_config(path: str, overrides: Mapping[str, Any], *, cdi: bool) -> Read:
+    """Of a file that can be no other's. MalformedError names it, and the field."""
+    try:
+        document = msgspec.json.decode(Path(path).read_bytes())
+    except OSError as error:
+        raise MalformedError(f"{path}: {error.strerror}") from error
+    except msgspec.DecodeError as error:
+        raise MalformedError(f"{path}: {error}") from error
+    if not isinstance(document, dict):
+        raise MalformedError(f"{path}: expected an object with configList, got {type(document).__name__}")
+    return _from_mellanox(document, path, overrides, cdi=cdi)
+
+
+def _from_mellanox(document: object, path: str, overrides: Mapping[str, Any], *, cdi: bool) -> Read:
+    given = {key: value for key, value in overrides.items() if value is not None}
+    try:
+        return from_mellanox(document, cdi=cdi, overrides=given)
+    except MalformedError as error:
+        raise MalformedError(f"{path}: {error.message}") from error
+
+
+def _json(path: str) -> object:
+    """None for what is no JSON, or cannot be read: `load_config` says so."""
+    try:
+        return msgspec.json.decode(Path(path).read_bytes())
+    except (OSError, msgspec.DecodeError):
+        return None
