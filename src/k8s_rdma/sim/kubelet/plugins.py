@@ -1,0 +1,131 @@
+"""Connections to plugins, and what each lists."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
+
+from grpc.aio import AioRpcError
+
+from k8s_rdma.core.device_offers import Choice, Given, OfferedDevice, PluginOptions
+from k8s_rdma.errors import K8sRdmaError, MalformedError
+from k8s_rdma.kube import grpc_calls
+from k8s_rdma.wire.device_plugin_api import (
+    ALLOCATE,
+    GET_DEVICE_PLUGIN_OPTIONS,
+    GET_PREFERRED_ALLOCATION,
+    LIST_AND_WATCH,
+    PRE_START_CONTAINER,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Sequence
+    from pathlib import Path
+
+    from k8s_rdma.wire.protobuf import Method
+
+Asked = TypeVar("Asked")
+Answer = TypeVar("Answer")
+
+PRE_START_TIMEOUT_S = 30.0
+_ALLOCATE_TIMEOUT_S = 60.0  # kubelet's own has no end
+
+
+class PluginError(K8sRdmaError):
+    """A plugin did not do what it was asked for; the message is as gRPC's library for Go has it."""
+
+
+@dataclass(slots=True)
+class Listed:
+    """The devices of one resource.
+
+    options: of its plugin. stopped: since when (the loop's clock) that is gone; None while it is there.
+    """
+
+    devices: dict[str, OfferedDevice] = field(default_factory=dict)
+    healthy: set[str] = field(default_factory=set)
+    unhealthy: set[str] = field(default_factory=set)
+    options: PluginOptions = field(default_factory=PluginOptions)
+    stopped: float | None = None
+
+    def start(self, options: PluginOptions) -> None:
+        """A plugin has registered; what it lists follows."""
+        self.options = options
+        self.stopped = None
+
+    def update(self, devices: Sequence[OfferedDevice]) -> None:
+        """The plugin's list: what is not in it is not there any more."""
+        self.devices = {device.id: device for device in devices}
+        self.healthy = {device.id for device in devices if not device.unhealthy}
+        self.unhealthy = set(self.devices) - self.healthy
+
+    def stop(self, now: float) -> None:
+        """The plugin is gone: no device is healthy, but all are there, lest they are forgotten at once."""
+        self.unhealthy |= self.healthy
+        self.healthy = set()
+        self.stopped = now
+
+
+class PluginClient:
+    """A connection to a plugin's socket."""
+
+    def __init__(self, resource: str, socket: Path) -> None:
+        self.resource = resource
+        self.options = PluginOptions()
+        self._channel = grpc_calls.connect(socket)
+
+    async def connect(self, *, timeout_s: float) -> None:
+        """Connect and ask for the plugin's options. PluginError when it does not serve in time."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._channel.channel_ready()
+        except TimeoutError as error:
+            raise PluginError("failed to dial device plugin: context deadline exceeded") from error
+        try:
+            self.options = await self._ask(GET_DEVICE_PLUGIN_OPTIONS, None)
+        except PluginError as error:
+            raise PluginError(f"failed to get device plugin options: {error}") from error
+
+    async def lists(self) -> AsyncGenerator[Sequence[OfferedDevice], None]:
+        """The plugin's lists until it ends them; PluginError when it does so otherwise than by returning."""
+        try:
+            async for devices in grpc_calls.answers(self._channel, LIST_AND_WATCH, None):
+                yield devices
+        except (AioRpcError, MalformedError) as error:
+            raise _error(error) from error
+
+    async def preferred(self, choice: Choice) -> tuple[str, ...]:
+        """What the plugin would rather have given; PluginError."""
+        answers = await self._ask(GET_PREFERRED_ALLOCATION, (choice,))
+        return answers[0] if answers else ()
+
+    async def allocate(self, ids: tuple[str, ...]) -> Given:
+        """What a container with these devices gets; PluginError."""
+        answers = await self._ask(ALLOCATE, (ids,))
+        if not answers:
+            raise PluginError("no containers return in allocation response &AllocateResponse{}")
+        return answers[0]
+
+    async def pre_start(self, ids: tuple[str, ...]) -> None:
+        """A container with these devices is about to start; PluginError."""
+        await self._ask(PRE_START_CONTAINER, ids, timeout_s=PRE_START_TIMEOUT_S)
+
+    async def close(self) -> None:
+        """End the connection."""
+        await self._channel.close()
+
+    async def _ask(
+        self, method: Method[Asked, Answer], asked: Asked, *, timeout_s: float = _ALLOCATE_TIMEOUT_S
+    ) -> Answer:
+        try:
+            return await grpc_calls.call(self._channel, method, asked, timeout_s=timeout_s)
+        except (AioRpcError, MalformedError) as error:
+            raise _error(error) from error
+
+
+def _error(error: AioRpcError | MalformedError) -> PluginError:
+    if isinstance(error, MalformedError):
+        return PluginError(f"rpc error: code = Internal desc = {error.message}")
+    code = "".join(word.capitalize() for word in error.code().name.split("_"))
+    return PluginError(f"rpc error: code = {code} desc = {error.details()}")

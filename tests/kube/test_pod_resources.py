@@ -1,0 +1,138 @@
+"""The client of kubelet's PodResources API beside the device manager's server of it, over a real socket."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from contextlib import asynccontextmanager
+
+import pytest
+
+from k8s_rdma.core.pod_devices import ContainerDevices, PodDevices
+from k8s_rdma.errors import K8sRdmaError, Reason
+from k8s_rdma.kube import grpc_calls
+from k8s_rdma.kube.pod_resources import KubeletPodResources
+from k8s_rdma.sim.kubelet.pod_resources import RateLimit
+from k8s_rdma.sim.kubelet.pods import ContainerKind
+from k8s_rdma.wire.pod_resources import GET_ALLOCATABLE_RESOURCES
+from sim.kubelet.conftest import RESOURCE, Node, container, init, node, pod
+
+pytestmark = pytest.mark.anyio
+
+__all__ = ["node"]
+
+
+@asynccontextmanager
+async def asking(node: Node, *, timeout_s: float = 10.0):
+    client = KubeletPodResources(node.config.pod_resources, timeout_s=timeout_s)
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+@asynccontextmanager
+async def devices_for(node: Node, *ids: str, **config: object):
+    async with node.kubelet(**config) as manager, node.plugin(*ids).registered():
+        await manager.until(lambda: manager.devices(RESOURCE))
+        yield manager
+
+
+@pytest.mark.parametrize("get", [True, False], ids=["get", "list alone"])
+async def test_pod_is_told_with_its_devices(node, get):
+    async with devices_for(node, "vf0", "vf1", get=get) as manager, asking(node) as client:
+        await manager.admit(pod(container("a"), container("b")))
+        told = await client.of_pod("default", "p1")
+        (listed,) = await client.all()
+    assert set(listed.devices) == set(told.devices)
+    assert told.of(RESOURCE) == ("vf0", "vf1")
+    assert {each.container for each in told.devices} == {"a", "b"}
+    assert {each.numa_nodes for each in told.devices} == {(0,)}
+
+
+@pytest.mark.parametrize("get", [True, False], ids=["get", "list alone"])
+async def test_pod_that_kubelet_does_not_know_holds_nothing(node, get):
+    async with devices_for(node, "vf0", get=get) as manager, asking(node) as client:
+        await manager.admit(pod())
+        assert await client.of_pod("default", "p2") == PodDevices(namespace="default", name="p2")
+        assert await client.of_pod("other", "p1") == PodDevices(namespace="other", name="p1")
+
+
+async def test_pod_that_is_over_is_not_told(node):
+    async with devices_for(node, "vf0") as manager, asking(node) as client:
+        await manager.admit(pod())
+        await manager.release(pod().uid)
+        assert await client.all() == ()
+
+
+async def test_init_containers_are_told_only_if_they_go_on(node):
+    containers = (init(size=2), container("side", kind=ContainerKind.SIDECAR), container())
+    async with devices_for(node, "vf0", "vf1", "vf2") as manager, asking(node) as client:
+        await manager.admit(pod(*containers))
+        told = await client.of_pod("default", "p1")
+        assert manager.held(pod(*containers), "init")[RESOURCE]
+    assert {each.container for each in told.devices} == {"side", "main"}
+
+
+async def test_device_of_two_numa_nodes_is_one_device(node):
+    plugin = node.plugin("vf0")
+    (device,) = plugin.devices
+    plugin.devices = (type(device)(id=device.id, numa_nodes=(0, 1)),)
+    async with node.kubelet() as manager, plugin.registered(), asking(node) as client:
+        await manager.until(lambda: manager.devices(RESOURCE))
+        await manager.admit(pod())
+        told = await client.of_pod("default", "p1")
+    assert len(told.devices) == 2
+    assert told.of(RESOURCE) == ("vf0",)
+
+
+async def test_questions_beyond_the_rate_limit_are_asked_again(node):
+    limit = RateLimit(per_second=100, burst=1)
+    async with devices_for(node, "vf0", rate_limit=limit) as manager, asking(node) as client:
+        await manager.admit(pod())
+        told = await asyncio.gather(*(client.of_pod("default", "p1") for _ in range(5)))
+    assert {each.of(RESOURCE) for each in told} == {("vf0",)}
+
+
+async def test_rate_limit_that_does_not_end_is_told_when_time_is_over(node):
+    limit = RateLimit(per_second=0, burst=0)
+    async with devices_for(node, "vf0", rate_limit=limit), asking(node, timeout_s=0.2) as client:
+        with pytest.raises(K8sRdmaError, match="Get: rejected by rate limit") as failed:
+            await client.of_pod("default", "p1")
+    assert failed.value.reason is Reason.KUBELET_FAILURE
+
+
+async def test_kubelet_that_is_down_is_told_with_its_socket(node):
+    async with asking(node, timeout_s=0.2) as client:
+        with pytest.raises(K8sRdmaError, match=str(node.config.pod_resources)) as failed:
+            await client.all()
+    assert failed.value.reason is Reason.KUBELET_FAILURE
+
+
+async def test_kubelet_that_comes_back_in_time_answers(node):
+    async with asking(node) as client:
+        async with devices_for(node, "vf0") as manager:
+            await manager.admit(pod())
+            assert (await client.of_pod("default", "p1")).of(RESOURCE) == ("vf0",)
+        question = asyncio.create_task(client.all())
+        async with node.kubelet() as manager:
+            assert await question == ()
+            await manager.admit(pod(), running=frozenset({"main"}))
+            assert (await client.of_pod("default", "p1")).of(RESOURCE) == ("vf0",)
+
+
+async def test_allocatable_devices_are_the_healthy_ones(node):
+    async with devices_for(node, "vf0", "vf1"):
+        channel = grpc_calls.connect(node.config.pod_resources)
+        told = await grpc_calls.call(channel, GET_ALLOCATABLE_RESOURCES, None, timeout_s=10)
+        await channel.close()
+    assert set(told) == {
+        ContainerDevices(container="", resource=RESOURCE, ids=(each,), numa_nodes=(0,))
+        for each in ("vf0", "vf1")
+    }
+
+
+async def test_grpc_is_loaded_by_the_first_question_alone():
+    program = "import sys, k8s_rdma.kube.pod_resources; sys.exit(bool({'grpc', 'google'} & set(sys.modules)))"
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", program)
+    assert await process.wait() == 0

@@ -1,0 +1,288 @@
+"""The device manager beside plugins that speak to it over real sockets."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from grpc import StatusCode
+from grpc.aio import AioRpcError
+
+from k8s_rdma.core.device_offers import (
+    Choice,
+    DeviceSpec,
+    Given,
+    OfferedDevice,
+    PluginOptions,
+    PluginRegistration,
+)
+from k8s_rdma.errors import K8sRdmaError, Reason
+from k8s_rdma.kube import grpc_calls
+from k8s_rdma.sim.kubelet.pods import AdmissionError, Capacity, ContainerKind, PreparationError
+from k8s_rdma.wire.device_plugin_api import REGISTER
+from sim.kubelet.conftest import RESOURCE, container, init, pod
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+pytestmark = pytest.mark.anyio
+
+ALL_CALLS = PluginOptions(pre_start_required=True, preferred_allocation=True)
+
+
+async def listed(manager, healthy):
+    await manager.until(lambda: manager.capacity().get(RESOURCE) == Capacity(capacity=4, allocatable=healthy))
+
+
+def gives(ids: Sequence[str]) -> Given:
+    return Given(
+        envs={"LAB_RDMA_VFS": ",".join(ids)},
+        annotations={"lab.local/devices": ",".join(ids)},
+        devices=(DeviceSpec(path="/dev/infiniband/uverbs0", host_path="/dev/null"),),
+        cdi_devices=tuple(f"lab.local/vf={each}" for each in ids),
+    )
+
+
+async def test_plugin_is_asked_for_its_options_before_its_registration_is_answered(node):
+    plugin = node.plugin("vf0")
+    async with node.kubelet() as manager, plugin.serving():
+        assert plugin.calls == []
+        await plugin.register()
+        assert plugin.calls == [("GetDevicePluginOptions", None)]
+        assert [each.resource for each in manager.registrations] == [RESOURCE]
+
+
+async def test_plugin_that_does_not_serve_is_not_registered(node):
+    plugin = node.plugin("vf0")
+    async with node.kubelet(dial_timeout_s=0.1) as manager:
+        with pytest.raises(AioRpcError) as refused:
+            await plugin.register()
+        assert manager.registrations == []
+    assert refused.value.code() is StatusCode.UNKNOWN
+    assert refused.value.details() == "failed to dial device plugin: context deadline exceeded"
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"version": "v1alpha"}, 'requested API version "v1alpha" is not supported by kubelet.'),
+        ({"resource": "rdma"}, 'the ResourceName "rdma" is invalid'),
+        ({"resource": "kubernetes.io/rdma"}, 'the ResourceName "kubernetes.io/rdma" is invalid'),
+        ({"resource": "requests.lab/rdma"}, 'the ResourceName "requests.lab/rdma" is invalid'),
+        ({"resource": "lab.local/rdma/vf"}, 'the ResourceName "lab.local/rdma/vf" is invalid'),
+        ({"resource": "lab.local/" + "a" * 64}, "is invalid"),
+    ],
+)
+async def test_registration_that_kubelet_does_not_take_is_refused(node, changes, why):
+    registration = replace(PluginRegistration(resource=RESOURCE, endpoint="x.sock"), **changes)
+    async with node.kubelet() as manager:
+        channel = grpc_calls.connect(node.config.plugin_dir / "kubelet.sock")
+        with pytest.raises(AioRpcError, match=r"UNKNOWN") as refused:
+            await grpc_calls.call(channel, REGISTER, registration, timeout_s=10)
+        await channel.close()
+        assert manager.registrations == []
+    assert why in refused.value.details()
+
+
+async def test_capacity_follows_what_the_plugin_lists(node):
+    plugin = node.plugin("vf0", "vf1", "vf2", "vf3")
+    async with node.kubelet() as manager, plugin.registered():
+        await listed(manager, 4)
+        await plugin.change(
+            *(replace(each, unhealthy="down") for each in plugin.devices[:1]), *plugin.devices[1:]
+        )
+        await listed(manager, 3)
+        await plugin.change(*(replace(each, unhealthy="") for each in plugin.devices))
+        await listed(manager, 4)
+
+
+async def test_devices_of_a_plugin_that_ended_its_list_are_unhealthy_until_forgotten(node):
+    plugin = node.plugin("vf0", "vf1", "vf2", "vf3")
+    async with node.kubelet() as manager, plugin.registered():
+        await listed(manager, 4)
+        await plugin.end_lists()
+        await listed(manager, 0)
+    async with node.kubelet(stop_grace_s=0) as manager, plugin.registered():
+        await listed(manager, 4)
+        await plugin.end_lists()
+        await manager.until(lambda: RESOURCE not in manager.capacity())
+
+
+async def test_pod_is_asked_about_given_and_prepared_as_recorded(node):
+    plugin = node.plugin("vf0", "vf1", "vf2", "vf3", options=ALL_CALLS, give=gives)
+    async with node.kubelet() as manager, plugin.registered():
+        await listed(manager, 4)
+        await manager.admit(pod())
+        given = await manager.prepare(pod(), "main")
+    (_, (choice,)), allocated, prepared = plugin.calls[1:]
+    assert (sorted(choice.available), choice.must_include, choice.size) == (
+        ["vf0", "vf1", "vf2", "vf3"],
+        (),
+        1,
+    )
+    assert allocated == ("Allocate", (("vf0",),))
+    assert prepared == ("PreStartContainer", ("vf0",))
+    assert given == gives(["vf0"])
+
+
+async def test_later_containers_get_the_devices_of_an_init_container_first(node):
+    plugin = node.plugin("vf0", "vf1", "vf2", "vf3", options=ALL_CALLS, give=gives)
+    asking = pod(init(), container("first", 2), container("second", 1))
+    async with node.kubelet() as manager, plugin.registered():
+        await listed(manager, 4)
+        await manager.admit(asking)
+        held = {each.name: manager.held(asking, each.name)[RESOURCE] for each in asking.containers}
+        (must_include,) = [
+            choice.must_include
+            for name, asked in plugin.calls
+            if name == "GetPreferredAllocation"
+            for choice in asked
+            if choice.size == 2
+        ]
+        assert held["init"] == must_include
+        assert set(held["init"]) < set(held["first"])
+        assert not set(held["first"]) & set(held["second"])
+
+
+async def test_sidecar_keeps_its_devices(node):
+    plugin = node.plugin("vf0", "vf1")
+    asking = pod(container("side", kind=ContainerKind.SIDECAR), container())
+    async with node.kubelet() as manager, plugin.registered():
+        await manager.until(lambda: manager.devices(RESOURCE))
+        await manager.admit(asking)
+        assert manager.held(asking, "side") != manager.held(asking, "main")
+
+
+async def test_what_the_plugin_prefers_is_taken_only_of_what_is_free(node):
+    def another(choice: Choice) -> tuple[str, ...]:
+        return ("vf9", *sorted(choice.available, reverse=True))[: choice.size + 1]
+
+    plugin = node.plugin("vf0", "vf1", "vf2", options=ALL_CALLS, prefer=another)
+    async with node.kubelet() as manager, plugin.registered():
+        await manager.until(lambda: manager.devices(RESOURCE))
+        await manager.admit(pod())
+        await manager.admit(pod(name="p2"))
+        assert manager.held(pod(), "main") == {RESOURCE: ("vf2",)}
+        assert manager.held(pod(name="p2"), "main") == {RESOURCE: ("vf1",)}
+
+
+@pytest.mark.parametrize(
+    ("size", "unhealthy", "why"),
+    [
+        (3, "", f"requested number of devices unavailable for {RESOURCE}. Requested: 3, Available: 2"),
+        (1, "down", f"no healthy devices present; cannot allocate unhealthy devices {RESOURCE}"),
+    ],
+)
+async def test_pod_that_cannot_have_its_devices_is_rejected_and_holds_nothing(node, size, unhealthy, why):
+    plugin = node.plugin()
+    plugin.devices = tuple(OfferedDevice(id=each, unhealthy=unhealthy) for each in ("vf0", "vf1"))
+    asking = pod(container(size=size))
+    async with node.kubelet() as manager, plugin.registered():
+        await manager.until(lambda: manager.devices(RESOURCE))
+        with pytest.raises(AdmissionError) as refused:
+            await manager.admit(asking)
+        assert manager.held(asking, "main") == {}
+    assert refused.value.message == why
+
+
+async def test_plugins_own_words_are_in_a_rejection(node):
+    def refuse(ids: Sequence[str]) -> Given:
+        raise K8sRdmaError(f"device {ids[0]} is unhealthy: port down", reason=Reason.UNKNOWN_DEVICE)
+
+    plugin = node.plugin("vf0", give=refuse)
+    async with node.kubelet() as manager, plugin.registered():
+        await manager.until(lambda: manager.devices(RESOURCE))
+        with pytest.raises(AdmissionError) as refused:
+            await manager.admit(pod())
+        message = "rpc error: code = InvalidArgument desc = device vf0 is unhealthy: port down"
+        assert refused.value.message == message
+        plugin.give = gives
+        await manager.admit(pod())
+
+
+async def test_resource_that_no_plugin_has_is_other_peoples(node):
+    async with node.kubelet() as manager:
+        await manager.admit(pod())
+        assert await manager.prepare(pod(), "main") == Given()
+
+
+async def test_pod_that_is_over_leaves_its_devices_to_others(node):
+    plugin = node.plugin("vf0")
+    async with node.kubelet() as manager, plugin.registered():
+        await manager.until(lambda: manager.devices(RESOURCE))
+        await manager.admit(pod())
+        with pytest.raises(AdmissionError, match="Available: 0"):
+            await manager.admit(pod(name="p2"))
+        await manager.release(pod().uid)
+        await manager.admit(pod(name="p2"))
+
+
+async def test_restart_deletes_sockets_and_keeps_what_pods_hold(node):
+    plugin = node.plugin("vf0", "vf1", "vf2", "vf3", options=ALL_CALLS, give=gives)
+    async with node.kubelet() as manager, plugin.registered():
+        await listed(manager, 4)
+        await manager.admit(pod())
+    socket = node.config.plugin_dir / plugin.endpoint
+    async with node.kubelet() as manager:
+        assert not socket.exists()
+        assert manager.capacity() == {RESOURCE: Capacity(capacity=0, allocatable=0)}
+        assert manager.held(pod(), "main") == {RESOURCE: ("vf0",)}
+        await manager.admit(pod(), running=frozenset({"main"}))
+        assert await manager.prepare(pod(), "main") == gives(["vf0"])
+        with pytest.raises(AdmissionError, match="no healthy devices present"):
+            await manager.admit(pod(name="p2"))
+        async with plugin.registered():
+            await listed(manager, 4)
+            await manager.admit(pod(name="p2"))
+            assert manager.held(pod(name="p2"), "main") == {RESOURCE: ("vf1",)}
+
+
+async def test_checkpoint_is_in_kubelets_words(node):
+    plugin = node.plugin("vf0", give=gives)
+    async with node.kubelet() as manager, plugin.registered():
+        await manager.until(lambda: manager.devices(RESOURCE))
+        await manager.admit(pod())
+        data = json.loads((node.config.plugin_dir / "kubelet_internal_checkpoint").read_bytes())["Data"]
+    (entry,) = data["PodDeviceEntries"]
+    assert entry.pop("AllocResp")
+    assert entry == {
+        "PodUID": "uid-p1",
+        "ContainerName": "main",
+        "ResourceName": RESOURCE,
+        "DeviceIDs": {"0": ["vf0"]},
+    }
+    assert data["RegisteredDevices"] == {RESOURCE: ["vf0"]}
+
+
+async def test_directory_that_was_removed_is_made_again_and_nothing_is_known(node):
+    plugin = node.plugin("vf0")
+    async with node.kubelet() as manager, plugin.registered():
+        await manager.until(lambda: manager.devices(RESOURCE))
+        await manager.admit(pod())
+    shutil.rmtree(node.config.plugin_dir)
+    async with node.kubelet() as manager:
+        assert manager.capacity() == {}
+        assert manager.held(pod(), "main") == {}
+
+
+async def test_list_that_ends_after_another_registration_ends_that_one(node):
+    plugin = node.plugin("vf0", "vf1", "vf2", "vf3")
+    async with node.kubelet() as manager, plugin.registered():
+        await listed(manager, 4)
+        await plugin.register()
+        await plugin.end_lists()
+        await listed(manager, 0)
+
+
+async def test_container_whose_plugin_is_gone_is_not_prepared(node):
+    plugin = node.plugin("vf0", options=ALL_CALLS)
+    async with node.kubelet() as manager:
+        async with plugin.registered():
+            await manager.until(lambda: manager.devices(RESOURCE))
+            await manager.admit(pod())
+        await manager.until(lambda: manager.capacity()[RESOURCE].allocatable == 0)
+        with pytest.raises(PreparationError, match="has been stopped"):
+            await manager.prepare(pod(), "main")
