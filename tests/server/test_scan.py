@@ -13,7 +13,8 @@ from k8s_rdma.core.selection import Selection
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.discovery.unprivileged import traces_of_switchdev
 from k8s_rdma.linux.sysfs import Sysfs
-from k8s_rdma.server.scan import HardwareScan, Lookout
+from k8s_rdma.server.scan import HardwareScan
+from k8s_rdma.server.scan import lookout as hardware_lookout
 from k8s_rdma.wire.node_report import NodeReports
 from linux.small_machine import PF, PF1, SmallMachine, vf_pci
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from k8s_rdma.core.kernel import Hardware
+    from k8s_rdma.linux.lookout import Lookout
 
 
 @pytest.fixture
@@ -30,11 +32,11 @@ def machine(tmp_path: Path) -> SmallMachine:
     return made
 
 
-def lookout(machine: SmallMachine) -> Lookout:
-    return Lookout(machine.root, machine.answers, Selection())
+def lookout(machine: SmallMachine) -> Lookout[Hardware]:
+    return hardware_lookout(machine.root, machine.answers, Selection())
 
 
-def until_another(seen: Hardware, lookout: Lookout) -> Hardware:
+def until_another(seen: Hardware, lookout: Lookout[Hardware]) -> Hardware:
     """What is seen once a sign of a change has come."""
     while (now := lookout.look()) == seen:
         time.sleep(0.01)

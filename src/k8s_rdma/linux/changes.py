@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import select
+import stat
 import struct
 import threading
 import time
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Self
 
-from k8s_rdma.linux.netlink.subscriptions import ADDRESSES, LINKS, RDMA_EVENTS, UEVENTS, Gathering
+from k8s_rdma.linux.netlink.subscriptions import EVERYTHING, Gathering
 
 if TYPE_CHECKING:
     import socket
@@ -43,7 +44,7 @@ class Changes:
     def __init__(
         self,
         changed: Callable[[], None],
-        subscriptions: Sequence[Subscription] = (LINKS, ADDRESSES, UEVENTS, RDMA_EVENTS),
+        subscriptions: Sequence[Subscription] = EVERYTHING,
         *,
         queue_bytes: int = QUEUE_BYTES,
     ) -> None:
@@ -179,8 +180,14 @@ class Changes:
 
 
 def _contents(path: Path) -> bytes | None:
-    """None while it cannot be read, whyever: that it can be, or no longer, is a change."""
+    """None while it cannot be read, whyever: that it can be, or no longer, is a change.
+
+    What is no file is not opened: of a device's node it is which device that counts.
+    """
     try:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):
+            return b"%d %d" % (stat.S_IFMT(found.st_mode), found.st_rdev)
         return path.read_bytes()
     except OSError:
         return None

@@ -1,4 +1,4 @@
-"""Follows the agent's `state.sock`, and keeps the answers to the state of the node it last told."""
+"""Keeps the answers to the state of the node that the agent last told."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ import asyncio
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-import structlog
 from msgspec.structs import replace
 
-from k8s_rdma.errors import K8sRdmaError, MalformedError
+from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.server.answers import outage_answers, report_answers
 from k8s_rdma.server.shown import Shown
 from k8s_rdma.server.traffic import Traffic
-from k8s_rdma.wire.rest import decode_report
-from k8s_rdma.wire.state import HEADER, Kind, decode_counters, decode_header, encode_message
+from k8s_rdma.state_reader import FIRST_REPORT_TIMEOUT_S, follow_agent
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -22,20 +20,13 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from k8s_rdma.wire.rest import NodeReport
+    from k8s_rdma.wire.state import Counters
 
     Scan = Callable[[], NodeReport]
 
-_log = structlog.get_logger()
-
-FIRST_REPORT_TIMEOUT_S = 10.0
-"""An agent sends its report at once on connect; afterwards only when something changed."""
-
-FIRST_RETRY_S = 0.1
-LAST_RETRY_S = 5.0
-
 
 class AgentLink:
-    """The answers of now; `run` keeps them so.
+    """The answers of now; `run` keeps them so. A `state_reader.StateReader`.
 
     Nothing is answered from a report once the connection that brought it is gone.
     """
@@ -67,45 +58,33 @@ class AgentLink:
 
     async def run(self) -> NoReturn:
         """Follow the agent, again and again, until cancelled."""
-        retry_s = FIRST_RETRY_S
-        while True:
-            try:
-                await self._follow()
-            except (OSError, EOFError, MalformedError) as error:
-                if self._away_since is None:
-                    retry_s = FIRST_RETRY_S
-                await self._agent_away(_why(error))
-            await self._pause(retry_s)
-            retry_s = min(2 * retry_s, LAST_RETRY_S)
+        await follow_agent(
+            self._socket, self, pause=self._pause, first_report_timeout_s=self._first_report_timeout_s
+        )
 
-    async def _follow(self) -> NoReturn:
-        reader, writer = await asyncio.open_unix_connection(self._socket)
-        try:
-            async with asyncio.timeout(self._first_report_timeout_s):
-                await self._receive(reader)
-            self._away_since = None
-            _log.info("agent_connected", socket=str(self._socket))
-            self.traffic.connected(lambda: writer.write(encode_message(Kind.SAMPLE)))
-            while True:
-                await self._receive(reader)
-        finally:
-            self.traffic.lost()
-            writer.close()
+    def reported(self, report: NodeReport) -> None:
+        """Answer from this."""
+        self.shown.show(report_answers(report))
 
-    async def _receive(self, reader: asyncio.StreamReader) -> None:
-        kind, length = decode_header(await reader.readexactly(HEADER.size))
-        body = await reader.readexactly(length)
-        if kind is Kind.COUNTERS:
-            self.traffic.received(decode_counters(body))
-        else:
-            self.shown.show(report_answers(decode_report(body)))
+    def connected(self, sample: Callable[[], None]) -> None:
+        """Counters can be asked for."""
+        self._away_since = None
+        self.traffic.connected(sample)
 
-    async def _agent_away(self, why: str) -> None:
+    def counted(self, counters: Counters) -> None:
+        """Tell those who wait for counters."""
+        self.traffic.received(counters)
+
+    def disconnected(self) -> None:
+        """No counters can be had."""
+        self.traffic.lost()
+
+    async def away(self, why: str) -> None:
+        """Answer without a ledger, from a look at the hardware where there is one."""
         if self._away_since is None:
             self._away_since = self._now()
             # At once, so that nobody reads what may have changed while a scan takes its time.
             self._show_outage(why, self._away_since)
-            _log.warning("agent_lost", socket=str(self._socket), why=why)
         if self._scan is None:
             self._show_outage(why, self._away_since)
             return
@@ -121,15 +100,3 @@ class AgentLink:
     def _show_outage(self, why: str, since: datetime) -> None:
         self._scanned = None
         self.shown.show(outage_answers(why, since))
-
-
-def _why(error: OSError | EOFError | MalformedError) -> str:
-    match error:
-        case MalformedError():
-            return error.message
-        case TimeoutError():
-            return "it takes connections but sends no report"
-        case OSError():
-            return f"state.sock: {error.strerror or error}"
-        case _:
-            return "it closed the connection"

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Self
 
 from k8s_rdma.core.ledger import Ledger
 from k8s_rdma.errors import KernelError
-from k8s_rdma.linux.changes import Changes
 from k8s_rdma.linux.discovery.observation import Observer
 from k8s_rdma.linux.discovery.unannounced import files_without_events
 from k8s_rdma.linux.discovery.unprivileged import UnprivilegedQueries
+from k8s_rdma.linux.lookout import Lookout
 from k8s_rdma.linux.sysfs import Sysfs
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class HardwareScan:
         self._selection = selection
         self._sysfs = sysfs
         self._opened = ExitStack()
-        self._lookout: Lookout | None = None
+        self._lookout: Lookout[Hardware] | None = None
         self._seen: Hardware | None = None
         self._report: NodeReport | None = None
 
@@ -58,46 +58,16 @@ class HardwareScan:
         if self._lookout is None:
             with ExitStack() as opened:
                 queries = opened.enter_context(UnprivilegedQueries(Sysfs(self._sysfs)))
-                self._lookout = opened.enter_context(Lookout(self._sysfs, queries, self._selection))
+                self._lookout = opened.enter_context(lookout(self._sysfs, queries, self._selection))
                 self._opened = opened.pop_all()
         return self._lookout.look()
 
 
-class Lookout:
-    """Looks when something has changed; what has not is not asked for again."""
-
-    def __init__(self, sysfs: Path, queries: Queries, selection: Selection) -> None:
-        self._root, self._sysfs = sysfs, Sysfs(sysfs)
-        self._observer = Observer(self._sysfs, queries, selection)
-        self._seen: Hardware | None = None
-        self._files: frozenset[str] = frozenset()
-        self._due = True
-        self._changes = Changes(self._something_changed)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._changes.close()
-
-    def look(self) -> Hardware:
-        """The hardware of now, the same object while there is no sign of a change.
-
-        What could not be read last time is tried again. KernelError or OSError as `Observer.observe`.
-        """
-        if self._seen is not None and not self._due:
-            return self._seen
-        self._due = False  # before anything is looked at: what changes meanwhile is looked at next time
-        before, self._seen = self._seen, None
-        dirty = self._changes.dirty()
-        hardware = self._observer.observe(None if before is None or dirty.everything else dirty.links)
-        files = files_without_events(self._sysfs, hardware)
-        if files != self._files:
-            self._changes.watch_files(self._root / file for file in files)
-            self._files, self._due = files, True
-        self._due |= bool(hardware.unreadable)
-        self._seen = hardware
-        return hardware
-
-    def _something_changed(self) -> None:
-        self._due = True
+def lookout(root: Path, queries: Queries, selection: Selection) -> Lookout[Hardware]:
+    """Looks at the machine's hardware; KernelError or OSError as `Observer.observe`."""
+    sysfs = Sysfs(root)
+    return Lookout(
+        Observer(sysfs, queries, selection).observe,
+        files=lambda hardware: frozenset(root / file for file in files_without_events(sysfs, hardware)),
+        incomplete=lambda hardware: bool(hardware.unreadable),
+    )

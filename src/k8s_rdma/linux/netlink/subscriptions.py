@@ -11,7 +11,7 @@ import errno
 import socket
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from k8s_rdma.linux.netlink.addressed_links import counts
 from k8s_rdma.linux.netlink.socket import KOBJECT_UEVENT, RDMA, ROUTE
@@ -124,6 +124,23 @@ def _rdma(_message: bytes, _gathering: Gathering) -> bool:
     return True
 
 
+_OF_RDMA_DEVICES = frozenset({b"pci", b"infiniband", b"infiniband_verbs", b"infiniband_mad", b"misc"})
+
+
+def _device(message: bytes, gathering: Gathering) -> bool:
+    """Anything of RDMA devices; of links messages of another family tell."""
+    of_interest = any(
+        line == b"SUBSYSTEM=" + subsystem for line in message.split(b"\0") for subsystem in _OF_RDMA_DEVICES
+    )
+    gathering.everything |= of_interest
+    return of_interest
+
+
+def _rdma_device(_message: bytes, gathering: Gathering) -> bool:
+    gathering.everything = True
+    return True
+
+
 LINKS = Subscription(family=ROUTE, groups=(_LINK_GROUP,), read=_link, size=_MESSAGE_AND_LINK.size)
 ADDRESSES = Subscription(
     family=ROUTE,
@@ -134,3 +151,12 @@ ADDRESSES = Subscription(
 UEVENTS = Subscription(family=KOBJECT_UEVENT, groups=(_UEVENT_GROUP,), read=_uevent, size=_UEVENT_BYTES)
 RDMA_EVENTS = Subscription(family=RDMA, groups=(_NOTIFY_GROUP,), read=_rdma, size=1, optional=True)
 """Also ports that got or lost their netdev; without it, uevents tell of RDMA devices that come and go."""
+
+EVERYTHING = (LINKS, ADDRESSES, UEVENTS, RDMA_EVENTS)
+
+DEVICE_UEVENTS = Subscription(
+    family=KOBJECT_UEVENT, groups=(_UEVENT_GROUP,), read=_device, size=_UEVENT_BYTES
+)
+DEVICE_RDMA_EVENTS = replace(RDMA_EVENTS, read=_rdma_device)
+RDMA_DEVICES = (LINKS, DEVICE_UEVENTS, DEVICE_RDMA_EVENTS)
+"""RDMA devices, their character devices and their netdevs."""

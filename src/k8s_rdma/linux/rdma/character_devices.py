@@ -23,24 +23,30 @@ if TYPE_CHECKING:
 
 DEV = Path("/dev")
 
-_VERBS, _MAD, _RDMA_CM = "class/infiniband_verbs", "class/infiniband_mad", "class/misc/rdma_cm"
+_VERBS, _MAD, _RDMA_CM = "infiniband_verbs", "infiniband_mad", "class/misc/rdma_cm"
 _NODE = re.compile(r"(uverbs|umad|issm)\d+")
 _NUMBERS = re.compile(r"(\d+):(\d+)")
 
 
-def character_devices(sysfs: Sysfs) -> Mapping[str, tuple[CharacterDevice, ...]]:
+def character_devices(sysfs: Sysfs, pci: str = "") -> Mapping[str, tuple[CharacterDevice, ...]]:
     """Those of every RDMA device by its name, wherever it is: `uverbs`, `umad`, `issm`, each by number.
 
+    pci: of this function alone; soft devices have none.
     One that vanishes meanwhile is left out. OSError when they cannot be looked at.
     """
     found: dict[str, list[CharacterDevice]] = {}
-    for name, device in _each(sysfs):
+    for name, device in _each(sysfs, f"bus/pci/devices/{pci}" if pci else "class"):
         found.setdefault(name, []).append(device)
     return {name: tuple(devices) for name, devices in found.items()}
 
 
-def _each(sysfs: Sysfs) -> Iterator[tuple[str, CharacterDevice]]:
-    for directory in (_VERBS, _MAD):
+def rdma_cm_numbers(sysfs: Sysfs) -> tuple[int, int] | None:
+    """Major and minor number of the connection manager; None where it is not there."""
+    return _numbers(sysfs, _RDMA_CM)
+
+
+def _each(sysfs: Sysfs, below: str) -> Iterator[tuple[str, CharacterDevice]]:
+    for directory in (f"{below}/{_VERBS}", f"{below}/{_MAD}"):
         names = [name for name in sysfs.names_if_any(directory) or () if _NODE.fullmatch(name)]
         for name in sorted(names, key=_order):
             of = sysfs.value_if_any(f"{directory}/{name}/ibdev")
@@ -79,7 +85,7 @@ class DeviceNodes:
 
     def has_rdma_cm(self, sysfs: Sysfs) -> bool:
         """Whether the connection manager is there, and its node."""
-        numbers = _numbers(sysfs, _RDMA_CM)
+        numbers = rdma_cm_numbers(sysfs)
         return numbers is not None and not self._fault(RDMA_CM, numbers)
 
     def has_directory(self) -> bool:

@@ -10,6 +10,8 @@ from k8s_rdma.core.devices import CharacterDevice, NetnsMode, NodeKind, RdmaDevi
 from k8s_rdma.core.ids import pci_address
 from k8s_rdma.core.options import LinkType
 from k8s_rdma.errors import printable
+from k8s_rdma.linux.discovery.pci import USERSPACE_DRIVERS
+from k8s_rdma.linux.discovery.queries import RdmaDevice as ToldDevice
 from k8s_rdma.linux.netlink.rtnl import Link
 from k8s_rdma.linux.rdma.character_devices import character_devices
 from k8s_rdma.linux.rdma.functions import Functions
@@ -17,9 +19,8 @@ from k8s_rdma.linux.rdma.judging import function_faults, link_faults, node_fault
 from k8s_rdma.linux.sysfs import is_gone
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
-    from k8s_rdma.linux.discovery.queries import RdmaDevice as ToldDevice
     from k8s_rdma.linux.rdma.character_devices import DeviceNodes
     from k8s_rdma.linux.rdma.functions import FunctionFacts
     from k8s_rdma.linux.sysfs import Sysfs
@@ -48,11 +49,14 @@ class Questions(Protocol):
 class DeviceHere:
     """An RDMA device in this namespace. device: its faults are those of its function and its nodes.
 
+    characters: all of its character devices, whether or not `/dev` has their nodes. ports: by number.
     port_faults: why nothing passes through its ports as they are. uplink_faults: of its PF's netdev.
     vf_set_down: whether its netdev is a VF's that nobody has set up, which says nothing of what it can do.
     """
 
     device: RdmaDevice
+    characters: tuple[CharacterDevice, ...] = ()
+    ports: tuple[int, ...] = ()
     port_faults: tuple[str, ...] = ()
     uplink_faults: tuple[str, ...] = ()
     vf_set_down: bool = False
@@ -62,8 +66,8 @@ class DeviceHere:
 class DeviceAway:
     """One that is not in this namespace. device: what its function tells; its faults are those of that.
 
-    elsewhere: whether its character devices show that it is in another namespace. told: whether there is a
-    function that tells anything.
+    elsewhere: whether it is somewhere: its character devices are there, so that it is in another namespace,
+    or a driver has its function that hands it to a program. told: whether there is a function that tells.
     """
 
     device: RdmaDevice
@@ -84,6 +88,22 @@ class RdmaLook:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """What netlink answered."""
+
+    mode: NetnsMode | None
+    devices: tuple[ToldDevice, ...]
+    links: tuple[Link, ...]
+
+    def of_interest(self) -> object:
+        """All but links that are neither a function's nor a port's; before Linux 5.14 none tells of whom."""
+        ports = {port.netdev_index for device in self.devices for port in device.ports}
+        all_tell = any(link.device for link in self.links)
+        links = [link for link in self.links if not all_tell or link.device or link.index in ports]
+        return self.mode, self.devices, links
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Around:
     """What one look asks only once. links: by index. characters: by the RDMA device's name."""
 
@@ -99,22 +119,42 @@ class RdmaObserver:
         self._sysfs = sysfs
         self._questions = questions
         self._nodes = nodes
+        self._asked: _Asked | None = None
+        self._seen = RdmaLook()
 
-    def look(self, expected: Mapping[str, str] | None = None) -> RdmaLook:
-        """The machine now.
+    def look(
+        self, expected: Mapping[str, str] | None = None, *, changed: Collection[int] | None = None
+    ) -> RdmaLook:
+        """The machine now; the same object as before where nothing but links changed, and none of interest.
 
         expected: devices that may be away, with their functions' addresses, empty for none.
+        changed: indexes of links of which alone the kernel told since the last call; None when anything may
+        be other than it was. Pods come and go with many links that are no RDMA device's.
         KernelError or OSError when it cannot be looked at at all.
         """
-        mode, told = self._questions.netns_mode(), self._questions.rdma_devices()
-        links = self._questions.links()
+        before, self._asked = self._asked, None
+        asked = self._ask()
+        if changed is None or before is None or asked.of_interest() != before.of_interest():
+            self._seen = self._look(asked, expected or {})
+        self._asked = None if self._seen.unreadable else asked
+        return self._seen
+
+    def _ask(self) -> _Asked:
+        return _Asked(
+            mode=self._questions.netns_mode(),
+            devices=tuple(self._questions.rdma_devices()),
+            links=tuple(self._questions.links()),
+        )
+
+    def _look(self, asked: _Asked, expected: Mapping[str, str]) -> RdmaLook:
+        links, told = asked.links, asked.devices
         around = _Around(
             links={link.index: link for link in links},
             functions=Functions(self._sysfs, {link.name: link for link in links}),
             characters=character_devices(self._sysfs),
         )
         here, unreadable = self._here(around, told)
-        away = {**dict.fromkeys(around.characters, ""), **(expected or {})}
+        away = {**dict.fromkeys(around.characters, ""), **expected}
         return RdmaLook(
             here=here,
             away={
@@ -122,7 +162,7 @@ class RdmaObserver:
                 for name, pci in sorted(away.items())
                 if name not in here and name not in unreadable
             },
-            netns_mode=mode,
+            netns_mode=asked.mode,
             rdma_cm=self._nodes.has_rdma_cm(self._sysfs),
             directory=self._nodes.has_directory(),
             unreadable=unreadable,
@@ -161,6 +201,8 @@ class RdmaObserver:
         )
         return DeviceHere(
             device=_of_function(device, function),
+            characters=characters,
+            ports=tuple(port.number for port in told.ports),
             port_faults=port_faults(told.ports, around.links, own, link_type),
             uplink_faults=link_faults(function.physical.link) if function and ethernet else (),
             vf_set_down=ethernet and is_vf and netdev is not None and not netdev.up,
@@ -200,9 +242,22 @@ class RdmaObserver:
             faults=function_faults(function, pci),
             at_home=False,
         )
+        handed_over = function is not None and function.driver in USERSPACE_DRIVERS
         return DeviceAway(
-            device=_of_function(device, function), elsewhere=bool(characters), told=function is not None
+            device=_of_function(device, function),
+            elsewhere=bool(characters) or handed_over,
+            told=function is not None,
         )
+
+
+def port_state_files(look: RdmaLook) -> frozenset[str]:
+    """Files below sysfs that tell what the kernel sends no message of: the states of InfiniBand ports."""
+    return frozenset(
+        f"{_CLASS}/{name}/ports/{port}/state"
+        for name, here in look.here.items()
+        if here.device.link_type is LinkType.INFINIBAND
+        for port in here.ports
+    )
 
 
 def _of_function(device: RdmaDevice, function: FunctionFacts | None) -> RdmaDevice:
