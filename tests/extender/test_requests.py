@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -11,6 +12,7 @@ from k8s_rdma.core.ids import PodUid
 from k8s_rdma.core.policy import PfPolicy
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.verbs.requests import MAX_CHARACTERS, Requests
+from k8s_rdma.kube.api import PodView
 from k8s_rdma.wire.annotation import ANNOTATION
 from k8s_rdma.wire.extender import Pod, PodMetadata, PodSpec
 from k8s_rdma.wire.policy_annotation import POLICY_ANNOTATION
@@ -23,6 +25,13 @@ def pod(name: str, annotations: dict[str, str], **spec: object) -> Pod:
     return Pod(
         metadata=PodMetadata(name=name, namespace="default", uid=name, annotations=annotations),
         spec=msgspec.convert(spec, PodSpec),
+    )
+
+
+def seen(uid: str, annotations: dict[str, str]) -> PodView:
+    """The same as the API server has it."""
+    return PodView(
+        namespace="default", name=uid, uid=PodUid(uid), node=None, finished=False, annotations=annotations
     )
 
 
@@ -54,11 +63,11 @@ def test_pod_that_is_filtered_again_or_forgotten_takes_no_more_room():
 def test_annotation_is_read_once_while_it_stays_the_same():
     requests = Requests()
     first = requests.remember(pod("p", large(1)), 0.0).request
-    assert requests.read(PodUid("p"), large(1)) is first
+    assert requests.read(seen("p", large(1))) is first
     assert requests.remember(pod("p", large(1)), 5.0).request is first
     assert requests.recall(PodUid("p")).filtered_at == 5.0
-    assert requests.read(PodUid("p"), large(2)) != first
-    assert requests.read(PodUid("q"), large(1)) is not first
+    assert requests.read(seen("p", large(2))) != first
+    assert requests.read(seen("q", large(1))) is not first
 
 
 RESOURCE = "example.com/rdma-vfs"
@@ -128,9 +137,31 @@ def test_request_is_read_anew_when_the_policy_is_another():
     uid = PodUid("p")
     assert requests.remember(pod("p", asked), 0.0).request.policy is PfPolicy.ANY
     under = {**asked, POLICY_ANNOTATION: "same-pf"}
-    assert requests.read(uid, under).policy is PfPolicy.SAME_PF
+    assert requests.read(seen(uid, under)).policy is PfPolicy.SAME_PF
     requests.compare(uid, under)
     assert requests.recall(uid) is None
     assert requests.remember(pod("p", under), 0.0).request.policy is PfPolicy.SAME_PF
     requests.compare(uid, {**under, "another": "one"})
     assert requests.recall(uid) is not None
+
+
+def test_request_tells_what_extended_resources_the_pod_requests_by_either_way_of_reading_it():
+    containers = [
+        {"resources": {"limits": {"cpu": "2", "tencent.com/rdma": "1", "nvidia.com/gpu": "8"}}},
+        {"resources": {"limits": {"tencent.com/rdma": "1"}}},
+    ]
+    before = [{"resources": {"limits": {"tencent.com/rdma": "4"}}}]
+    asked = Requests().ask(pod("p", wants(2), containers=containers, initContainers=before)).request
+    assert asked.devices == (("nvidia.com/gpu", 8), ("tencent.com/rdma", 2))
+    assert Requests().read(replace(seen("p", wants(2)), devices=asked.devices)) == asked
+
+
+def test_pod_without_the_annotation_asks_for_nothing_whatever_devices_it_has():
+    containers = [{"resources": {"limits": {"tencent.com/rdma": "1"}}}]
+    assert not Requests().ask(pod("p", {}, containers=containers)).request
+
+
+def test_limit_that_is_no_quantity_is_refused():
+    containers = [{"resources": {"limits": {"tencent.com/rdma": "many"}}}]
+    with pytest.raises(MalformedError, match="limits of a container"):
+        Requests().ask(pod("p", wants(1), containers=containers))

@@ -97,6 +97,14 @@ def by_entry(interfaces: Iterable[PlacedInterface]) -> dict[int, PlacedInterface
     return dict(sorted(found.items()))
 
 
+def each_once(interfaces: Sequence[PlacedInterface]) -> Sequence[PlacedInterface]:
+    """Interfaces that a pod has or may come to have, the latter once, however many PFs that may be on."""
+    if all(each.entry is None for each in interfaces):
+        return interfaces
+    had = [each for each in interfaces if each.entry is None]
+    return [*had, *{each.entry: each for each in interfaces if each.entry is not None}.values()]
+
+
 def usage_of(interfaces: Iterable[PlacedInterface], inventory: Inventory) -> dict[PciAddress, Used]:
     """What placed interfaces take of each PF; by their reservations alone of PFs that the inventory lacks."""
     result: dict[PciAddress, Used] = {}

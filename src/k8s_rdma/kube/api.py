@@ -32,7 +32,8 @@ class PodView:
     terminating: it was told to end. labels: what disruption budgets select it by.
     nominated: `status.nominatedNodeName`, where preemption made room for it. started: `status.startTime` as
         written, empty before. demand: what its resource requests add up to; None when it may take other
-        things of its node as well, or has no annotation of this system's.
+        things of its node as well, or has no annotation of this system's. devices: how many of which extended
+        resources its containers are given; none of a pod without such an annotation.
     """
 
     namespace: str
@@ -48,6 +49,7 @@ class PodView:
     nominated: NodeName | None = None
     started: str = ""
     demand: Demand | None = None
+    devices: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from lightkube.core.resource import (
 from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.kube.api import LeaseView, NodeView, PodView
 from k8s_rdma.wire.annotation import ANNOTATION
-from k8s_rdma.wire.pod_spec import PodSpecDemand, demand_of
+from k8s_rdma.wire.pod_spec import PodSpecDemand, demand_of, devices_of
 
 if TYPE_CHECKING:
     from k8s_rdma.core.ledger import Pod
@@ -110,7 +110,15 @@ class PodObject(msgspec.Struct, NamespacedResourceG):
             nominated=NodeName(status.nominatedNodeName) if status.nominatedNodeName else None,
             started=status.startTime or "",
             demand=demand_of(self.spec) if annotations else None,
+            devices=_devices(self.spec) if annotations else (),
         )
+
+
+def _devices(spec: PodSpecDemand) -> tuple[tuple[str, int], ...]:
+    try:
+        return devices_of(spec)
+    except ValueError:  # no API server has such a pod
+        return ()
 
 
 def _is_own(key: str) -> bool:

@@ -16,7 +16,7 @@ import msgspec
 
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.json import decode
-from k8s_rdma.wire.pod_spec import PodSpecDemand
+from k8s_rdma.wire.pod_spec import PodSpecDemand, devices_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -77,6 +77,11 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True):
     def priority(self) -> int:
         """The pod's priority; 0 where admission set none."""
         return self.spec.priority or 0
+
+    @property
+    def devices(self) -> tuple[tuple[str, int], ...]:
+        """How many devices of which extended resources it has; ValueError when a quantity is none."""
+        return devices_of(self.spec)
 
     @property
     def limits(self) -> tuple[Mapping[str, str], ...]:

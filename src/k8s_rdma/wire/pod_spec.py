@@ -86,6 +86,29 @@ def requested(spec: PodSpecDemand, resource: str) -> Fraction:
     return dict(_requested(spec)).get(resource, _ZERO)
 
 
+def devices_of(spec: PodSpecDemand) -> tuple[tuple[str, int], ...]:
+    """How many devices of which extended resources its containers have while it runs, by name.
+
+    ValueError when a quantity is none. kubelet gives a container what its limits say, and an init container's
+    devices to those after it; those alone are told of by its PodResources API, and so is one that goes on.
+    Source: `pkg/kubelet/cm/devicemanager/manager.go`, `pkg/kubelet/apis/podresources/server_v1.go`.
+    """
+    running = [each for each in spec.init_containers or () if each.restart_policy == "Always"]
+    limits = [each.resources.limits for each in (*running, *(spec.containers or ())) if each.resources]
+    if not any(limits):
+        return ()
+    return _devices(tuple(tuple(each.items()) for each in limits if each))
+
+
+@lru_cache(maxsize=4096)
+def _devices(limits: tuple[_Amounts, ...]) -> tuple[tuple[str, int], ...]:
+    """One object for all pods of an owner."""
+    together: dict[str, Fraction] = {}
+    for each in limits:
+        _add(together, tuple((name, text) for name, text in each if "/" in name))
+    return tuple((name, int(amount)) for name, amount in sorted(together.items()) if amount >= 1)
+
+
 def _requested(spec: PodSpecDemand) -> Demand:
     before = tuple((init.restart_policy == "Always", _requests(init)) for init in spec.init_containers or ())
     return _sum(tuple(map(_requests, spec.containers or ())), before, _amounts(spec.overhead))

@@ -219,7 +219,7 @@ class PodTracker:
             self.nominations.cleared(pod.uid)
             return
         try:
-            request = self.requests.read(pod.uid, pod.annotations)
+            request = self.requests.read(pod)
         except MalformedError:
             return
         asking = PendingPod(

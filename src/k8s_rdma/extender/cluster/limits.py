@@ -11,6 +11,7 @@ from collections import Counter
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
+from k8s_rdma.core.placement import each_once
 from k8s_rdma.extender.telling.metrics import samples
 
 if TYPE_CHECKING:
@@ -166,7 +167,8 @@ class Limits:
 @lru_cache(maxsize=4096)
 def _claim(namespace: str, held: tuple[PlacedInterface, ...]) -> tuple[str, Share]:
     """One object for all pods of a namespace that hold the same."""
-    return namespace, Share(sum(each.min_tx_rate_mbps for each in held), len(held))
+    once = each_once(held)
+    return namespace, Share(sum(each.min_tx_rate_mbps for each in once), len(once))
 
 
 def _needs(request: Request) -> Share:

@@ -59,7 +59,7 @@ class Unplaced:
         if pod.uid in self._places:
             return
         try:
-            request = self.requests.read(pod.uid, pod.annotations)
+            request = self.requests.read(pod)
         except MalformedError:  # its agent refuses it, too
             return
         if request:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ from k8s_rdma.wire.annotation import ANNOTATION, read_pod, request_texts
 from k8s_rdma.wire.pod_spec import requested
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from k8s_rdma.core.request import Request
     from k8s_rdma.kube.api import PodView
@@ -66,22 +66,27 @@ class Requests:
         self._pods: OrderedDict[PodUid, Remembered] = OrderedDict()
         self._characters = 0
 
-    def read(self, uid: PodUid, annotations: Mapping[str, str]) -> Request:
-        """What a pod with these annotations asks for; MalformedError names field and reason.
+    def read(self, pod: PodView) -> Request:
+        """What a pod asks for; MalformedError names field and reason.
 
         It is read once while it stays the same: a long one takes 0.1 s, and comes with every try.
         """
+        return self._read(pod.uid, pod.annotations, lambda: pod.devices)
+
+    def _read(
+        self, uid: PodUid, annotations: Mapping[str, str], devices: Callable[[], tuple[tuple[str, int], ...]]
+    ) -> Request:
         known = self._pods.get(uid)
         if known is not None and known.asked_by(annotations):
             return known.request
         found = read_pod(annotations, strict=self._strict)
         if found.warnings:
             _log.warning("annotation_warnings", uid=uid, warnings=found.warnings)
-        return found.request
+        return replace(found.request, devices=devices()) if found.request else found.request
 
     def ask(self, pod: Pod) -> PendingPod:
         """The pod of a scheduler's question; MalformedError as `read`, and when its numbers contradict."""
-        request = self.read(PodUid(pod.metadata.uid), pod.annotations)
+        request = self._read(PodUid(pod.metadata.uid), pod.annotations, lambda: _devices(pod))
         if self._vf_resource is not None:
             _check_count(request, _counted(pod, self._vf_resource), self._vf_resource)
         return PendingPod.of(pod, request)
@@ -91,7 +96,7 @@ class Requests:
 
         Its numbers are compared unless it may take of its node what nobody here adds up (`PodView.demand`).
         """
-        request = self.read(view.uid, view.annotations)
+        request = self.read(view)
         if self._vf_resource is not None and view.demand is not None:
             counted = dict(view.demand).get(self._vf_resource, Fraction(0))
             _check_count(request, counted, self._vf_resource)
@@ -133,6 +138,15 @@ def _counted(pod: Pod, resource: str) -> Fraction:
         return requested(pod.spec, resource)
     except ValueError as error:
         msg = f"resources.requests of a container: {error}"
+        raise MalformedError(msg, reason=Reason.MALFORMED_ANNOTATION) from error
+
+
+def _devices(pod: Pod) -> tuple[tuple[str, int], ...]:
+    """What the pod's containers are given; MalformedError when their limits cannot be read."""
+    try:
+        return pod.devices
+    except ValueError as error:
+        msg = f"resources.limits of a container: {error}"
         raise MalformedError(msg, reason=Reason.MALFORMED_ANNOTATION) from error
 
 
