@@ -6,6 +6,7 @@ What kubelet would set in the kernel (`/proc/sys`) stays as it is.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -112,33 +113,41 @@ def scratch(directory: Path, nodes: Mapping[str, tuple[int, int]]) -> str:
 
 @dataclass
 class Look:
-    """What a program in a container finds: its environment, and errno of opening each RDMA node."""
+    """What a program in a container finds: its environment, and which RDMA nodes it may open.
+
+    denied: nodes that are there, and that its cgroup keeps from it.
+    """
 
     env: dict[str, str] = field(default_factory=dict)
-    opened: dict[str, int] = field(default_factory=dict)
+    opens: set[str] = field(default_factory=set)
+    denied: set[str] = field(default_factory=set)
 
 
 class Kubelet:
     """The kubelet of node `w1` with its runtime; started and ended at will.
 
-    lib: what it has as `/var/lib/kubelet`.
+    lib: what it has as `/var/lib/kubelet`. plugins: where its sockets for plugins are.
     """
 
     def __init__(self, cluster: Cluster, containerd: Containerd, directory: Path) -> None:
         self._cluster, self._containerd, self._directory = cluster, containerd, directory
         self.lib = directory / "var-lib" / "kubelet"
+        self.plugins = self.lib / "device-plugins"
         self.program: Program | None = None
+        self._said = 0
 
     async def start(self) -> None:
         """Run it; its node is ready, and plugins can register, when this returns."""
         before = self._registry()
+        log = self._cluster.directory / "kubelet.log"
+        self._said = len(log.read_text(errors="replace")) if log.exists() else 0
         config = self._directory / "kubelet.yaml"
         config.write_text(yaml.safe_dump(self._settings(_release(programs() / "kubelet"))))
         kubeconfig = write_kubeconfig(
             self._directory / "kubelet.kubeconfig", self._cluster.plane, self._cluster.plane.admin_token
         )
         self.program = await Program.start(
-            self._cluster.directory / "kubelet.log",
+            log,
             *self._containerd.entering,
             programs() / "kubelet",
             f"--config={config}",
@@ -174,6 +183,21 @@ class Kubelet:
 
         assert self.program is not None
         await self.program.until(holds)
+
+    async def registered(self, resource: str) -> None:
+        """Wait until this kubelet has devices to give: the node's status may tell of the one before."""
+        assert self.program is not None
+        line = f'"Processed device updates for resource" resourceName="{resource}"'
+
+        async def holds() -> bool:
+            return line in self.program.log.read_text(errors="replace")[self._said :]
+
+        await self.program.until(holds)
+
+    async def refused(self, name: str) -> str:
+        """Wait until it refused to admit a pod; what it says."""
+        pod = await self._cluster.when(name, lambda pod: pod["status"]["phase"] == "Failed")
+        return pod["status"]["message"]
 
     async def create_pod(self, name: str, *containers: Json, annotations: Mapping[str, str] = {}) -> None:
         """A pod for this node. containers: name, and resources with how much of each."""
@@ -216,13 +240,13 @@ class Kubelet:
                 name, _, found.env[name] = rest.partition("=")
             else:
                 name, _, number = rest.partition(" ")
-                found.opened[name] = int(number)
+                (found.denied if int(number) == errno.EPERM else found.opens).add(name)
         return found
 
     def _registry(self) -> int | None:
-        """Which file its socket for plugins is: another one after each start; None before the first."""
-        path = self.lib / "device-plugins" / "kubelet.sock"
-        return path.stat().st_ino if path.exists() else None
+        """When its socket for plugins was made, by a start of it; None before the first."""
+        path = self.plugins / "kubelet.sock"
+        return path.stat().st_ctime_ns if path.exists() else None
 
     async def _ready(self) -> bool:
         conditions = (await self.node()).get("status", {}).get("conditions", [])

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from cluster.kubelet import ADDRESS, LOOK, Kubelet, obstacle, programs, scratch
+from cluster.offering import offering
 from cluster.world import cluster
 from e2e.conftest import build_dir, make_node, program
 from e2e.containerd import Containerd
+from e2e.test_containerd import without_us
+from k8s_rdma.core.devices import CharacterDevice, DevicesSeen, NodeKind, RdmaDevice
+from k8s_rdma.core.pod_devices import PodDevices
+from k8s_rdma.device_config import HUSTCAT_RESOURCE, ExclusiveResource
+from k8s_rdma.deviceplugin.modes import mode_of
+from k8s_rdma.kube.pod_resources import KubeletPodResources
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -22,7 +30,26 @@ __all__ = ["build_dir", "make_node", "program"]
 
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(obstacle() is not None, reason=str(obstacle()))]
 
-NODES = {"uverbs0": (231, 192), "uverbs1": (231, 193), "umad0": (231, 0), "rdma_cm": (10, 122)}
+NODES = {"uverbs0": (231, 192), "uverbs1": (231, 193), "umad1": (231, 1), "rdma_cm": (10, 122)}
+"""Nothing is behind them: who may open one is told ENXIO or ENODEV, and who may not EPERM."""
+
+
+def device(name: str, *nodes: str) -> RdmaDevice:
+    made = []
+    for node in nodes:
+        major, minor = NODES[node]
+        kind = NodeKind(node.rstrip("0123456789"))
+        made.append(CharacterDevice(kind=kind, path=f"/dev/infiniband/{node}", major=major, minor=minor))
+    return RdmaDevice(name=name, pci=f"0000:03:00.{name[-1]}", nodes=tuple(made), numa_node=0)
+
+
+SEEN = DevicesSeen(
+    devices={each.name: each for each in (device("mlx5_0", "uverbs0"), device("mlx5_1", "uverbs1", "umad1"))},
+    rdma_cm=True,
+    directory=True,
+)
+OF_DEVICE = {"mlx5_0": {"rdma_cm", "uverbs0"}, "mlx5_1": {"rdma_cm", "umad1", "uverbs1"}}
+DEVICES_VARIABLE = "K8S_RDMA_DEVICES_TENCENT_COM_RDMA"
 
 
 @pytest.fixture
@@ -36,6 +63,7 @@ def node(make_node: Callable[[int], Node]) -> Node:
 
 @asynccontextmanager
 async def kubelet_of(node: Node, tmp_path: Path) -> AsyncIterator[Kubelet]:
+    """A kubelet that runs on the node, whose pods have an ordinary network."""
     directory = node.directory / "c"
     containerd = Containerd(
         directory,
@@ -46,9 +74,8 @@ async def kubelet_of(node: Node, tmp_path: Path) -> AsyncIterator[Kubelet]:
         sources={"look": LOOK},
     )
     with containerd:
-        containerd.use(node.runtime(chained=True).conflist)
+        containerd.use(without_us(node.runtime(chained=True).conflist))
         node.enter = containerd.entering
-        node.start_agent()
         async with cluster("real", tmp_path) as world:
             kubelet = Kubelet(world, containerd, directory)
             try:
@@ -58,8 +85,90 @@ async def kubelet_of(node: Node, tmp_path: Path) -> AsyncIterator[Kubelet]:
                 await kubelet.end()
 
 
-async def test_kubelet_runs(node: Node, tmp_path: Path):
-    async with kubelet_of(node, tmp_path) as kubelet:
-        await kubelet.create_pod("p", {"name": "c"})
+@asynccontextmanager
+async def pod_resources(kubelet: Kubelet) -> AsyncIterator[KubeletPodResources]:
+    client = KubeletPodResources(kubelet.lib / "pod-resources" / "kubelet.sock", timeout_s=5)
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+def asks(name: str, count: int = 1) -> dict[str, object]:
+    return {"name": name, "resources": {HUSTCAT_RESOURCE: str(count)}}
+
+
+async def test_container_opens_the_devices_that_it_was_given_and_no_others(node: Node, tmp_path: Path):
+    async with (
+        kubelet_of(node, tmp_path) as kubelet,
+        pod_resources(kubelet) as told,
+        offering(kubelet.plugins, SEEN, mode_of(ExclusiveResource())) as offered,
+    ):
+        answers: list[PodDevices] = []
+
+        async def ask() -> None:
+            """Kubelet answers while it waits for us."""
+            answers.append(await told.of_pod("default", "p"))
+
+        offered.before_choice = ask
+        await kubelet.counted(HUSTCAT_RESOURCE, capacity=2, allocatable=2)
+        await kubelet.create_pod("p", asks("c"), {"name": "none"}, asks("d"))
         pod = await kubelet.running("p")
-        assert kubelet.look(pod, "c").opened == {}
+        looks = {name: kubelet.look(pod, name) for name in ("c", "d", "none")}
+        given = {name: looks[name].env[DEVICES_VARIABLE] for name in ("c", "d")}
+        assert sorted(given.values()) == ["mlx5_0", "mlx5_1"]
+        for name, of in given.items():
+            assert (looks[name].opens, looks[name].denied) == (OF_DEVICE[of], set())
+        assert (looks["none"].opens, looks["none"].denied) == (set(), set())
+        assert answers[0] == PodDevices(namespace="default", name="p")
+        held = await told.of_pod("default", "p")
+        assert {each.container: each.ids for each in held.devices} == {
+            name: (of,) for name, of in given.items()
+        }
+        assert all(each.numa_nodes == (0,) for each in held.devices)
+
+
+async def test_pods_keep_their_devices_over_a_restart_of_kubelet(node: Node, tmp_path: Path):
+    async with (
+        kubelet_of(node, tmp_path) as kubelet,
+        pod_resources(kubelet) as told,
+        offering(kubelet.plugins, SEEN, mode_of(ExclusiveResource())),
+    ):
+        await kubelet.counted(HUSTCAT_RESOURCE, capacity=2, allocatable=2)
+        await kubelet.create_pod("before", asks("c"))
+        look = kubelet.look(await kubelet.running("before"), "c")
+        await kubelet.end()
+        await kubelet.start()
+        await kubelet.registered(HUSTCAT_RESOURCE)
+        await kubelet.create_pod("after", asks("c"))
+        other = kubelet.look(await kubelet.running("after"), "c")
+        before = await kubelet.running("before")
+        assert kubelet.look(before, "c") == look
+        assert [each["restartCount"] for each in before["status"]["containerStatuses"]] == [0]
+        held = {pod.name: pod.of(HUSTCAT_RESOURCE) for pod in await told.all()}
+        assert held == {
+            "before": (look.env[DEVICES_VARIABLE],),
+            "after": (other.env[DEVICES_VARIABLE],),
+        }
+        assert held["before"] != held["after"]
+
+
+async def test_unhealthy_device_is_given_to_nobody_until_it_recovers(node: Node, tmp_path: Path):
+    async with (
+        kubelet_of(node, tmp_path) as kubelet,
+        offering(kubelet.plugins, SEEN, mode_of(ExclusiveResource())) as offered,
+    ):
+        await kubelet.counted(HUSTCAT_RESOURCE, capacity=2, allocatable=2)
+        broken = replace(SEEN.devices["mlx5_0"], faults=("its port 1 is down",))
+        offered.see(replace(SEEN, devices={**SEEN.devices, "mlx5_0": broken}))
+        await kubelet.counted(HUSTCAT_RESOURCE, capacity=2, allocatable=1)
+        await kubelet.create_pod("p", asks("c"))
+        look = kubelet.look(await kubelet.running("p"), "c")
+        assert look.env[DEVICES_VARIABLE] == "mlx5_1"
+        await kubelet.create_pod("q", asks("c"))
+        assert "mlx5_0" not in await kubelet.refused("q")
+        offered.see(SEEN)
+        await kubelet.counted(HUSTCAT_RESOURCE, capacity=2, allocatable=2)
+        await kubelet.create_pod("r", asks("c"))
+        look = kubelet.look(await kubelet.running("r"), "c")
+        assert look.env[DEVICES_VARIABLE] == "mlx5_0"

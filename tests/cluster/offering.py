@@ -1,0 +1,72 @@
+"""Resources of the device plugin, served in this process, of devices that a scenario thinks of."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING
+
+from k8s_rdma.deviceplugin.keeper import Keeper
+from k8s_rdma.deviceplugin.kubelet_watch import KubeletWatch
+from k8s_rdma.deviceplugin.published import Published
+from k8s_rdma.deviceplugin.resource import Resource
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+    from pathlib import Path
+
+    from k8s_rdma.core.device_offers import Choice
+    from k8s_rdma.core.devices import DevicesSeen
+    from k8s_rdma.deviceplugin.mode import Mode
+
+
+class Offering:
+    """Resources of one kubelet.
+
+    before_choice: what is done before kubelet is told which devices are best.
+    """
+
+    def __init__(self, modes: tuple[Mode, ...], seen: DevicesSeen, directory: Path) -> None:
+        self.before_choice: Callable[[], Awaitable[None]] | None = None
+        self._seen = Published(seen)
+        self._keepers = [Keeper(Resource(mode, self._seen, self._complete), directory) for mode in modes]
+        self._watch = KubeletWatch(directory, self._wake)
+
+    def see(self, seen: DevicesSeen) -> None:
+        """The devices are so from now on."""
+        self._seen.publish(seen)
+        for keeper in self._keepers:
+            if keeper.resource.look():
+                keeper.tell()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        for keeper in self._keepers:
+            keeper.resource.look()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._watch.run())
+            for keeper in self._keepers:
+                tasks.create_task(keeper.run())
+
+    def _wake(self) -> None:
+        for keeper in self._keepers:
+            keeper.wake()
+
+    async def _complete(self, _resource: str, choice: Choice) -> Choice:
+        if self.before_choice is not None:
+            await self.before_choice()
+        return choice
+
+
+@asynccontextmanager
+async def offering(directory: Path, seen: DevicesSeen, *modes: Mode) -> AsyncIterator[Offering]:
+    """Offer these to the kubelet of a directory for as long as the block lasts."""
+    made = Offering(modes, seen, directory)
+    running = asyncio.create_task(made.run())
+    try:
+        yield made
+        assert not running.done(), running.exception()
+    finally:
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
