@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from k8s_rdma.deviceplugin.endpoint import Handlers
     from k8s_rdma.deviceplugin.followers import Followers
     from k8s_rdma.deviceplugin.mode import Mode
-    from k8s_rdma.deviceplugin.published import Published
 
     Complete = Callable[[str, Choice], Awaitable[Choice]]
 
@@ -38,10 +37,19 @@ _LISTS: Method[None, bytes] = Method(
 )
 
 
+class Seen(Protocol):
+    """What is seen of devices."""
+
+    @property
+    def seen(self) -> DevicesSeen:
+        """Now."""
+        ...
+
+
 class Resource:
     """Of a mode, and of the devices that were seen last."""
 
-    def __init__(self, mode: Mode, seen: Published[DevicesSeen], complete: Complete) -> None:
+    def __init__(self, mode: Mode, devices: Seen, complete: Complete) -> None:
         """complete: adds to a question of kubelet's what kubelet does not say."""
         self.name = mode.resource
         self.counts = Counts()
@@ -49,13 +57,13 @@ class Resource:
         self.message = api.LIST_AND_WATCH.answer.encode(())
         """The list as kubelet gets it, encoded once however many follow it."""
         self._mode = mode
-        self._seen = seen
+        self._devices = devices
         self._complete = complete
         self._options = PluginOptions(preferred_allocation=mode.prefers)
 
     def look(self) -> bool:
         """Go by what was seen last; whether there is another list."""
-        devices = self._mode.offer(self._seen.value)
+        devices = self._mode.offer(self._devices.seen)
         if devices == self.devices:
             return False
         self.devices = devices
@@ -82,12 +90,12 @@ class Resource:
 
     async def _prefer(self, choices: Sequence[Choice]) -> Sequence[tuple[str, ...]]:
         completed = [await self._complete(self.name, choice) for choice in choices]
-        return [self._mode.prefer(choice, self._seen.value) for choice in completed]
+        return [self._mode.prefer(choice, self._devices.seen) for choice in completed]
 
     async def _allocate(self, containers: Sequence[tuple[str, ...]]) -> Sequence[Given]:
         """All or none: kubelet drops the whole answer when one of them fails."""
         started = monotonic()
-        seen = self._seen.value
+        seen = self._devices.seen
         try:
             given = [self._mode.allocate(ids, seen) for ids in containers]
         except K8sRdmaError as error:

@@ -1,0 +1,50 @@
+"""The process `k8s-rdma device-plugin`."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import structlog
+
+from k8s_rdma import logs
+from k8s_rdma.deviceplugin.looking import Looking
+from k8s_rdma.deviceplugin.service import DevicePlugin
+from k8s_rdma.http_server import listen
+from k8s_rdma.signals import stop_on_signals
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Sequence
+
+    from k8s_rdma.device_config import DevicePluginConfig
+
+_log = structlog.get_logger()
+
+
+def run(config: DevicePluginConfig, *, ignored: Sequence[str] = ()) -> None:
+    """Serve until SIGTERM, SIGINT or SIGQUIT. K8sRdmaError when it cannot start.
+
+    ignored: keys of the configuration's file that mean nothing.
+    """
+    logs.configure("device-plugin")
+    for key in ignored:
+        _log.warning("setting_ignored", key=key)
+    with ExitStack() as opened:
+        listener = None
+        if config.port is not None:
+            listener = opened.enter_context(listen(config.listen, config.port))
+        asyncio.run(_until_signalled(config, listener))
+
+
+async def _until_signalled(config: DevicePluginConfig, listener: socket.socket | None) -> None:
+    stop = stop_on_signals(signal.SIGQUIT)
+    if listener is not None:
+        host, port = listener.getsockname()[:2]
+        _log.info("listening", address=host, port=port)
+    async with Looking(config) as looking:
+        plugin = DevicePlugin(config, looking)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, plugin.renew)
+        await plugin.run(stop, listener)

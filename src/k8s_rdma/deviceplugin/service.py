@@ -1,0 +1,97 @@
+"""All resources of a node, served until told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import structlog
+
+from k8s_rdma.deviceplugin.app import PluginApp
+from k8s_rdma.deviceplugin.keeper import Keeper
+from k8s_rdma.deviceplugin.kubelet_watch import KubeletWatch
+from k8s_rdma.deviceplugin.modes import modes_of
+from k8s_rdma.deviceplugin.resource import Resource
+from k8s_rdma.http_server import HttpServer, Limits
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Sequence
+    from typing import NoReturn
+
+    from k8s_rdma.core.device_offers import Choice
+    from k8s_rdma.device_config import DevicePluginConfig
+    from k8s_rdma.deviceplugin.looking import Looking
+
+SHUTDOWN_S = 2
+"""For HTTP requests under way; each takes milliseconds."""
+
+LIMITS = Limits(connections=64, body_bytes=16 << 10)
+
+_log = structlog.get_logger()
+
+
+class DevicePlugin:
+    """The resources of a configuration."""
+
+    def __init__(self, config: DevicePluginConfig, looking: Looking) -> None:
+        """MalformedError when there can be no sockets in the configuration's directory."""
+        self._directory = Path(config.kubelet_dir)
+        self._looking = looking
+        self.keepers: Sequence[Keeper] = [
+            Keeper(Resource(mode, looking, _complete), self._directory) for mode in modes_of(config)
+        ]
+        self._look()
+
+    async def run(self, stop: asyncio.Event, listener: socket.socket | None) -> None:
+        """Serve until `stop` is set; then leave no socket."""
+        async with asyncio.TaskGroup() as tasks:
+            running = [
+                tasks.create_task(KubeletWatch(self._directory, self._wake).run()),
+                tasks.create_task(self._follow_devices()),
+                *(tasks.create_task(keeper.run()) for keeper in self.keepers),
+            ]
+            server = self._http() if listener is not None else None
+            serving = tasks.create_task(server.serve_orderly(listener)) if server and listener else None
+            _log.info("device_plugin_ready", resources=[each.resource.name for each in self.keepers])
+            await stop.wait()
+            for task in running:
+                task.cancel()
+            if server is not None and serving is not None:
+                server.should_exit = True
+                await serving
+        _log.info("device_plugin_stopped")
+
+    def renew(self) -> None:
+        """Serve and register everything anew."""
+        _log.info("renewing")
+        for keeper in self.keepers:
+            keeper.renew()
+
+    def _wake(self) -> None:
+        for keeper in self.keepers:
+            keeper.wake()
+
+    async def _follow_devices(self) -> NoReturn:
+        known = self._looking.seen
+        self._look()
+        while True:
+            known = await self._looking.other_than(known)
+            self._look()
+
+    def _look(self) -> None:
+        for keeper in self.keepers:
+            try:
+                if keeper.resource.look():
+                    keeper.tell()
+            except Exception:
+                # Others must not go without what is new for a fault of one; it keeps its last list.
+                _log.exception("resource_failed", resource=keeper.resource.name)
+
+    def _http(self) -> HttpServer:
+        return HttpServer(PluginApp(self.keepers, self._looking), shutdown_s=SHUTDOWN_S, limits=LIMITS)
+
+
+async def _complete(_resource: str, choice: Choice) -> Choice:
+    return choice
