@@ -266,3 +266,22 @@ def test_decoding_raises_nothing_but_malformed_for_any_bytes(stdin: bytes, stric
         decode_netconf(stdin, strict=strict)
     with contextlib.suppress(MalformedError):
         decode_network(stdin)
+
+
+@pytest.mark.parametrize(
+    ("keys", "device"),
+    [
+        ({}, ""),
+        ({"deviceID": None, "runtimeConfig": {"deviceID": None}}, ""),
+        ({"deviceID": "mlx5_3", "pciBusID": "mlx5_3"}, "mlx5_3"),
+        ({"runtimeConfig": {"deviceID": "mlx5_3"}}, "mlx5_3"),
+        ({"deviceID": "mlx5_3", "runtimeConfig": {}}, "mlx5_3"),
+    ],
+)
+def test_device_that_multus_names_is_read_wherever_it_is(keys: dict[str, Any], device: str) -> None:
+    assert decode_netconf(text(**keys)).device_id == device
+
+
+@pytest.mark.parametrize("keys", [{"deviceID": 3}, {"runtimeConfig": {"deviceID": ["mlx5_3"]}}])
+def test_device_that_is_no_text_is_refused(keys: dict[str, Any]) -> None:
+    assert "deviceID" in refusal(text(**keys))

@@ -15,6 +15,7 @@ from k8s_rdma.agent.scanner import Scanner
 from k8s_rdma.core.adoption import Candidate, Scope, candidates
 from k8s_rdma.core.allocation import choose_vfs, decide, given, returned
 from k8s_rdma.core.claims import inherited_placement, outstanding, pfs_beside
+from k8s_rdma.core.held_vfs import HeldDevice, held_interfaces
 from k8s_rdma.core.ledger import AllocatedInterface, Attachment, DelegatedPlugin, Phase, Pod, Receipt
 from k8s_rdma.core.placement import Rejection
 from k8s_rdma.core.plan import configurations, hand_over
@@ -24,7 +25,7 @@ from k8s_rdma.errors import K8sRdmaError, KernelError, LedgerError, MalformedErr
 from k8s_rdma.wire.adopt import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
     from k8s_rdma.agent.markers import Markers
     from k8s_rdma.core.ids import ContainerId, NodeName, PodUid
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from k8s_rdma.core.ledger import Ledger
     from k8s_rdma.core.placement import Placement
     from k8s_rdma.core.plan import Addressing
+    from k8s_rdma.core.pools import Pool
     from k8s_rdma.core.request import Request
     from k8s_rdma.linux.receipts import Receipts
 
@@ -43,6 +45,7 @@ class Sandbox:
     ifnames: names in the sandbox, in the request's order. entries: which of the pod's request these are, by
         index; a pod with several attachments has some of its interfaces in each.
     ipam, ipams, delegate, device_info_file, slots: as in `Receipt`.
+    devices: of a pod that holds exclusive ones, those that the interfaces are, one for each.
     """
 
     attachment: Attachment
@@ -55,6 +58,7 @@ class Sandbox:
     delegate: DelegatedPlugin | None = None
     device_info_file: str = ""
     slots: tuple[SlotHeld, ...] = ()
+    devices: tuple[HeldDevice, ...] = ()
 
     def receipt(self, interfaces: tuple[AllocatedInterface, ...], *, phase: Phase, boot_id: str) -> Receipt:
         """The record of what is given to it."""
@@ -97,8 +101,15 @@ class Node:
         is. None of it goes to others.
     """
 
-    def __init__(
-        self, *, name: NodeName, kernel: Kernel, receipts: Receipts, markers: Markers, boot_id: str
+    def __init__(  # noqa: PLR0913 - all that a node is made of
+        self,
+        *,
+        name: NodeName,
+        kernel: Kernel,
+        receipts: Receipts,
+        markers: Markers,
+        boot_id: str,
+        pools: Sequence[Pool] = (),
     ) -> None:
         """Load the ledger and look at the hardware; changes nothing yet (see `unfinished`)."""
         self.name = name
@@ -106,7 +117,7 @@ class Node:
         self._receipts = receipts
         self._markers = markers
         self._boot_id = boot_id
-        self.scanner = Scanner(kernel)
+        self.scanner = Scanner(kernel, pools)
         self.ledger: Ledger = receipts.load()
         self.claims: Mapping[PodUid, Placement] = {}
         self.hardware: Hardware = self.scanner.look()
@@ -165,7 +176,7 @@ class Node:
     ) -> tuple[AllocatedInterface, ...] | Rejection:
         if self.scanner.incomplete:
             self.refresh()
-        self._require_seen(promised)
+        self._require_seen(None if sandbox.devices else promised)
         interfaces = self._choose(sandbox, request, promised, ledger)
         if isinstance(interfaces, Rejection) and self.refresh():
             # What was refused was not the node of now.
@@ -215,13 +226,25 @@ class Node:
     def _choose(
         self, sandbox: Sandbox, request: Request, promised: Placement | None, ledger: Ledger
     ) -> tuple[AllocatedInterface, ...] | Rejection:
+        others = outstanding(self.claims, ledger, asking=sandbox.pod.uid, entries=sandbox.entries)
+        if sandbox.devices:
+            return held_interfaces(
+                node=self.name,
+                request=request,
+                devices=sandbox.devices,
+                hardware=self.hardware,
+                ledger=ledger,
+                outstanding=others if promised is None else (),
+                ifnames=sandbox.ifnames,
+                entries=sandbox.entries,
+            )
         decision = decide(
             node=self.name,
             request=request,
             promised=promised,
             hardware=self.hardware,
             ledger=ledger,
-            outstanding=outstanding(self.claims, ledger, asking=sandbox.pod.uid, entries=sandbox.entries),
+            outstanding=others,
             beside=pfs_beside(ledger, asking=sandbox.pod.uid, entries=sandbox.entries),
         )
         if isinstance(decision, Rejection):

@@ -7,12 +7,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.kernel import Unreadable
+from k8s_rdma.core.pools import in_pools
 from k8s_rdma.errors import KernelError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from k8s_rdma.core.kernel import Hardware, Kernel
+    from k8s_rdma.core.pools import Pool
 
 TOLERATED_FAILURES = 1
 """Looks in a row that may fail altogether before what was seen last counts as unreadable: one may have met
@@ -36,9 +38,12 @@ class Scanner:
     last_s: how long it took.
     """
 
-    def __init__(self, kernel: Kernel, now: Callable[[], float] = time.monotonic) -> None:
-        """Nothing has been looked at."""
+    def __init__(
+        self, kernel: Kernel, pools: Sequence[Pool] = (), now: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Nothing has been looked at. pools: which VFs exclusive resources have."""
         self._kernel = kernel
+        self._pools = pools
         self._now = now
         self._failures = 0
         self.scans = Scans()
@@ -51,7 +56,7 @@ class Scanner:
         started = self._now()
         self.incomplete = True
         try:
-            hardware = self._kernel.observe()
+            hardware = in_pools(self._kernel.observe(), self._pools)
             self._failures, self.error = 0, ""
             self.incomplete = bool(hardware.unreadable)
         except KernelError as error:

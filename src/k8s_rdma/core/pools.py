@@ -11,7 +11,7 @@ from k8s_rdma.core.options import LinkType
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from k8s_rdma.core.kernel import Hardware
+    from k8s_rdma.core.kernel import Hardware, PfState, Vf
 
 
 @unique
@@ -91,19 +91,24 @@ def in_pools(hardware: Hardware, pools: Sequence[Pool]) -> Hardware:
     """The hardware with every VF in its pool."""
     if not pools:
         return hardware
-    pfs = []
-    for pf in hardware.pfs:
-        vfs = []
-        for vf in pf.vfs:
-            function = Function(
-                pci=vf.pci,
-                pf=pf.pci,
-                pf_name=pf.name,
-                pf_vendor=pf.vendor,
-                pf_driver=pf.driver,
-                link_type=pf.link_type,
-                vf=vf.index,
-            )
-            vfs.append(replace(vf, pool=pool_of(function, pools)))
-        pfs.append(replace(pf, vfs=tuple(vfs)))
-    return replace(hardware, pfs=tuple(pfs))
+    return replace(hardware, pfs=tuple(_in_pools(pf, pools) for pf in hardware.pfs))
+
+
+def _in_pools(pf: PfState, pools: Sequence[Pool]) -> PfState:
+    found = [pool_of(_function(pf, vf), pools) for vf in pf.vfs]
+    if not any(found):
+        return pf
+    vfs = (replace(vf, pool=pool) if pool else vf for vf, pool in zip(pf.vfs, found, strict=True))
+    return replace(pf, vfs=tuple(vfs))
+
+
+def _function(pf: PfState, vf: Vf) -> Function:
+    return Function(
+        pci=vf.pci,
+        pf=pf.pci,
+        pf_name=pf.name,
+        pf_vendor=pf.vendor,
+        pf_driver=pf.driver,
+        link_type=pf.link_type,
+        vf=vf.index,
+    )

@@ -50,6 +50,7 @@ class RuntimeConfig(msgspec.Struct, frozen=True):
         name=POD_ANNOTATIONS, default=msgspec.UNSET
     )
     device_info_file: str | None = msgspec.field(name="CNIDeviceInfoFile", default=None)
+    device_id: str | None = msgspec.field(name="deviceID", default=None)
 
 
 class Subnetwork(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,6 +78,7 @@ class NetConf(_Network, frozen=True, kw_only=True, rename="camel"):
     empty_result: whether the runtime takes a pod without any interface.
     vlan: of interfaces that ask for none; 0 for none.
     dpdk: as the replaced plugin had it, see `driver`.
+    top_device_id: see `device_id`.
     ipam, prev_result: as written, to be passed on; empty when absent.
     valid_attachments, attachments: None when the runtime named none, which is not the same as naming an
         empty list. See `kept`.
@@ -95,6 +97,7 @@ class NetConf(_Network, frozen=True, kw_only=True, rename="camel"):
     ipam: msgspec.Raw = msgspec.Raw()
     prev_result: msgspec.Raw = msgspec.Raw()
     runtime_config: RuntimeConfig | None = None
+    top_device_id: str = msgspec.field(name="deviceID", default="")
     valid_attachments: tuple[Attachment, ...] | None = msgspec.field(
         name="cni.dev/valid-attachments", default=None
     )
@@ -120,6 +123,14 @@ class NetConf(_Network, frozen=True, kw_only=True, rename="camel"):
         """What the runtime holds valid, by either of the keys that it may use (GC); None for not told."""
         told = self.valid_attachments if self.valid_attachments is not None else self.attachments
         return None if told is None else frozenset(told)
+
+    @property
+    def device_id(self) -> str:
+        """Which of the devices that kubelet gave the pod this network attaches; empty where that is not told.
+
+        Multus tells it in either place, of a network attachment definition that names a resource.
+        """
+        return (self.runtime_config and self.runtime_config.device_id) or self.top_device_id
 
     @property
     def device_info_file(self) -> str:

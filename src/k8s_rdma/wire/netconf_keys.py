@@ -28,6 +28,9 @@ STANDARD_KEYS = frozenset(
     }
 )
 """CNI specification 1.1.0, section 1, and section 3 "Deriving execution configuration"."""
+DEVICE_KEYS = frozenset({"deviceID", "pciBusID"})
+"""By which Multus names a device that the pod was given; the second is the first by an older name
+(Multus CNI, `pkg/types/conf.go`, `delegateAddDeviceID`)."""
 RESERVED_PREFIX = "cni.dev/"
 
 _UNSUPPORTED: Mapping[str, str] = MappingProxyType(
@@ -39,7 +42,7 @@ _NEUTRAL = frozenset({b"null", b"false", b"0", b'""', b"{}", b"[]"})
 
 def check_key(key: str, value: msgspec.Raw) -> None:
     """MalformedError (`INVALID_NETCONF`) unless the key is known, or reserved by the specification."""
-    known = OWN_KEYS | INHERITED_KEYS | STANDARD_KEYS
+    known = OWN_KEYS | INHERITED_KEYS | STANDARD_KEYS | DEVICE_KEYS
     if key in known or key.startswith(RESERVED_PREFIX):
         return
     if key not in _UNSUPPORTED:

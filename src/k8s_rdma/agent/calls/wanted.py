@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
+from k8s_rdma.core.held_vfs import HeldDevice
 from k8s_rdma.core.options import VfDriver
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.request import InterfaceRequest, Request
@@ -32,21 +33,27 @@ class Wanted:
 
     promised: None when nothing was, or nothing that counts.
     ignored: one sentence, empty when nothing was ignored.
+    devices: of a pod that holds exclusive ones, those that the interfaces are, one for each.
     """
 
     request: Request
     promised: Placement | None = None
     ignored: str = ""
+    devices: tuple[HeldDevice, ...] = ()
 
     def part(self, entries: Sequence[int]) -> Wanted:
         """Some of the interfaces, by their places in the request."""
         promised = self.promised
         if promised is not None:
-            interfaces = tuple(promised.interfaces[entry] for entry in entries)
+            placed: dict[int, list[PlacedInterface]] = {}
+            for at, each in enumerate(promised.interfaces):
+                placed.setdefault(each.entry_at(at), []).append(each)
+            interfaces = tuple(each for entry in entries for each in placed[entry])
             promised = replace(promised, interfaces=interfaces) if interfaces else None
         wanted = tuple(self.request.interfaces[entry] for entry in entries)
         request = replace(self.request, interfaces=wanted)
-        return replace(self, request=request, promised=promised)
+        devices = tuple(self.devices[entry] for entry in entries) if self.devices else ()
+        return replace(self, request=request, promised=promised, devices=devices)
 
     def with_defaults(self, vlan: int, driver: VfDriver) -> Wanted:
         """With what the network has its interfaces get: a VLAN where they name none, a driver always.

@@ -1,0 +1,123 @@
+"""Pods that hold exclusive devices: these are their interfaces, and their annotation sets rates only."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING, NoReturn
+
+from k8s_rdma.core.device_placement import options_refused
+from k8s_rdma.core.held_vfs import HeldDevice, of_pf, vf_of
+from k8s_rdma.core.options import VfDriver
+from k8s_rdma.core.policy import PfPolicy
+from k8s_rdma.core.request import InterfaceRequest, Request
+from k8s_rdma.errors import K8sRdmaError, Reason
+from k8s_rdma.wire.annotation_values import ANNOTATION
+from k8s_rdma.wire.json import shown
+from k8s_rdma.wire.netconf_keys import refuse
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from k8s_rdma.agent.calls.wanted import Wanted
+    from k8s_rdma.core.kernel import Hardware
+    from k8s_rdma.core.ledger import Ledger
+    from k8s_rdma.wire.netconf import NetConf
+
+
+def of_devices(wants: Wanted, held: Mapping[str, Sequence[str]], hardware: Hardware) -> Wanted:
+    """What a pod wants, as interfaces of the devices that it holds: those of one resource after another's.
+
+    held: ids by exclusive resource. A PF's device is no interface; containers may use it all the same.
+    K8sRdmaError (`DEVICES_DIFFER`) when the annotation is not of these devices, or asks for more than rates.
+    """
+    devices = tuple(
+        HeldDevice(resource, each)
+        for resource in sorted(held)
+        for each in held[resource]
+        if not of_pf(each, hardware)
+    )
+    _require_promised(wants, devices)
+    if not devices:
+        return wants
+    if not wants.request:
+        return replace(wants, request=Request((InterfaceRequest(),) * len(devices)), devices=devices)
+    _require_rates_only(wants.request, devices)
+    return replace(wants, devices=devices)
+
+
+def of_network(
+    wants: Wanted, entries: tuple[int, ...], conf: NetConf, hardware: Hardware, ledger: Ledger
+) -> tuple[int, ...]:
+    """Of the interfaces that an attachment may give, the one whose device its network is for, if it says one.
+
+    entries: by their places in the request. K8sRdmaError: `UNKNOWN_DEVICE` for a device that the pod does not
+    hold, `ALREADY_ATTACHED` or `DEVICES_DIFFER` for one that is another network's.
+    """
+    if wants.devices and conf.driver is not VfDriver.KERNEL:
+        refuse("dpdk", "the pod holds RDMA devices, which their VFs would not have under that driver")
+    if not conf.device_id:
+        return entries
+    at = _place_of(conf.device_id, wants.devices, hardware, ledger)
+    if at is None:
+        holds = ", ".join(map(str, wants.devices)) or "no device of an exclusive resource"
+        msg = f"network configuration: deviceID: {shown(conf.device_id)}: the pod holds {holds}"
+        raise K8sRdmaError(msg, reason=Reason.UNKNOWN_DEVICE)
+    if at not in entries:
+        _refuse_of_another(at, wants, conf)
+    return (at,)
+
+
+def _require_promised(wants: Wanted, devices: Sequence[HeldDevice]) -> None:
+    promised = wants.promised.devices() if wants.promised else {}
+    held = dict(Counter(device.resource for device in devices))
+    if promised and promised != held:
+        _differ(f"the pod was placed with {_counts(promised)}, and kubelet gave it {_counts(held) or 'none'}")
+
+
+def _require_rates_only(request: Request, devices: Sequence[HeldDevice]) -> None:
+    there, held = len(request.interfaces), ", ".join(map(str, devices))
+    if there != len(devices):
+        _differ(
+            f"{ANNOTATION}: has {there} interfaces, and the pod holds {len(devices)} devices ({held}): it "
+            "must have one for each, or none"
+        )
+    for at, interface in enumerate(request.interfaces):
+        if refused := options_refused(interface.options):
+            _differ(f"{ANNOTATION}[{at}].{refused[0]}: the pod holds {held}; of these it sets rates only")
+    if request.policy is not PfPolicy.ANY:
+        _differ(f"policy {request.policy}: the pod holds {held}, which kubelet chose")
+
+
+def _place_of(
+    device_id: str, devices: Sequence[HeldDevice], hardware: Hardware, ledger: Ledger
+) -> int | None:
+    """Which of the devices it is, by either of a device's names."""
+    found = vf_of(device_id, hardware, ledger)
+    for at, device in enumerate(devices):
+        held = vf_of(device.id, hardware, ledger)
+        if device.id == device_id or (found and held and held.ref == found.ref):
+            return at
+    return None
+
+
+def _refuse_of_another(at: int, wants: Wanted, conf: NetConf) -> NoReturn:
+    device, network = wants.devices[at], wants.request.interfaces[at].options.network
+    if network and network not in conf.own_networks:
+        _differ(
+            f"{ANNOTATION}[{at}].network: {shown(network)}, and network {conf.name} is to attach its "
+            f"device, {device}"
+        )
+    msg = (
+        f"network {conf.name} is to attach device {device}, which another of the pod's networks has: "
+        f"give it {ANNOTATION}[{at}].network, so that it is left to this one"
+    )
+    raise K8sRdmaError(msg, reason=Reason.ALREADY_ATTACHED)
+
+
+def _counts(devices: Mapping[str, int]) -> str:
+    return " and ".join(f"{number} of {resource}" for resource, number in sorted(devices.items()))
+
+
+def _differ(why: str) -> NoReturn:
+    raise K8sRdmaError(why, reason=Reason.DEVICES_DIFFER)

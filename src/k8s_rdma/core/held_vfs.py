@@ -1,0 +1,173 @@
+"""The VFs of a pod that holds exclusive devices: just those that kubelet gave it, with the rates it asks for.
+
+Nothing is chosen here: what kubelet gave is given, or nothing is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from k8s_rdma.core.allocation import allocated, used_here, why_not_free
+from k8s_rdma.core.inventory import NOTHING_USED, total
+from k8s_rdma.core.needs import meets, unmet
+from k8s_rdma.core.placement import PlacedInterface, Rejection, fits, usage_of
+from k8s_rdma.core.programming import objection
+from k8s_rdma.core.step import VfRef
+from k8s_rdma.errors import Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from k8s_rdma.core.ids import NodeName, PciAddress
+    from k8s_rdma.core.inventory import Inventory, Used
+    from k8s_rdma.core.kernel import Hardware, PfState, Vf
+    from k8s_rdma.core.ledger import AllocatedInterface, Ledger
+    from k8s_rdma.core.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class HeldDevice:
+    """A device of an exclusive resource that kubelet gave a pod.
+
+    id: the RDMA device's name, or its function's PCI address.
+    """
+
+    resource: str
+    id: str
+
+    def __str__(self) -> str:
+        """Both."""
+        return f"{self.id} of {self.resource}"
+
+
+class HeldVf(NamedTuple):
+    """The VF of such a device."""
+
+    pf: PfState
+    vf: Vf
+
+    @property
+    def ref(self) -> VfRef:
+        """Which it is."""
+        return VfRef(self.pf.pci, self.vf.index)
+
+
+def vf_of(device_id: str, hardware: Hardware, ledger: Ledger) -> HeldVf | None:
+    """The VF with that address, or whose RDMA device has that name at home; None where no VF here has.
+
+    ledger: tells of what pods have, whose RDMA devices the host's namespace may not have.
+    """
+    away = {
+        interface.vf: interface.rdma_device
+        for receipt in ledger.receipts.values()
+        for interface in receipt.interfaces
+    }
+    for pf in hardware.pfs:
+        for vf in pf.vfs:
+            if device_id in (vf.pci, vf.rdma_device, away.get(VfRef(pf.pci, vf.index))):
+                return HeldVf(pf, vf)
+    return None
+
+
+def of_pf(device_id: str, hardware: Hardware) -> bool:
+    """Whether it is a PF's, which containers may use and which no pod is given as an interface."""
+    return any(device_id in (pf.pci, pf.rdma_device) for pf in hardware.pfs)
+
+
+def held_interfaces(  # noqa: PLR0913 - all that it rests on
+    *,
+    node: NodeName,
+    request: Request,
+    devices: Sequence[HeldDevice],
+    hardware: Hardware,
+    ledger: Ledger,
+    outstanding: Iterable[PlacedInterface],
+    ifnames: Sequence[str],
+    entries: Sequence[int],
+) -> tuple[AllocatedInterface, ...] | Rejection:
+    """An interface for each device, with the request's rates in their order.
+
+    outstanding: what others were promised and do not hold yet; nothing, where these rates were promised, too.
+    ifnames, entries: as in `core.allocation.choose_vfs`.
+    `UNKNOWN_DEVICE` for one that is no VF of its resource here; `CONFLICT` while another pod has it still;
+    `INSUFFICIENT` when it is nobody's to give, or there is not enough bandwidth; `EXCEEDS_CAPACITY` and
+    `DRIVER_REFUSES` as in a placement.
+    """
+    found = [vf_of(device.id, hardware, ledger) for device in devices]
+    for device, held in zip(devices, found, strict=True):
+        refused = _refused(device, held, ledger)
+        if refused is not None:
+            return _rejection(node, *refused)
+    vfs = [held for held in found if held is not None]
+    placed = tuple(
+        PlacedInterface(
+            pf=held.pf.pci,
+            min_tx_rate_mbps=wanted.min_tx_rate_mbps,
+            max_tx_rate_mbps=wanted.max_tx_rate_mbps,
+            enforce=wanted.enforce,
+            options=wanted.options,
+            pool=held.vf.pool,
+        )
+        for held, wanted in zip(vfs, request.interfaces, strict=True)
+    )
+    inventory = hardware.inventory(node)
+    used = total(used_here(hardware, ledger), usage_of(outstanding, inventory))
+    if not fits(placed, inventory, used):
+        return _rejection(node, *_why_not(placed, inventory, used))
+    pfs = [inventory.pf(held.pf.pci) for held in vfs]
+    return tuple(
+        allocated(held.vf, pf, each, ifname, entry)
+        for held, pf, each, ifname, entry in zip(vfs, pfs, placed, ifnames, entries, strict=True)
+        if pf is not None
+    )
+
+
+def _refused(device: HeldDevice, held: HeldVf | None, ledger: Ledger) -> tuple[Reason, str] | None:
+    """Why the pod cannot have the device now, whatever its rates; None when it can."""
+    if held is None:
+        return Reason.UNKNOWN_DEVICE, f"device {device}, which kubelet gave the pod, is no VF of this node"
+    vf = f"device {device}: VF {held.vf.index} of PF {held.pf.name}"
+    if held.vf.pool != device.resource:
+        whose = held.vf.pool or "those who ask by annotation"
+        return (
+            Reason.UNKNOWN_DEVICE,
+            f"{vf} is for {whose}, by the device plugin's file as the agent knows it",
+        )
+    for receipt in ledger.receipts.values():
+        if any(interface.vf == held.ref for interface in receipt.interfaces):
+            pod = f"{receipt.pod.namespace}/{receipt.pod.name}"
+            return Reason.CONFLICT, f"{vf} is still held by pod {pod}; try again when that has ended"
+    why = why_not_free(held.vf)
+    return (Reason.INSUFFICIENT, f"{vf} cannot be given: {why}") if why else None
+
+
+def _why_not(
+    placed: Sequence[PlacedInterface], inventory: Inventory, used: Mapping[PciAddress, Used]
+) -> tuple[Reason, str]:
+    for each in placed:
+        pf = inventory.pf(each.pf)
+        wanted = each.wanted()
+        if pf is not None and not meets(pf, wanted.needs):
+            return Reason.DRIVER_REFUSES, f"PF {pf.name}: {unmet(pf, wanted.needs)}"
+        if pf is not None and (why := objection(pf, wanted)):
+            return Reason.DRIVER_REFUSES, f"PF {pf.name}: {why}, and enforcement by hardware is demanded"
+    for pci, more in usage_of(placed, inventory).items():
+        pf, before = inventory.pf(pci), used.get(pci, NOTHING_USED)
+        if pf is None or not more.mbps:
+            continue
+        after, link = before + more, pf.link_mbps
+        needs = f"the pod's devices are VFs of PF {pf.name} and need {more.mbps} Mb/s there"
+        if link is None:
+            return Reason.INSUFFICIENT, f"{needs}; its link speed is unknown (link down?)"
+        if more.mbps > link:
+            return Reason.EXCEEDS_CAPACITY, f"{needs}; its link has {link}"
+        if after.mbps > link:
+            return Reason.INSUFFICIENT, f"{needs}; {max(0, link - before.mbps)} of {link} are unreserved"
+    driver = next(pf.driver for pf in inventory.pfs if any(pf.pci == each.pf for each in placed))
+    why = f"minimum rates of {driver} are weights, by which some VF would get less than is reserved for it"
+    return Reason.INSUFFICIENT, why
+
+
+def _rejection(node: NodeName, reason: Reason, message: str) -> Rejection:
+    return Rejection(node=node, reason=reason, message=message)

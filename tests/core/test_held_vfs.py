@@ -1,0 +1,191 @@
+"""A pod that holds exclusive devices gets just their VFs, or a refusal that says why not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from factories import PF0, PF1, hardware, interface, pf_state, receipt
+from k8s_rdma.core.held_vfs import HeldDevice, held_interfaces, of_pf, vf_of
+from k8s_rdma.core.ids import NodeName
+from k8s_rdma.core.ledger import AllocatedInterface, Ledger
+from k8s_rdma.core.options import InterfaceOptions, Setting
+from k8s_rdma.core.placement import PlacedInterface, Rejection
+from k8s_rdma.core.rates import NO_RATE, Enforce, RateAbility, RateRange
+from k8s_rdma.core.request import InterfaceRequest, Request
+from k8s_rdma.errors import Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from k8s_rdma.core.kernel import Hardware, PfState
+
+W1 = NodeName("w1")
+RDMA = "tencent.com/rdma"
+WEIGHTS = RateAbility(min=RateRange(), max=RateRange(), weights=100)
+
+
+def pf(pci: str, *pooled: int, **changes: object) -> PfState:
+    """A PF of 1000 Mb/s with RDMA devices: `m0_2` is that of VF 2 of the first PF, `m0` its own."""
+    made = pf_state(pci, rdma_device=f"m{pci[-1]}", **changes)
+    vfs = (
+        replace(vf, rdma_device=f"m{pci[-1]}_{vf.index}", pool=RDMA if vf.index in pooled else "")
+        for vf in made.vfs
+    )
+    return replace(made, vfs=tuple(vfs))
+
+
+NOBODY = Ledger()
+HERE = hardware(pf(PF0, 0, 2), pf(PF1, 1))
+
+
+def wanted(*rates: int, **more: object) -> Request:
+    return Request(tuple(InterfaceRequest(min_tx_rate_mbps=rate, **more) for rate in rates))
+
+
+def given_for(
+    *ids: str,
+    request: Request | None = None,
+    there: Hardware = HERE,
+    ledger: Ledger = NOBODY,
+    outstanding: Sequence[PlacedInterface] = (),
+) -> tuple[AllocatedInterface, ...] | Rejection:
+    return held_interfaces(
+        node=W1,
+        request=request or wanted(*(0 for _ in ids)),
+        devices=[HeldDevice(RDMA, each) for each in ids],
+        hardware=there,
+        ledger=ledger,
+        outstanding=outstanding,
+        ifnames=[f"rdma{at}" for at in range(len(ids))],
+        entries=range(len(ids)),
+    )
+
+
+def refused(*ids: str, **more: object) -> Rejection:
+    found = given_for(*ids, **more)
+    assert isinstance(found, Rejection)
+    return found
+
+
+def changed(index: int, **changes: object) -> Hardware:
+    first = HERE.pfs[0]
+    vfs = (replace(vf, **changes) if vf.index == index else vf for vf in first.vfs)
+    return hardware(replace(first, vfs=tuple(vfs)), HERE.pfs[1])
+
+
+@given(st.permutations(["m0_0", "m0_2", "m1_1"]), st.lists(st.integers(0, 200), min_size=3, max_size=3))
+def test_each_device_gets_its_own_vf_and_the_rates_at_its_place(ids: list[str], rates: list[int]) -> None:
+    found = given_for(*ids, request=wanted(*rates))
+    assert not isinstance(found, Rejection)
+    assert [(each.rdma_device, each.min_tx_rate_mbps, each.entry) for each in found] == [
+        (device, rate, at) for at, (device, rate) in enumerate(zip(ids, rates, strict=True))
+    ]
+    assert {each.pool for each in found} == {RDMA}
+    assert [f"m{each.vf.pf[-1]}_{each.vf.index}" for each in found] == ids
+
+
+def test_device_may_be_named_by_the_address_of_its_function() -> None:
+    vf = HERE.pfs[0].vfs[2]
+    assert vf_of(vf.pci, HERE, Ledger()) == vf_of("m0_2", HERE, Ledger()) == (HERE.pfs[0], vf)
+    assert vf_of("m9_9", HERE, Ledger()) is None
+
+
+def test_device_that_a_pod_has_is_known_by_what_the_ledger_says_of_home() -> None:
+    away = changed(2, rdma_device=None, netdev=None)
+    held = Ledger().with_receipt(receipt("a", replace(interface(PF0, 2), rdma_device="m0_2")))
+    assert vf_of("m0_2", away, Ledger()) is None
+    found = vf_of("m0_2", away, held)
+    assert found is not None
+    assert found.vf.index == 2
+
+
+def test_device_of_a_pf_is_no_vf() -> None:
+    assert of_pf("m0", HERE)
+    assert of_pf(PF0, HERE)
+    assert not of_pf("m0_0", HERE)
+
+
+@pytest.mark.parametrize(
+    ("device", "said"),
+    [
+        ("rxe0", "device rxe0 of tencent.com/rdma, which kubelet gave the pod, is no VF of this node"),
+        ("m0_1", "VF 1 of PF enp3s0f0 is for those who ask by annotation"),
+    ],
+)
+def test_device_that_is_no_vf_of_its_resource_is_unknown(device: str, said: str) -> None:
+    rejection = refused("m0_0", device)
+    assert rejection.reason is Reason.UNKNOWN_DEVICE
+    assert said in rejection.message
+
+
+def test_device_that_another_pod_still_has_is_worth_another_try() -> None:
+    """Kubelet gives a device on before the sandbox of its last holder has ended."""
+    held = Ledger().with_receipt(receipt("a", replace(interface(PF0, 2), rdma_device="m0_2")))
+    rejection = refused("m0_2", there=changed(2, rdma_device=None, netdev=None), ledger=held)
+    assert rejection.reason is Reason.CONFLICT
+    assert "is still held by pod default/p; try again" in rejection.message
+
+
+def test_device_that_somebody_else_rated_is_not_given() -> None:
+    rejection = refused("m0_2", there=changed(2, min_tx_rate_mbps=7))
+    assert rejection.reason is Reason.INSUFFICIENT
+    assert "VF 2 of PF enp3s0f0 cannot be given: rates that are not ours: min 7" in rejection.message
+
+
+def test_rates_of_all_devices_on_a_pf_must_fit_beside_what_is_reserved_there() -> None:
+    crowd = Ledger().with_receipt(receipt("a", interface(PF0, 1, minimum=300)))
+    assert not isinstance(given_for("m0_0", "m0_2", request=wanted(300, 400), ledger=crowd), Rejection)
+    rejection = refused("m0_0", "m0_2", request=wanted(300, 401), ledger=crowd)
+    assert rejection.reason is Reason.INSUFFICIENT
+    assert "need 701 Mb/s there; 700 of 1000 are unreserved" in rejection.message
+
+
+def test_what_others_were_promised_is_not_there_for_rates_that_nobody_promised() -> None:
+    promised = (PlacedInterface(pf=PF0, min_tx_rate_mbps=600),)
+    rejection = refused("m0_0", request=wanted(500), outstanding=promised)
+    assert "400 of 1000 are unreserved" in rejection.message
+    assert not isinstance(given_for("m1_1", request=wanted(500), outstanding=promised), Rejection)
+
+
+def test_rates_that_the_link_does_not_have_at_all_exceed_it() -> None:
+    rejection = refused("m0_0", request=wanted(1001))
+    assert (rejection.reason, rejection.message) == (
+        Reason.EXCEEDS_CAPACITY,
+        "the pod's devices are VFs of PF enp3s0f0 and need 1001 Mb/s there; its link has 1000",
+    )
+    down = hardware(pf(PF0, 0, link_mbps=None))
+    assert "its link speed is unknown" in refused("m0_0", request=wanted(1), there=down).message
+    assert not isinstance(given_for("m0_0", there=down), Rejection)
+
+
+def test_rates_that_the_driver_does_not_take_are_refused_where_hardware_is_demanded() -> None:
+    there = hardware(pf(PF0, 0, rates=NO_RATE, driver="igb"))
+    assert not isinstance(given_for("m0_0", request=wanted(5), there=there), Rejection)
+    rejection = refused("m0_0", request=wanted(5, enforce=Enforce.HARDWARE), there=there)
+    assert rejection.reason is Reason.DRIVER_REFUSES
+    assert "igb takes no minimum rates (5 Mb/s wanted)" in rejection.message
+
+
+def test_vlan_of_the_network_is_refused_where_the_driver_cannot_set_one() -> None:
+    asked = wanted(0, options=InterfaceOptions(vlan=7))
+    rejection = refused("m0_0", request=asked)
+    assert (rejection.reason, rejection.message) == (
+        Reason.DRIVER_REFUSES,
+        "PF enp3s0f0: virtual cannot set vlan of a VF",
+    )
+    there = hardware(pf(PF0, 0, takes=frozenset({Setting.VLAN})))
+    assert not isinstance(given_for("m0_0", request=asked, there=there), Rejection)
+
+
+def test_promises_hold_where_rates_are_weights() -> None:
+    """A VF with a hundredth of the largest reservation has a whole share all the same."""
+    there = hardware(pf(PF0, 0, 2, rates=WEIGHTS, driver="mlx5_core"))
+    crowd = Ledger().with_receipt(receipt("a", interface(PF0, 1, minimum=999)))
+    rejection = refused("m0_0", there=there, ledger=crowd)
+    assert rejection.reason is Reason.INSUFFICIENT
+    assert "minimum rates of mlx5_core are weights" in rejection.message
