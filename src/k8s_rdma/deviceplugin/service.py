@@ -12,6 +12,7 @@ from k8s_rdma.deviceplugin.app import PluginApp
 from k8s_rdma.deviceplugin.keeper import Keeper
 from k8s_rdma.deviceplugin.kubelet_watch import KubeletWatch
 from k8s_rdma.deviceplugin.modes import modes_of
+from k8s_rdma.deviceplugin.neighbours import neighbours
 from k8s_rdma.deviceplugin.resource import Resource
 from k8s_rdma.http_server import HttpServer, Limits
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import NoReturn
 
-    from k8s_rdma.core.device_offers import Choice
     from k8s_rdma.device_config import DevicePluginConfig
     from k8s_rdma.deviceplugin.looking import Looking
 
@@ -39,8 +39,10 @@ class DevicePlugin:
         """MalformedError when there can be no sockets in the configuration's directory."""
         self._directory = Path(config.kubelet_dir)
         self._looking = looking
+        self._neighbours = neighbours(config)
         self.keepers: Sequence[Keeper] = [
-            Keeper(Resource(mode, looking, _complete), self._directory) for mode in modes_of(config)
+            Keeper(Resource(mode, looking, self._neighbours.complete), self._directory)
+            for mode in modes_of(config)
         ]
         self._look()
 
@@ -50,6 +52,7 @@ class DevicePlugin:
             running = [
                 tasks.create_task(KubeletWatch(self._directory, self._wake).run()),
                 tasks.create_task(self._follow_devices()),
+                tasks.create_task(self._neighbours.follow()),
                 *(tasks.create_task(keeper.run()) for keeper in self.keepers),
             ]
             server = self._http() if listener is not None else None
@@ -61,6 +64,7 @@ class DevicePlugin:
             if server is not None and serving is not None:
                 server.should_exit = True
                 await serving
+        await self._neighbours.close()
         _log.info("device_plugin_stopped")
 
     def renew(self) -> None:
@@ -91,7 +95,3 @@ class DevicePlugin:
 
     def _http(self) -> HttpServer:
         return HttpServer(PluginApp(self.keepers, self._looking), shutdown_s=SHUTDOWN_S, limits=LIMITS)
-
-
-async def _complete(_resource: str, choice: Choice) -> Choice:
-    return choice

@@ -1,0 +1,112 @@
+"""Where GPUs are, by the ids that their device plugins give kubelet.
+
+| resource | ids | the GPU's PCI address |
+| --- | --- | --- |
+| `nvidia.com/*` | `GPU-<uuid>`; of shared ones `GPU-<uuid>::3` | `/proc/driver/nvidia/gpus/*/information` |
+| the same | `MIG-GPU-<uuid>/1/0`, by drivers before R470 | the same: it begins with the GPU's id |
+| the same | `nvidia0`, `nvidia0/gi1`: by device minor | the same |
+| the same | `0`: the index, which NVML counts by PCI address | the same |
+| `amd.com/*`, `gpu.intel.com/*` | `card1`, `card1-0`: by DRM card | `/sys/class/drm/card1/device` |
+| any | `0000:3b:00.0` | is the id |
+
+Left out, as nothing but NVML can tell: `MIG-<uuid>`, of drivers since R470. Left out as well: partitions of
+AMD GPUs (`amdgpu_xcp_30`), which are platform devices, and whatever is no GPU by its PCI class.
+Sources: the NVIDIA driver's README, chapter "Using the /proc File System Interface"; Linux
+`drivers/gpu/drm/drm_sysfs.c`; PCI Code and ID Assignment 1.11, sections 1.4 and 1.19.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from k8s_rdma.core.device_offers import Neighbour
+from k8s_rdma.core.ids import PciAddress, pci_address
+from k8s_rdma.linux.discovery.pci import PciFunction
+from k8s_rdma.linux.sysfs import Sysfs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+NVIDIA_GPUS = "/proc/driver/nvidia/gpus"
+
+_NVIDIA_RESOURCES = "nvidia.com/"
+_DISPLAY, _ACCELERATOR = 0x03, 0x12
+_ADDRESS = re.compile(r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[01][0-9a-fA-F]\.[0-7]")
+_UUID = re.compile(r"(MIG-)?(?P<uuid>GPU-[0-9a-fA-F]+(-[0-9a-fA-F]+){4})([:/].*)?")
+_MINOR = re.compile(r"nvidia(?P<minor>\d+)(/.*)?")
+_CARD = re.compile(r"(?P<card>card\d+)(-.*)?")
+
+
+class Gpus:
+    """Those of one machine. Blocking: reads a few small files. What cannot be read is left out."""
+
+    def __init__(self, sysfs: Sysfs | None = None, nvidia: Sysfs | None = None) -> None:
+        """nvidia: the directory of `NVIDIA_GPUS`."""
+        self._sysfs = sysfs or Sysfs()
+        self._nvidia = nvidia or Sysfs(NVIDIA_GPUS)
+
+    def places(self, devices: Iterable[tuple[str, str]]) -> tuple[Neighbour, ...]:
+        """Where those of the devices (resource and id) are that are GPUs, each once."""
+        names: Mapping[str, PciAddress] | None = None
+        found: dict[PciAddress, Neighbour] = {}
+        for resource, device_id in devices:
+            if resource.startswith(_NVIDIA_RESOURCES) and names is None:
+                names = dict(self._nvidia_names())
+            pci = self._address(device_id, (names or {}) if resource.startswith(_NVIDIA_RESOURCES) else {})
+            if pci and pci not in found and (place := self._place(pci)):
+                found[pci] = place
+        return tuple(found.values())
+
+    def _address(self, device_id: str, nvidia: Mapping[str, PciAddress]) -> PciAddress | None:
+        if found := _ADDRESS.match(device_id):
+            return pci_address(found[0])
+        if found := _CARD.fullmatch(device_id):
+            return self._card(found["card"])
+        if found := _UUID.fullmatch(device_id):
+            return nvidia.get(found["uuid"].lower())
+        found = _MINOR.fullmatch(device_id)
+        return nvidia.get(f"minor {found['minor']}" if found else f"index {device_id}")
+
+    def _card(self, card: str) -> PciAddress | None:
+        try:
+            device = self._sysfs.resolved(f"class/drm/{card}/device").rpartition("/")[2]
+        except OSError:
+            return None
+        return pci_address(device) if _ADDRESS.fullmatch(device) else None
+
+    def _nvidia_names(self) -> Iterator[tuple[str, PciAddress]]:
+        index = 0
+        for directory in self._nvidia_directories():
+            told = self._told(directory)
+            if told.get("GPU Excluded", told.get("Blacklisted")) == "Yes":
+                continue
+            pci = pci_address(directory)
+            yield f"index {index}", pci
+            yield f"minor {told.get('Device Minor')}", pci
+            yield told.get("GPU UUID", "").lower(), pci
+            index += 1
+
+    def _nvidia_directories(self) -> list[str]:
+        try:
+            return sorted(each for each in self._nvidia.names(".") if _ADDRESS.fullmatch(each))
+        except OSError:
+            return []
+
+    def _told(self, directory: str) -> Mapping[str, str]:
+        try:
+            lines = self._nvidia.read(f"{directory}/information").splitlines()
+        except OSError:
+            return {}
+        pairs = (line.partition(":") for line in lines)
+        return {name.strip(): value.strip() for name, _, value in pairs}
+
+    def _place(self, pci: PciAddress) -> Neighbour | None:
+        function = PciFunction(self._sysfs, pci)
+        try:
+            kind = (self._sysfs.number(f"bus/pci/devices/{pci}/class") or 0) >> 16
+            if kind not in (_DISPLAY, _ACCELERATOR):
+                return None
+            return Neighbour(pcie_path=function.pcie_path(), numa_node=function.numa_node())
+        except OSError:
+            return None
