@@ -22,7 +22,7 @@ from k8s_rdma.sim.cluster.api import ApiConfig, RunningApi, serving_api
 from k8s_rdma.sim.cluster.kubeconfig import kubeconfig
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Mapping
 
     from k8s_rdma.extender.leader.lease import Lease
 
@@ -63,15 +63,26 @@ class World:
         assert (await self.http.post("/api/v1/nodes", json=node)).status_code == 201
 
     async def create_pod(
-        self, name: str, *rates: int, annotation: str | None = None, policy: str | None = None
+        self,
+        name: str,
+        *rates: int,
+        annotation: str | None = None,
+        policy: str | None = None,
+        devices: Mapping[str, int] | None = None,
     ) -> dict[str, Any]:
-        """Create a pod that asks for interfaces with these rates, or has this request annotation."""
+        """Create a pod that asks for interfaces with these rates, or has this request annotation.
+
+        devices: of a device plugin's resources, all for its one container.
+        """
         meta: dict[str, Any] = {"name": name}
         if rates or annotation is not None:
             meta["annotations"] = {"rdma_interfaces_required": annotation or interfaces(*rates)}
         if policy is not None:
             meta.setdefault("annotations", {})["k8s-rdma.io/policy"] = policy
-        pod = {"metadata": meta, "spec": {"containers": [{"name": "c", "image": "lab.local/busybox:1"}]}}
+        amounts = {resource: str(number) for resource, number in (devices or {}).items()}
+        resources = {"limits": amounts, "requests": amounts} if amounts else {}
+        container = {"name": "c", "image": "lab.local/busybox:1", "resources": resources}
+        pod = {"metadata": meta, "spec": {"containers": [container]}}
         created = await self.http.post("/api/v1/namespaces/default/pods", json=pod)
         assert created.status_code == 201, created.text
         self.pods[name] = created.json()
