@@ -51,6 +51,8 @@ class Newcomers:
         One that has some of the resource already is meant only if there is no other: it would be for another
         of its containers.
         """
+        if not pods:
+            return ()
         self.look(pods, now)
         new: dict[Pod, list[Device]] = {}
         for (pod, device), since in (self._since or {}).items():

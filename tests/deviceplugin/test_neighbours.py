@@ -1,0 +1,118 @@
+"""What is added to kubelet's questions, and that nobody waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from k8s_rdma.core.device_offers import Choice, Neighbour
+from k8s_rdma.deviceplugin.neighbours import DEADLINE_S, Neighbours
+from k8s_rdma.sim.fake_pod_resources import FakePodResources
+
+RDMA = "tencent.com/rdma"
+CHOICE = Choice(available=("mlx5_0", "mlx5_1"), must_include=(), size=1)
+PLACE = Neighbour(pcie_path=("0000:15:01.0",), numa_node=0)
+
+
+def places(devices):
+    return (PLACE,) if ("nvidia.com/gpu", "g0") in set(devices) else ()
+
+
+def neighbours(pods, found=places):
+    return Neighbours(pods, found, resources=frozenset({RDMA}), ours=frozenset({RDMA, "k8s-rdma.io/slot"}))
+
+
+@pytest.fixture
+def pods():
+    it = FakePodResources()
+    it.give("default", "old", "nvidia.com/gpu", "g9")
+    return it
+
+
+async def asked(it, pods, resource=RDMA):
+    """What a question becomes when the pod was given a GPU after a look."""
+    await it.complete(RDMA, CHOICE)
+    pods.give("default", "new", "nvidia.com/gpu", "g0")
+    return await it.complete(resource, CHOICE)
+
+
+def test_question_is_completed_with_where_the_pods_gpus_are(pods):
+    assert asyncio.run(asked(neighbours(pods), pods)).beside == (PLACE,)
+
+
+def test_question_about_slots_is_left_as_it_is_and_kubelet_not_asked(pods):
+    assert asyncio.run(asked(neighbours(pods), pods, "k8s-rdma.io/slot")) is CHOICE
+    assert pods.questions == 1
+
+
+def test_question_is_left_as_it_is_while_kubelet_says_nothing(pods):
+    async def silenced():
+        it = neighbours(pods)
+        pods.silent = True
+        return await asked(it, pods)
+
+    assert asyncio.run(silenced()) is CHOICE
+
+
+def test_question_does_not_wait_for_a_kubelet_that_does_not_answer(pods):
+    class Slow(FakePodResources):
+        async def all(self):
+            await asyncio.Event().wait()
+
+    async def timed():
+        started = time.monotonic()
+        choice = await neighbours(Slow()).complete(RDMA, CHOICE)
+        return choice, time.monotonic() - started
+
+    choice, took_s = asyncio.run(timed())
+    assert choice is CHOICE
+    assert took_s >= DEADLINE_S / 2  # it did wait, and ended: nothing would wake it
+
+
+def test_question_does_not_wait_for_a_machine_that_does_not_answer(pods):
+    release = asyncio.Event()
+
+    def stuck(_devices):
+        asyncio.run_coroutine_threadsafe(release.wait(), loop).result()
+        return (PLACE,)
+
+    async def answered():
+        nonlocal loop
+        loop = asyncio.get_running_loop()
+        choice = await asked(neighbours(pods, stuck), pods)
+        release.set()
+        return choice
+
+    loop = None
+    assert asyncio.run(answered()) is CHOICE
+
+
+def test_pods_are_looked_at_before_the_first_question():
+    looked = asyncio.Event()
+
+    class Noting(FakePodResources):
+        async def all(self):
+            looked.set()
+            return await super().all()
+
+    async def following():
+        pods = Noting()
+        pods.give("default", "old", "nvidia.com/gpu", "g9")
+        it = neighbours(pods)
+        task = asyncio.create_task(it.follow())
+        await looked.wait()
+        pods.give("default", "new", "nvidia.com/gpu", "g0")
+        choice = await it.complete(RDMA, CHOICE)
+        task.cancel()
+        await asyncio.wait([task])
+        return choice
+
+    assert asyncio.run(following()).beside == (PLACE,)
+
+
+def test_pods_are_not_followed_where_no_resource_asks(pods):
+    it = Neighbours(pods, places, resources=frozenset(), ours=frozenset())
+    asyncio.run(it.follow())
+    assert pods.questions == 0

@@ -1,0 +1,96 @@
+"""Which pod is being admitted, by what kubelet says of all."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from k8s_rdma.core.pod_devices import ContainerDevices, PodDevices
+from k8s_rdma.deviceplugin.newcomers import NEW_S, Newcomers
+
+RDMA = "tencent.com/rdma"
+GPU = "nvidia.com/gpu"
+OURS = frozenset({RDMA, "k8s-rdma.io/slot"})
+
+
+def pod(name, *devices):
+    held = tuple(
+        ContainerDevices(container="app", resource=resource, ids=(each,)) for resource, each in devices
+    )
+    return PodDevices(namespace="default", name=name, devices=held)
+
+
+def after(*old):
+    newcomers = Newcomers(OURS)
+    newcomers.look(old or (pod("other"),), 0)
+    return newcomers
+
+
+def test_pod_that_has_got_a_gpu_since_the_last_look_is_being_admitted():
+    old = pod("old", (GPU, "g0"))
+    assert after(old).admitted([old, pod("new", (GPU, "g1"))], RDMA, 5) == ((GPU, "g1"),)
+
+
+def test_pod_without_gpus_is_not_told_those_of_others():
+    old = pod("old", (GPU, "g0"))
+    assert after(old).admitted([old, pod("new")], RDMA, 5) == ()
+
+
+def test_nothing_is_inferred_from_the_first_look():
+    assert Newcomers(OURS).admitted([pod("some", (GPU, "g0"))], RDMA, 0) == ()
+
+
+def test_nothing_is_inferred_when_several_pods_have_come():
+    assert after().admitted([pod("a", (GPU, "g0")), pod("b", (GPU, "g1"))], RDMA, 5) == ()
+
+
+def test_pod_that_has_its_devices_already_is_not_the_one_that_asks():
+    served = pod("a", (GPU, "g0"), (RDMA, "mlx5_0"))
+    assert after().admitted([served, pod("b", (GPU, "g1"))], RDMA, 5) == ((GPU, "g1"),)
+
+
+def test_pod_whose_second_container_asks_is_told_its_gpus_again():
+    newcomers = after()
+    assert newcomers.admitted([pod("a", (GPU, "g0"))], RDMA, 5) == ((GPU, "g0"),)
+    again = pod("a", (GPU, "g0"), (RDMA, "mlx5_0"))
+    assert newcomers.admitted([again], RDMA, 5 + NEW_S / 2) == ((GPU, "g0"),)
+
+
+def test_pod_that_was_admitted_a_while_ago_is_not_being_admitted():
+    newcomers = after()
+    newcomers.look([pod("a", (GPU, "g0"))], 5)
+    assert newcomers.admitted([pod("a", (GPU, "g0"))], RDMA, 5 + 2 * NEW_S) == ()
+
+
+def test_our_own_resources_make_no_pod_new():
+    assert after().admitted([pod("a", ("k8s-rdma.io/slot", "slot-0"))], RDMA, 5) == ()
+
+
+def test_kubelet_that_has_just_started_does_not_make_all_pods_new():
+    old = pod("old", (GPU, "g0"))
+    newcomers = after(old)
+    newcomers.look((), 3)
+    assert newcomers.admitted([old], RDMA, 4) == ()
+
+
+def test_pod_of_the_same_name_with_another_gpu_is_new():
+    assert after(pod("a", (GPU, "g0"))).admitted([pod("a", (GPU, "g1"))], RDMA, 5) == ((GPU, "g1"),)
+
+
+PODS = st.lists(
+    st.builds(
+        lambda name, gpus, rdma: pod(name, *((GPU, each) for each in gpus), *([(RDMA, "m")] if rdma else [])),
+        st.sampled_from("abcd"),
+        st.frozensets(st.sampled_from(["g0", "g1", "g2"])),
+        st.booleans(),
+    ),
+    unique_by=lambda each: each.name,
+)
+
+
+@given(st.lists(PODS, min_size=1, max_size=6))
+def test_devices_told_are_all_one_pods_that_has_them_now(looks):
+    newcomers = Newcomers(OURS)
+    for now, pods in enumerate(looks):
+        told = newcomers.admitted(pods, RDMA, now)
+        assert not told or any(set(told) <= {(GPU, each) for each in pod.of(GPU)} for pod in pods)
