@@ -41,6 +41,7 @@ def told_by(report: NodeReport) -> AgentTold:
                 pf=interface.pf,
                 vf=interface.vf,
                 pod_uid=allocation.pod.uid,
+                pool=interface.pool,
             )
             for allocation in report.allocations
             for interface in allocation.interfaces

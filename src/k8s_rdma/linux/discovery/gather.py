@@ -109,7 +109,10 @@ class _Gathering:
         for name in self._names("class/infiniband"):
             self._rdma_device(f"class/infiniband/{name}")
         for name in self._names("class/infiniband_verbs"):
-            self._text(f"class/infiniband_verbs/{name}/ibdev")
+            self._texts(f"class/infiniband_verbs/{name}", ("ibdev", "dev"))
+        for name in self._names("class/infiniband_mad"):
+            self._texts(f"class/infiniband_mad/{name}", ("ibdev", "dev", "port"))
+        self._text("class/misc/rdma_cm/dev")
 
     def summary(self) -> str:
         """How many PFs of which driver with how many VFs, in a few words."""

@@ -1,0 +1,204 @@
+"""What is to be thought of devices, by the host's look and the agent's report."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from k8s_rdma.core.devices import DevicesSeen, GivenDevice, RdmaDevice
+from k8s_rdma.deviceplugin.agent_link import AgentTold
+from k8s_rdma.deviceplugin.damping import CALM_S, FIRST_HOLD_S, LAST_HOLD_S
+from k8s_rdma.deviceplugin.health import FORGOTTEN_S, SETTLE_S, STANDS_S, UNCLAIMED_S, Agent, Health
+from k8s_rdma.linux.rdma.observation import DeviceAway, DeviceHere, RdmaLook
+
+PF, VF = "0000:3b:00.0", "0000:3b:00.2"
+DEVICE = RdmaDevice(name="mlx5_1", pci=VF, pf=PF, pf_name="eth0", vf=0, netdev="eth11")
+NO_AGENT = Agent(silent_since=0.0)
+HERE = RdmaLook(here={"mlx5_1": DeviceHere(device=DEVICE)})
+DOWN = ("port 1 is DOWN, not ACTIVE",)
+SICK = RdmaLook(here={"mlx5_1": DeviceHere(device=DEVICE, port_faults=DOWN)})
+
+
+def away(*, elsewhere: bool = False, told: bool = True, faults: tuple[str, ...] = ()) -> RdmaLook:
+    device = replace(DEVICE, netdev="", at_home=False, faults=faults)
+    return RdmaLook(away={"mlx5_1": DeviceAway(device=device, elsewhere=elsewhere, told=told)})
+
+
+def agent(*given: str, silent_since: float | None = None, pfs: frozenset[str] = frozenset({PF})) -> Agent:
+    devices = tuple(GivenDevice(name=name, pci=VF, pf=PF, vf=0, pod_uid="u1") for name in given)
+    return Agent(told=AgentTold(given=devices, pfs=pfs), silent_since=silent_since)
+
+
+def faults(seen: DevicesSeen) -> tuple[str, ...]:
+    return seen.devices["mlx5_1"].faults
+
+
+def test_device_at_home_is_healthy_while_its_port_is_active() -> None:
+    health = Health()
+    assert faults(health.judged(HERE, NO_AGENT, 0)) == ()
+    assert faults(health.judged(SICK, NO_AGENT, 1)) == DOWN
+    assert faults(health.judged(HERE, NO_AGENT, 2)) == ()
+
+
+def test_ports_of_a_device_that_a_pod_has_do_not_count() -> None:
+    assert faults(Health().judged(SICK, agent("mlx5_1"), 0)) == ()
+
+
+def test_nodes_of_a_device_that_a_pod_has_count() -> None:
+    broken = RdmaLook(here={"mlx5_1": DeviceHere(device=replace(DEVICE, faults=("no driver",)))})
+    assert faults(Health().judged(broken, agent("mlx5_1"), 0)) == ("no driver",)
+
+
+def test_vf_that_nobody_set_up_is_healthy_where_the_agent_will() -> None:
+    look = RdmaLook(here={"mlx5_1": DeviceHere(device=DEVICE, port_faults=DOWN, vf_set_down=True)})
+    assert faults(Health().judged(look, agent(), 0)) == ()
+    assert faults(Health().judged(look, agent(silent_since=0.0), 1)) == ()
+    assert faults(Health().judged(look, NO_AGENT, 0)) == DOWN
+    assert faults(Health().judged(look, agent(pfs=frozenset()), 0)) == DOWN
+
+
+def test_vf_that_nobody_set_up_is_as_healthy_as_its_uplink() -> None:
+    here = DeviceHere(device=DEVICE, port_faults=DOWN, uplink_faults=("no carrier",), vf_set_down=True)
+    assert faults(Health().judged(RdmaLook(here={"mlx5_1": here}), agent(), 0)) == ("no carrier",)
+
+
+def test_device_that_a_pod_has_is_healthy_though_it_vanished() -> None:
+    health = Health()
+    health.judged(HERE, agent(), 0)
+    for now in (1, 100, 100_000):
+        seen = health.judged(away(), agent("mlx5_1"), now)
+        assert (faults(seen), seen.devices["mlx5_1"].at_home) == ((), False)
+        assert list(seen.given or ()) == ["mlx5_1"]
+
+
+def test_device_that_a_pod_has_is_known_to_a_plugin_that_never_saw_it() -> None:
+    health = Health()
+    assert health.expected(agent("mlx5_1")) == {"mlx5_1": VF}
+    seen = health.judged(away(), agent("mlx5_1"), 0)
+    assert (faults(seen), seen.devices["mlx5_1"].pf) == ((), PF)
+
+
+def test_function_that_nobody_ever_saw_is_no_fault_of_a_given_device() -> None:
+    """As with virtual functions, which sysfs knows nothing of."""
+    lacking = RdmaDevice(name="mlx5_1", faults=("its PCI function is gone",), at_home=False)
+    look = RdmaLook(away={"mlx5_1": DeviceAway(device=lacking, elsewhere=False, told=False)})
+    health = Health()
+    for now in (0, 1):
+        assert faults(health.judged(look, agent("mlx5_1"), now)) == ()
+
+
+def test_device_that_a_pod_has_is_ill_when_its_driver_has_left() -> None:
+    health = Health()
+    health.judged(HERE, agent(), 0)
+    assert faults(health.judged(away(faults=("no driver",)), agent("mlx5_1"), 1)) == ("no driver",)
+
+
+def test_device_given_without_a_name_is_found_by_where_it_was() -> None:
+    health = Health()
+    health.judged(HERE, agent(), 0)
+    seen = health.judged(away(), agent(""), 1)
+    assert (faults(seen), list(seen.given or ())) == ((), ["mlx5_1"])
+
+
+def test_device_that_is_nowhere_is_ill_within_two_seconds() -> None:
+    for told in (NO_AGENT, agent(), agent(silent_since=0.5)):
+        health = Health()
+        health.judged(HERE, told, 0)
+        assert faults(health.judged(away(), told, 1)) == ()
+        assert health.due_at() == 1 + SETTLE_S
+        assert faults(health.judged(away(), told, 1 + SETTLE_S)) == ("it is gone",)
+        assert faults(health.judged(HERE, told, 10)) == ()
+
+
+def test_ill_device_does_not_get_well_by_vanishing() -> None:
+    health = Health()
+    health.judged(SICK, NO_AGENT, 0)
+    assert faults(health.judged(away(), NO_AGENT, 1)) == DOWN
+
+
+def test_device_whose_driver_left_is_ill_unless_it_is_back_soon() -> None:
+    health = Health()
+    health.judged(HERE, agent(), 0)
+    assert faults(health.judged(away(faults=("no driver",)), agent(), 1)) == ()  # it may be back
+    gone = health.judged(away(faults=("no driver",)), agent(), 1 + SETTLE_S)
+    assert faults(gone) == ("no driver", "it is gone")
+
+
+def test_device_in_another_namespace_waits_for_the_agent_to_claim_it() -> None:
+    health = Health()
+    health.judged(HERE, agent(), 0)
+    assert faults(health.judged(away(elsewhere=True), agent(), 1)) == ()
+    assert faults(health.judged(away(elsewhere=True), agent("mlx5_1"), 5)) == ()
+    assert faults(health.judged(away(elsewhere=True), agent(), UNCLAIMED_S)) == ()
+    [fault] = faults(health.judged(away(elsewhere=True), agent(), 1 + UNCLAIMED_S))
+    assert "another network namespace" in fault
+
+
+def test_device_that_the_agent_gave_stands_while_the_agent_is_silent() -> None:
+    health = Health()
+    health.judged(away(), agent("mlx5_1"), 0)
+    silent = agent("mlx5_1", silent_since=10.0)
+    seen = health.judged(away(), silent, 11)
+    assert (faults(seen), seen.given) == ((), None)
+    assert faults(health.judged(away(), silent, 9 + STANDS_S)) == ()
+    [fault] = faults(health.judged(away(), silent, 10 + STANDS_S))
+    assert "the agent does not tell" in fault
+    assert faults(health.judged(away(), agent("mlx5_1"), 11 + STANDS_S)) == ()
+
+
+def test_device_elsewhere_stands_after_a_start_without_an_agent() -> None:
+    health = Health()
+    assert faults(health.judged(away(elsewhere=True), NO_AGENT, 0)) == ()
+    assert faults(health.judged(away(elsewhere=True), NO_AGENT, STANDS_S)) != ()
+
+
+def test_device_that_cannot_be_read_is_what_it_was() -> None:
+    health = Health()
+    health.judged(SICK, NO_AGENT, 0)
+    seen = health.judged(RdmaLook(unreadable={"mlx5_1": "EIO"}), NO_AGENT, 5)
+    assert (faults(seen), seen.unreadable) == (DOWN, ("EIO",))
+
+
+def test_device_that_is_nowhere_for_long_is_forgotten() -> None:
+    health = Health()
+    health.judged(HERE, agent(), 0)
+    health.judged(away(), agent(), 1)
+    assert "mlx5_1" in health.judged(away(), agent(), FORGOTTEN_S).devices
+    assert health.judged(away(), agent(), 1 + FORGOTTEN_S).devices == {}
+    assert health.expected(agent()) == {}
+    assert health.judged(RdmaLook(), agent(), 2 + FORGOTTEN_S).devices == {}
+
+
+def test_relapses_have_a_device_wait_longer_and_longer() -> None:
+    health, now, holds = Health(), 0.0, []
+    for _ in range(6):
+        health.judged(SICK, NO_AGENT, now)
+        cleared = now = now + 0.1
+        while faults(health.judged(HERE, NO_AGENT, now)):
+            now = health.due_at() or 0.0
+        holds.append(round(now - cleared, 3))
+        now += 0.1
+    assert holds == [0, FIRST_HOLD_S, 2 * FIRST_HOLD_S, 4 * FIRST_HOLD_S, LAST_HOLD_S, LAST_HOLD_S]
+
+
+def test_fault_during_the_wait_begins_it_anew() -> None:
+    health = Health()
+    for now in (0, 2):
+        health.judged(SICK, NO_AGENT, now)
+        health.judged(HERE, NO_AGENT, now + 0.5)
+    health.judged(SICK, NO_AGENT, 3)
+    assert faults(health.judged(HERE, NO_AGENT, 3.5)) == DOWN
+    assert faults(health.judged(HERE, NO_AGENT, 4.4)) == DOWN
+    assert faults(health.judged(HERE, NO_AGENT, 4.5)) == ()
+
+
+def test_fault_after_a_calm_time_is_no_relapse() -> None:
+    health = Health()
+    for now in (0.0, 3 + CALM_S):
+        health.judged(SICK, NO_AGENT, now)
+        assert faults(health.judged(HERE, NO_AGENT, now + 1)) == ()
+
+
+def test_slots_are_what_the_agent_told_last() -> None:
+    told = Agent(told=AgentTold(held_slots=frozenset({"a"})), silent_since=3.0)
+    assert Health().judged(RdmaLook(), told, 5).held_slots == {"a"}
+    assert Health().judged(RdmaLook(), NO_AGENT, 5).held_slots is None

@@ -1,0 +1,231 @@
+"""What is seen of devices, kept up to date."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from deviceplugin.played_agent import PlayedAgent, report
+from k8s_rdma.device_config import DevicePluginConfig
+from k8s_rdma.deviceplugin.looking import Looking
+from linux.small_machine import INFINIBAND, PF, vf_pci
+from rdma_machine import MAJOR, RdmaMachine
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine
+    from pathlib import Path
+
+    from k8s_rdma.core.devices import DevicesSeen
+    from k8s_rdma.deviceplugin.telling import HealthChange
+
+DEADLINE_S = 20
+
+
+def run(scenario: Coroutine[Any, Any, None]) -> None:
+    async def in_time() -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            await scenario
+
+    asyncio.run(in_time())
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> RdmaMachine:
+    return RdmaMachine(tmp_path)
+
+
+@asynccontextmanager
+async def looking(tmp_path: Path, machine: RdmaMachine, **more: Any) -> AsyncIterator[Looking]:
+    config = DevicePluginConfig(run_dir=str(tmp_path / "run"))
+    async with Looking(config, host=machine.host(), **more) as found:
+        yield found
+
+
+async def until(look: Looking, holds: Callable[[DevicesSeen], bool]) -> DevicesSeen:
+    seen = look.seen
+    while not holds(seen):
+        seen = await look.other_than(seen)
+    return seen
+
+
+def healthy(name: str, *, at_home: bool = True) -> Callable[[DevicesSeen], bool]:
+    def holds(seen: DevicesSeen) -> bool:
+        device = seen.devices.get(name)
+        return device is not None and not device.faults and device.at_home == at_home
+
+    return holds
+
+
+def ill(name: str) -> Callable[[DevicesSeen], bool]:
+    return lambda seen: bool(seen.devices[name].faults)
+
+
+def test_all_devices_are_known_at_once(tmp_path: Path, machine: RdmaMachine) -> None:
+    async def scenario() -> None:
+        async with looking(tmp_path, machine) as look:
+            assert list(look.seen.devices) == ["mlx5_0", "mlx5_1", "mlx5_2"]
+            assert (look.seen.given, look.seen.held_slots, look.seen.rdma_cm) == (None, None, True)
+            assert (look.succeeded, look.looks.failed) == (True, 0)
+
+    run(scenario())
+
+
+def test_device_is_ill_while_its_node_is_missing(tmp_path: Path, machine: RdmaMachine) -> None:
+    async def scenario() -> None:
+        heard: list[HealthChange] = []
+        async with looking(tmp_path, machine, heard=heard.extend) as look:
+            machine.remove_node("uverbs1")
+            seen = await until(look, ill("mlx5_1"))
+            assert not seen.devices["mlx5_2"].faults
+            machine.make_node("uverbs1", MAJOR, 193)
+            await until(look, healthy("mlx5_1"))
+        assert [(each.device.name, each.healthy) for each in heard] == [("mlx5_1", False), ("mlx5_1", True)]
+
+    with capture_logs() as logs:
+        run(scenario())
+    [line] = [line for line in logs if line["event"] == "device_unhealthy"]
+    assert (line["device"], line["why"]) == ("mlx5_1", "/dev/infiniband/uverbs1 is missing")
+    assert [line["device"] for line in logs if line["event"] == "device_healthy"] == ["mlx5_1"]
+
+
+def test_device_is_ill_while_its_infiniband_port_is_down(tmp_path: Path, machine: RdmaMachine) -> None:
+    machine.write(f"{machine.device(PF)}/infiniband/mlx5_0/ports/1/link_layer", "InfiniBand")
+    machine.set_link("eth0", type=INFINIBAND)
+
+    def set_port(state: str) -> None:
+        machine.set_port("mlx5_0", state.rpartition(" ")[2])
+        machine.write(f"{machine.device(PF)}/infiniband/mlx5_0/ports/1/state", state)
+
+    async def scenario() -> None:
+        async with looking(tmp_path, machine) as look:
+            set_port("1: DOWN")
+            seen = await until(look, ill("mlx5_0"))
+            assert seen.devices["mlx5_0"].faults == ("port 1 is DOWN, not ACTIVE",)
+            set_port("4: ACTIVE")
+            await until(look, healthy("mlx5_0"))
+
+    run(scenario())
+
+
+def test_pods_devices_are_known_at_once_where_there_is_an_agent(tmp_path: Path, machine: RdmaMachine) -> None:
+    machine.take_away("mlx5_1", vf_pci(0), 1, new_number=7)
+
+    async def scenario() -> None:
+        async with PlayedAgent(tmp_path / "run/state.sock") as agent:
+            agent.report = report("mlx5_1", slots=("s.slot-0",))
+            async with looking(tmp_path, machine) as look:
+                assert list(look.seen.given or ()) == ["mlx5_1"]
+                assert look.seen.held_slots == {"s.slot-0"}
+                [node] = look.seen.devices["mlx5_1"].nodes
+                assert node.path == "/dev/infiniband/uverbs7"
+                assert not look.seen.devices["mlx5_1"].faults
+
+    run(scenario())
+
+
+def test_device_stays_healthy_from_home_to_pod_through_an_agents_restart_and_back(
+    tmp_path: Path, machine: RdmaMachine
+) -> None:
+    async def scenario() -> None:
+        heard: list[HealthChange] = []
+        agent = PlayedAgent(tmp_path / "run/state.sock")
+        async with agent, looking(tmp_path, machine, heard=heard.extend) as look:
+            machine.take_away("mlx5_1", vf_pci(0), 1, new_number=7)
+            agent.tell(report("mlx5_1"))
+            await until(look, lambda seen: bool(seen.given))
+            await until(look, healthy("mlx5_1", at_home=False))
+            await agent.stop()
+            seen = await until(look, lambda seen: seen.given is None)
+            assert healthy("mlx5_1", at_home=False)(seen)
+            await agent.start()
+            await until(look, lambda seen: bool(seen.given))
+            machine.remove_verbs(7)
+            machine.add_rdma_again("mlx5_1", vf_pci(0), 1)
+            agent.tell(report())
+            await until(look, healthy("mlx5_1"))
+        assert heard == []
+
+    run(scenario())
+
+
+def test_device_that_nobody_has_is_gone(tmp_path: Path, machine: RdmaMachine) -> None:
+    async def scenario() -> None:
+        async with PlayedAgent(tmp_path / "run/state.sock"), looking(tmp_path, machine) as look:
+            machine.take_away("mlx5_1", vf_pci(0), 1)
+            seen = await until(look, ill("mlx5_1"))
+            assert "it is gone" in seen.devices["mlx5_1"].faults
+
+    run(scenario())
+
+
+def test_devices_stay_while_the_host_cannot_be_looked_at(tmp_path: Path, machine: RdmaMachine) -> None:
+    async def scenario() -> None:
+        async with looking(tmp_path, machine) as look:
+            before = look.seen
+            numbers = machine.at("class/infiniband_verbs/uverbs1/dev")
+            numbers.unlink()
+            numbers.symlink_to(numbers)  # ELOOP
+            machine.remove_node("uverbs2")  # a sign
+            seen = await until(look, lambda seen: bool(seen.unreadable))
+            assert seen.devices == before.devices
+            numbers.unlink()
+            machine.write("class/infiniband_verbs/uverbs1/dev", "231:193")
+            seen = await until(look, lambda seen: not seen.unreadable)
+            assert seen.devices["mlx5_2"].faults
+            assert look.looks.failed > 0
+
+    with capture_logs() as logs:
+        run(scenario())
+    assert len([line for line in logs if line["event"] == "devices_unreadable"]) == 1
+
+
+def test_nothing_is_known_until_the_host_can_be_looked_at(tmp_path: Path, machine: RdmaMachine) -> None:
+    numbers = machine.at("class/infiniband_verbs/uverbs1/dev")
+    numbers.unlink()
+    numbers.symlink_to(numbers)
+
+    async def scenario() -> None:
+        async with looking(tmp_path, machine) as look:
+            assert (look.succeeded, dict(look.seen.devices)) == (False, {})
+            assert look.seen.unreadable
+            numbers.unlink()
+            machine.write("class/infiniband_verbs/uverbs1/dev", "231:193")
+            await until(look, healthy("mlx5_1"))
+            assert look.succeeded
+
+    run(scenario())
+
+
+_UNPRIVILEGED = """
+import asyncio, os, sys
+from k8s_rdma.device_config import DevicePluginConfig
+from k8s_rdma.deviceplugin.looking import Looking
+os.setgroups([]); os.setgid(65534); os.setuid(65534)  # after the imports: it may not read this Python
+assert "CapEff:\\t0000000000000000" in open("/proc/self/status").read()
+async def main():
+    async with Looking(DevicePluginConfig(run_dir=sys.argv[1])) as look:
+        assert look.succeeded, look.seen
+        assert not look.seen.unreadable, look.seen
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become nobody")
+def test_no_privilege_is_needed(tmp_path: Path) -> None:
+    """On the machine that this runs on, whatever RDMA devices it has."""
+    tmp_path.chmod(0o755)
+    done = subprocess.run(
+        [sys.executable, "-c", _UNPRIVILEGED, str(tmp_path / "run")],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,58 @@
+"""Which changes of health people are told of."""
+
+from __future__ import annotations
+
+from k8s_rdma.core.devices import DevicesSeen, RdmaDevice
+from k8s_rdma.deviceplugin.telling import AT_ONCE, EVERY_S, Telling
+
+
+def seen(**faults: str) -> DevicesSeen:
+    devices = {
+        name: RdmaDevice(name=name, faults=(fault,) if fault else ()) for name, fault in faults.items()
+    }
+    return DevicesSeen(devices=devices)
+
+
+def told(telling: Telling, now: float, **faults: str) -> list[tuple[str, bool, str, int]]:
+    changes = telling.changes(seen(**faults), now)
+    return [(each.device.name, each.healthy, each.why, each.changes) for each in changes]
+
+
+def test_healthy_devices_are_no_news() -> None:
+    assert told(Telling(), 0, a="", b="") == []
+
+
+def test_each_change_is_told_once() -> None:
+    telling = Telling()
+    assert told(telling, 0, a="x", b="") == [("a", False, "x", 1)]
+    assert told(telling, 1, a="x", b="") == []
+    assert told(telling, 2, a="y", b="") == []
+    assert told(telling, 3, a="", b="z") == [("a", True, "", 1), ("b", False, "z", 1)]
+
+
+def test_flapping_device_is_told_of_now_and_then_with_how_often_it_changed() -> None:
+    telling, lines = Telling(), []
+    for second in range(600):
+        lines += told(telling, second, a="x" if second % 2 else "")
+    assert len(lines) <= AT_ONCE + 600 / EVERY_S + 1
+    assert sum(changes for *_, changes in lines) >= 560
+
+
+def test_what_a_device_is_in_the_end_is_always_told() -> None:
+    telling = Telling()
+    for second in range(9):
+        told(telling, second, a="" if second % 2 else "x")
+    due = telling.due_at()
+    assert due is not None
+    [(name, healthy, why, changes)] = told(telling, due, a="x")
+    assert (name, healthy, why) == ("a", False, "x")
+    assert changes > 1
+    assert telling.due_at() is None
+
+
+def test_device_that_is_not_there_any_more_is_forgotten() -> None:
+    telling = Telling()
+    for second in range(9):
+        told(telling, second, a="" if second % 2 else "x")
+    assert told(telling, 20) == []
+    assert telling.due_at() is None
