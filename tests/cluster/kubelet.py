@@ -24,7 +24,7 @@ from cluster.real import obstacle as missing_control_plane
 from e2e.containerd import IMAGE, Containerd
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from cluster.control_plane import Json
     from cluster.world import Cluster
@@ -58,6 +58,9 @@ int main(int argc, char **argv, char **env)
 }
 """
 
+FIRST_CDI = (1, 7)
+"""Of containerd."""
+
 _SET_BY_KUBELET = (
     "kernel/keys/root_maxbytes",
     "kernel/keys/root_maxkeys",
@@ -84,15 +87,25 @@ def obstacle() -> str | None:
     return None
 
 
+def cdi_obstacle() -> str | None:
+    """Why the runtime knows no CDI; None when it does. To be asked where there is a kubelet."""
+    program = shutil.which("containerd", path=str(programs())) or shutil.which("containerd")
+    found = _release(program)
+    return None if found >= FIRST_CDI else f"needs containerd {_dotted(FIRST_CDI)}, not {_dotted(found)}"
+
+
 def programs() -> Path:
     """The folder of the programs."""
     return Path(os.environ[FOLDER])
 
 
-def scratch(directory: Path, nodes: Mapping[str, tuple[int, int]]) -> str:
+def scratch(
+    directory: Path, nodes: Mapping[str, tuple[int, int]], verbs: Mapping[str, str] | None = None
+) -> str:
     """Shell commands that give a mount namespace places of its own, below a directory.
 
-    nodes: of `/dev/infiniband`, with their numbers.
+    nodes: of `/dev/infiniband`, with their numbers. verbs: which of them sysfs shows as that of a function,
+    by its PCI address; there are no other functions.
     """
     made = [
         f"mkdir -p {directory}/dev {directory}/var-lib {directory}/var-log",
@@ -104,6 +117,7 @@ def scratch(directory: Path, nodes: Mapping[str, tuple[int, int]]) -> str:
             for name, (major, minor) in nodes.items()
         ),
         f"mount --rbind {directory}/dev /dev",
+        *_sysfs(nodes, verbs or {}),
         f"mount --bind {directory}/var-lib /var/lib",
         f"mount --bind {directory}/var-log /var/log",
         *(_copied(f"/proc/sys/{name}", f"{directory}/{name.replace('/', '-')}") for name in _SET_BY_KUBELET),
@@ -133,6 +147,8 @@ class Kubelet:
         self._cluster, self._containerd, self._directory = cluster, containerd, directory
         self.lib = directory / "var-lib" / "kubelet"
         self.plugins = self.lib / "device-plugins"
+        self.cdi = containerd.cdi
+        self.use = containerd.use
         self.program: Program | None = None
         self._said = 0
 
@@ -173,6 +189,15 @@ class Kubelet:
         answer = await self._cluster.http.get(f"/api/v1/nodes/{NODE}")
         return answer.json() if answer.status_code == 200 else {}
 
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Wait for something that it brings about."""
+
+        async def really() -> bool:
+            return holds()
+
+        assert self.program is not None
+        await self.program.until(really)
+
     async def counted(self, resource: str, *, capacity: int, allocatable: int) -> None:
         """Wait until the node's status says so."""
 
@@ -187,12 +212,8 @@ class Kubelet:
     async def registered(self, resource: str) -> None:
         """Wait until this kubelet has devices to give: the node's status may tell of the one before."""
         assert self.program is not None
-        line = f'"Processed device updates for resource" resourceName="{resource}"'
-
-        async def holds() -> bool:
-            return line in self.program.log.read_text(errors="replace")[self._said :]
-
-        await self.program.until(holds)
+        log, line = self.program.log, f'"Processed device updates for resource" resourceName="{resource}"'
+        await self.until(lambda: line in log.read_text(errors="replace")[self._said :])
 
     async def refused(self, name: str) -> str:
         """Wait until it refused to admit a pod; what it says."""
@@ -225,6 +246,14 @@ class Kubelet:
                 and all(each["ready"] for each in pod["status"].get("containerStatuses", [{"ready": False}]))
             ),
         )
+
+    async def delete_pod(self, name: str) -> None:
+        """Have a pod go; its sandbox goes afterwards."""
+        await self._cluster.delete_pod(name)
+
+    async def event(self, pod: str, reason: str) -> str:
+        """Wait for an event of a pod; its message."""
+        return await self._cluster.event(pod, reason)
 
     def look(self, pod: Json, container: str) -> Look:
         """Look around in a running container."""
@@ -277,14 +306,32 @@ class Kubelet:
             "nodeStatusUpdateFrequency": "1s",
             "syncFrequency": "1s",
         }
-        return settings | ({"failCgroupV1": False} if release >= (1, 31) else {})
+        if release < (1, 29):
+            settings["featureGates"] = {"DevicePluginCDIDevices": True}
+        if release >= (1, 31):
+            settings["failCgroupV1"] = False
+        return settings
+
+
+def _sysfs(nodes: Mapping[str, tuple[int, int]], verbs: Mapping[str, str]) -> Iterator[str]:
+    functions, others = "/sys/bus/pci/devices", "/sys/class/misc"
+    yield f"mount -t tmpfs tmpfs {functions} && mount -t tmpfs tmpfs {others}"
+    shown = {f"{functions}/{pci}/infiniband_verbs/{name}": name for pci, name in verbs.items()}
+    for directory, name in (shown | {f"{others}/rdma_cm": "rdma_cm"}).items():
+        major, minor = nodes[name]
+        yield f"mkdir -p {directory} && echo {major}:{minor} > {directory}/dev"
+        yield f"echo of_{name} > {directory}/ibdev"
 
 
 def _copied(file: str, copy: str) -> str:
     return f"cat {file} > {copy} && mount --bind {copy} {file}"
 
 
-def _release(program: Path) -> tuple[int, int]:
+def _release(program: Path | str) -> tuple[int, int]:
     said = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
-    major, minor = re.search(r"v(\d+)\.(\d+)", said).groups()
+    major, minor = re.search(r" v?(\d+)\.(\d+)\.", said).groups()
     return int(major), int(minor)
+
+
+def _dotted(release: tuple[int, int]) -> str:
+    return ".".join(map(str, release))

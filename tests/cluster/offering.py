@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from k8s_rdma.deviceplugin.keeper import Keeper
 from k8s_rdma.deviceplugin.kubelet_watch import KubeletWatch
-from k8s_rdma.deviceplugin.published import Published
 from k8s_rdma.deviceplugin.resource import Resource
 
 if TYPE_CHECKING:
@@ -28,13 +27,13 @@ class Offering:
 
     def __init__(self, modes: tuple[Mode, ...], seen: DevicesSeen, directory: Path) -> None:
         self.before_choice: Callable[[], Awaitable[None]] | None = None
-        self._seen = Published(seen)
-        self._keepers = [Keeper(Resource(mode, self._seen, self._complete), directory) for mode in modes]
+        self.seen = seen
+        self._keepers = [Keeper(Resource(mode, self, self._complete), directory) for mode in modes]
         self._watch = KubeletWatch(directory, self._wake)
 
     def see(self, seen: DevicesSeen) -> None:
         """The devices are so from now on."""
-        self._seen.publish(seen)
+        self.seen = seen
         for keeper in self._keepers:
             if keeper.resource.look():
                 keeper.tell()

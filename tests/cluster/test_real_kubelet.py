@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
-from cluster.kubelet import ADDRESS, LOOK, Kubelet, obstacle, programs, scratch
+from cluster.kubelet import ADDRESS, LOOK, Kubelet, cdi_obstacle, obstacle, programs, scratch
 from cluster.offering import offering
 from cluster.world import cluster
 from e2e.conftest import build_dir, make_node, program
@@ -16,7 +17,7 @@ from e2e.containerd import Containerd
 from e2e.test_containerd import without_us
 from k8s_rdma.core.devices import CharacterDevice, DevicesSeen, NodeKind, RdmaDevice
 from k8s_rdma.core.pod_devices import PodDevices
-from k8s_rdma.device_config import HUSTCAT_RESOURCE, ExclusiveResource
+from k8s_rdma.device_config import HUSTCAT_RESOURCE, MOUNT_RESOURCE, SLOT_RESOURCE, ExclusiveResource
 from k8s_rdma.deviceplugin.modes import mode_of
 from k8s_rdma.kube.pod_resources import KubeletPodResources
 
@@ -30,7 +31,14 @@ __all__ = ["build_dir", "make_node", "program"]
 
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(obstacle() is not None, reason=str(obstacle()))]
 
-NODES = {"uverbs0": (231, 192), "uverbs1": (231, 193), "umad1": (231, 1), "rdma_cm": (10, 122)}
+NO_CDI = obstacle() or cdi_obstacle()
+with_cdi = pytest.mark.skipif(NO_CDI is not None, reason=str(NO_CDI))
+
+VFS = 4
+"""On each of two PFs."""
+
+NODES = {f"uverbs{number}": (231, 192 + number) for number in range(2 * VFS)}
+NODES |= {"umad1": (231, 1), "rdma_cm": (10, 122)}
 """Nothing is behind them: who may open one is told ENXIO or ENODEV, and who may not EPERM."""
 
 
@@ -49,16 +57,23 @@ SEEN = DevicesSeen(
     directory=True,
 )
 OF_DEVICE = {"mlx5_0": {"rdma_cm", "uverbs0"}, "mlx5_1": {"rdma_cm", "umad1", "uverbs1"}}
+PCI_VARIABLE = "PCIDEVICE_K8S_RDMA_IO_SLOT"
 DEVICES_VARIABLE = "K8S_RDMA_DEVICES_TENCENT_COM_RDMA"
 
 
 @pytest.fixture
 def node(make_node: Callable[[int], Node]) -> Node:
-    node = make_node(4)
+    node = make_node(VFS)
     node.ip("link", "add", "mgmt", "type", "bridge")
     node.ip("address", "add", f"{ADDRESS}/24", "dev", "mgmt")
     node.ip("link", "set", "mgmt", "up")
     return node
+
+
+def verbs(node: Node) -> dict[str, str]:
+    """The device node of each VF, by its address."""
+    addresses = [pf.vf_pci(index) for pf in node.pfs for index in range(pf.vfs)]
+    return {pci: f"uverbs{number}" for number, pci in enumerate(addresses)}
 
 
 @asynccontextmanager
@@ -70,7 +85,7 @@ async def kubelet_of(node: Node, tmp_path: Path) -> AsyncIterator[Kubelet]:
         plugins=node.cni_path,
         deadline_s=node.deadline_s,
         programs=programs(),
-        prepare=scratch(directory, NODES),
+        prepare=scratch(directory, NODES, verbs(node)),
         sources={"look": LOOK},
     )
     with containerd:
@@ -92,6 +107,17 @@ async def pod_resources(kubelet: Kubelet) -> AsyncIterator[KubeletPodResources]:
         yield client
     finally:
         await client.close()
+
+
+def slot(name: str) -> dict[str, object]:
+    return {"name": name, "resources": {SLOT_RESOURCE: "1"}}
+
+
+def start_plugin(node: Node, resources: list[dict[str, object]]) -> str:
+    """Run the device plugin on the node; its configuration file."""
+    config = node.config("device-plugin", {"resources": resources, "runDir": str(node.run_dir), "port": None})
+    node.start("device-plugin", config)
+    return str(config)
 
 
 def asks(name: str, count: int = 1) -> dict[str, object]:
@@ -172,3 +198,55 @@ async def test_unhealthy_device_is_given_to_nobody_until_it_recovers(node: Node,
         await kubelet.create_pod("r", asks("c"))
         look = kubelet.look(await kubelet.running("r"), "c")
         assert look.env[DEVICES_VARIABLE] == "mlx5_0"
+
+
+async def test_mount_gives_the_whole_directory_to_who_asks(node: Node, tmp_path: Path):
+    async with kubelet_of(node, tmp_path) as kubelet:
+        resources = [{"mode": "mount", "name": MOUNT_RESOURCE, "count": 3}]
+        start_plugin(node, resources)
+        await kubelet.counted(MOUNT_RESOURCE, capacity=3, allocatable=3)
+        await kubelet.create_pod("p", {"name": "c", "resources": {MOUNT_RESOURCE: "1"}}, {"name": "none"})
+        pod = await kubelet.running("p")
+        look = kubelet.look(pod, "c")
+        assert (look.opens, look.denied) == (set(NODES), set())
+        assert kubelet.look(pod, "none").opens == set()
+
+
+@with_cdi
+async def test_slot_is_what_the_agent_gave_the_pod(node: Node, tmp_path: Path):
+    """Kubelet gives the slot to the container before the agent gives the pod its VFs."""
+    async with kubelet_of(node, tmp_path) as kubelet:
+        settings = {"devicePlugin": start_plugin(node, [{"mode": "exact", "count": 5}])}
+        node.settings = {**settings, "cdiDir": str(kubelet.cdi)}
+        node.start_agent()
+        kubelet.use(node.runtime(chained=True).conflist)
+        await kubelet.counted(SLOT_RESOURCE, capacity=5, allocatable=5)
+        seen: dict[str, set[str]] = {}
+        for name, interfaces in {"p": [{"min_tx_rate": 100}, {}], "q": [{}]}.items():
+            annotations = {"rdma_interfaces_required": json.dumps(interfaces)}
+            await kubelet.create_pod(name, slot("c"), slot("d"), {"name": "none"}, annotations=annotations)
+            pod = await kubelet.running(name)
+            looks = [kubelet.look(pod, container) for container in ("c", "d")]
+            given = looks[0].env[PCI_VARIABLE].split(",")
+            assert len(given) == len(interfaces)
+            seen[name] = {verbs(node)[pci] for pci in given}
+            assert [look.opens for look in looks] == [{"rdma_cm", *seen[name]}] * 2
+            assert kubelet.look(pod, "none").opens == set()
+        assert seen["p"].isdisjoint(seen["q"])
+        assert len(list(kubelet.cdi.iterdir())) == 4
+        await kubelet.delete_pod("p")
+        await kubelet.until(lambda: len(list(kubelet.cdi.iterdir())) == 2)
+        assert kubelet.look(await kubelet.running("q"), "c").opens == {"rdma_cm", *seen["q"]}
+
+
+@with_cdi
+async def test_slot_of_a_pod_without_interfaces_is_nothing_that_starts(node: Node, tmp_path: Path):
+    async with kubelet_of(node, tmp_path) as kubelet:
+        settings = {"devicePlugin": start_plugin(node, [{"mode": "exact", "count": 5}])}
+        node.settings = {**settings, "cdiDir": str(kubelet.cdi)}
+        node.start_agent()
+        kubelet.use(node.runtime(chained=True).conflist)
+        await kubelet.counted(SLOT_RESOURCE, capacity=5, allocatable=5)
+        await kubelet.create_pod("p", slot("c"))
+        said = await kubelet.event("p", "Failed")
+        assert "unresolvable CDI devices k8s-rdma.io/slot=k8s-rdma.io_slot.slot-0" in said

@@ -81,6 +81,7 @@ class Containerd:
         self._config = directory / "config.toml"
         self._config.write_text(CONFIG.format(directory=directory, image=IMAGE))
         self.socket = directory / "containerd.sock"
+        self.cdi = directory / "cdi"
         self.cri = CriRuntime(self.socket, cgroup_parent=self.cgroup, deadline_s=deadline_s)
 
     @property

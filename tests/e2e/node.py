@@ -35,6 +35,7 @@ class Node(NodeProcesses):
         self._stack.enter_context(entered(namespace))
         self._rtnl = self._stack.enter_context(Rtnl())
         self.ip("link", "set", "lo", "up")
+        self.pfs: list[VirtualPf] = []
         for number, name in enumerate(PFS):
             self._create_pf(number, name, vfs)
         self.pristine = self.kernel_state()
@@ -94,3 +95,4 @@ class Node(NodeProcesses):
             base_mac=random_base_mac(),
         )
         create_pf(pf, self._rtnl)
+        self.pfs.append(pf)
