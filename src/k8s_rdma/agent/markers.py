@@ -1,8 +1,11 @@
-"""A file per container that ever got something of ours: `<runDir>/attachments/<container id>`.
+"""Files in `<runDir>` that the CNI executable looks for before it asks the agent.
 
-The CNI executable looks here before it asks the agent: with the directory there and no file in it, a
-DEL has nothing to do, even while the agent is dead. So a marker comes before the first change and goes
-after the last, and a directory that is missing says nothing.
+`attachments/<container id>`: a file per container that ever got something of ours. With the directory
+there and no file in it, a DEL has nothing to do, even while the agent is dead. So a marker comes before the
+first change and goes after the last, and a directory that is missing says nothing.
+
+`exclusive-devices`: there where pods may hold exclusive devices, which are attached to them though their
+annotations say nothing. Then the agent is asked about every pod, or none starts.
 """
 
 from __future__ import annotations
@@ -17,6 +20,20 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from k8s_rdma.core.ids import ContainerId
+
+
+EXCLUSIVE_DEVICES = "exclusive-devices"
+
+
+def mark_exclusive_devices(run_dir: Path, *, there_are: bool) -> None:
+    """Say whether pods may hold exclusive devices; it stands while no agent runs. LedgerError."""
+    marker = run_dir / EXCLUSIVE_DEVICES
+    with _as_ledger_error():
+        if not there_are:
+            marker.unlink(missing_ok=True)
+            return
+        run_dir.mkdir(parents=True, exist_ok=True)
+        marker.touch()
 
 
 class Markers:

@@ -7,6 +7,7 @@ at home with the MAC that the result told.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ from k8s_rdma.agent.plugins.called import called_plugins
 from k8s_rdma.core.ids import NodeName, PciAddress
 from k8s_rdma.core.kernel import Kernel
 from k8s_rdma.core.ledger import AllocatedInterface, Ledger, Phase, Receipt
+from k8s_rdma.core.pools import Pool, in_pools
 from k8s_rdma.core.rebuilt import Found, rebuilt_interface
 from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.core.step import NetnsRef, VfRef
@@ -28,7 +30,7 @@ from k8s_rdma.wire.netconf import decode_netconf
 from k8s_rdma.wire.prev_result import interfaces_in_pod
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 
     from k8s_rdma.core.kernel import Hardware, PfState, Vf
     from k8s_rdma.wire.cni_cache import CachedAttachment
@@ -49,7 +51,10 @@ class Outcome:
 
 @dataclass(kw_only=True)
 class Rebuild:
-    """The work for one node; used from one thread. cni_path: where its plugins are, `:` between."""
+    """The work for one node; used from one thread.
+
+    cni_path: where its plugins are, `:` between. pools: VFs of exclusive resources.
+    """
 
     node: NodeName
     kernel: Kernel
@@ -57,11 +62,12 @@ class Rebuild:
     policy: Policy
     boot_id: str
     cni_path: str
+    pools: Sequence[Pool] = ()
     ledger: Ledger = field(default_factory=Ledger)
 
     def attachments(self, cached: Iterable[CachedAttachment]) -> Iterator[Outcome]:
         """One after the other, the oldest first, as each gives what those before it left."""
-        hardware = self.kernel.observe()
+        hardware = in_pools(self.kernel.observe(), self.pools)
         for each in cached:
             what = f"{each.network_name} {each.container_id[:13]} {each.if_name}"
             try:
@@ -103,7 +109,7 @@ class Rebuild:
         sandbox = call.sandbox(Request(tuple(asked.values())), tuple(asked))
         names = dict(zip(sandbox.ifnames, asked, strict=True))
         found = self._found(cached, netns, names, hardware)
-        interfaces = tuple(_interfaces(found, names, asked))
+        interfaces = tuple(_interfaces(found, names, asked, self._taken(call)))
         if not interfaces and sandbox.delegate is None:
             return (
                 None
@@ -120,20 +126,29 @@ class Rebuild:
         )
 
     def _asked(self, call: AddCall) -> tuple[dict[int, InterfaceRequest], str]:
-        """The attachment's part of the pod's request, by its places; and why it is not known."""
+        """The attachment's part of the pod's request, by its places; and why it is not known.
+
+        Of a device that was named to the attachment nothing is: which of the pod's it was, kubelet knew.
+        """
+        if call.conf.device_id:
+            return {}, ""
         try:
             wants = wanted(call.annotations, uid=call.pod.uid, node=self.node, policy=self.policy)
-            others = self.ledger.of_container(call.env.container_id)
             entries = share(
                 wants.request,
                 own=call.conf.own_networks,
-                taken={each.entry for other in others for each in other.interfaces},
+                taken=self._taken(call),
                 annotations=call.annotations,
             )
             part = wants.part(entries).with_defaults(call.conf.vlan, call.conf.driver)
         except K8sRdmaError as error:
             return {}, f"; what it asked for is not known: {error}"
         return dict(zip(entries, part.request.interfaces, strict=True)), ""
+
+    def _taken(self, call: AddCall) -> set[int]:
+        """Places in the pod's request that are taken by other attachments of its sandbox."""
+        others = self.ledger.of_container(call.env.container_id)
+        return {each.entry for other in others for each in other.interfaces}
 
     def _found(
         self, cached: CachedAttachment, netns: NetnsRef | None, names: Collection[str], hardware: Hardware
@@ -167,10 +182,13 @@ class Rebuild:
 
 
 def _interfaces(
-    found: Mapping[str, Found], names: Mapping[str, int], asked: Mapping[int, InterfaceRequest]
+    found: Mapping[str, Found],
+    names: Mapping[str, int],
+    asked: Mapping[int, InterfaceRequest],
+    taken: Set[int],
 ) -> Iterator[AllocatedInterface]:
     """In the order of the request; what was not asked for comes after it."""
-    unnumbered = count(max(asked, default=-1) + 1)
+    unnumbered = count(max({*asked, *taken}, default=-1) + 1)
     for ifname, each in sorted(found.items(), key=lambda item: names.get(item[0], len(found) + len(names))):
         entry = names.get(ifname)
         wants = None if entry is None else asked[entry]

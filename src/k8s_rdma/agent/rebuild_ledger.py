@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from k8s_rdma.agent.calls.wanted import Policy
+from k8s_rdma.agent.config import load_device_plugin
 from k8s_rdma.agent.rebuild import Outcome, Rebuild
 from k8s_rdma.agent.run import BOOT_ID, open_kernel
 from k8s_rdma.config import load_key
@@ -36,7 +37,7 @@ def rebuild_ledger(config: AgentConfig) -> tuple[Outcome, ...]:
     _require_spoilt(ledger)
     namespaces = Namespaces(Path(config.host_root))
     caches = _caches(config, namespaces)
-    key = load_key(config.placement_key_file)
+    key, plugin = load_key(config.placement_key_file), load_device_plugin(config)
     with closing(open_kernel(config, namespaces, Ledger())) as kernel:
         rebuild = Rebuild(
             node=NodeName(config.node),
@@ -45,6 +46,7 @@ def rebuild_ledger(config: AgentConfig) -> tuple[Outcome, ...]:
             policy=Policy(key=key, strict=config.strict, allow_unplaced=True),
             boot_id=BOOT_ID.read_text().strip(),
             cni_path=config.cni_path,
+            pools=plugin.pools() if plugin else (),
         )
         unreadable: list[Outcome] = []
         outcomes = (*rebuild.attachments(_cached(caches, unreadable)), *rebuild.strays())

@@ -70,6 +70,8 @@ def rebuilt_interface(found: Found, entry: int, asked: InterfaceRequest | None) 
         config=config,
         previous=previous,
         kernel_driver=like.driver if by_program else vf.driver,
+        rdma_device=vf.rdma_device or "",
+        pool=vf.pool,
     )
 
 
