@@ -119,3 +119,18 @@ async def test_extender_behind_tls_and_a_token_answers_whoever_has_both(tmp_path
         assert "--ca-file FILE" in unknown.err
         without = await k8s_rdma(*asks, *ca)
         assert (without.status, "--token-file FILE" in without.err) == (1, True), without.err
+
+
+async def test_pod_that_holds_exclusive_devices_is_explained_by_the_most_that_may_come_to_a_pf():
+    pools = {"tencent.com/rdma": 4}
+    async with cluster("w1") as c, served(c) as s:
+        await s.ready()
+        c.nodes["w1"].report = report("w1", pf(PF0, pools=pools), pf(PF1))
+        await c.create_pod("p", 3000, 2000, devices={"tencent.com/rdma": 2})
+        ran = await k8s_rdma("explain", "pod", "default/p", "--extender", s.url)
+        await bind(c, s, "p", "w1")
+        bound = await k8s_rdma("explain", "pod", "default/p", "--extender", s.url)
+    assert re.search(
+        r"enp3s0f0 +of 4 devices +10000/10000 +2 +up to 2 x, 5000 Mb/s *$", ran.out, re.MULTILINE
+    )
+    assert "placed: enp3s0f0 up to 2 VFs 5000 Mb/s" in bound.out

@@ -242,3 +242,60 @@ async def test_overview_shows_problems_of_nodes_and_these_first_when_asked_so():
     )
     assert "HTTP 500" in told["w3"][0]
     assert (shown.totals.unreadable, shown.totals.with_problems) == (1, 2)
+
+
+POOL = "tencent.com/rdma"
+
+
+async def test_explain_tells_of_exclusive_devices_the_most_that_may_come_to_each_pf():
+    async with cluster("w1", "w2") as c, served(c) as http:
+        await http.ready()
+        c.nodes["w1"].report = report("w1", pf(PF0, pools={POOL: 1}), pf(PF1, pools={POOL: 4}))
+        c.nodes["w2"].report = report("w2", pf(PF0, mbps=8000, pools={POOL: 4}), pf(PF1))
+        await c.create_pod("p", 6000, 3000, devices={POOL: 2})
+        told = await explained(http, "p")
+        fits, refused = told.groups
+        assert [
+            (each.devices, each.placed, each.placed_mbps, each.room_for) for each in fits.examples[0].pfs
+        ] == [(1, 1, 6000, 1), (4, 2, 9000, 2)]
+        assert [(each.devices, each.placed, each.room_for) for each in refused.examples[0].pfs] == [
+            (4, 2, 1),
+            (0, 0, 0),
+        ]
+        assert refused.examples[0].pfs[0].objections == (
+            "8000 Mb/s unreserved, and kubelet may choose devices here for 9000",
+        )
+        await bind(c, http, "p", "w1")
+        told = await explained(http, "p")
+        [place] = told.places
+        assert [(each.at_most, each.interfaces, each.reserved_mbps) for each in place.placement] == [
+            (True, 1, 6000),
+            (True, 2, 9000),
+        ]
+
+
+async def test_explain_shows_a_pod_that_asks_both_pools_why_no_node_takes_it():
+    async with cluster("w1") as c, served(c) as http:
+        await http.ready()
+        c.nodes["w1"].report = report("w1", pf(PF0, pools={POOL: 4}))
+        await c.create_pod("p", 6000, devices={POOL: 2})
+        [refused] = (await explained(http, "p")).groups
+        assert "the pod asks both pools" in refused.why
+        assert not refused.examples[0].evictable
+        assert [(each.devices, each.placed, each.objections) for each in refused.examples[0].pfs] == [
+            (4, 0, ())
+        ]
+
+
+async def test_top_tells_of_exclusive_devices_beside_the_vfs():
+    async with cluster("w1") as c, served(c) as http:
+        await http.ready()
+        held = report("w1", pf(PF0, pools={POOL: 4}), held={"u": [1000, 1000]})
+        [allocation] = held.allocations
+        interfaces = tuple(msgspec.structs.replace(each, pool=POOL) for each in allocation.interfaces)
+        c.nodes["w1"].report = msgspec.structs.replace(
+            held, allocations=(msgspec.structs.replace(allocation, interfaces=interfaces),)
+        )
+        [row] = (await view(http)).nodes[0].pfs
+        assert (row.vfs, row.free_vfs, row.devices, row.held_devices) == (4, 4, 4, 2)
+        assert row.reserved_mbps == 2000

@@ -161,10 +161,15 @@ def _place(place: Place) -> str:
 
 def _placed(placed: Iterable[Placed]) -> str:
     return ", ".join(
-        f"{escape(each.name or each.pci)} {each.interfaces} VF{'s' if each.interfaces != 1 else ''}"
-        f" {each.reserved_mbps} Mb/s"
+        f"{escape(each.name or each.pci)} {_up_to(each.at_most)}{each.interfaces} "
+        f"VF{'s' if each.interfaces != 1 else ''} {each.reserved_mbps} Mb/s"
         for each in placed
     )
+
+
+def _up_to(at_most: bool) -> str:
+    """Of what kubelet has still to choose."""
+    return "up to " if at_most else ""
 
 
 def _because(group: Group) -> str:
@@ -184,10 +189,10 @@ def _cells(pf: PfLook) -> tuple[str, ...]:
     return (
         escape(pf.name),
         "" if pf.numa_node is None else str(pf.numa_node),
-        f"{pf.free_vfs}/{pf.vfs}",
+        f"{pf.free_vfs}/{pf.vfs}" if pf.devices is None else f"of {pf.devices} devices",
         f"{pf.unreserved_mbps}/{link}",
         str(pf.room_for),
-        f"{pf.placed} x, {pf.placed_mbps} Mb/s" if pf.placed else "",
+        f"{_up_to(pf.devices is not None)}{pf.placed} x, {pf.placed_mbps} Mb/s" if pf.placed else "",
         escape("; ".join(pf.objections)),
     )
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from k8s_rdma.cli.extender_client import Where
-    from k8s_rdma.wire.cluster_view import NodeRow, PendingRow, Sort
+    from k8s_rdma.wire.cluster_view import NodeRow, PendingRow, PfRow, Sort
 
 REFRESH_S = 2.0
 _LOOK_S = 0.2
@@ -166,10 +166,15 @@ def _nodes(rows: tuple[NodeRow, ...], *, plain: bool) -> Table:
 
 
 def _by_pf(row: NodeRow) -> str:
-    """Each PF's share: `enp1s0f0 40% 3 free`."""
+    """Each PF's share: `enp1s0f0 40% 3 free`; with exclusive devices `... 3 free 1/4 devices held`."""
     return ", ".join(
-        f"{pf.name} {_percent(pf.reserved_mbps, pf.link_mbps or 0)} {pf.free_vfs} free" for pf in row.pfs
+        f"{pf.name} {_percent(pf.reserved_mbps, pf.link_mbps or 0)} {pf.free_vfs} free{_devices(pf)}"
+        for pf in row.pfs
     )
+
+
+def _devices(pf: PfRow) -> str:
+    return f" {pf.held_devices}/{pf.devices} devices held" if pf.devices or pf.held_devices else ""
 
 
 def _pending(rows: tuple[PendingRow, ...]) -> Table:

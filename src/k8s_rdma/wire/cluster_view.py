@@ -33,13 +33,19 @@ class Sort(StrEnum):
 
 
 class PfRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A PF; link_mbps: null when unknown."""
+    """A PF; link_mbps: null when unknown.
+
+    devices: VFs of exclusive resources, which are not among `vfs`. held_devices: those that pods are reported
+        to hold, or others.
+    """
 
     name: str
     link_mbps: int | None
     reserved_mbps: int
     vfs: int
     free_vfs: int
+    devices: int = 0
+    held_devices: int = 0
 
 
 class NodeRow(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):

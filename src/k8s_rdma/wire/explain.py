@@ -32,12 +32,16 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Placed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What of a pod's interfaces is on one PF; name: null where the node's report has no such PF."""
+    """What of a pod's interfaces is on one PF; name: null where the node's report has no such PF.
+
+    at_most: whether kubelet may have chosen less of the PF's devices, which the node has not reported yet.
+    """
 
     pci: str
     name: str | None = None
     interfaces: int
     reserved_mbps: int
+    at_most: bool = False
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -79,6 +83,8 @@ class PfLook(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=
     unreserved_mbps, free_vfs: without what the pod itself holds. placed, placed_mbps: interfaces that would
         go here, and what they reserve. room_for: how many of the pod's interfaces would fit here if no other
         PF had any. objections: what it has against the others, in clauses.
+    devices: of a pod that holds exclusive devices, how many VFs of the PF are such; placed and placed_mbps
+        are then the most that may come here; null where it asks by annotation.
     """
 
     name: str
@@ -92,6 +98,7 @@ class PfLook(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=
     placed_mbps: int = 0
     room_for: int = 0
     objections: tuple[str, ...] = ()
+    devices: int | None = None
 
 
 class NodeLook(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):

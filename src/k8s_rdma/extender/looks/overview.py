@@ -152,6 +152,8 @@ def _pf_rows(situation: Situation) -> Iterator[PfRow]:
             reserved_mbps=used.mbps,
             vfs=pf.capacity_vfs,
             free_vfs=max(0, pf.capacity_vfs - used.vfs),
+            devices=sum(pf.pools.values()),
+            held_devices=sum(use.held for use in used.devices),
         )
 
 

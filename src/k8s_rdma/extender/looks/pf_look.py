@@ -5,10 +5,12 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from k8s_rdma.core.device_placement import devices_on
 from k8s_rdma.core.inventory import NOTHING_USED
 from k8s_rdma.core.needs import kind_of, unmet
 from k8s_rdma.core.offers import room_of
 from k8s_rdma.core.programming import objection, reserved
+from k8s_rdma.extender.looks.device_look import look_at_pfs_of_devices
 from k8s_rdma.wire.explain import PfLook
 
 if TYPE_CHECKING:
@@ -30,6 +32,9 @@ def look_at_pfs(
     request: Request, situation: Situation, placed: Sequence[PlacedInterface] = ()
 ) -> tuple[PfLook, ...]:
     """Each PF. placed: where the pod's interfaces would go, none when they do not fit."""
+    devices = devices_on(request, situation.inventory)
+    if devices:
+        return look_at_pfs_of_devices(request, situation, devices)
     kinds = [kind_of(each) for each in request.interfaces]
     return tuple(_look(pf, kinds, situation, placed) for pf in situation.inventory.pfs)
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from k8s_rdma.core.ids import NodeName, PodUid
-from k8s_rdma.core.inventory import NOTHING_USED, Inventory
-from k8s_rdma.core.placement import usage
+from k8s_rdma.core.inventory import Inventory
+from k8s_rdma.core.placement import usage_of
 from k8s_rdma.core.request import Request
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.cluster.state import ClusterState
@@ -141,15 +141,14 @@ def asked_of(request: Request) -> tuple[Asked, ...]:
 
 def placed_on(interfaces: Iterable[PlacedInterface], inventory: Inventory) -> tuple[Placed, ...]:
     """Interfaces by PF."""
-    by_pf = dict.fromkeys((each.pf for each in interfaces), NOTHING_USED)
-    for each in interfaces:
-        by_pf[each.pf] += usage(inventory.pf(each.pf), each)
+    open_ = {each.pf for each in interfaces if each.entry is not None}
     return tuple(
         Placed(
             pci=pci,
             name=pf.name if (pf := inventory.pf(pci)) else None,
             interfaces=used.in_use,
             reserved_mbps=used.mbps,
+            at_most=pci in open_,
         )
-        for pci, used in sorted(by_pf.items())
+        for pci, used in sorted(usage_of(interfaces, inventory).items())
     )
