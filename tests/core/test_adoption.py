@@ -60,6 +60,13 @@ def test_vf_that_is_unusable_is_spared_with_the_reason() -> None:
     assert judged(seen, Scope()) == {1: "its driver hangs"}
 
 
+def test_vf_whose_device_kubelet_gave_to_a_pod_is_spared() -> None:
+    in_use = {"mlx5_1": "team/trainer", "mlx5_9": "team/other"}
+    seen = with_vfs(RATED, {**RATED, "rdma_device": "mlx5_1"}, {**RATED, "rdma_device": "mlx5_2"})
+    found = {each.ref.index: each.spared for each in candidates(seen, LEDGER, Scope(), in_use)}
+    assert found == {1: "its device was given to pod team/trainer, says kubelet", 2: ""}
+
+
 @pytest.mark.parametrize(
     ("scope", "words"),
     [

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from k8s_rdma.agent.calls.held_devices import Holdings
 from k8s_rdma.agent.node import Adopted
 from k8s_rdma.core.adoption import Scope
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.wire.adopt import AdoptedVf, AdoptReply, decode_adopt, encode_adopted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from k8s_rdma.agent.node import Node
     from k8s_rdma.agent.report import Reporter
@@ -26,9 +27,12 @@ _log = structlog.get_logger()
 class Adoption:
     """Answers `adopt` requests."""
 
-    def __init__(self, *, node: Node, worker: Worker, reporter: Reporter) -> None:
-        """Nothing is adopted until somebody asks."""
+    def __init__(
+        self, *, node: Node, worker: Worker, reporter: Reporter, holdings: Holdings | None = None
+    ) -> None:
+        """Nothing is adopted until somebody asks. holdings: tell of VFs that pods have without our doing."""
         self._node = node
+        self._holdings = holdings or Holdings()
         self._worker = worker
         self._reporter = reporter
 
@@ -37,11 +41,12 @@ class Adoption:
         try:
             wanted = decode_adopt(request)
             scope = Scope(pf=wanted.pf, vf=wanted.vf)
-            found = await self._worker.run(self._node.adoptable, scope)
+            in_use = await self._holdings.exclusive()
+            found = await self._worker.run(self._node.adoptable, scope, in_use)
         except K8sRdmaError as error:
             _log.warning("adopt_refused", error=str(error))
             return encode_adopted(AdoptReply(error=str(error)))
-        vfs = tuple(map(_told, map(_supposed, found) if wanted.dry_run else await self._adopt(found)))
+        vfs = tuple(map(_told, map(_supposed, found) if wanted.dry_run else await self._adopt(found, in_use)))
         for vf in vfs:
             rates = {"min_tx_rate": vf.min_tx_rate, "max_tx_rate": vf.max_tx_rate, "vlan": vf.vlan}
             _log.info("vf_adoption", pf=vf.pf, vf=vf.vf, outcome=vf.outcome, why=vf.why, previous=rates)
@@ -49,8 +54,8 @@ class Adoption:
         unreadable = tuple(f"{item.what}: {item.why}" for item in self._node.hardware.unreadable)
         return encode_adopted(AdoptReply(vfs=vfs, unreadable=unreadable))
 
-    async def _adopt(self, found: Iterable[Candidate]) -> list[Adopted]:
-        adopted = [await self._worker.run(self._node.adopt, each) for each in found]
+    async def _adopt(self, found: Iterable[Candidate], in_use: Mapping[str, str]) -> list[Adopted]:
+        adopted = [await self._worker.run(self._node.adopt, each, in_use) for each in found]
         await self._worker.run(self._node.refresh)
         return adopted
 

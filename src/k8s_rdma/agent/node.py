@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from k8s_rdma.agent.release import release
 from k8s_rdma.agent.scanner import Scanner
-from k8s_rdma.core.adoption import Candidate, Scope, candidates
+from k8s_rdma.core.adoption import NOBODYS, Candidate, Scope, candidates
 from k8s_rdma.core.allocation import choose_vfs, decide, given, returned
 from k8s_rdma.core.claims import inherited_placement, outstanding, pfs_beside
 from k8s_rdma.core.held_vfs import HeldDevice, held_interfaces
@@ -313,21 +313,21 @@ class Node:
         counters = self._kernel.sample({vf: netns for vf, (_, netns) in holders.items()})
         return tuple((each, holders.get(each.vf, (None, None))[0]) for each in counters)
 
-    def adoptable(self, scope: Scope) -> tuple[Candidate, ...]:
+    def adoptable(self, scope: Scope, in_use: Mapping[str, str] = NOBODYS) -> tuple[Candidate, ...]:
         """The foreign VFs in scope, by a look at the hardware of now; see `core.adoption.candidates`.
 
         MalformedError when there is no such VF, KernelError when the hardware cannot be looked at.
         """
-        return candidates(self._look(), self.ledger, scope)
+        return candidates(self._look(), self.ledger, scope, in_use)
 
-    def adopt(self, foreign: Candidate) -> Adopted:
+    def adopt(self, foreign: Candidate, in_use: Mapping[str, str] = NOBODYS) -> Adopted:
         """Reset a foreign VF, if by what is known now it still is one that lies unused.
 
         One at a time, since each takes some looks at its PF, for which no pod should wait.
         """
         scope = Scope(pf=foreign.ref.pf, vf=foreign.ref.index)
         try:
-            [now] = candidates(self.hardware, self.ledger, scope)
+            [now] = candidates(self.hardware, self.ledger, scope, in_use)
             if now.spared:
                 return Adopted(candidate=now, outcome="left alone", why=now.spared)
             self._kernel.reset(now.ref)

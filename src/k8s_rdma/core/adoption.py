@@ -6,6 +6,7 @@ An older CNI plugin that crashed, or was replaced, leaves rates and VLANs behind
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.allocation import why_not_free
@@ -14,7 +15,7 @@ from k8s_rdma.core.step import VfRef
 from k8s_rdma.errors import MalformedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from k8s_rdma.core.kernel import Hardware, PfState
     from k8s_rdma.core.ledger import Ledger, Receipt
@@ -42,27 +43,39 @@ class Candidate:
     spared: str
 
 
-def candidates(hardware: Hardware, ledger: Ledger, scope: Scope) -> tuple[Candidate, ...]:
+NOBODYS: Mapping[str, str] = MappingProxyType({})
+
+
+def candidates(
+    hardware: Hardware, ledger: Ledger, scope: Scope, in_use: Mapping[str, str] = NOBODYS
+) -> tuple[Candidate, ...]:
     """The VFs in scope that are foreign, by PF and index; one that was asked for by index whatever it is.
 
+    in_use: exclusive devices, by name or PCI address, and the pods that kubelet gave them.
     MalformedError when there is no such PF or VF.
     """
     holders = {interface.vf: held for held in ledger.receipts.values() for interface in held.interfaces}
     found = [
-        _judged(pf, vf, holders.get(VfRef(pf.pci, vf.index)))
+        _judged(pf, vf, holders.get(VfRef(pf.pci, vf.index)), _user(vf, in_use))
         for pf in _pfs(hardware, scope)
         for vf in _vfs(pf, scope)
     ]
     return tuple(each for each in found if scope.vf is not None or each.foreign)
 
 
-def _judged(pf: PfState, vf: Vf, holder: Receipt | None) -> Candidate:
+def _user(vf: Vf, in_use: Mapping[str, str]) -> str:
+    return next((in_use[name] for name in (vf.rdma_device or "", vf.pci) if name in in_use), "")
+
+
+def _judged(pf: PfState, vf: Vf, holder: Receipt | None, user: str) -> Candidate:
     foreign = "" if holder else why_not_free(vf)
     spared = ""
     if holder is not None:
         spared = f"held by pod {holder.pod.namespace}/{holder.pod.name}"
     elif not foreign:
         spared = "free already"
+    elif user:
+        spared = f"its device was given to pod {user}, says kubelet"
     elif vf.netdev is None or vf.unusable:
         spared = foreign
     return Candidate(ref=VfRef(pf.pci, vf.index), pf_name=pf.name, vf=vf, foreign=foreign, spared=spared)

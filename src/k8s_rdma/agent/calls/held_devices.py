@@ -56,6 +56,17 @@ class Holdings:
             return NOTHING_HELD
         return held_devices(await self._kubelet.of_pod(pod.namespace, pod.name), self._resources)
 
+    async def exclusive(self) -> Mapping[str, str]:
+        """Which exclusive devices pods hold, and the pods, `namespace/name`. K8sRdmaError as `of`."""
+        if self._kubelet is None or not self._pools:
+            return {}
+        return {
+            device: f"{pod.namespace}/{pod.name}"
+            for pod in await self._kubelet.all()
+            for ids in held_devices(pod, self._resources).exclusive.values()
+            for device in ids
+        }
+
     async def close(self) -> None:
         """End the connection."""
         if self._kubelet is not None:
