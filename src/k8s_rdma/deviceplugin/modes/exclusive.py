@@ -60,6 +60,9 @@ class ExclusiveMode:
                 refuse(self.resource, each, why)
         chosen = [devices[each] for each in dict.fromkeys(ids)]
         by_cdi = self._by_cdi(seen)
+        for each in chosen:
+            if not by_cdi and not has_verbs(each):
+                refuse(self.resource, each.name, "a pod has it, and its nodes are not known")
         return Given(
             envs=device_variables(self.resource, [named(each) for each in chosen], hints=self._hints),
             annotations=device_annotations(self.resource, [each.name for each in chosen]),
@@ -92,9 +95,9 @@ class ExclusiveMode:
         return "; ".join(device.faults) or self._unusable(device, seen)
 
     def _unusable(self, device: RdmaDevice, seen: DevicesSeen) -> str:
-        """Why nobody could be given its nodes."""
+        """Why nobody could be given its nodes; those of one that a pod has are seen once it is home."""
         if not self._by_cdi(seen):
-            return "" if has_verbs(device) else "it has no uverbs device"
+            return "it has no uverbs device" if device.at_home and not has_verbs(device) else ""
         if device.vf is None:
             return "it is no VF, and its nodes are to come by CDI, from the agent, which gives VFs alone"
         return (
