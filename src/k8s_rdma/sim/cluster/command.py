@@ -12,11 +12,13 @@ from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.sim.cluster.api import ApiConfig, serving_api
 from k8s_rdma.sim.cluster.kubeconfig import write_kubeconfig
 from k8s_rdma.sim.cluster.kubelet import running_kubelet
+from k8s_rdma.sim.cluster.node_devices import CDI_DIRS, DevicesConfig
 from k8s_rdma.sim.cluster.node_services import KubeletConfig
 from k8s_rdma.sim.cluster.process import run
 from k8s_rdma.sim.cluster.resources import parse_resource_type
 from k8s_rdma.sim.cluster.scheduler import SchedulerConfig, scheduling
 from k8s_rdma.sim.cluster.scheduler_config import load_scheduler_config, rdma_extender
+from k8s_rdma.sim.kubelet.device_manager import KUBELET_SOCKET, DeviceManagerConfig
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -135,7 +137,53 @@ def _add_kubelet(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="seconds from a pod's end to the DELs without a namespace; negative: none (%(default)s)",
     )
+    _add_devices(
+        parser.add_argument_group("device plugins", "of which it knows none without their directory")
+    )
     parser.set_defaults(service=_kubelet)
+
+
+def _add_devices(parser: argparse._ArgumentGroup) -> None:
+    parser.add_argument(
+        "--device-plugin-dir",
+        type=Path,
+        metavar="DIR",
+        help="of kubelet's and the plugins' sockets (/var/lib/kubelet/device-plugins on a real node)",
+    )
+    parser.add_argument(
+        "--pod-resources-socket",
+        type=Path,
+        metavar="FILE",
+        help="of the PodResources API (`pod-resources/kubelet.sock` beside that directory)",
+    )
+    parser.add_argument(
+        "--cdi-dir",
+        action="append",
+        type=Path,
+        metavar="DIR",
+        help="directory with CDI specifications; may be given repeatedly (/etc/cdi and /var/run/cdi)",
+    )
+    parser.add_argument(
+        "--host-root",
+        type=Path,
+        default=Path("/"),
+        metavar="DIR",
+        help="where the host's device nodes are (%(default)s)",
+    )
+
+
+def _devices(options: argparse.Namespace) -> DevicesConfig | None:
+    plugin_dir: Path | None = options.device_plugin_dir
+    if plugin_dir is None:
+        return None
+    beside = plugin_dir.parent / "pod-resources" / KUBELET_SOCKET
+    return DevicesConfig(
+        manager=DeviceManagerConfig(
+            plugin_dir=plugin_dir, pod_resources=options.pod_resources_socket or beside
+        ),
+        cdi_dirs=tuple(options.cdi_dir) if options.cdi_dir else CDI_DIRS,
+        host_root=options.host_root,
+    )
 
 
 @asynccontextmanager
@@ -148,6 +196,7 @@ async def _kubelet(options: argparse.Namespace) -> AsyncIterator[str]:
         netns_dir=options.netns_dir,
         state_dir=options.state_dir,
         late_delete_s=None if options.late_delete_s < 0 else options.late_delete_s,
+        devices=_devices(options),
     )
     async with running_kubelet(options.server, config):
         yield config.node

@@ -10,7 +10,7 @@ what it left is found again in the directory of sandboxes.
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -19,8 +19,9 @@ from k8s_rdma.sim.cluster.client import ApiClient
 from k8s_rdma.sim.cluster.cni_runtime import CniRuntime
 from k8s_rdma.sim.cluster.events import EventRecorder
 from k8s_rdma.sim.cluster.informer import Informer
+from k8s_rdma.sim.cluster.node_devices import running_node_devices
 from k8s_rdma.sim.cluster.node_services import KubeletConfig, NodeServices
-from k8s_rdma.sim.cluster.node_status import register_node, watch_network
+from k8s_rdma.sim.cluster.node_status import register_node, watch_devices, watch_network
 from k8s_rdma.sim.cluster.objects import JsonObject, uid_of
 from k8s_rdma.sim.cluster.pod_worker import PodWorker
 from k8s_rdma.sim.cluster.resources import PODS
@@ -29,17 +30,25 @@ from k8s_rdma.sim.cluster.sandbox import PodRef, Sandbox, SandboxDirectory
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from k8s_rdma.sim.cluster.containers import Container
+    from k8s_rdma.sim.kubelet.device_manager import DeviceManager
+
 
 @asynccontextmanager
 async def running_kubelet(server: str, config: KubeletConfig) -> AsyncIterator[Kubelet]:
     """Run a node's kubelet until the block ends; entered once the node is known and its pods are seen."""
-    async with ApiClient.connecting(server) as client:
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(ApiClient.connecting(server))
+        devices = None
+        if config.devices is not None:
+            devices = await stack.enter_async_context(running_node_devices(config.devices, config.containers))
         services = NodeServices(
             config=config,
             client=client,
             runtime=CniRuntime(config.cni_path, config.conflist, config.netns_dir),
             recorder=EventRecorder(client=client, component="kubelet", host=config.node, clock=config.clock),
             sandboxes=SandboxDirectory(config.sandboxes),
+            devices=devices,
         )
         kubelet = Kubelet(services)
         async with in_background(kubelet.run()):
@@ -68,6 +77,8 @@ class Kubelet:
             self._left.setdefault(sandbox.pod.uid, []).append(sandbox)
         async with self._group as group:
             await watch_network(self._services, group)
+            if (devices := self._services.devices) is not None:
+                group.create_task(watch_devices(self._services, devices.manager))
             group.create_task(self._pods.run())
             await self._pods.synced.wait()
             self._end_pods_that_went()
@@ -82,6 +93,20 @@ class Kubelet:
         """The file of a running pod's network namespace, for nsenter(1) or setns(2)."""
         sandbox = self.sandbox_of(namespace, name)
         return Path(sandbox.netns) if sandbox is not None else None
+
+    def containers_of(self, namespace: str, name: str) -> dict[str, Container]:
+        """The containers of a pod, by name; none where it has none yet, or the kubelet knows no devices."""
+        if self._services.devices is None:
+            return {}
+        pod = self._services.devices.containers.of_pod(namespace, name)
+        return {each.name: each for each in pod.containers} if pod is not None else {}
+
+    @property
+    def device_manager(self) -> DeviceManager:
+        """Of a kubelet that knows device plugins."""
+        if self._services.devices is None:
+            raise ValueError("the kubelet was configured without devices")
+        return self._services.devices.manager
 
     def lose_sandbox(self, uid: str) -> None:
         """As if the pod's sandbox had died: DEL, then ADD for a new one. KeyError: no such pod here."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from k8s_rdma.sim.cluster.client import ApiClient
 from k8s_rdma.sim.cluster.cni_runtime import CniRuntime
 from k8s_rdma.sim.cluster.events import EventRecorder
+from k8s_rdma.sim.cluster.node_devices import DevicesConfig, NodeDevices
 from k8s_rdma.sim.cluster.objects import Clock, system_clock
 from k8s_rdma.sim.cluster.sandbox import SandboxDirectory
 
@@ -24,6 +25,7 @@ class KubeletConfig:
     stop_retry_s: the pause after a DEL that failed.
     late_delete_s: when the two DELs without a namespace follow a pod's end; None: never.
     status_interval_s: how often the plugins are asked for their STATUS.
+    devices: device plugins and what containers get of them; None: this kubelet knows none.
     """
 
     node: str
@@ -38,6 +40,7 @@ class KubeletConfig:
     stop_retry_s: float = 1.5
     late_delete_s: float | None = 20.0
     status_interval_s: float = 5.0
+    devices: DevicesConfig | None = None
     clock: Clock = system_clock
 
     @property
@@ -45,11 +48,17 @@ class KubeletConfig:
         """The directory of the sandboxes' records."""
         return self.state_dir if self.state_dir is not None else self.netns_dir.parent / "sandboxes"
 
+    @property
+    def containers(self) -> Path:
+        """The directory of the containers' records."""
+        return self.sandboxes.parent / "containers"
+
 
 @dataclass(slots=True, kw_only=True)
 class NodeServices:
     """The services that pods' workers share.
 
+    devices: None where the kubelet knows no device plugins.
     network_error: why the network is not ready; empty when it is.
     """
 
@@ -58,5 +67,6 @@ class NodeServices:
     runtime: CniRuntime
     recorder: EventRecorder
     sandboxes: SandboxDirectory
+    devices: NodeDevices | None = None
     node_ip: str = "127.0.0.1"
     network_error: str = field(default="")

@@ -17,8 +17,10 @@ from k8s_rdma.sim.cluster.objects import condition_of, status_of, timestamp
 from k8s_rdma.sim.cluster.resources import NODES
 
 if TYPE_CHECKING:
+    from k8s_rdma.sim.cluster.node_devices import NodeDevices
     from k8s_rdma.sim.cluster.node_services import NodeServices
     from k8s_rdma.sim.cluster.objects import JsonObject
+    from k8s_rdma.sim.kubelet.device_manager import DeviceManager
 
 _CONFLICT = 409
 _NOT_FOUND = 404
@@ -45,6 +47,14 @@ async def watch_network(services: NodeServices, group: asyncio.TaskGroup) -> Non
     await _ask(services)
     await _report(services)
     group.create_task(_keep_asking(services))
+
+
+async def watch_devices(services: NodeServices, manager: DeviceManager) -> NoReturn:
+    """Report at every change of how many devices there are."""
+    while True:
+        told = manager.capacity()
+        await _report(services)
+        await manager.until(lambda: manager.capacity() != told)  # noqa: B023
 
 
 async def _keep_asking(services: NodeServices) -> NoReturn:
@@ -74,8 +84,7 @@ async def _report(services: NodeServices) -> None:
         patch: JsonObject = {}
         if (told.get("status"), told.get("message")) != (wanted["status"], wanted["message"]):
             patch["conditions"] = [wanted]
-        if allocatable := _allocatable_changes(node):
-            patch["allocatable"] = allocatable
+        patch |= _resource_changes(node, services.devices)
         if patch:
             await services.client.patch_status(NODES, key, patch)
     except ApiError as error:
@@ -114,15 +123,27 @@ def _node(services: NodeServices) -> JsonObject:
     }
 
 
-def _allocatable_changes(node: JsonObject) -> JsonObject:
+def _resource_changes(node: JsonObject, devices: NodeDevices | None) -> JsonObject:
     """What makes the capacity allocatable, whoever wrote it; what left the capacity goes here as well.
 
+    Of plugins' resources the devices are the capacity, the healthy ones of them allocatable.
     Source: `nodestatus.MachineInfo`. Nothing is reserved for the system.
     """
     status = status_of(node)
-    capacity, allocatable = status.get("capacity") or {}, status.get("allocatable") or {}
-    changed = {name: value for name, value in capacity.items() if allocatable.get(name) != value}
-    return changed | dict.fromkeys(name for name in allocatable if name not in capacity)
+    told, told_allocatable = status.get("capacity") or {}, status.get("allocatable") or {}
+    of_plugins, healthy = devices.status() if devices is not None else ({}, {})
+    capacity = told | of_plugins
+    allocatable = capacity | healthy
+    gone = dict.fromkeys(name for name in told_allocatable if name not in capacity)
+    changes = {
+        "capacity": _differing(capacity, told),
+        "allocatable": _differing(allocatable, told_allocatable) | gone,
+    }
+    return {name: changed for name, changed in changes.items() if changed}
+
+
+def _differing(wanted: JsonObject, found: JsonObject) -> JsonObject:
+    return {name: value for name, value in wanted.items() if found.get(name) != value}
 
 
 def _ready(services: NodeServices) -> JsonObject:

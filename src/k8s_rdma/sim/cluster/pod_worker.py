@@ -18,7 +18,9 @@ from k8s_rdma.errors import K8sRdmaError, KernelError
 from k8s_rdma.sim.cluster.client import ApiError
 from k8s_rdma.sim.cluster.cni_plugin import CniError
 from k8s_rdma.sim.cluster.cni_runtime import AttachError
+from k8s_rdma.sim.cluster.containers import ContainerError
 from k8s_rdma.sim.cluster.network_namespace import is_namespace
+from k8s_rdma.sim.cluster.node_devices import REJECTED, RejectedError
 from k8s_rdma.sim.cluster.objects import (
     annotations_of,
     is_terminating,
@@ -27,6 +29,7 @@ from k8s_rdma.sim.cluster.objects import (
     namespace_of,
     nano_timestamp,
     spec_of,
+    status_of,
     uid_of,
 )
 from k8s_rdma.sim.cluster.pod_status import running_status
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
     from k8s_rdma.sim.cluster.objects import JsonObject
 
 _NOT_THERE = frozenset({404, 409})  # no such pod, or another one of that name
+_OVER = frozenset({"Succeeded", "Failed"})
 _LATE_DELETES = 2
 _log = structlog.get_logger()
 
@@ -88,18 +92,41 @@ class PodWorker:
 
     async def run(self) -> None:
         """The pod's life on this node; returns when nothing of it is left."""
-        if spec_of(self._pod).get("hostNetwork"):
+        if not await self._admitted():
+            await self._ending.wait()
+        elif spec_of(self._pod).get("hostNetwork"):
             await self._keep_in_host_network()
         else:
             await self._keep_sandbox()
+        if self._gone:
+            await self._release()
         await self._repeat_until_done(self._take_down)
+        await self._release()
         await self._let_go()
         await self._delete_late()
 
     # While it runs
 
+    async def _admitted(self) -> bool:
+        """Whether the pod may run here: kubelet rejects, for good, one that cannot have its devices."""
+        if status_of(self._pod).get("phase") in _OVER:
+            return False
+        if self._ending.is_set() or self._services.devices is None:
+            return True
+        try:
+            await self._services.devices.admit(self._pod)
+        except RejectedError as error:
+            await self._services.recorder.warning(self._pod, REJECTED, str(error))
+            await self._tell({"phase": "Failed", "reason": REJECTED, "message": f"Pod was rejected: {error}"})
+            return False
+        return True
+
+    async def _release(self) -> None:
+        if self._services.devices is not None:
+            await self._services.devices.release(uid_of(self._pod))
+
     async def _keep_in_host_network(self) -> None:
-        if not self._ending.is_set():
+        if await self._create_containers(None):
             await self._report(None)
         await self._ending.wait()
 
@@ -110,7 +137,9 @@ class PodWorker:
                 current = await self._start()
                 continue
             self._lost = False
-            await self._report(current)
+            self._woken.clear()
+            if await self._create_containers(current):
+                await self._report(current)
             while not self._ending.is_set() and not self._lost:
                 await self._woken.wait()
                 self._woken.clear()
@@ -132,7 +161,7 @@ class PodWorker:
                 return await self._try_to_start()
             except _NotStartedError as error:
                 await self._services.recorder.warning(self._pod, error.about, error.message)
-            await self._until_ending(pause_s)
+            await self._until(self._ending, pause_s)
             pause_s = min(2 * pause_s, self._config.max_start_retry_s)
         return None
 
@@ -157,6 +186,22 @@ class PodWorker:
         self._keep(attached)
         return attached
 
+    async def _create_containers(self, sandbox: Sandbox | None) -> bool:
+        """Make the containers, after as many tries as it takes; False: their sandbox shall end meanwhile."""
+        pause_s = self._config.start_retry_s
+        while not self._ending.is_set() and not self._lost:
+            if self._services.devices is None:
+                return True
+            try:
+                await self._services.devices.create(self._pod, sandbox.container_id if sandbox else "")
+            except ContainerError as error:
+                await self._services.recorder.warning(self._pod, "Failed", f"Error: {error.message}")
+            else:
+                return True
+            await self._until(self._woken, pause_s)
+            pause_s = min(2 * pause_s, self._config.max_start_retry_s)
+        return False
+
     async def _take_down_before_start(self) -> None:
         try:
             await self._take_down()
@@ -174,7 +219,9 @@ class PodWorker:
         )
 
     async def _report(self, sandbox: Sandbox | None) -> None:
-        status = running_status(self._pod, sandbox, self._services.node_ip, self._config.clock())
+        await self._tell(running_status(self._pod, sandbox, self._services.node_ip, self._config.clock()))
+
+    async def _tell(self, status: JsonObject) -> None:
         try:
             await self._services.client.patch_status(PODS, key_of(self._pod), status)
         except ApiError as error:
@@ -184,7 +231,9 @@ class PodWorker:
     # When it ends
 
     async def _take_down(self) -> None:
-        """Stop every sandbox there is; CniError leaves those that are not yet stopped."""
+        """Stop containers and every sandbox there is; CniError leaves those that are not yet stopped."""
+        if self._services.devices is not None:
+            self._services.devices.containers.remove(uid_of(self._pod))
         for sandbox in list(self._sandboxes.values()):
             await self._services.runtime.delete(sandbox)
             self._forget(sandbox)
@@ -229,10 +278,11 @@ class PodWorker:
         self._sandboxes.pop(sandbox.container_id, None)
         self._services.sandboxes.remove(sandbox)
 
-    async def _until_ending(self, timeout_s: float) -> None:
+    @staticmethod
+    async def _until(event: asyncio.Event, timeout_s: float) -> None:
         try:
             async with asyncio.timeout(timeout_s):
-                await self._ending.wait()
+                await event.wait()
         except TimeoutError:
             return
 
