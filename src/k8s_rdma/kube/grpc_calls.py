@@ -45,8 +45,8 @@ _SERVER = (
     ("grpc.so_reuseport", 0),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
 )
-MAX_REFUSAL_LETTERS = 1000
-"""A status travels in header fields, of which 8 KiB are taken, and not sent at all when it is longer."""
+MAX_REFUSAL_LETTERS = 500
+"""A status travels in header fields, of which 8 KiB are taken; each letter may be 12 bytes there."""
 
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
@@ -128,7 +128,7 @@ async def _refuse(
     error: K8sRdmaError | RefusedCallError, context: grpc.aio.ServicerContext[Any, Any]
 ) -> bytes:
     code = error.code if isinstance(error, RefusedCallError) else _CODES[STATUS[error.reason].grpc]
-    await context.abort(code, error.message)
+    await context.abort(code, error.message[:MAX_REFUSAL_LETTERS])
     raise AssertionError
 
 
