@@ -14,11 +14,11 @@ import httpx2
 
 from factories import PF0 as PF
 from k8s_rdma.agent.cluster.api_cluster import ApiCluster, Terms
-from k8s_rdma.agent.cluster.time import Time
 from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.ledger import Pod
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.kube.client import connect
+from k8s_rdma.kube.time import Time
 from k8s_rdma.sim.cluster.api import Api
 from k8s_rdma.sim.cluster.http_server import HttpService, Request, Response, Stream, serving
 from k8s_rdma.sim.cluster.kubeconfig import write_kubeconfig

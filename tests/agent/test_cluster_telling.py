@@ -9,11 +9,11 @@ import pytest
 
 from agent.cluster_world import URL, refusal, world
 from factories import PF1, interface, receipt
-from k8s_rdma.agent.cluster.events import MAX_MESSAGE_BYTES, REPEAT_S
 from k8s_rdma.agent.cluster.refusals import GAP_S
 from k8s_rdma.core.ids import ContainerId, PodUid
 from k8s_rdma.core.ledger import Attachment
 from k8s_rdma.errors import K8sRdmaError, Reason
+from k8s_rdma.kube.events import MAX_MESSAGE_BYTES, REPEAT_S
 from k8s_rdma.sim.cluster.http_server import Response
 from k8s_rdma.sim.cluster.resources import EVENTS
 from k8s_rdma.wire.ipam_result import IpamResult, IpConfig

@@ -14,7 +14,7 @@ from cluster.publishers import VFS, as_agent, prepare, publishing
 from cluster.world import cluster
 from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.ledger import Pod
-from k8s_rdma.kube.api import Listed, PodEvent
+from k8s_rdma.kube.api import Listed, ObjectEvent, about_pod
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -173,8 +173,8 @@ async def test_agents_account_suffices_for_what_an_agent_does_with_pods(kind: st
         whole = await agent.get_whole_pod("default", "p")
         assert whole.annotations["k8s-rdma.io/network-status"] == "[]"
         now = datetime.now(UTC)
-        event = PodEvent(
-            pod=pod,
+        event = ObjectEvent(
+            about=about_pod(pod),
             name="p.1",
             reason="RdmaTried",
             message="no",

@@ -12,7 +12,7 @@ import pytest
 from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.ledger import Pod
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.kube.api import ApiRefusedError, Changed, Gone, Listed, PodBinding, PodEvent
+from k8s_rdma.kube.api import ApiRefusedError, Changed, Gone, Listed, ObjectEvent, PodBinding, about_pod
 from k8s_rdma.kube.client import connect
 from k8s_rdma.sim.cluster.http_server import Response
 
@@ -27,9 +27,9 @@ def pod(uid: str, name: str = "p1") -> Pod:
     return Pod(namespace="default", name=name, uid=PodUid(uid))
 
 
-def event(uid: str = "u1", *, count: int = 1, message: str = "no room", seconds: int = 0) -> PodEvent:
-    return PodEvent(
-        pod=pod(uid),
+def event(uid: str = "u1", *, count: int = 1, message: str = "no room", seconds: int = 0) -> ObjectEvent:
+    return ObjectEvent(
+        about=about_pod(pod(uid)),
         name="p1.17",
         reason="RdmaInsufficient",
         message=message,
@@ -181,7 +181,9 @@ async def test_name_that_would_lead_to_another_path_is_refused(answering, name):
             client.annotate_pod(pod("u", name), "a", "b"),
             client.evict_pod(pod("u", name)),
             client.repeat_event(replace(event(), name=name)),
-            client.create_event(replace(event(), pod=Pod(namespace=name, name="p", uid=PodUid("u")))),
+            client.create_event(
+                replace(event(), about=about_pod(Pod(namespace=name, name="p", uid=PodUid("u"))))
+            ),
         ):
             with pytest.raises(ApiRefusedError, match="not the name of an object"):
                 await call

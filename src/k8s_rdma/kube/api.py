@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from k8s_rdma.core.demand import Demand
 from k8s_rdma.core.ids import NodeName, PodUid
-from k8s_rdma.core.ledger import Pod
 from k8s_rdma.errors import K8sRdmaError, Reason
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+    from k8s_rdma.core.ledger import Pod
 
 T = TypeVar("T")
 
@@ -126,15 +127,35 @@ class LeaseView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PodEvent:
-    """An Event of core/v1 about a pod, which `kubectl describe pod` shows.
+class Subject:
+    """What an Event is about: an object of core/v1, and the namespace that the Event is in."""
+
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+
+
+def about_pod(pod: Pod) -> Subject:
+    """A pod."""
+    return Subject(kind="Pod", namespace=pod.namespace, name=pod.name, uid=pod.uid)
+
+
+def about_node(node: NodeName) -> Subject:
+    """A node, as kubelet names it in its own Events: with its name for a UID, by which kubectl finds them."""
+    return Subject(kind="Node", namespace="default", name=node, uid=node)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectEvent:
+    """An Event of core/v1, which `kubectl describe` shows with the object that it is about.
 
     name: of the Event object; what is told again under it is counted there. reason: one word in CamelCase.
     warning: else it is `Normal`. count: how often it happened from `first` to `last` (with a time zone).
     component, host: who tells it, and on which node.
     """
 
-    pod: Pod
+    about: Subject
     name: str
     reason: str
     message: str
@@ -245,7 +266,23 @@ class LeaseApi(Protocol):
         ...
 
 
-class NodePodsApi(Protocol):
+class EventsApi(Protocol):
+    """The calls for Events; errors as in `ClusterApi`."""
+
+    async def create_event(self, event: ObjectEvent) -> None:
+        """Make an Event object; 409 when there is one of that name."""
+        ...
+
+    async def repeat_event(self, event: ObjectEvent) -> None:
+        """Tell of an Event made before that it happened again: its message, count and last time."""
+        ...
+
+    async def close(self) -> None:
+        """Close the connections."""
+        ...
+
+
+class NodePodsApi(EventsApi, Protocol):
     """The calls about the pods of one node; errors as in `ClusterApi`.
 
     What is written to a pod is refused (`ApiRefusedError`: 404, 409 or 422) when the pod of that name has
@@ -264,18 +301,6 @@ class NodePodsApi(Protocol):
         """Set one annotation of a pod."""
         ...
 
-    async def create_event(self, event: PodEvent) -> None:
-        """Make an Event object; 409 when there is one of that name."""
-        ...
-
-    async def repeat_event(self, event: PodEvent) -> None:
-        """Tell of an Event made before that it happened again: its message, count and last time."""
-        ...
-
     async def evict_pod(self, pod: Pod) -> None:
         """Have a pod go from its node; 429 while a disruption budget forbids it."""
-        ...
-
-    async def close(self) -> None:
-        """Close the connections."""
         ...

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from k8s_rdma.core.ids import NodeName
     from k8s_rdma.core.ledger import Pod
-    from k8s_rdma.kube.api import BudgetView, Event, LeaseView, NodeView, PodBinding, PodEvent, PodView
+    from k8s_rdma.kube.api import BudgetView, Event, LeaseView, NodeView, ObjectEvent, PodBinding, PodView
 
 SILENCE_S = 600.0
 """Nodes alone make a change every five minutes, by their status."""
@@ -136,17 +136,17 @@ class Client(RdmaNodes):
             )
             return changed.view()
 
-    async def create_event(self, event: PodEvent) -> None:
+    async def create_event(self, event: ObjectEvent) -> None:
         """`POST /api/v1/namespaces/NS/events`."""
-        with named_errors(f"create event {event.pod.namespace}/{event.name}"):
-            segment(event.pod.namespace)
+        with named_errors(f"create event {event.about.namespace}/{event.name}"):
+            segment(event.about.namespace)
             await self._client.create(EventObject.of(event))
 
-    async def repeat_event(self, event: PodEvent) -> None:
+    async def repeat_event(self, event: ObjectEvent) -> None:
         """`PATCH /api/v1/namespaces/NS/events/NAME`, a JSON merge patch."""
         patch = EventObject.repetition(event)
-        with named_errors(f"repeat event {event.pod.namespace}/{event.name}"):
-            name, namespace = segment(event.name), segment(event.pod.namespace)
+        with named_errors(f"repeat event {event.about.namespace}/{event.name}"):
+            name, namespace = segment(event.name), segment(event.about.namespace)
             await self._client.patch(
                 EventObject, name, patch, namespace=namespace, patch_type=PatchType.MERGE
             )

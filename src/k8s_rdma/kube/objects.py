@@ -26,7 +26,7 @@ from k8s_rdma.wire.pod_spec import PodSpecDemand, demand_of, devices_of
 
 if TYPE_CHECKING:
     from k8s_rdma.core.ledger import Pod
-    from k8s_rdma.kube.api import PodBinding, PodEvent
+    from k8s_rdma.kube.api import ObjectEvent, PodBinding
 
 _POD = ResourceDef("", "v1", "Pod")
 _OWN_PREFIX = "k8s-rdma.io/"
@@ -257,13 +257,17 @@ class EventObject(msgspec.Struct, NamespacedResource):
     reportingInstance: str = ""  # noqa: N815  the API's name
 
     @classmethod
-    def of(cls, event: PodEvent) -> EventObject:
+    def of(cls, event: ObjectEvent) -> EventObject:
         """The object to post."""
-        pod = event.pod
+        about = event.about
         return cls(
-            metadata=Metadata(name=event.name, namespace=pod.namespace),
+            metadata=Metadata(name=event.name, namespace=about.namespace),
             involvedObject=_Reference(
-                name=pod.name, namespace=pod.namespace, uid=pod.uid, kind="Pod", apiVersion="v1"
+                name=about.name,
+                namespace="" if about.kind == "Node" else about.namespace,
+                uid=about.uid,
+                kind=about.kind,
+                apiVersion="v1",
             ),
             reason=event.reason,
             message=event.message,
@@ -277,7 +281,7 @@ class EventObject(msgspec.Struct, NamespacedResource):
         )
 
     @staticmethod
-    def repetition(event: PodEvent) -> dict[str, object]:
+    def repetition(event: ObjectEvent) -> dict[str, object]:
         """The merge patch that tells an Event again."""
         return {"message": event.message, "count": event.count, "lastTimestamp": _time(event.last)}
 

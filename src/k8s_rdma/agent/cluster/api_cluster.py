@@ -13,32 +13,35 @@ from typing import TYPE_CHECKING
 import structlog
 
 from k8s_rdma.agent.cluster.cluster import NoCluster
-from k8s_rdma.agent.cluster.events import Events
 from k8s_rdma.agent.cluster.lasting import lasting
-from k8s_rdma.agent.cluster.outbox import Outbox
 from k8s_rdma.agent.cluster.pods import NodePods
 from k8s_rdma.agent.cluster.refusals import Outlook, Refusals
 from k8s_rdma.agent.cluster.statuses import Statuses
-from k8s_rdma.agent.cluster.time import REAL_TIME
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.errors import K8sRdmaError, Reason
-from k8s_rdma.kube.api import ApiRefusedError
+from k8s_rdma.kube.api import ApiRefusedError, about_pod
+from k8s_rdma.kube.events import Events, Teller
+from k8s_rdma.kube.outbox import Outbox
+from k8s_rdma.kube.time import REAL_TIME
 from k8s_rdma.wire.network_status import NETWORK_STATUS_ANNOTATION, network_status
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from k8s_rdma.agent.cluster.cluster import Cluster
-    from k8s_rdma.agent.cluster.time import Time
     from k8s_rdma.agent.config import AgentConfig
     from k8s_rdma.core.ids import PodUid
     from k8s_rdma.core.ledger import Pod, Receipt
     from k8s_rdma.core.placement import Placement
     from k8s_rdma.kube.api import NodePodsApi, PodView
     from k8s_rdma.kube.client import Client
+    from k8s_rdma.kube.time import Time
     from k8s_rdma.wire.ipam_result import IpamResult
 
 _log = structlog.get_logger()
+
+COMPONENT = "k8s-rdma-agent"
+"""As Events name who tells them."""
 
 ANNOTATIONS_S = 5.0
 """How long an ADD waits for a pod's annotations; the runtime's own deadline is minutes."""
@@ -95,7 +98,9 @@ class ApiCluster:
         self._terms = terms
         self._time = time
         self._outbox = Outbox(time)
-        self._events = Events(api, self._outbox, node=terms.node, now=time.now)
+        self._events = Events(
+            api, self._outbox, teller=Teller(component=COMPONENT, node=terms.node), now=time.now
+        )
         self._pods = NodePods(api, terms.node, terms.key, gone=self._forget, time=time)
         self._refusals = Refusals()
         self._statuses = Statuses()
@@ -142,7 +147,7 @@ class ApiCluster:
     def placed_anew(self, pod: Pod, why: str) -> None:
         """An event."""
         if _in_kubernetes(pod):
-            self._events.tell(pod, "RdmaPlacedAnew", why, warning=False)
+            self._events.tell(about_pod(pod), "RdmaPlacedAnew", why, warning=False)
 
     def refused(self, pod: Pod, error: K8sRdmaError) -> None:
         """An event, and eviction when that goes on for as long as is configured."""
@@ -151,7 +156,7 @@ class ApiCluster:
         streak = self._refusals.note(pod.uid, error.reason, self._time.monotonic())
         if streak.outlook is Outlook.PASSING and streak.lasts_s < PATIENCE_S:
             return
-        self._events.tell(pod, _event_reason(error.reason), error.message, warning=True)
+        self._events.tell(about_pod(pod), _event_reason(error.reason), error.message, warning=True)
         after_s = self._terms.stuck_after_s
         if after_s is not None and streak.outlook is Outlook.LASTING and streak.lasts_s >= after_s:
             self._outbox.put(("eviction", pod.uid, ""), partial(self._evict, pod, error.message))
@@ -175,7 +180,7 @@ class ApiCluster:
             return
         message = f"evicted, since it has been without its RDMA interfaces for {streak.lasts_s:.0f} s: {why}"
         try:
-            await self._events.tell_now(pod, "RdmaEvicting", message, warning=True)
+            await self._events.tell_now(about_pod(pod), "RdmaEvicting", message, warning=True)
         except ApiRefusedError as refused:
             _log.warning("cluster_not_told", what=message, why=refused.message)
         try:

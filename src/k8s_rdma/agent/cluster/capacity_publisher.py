@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from k8s_rdma.agent.cluster.own_node import OwnNode
     from k8s_rdma.agent.cluster.status_publisher import Reports
-    from k8s_rdma.agent.cluster.time import Time
     from k8s_rdma.kube.published import OwnNodeView, PublishingApi
+    from k8s_rdma.kube.time import Time
     from k8s_rdma.wire.rest import NodeReport
 
 GAP_S = 1.0

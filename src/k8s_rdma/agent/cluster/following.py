@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from typing import NoReturn
 
-    from k8s_rdma.agent.cluster.time import Time
     from k8s_rdma.kube.api import Event
+    from k8s_rdma.kube.time import Time
 
 _log = structlog.get_logger()
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from typing import NoReturn
 
-    from k8s_rdma.agent.cluster.time import Time
+    from k8s_rdma.kube.time import Time
 
 AFTER_FAULT_S = 30.0
 _log = structlog.get_logger()

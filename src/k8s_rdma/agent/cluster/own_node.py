@@ -11,10 +11,10 @@ from k8s_rdma.kube.api import Changed, Gone, Listed
 if TYPE_CHECKING:
     from typing import NoReturn
 
-    from k8s_rdma.agent.cluster.time import Time
     from k8s_rdma.core.ids import NodeName
     from k8s_rdma.kube.api import Event
     from k8s_rdma.kube.published import OwnNodeView, PublishingApi
+    from k8s_rdma.kube.time import Time
 
 
 class OwnNode:

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import NoReturn
 
-    from k8s_rdma.agent.cluster.time import Time
     from k8s_rdma.core.ids import NodeName, PodUid
     from k8s_rdma.core.placement import Placement
     from k8s_rdma.core.request import InterfaceRequest
     from k8s_rdma.kube.api import Event, NodePodsApi, PodView
+    from k8s_rdma.kube.time import Time
 
 _log = structlog.get_logger()
 

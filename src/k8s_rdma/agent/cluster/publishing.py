@@ -9,14 +9,14 @@ from k8s_rdma.agent.cluster.capacity_publisher import CapacityPublisher
 from k8s_rdma.agent.cluster.lasting import lasting
 from k8s_rdma.agent.cluster.own_node import OwnNode
 from k8s_rdma.agent.cluster.status_publisher import StatusPublisher
-from k8s_rdma.agent.cluster.time import REAL_TIME
 from k8s_rdma.core.ids import NodeName
+from k8s_rdma.kube.time import REAL_TIME
 
 if TYPE_CHECKING:
     from k8s_rdma.agent.cluster.status_publisher import Reports
-    from k8s_rdma.agent.cluster.time import Time
     from k8s_rdma.agent.config import AgentConfig
     from k8s_rdma.kube.published import PublishingApi
+    from k8s_rdma.kube.time import Time
 
 
 class Publishing:

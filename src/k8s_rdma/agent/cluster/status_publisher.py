@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from k8s_rdma.agent.cluster.own_node import OwnNode
-    from k8s_rdma.agent.cluster.time import Time
     from k8s_rdma.agent.config import PublishConfig
     from k8s_rdma.kube.published import PublishingApi
+    from k8s_rdma.kube.time import Time
     from k8s_rdma.wire.rdma_node import RdmaNodeStatus
     from k8s_rdma.wire.rest import NodeReport
 

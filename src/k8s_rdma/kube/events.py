@@ -1,4 +1,4 @@
-"""Events on pods: one for each pod and cause, counted.
+"""Events on objects: one for each object and cause, counted.
 
 A pod that is refused every 2 s must not fill its namespace's list of events.
 """
@@ -11,22 +11,18 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
-from k8s_rdma.kube.api import ApiRefusedError, PodEvent
+from k8s_rdma.core.ids import NodeName
+from k8s_rdma.kube.api import ApiRefusedError, ObjectEvent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from k8s_rdma.agent.cluster.outbox import Outbox
-    from k8s_rdma.core.ids import NodeName, PodUid
-    from k8s_rdma.core.ledger import Pod
-    from k8s_rdma.kube.api import NodePodsApi
+    from k8s_rdma.kube.api import EventsApi, Subject
+    from k8s_rdma.kube.outbox import Outbox
 
-    Key = tuple[PodUid, str]
-
-COMPONENT = "k8s-rdma-agent"
+    Key = tuple[str, str, str]
 
 REPEAT_S = 30.0
-"""The least time between two writes of one event."""
 
 MAX_MESSAGE_BYTES = 1024
 """Longer ones are refused (`NoteLengthLimit`, k8s.io/kubernetes/pkg/apis/core/validation/events.go)."""
@@ -37,55 +33,71 @@ _GONE = 404
 _CONFLICT = 409
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Teller:
+    """Who tells, on which node. repeat_s: the least time between two writes of one event."""
+
+    component: str
+    node: NodeName
+    repeat_s: float = REPEAT_S
+
+
 @dataclass(slots=True)
 class _Told:
     """An event, whether the API server has it, and when it was last to be written."""
 
-    event: PodEvent
+    event: ObjectEvent
     written_at: datetime
     made: bool = False
 
 
 class Events:
-    """Tells events of pods, each cause again at most every `REPEAT_S`, with how often it came meanwhile."""
+    """Tells each cause again at most every so often, with how often it came meanwhile."""
 
     def __init__(
-        self, api: NodePodsApi, outbox: Outbox, *, node: NodeName, now: Callable[[], datetime]
+        self,
+        api: EventsApi,
+        outbox: Outbox,
+        *,
+        teller: Teller,
+        now: Callable[[], datetime],
     ) -> None:
         """Nothing was told. now: the time of day, with a time zone."""
+        self._teller = teller
         self._api = api
         self._outbox = outbox
-        self._node = node
         self._now = now
         self._told: OrderedDict[Key, _Told] = OrderedDict()
         self._named_at_us = 0
 
-    def tell(self, pod: Pod, reason: str, message: str, *, warning: bool) -> None:
+    def tell(self, about: Subject, reason: str, message: str, *, warning: bool, part: str = "") -> None:
         """Tell it, or that it happened again, when there is time.
 
-        reason: one word in CamelCase.
+        reason: one word in CamelCase. part: of the object; each has an event of its own.
         """
-        told = self._note(pod, reason, message, warning=warning)
+        told = self._note(about, reason, message, warning=warning, part=part)
         if told is not None:
-            self._outbox.put(("event", pod.uid, reason), partial(self._write, told))
+            self._outbox.put(("event", about.uid, f"{reason} {part}".rstrip()), partial(self._write, told))
 
-    async def tell_now(self, pod: Pod, reason: str, message: str, *, warning: bool) -> None:
+    async def tell_now(self, about: Subject, reason: str, message: str, *, warning: bool) -> None:
         """The same, over when it is told; raises as `kube.api` says."""
-        told = self._note(pod, reason, message, warning=warning)
+        told = self._note(about, reason, message, warning=warning)
         if told is not None:
             await self._write(told)
 
-    def forget(self, uid: PodUid) -> None:
-        """What comes of that pod from now on is told as new."""
+    def forget(self, uid: str) -> None:
+        """What comes of that object from now on is told as new."""
         for key in [key for key in self._told if key[0] == uid]:
             del self._told[key]
 
-    def _note(self, pod: Pod, reason: str, message: str, *, warning: bool) -> _Told | None:
+    def _note(
+        self, about: Subject, reason: str, message: str, *, warning: bool, part: str = ""
+    ) -> _Told | None:
         """Count it; None when it was written too short a time ago to be written again."""
-        key, now = (pod.uid, reason), self._now()
+        key, now = (about.uid, reason, part), self._now()
         told = self._told.get(key)
         if told is None:
-            told = self._told[key] = _Told(self._first(pod, reason, message, now, warning=warning), now)
+            told = self._told[key] = _Told(self._first(about, reason, message, now, warning=warning), now)
             if len(self._told) > _MOST:
                 self._told.popitem(last=False)
         else:
@@ -93,29 +105,31 @@ class Events:
                 told.event, message=_shortened(message), count=told.event.count + 1, last=now
             )
             self._told.move_to_end(key)
-            if (now - told.written_at).total_seconds() < REPEAT_S:
+            if (now - told.written_at).total_seconds() < self._teller.repeat_s:
                 return None
             told.written_at = now
         return told
 
-    def _first(self, pod: Pod, reason: str, message: str, now: datetime, *, warning: bool) -> PodEvent:
-        return PodEvent(
-            pod=pod,
-            name=self._name(pod, now),
+    def _first(
+        self, about: Subject, reason: str, message: str, now: datetime, *, warning: bool
+    ) -> ObjectEvent:
+        return ObjectEvent(
+            about=about,
+            name=self._name(about, now),
             reason=reason,
             message=_shortened(message),
             warning=warning,
             count=1,
             first=now,
             last=now,
-            component=COMPONENT,
-            host=self._node,
+            component=self._teller.component,
+            host=self._teller.node,
         )
 
-    def _name(self, pod: Pod, now: datetime) -> str:
-        """As client-go names them: a pod's events sort by their time. No two get the same."""
+    def _name(self, about: Subject, now: datetime) -> str:
+        """As client-go names them: an object's events sort by their time. No two get the same."""
         self._named_at_us = max(int(now.timestamp() * 1e6), self._named_at_us + 1)
-        return f"{pod.name[:_MOST_OF_NAME].rstrip('.-')}.{self._named_at_us:x}"
+        return f"{about.name[:_MOST_OF_NAME].rstrip('.-')}.{self._named_at_us:x}"
 
     async def _write(self, told: _Told) -> None:
         """Write the event as it is by now; make it anew where it has expired."""
@@ -127,7 +141,7 @@ class Events:
         except ApiRefusedError as refused:
             if refused.status != _GONE or not told.made:
                 raise
-            told.event = replace(told.event, name=self._name(told.event.pod, self._now()))
+            told.event = replace(told.event, name=self._name(told.event.about, self._now()))
             await self._make(told)
 
     async def _make(self, told: _Told) -> None:

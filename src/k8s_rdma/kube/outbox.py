@@ -1,4 +1,4 @@
-"""What the agent has to write to the API server: one thing at a time, and nobody waits for it."""
+"""What is to be written to the API server when there is time: one thing at a time, nobody waits for it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from typing import NoReturn
 
-    from k8s_rdma.agent.cluster.time import Time
-    from k8s_rdma.core.ids import PodUid
+    from k8s_rdma.kube.time import Time
 
     Write = Callable[[], Awaitable[None]]
-    Key = tuple[str, PodUid, str]
+    Key = tuple[str, str, str]
 
 _log = structlog.get_logger()
 
@@ -37,7 +36,7 @@ _TOO_MANY_REQUESTS = 429
 
 
 class Outbox:
-    """Writes by key (what it is, of which pod, and which of several), of each key the latest alone.
+    """Writes by key (what it is, of which object, and which of several), of each key the latest alone.
 
     They are made in the order in which their keys came; what fails is tried again after all others, as it
     may be its own fault.
@@ -62,8 +61,8 @@ class Outbox:
         self._waiting[key] = write
         self._filled.set()
 
-    def discard(self, uid: PodUid) -> None:
-        """Write no more about that pod."""
+    def discard(self, uid: str) -> None:
+        """Write no more about that object."""
         for key in [key for key in self._waiting if key[1] == uid]:
             del self._waiting[key]
 
