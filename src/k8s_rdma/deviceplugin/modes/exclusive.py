@@ -60,9 +60,9 @@ class ExclusiveMode:
                 refuse(self.resource, each, why)
         chosen = [devices[each] for each in dict.fromkeys(ids)]
         by_cdi = self._by_cdi(seen)
-        for each in chosen:
-            if not by_cdi and not has_verbs(each):
-                refuse(self.resource, each.name, "a pod has it, and its nodes are not known")
+        for device in chosen:
+            if not by_cdi and not has_verbs(device):
+                refuse(self.resource, device.name, "a pod has it, and its nodes are not known")
         return Given(
             envs=device_variables(self.resource, [named(each) for each in chosen], hints=self._hints),
             annotations=device_annotations(self.resource, [each.name for each in chosen]),

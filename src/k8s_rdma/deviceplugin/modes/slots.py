@@ -56,8 +56,7 @@ class SlotsMode:
 
     def _held(self, seen: DevicesSeen) -> frozenset[str]:
         prefix = slot_device(self.resource, "")
-        held = seen.held_slots or frozenset()
-        return frozenset(each.removeprefix(prefix) for each in held if each.startswith(prefix))
+        return frozenset(each.removeprefix(prefix) for each in seen.held_slots or ())
 
 
 def _unhealthy(seen: DevicesSeen) -> str:
