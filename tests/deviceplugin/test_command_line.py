@@ -1,0 +1,146 @@
+"""Command lines of the programs that the device plugin replaces, without a file of ours."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+from typer.testing import CliRunner
+
+from deviceplugin.plugin_process import MOUNT, SLOTS, follows
+from k8s_rdma import __version__
+from k8s_rdma.cli.device_plugin import CommandLine, read_command_line
+from k8s_rdma.cli.main import app
+from k8s_rdma.device_config import ExclusiveResource, Selector, SharedResource, SharedSelector
+from k8s_rdma.errors import MalformedError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from click.testing import Result
+
+    from deviceplugin.plugin_process import World
+
+needs_mounts = pytest.mark.skipif(os.geteuid() != 0, reason="needs a mount namespace of its own")
+MELLANOX = {"configList": [{"resourceName": "hca", "rdmaHcaMax": 7, "devices": ["ib0"]}]}
+
+
+def resources(absent: Path, *, config: str | None = None, **options: dict[str, str]) -> object:
+    line = CommandLine(
+        config=config, hustcat=options.get("hustcat", {}), mellanox=options.get("mellanox", {})
+    )
+    return read_command_line(line, default_file=absent).config.resources
+
+
+def command(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["device-plugin", *arguments])
+
+
+def test_hustcats_options_are_an_exclusive_resource(tmp_path: Path) -> None:
+    absent = tmp_path / "absent.json"
+    assert resources(absent, hustcat={"--verbosity": "4"}) == (ExclusiveResource(name="tencent.com/rdma"),)
+    assert resources(absent, hustcat={"--master": "", "--resource-name": ""}) == (ExclusiveResource(),)
+    assert resources(absent, hustcat={"--master": "eth1", "--resource-name": "a.b/c"}) == (
+        ExclusiveResource(name="a.b/c", select=Selector(pfs=("eth1",), functions="vf")),
+    )
+
+
+def test_mellanox_file_is_read_where_its_program_reads_it(tmp_path: Path) -> None:
+    default, other = tmp_path / "config.json", tmp_path / "other.json"
+    shared = SharedResource(name="rdma/hca", count=7, select=SharedSelector(if_names=("ib0",)))
+    default.write_text(json.dumps(MELLANOX))
+    other.write_text(json.dumps({"configList": [MELLANOX["configList"][0] | {"resourcePrefix": "x.y"}]}))
+    assert resources(default) == (shared,)
+    [by_cdi] = resources(default, mellanox={"--use-cdi": ""})
+    assert by_cdi == SharedResource(name="rdma/hca", count=7, select=shared.select, cdi=True)
+    for named in ({"mellanox": {"--config-file": str(other)}}, {"config": str(other)}):
+        assert [each.name for each in resources(default, **named)] == ["x.y/hca"]
+    default.unlink()
+    with pytest.raises(MalformedError, match=r"config\.json: No such file"):
+        resources(default, mellanox={"--use-cdi": ""})
+
+
+def test_nothing_at_all_offers_what_rits_plugin_did(tmp_path: Path) -> None:
+    assert MOUNT in [each.name for each in resources(tmp_path / "absent.json")]
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"hustcat": {"--master": "eth1"}, "config": "x.yaml"}, "--config and --master"),
+        ({"mellanox": {"--config-file": "x.json"}, "config": "x.yaml"}, "--config and --config-file"),
+        ({"hustcat": {"--master": "eth1"}, "mellanox": {"--use-cdi": ""}}, "--master and --use-cdi"),
+    ],
+)
+def test_options_that_contradict_each_other_are_named(tmp_path: Path, options: dict, named: str) -> None:
+    with pytest.raises(MalformedError, match=f"command line: {named} do not go together"):
+        resources(tmp_path / "absent.json", **options)
+
+
+@pytest.mark.parametrize("option", ["-version", "--version", "-v"])
+def test_version_is_told_in_every_way(option: str) -> None:
+    assert command(option).output == f"k8s-rdma {__version__}\n"
+
+
+def test_configuration_is_checked_and_keys_that_mean_nothing_are_named(tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(MELLANOX | {"mode": "hca"}))
+    checked = command("-config-file", str(file), "--check-config")
+    assert (checked.exit_code, checked.stdout, checked.stderr) == (0, "ok\n", "mode: means nothing\n")
+    file.write_text("resources: []")
+    refused = command("--config", str(file), "--check-config")
+    assert refused.exit_code == 1
+    assert "resources: is empty" in str(refused.exception)
+
+
+def test_option_that_nobody_knew_is_refused() -> None:
+    assert command("-mastre", "eth1").exit_code == 2
+
+
+def test_schema_names_every_mode() -> None:
+    schema = json.loads(command("--print-schema").output)
+    modes = json.dumps(schema)
+    assert all(f'"{mode}"' in modes for mode in ("exact", "mount", "exclusive", "shared"))
+
+
+@needs_mounts
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("arguments", "offered", "socket"),
+    [
+        (("-master", "eth1", "-v", "4", "-log-level=debug"), "tencent.com/rdma", "rdma.sock"),
+        (("-logtostderr", "-resource-name", "a.b/c"), "a.b/c", "a.b_c.sock"),
+    ],
+)
+async def test_hustcats_command_line_registers_its_resource(
+    world: World, arguments: tuple[str, ...], offered: str, socket: str
+) -> None:
+    async with world.kubelet() as kubelet:
+        plugin = world.in_default_directory(*arguments)
+        await kubelet.until(lambda: [each.resource for each in kubelet.registrations] == [offered])
+        assert world.names() == {socket}
+        assert await plugin.stop() == 0
+    assert world.names() == set()
+
+
+@needs_mounts
+@pytest.mark.anyio
+async def test_bare_command_line_registers_what_rits_plugin_did(world: World) -> None:
+    async with world.kubelet() as kubelet:
+        world.in_default_directory()
+        await follows(kubelet, SLOTS, MOUNT)
+
+
+@needs_mounts
+@pytest.mark.anyio
+async def test_mellanox_command_line_registers_the_resources_of_its_file(world: World) -> None:
+    file = world.directory / "config.json"
+    file.write_text(json.dumps({**MELLANOX, "unknown": 1}))
+    async with world.kubelet() as kubelet:
+        plugin = world.in_default_directory("--config-file", str(file), "-use-cdi=false")
+        await follows(kubelet, "rdma/hca")
+        assert kubelet.capacity()["rdma/hca"].capacity == 7
+        [ignored] = plugin.events("setting_ignored")
+        assert ignored["key"] == "unknown"
