@@ -75,6 +75,30 @@ def test_exposition_has_no_vfs_free_when_pods_hold_some_that_are_gone() -> None:
     assert value(shown(with_pf(capacity_vfs=0, vfs=())), "k8s_rdma_pf_vfs_free", **PF) == 0
 
 
+def test_exposition_counts_vfs_of_exclusive_resources_by_resource() -> None:
+    rdma, fast = "tencent.com/rdma", "example.com/fast"
+    pooled = replace(foreign(1, 100), pool=rdma)
+    told = with_pf(capacity_vfs=1, pools={rdma: 3, fast: 2}, foreign=(pooled,))
+    allocation = told.allocations[0]
+    more = replace(
+        allocation, interfaces=(*allocation.interfaces, replace(allocation.interfaces[0], pool=rdma))
+    )
+    found = shown(replace(told, allocations=(more,)))
+    for name, resource, number in (
+        ("pool_vfs", rdma, 3),
+        ("pool_vfs_taken", rdma, 2),
+        ("pool_vfs", fast, 2),
+        ("pool_vfs_taken", fast, 0),
+    ):
+        assert value(found, f"k8s_rdma_{name}", **PF, resource=resource) == number
+    assert [value(found, f"k8s_rdma_pf_{name}", **PF) for name in ("vfs", "vfs_taken", "vfs_free")] == [
+        1,
+        1,
+        0,
+    ]
+    assert value(found, "k8s_rdma_pf_reserved_bits_per_second", **PF) == 700_000_000
+
+
 def test_exposition_has_no_allocations_when_the_ledger_is_unavailable() -> None:
     found = shown(report(ledger="unavailable", allocations=()))
     assert "k8s_rdma_allocations" not in found

@@ -43,6 +43,20 @@ def _node_lines(report: NodeReport) -> Iterator[str]:
     for name, help_text, value in _of_pfs(report):
         samples = [(text, number) for text, pf in labelled if (number := value(pf)) is not None]
         yield from family(f"k8s_rdma_pf_{name}", "gauge", help_text, samples)
+    yield from _of_pools(report)
+
+
+def _of_pools(report: NodeReport) -> Iterator[str]:
+    taken, _ = _taken(report)
+    exist, held = [], []
+    for pf in report.pfs:
+        for resource, vfs in pf.pools.items():
+            text = labels({"node": report.node, "pf": pf.name, "pci": pf.pci, "resource": resource})
+            exist.append((text, vfs))
+            held.append((text, taken[pf.pci, resource]))
+    yield from family("k8s_rdma_pool_vfs", "gauge", "Virtual functions of an exclusive resource.", exist)
+    help_text = "Virtual functions of an exclusive resource that are taken, by whomever."
+    yield from family("k8s_rdma_pool_vfs_taken", "gauge", help_text, held)
 
 
 def _of_pfs(report: NodeReport) -> tuple[tuple[str, str, Value], ...]:
@@ -54,12 +68,12 @@ def _of_pfs(report: NodeReport) -> tuple[tuple[str, str, Value], ...]:
         return lambda pf: None if pf.link_mbps is None else mbps_of(pf, pf.link_mbps) * _BITS_PER_MEGABIT
 
     return (
-        ("vfs", "Virtual functions that exist.", lambda pf: pf.capacity_vfs),
-        ("vfs_taken", "Virtual functions that are taken, by whomever.", lambda pf: vfs[pf.pci]),
+        ("vfs", "Virtual functions of no exclusive resource.", lambda pf: pf.capacity_vfs),
+        ("vfs_taken", "Of these, those that are taken, by whomever.", lambda pf: vfs[pf.pci, ""]),
         (
             "vfs_free",
-            "Virtual functions that are nobody's.",
-            lambda pf: max(0, pf.capacity_vfs - vfs[pf.pci]),
+            "Of these, those that are nobody's.",
+            lambda pf: max(0, pf.capacity_vfs - vfs[pf.pci, ""]),
         ),
         ("link_bits_per_second", "Link speed; absent while it is unknown.", bandwidth(lambda _, link: link)),
         (
@@ -80,12 +94,15 @@ def _of_pfs(report: NodeReport) -> tuple[tuple[str, str, Value], ...]:
     )
 
 
-def _taken(report: NodeReport) -> tuple[Counter[str], Counter[str]]:
-    """VFs and Mb/s by PF: what pods hold, as programmed where that is more, and what others do."""
-    vfs = Counter({pf.pci: len(pf.foreign) for pf in report.pfs})
+def _taken(report: NodeReport) -> tuple[Counter[tuple[str, str]], Counter[str]]:
+    """VFs by PF and pool, Mb/s by PF: what pods hold, as programmed where that is more, and what others do.
+
+    The pool of VFs that pods ask for by annotation is the empty one.
+    """
+    vfs = Counter((pf.pci, vf.pool) for pf in report.pfs for vf in pf.foreign)
     mbps = Counter({pf.pci: sum(vf.min_tx_rate for vf in pf.foreign) for pf in report.pfs})
     for allocation in report.allocations:
         for interface in allocation.interfaces:
-            vfs[interface.pf] += 1
+            vfs[interface.pf, interface.pool] += 1
             mbps[interface.pf] += max(interface.min_tx_rate, interface.set_min_tx_rate)
     return vfs, mbps
