@@ -21,7 +21,7 @@ from k8s_rdma.core.device_offers import (
 )
 from k8s_rdma.errors import K8sRdmaError, Reason
 from k8s_rdma.kube import grpc_calls
-from k8s_rdma.sim.kubelet.pods import AdmissionError, Capacity, ContainerKind, PreparationError
+from k8s_rdma.sim.kubelet.pods import AdmissionError, Capacity, ContainerKind, PanicError, PreparationError
 from k8s_rdma.wire.device_plugin_api import REGISTER
 from sim.kubelet.conftest import RESOURCE, container, init, pod
 
@@ -286,3 +286,17 @@ async def test_container_whose_plugin_is_gone_is_not_prepared(node):
         await manager.until(lambda: manager.capacity()[RESOURCE].allocatable == 0)
         with pytest.raises(PreparationError, match="has been stopped"):
             await manager.prepare(pod(), "main")
+
+
+async def test_kubelet_panics_when_a_device_that_it_is_being_given_is_listed_no_more(node):
+    plugin = node.plugin("vf0")
+    async with node.kubelet() as manager, plugin.registered():
+        await manager.until(lambda: manager.devices(RESOURCE))
+
+        async def vanish() -> None:
+            await plugin.change()
+            await manager.until(lambda: not manager.devices(RESOURCE))
+
+        plugin.before_given = vanish
+        with pytest.raises(PanicError, match=r"vf0 of .* vanished"):
+            await manager.admit(pod())

@@ -12,7 +12,7 @@ from k8s_rdma.core.device_offers import DeviceSpec, Given, Mount
 from k8s_rdma.sim.kubelet.choosing import Need, choose
 from k8s_rdma.sim.kubelet.held import HeldDevices
 from k8s_rdma.sim.kubelet.plugins import Listed, PluginClient, PluginError
-from k8s_rdma.sim.kubelet.pods import AdmissionError, ContainerKind, Held, PreparationError
+from k8s_rdma.sim.kubelet.pods import AdmissionError, ContainerKind, Held, PanicError, PreparationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -100,10 +100,13 @@ class Admission:
         return self.plugins[resource]
 
     def _by_numa_node(self, resource: str, ids: tuple[str, ...]) -> dict[int, tuple[str, ...]]:
+        """PanicError where kubelet 1.36, other than 1.28, looks at a device that is listed no more."""
         nodes: dict[int, tuple[str, ...]] = {}
         for each in ids:
             device = self.listed[resource].devices.get(each)
-            for node in (device.numa_nodes if device else ()) or (_NO_NUMA_NODE,):
+            if device is None:
+                raise PanicError(f"{each} of {resource} vanished from ListAndWatch while it was allocated")
+            for node in device.numa_nodes or (_NO_NUMA_NODE,):
                 nodes[node] = (*nodes.get(node, ()), each)
         return nodes
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,13 +49,17 @@ def first(choice: Choice) -> tuple[str, ...]:
 
 @dataclass(slots=True, kw_only=True)
 class PlainPlugin:
-    """One resource. calls: name and devices of every call but ListAndWatch, in order."""
+    """One resource. calls: name and devices of every call but ListAndWatch, in order.
+
+    before_given: what happens between the question of Allocate and its answer.
+    """
 
     plugin_dir: Path
     resource: str
     devices: tuple[OfferedDevice, ...]
     options: PluginOptions = field(default_factory=PluginOptions)
     give: Callable[[Sequence[str]], Given] = nothing
+    before_given: Callable[[], Awaitable[None]] | None = None
     prefer: Callable[[Choice], tuple[str, ...]] = first
     calls: list[tuple[str, object]] = field(default_factory=list)
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition, init=False)
@@ -133,6 +137,8 @@ class PlainPlugin:
 
     async def _allocate(self, containers: Sequence[tuple[str, ...]]) -> Sequence[Given]:
         self.calls.append(("Allocate", tuple(containers)))
+        if self.before_given is not None:
+            await self.before_given()
         return [self.give(ids) for ids in containers]
 
     async def _pre_start(self, ids: tuple[str, ...]) -> None:

@@ -71,3 +71,7 @@ class AdmissionError(K8sRdmaError):
 
 class PreparationError(K8sRdmaError):
     """A container cannot be started now; kubelet tries again."""
+
+
+class PanicError(Exception):
+    """Kubelet's process would have ended here, for a mistake of its own that a plugin can make it commit."""
