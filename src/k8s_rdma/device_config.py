@@ -124,6 +124,10 @@ class ExclusiveResource(
     share: Annotated[int, msgspec.Meta(ge=0, le=100_000)] = 0
     cdi: bool | None = None
 
+    def pool(self) -> Pool:
+        """What is this resource's, but for what a resource before it selects."""
+        return Pool(resource=self.name, selector=self.select.to_core())
+
 
 class SharedResource(
     _Resource, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True, tag="shared"
@@ -191,11 +195,7 @@ class DevicePluginConfig(
 
     def pools(self) -> tuple[Pool, ...]:
         """The exclusive resources' pools, in their order: a VF is in the first that selects it."""
-        return tuple(
-            Pool(resource=each.name, selector=each.select.to_core())
-            for each in self.resources
-            if isinstance(each, ExclusiveResource)
-        )
+        return tuple(each.pool() for each in self.resources if isinstance(each, ExclusiveResource))
 
 
 def pf_choice(text: str) -> PfChoice:

@@ -387,6 +387,19 @@ def test_device_is_offered_by_the_first_resource_that_selects_it():
     }
 
 
+def test_device_is_another_resources_once_its_pf_is_renamed():
+    config = DevicePluginConfig(
+        resources=(
+            ExclusiveResource(name="example.com/a", select=Selector(pfs=("enp3s0f0",))),
+            ExclusiveResource(name="example.com/b", select=Selector(pfs=("enp3s0f9",))),
+        )
+    )
+    modes = modes_of(config)
+    assert [ids(each.offer(seen(VF_2))) for each in modes] == [["mlx5_2"], []]
+    renamed = seen(replace(VF_2, pf_name="enp3s0f9"))
+    assert [ids(each.offer(renamed)) for each in modes] == [[], ["mlx5_2"]]
+
+
 @pytest.mark.parametrize(
     ("selector", "names"),
     [

@@ -8,40 +8,40 @@ from k8s_rdma.core.slots import shared_resource
 from k8s_rdma.device_config import ExactResource, ExclusiveResource, MountResource
 from k8s_rdma.deviceplugin.modes.exclusive import ExclusiveMode
 from k8s_rdma.deviceplugin.modes.mount import MountMode
+from k8s_rdma.deviceplugin.modes.selecting import PoolMembers
 from k8s_rdma.deviceplugin.modes.shared import SharedMode
 from k8s_rdma.deviceplugin.modes.slots import SlotsMode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from k8s_rdma.core.devices import DevicesSeen
-    from k8s_rdma.core.pools import Pool
     from k8s_rdma.device_config import DevicePluginConfig, Resource
     from k8s_rdma.deviceplugin.mode import Mode
 
 
-def mode_of(resource: Resource, pools: Sequence[Pool] = ()) -> Mode:
-    """What offers a resource. pools: of all exclusive resources, in their order; by default its own alone."""
+def mode_of(resource: Resource, members: PoolMembers | None = None) -> Mode:
+    """What offers a resource. members: of all exclusive resources; by default there is no other."""
     match resource:
         case ExactResource():
             return SlotsMode(resource.name, resource.count)
         case MountResource():
             return MountMode(resource)
         case ExclusiveResource():
-            return ExclusiveMode(resource, pools)
+            return ExclusiveMode(resource, members or PoolMembers([resource.pool()]))
         case _:
             return SharedMode(resource)
 
 
 def modes_of(config: DevicePluginConfig) -> tuple[Mode, ...]:
     """All resources that kubelet is told of, in the order of `DevicePluginConfig.resource_names`."""
-    pools = config.pools()
+    members = PoolMembers(config.pools())
     shares = (
         SlotsMode(shared_resource(each.name), each.share)
         for each in config.resources
         if isinstance(each, ExclusiveResource) and each.share
     )
-    return (*(mode_of(each, pools) for each in config.resources), *shares)
+    return (*(mode_of(each, members) for each in config.resources), *shares)
 
 
 def to_publish(modes: Iterable[Mode], seen: DevicesSeen) -> Mapping[str, tuple[str, ...]]:

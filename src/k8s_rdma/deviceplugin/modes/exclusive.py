@@ -6,21 +6,20 @@ from typing import TYPE_CHECKING
 
 from k8s_rdma.core.device_hints import device_annotations, device_variables
 from k8s_rdma.core.devices import NetnsMode
-from k8s_rdma.core.pools import Pool
 from k8s_rdma.core.slots import slot_device
 from k8s_rdma.deviceplugin.mode import Given, OfferedDevice
 from k8s_rdma.deviceplugin.modes.nodes import has_verbs, named, rdma_cm, specs
 from k8s_rdma.deviceplugin.modes.questions import check, refuse
-from k8s_rdma.deviceplugin.modes.selecting import of_pool
 from k8s_rdma.deviceplugin.preferring import Candidate, Place, preferred
 from k8s_rdma.wire.cdi import SLOT_CLASS, qualified_name
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from k8s_rdma.core.devices import DevicesSeen, RdmaDevice
     from k8s_rdma.device_config import ExclusiveResource
     from k8s_rdma.deviceplugin.mode import Choice
+    from k8s_rdma.deviceplugin.modes.selecting import PoolMembers
 
 
 class ExclusiveMode:
@@ -28,12 +27,12 @@ class ExclusiveMode:
 
     prefers = True
 
-    def __init__(self, config: ExclusiveResource, pools: Sequence[Pool] = ()) -> None:
-        """As configured. pools: of all exclusive resources; by default its own alone."""
+    def __init__(self, config: ExclusiveResource, members: PoolMembers) -> None:
+        """As configured. members: of all exclusive resources."""
         self.resource = config.name
         self._cdi = config.cdi
         self._hints = config.hints
-        self._pools = tuple(pools) or (Pool(resource=config.name, selector=config.select.to_core()),)
+        self._members = members
 
     def offer(self, seen: DevicesSeen) -> tuple[OfferedDevice, ...]:
         """All of them, in the order of their names."""
@@ -43,7 +42,7 @@ class ExclusiveMode:
                 unhealthy=self._unhealthy(each, seen),
                 numa_nodes=() if each.numa_node is None else (each.numa_node,),
             )
-            for each in self._devices(seen).values()
+            for each in self._members.of(self.resource, seen).values()
         )
 
     def allocate(self, ids: Sequence[str], seen: DevicesSeen) -> Given:
@@ -52,7 +51,7 @@ class ExclusiveMode:
         A device that a pod has is given all the same: kubelet may do so before that pod is taken down, and
         the new pod's ADD waits for it.
         """
-        devices = self._devices(seen)
+        devices = self._members.of(self.resource, seen)
         for each in ids:
             if each not in devices:
                 refuse(self.resource, each, "there is no such RDMA device in this resource's pool")
@@ -79,10 +78,6 @@ class ExclusiveMode:
             for each in choice.available
         ]
         return preferred(candidates, choice.must_include, choice.size, choice.beside)
-
-    def _devices(self, seen: DevicesSeen) -> Mapping[str, RdmaDevice]:
-        found = of_pool(self.resource, self._pools, seen)
-        return {each.name: each for each in sorted(found, key=lambda device: device.name)}
 
     def _by_cdi(self, seen: DevicesSeen) -> bool:
         """In a namespace of its own a device's nodes may be numbered anew; the agent knows them then."""

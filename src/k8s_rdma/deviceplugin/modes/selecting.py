@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING
 from k8s_rdma.core.pools import Function, Functions
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from k8s_rdma.core.devices import DevicesSeen, RdmaDevice
+    from k8s_rdma.core.devices import DevicesSeen, GivenDevice, RdmaDevice
     from k8s_rdma.core.pools import FunctionSelector, Pool
     from k8s_rdma.device_config import SharedSelector
+
+_MOST_REMEMBERED = 100_000
+"""Functions whose resource is known; there are fewer, but they may come and go."""
 
 
 def selects(selector: FunctionSelector, device: RdmaDevice) -> bool:
@@ -31,17 +34,38 @@ def selects(selector: FunctionSelector, device: RdmaDevice) -> bool:
     )
 
 
-def of_pool(resource: str, pools: Sequence[Pool], seen: DevicesSeen) -> list[RdmaDevice]:
-    """The devices of an exclusive resource: those that pods have of it, and those that no pool before has."""
-    given = seen.given or {}
+class PoolMembers:
+    """Which devices exclusive resources have: found once for each look, however many resources there are."""
 
-    def pool_of(device: RdmaDevice) -> str:
+    def __init__(self, pools: Sequence[Pool]) -> None:
+        """Of these resources; a device is the first's that selects it."""
+        self._pools = tuple(pools)
+        self._resources: dict[tuple[object, ...], str] = {}
+        self._seen: DevicesSeen | None = None
+        self._members: dict[str, dict[str, RdmaDevice]] = {}
+
+    def of(self, resource: str, seen: DevicesSeen) -> Mapping[str, RdmaDevice]:
+        """Those of one, by name and in that order; those that a pod has of it, whatever selectors say."""
+        if seen is not self._seen:
+            members: dict[str, dict[str, RdmaDevice]] = {pool.resource: {} for pool in self._pools}
+            for name in sorted(seen.devices):
+                device = seen.devices[name]
+                members.setdefault(self._resource(device, seen.given or {}), {})[name] = device
+            self._seen, self._members = seen, members
+        return self._members[resource]
+
+    def _resource(self, device: RdmaDevice, given: Mapping[str, GivenDevice]) -> str:
         held = given.get(device.name)
         if held is not None and held.pool:
             return held.pool
-        return next((each.resource for each in pools if selects(each.selector, device)), "")
-
-    return [each for each in seen.devices.values() if pool_of(each) == resource]
+        facts = (device.pci, device.vf, device.pf, device.pf_name, device.pf_vendor, device.pf_driver)
+        found = self._resources.get((*facts, device.link_type))
+        if found is None:
+            found = next((each.resource for each in self._pools if selects(each.selector, device)), "")
+            if len(self._resources) > _MOST_REMEMBERED:
+                self._resources.clear()
+            self._resources[*facts, device.link_type] = found
+        return found
 
 
 class SharedSelection:
