@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from contextlib import ExitStack
+from contextlib import ExitStack, aclosing
 from typing import TYPE_CHECKING
 
 import structlog
 
 from k8s_rdma import logs
 from k8s_rdma.deviceplugin.looking import Looking
+from k8s_rdma.deviceplugin.neighbours import neighbours
 from k8s_rdma.deviceplugin.service import DevicePlugin
 from k8s_rdma.http_server import listen
 from k8s_rdma.signals import stop_on_signals
@@ -44,7 +45,7 @@ async def _until_signalled(config: DevicePluginConfig, listener: socket.socket |
     if listener is not None:
         host, port = listener.getsockname()[:2]
         _log.info("listening", address=host, port=port)
-    async with Looking(config) as looking:
-        plugin = DevicePlugin(config, looking)
+    async with aclosing(neighbours(config)) as beside, Looking(config) as looking:
+        plugin = DevicePlugin(config, looking, beside)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, plugin.renew)
         await plugin.run(stop, listener)

@@ -1,0 +1,118 @@
+"""Events on the Node object, as an API server has them."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+import pytest
+
+from k8s_rdma.core.devices import RdmaDevice
+from k8s_rdma.device_config import DevicePluginConfig
+from k8s_rdma.deviceplugin.events import node_events
+from k8s_rdma.deviceplugin.telling import HealthChange
+from k8s_rdma.errors import MalformedError
+from k8s_rdma.sim.cluster.api import serving_api
+from k8s_rdma.sim.cluster.kubeconfig import write_kubeconfig
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from k8s_rdma.deviceplugin.events import Heard
+
+DEADLINE_S = 30
+EVENTS = "/api/v1/namespaces/default/events"
+
+
+def ill(name: str, why: str = "port 1 is DOWN, not ACTIVE", **more: Any) -> HealthChange:
+    device = RdmaDevice(name=name, pf="0000:3b:00.0", pf_name="eth0", vf=3, faults=(why,))
+    return HealthChange(device=device, **more)
+
+
+def well(name: str) -> HealthChange:
+    change = ill(name)
+    return replace(change, device=replace(change.device, faults=()))
+
+
+@asynccontextmanager
+async def cluster(tmp_path: Path) -> AsyncIterator[tuple[Heard, httpx2.AsyncClient]]:
+    async with asyncio.timeout(DEADLINE_S), serving_api() as api:
+        kubeconfig = str(write_kubeconfig(tmp_path / "kubeconfig", api.url))
+        config = DevicePluginConfig(node="w1", kubeconfig=kubeconfig)
+        async with (
+            node_events(config) as heard,
+            httpx2.AsyncClient(base_url=api.url, trust_env=False) as http,
+        ):
+            yield heard, http
+
+
+async def events(http: httpx2.AsyncClient, count: int, *, happened: int = 0) -> list[dict[str, Any]]:
+    """Those that there are, once there are so many, and all of them happened so often."""
+    while True:
+        found = (await http.get(EVENTS)).json()["items"]
+        if len(found) >= count and sum(each["count"] for each in found) >= happened:
+            return found
+        await asyncio.sleep(0.02)
+
+
+def test_node_has_an_event_of_each_device_that_falls_ill_and_gets_well(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with cluster(tmp_path) as (heard, http):
+            heard([ill("mlx5_4")])
+            [event] = await events(http, 1)
+            assert event["involvedObject"] == {"kind": "Node", "name": "w1", "uid": "w1", "apiVersion": "v1"}
+            assert (event["reason"], event["type"], event["count"]) == ("RdmaDeviceUnhealthy", "Warning", 1)
+            assert event["message"] == (
+                "RDMA device mlx5_4 (VF 3 of eth0) is unhealthy: port 1 is DOWN, not ACTIVE"
+            )
+            assert event["source"] == {"component": "k8s-rdma-device-plugin", "host": "w1"}
+            heard([well("mlx5_4")])
+            found = {event["reason"]: event for event in await events(http, 2)}
+            assert found["RdmaDeviceHealthy"]["type"] == "Normal"
+            heard([ill("mlx5_4", "no driver is bound to 0000:3b:00.4", changes=7)])
+            found = {event["reason"]: event for event in await events(http, 2, happened=3)}
+            assert found["RdmaDeviceUnhealthy"]["count"] == 2
+            assert "it changed 7 times" in found["RdmaDeviceUnhealthy"]["message"]
+
+    asyncio.run(scenario())
+
+
+def test_many_devices_at_once_are_one_event(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with cluster(tmp_path) as (heard, http):
+            heard([ill(f"mlx5_{number}") for number in range(200)])
+            heard([ill("rxe0", "it is gone")])
+            found = await events(http, 2)
+            messages = sorted(event["message"] for event in found)
+            assert messages[0].startswith("200 RDMA devices are unhealthy: mlx5_0, mlx5_1, ")
+            assert len(messages[0].encode()) <= 1024
+            assert len(found) == 2
+
+    asyncio.run(scenario())
+
+
+def test_nothing_is_told_without_credentials_or_a_name() -> None:
+    async def scenario() -> None:
+        for config in (
+            DevicePluginConfig(),
+            DevicePluginConfig(node="w1"),
+            DevicePluginConfig(in_cluster=True),
+        ):
+            async with node_events(config) as heard:
+                heard([ill("mlx5_4")])
+
+    asyncio.run(scenario())
+
+
+def test_unusable_credentials_are_refused(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        config = DevicePluginConfig(node="w1", kubeconfig=str(tmp_path / "none"))
+        with pytest.raises(MalformedError):
+            async with node_events(config):
+                pass
+
+    asyncio.run(scenario())
