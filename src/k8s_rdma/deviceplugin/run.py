@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from contextlib import ExitStack, aclosing
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import structlog
 
 from k8s_rdma import logs
+from k8s_rdma.deviceplugin.events import node_events
 from k8s_rdma.deviceplugin.looking import Looking
-from k8s_rdma.deviceplugin.neighbours import neighbours
 from k8s_rdma.deviceplugin.service import DevicePlugin
 from k8s_rdma.http_server import listen
 from k8s_rdma.signals import stop_on_signals
@@ -45,7 +45,7 @@ async def _until_signalled(config: DevicePluginConfig, listener: socket.socket |
     if listener is not None:
         host, port = listener.getsockname()[:2]
         _log.info("listening", address=host, port=port)
-    async with aclosing(neighbours(config)) as beside, Looking(config) as looking:
-        plugin = DevicePlugin(config, looking, beside)
+    async with node_events(config) as heard, Looking(config, heard=heard) as looking:
+        plugin = DevicePlugin(config, looking)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, plugin.renew)
         await plugin.run(stop, listener)
