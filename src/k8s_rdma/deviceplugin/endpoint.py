@@ -7,19 +7,17 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import grpc
-import grpc.aio
-
 from k8s_rdma.device_config import HUSTCAT_RESOURCE
 from k8s_rdma.deviceplugin.followers import Followers
 from k8s_rdma.deviceplugin.socket_file import SocketFile, socket_at
 from k8s_rdma.errors import K8sRdmaError, MalformedError
-from k8s_rdma.kube.grpc_calls import add_service, address, new_server
+from k8s_rdma.kube.grpc_calls import Server, add_service, address, new_server
 
 if TYPE_CHECKING:
+    from k8s_rdma.kube.grpc_calls import Handler
     from k8s_rdma.wire.protobuf import Method
 
-    Handlers = dict[Method[Any, Any], grpc.RpcMethodHandler[bytes, bytes]]
+    Handlers = dict[Method[Any, Any], Handler]
 
 GRACE_S = 1.0
 """For calls under way when an endpoint is closed; they wait for nobody but kubelet."""
@@ -52,7 +50,7 @@ class Endpoint:
     path: Path
     made: SocketFile
     followers: Followers
-    server: grpc.aio.Server
+    server: Server
 
     def is_there(self) -> bool:
         """Whether who connects to the path comes here."""

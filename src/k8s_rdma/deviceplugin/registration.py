@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import grpc.aio
-
 from k8s_rdma.errors import K8sRdmaError, Reason
-from k8s_rdma.kube.grpc_calls import call, connect
+from k8s_rdma.kube.grpc_calls import AioRpcError, call, connect
 from k8s_rdma.wire.device_plugin_api import REGISTER
 
 if TYPE_CHECKING:
@@ -27,7 +25,7 @@ async def register(kubelet: Path, registration: PluginRegistration) -> None:
     channel = connect(kubelet)
     try:
         await call(channel, REGISTER, registration, timeout_s=TIMEOUT_S)
-    except grpc.aio.AioRpcError as error:
+    except AioRpcError as error:
         msg = f"kubelet at {kubelet}: {error.code().name}: {error.details()}"
         raise K8sRdmaError(msg, reason=Reason.KUBELET_FAILURE) from error
     finally:

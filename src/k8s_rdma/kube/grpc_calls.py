@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 
     Handler = grpc.RpcMethodHandler[bytes, bytes]
 
+# By these names for all others: who imports gRPC itself may load it before it is told to be silent.
+AioRpcError = grpc.aio.AioRpcError
+Server = grpc.aio.Server
+StatusCode = grpc.StatusCode
+
 Asked = TypeVar("Asked")
 Answer = TypeVar("Answer")
 

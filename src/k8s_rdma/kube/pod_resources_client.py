@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, TypeVar
 
-from grpc import StatusCode
-from grpc.aio import AioRpcError
-
 from k8s_rdma.core.pod_devices import PodDevices
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
 from k8s_rdma.kube import grpc_calls
+from k8s_rdma.kube.grpc_calls import AioRpcError, StatusCode
 from k8s_rdma.wire.pod_resources import GET, LIST, PodName
 
 if TYPE_CHECKING:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.device_offers import (
@@ -62,15 +63,18 @@ def _registration_from(message: pb.RegisterRequest) -> PluginRegistration:
 
 
 def _devices_to(devices: Sequence[OfferedDevice]) -> pb.ListAndWatchResponse:
-    return pb.ListAndWatchResponse(devices=[_device_to(device) for device in devices])
+    """Made in place: messages that are made first and then put together take twice the time."""
+    message = pb.ListAndWatchResponse()
+    for device in devices:
+        listed = message.devices.add(ID=device.id, health=_UNHEALTHY if device.unhealthy else _HEALTHY)
+        if device.numa_nodes:
+            listed.topology.CopyFrom(_topology(device.numa_nodes))
+    return message
 
 
-def _device_to(device: OfferedDevice) -> pb.Device:
-    health = _UNHEALTHY if device.unhealthy else _HEALTHY
-    if not device.numa_nodes:
-        return pb.Device(ID=device.id, health=health)
-    nodes = [pb.NUMANode(ID=node) for node in device.numa_nodes]
-    return pb.Device(ID=device.id, health=health, topology=pb.TopologyInfo(nodes=nodes))
+@lru_cache(maxsize=64)
+def _topology(numa_nodes: tuple[int, ...]) -> pb.TopologyInfo:
+    return pb.TopologyInfo(nodes=[pb.NUMANode(ID=node) for node in numa_nodes])
 
 
 def _devices_from(message: pb.ListAndWatchResponse) -> Sequence[OfferedDevice]:

@@ -8,8 +8,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from grpc import StatusCode
-from grpc.aio import AioRpcError
 
 from k8s_rdma.core.device_offers import (
     Choice,
@@ -21,6 +19,7 @@ from k8s_rdma.core.device_offers import (
 )
 from k8s_rdma.errors import K8sRdmaError, Reason
 from k8s_rdma.kube import grpc_calls
+from k8s_rdma.kube.grpc_calls import AioRpcError, StatusCode
 from k8s_rdma.sim.kubelet.pods import AdmissionError, Capacity, ContainerKind, PanicError, PreparationError
 from k8s_rdma.wire.device_plugin_api import REGISTER
 from sim.kubelet.conftest import RESOURCE, container, init, pod

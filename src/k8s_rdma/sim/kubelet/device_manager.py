@@ -14,10 +14,9 @@ from random import Random
 from typing import TYPE_CHECKING, NoReturn
 
 import structlog
-from grpc import StatusCode
 
 from k8s_rdma.kube import grpc_calls
-from k8s_rdma.kube.grpc_calls import RefusedCallError
+from k8s_rdma.kube.grpc_calls import RefusedCallError, StatusCode
 from k8s_rdma.sim.cluster.background import in_background
 from k8s_rdma.sim.kubelet.admission import Admission
 from k8s_rdma.sim.kubelet.held import CHECKPOINT, HeldDevices
@@ -96,7 +95,7 @@ class DeviceManager:
             self._listed[resource] = Listed(stopped=self._now())
         registry = grpc_calls.new_server()
         grpc_calls.add_service(registry, {REGISTER: grpc_calls.handler(REGISTER, self._register)})
-        registry.add_insecure_port(f"unix:{self._config.plugin_dir / KUBELET_SOCKET}")
+        registry.add_insecure_port(grpc_calls.address(self._config.plugin_dir / KUBELET_SOCKET))
         async with self._group as group, self._serving_pod_resources():
             await registry.start()
             try:

@@ -89,7 +89,7 @@ class PlainPlugin:
             PRE_START_CONTAINER: grpc_calls.handler(PRE_START_CONTAINER, self._pre_start),
         }
         grpc_calls.add_service(server, handlers)
-        server.add_insecure_port(f"unix:{self.plugin_dir / self.endpoint}")
+        server.add_insecure_port(grpc_calls.address(self.plugin_dir / self.endpoint))
         await server.start()
         try:
             yield

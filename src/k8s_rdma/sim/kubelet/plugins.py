@@ -6,11 +6,10 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
-from grpc.aio import AioRpcError
-
 from k8s_rdma.core.device_offers import Choice, Given, OfferedDevice, PluginOptions
 from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.kube import grpc_calls
+from k8s_rdma.kube.grpc_calls import AioRpcError
 from k8s_rdma.wire.device_plugin_api import (
     ALLOCATE,
     GET_DEVICE_PLUGIN_OPTIONS,

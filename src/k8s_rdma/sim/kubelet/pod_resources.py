@@ -13,11 +13,9 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from grpc import StatusCode
-
 from k8s_rdma.core.pod_devices import ContainerDevices, PodDevices
 from k8s_rdma.kube import grpc_calls
-from k8s_rdma.kube.grpc_calls import RefusedCallError
+from k8s_rdma.kube.grpc_calls import RefusedCallError, StatusCode
 from k8s_rdma.sim.kubelet.choosing import shuffled
 from k8s_rdma.sim.kubelet.held import HeldDevices
 from k8s_rdma.sim.kubelet.plugins import Listed
@@ -87,7 +85,7 @@ class PodResourcesServer:
         if get:
             handlers[GET] = self._limited(GET, self._get)
         grpc_calls.add_service(server, handlers)
-        server.add_insecure_port(f"unix:{socket}")
+        server.add_insecure_port(grpc_calls.address(socket))
         await server.start()
         try:
             yield

@@ -8,10 +8,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from grpc import StatusCode
-
 from k8s_rdma.core.device_offers import DEVICE_PLUGIN_VERSION
-from k8s_rdma.kube.grpc_calls import RefusedCallError
+from k8s_rdma.kube.grpc_calls import RefusedCallError, StatusCode
 
 if TYPE_CHECKING:
     from k8s_rdma.core.device_offers import PluginRegistration
