@@ -64,8 +64,28 @@ class Node:
         uid = pod["metadata"]["uid"]
         text = pod["metadata"].get("annotations", {}).get(PLACEMENT_ANNOTATION)
         if text is not None and uid not in self.held:
-            self.held[uid] = _allocation(pod, json.loads(text)["interfaces"])
+            document = json.loads(text)
+            devices = [
+                document["pools"][each["pool"]]["resource"]
+                for each in document["interfaces"]
+                if "pool" in each
+            ]
+            chosen = iter(self._choose(devices))
+            placed = [{**each, **next(chosen)} if "pool" in each else each for each in document["interfaces"]]
+            self.held[uid] = _allocation(pod, placed)
             self._report()
+
+    def _choose(self, devices: list[str]) -> list[Json]:
+        """As unluckily for bandwidth as kubelet may: as many as there are of one PF, then of the next."""
+        free = {(pf.pci, name): number for pf in self.server.report.pfs for name, number in pf.pools.items()}
+        for each in (each for held in self.held.values() for each in held.interfaces if each.pool):
+            free[each.pf, each.pool] -= 1
+        chosen: list[Json] = []
+        for resource in devices:
+            pf = max((pf for pf, name in free if name == resource), key=lambda pf: bool(free[pf, resource]))
+            free[pf, resource] -= 1
+            chosen.append({"pf": pf, "pool": resource})
+        return chosen
 
     def release(self, uid: str) -> None:
         """Bring home what a pod held, and report it."""
@@ -107,6 +127,7 @@ def _allocation(pod: Json, placed: list[Json]) -> Allocation:
             set_max_tx_rate=each.get("max_tx_rate", 0),
             enforced=Enforced(min=None, max=None),
             entry=index,
+            pool=each.get("pool", ""),
         )
         for index, each in enumerate(placed)
     )
