@@ -56,6 +56,17 @@ def test_pod_whose_second_container_asks_is_told_its_gpus_again():
     assert newcomers.admitted([again], RDMA, 5 + NEW_S / 2) == ((GPU, "g0"),)
 
 
+def test_new_pod_without_gpus_is_not_told_those_of_one_that_has_all_it_asked_for():
+    newcomers = after()
+    newcomers.look([pod("a", (GPU, "g0"))], 5)
+    served = pod("a", (GPU, "g0"), (RDMA, "mlx5_0"))
+    assert newcomers.admitted([served, pod("b")], RDMA, 5 + NEW_S / 2) == ()
+
+
+def test_pod_with_gpus_is_meant_rather_than_one_without_any_devices():
+    assert after().admitted([pod("a"), pod("b", (GPU, "g1"))], RDMA, 5) == ((GPU, "g1"),)
+
+
 def test_pod_that_was_admitted_a_while_ago_is_not_being_admitted():
     newcomers = after()
     newcomers.look([pod("a", (GPU, "g0"))], 5)

@@ -1,10 +1,10 @@
 """Which pod kubelet is admitting: it does not say when it asks a device plugin.
 
 But it admits one pod after the other, and tells by PodResources at once what a pod has been given of other
-resources. So the pod is the one that has got devices of others since the last look. Nothing is inferred, and
-so no preference given for the sake of GPUs, when
+resources. So the pod is the one that has come, or got devices of others, since the last look. Nothing is inferred,
+and so no preference given for the sake of GPUs, when
 
-- none has: kubelet goes through a container's resources in no order, and may come to the GPUs later; or
+- none has devices: kubelet goes through a container's resources in no order, and may come to the GPUs later; or
 - several have, so that it may be any of them; or
 - it is the first look: then what is there is taken for old.
 
@@ -29,12 +29,12 @@ NEW_S = 1.0
 
 
 class Newcomers:
-    """Remembers since when each pod has which devices. now: seconds of a monotonic clock."""
+    """Remembers since when each pod is there, and has what. now: seconds of a monotonic clock."""
 
     def __init__(self, ours: frozenset[str]) -> None:
         """ours: resources that say nothing about where a pod should be."""
         self._ours = ours
-        self._since: dict[tuple[Pod, Device], float] | None = None
+        self._since: dict[tuple[Pod, Device | None], float] | None = None
 
     def look(self, pods: Sequence[PodDevices], now: float) -> None:
         """Remember what pods have. No pods at all say nothing: kubelet has just started."""
@@ -48,8 +48,8 @@ class Newcomers:
     def admitted(self, pods: Sequence[PodDevices], resource: str, now: float) -> tuple[Device, ...]:
         """Devices (resource and id) of the pod for which kubelet asks about a resource; none if unclear.
 
-        One that has some of the resource already is meant only if there is no other: it would be for another
-        of its containers.
+        One that has some of the resource already is meant only if there is no other new one: it would be for
+        another of its containers.
         """
         if not pods:
             return ()
@@ -57,13 +57,16 @@ class Newcomers:
         new: dict[Pod, list[Device]] = {}
         for (pod, device), since in (self._since or {}).items():
             if now - since <= NEW_S:
-                new.setdefault(pod, []).append(device)
+                new.setdefault(pod, []).extend([device] if device else [])
         served = {(each.namespace, each.name) for each in pods if each.of(resource)}
         candidates = [pod for pod in new if pod not in served] or list(new)
-        return tuple(new[candidates[0]]) if len(candidates) == 1 else ()
+        having = [new[pod] for pod in candidates if new[pod]]
+        return tuple(having[0]) if len(having) == 1 else ()
 
-    def _held(self, pods: Sequence[PodDevices]) -> Iterator[tuple[Pod, Device]]:
+    def _held(self, pods: Sequence[PodDevices]) -> Iterator[tuple[Pod, Device | None]]:
+        """Pods, and with each of their devices."""
         for pod in pods:
+            yield (pod.namespace, pod.name), None
             for held in pod.devices:
                 if held.resource not in self._ours:
                     for each in held.ids:
