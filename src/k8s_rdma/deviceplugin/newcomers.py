@@ -1,10 +1,10 @@
 """Which pod kubelet is admitting: it does not say when it asks a device plugin.
 
 But it admits one pod after the other, and tells by PodResources at once what a pod has been given of other
-resources. So the pod is the one that has come, or got devices of others, since the last look. Nothing is inferred,
-and so no preference given for the sake of GPUs, when
+resources. So the pod is the one that has come, or got devices of others, since the last look. Nothing is
+inferred, and so no preference given for the sake of GPUs, when
 
-- none has devices: kubelet goes through a container's resources in no order, and may come to the GPUs later; or
+- none has devices: kubelet goes through a container's resources in no order, so that GPUs may be next; or
 - several have, so that it may be any of them; or
 - it is the first look: then what is there is taken for old.
 
