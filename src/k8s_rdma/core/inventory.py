@@ -166,5 +166,6 @@ def total(*usages: Mapping[PciAddress, Used]) -> dict[PciAddress, Used]:
     result: dict[PciAddress, Used] = {}
     for usage in usages:
         for pci, used in usage.items():
-            result[pci] = result.get(pci, NOTHING_USED) + used
+            before = result.get(pci)
+            result[pci] = used if before is None else before + used
     return result

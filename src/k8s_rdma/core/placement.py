@@ -110,7 +110,8 @@ def usage_of(interfaces: Iterable[PlacedInterface], inventory: Inventory) -> dic
     result: dict[PciAddress, Used] = {}
     for interface in interfaces:
         pci = interface.pf
-        result[pci] = result.get(pci, NOTHING_USED) + usage(inventory.pf(pci), interface)
+        used, before = usage(inventory.pf(pci), interface), result.get(pci)
+        result[pci] = used if before is None else before + used
     return result
 
 
