@@ -14,12 +14,14 @@ from k8s_rdma.deviceplugin.kubelet_watch import KubeletWatch
 from k8s_rdma.deviceplugin.modes import modes_of
 from k8s_rdma.deviceplugin.neighbours import neighbours
 from k8s_rdma.deviceplugin.resource import Resource
+from k8s_rdma.deviceplugin.shared_link import SharedLink
+from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.http_server import HttpServer, Limits
+from k8s_rdma.wire.shared_devices import SOCKET
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Sequence
-    from typing import NoReturn
 
     from k8s_rdma.device_config import DevicePluginConfig
     from k8s_rdma.deviceplugin.looking import Looking
@@ -40,17 +42,21 @@ class DevicePlugin:
         self._directory = Path(config.kubelet_dir)
         self._looking = looking
         self._neighbours = neighbours(config)
+        modes = modes_of(config)
+        self._shared = SharedLink(Path(config.run_dir) / SOCKET, looking, modes, changed=self._look)
         self.keepers: Sequence[Keeper] = [
-            Keeper(Resource(mode, looking, self._neighbours.complete), self._directory)
-            for mode in modes_of(config)
+            Keeper(Resource(mode, self._shared, self._neighbours.complete), self._directory) for mode in modes
         ]
+        self._failure: K8sRdmaError | None = None
         self._look()
 
     async def run(self, stop: asyncio.Event, listener: socket.socket | None) -> None:
-        """Serve until `stop` is set; then leave no socket."""
+        """Serve until `stop` is set, then leave no socket. K8sRdmaError when kubelet is out of sight for good."""
         async with asyncio.TaskGroup() as tasks:
-            running = [
-                tasks.create_task(KubeletWatch(self._directory, self._wake).run()),
+            running = [tasks.create_task(self._shared.run())]
+            await self._shared.tried()
+            running += [
+                tasks.create_task(self._watch_kubelet(stop)),
                 tasks.create_task(self._follow_devices()),
                 tasks.create_task(self._neighbours.follow()),
                 *(tasks.create_task(keeper.run()) for keeper in self.keepers),
@@ -65,6 +71,8 @@ class DevicePlugin:
                 server.should_exit = True
                 await serving
         await self._neighbours.close()
+        if self._failure is not None:
+            raise self._failure
         _log.info("device_plugin_stopped")
 
     def renew(self) -> None:
@@ -77,7 +85,14 @@ class DevicePlugin:
         for keeper in self.keepers:
             keeper.wake()
 
-    async def _follow_devices(self) -> NoReturn:
+    async def _watch_kubelet(self, stop: asyncio.Event) -> None:
+        try:
+            await KubeletWatch(self._directory, self._wake).run()
+        except K8sRdmaError as error:
+            self._failure = error
+            stop.set()
+
+    async def _follow_devices(self) -> None:
         known = self._looking.seen
         self._look()
         while True:
@@ -85,6 +100,7 @@ class DevicePlugin:
             self._look()
 
     def _look(self) -> None:
+        self._shared.look()
         for keeper in self.keepers:
             try:
                 if keeper.resource.look():

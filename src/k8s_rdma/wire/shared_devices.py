@@ -1,8 +1,9 @@
 """What the device plugin has the agent publish as CDI devices, on the agent's `cdi.sock` (mode 0600).
 
-Lines of JSON. The plugin declares all that it offers whenever that changes; the agent answers each declaration
-in its order. The plugin never says which device nodes: the agent looks them up by the RDMA devices' names, so
-nobody can have it publish anything else. What was declared holds for as long as the connection.
+Lines of JSON. The plugin declares all that it offers whenever that changes; the agent answers each
+declaration in its order. The plugin never says which device nodes: the agent looks them up by the names of
+RDMA devices, so nobody can have it publish anything else. What was declared holds for as long as the
+connection.
 """
 
 from __future__ import annotations

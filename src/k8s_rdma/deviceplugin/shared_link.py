@@ -1,0 +1,168 @@
+"""Has the agent write the CDI specifications of shared resources (`wire.shared_devices`)."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import structlog
+
+from k8s_rdma.core.devices import DevicesSeen
+from k8s_rdma.core.slots import shared_device
+from k8s_rdma.deviceplugin.modes import to_publish
+from k8s_rdma.errors import MalformedError
+from k8s_rdma.wire.shared_devices import MAX_LINE_BYTES, Declared, decode_written, encode_line
+
+if TYPE_CHECKING:
+    from asyncio import StreamReader, StreamWriter, TimerHandle
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from k8s_rdma.deviceplugin.mode import Mode
+    from k8s_rdma.deviceplugin.resource import Seen
+    from k8s_rdma.wire.shared_devices import Written
+
+_log = structlog.get_logger()
+
+GRACE_S = 10.0
+"""For so long what the agent wrote is taken to be there after it has gone: it leaves it when it restarts."""
+
+ANSWER_S = 10.0
+"""It looks at a few files and writes one."""
+
+FIRST_ANSWER_S = 2.0
+"""For so long nothing is offered at the start, lest it be offered as unhealthy first."""
+
+RETRY_S = 1.0
+"""Until the agent is looked for again, or asked again for what it could not write."""
+
+
+class SharedLink:
+    """What is seen of devices, and which CDI devices of shared resources the agent has written.
+
+    `run` keeps a connection to the agent: what it wrote is there for as long. Nothing is done where no
+    resource is shared by CDI. A `resource.Seen`.
+    """
+
+    def __init__(
+        self, socket: Path, devices: Seen, modes: Sequence[Mode], *, changed: Callable[[], None]
+    ) -> None:
+        """changed: called when other specifications are there than before."""
+        self._socket = socket
+        self._devices = devices
+        self._modes = modes
+        self._changed = changed
+        self._seen = self._base = DevicesSeen()
+        self._published: frozenset[str] = frozenset()
+        self._wanted = to_publish(modes, self._base)
+        self._other = asyncio.Event()
+        self._tried = asyncio.Event()
+        self._expiry: TimerHandle | None = None
+        self._failed: Mapping[str, str] = {}
+        self._problem = ""
+
+    @property
+    def seen(self) -> DevicesSeen:
+        """Now; the same object while nothing differs."""
+        if self._devices.seen is not self._base or self._seen.published != self._published:
+            self._base = self._devices.seen
+            self._seen = replace(self._base, published=self._published)
+        return self._seen
+
+    def look(self) -> None:
+        """Go by what is seen now."""
+        wanted = to_publish(self._modes, self._devices.seen)
+        if wanted != self._wanted:
+            self._wanted = wanted
+            self._other.set()
+
+    async def tried(self) -> None:
+        """Return once the agent has answered, or cannot be reached, or takes its time."""
+        if self._wanted:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(FIRST_ANSWER_S):
+                    await self._tried.wait()
+
+    async def run(self) -> None:
+        """Declare what is wanted, again and again, until cancelled."""
+        try:
+            while self._wanted:
+                try:
+                    await self._talk()
+                except (OSError, EOFError, ValueError, TimeoutError, MalformedError) as error:
+                    self._lost(error)
+                await asyncio.sleep(RETRY_S)
+        finally:
+            self._stop_expiry()
+
+    async def _talk(self) -> None:
+        """One connection; ends by an error."""
+        incoming, writer = await asyncio.open_unix_connection(self._socket, limit=MAX_LINE_BYTES)
+        try:
+            while True:
+                self._other.clear()
+                self._answered(await _ask(incoming, writer, Declared(resources=dict(self._wanted))))
+                await self._something(incoming)
+        finally:
+            writer.close()
+
+    async def _something(self, incoming: StreamReader) -> None:
+        """Return when there is something to declare; EOFError when the agent goes away."""
+        ended = asyncio.ensure_future(incoming.read(1))
+        other = asyncio.ensure_future(self._other.wait())
+        try:
+            await asyncio.wait(
+                (ended, other),
+                timeout=RETRY_S if self._failed else None,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            if ended.done():
+                raise EOFError("it ended the connection" if not ended.result() else "it spoke unasked")
+        finally:
+            for task in (ended, other):
+                task.cancel()
+            await asyncio.gather(ended, other, return_exceptions=True)
+
+    def _answered(self, written: Written) -> None:
+        self._stop_expiry()
+        if written.failed and written.failed != self._failed:
+            _log.warning("shared_devices_not_written", resources=written.failed)
+        self._failed = written.failed
+        self._problem = ""
+        self._publish(frozenset(map(shared_device, written.resources)))
+        self._tried.set()
+
+    def _lost(self, error: Exception) -> None:
+        self._tried.set()
+        problem = str(error) or "it does not answer"
+        if problem != self._problem:
+            _log.warning("shared_devices_untold", socket=str(self._socket), why=problem)
+        self._problem = problem
+        if self._expiry is None and self._published:
+            self._expiry = asyncio.get_running_loop().call_later(GRACE_S, self._expire)
+
+    def _expire(self) -> None:
+        self._expiry = None
+        self._publish(frozenset())
+
+    def _stop_expiry(self) -> None:
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
+
+    def _publish(self, published: frozenset[str]) -> None:
+        if published != self._published:
+            self._published = published
+            self._changed()
+
+
+async def _ask(incoming: StreamReader, writer: StreamWriter, declared: Declared) -> Written:
+    async with asyncio.timeout(ANSWER_S):
+        writer.write(encode_line(declared))
+        await writer.drain()
+        line = await incoming.readline()
+    if not line.endswith(b"\n"):
+        raise EOFError("it ended the connection")
+    return decode_written(line)
