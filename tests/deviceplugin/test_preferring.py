@@ -137,6 +137,19 @@ def test_preferred_of_too_many_pfs_of_different_sizes_is_on_as_few_as_there_can_
     assert len({name.partition("_")[0] for name in chosen}) == 11
 
 
+def test_preferred_of_thousands_of_pfs_of_different_sizes_is_found_before_the_test_times_out():
+    candidates = [
+        Candidate(id=f"d{pf}_{number}", place=Place(f"pf{pf}", pf % 2))
+        for pf in range(2857)
+        for number in range(1 + pf % 6)
+    ]
+    chosen = preferred(candidates, [], 9000)
+    assert len(set(chosen)) == 9000
+    free = sorted((1 + pf % 6 for pf in range(2857)), reverse=True)
+    fewest = next(number for number in range(2858) if sum(free[:number]) >= 9000)
+    assert len({name.partition("_")[0] for name in chosen}) == fewest
+
+
 def test_natural_counts_numbers_as_numbers():
     assert sorted(["mlx5_10", "mlx5_2", "rxe0", "mlx5_2v1"], key=natural) == [
         "mlx5_2",

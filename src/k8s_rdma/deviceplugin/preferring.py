@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from dataclasses import dataclass
 from functools import lru_cache
 from heapq import nlargest
@@ -112,17 +113,19 @@ def _shared(one: tuple[str, ...], other: tuple[str, ...]) -> int:
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
+def _free(pfs: Iterable[_Pf]) -> int:
+    return sum(pf.free for pf in pfs)
+
+
 def _best_pfs(used: Sequence[_Pf], others: Sequence[_Pf], count: int) -> list[_Pf]:
     """Those that are used anyway, and the best of the others, as few as have `count` free with these."""
-    lacking = count - sum(pf.free for pf in used)
+    lacking = count - _free(used)
     fewest = _fewest(others, lacking)
     if fewest in (0, len(others)):
         return [*used, *others[:fewest]]
     if comb(len(others), fewest) * comb(len(used) + fewest, 2) > MOST_PAIRS:
         return [*used, *_good_pfs(used, others, fewest, lacking)]
-    best = [
-        [*used, *tried] for tried in combinations(others, fewest) if sum(pf.free for pf in tried) >= lacking
-    ]
+    best = [[*used, *tried] for tried in combinations(others, fewest) if _free(tried) >= lacking]
     for measure in (_numa_nodes, _apart, _far(count)):
         least = min(map(measure, best))
         best = [each for each in best if measure(each) == least]
@@ -170,9 +173,11 @@ def _good_pfs(used: Sequence[_Pf], others: Sequence[_Pf], fewest: int, lacking: 
             -pf.free,
         ),
     )
-    for large in range(fewest + 1):
-        kept, rest = liked[: fewest - large], liked[fewest - large :]
-        chosen = kept + nlargest(large, rest, key=lambda pf: pf.free)
-        if sum(pf.free for pf in chosen) >= lacking:
-            return chosen
-    raise AssertionError(fewest)
+
+    def chosen(large: int) -> list[_Pf]:
+        """The most liked but some, and the largest of the rest in their place."""
+        kept = fewest - large
+        return liked[:kept] + nlargest(large, liked[kept:], key=lambda pf: pf.free)
+
+    # The more of the largest, the more devices.
+    return chosen(bisect_left(range(fewest + 1), lacking, key=lambda large: _free(chosen(large))))
