@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from k8s_rdma.core.devices import DevicesSeen, GivenDevice, RdmaDevice
 from k8s_rdma.deviceplugin.agent_link import AgentTold
-from k8s_rdma.deviceplugin.damping import CALM_S, FIRST_HOLD_S, LAST_HOLD_S
+from k8s_rdma.deviceplugin.damping import CALM_S, FIRST_HOLD_S, FREE, LAST_HOLD_S
 from k8s_rdma.deviceplugin.health import FORGOTTEN_S, SETTLE_S, STANDS_S, UNCLAIMED_S, Agent, Health
 from k8s_rdma.linux.rdma.observation import DeviceAway, DeviceHere, RdmaLook
 
@@ -170,25 +170,27 @@ def test_device_that_is_nowhere_for_long_is_forgotten() -> None:
 
 def test_relapses_have_a_device_wait_longer_and_longer() -> None:
     health, now, holds = Health(), 0.0, []
-    for _ in range(6):
+    for _ in range(FREE + 7):
         health.judged(SICK, NO_AGENT, now)
         cleared = now = now + 0.1
         while faults(health.judged(HERE, NO_AGENT, now)):
             now = health.due_at() or 0.0
         holds.append(round(now - cleared, 3))
         now += 0.1
-    assert holds == [0, FIRST_HOLD_S, 2 * FIRST_HOLD_S, 4 * FIRST_HOLD_S, LAST_HOLD_S, LAST_HOLD_S]
+    assert holds[: FREE + 1] == [0] * (FREE + 1)
+    assert holds[FREE + 1 :] == [FIRST_HOLD_S, 2 * FIRST_HOLD_S, 4 * FIRST_HOLD_S, *([LAST_HOLD_S] * 3)]
 
 
 def test_fault_during_the_wait_begins_it_anew() -> None:
     health = Health()
-    for now in (0, 2):
+    for now in range(FREE + 1):
         health.judged(SICK, NO_AGENT, now)
-        health.judged(HERE, NO_AGENT, now + 0.5)
-    health.judged(SICK, NO_AGENT, 3)
-    assert faults(health.judged(HERE, NO_AGENT, 3.5)) == DOWN
-    assert faults(health.judged(HERE, NO_AGENT, 4.4)) == DOWN
-    assert faults(health.judged(HERE, NO_AGENT, 4.5)) == ()
+        assert faults(health.judged(HERE, NO_AGENT, now + 0.5)) == ()
+    for now in (10, 10.6):
+        health.judged(SICK, NO_AGENT, now)
+        assert faults(health.judged(HERE, NO_AGENT, now + 0.5)) == DOWN
+    assert faults(health.judged(HERE, NO_AGENT, 12)) == DOWN
+    assert faults(health.judged(HERE, NO_AGENT, 12.1)) == ()
 
 
 def test_fault_after_a_calm_time_is_no_relapse() -> None:

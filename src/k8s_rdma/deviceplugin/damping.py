@@ -7,6 +7,9 @@ from dataclasses import dataclass
 CALM_S = 60.0
 """After so long without a fault, the next one is no relapse."""
 
+FREE = 3
+"""Relapses that mean nothing yet: a driver that resets its link, or a switch that starts, makes some."""
+
 FIRST_HOLD_S = 1.0
 LAST_HOLD_S = 8.0
 """A link that comes and goes all the time is told of at most every 8 s or so; one that has come back for good
@@ -15,12 +18,18 @@ is in use again within that."""
 
 @dataclass(slots=True)
 class _Course:
-    """Of one device. hold_s: how long it must be without faults to count as well."""
+    """Of one device. relapses: in a row."""
 
     faults: tuple[str, ...] = ()
     clear_since: float | None = None
     well_since: float | None = None
-    hold_s: float = 0.0
+    relapses: int = 0
+
+    @property
+    def hold_s(self) -> float:
+        """How long it must be without faults to count as well."""
+        beyond = self.relapses - FREE
+        return min(FIRST_HOLD_S * 2.0 ** (beyond - 1), LAST_HOLD_S) if beyond > 0 else 0.0
 
 
 class Damping:
@@ -55,5 +64,5 @@ class Damping:
     def _fall_ill(course: _Course, faults: tuple[str, ...], now: float) -> None:
         if not course.faults:
             relapse = course.well_since is not None and now - course.well_since < CALM_S
-            course.hold_s = min(max(2 * course.hold_s, FIRST_HOLD_S), LAST_HOLD_S) if relapse else 0.0
+            course.relapses = course.relapses + 1 if relapse else 0
         course.faults, course.clear_since = faults, None

@@ -102,6 +102,14 @@ class Changes:
             self._files = {path: kept for path, kept in self._files.items() if path in wanted} | new
             os.eventfd_write(self._wake, 1)  # it may be waiting without end
 
+    def look_at_files(self) -> None:
+        """Look at the watched files now: whoever reads them next is told of what changes from here on.
+
+        Else one that changes after a reader was told, is read, and is as before within a second, would be
+        for that reader what it is not any more.
+        """
+        self._look()
+
     def _listen(self) -> None:
         stopping = select.poll()
         stopping.register(self._stop, select.POLLHUP)

@@ -57,6 +57,7 @@ class Lookout(Generic[T]):
             return self._seen
         self._due = False  # before anything is looked at: what changes meanwhile is looked at next time
         before, self._seen = self._seen, None
+        self._changes.look_at_files()
         dirty = self._changes.dirty()
         seen = self._observe(None if anew or before is None or dirty.everything else dirty.links)
         files = self._unannounced(seen)

@@ -1,0 +1,111 @@
+"""Looks that come when something changed; what they are of is a file here."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from k8s_rdma.linux.lookout import Lookout
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from pathlib import Path
+
+DEADLINE_S = 10
+
+
+class Watched:
+    """A file that is looked at; `signs` is set with each sign of a change."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.path.write_text("a")
+        self.looks = 0
+        self.signs = threading.Event()
+        self.complete = True
+        self.lookout = Lookout(
+            self._observe,
+            files=lambda _: frozenset({path}),
+            incomplete=lambda _: not self.complete,
+            subscriptions=(),
+            changed=self.signs.set,
+        )
+
+    def _observe(self, _changed: Collection[int] | None) -> list[str]:
+        self.looks += 1
+        return [self.path.read_text()]
+
+    def settle(self) -> None:
+        """The first look may have come before the file was watched, and is repeated."""
+        self.lookout.look()
+        self.lookout.look()
+        assert not self.lookout.due
+
+    def after_a_sign(self) -> list[str]:
+        assert self.signs.wait(DEADLINE_S)
+        self.signs.clear()
+        return self.lookout.look()
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Watched:
+    made = Watched(tmp_path / "file")
+    made.settle()
+    return made
+
+
+def test_nothing_is_looked_at_without_a_sign(watched: Watched) -> None:
+    with watched.lookout as lookout:
+        looks = watched.looks
+        assert lookout.look() is lookout.look()
+        assert watched.looks == looks
+
+
+def test_look_follows_a_change(watched: Watched) -> None:
+    with watched.lookout:
+        watched.path.write_text("b")
+        assert watched.after_a_sign() == ["b"]
+
+
+def test_file_that_is_as_before_after_a_look_is_looked_at_again(watched: Watched) -> None:
+    with watched.lookout as lookout:
+        watched.path.write_text("b")
+        assert lookout.look(anew=True) == ["b"]
+        watched.path.write_text("a")
+        while watched.after_a_sign() != ["a"]:
+            pass
+
+
+def test_what_was_incomplete_is_looked_at_again(watched: Watched) -> None:
+    with watched.lookout as lookout:
+        watched.complete = False
+        lookout.look(anew=True)
+        assert lookout.due
+        watched.complete = True
+        looks = watched.looks
+        lookout.look()
+        assert (watched.looks, lookout.due) == (looks + 1, False)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to make device nodes")
+def test_node_is_another_by_its_numbers(tmp_path: Path) -> None:
+    watched = Watched(tmp_path / "file")
+    node = tmp_path / "node"
+    os.mknod(node, 0o20666, os.makedev(231, 192))
+    lookout = Lookout(
+        lambda _: [node.stat().st_rdev],
+        files=lambda _: frozenset({node}),
+        incomplete=lambda _: False,
+        subscriptions=(),
+        changed=watched.signs.set,
+    )
+    with watched.lookout, lookout:
+        lookout.look()
+        lookout.look()
+        node.unlink()
+        os.mknod(node, 0o20666, os.makedev(231, 193))
+        assert watched.signs.wait(DEADLINE_S)
+        assert lookout.look() == [os.makedev(231, 193)]
