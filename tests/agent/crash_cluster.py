@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent.machine import call
-from agent.mortal import World
+from agent.mortal import DEVICE, World
 from k8s_rdma.core.ledger import Attachment, Phase
 from k8s_rdma.core.step import NetnsRef, VfRef
 from k8s_rdma.sim.fake_function import HOST, VF_DRIVER
@@ -27,12 +27,16 @@ KINDS: dict[str, tuple[list[dict[str, object]], list[tuple[str, str]]]] = {
     "tuned": ([{"vlan": 7, "trust": True, "mac": "02:00:00:00:00:77", "mtu": 1400}], [("alone", "eth0")]),
     "program": ([{"max_tx_rate": 9}, {"driver": "vfio-pci", "spoof_check": False}], [("alone", "eth0")]),
     "plain": ([], [("alone", "eth0")]),
+    "holding": ([{"min_tx_rate": 500, "max_tx_rate": 600}], [("alone", "eth0")]),
     "networks": (
         [{"network": "net-a", "min_tx_rate": 500}, {"min_tx_rate": 1000}, {"network": "net-b", "vlan": 9}],
         [("net-a", "net1"), ("net-b", "net2")],
     ),
 }
 """What pods ask for, and the attachments that give it: network and CNI_IFNAME."""
+
+SLOTTED = frozenset({"program", "networks"})
+"""Kinds whose containers ask for a slot."""
 
 
 @dataclass(eq=False)
@@ -74,12 +78,20 @@ class Cluster:
 
     def new_pod(self, uid: str, kind: str) -> Pod:
         container = f"c{len(self.pods)}"
+        if kind in SLOTTED:
+            self.world.hold_slot(uid)
+        if kind == "holding":
+            self.world.hold_device(uid)
         netns = self.world.hardware.create_namespace(f"/run/netns/{container}")
         self.pods.append(Pod(uid=uid, container=container, kind=kind, netns=netns))
         return self.pods[-1]
 
+    def is_over(self, pod: Pod) -> bool:
+        """Whether kubelet has given the pod's device to another one: no sandbox is made for it any more."""
+        return pod.kind == "holding" and pod.uid != self.world.device_of
+
     def add(self, pod: Pod, attachment: Attachment) -> Coroutine[Any, Any, Any]:
-        env = call("ADD", pod.container, pod.uid, attachment.ifname)
+        env = call("ADD", pod.container, pod.uid, attachment.ifname, name=pod.uid)
         return self.world.verbs.add(env, pod.netns, stdin(attachment.network, pod))
 
     def delete(self, attachment: Attachment) -> Coroutine[Any, Any, Any]:
@@ -107,13 +119,15 @@ class Cluster:
         self.world.restart()
         assert not self.world.node.ledger.receipts
 
-    def check(self) -> None:
-        """What holds between any two calls."""
+    def check(self, *, restored: bool = False) -> None:
+        """What holds between any two calls. restored: whether an agent has just been started."""
         assert self.world.markers() >= {key.container for key in self.world.node.ledger.receipts}
         self._check_free_vfs()
         self._check_attached()
         self._check_places()
         self._check_book()
+        self._check_slots(restored=restored)
+        self._check_devices()
 
     def _check_free_vfs(self) -> None:
         """A VF that nobody has is as it was."""
@@ -158,6 +172,32 @@ class Cluster:
                 assert holders[ref].container == containers[function.device.place]
             if function.driver != VF_DRIVER:
                 assert ref in holders
+
+    def _check_devices(self) -> None:
+        """Who holds the exclusive device has it and no other VF, and nobody else ever has it."""
+        kinds = {pod.container: pod.kind for pod in self.pods}
+        for key, receipt in self.world.node.ledger.receipts.items():
+            holding = kinds[key.container] == "holding"
+            assert all((each.rdma_device == DEVICE) == holding for each in receipt.interfaces)
+            assert all(bool(each.pool) == holding for each in receipt.interfaces)
+
+    def _check_slots(self, *, restored: bool) -> None:
+        """A slot tells all that its sandbox has and nothing else, or nothing where something went wrong."""
+        ledger, told = self.world.node.ledger, self.world.slots()
+        assert told.keys() <= {slot.device for slot in ledger.slots()}
+        for slot, interfaces in ledger.slots().items():
+            [container] = {key.container for key, each in ledger.receipts.items() if slot in each.slots}
+            phases = {each.phase for each in ledger.of_container(container)}
+            if phases == {Phase.ATTACHED} and self._is_whole(container):
+                nodes = {path for each in interfaces for path in self.world.nodes_of(each)}
+                wanted = [nodes | {"/dev/infiniband/rdma_cm"}]
+                assert told.get(slot.device) in (wanted if restored else [None, *wanted])
+
+    def _is_whole(self, container: str) -> bool:
+        """Whether a sandbox is there, and nobody has done anything to its VFs."""
+        receipts = self.world.node.ledger.of_container(container)
+        refs = {each.vf for receipt in receipts for each in receipt.interfaces}
+        return all(self.world.hardware.alive(each.netns) for each in receipts) and not refs & self.tampered
 
     def _check_book(self) -> None:
         """A lease that no receipt knows would be for ever."""

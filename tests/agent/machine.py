@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from factories import PF0, PF1
+from k8s_rdma.agent.calls.held_devices import Holdings
 from k8s_rdma.agent.calls.means import Means
 from k8s_rdma.agent.calls.verbs import Verbs
 from k8s_rdma.agent.calls.wanted import Policy
@@ -17,21 +18,27 @@ from k8s_rdma.agent.cluster.cluster import Cluster, NoCluster
 from k8s_rdma.agent.device_files import DeviceFiles
 from k8s_rdma.agent.markers import Markers
 from k8s_rdma.agent.node import Node
+from k8s_rdma.agent.node_files import NodeFiles
 from k8s_rdma.agent.plugins.delegate import Delegate
 from k8s_rdma.agent.plugins.ipam import IpamPlugins
 from k8s_rdma.agent.plugins.runner import Plugins
 from k8s_rdma.agent.worker import Worker
 from k8s_rdma.core.ids import NodeName
+from k8s_rdma.device_config import DevicePluginConfig
 from k8s_rdma.linux.receipts import Receipts
 from k8s_rdma.sim.fake_function import FakePf
 from k8s_rdma.sim.fake_kernel import FakeKernel
 from k8s_rdma.sim.fake_machine import FakeMachine
+from k8s_rdma.sim.fake_nodes import FakeNodes
 from k8s_rdma.wire.cni_environment import parse_environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from k8s_rdma.core.pools import Pool
     from k8s_rdma.core.step import NetnsRef
+    from k8s_rdma.device_config import Resource
+    from k8s_rdma.kube.pod_resources import PodResources
 
 PLUGINS = os.environ.get("CNI_PATH") or "/opt/cni/bin:/usr/lib/cni"
 
@@ -39,18 +46,23 @@ PLUGINS = os.environ.get("CNI_PATH") or "/opt/cni/bin:/usr/lib/cni"
 class Machine:
     """A node that can be stopped and started over the same disk and kernel."""
 
-    def __init__(self, directory: Path, *, ipam: bool = False) -> None:
+    def __init__(self, directory: Path, *, ipam: bool = False, rdma: bool = False) -> None:
         self.directory = directory
         self.ipam = ipam
+        self.rdma = rdma
         self.boot()
         self.claims = 0
         self.cluster: Cluster = NoCluster()
+        self.kubelet: PodResources | None = None
+        self.resources: tuple[Resource, ...] = ()
         self.sandboxes: dict[int, NetnsRef] = {}
         self._containers: dict[str, int] = {}
 
     def boot(self) -> None:
         """Begin with nothing in the kernel; the disk stays as it is."""
-        self.hardware = FakeMachine(FakePf(name="f0", pci=PF0, vfs=4), FakePf(name="f1", pci=PF1, vfs=4))
+        self.hardware = FakeMachine(
+            FakePf(name="f0", pci=PF0, vfs=4, rdma=self.rdma), FakePf(name="f1", pci=PF1, vfs=4)
+        )
         self.kernel = FakeKernel(self.hardware)
         self.pristine = self.kernel.observe()
 
@@ -66,6 +78,7 @@ class Machine:
             receipts=receipts,
             markers=Markers(self.directory / "run" / "attachments"),
             boot_id=boot_id,
+            pools=pools_of(self.resources),
         )
         plugins = Plugins(host_root=Path("/"), timeout_s=10)
         means = Means(
@@ -73,7 +86,8 @@ class Machine:
             worker=worker,
             ipam=IpamPlugins(plugins),
             delegate=Delegate(plugins),
-            devices=DeviceFiles(self.directory / "host", "/var/run/cdi", lambda _: "/dev/vfio/7"),
+            devices=DeviceFiles(NodeFiles(self.directory / "host"), "/var/run/cdi", FakeNodes(self.hardware)),
+            holdings=Holdings(self.kubelet, self.resources),
             cluster=self.cluster,
         )
         policy = Policy(key=key, allow_unplaced=allow_unplaced)
@@ -127,11 +141,15 @@ class Machine:
         return json.dumps(conf | changes).encode()
 
 
+def pools_of(resources: tuple[Resource, ...]) -> tuple[Pool, ...]:
+    return DevicePluginConfig(resources=resources).pools() if resources else ()
+
+
 def asks(*interfaces: dict[str, int]) -> dict[str, str]:
     return {"rdma_interfaces_required": json.dumps(interfaces)}
 
 
-def call(command: str, container: str = "c1", uid: str = "uid-p", ifname: str = "eth0"):
+def call(command: str, container: str = "c1", uid: str = "uid-p", ifname: str = "eth0", name: str = "p"):
     return parse_environment(
         {
             "CNI_COMMAND": command,
@@ -139,6 +157,6 @@ def call(command: str, container: str = "c1", uid: str = "uid-p", ifname: str = 
             "CNI_NETNS": "/run/netns/x",
             "CNI_IFNAME": ifname,
             "CNI_PATH": PLUGINS,
-            "CNI_ARGS": f"IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=p;K8S_POD_UID={uid}",
+            "CNI_ARGS": f"IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME={name};K8S_POD_UID={uid}",
         }
     )

@@ -14,29 +14,49 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from factories import PF0, PF1
+from k8s_rdma.agent.calls.held_devices import Holdings
 from k8s_rdma.agent.calls.means import Means
 from k8s_rdma.agent.calls.verbs import Verbs
 from k8s_rdma.agent.calls.wanted import Policy
 from k8s_rdma.agent.device_files import DeviceFiles
 from k8s_rdma.agent.markers import Markers
 from k8s_rdma.agent.node import Node
+from k8s_rdma.agent.node_files import NodeFiles
 from k8s_rdma.agent.plugins.delegate import Delegate
 from k8s_rdma.agent.plugins.ipam import IpamPlugins
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.core.ledger import Phase
+from k8s_rdma.core.slots import slot_ids
+from k8s_rdma.device_config import (
+    HUSTCAT_RESOURCE,
+    DevicePluginConfig,
+    ExactResource,
+    ExclusiveResource,
+    Selector,
+)
 from k8s_rdma.errors import K8sRdmaError, KernelError, LedgerError, Reason
 from k8s_rdma.linux.receipts import Receipts
 from k8s_rdma.sim.fake_function import FakePf
 from k8s_rdma.sim.fake_kernel import FakeKernel
 from k8s_rdma.sim.fake_machine import FakeMachine
+from k8s_rdma.sim.fake_nodes import FakeNodes
+from k8s_rdma.sim.fake_pod_resources import FakePodResources
+from k8s_rdma.wire.cdi import decode_specification
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-    from pathlib import Path
+    from collections.abc import Callable, Coroutine, Iterable
+    from pathlib import Path, PurePosixPath
 
     from k8s_rdma.agent.plugins.runner import Target
-    from k8s_rdma.core.ledger import Attachment, DelegatedPlugin, Receipt
+    from k8s_rdma.core.ledger import AllocatedInterface, Attachment, DelegatedPlugin, Receipt
     from k8s_rdma.core.step import Step
+
+
+SLOT, SLOTS = "k8s-rdma.io/slot", 2
+DEVICE = "f0r3"
+"""The only one of an exclusive resource: the RDMA device of VF 3 of `f0`."""
+
+RESOURCES = (ExactResource(name=SLOT, count=SLOTS), ExclusiveResource(select=Selector(pfs=("f0#3",))))
 
 
 class CrashError(BaseException):
@@ -106,8 +126,8 @@ class MortalReceipts:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._receipts, name)
 
-    def put(self, receipt: Receipt, **more: Any) -> None:
-        self._write(lambda: self._receipts.put(receipt, **more))
+    def put(self, receipt: Receipt, *beside: Receipt, **more: Any) -> None:
+        self._write(lambda: self._receipts.put(receipt, *beside, **more))
         if receipt.phase is Phase.PREPARED:
             self._synced()
 
@@ -135,15 +155,22 @@ class MortalMarkers:
         self._life.act(do, lambda: None, LedgerError("the tmpfs is full"))
 
 
-class MortalDevices:
-    def __init__(self, devices: DeviceFiles, life: Life) -> None:
-        self._devices, self._life = devices, life
+class MortalFiles:
+    def __init__(self, files: NodeFiles, life: Life) -> None:
+        self._files, self._life = files, life
 
-    def write(self, receipt: Receipt) -> None:
-        self._act(lambda: self._devices.write(receipt))
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._files, name)
 
-    def remove(self, receipt: Receipt) -> None:
-        self._act(lambda: self._devices.remove(receipt))
+    def write(self, path: PurePosixPath, data: bytes) -> None:
+        self._act(lambda: self._files.write(path, data))
+
+    def remove(self, paths: Iterable[PurePosixPath]) -> None:
+        for path in paths:
+            self._remove(path)
+
+    def _remove(self, path: PurePosixPath) -> None:
+        self._act(lambda: self._files.remove([path]))
 
     def _act(self, do: Callable[[], None]) -> None:
         self._life.act(do, do, KernelError("device files: made to fail"))
@@ -211,6 +238,9 @@ class World:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.book = Book()
+        self.kubelet = FakePodResources()
+        self._holders: list[str] = []
+        self.device_of = ""
         self.boots = 0
         self.life = Life(dead=True)
         self.boot()
@@ -242,19 +272,24 @@ class World:
             receipts=MortalReceipts(self._receipts, life, self._keep),
             markers=MortalMarkers(Markers(self.directory / "run" / "attachments"), life),
             boot_id=f"boot-{self.boots}",
+            pools=DevicePluginConfig(resources=RESOURCES).pools(),
         )
         plugins = MortalPlugins(self.book, life)
-        devices = DeviceFiles(self.directory / "host", "/var/run/cdi", lambda _: "/dev/vfio/7")
+        files = MortalFiles(NodeFiles(self.directory / "host"), life)
+        self.devices = DeviceFiles(files, "/var/run/cdi", FakeNodes(self.hardware))
         means = Means(
             node=self.node,
             worker=Turn(),
             ipam=IpamPlugins(plugins),
             delegate=Delegate(plugins),
-            devices=MortalDevices(devices, life),
+            devices=self.devices,
+            holdings=Holdings(self.kubelet, RESOURCES),
         )
         self.verbs = Verbs(means, policy=Policy(), claimed=_nobody_waits)
         self._keep()
         self.runner.run(self.verbs.reconcile())
+        with suppress(KernelError):  # of what somebody took away from vfio-pci
+            self.devices.restore(self.node.ledger)
 
     def end(self) -> None:
         """However it ended: the file is as the process left it."""
@@ -294,6 +329,38 @@ class World:
 
     def device_files(self) -> list[str]:
         return sorted(path.name for path in (self.directory / "host").rglob("*") if path.is_file())
+
+    def hold_slot(self, name: str) -> None:
+        """Have kubelet give a pod a slot, be it that of another one, which then is over."""
+        if name in self._holders:
+            return
+        if len(self._holders) == SLOTS:
+            self.kubelet.forget("default", self._holders.pop(0))
+        held = {each for pod in self._holders for each in self.kubelet.held("default", pod).of(SLOT)}
+        self.kubelet.give("default", name, SLOT, next(each for each in slot_ids(SLOTS) if each not in held))
+        self._holders.append(name)
+
+    def hold_device(self, name: str) -> None:
+        """Have kubelet give a pod the exclusive device, be it that of another one, which then is over."""
+        if self.device_of != name:
+            self.kubelet.forget("default", self.device_of)
+            self.kubelet.give("default", name, HUSTCAT_RESOURCE, DEVICE)
+            self.device_of = name
+
+    def slots(self) -> dict[str, set[str]]:
+        """What containers get by each slot: device nodes by path."""
+        found = {}
+        for path in (self.directory / "host").rglob("k8s-rdma.io-slot_*.json"):
+            _, [device] = decode_specification(path.read_bytes())
+            found[device.name] = {node.path for node in device.container_edits.device_nodes}
+        return found
+
+    def nodes_of(self, interface: AllocatedInterface) -> set[str]:
+        """The device nodes of an interface, as the machine has them now."""
+        nodes = FakeNodes(self.hardware)
+        if not interface.is_netdev:
+            return {"/dev/vfio/vfio", nodes.vfio_group(interface.pci)}
+        return {each.path for each in nodes.of_vf(interface.pci, interface.rdma_device)}
 
     def is_pristine(self) -> bool:
         return self.kernel.observe() == self.pristine

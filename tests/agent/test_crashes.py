@@ -52,11 +52,11 @@ def _survived(call_of: str, kind: str, fate: Fate, how: dict[str, bool], at: int
         for each in calls:
             world.run(each, fate=fate)
         reached = world.life.acts > at
-        if world.life.dead:
+        if dead := world.life.dead:
             world.restart(**how)
             if not how:
                 cluster.check_whole()
-        cluster.check()
+        cluster.check(restored=dead)
         cluster.finish()
     return at + 1 if reached else -1
 
@@ -198,7 +198,7 @@ class Interleaving(RuleBasedStateMachine):
             self.cluster.finish()
 
     def _add(self, pod: Pod, attachment: Attachment, fate: Fate) -> None:
-        if not self.world.hardware.alive(pod.netns):
+        if not self.world.hardware.alive(pod.netns) or self.cluster.is_over(pod):
             return
         outcomes = self._run(self.cluster.add(pod, attachment), fate=fate)
         if outcomes and not isinstance(outcomes[0], K8sRdmaError):

@@ -8,6 +8,9 @@ import pytest
 
 from factories import PF0, PF1, interface, receipt
 from k8s_rdma.agent.device_files import DEVICE_INFO_DIR, DeviceFiles, device_info_file
+from k8s_rdma.agent.node_files import NodeFiles
+from k8s_rdma.core.ids import ContainerId
+from k8s_rdma.core.ledger import Attachment, Ledger
 from k8s_rdma.core.options import InterfaceOptions, VfDriver
 from k8s_rdma.errors import KernelError, MalformedError, Reason
 
@@ -17,11 +20,24 @@ if TYPE_CHECKING:
 PROGRAM = InterfaceOptions(driver=VfDriver.VFIO_PCI)
 INFO = f"{DEVICE_INFO_DIR}/net-c1_net1"
 CDI = "/var/run/cdi"
+NONE = Ledger()
+OTHER = Attachment("net", ContainerId("c2"), "eth0")
 OURS = "k8s-rdma.io-vf_0000:03:00.1.json"
 
 
-def node(pci: str) -> str:
-    return f"/dev/vfio/{pci[-1]}"
+class Nodes:
+    """The group of a function is its last figure; nobody has RDMA devices."""
+
+    def vfio_group(self, pci: str) -> str:
+        return f"/dev/vfio/{pci[-1]}"
+
+    def of_vf(self, pci: str, rdma_device: str) -> tuple[()]:
+        return ()
+
+    of_device = of_vf
+
+    def rdma_cm(self) -> None:
+        return None
 
 
 @pytest.fixture
@@ -36,7 +52,7 @@ def host(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def files(host: Path) -> DeviceFiles:
-    return DeviceFiles(host, CDI, node)
+    return DeviceFiles(NodeFiles(host), CDI, Nodes())
 
 
 def given(*interfaces, info: str = INFO):
@@ -47,35 +63,39 @@ def function(pf: str = PF0, index: int = 1):
     return replace(interface(pf, index, f"net{index}"), options=PROGRAM)
 
 
+def ledger(*receipts):
+    return Ledger({receipt.attachment: receipt for receipt in receipts})
+
+
 def everything(host: Path) -> list[str]:
     return sorted(str(path.relative_to(host)) for path in host.rglob("*") if path.is_file())
 
 
 def test_device_information_is_written_where_the_runtime_looks_for_it(host, files):
     receipt = given(interface(PF1, 2), interface(PF0, 0, "net2"))
-    files.write(receipt)
+    files.write(receipt, NONE)
     written = host / "run/k8s.cni.cncf.io/devinfo/cni/net-c1_net1"
     assert json.loads(written.read_bytes())["pci"]["pci-address"] == "0000:03:00.2"
     assert written.stat().st_mode & 0o777 == 0o644
-    files.remove(receipt)
+    files.remove(receipt, NONE)
     assert everything(host) == []
-    files.remove(receipt)
+    files.remove(receipt, NONE)
 
 
 def test_nothing_is_written_of_netdevs_that_no_file_was_asked_for(host, files):
-    files.write(given(info=""))
-    files.remove(given(info=""))
+    files.write(given(info=""), NONE)
+    files.remove(given(info=""), NONE)
     assert everything(host) == []
 
 
 def test_each_function_for_a_program_has_a_specification(host, files):
     receipt = given(function(PF0, 1), interface(PF0, 2, "net2"), function(PF0, 3), info="")
-    files.write(receipt)
+    files.write(receipt, NONE)
     assert everything(host) == ["run/cdi/" + OURS, "run/cdi/k8s-rdma.io-vf_0000:03:00.3.json"]
     document = json.loads((host / "run/cdi" / OURS).read_bytes())
     nodes = document["devices"][0]["containerEdits"]["deviceNodes"]
     assert [each["path"] for each in nodes] == ["/dev/vfio/vfio", "/dev/vfio/1"]
-    files.remove(receipt)
+    files.remove(receipt, NONE)
     assert everything(host) == []
 
 
@@ -84,7 +104,7 @@ def test_writing_again_after_a_crash_is_the_same_as_once(host, files):
     (host / "run/cdi" / f".{OURS}.new").write_text("cut short")
     (host / "run/cdi" / OURS).write_text("of the VF's last holder")
     for _ in range(2):
-        files.write(given(function()))
+        files.write(given(function()), NONE)
     assert len(everything(host)) == 2
     assert json.loads((host / "run/cdi" / OURS).read_bytes())["kind"] == "k8s-rdma.io/vf"
 
@@ -93,18 +113,18 @@ def test_information_that_another_one_wrote_stays_as_it_is(host, files):
     path = host / "run/k8s.cni.cncf.io/devinfo/cni/net-c1_net1"
     path.parent.mkdir(parents=True)
     path.write_text("a device plugin's")
-    files.write(given())
-    files.remove(given())
+    files.write(given(), NONE)
+    files.remove(given(), NONE)
     assert path.read_text() == "a device plugin's"
 
 
 def test_specifications_of_no_receipt_are_removed_and_those_of_others_are_not(host, files):
     directory = host / "run/cdi"
-    files.write(given(function(), info=""))
-    files.write(given(function(PF0, 2), info=""))
+    files.write(given(function(), info=""), NONE)
+    files.write(given(function(PF0, 2), info=""), NONE)
     (directory / "vendor.com-gpu.json").write_text("{}")
     (directory / "k8s-rdma.io-vf.json").write_text("{}")
-    files.remove_others([given(function()), given(interface(PF0, 2))])
+    files.restore(ledger(given(function()), replace(given(interface(PF0, 2)), attachment=OTHER)))
     assert sorted(path.name for path in directory.iterdir()) == [
         "k8s-rdma.io-vf.json",
         OURS,
@@ -113,8 +133,8 @@ def test_specifications_of_no_receipt_are_removed_and_those_of_others_are_not(ho
 
 
 def test_a_node_without_such_a_directory_has_none_to_remove(host, files):
-    files.remove_others([])
-    files.remove(given(function()))
+    files.restore(NONE)
+    files.remove(given(function()), NONE)
     assert everything(host) == []
 
 
@@ -127,12 +147,12 @@ def test_no_link_leads_the_agent_to_another_file(host, files, there, tmp_path):
     if there == "directory":
         (path / "x").mkdir(parents=True)
         with pytest.raises(KernelError, match="cannot be written"):
-            files.write(given(function(), info=""))
+            files.write(given(function(), info=""), NONE)
         with pytest.raises(KernelError, match="cannot be removed"):
-            files.remove(given(function(), info=""))
+            files.remove(given(function(), info=""), NONE)
         return
     path.symlink_to(outside if there == "link" else tmp_path / "absent")
-    files.write(given(function(), info=""))
+    files.write(given(function(), info=""), NONE)
     assert not path.is_symlink()
     assert outside.read_text() == "precious"
     assert not (tmp_path / "absent").exists()
@@ -143,15 +163,15 @@ def test_draft_that_is_a_link_is_not_followed(host, files, tmp_path):
     outside.write_text("precious")
     (host / "run/cdi").mkdir()
     (host / "run/cdi" / f".{OURS}.new").symlink_to(outside)
-    files.write(given(function(), info=""))
+    files.write(given(function(), info=""), NONE)
     assert outside.read_text() == "precious"
 
 
 def test_failure_names_the_file_as_the_node_knows_it(host, files):
     (host / "run/cdi").write_text("a file where the directory should be")
     with pytest.raises(KernelError, match=f"device file {CDI}/{OURS}: cannot be written: "):
-        files.write(given(function(), info=""))
-    files.remove(given(function(), info=""))  # it is not there, in any case
+        files.write(given(function(), info=""), NONE)
+    files.remove(given(function(), info=""), NONE)  # it is not there, in any case
 
 
 @pytest.mark.parametrize(

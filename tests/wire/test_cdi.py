@@ -6,15 +6,19 @@ import pytest
 
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.cdi import (
+    SLOT_CLASS,
+    VF_CLASS,
     ContainerEdits,
     Device,
     DeviceNode,
+    character_node,
     decode_specification,
+    device_of_file_name,
+    encode_own,
     encode_specification,
+    file_name,
     qualified_name,
-    vf_file_name,
-    vf_of_file_name,
-    vfio_device,
+    vfio_nodes,
 )
 
 NODE = ContainerEdits(device_nodes=(DeviceNode(path="/dev/x"),))
@@ -27,7 +31,8 @@ def encode(*devices: Device, vendor: str = "k8s-rdma.io", device_class: str = "v
 
 
 def test_specification_of_a_vf_gives_its_group_and_the_container_of_groups():
-    assert encode(vfio_device("0000:03:00.2", "/dev/vfio/42")) == {
+    edits = ContainerEdits(device_nodes=vfio_nodes("/dev/vfio/42"))
+    assert encode(Device(name="0000:03:00.2", container_edits=edits)) == {
         "cdiVersion": "0.5.0",
         "kind": "k8s-rdma.io/vf",
         "devices": [
@@ -119,17 +124,43 @@ def test_what_is_no_specification_is_refused(data):
         decode_specification(data)
 
 
-def test_file_name_tells_the_vf_and_is_of_nobody_else():
+def test_file_name_tells_the_device_and_is_of_no_other_class():
     pci = "0000:03:00.2"
-    assert vf_of_file_name(vf_file_name(pci)) == pci
-    assert vf_file_name(pci) == "k8s-rdma.io-vf_0000:03:00.2.json"
+    assert file_name(VF_CLASS, pci) == "k8s-rdma.io-vf_0000:03:00.2.json"
+    assert device_of_file_name(VF_CLASS, file_name(VF_CLASS, pci)) == pci
+    assert device_of_file_name(SLOT_CLASS, file_name(VF_CLASS, pci)) is None
     for other in (
         "vendor.com-gpu.json",
         "k8s-rdma.io-vf.json",
         "k8s-rdma.io-vf_.json",
         "xk8s-rdma.io-vf_a.json",
+        ".k8s-rdma.io-vf_a.json.new",
     ):
-        assert vf_of_file_name(other) is None
+        assert device_of_file_name(VF_CLASS, other) is None
+
+
+def test_character_device_is_told_with_its_numbers():
+    node = character_node("/dev/infiniband/uverbs3", 231, 195)
+    edits = ContainerEdits(env=("A=b",), device_nodes=(node,))
+    document = json.loads(encode_own(SLOT_CLASS, "k8s-rdma.io_slot.slot-3", edits))
+    assert document["kind"] == "k8s-rdma.io/slot"
+    assert document["devices"] == [
+        {
+            "name": "k8s-rdma.io_slot.slot-3",
+            "containerEdits": {
+                "env": ["A=b"],
+                "deviceNodes": [
+                    {
+                        "path": "/dev/infiniband/uverbs3",
+                        "type": "c",
+                        "major": 231,
+                        "minor": 195,
+                        "permissions": "rw",
+                    }
+                ],
+            },
+        }
+    ]
 
 
 def test_qualified_name_is_what_a_runtime_is_asked_for():

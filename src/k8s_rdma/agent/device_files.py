@@ -1,39 +1,42 @@
 """Files of the node that tell which devices an attachment gave: device information, and CDI specifications.
 
-Blocking. Both are written once the interfaces are the pod's, and removed while the receipt still is there:
+Blocking. They are written once the interfaces are the pod's, and removed while the receipt still is there:
 what a crash leaves is removed when that receipt is ended.
 """
 
 from __future__ import annotations
 
-import os
-from pathlib import Path, PurePosixPath
+from contextlib import contextmanager
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, NoReturn
 
-from k8s_rdma.agent.plugins.host_files import below
+from k8s_rdma.agent.node_files import MAX_NAME_BYTES
+from k8s_rdma.agent.slot_files import SlotFiles
 from k8s_rdma.core.ids import pci_address
+from k8s_rdma.core.ledger import Phase
 from k8s_rdma.errors import KernelError, MalformedError, Reason
 from k8s_rdma.wire.cdi import (
-    VENDOR,
     VF_CLASS,
-    encode_specification,
-    vf_file_name,
-    vf_of_file_name,
-    vfio_device,
+    ContainerEdits,
+    device_of_file_name,
+    encode_own,
+    file_name,
+    vfio_nodes,
 )
 from k8s_rdma.wire.device_info import device_info, encode_device_info
 from k8s_rdma.wire.json import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable, Iterator
 
-    from k8s_rdma.core.ids import PciAddress
-    from k8s_rdma.core.ledger import AllocatedInterface, Receipt
+    from k8s_rdma.agent.node_files import NodeFiles
+    from k8s_rdma.agent.slot_files import DeviceNodes
+    from k8s_rdma.core.ids import ContainerId
+    from k8s_rdma.core.ledger import AllocatedInterface, Ledger, Receipt
+    from k8s_rdma.core.slots import SlotHeld
 
 DEVICE_INFO_DIR = "/var/run/k8s.cni.cncf.io/devinfo/cni"
 """Source: Device Information Specification 1.1.0, section 4.2."""
-
-_MAX_NAME_BYTES = 255
 
 
 def device_info_file(given: str) -> str:
@@ -46,7 +49,7 @@ def device_info_file(given: str) -> str:
         return ""
     if directory != DEVICE_INFO_DIR:
         _refuse(given, f"no file in {DEVICE_INFO_DIR}")
-    if name in ("", ".", "..") or not name.isprintable() or len(name.encode()) > _MAX_NAME_BYTES:
+    if name in ("", ".", "..") or not name.isprintable() or len(name.encode()) > MAX_NAME_BYTES:
         _refuse(given, "its last part is no file's name")
     return given
 
@@ -54,97 +57,106 @@ def device_info_file(given: str) -> str:
 class DeviceFiles:
     """The files of attachments on the node whose root file system is at `host_root`.
 
-    cdi_dir: of the node. vfio_node: the device node of a function that vfio-pci has, as
-        `linux.vf.vfio.vfio_group`.
+    cdi_dir: of the node, where container runtimes look. ledger, in every method: of the moment.
     """
 
-    def __init__(self, host_root: Path, cdi_dir: str, vfio_node: Callable[[PciAddress], str]) -> None:
+    def __init__(self, files: NodeFiles, cdi_dir: str, nodes: DeviceNodes) -> None:
         """Nothing is written yet."""
-        self._root = host_root
+        self._files = files
         self._cdi_dir = PurePosixPath(cdi_dir)
-        self._vfio_node = vfio_node
+        self._nodes = nodes
+        self._slots = SlotFiles(files, self._cdi_dir, nodes)
 
-    def write(self, receipt: Receipt) -> None:
+    def clear(self, slots: Iterable[SlotHeld], container: ContainerId, ledger: Ledger) -> None:
+        """Remove what tells of slots that a sandbox is going to claim, and that may have been another's.
+
+        KernelError as `remove`. Before the claim: until then the other's receipt sees to it.
+        """
+        own = {slot for receipt in ledger.of_container(container) for slot in receipt.slots}
+        if new := [slot.device for slot in slots if slot not in own]:
+            self._slots.remove(new)
+
+    def write(self, receipt: Receipt, ledger: Ledger) -> None:
         """Write what tells of an attachment's interfaces; KernelError names the file that cannot be.
 
         The device-information file has room for one device: the first interface's. One that is there already
         stays: whoever made it knows of the device (section 5.1.2).
         """
         for interface in _functions(receipt):
-            device = vfio_device(interface.pci, self._vfio_node(pci_address(interface.pci)))
-            data = encode_specification([device], vendor=VENDOR, device_class=VF_CLASS)
-            self._write(self._cdi_file(interface), data)
+            self._write_function(interface)
         if receipt.device_info_file and receipt.interfaces:
             path = PurePosixPath(receipt.device_info_file)
-            if not self._here(path).exists():
-                self._write(path, _information(receipt))
+            if not self._files.exists(path):
+                self._files.write(path, _information(receipt))
+        if problems := self._slots.update(_slots(receipt, ledger), ledger):
+            raise KernelError("; ".join(problems))
 
-    def remove(self, receipt: Receipt) -> None:
-        """Remove them, as far as they are still ours; KernelError names those that cannot be."""
+    def remove(self, receipt: Receipt, ledger: Ledger) -> None:
+        """Remove them, as far as they are still ours; KernelError names those that cannot be.
+
+        What other attachments of the sandbox have stays told by its slots, if it can be looked up.
+        """
         files = [self._cdi_file(interface) for interface in _functions(receipt)]
         if receipt.device_info_file and receipt.interfaces:
             path = PurePosixPath(receipt.device_info_file)
-            if self._holds(path, _information(receipt)):
+            if self._files.holds(path, _information(receipt)):
                 files.append(path)
-        self._remove(files)
+        if files:
+            self._files.remove(files)
+        self._slots.update(_slots(receipt, ledger), ledger)
 
-    def remove_others(self, receipts: Iterable[Receipt]) -> None:
-        """Remove the CDI specifications of ours that are of no receipt; KernelError as `remove`.
+    def wrong(self, receipt: Receipt, ledger: Ledger) -> tuple[str, ...]:
+        """What runtimes are told wrongly of an attachment's slots, a clause each."""
+        return tuple(self._slots.wrong(_slots(receipt, ledger), ledger))
 
-        To be called at start: there are some where the ledger was lost, or restored.
+    def restore(self, ledger: Ledger) -> None:
+        """Have the CDI specifications of ours be those of the ledger, whatever became of them meanwhile.
+
+        Everything is tried; one KernelError tells of all that failed.
         """
-        held = {interface.pci for receipt in receipts for interface in _functions(receipt)}
-        try:
-            found = sorted(path.name for path in self._here(self._cdi_dir).iterdir())
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            msg = f"device files in {self._cdi_dir} cannot be looked at: {error.strerror}"
-            raise KernelError(msg) from error
-        vfs = {name: vf_of_file_name(name) for name in found}
-        self._remove(self._cdi_dir / name for name, vf in vfs.items() if vf is not None and vf not in held)
+        problems: list[str] = []
+        attached = [each for each in ledger.receipts.values() if each.phase is Phase.ATTACHED]
+        for interface in (each for receipt in attached for each in _functions(receipt)):
+            with _noting(problems):
+                self._write_function(interface)
+        with _noting(problems):
+            problems += self._slots.update({slot.device for slot in ledger.slots()}, ledger)
+        with _noting(problems):
+            self._files.remove([*self._functions_of_others(ledger), *self._slots.others(ledger)])
+        if problems:
+            raise KernelError("; ".join(problems))
+
+    def _write_function(self, interface: AllocatedInterface) -> None:
+        nodes = vfio_nodes(self._nodes.vfio_group(pci_address(interface.pci)))
+        path, edits = self._cdi_file(interface), ContainerEdits(device_nodes=nodes)
+        data = encode_own(VF_CLASS, interface.pci, edits)
+        if not self._files.holds(path, data):
+            self._files.write(path, data)
+
+    def _functions_of_others(self, ledger: Ledger) -> Iterator[PurePosixPath]:
+        """Specifications of VFs that are of no receipt: where the ledger was lost, or restored."""
+        held = {each.pci for receipt in ledger.receipts.values() for each in _functions(receipt)}
+        for name in self._files.names(self._cdi_dir):
+            pci = device_of_file_name(VF_CLASS, name)
+            if pci is not None and pci not in held:
+                yield self._cdi_dir / name
 
     def _cdi_file(self, interface: AllocatedInterface) -> PurePosixPath:
-        return self._cdi_dir / vf_file_name(interface.pci)
+        return self._cdi_dir / file_name(VF_CLASS, interface.pci)
 
-    def _here(self, path: PurePosixPath) -> Path:
-        """Where a path of the node is for us; its last part is taken as it is, link or not."""
-        return below(self._root, Path(path.parent)) / path.name
 
-    def _write(self, path: PurePosixPath, data: bytes) -> None:
-        """Put a file there in one go, as its readers watch the directory; a reboot ends it anyway."""
-        target = self._here(path)
-        draft = target.with_name(f".{target.name[: _MAX_NAME_BYTES - 5]}.new")
-        try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            draft.unlink(missing_ok=True)
-            descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
-            draft.rename(target)
-        except OSError as error:
-            msg = f"device file {path}: cannot be written: {error.strerror}"
-            raise KernelError(msg) from error
+@contextmanager
+def _noting(problems: list[str]) -> Iterator[None]:
+    try:
+        yield
+    except KernelError as error:
+        problems.append(error.message)
 
-    def _holds(self, path: PurePosixPath, data: bytes) -> bool:
-        target = self._here(path)
-        try:
-            return target.is_file() and not target.is_symlink() and target.read_bytes() == data
-        except OSError:
-            return False
 
-    def _remove(self, paths: Iterable[PurePosixPath]) -> None:
-        problems = []
-        for path in paths:
-            try:
-                self._here(path).unlink(missing_ok=True)
-            except NotADirectoryError:
-                continue  # so it is not there
-            except OSError as error:
-                problems.append(f"{path}: {error.strerror}")
-        if problems:
-            msg = f"device files cannot be removed: {'; '.join(problems)}"
-            raise KernelError(msg)
+def _slots(receipt: Receipt, ledger: Ledger) -> frozenset[str]:
+    """Those that the attachment has now; another pod's may have got some since the receipt was read."""
+    now = ledger.receipts.get(receipt.attachment)
+    return frozenset(slot.device for slot in now.slots) if now else frozenset()
 
 
 def _functions(receipt: Receipt) -> tuple[AllocatedInterface, ...]:

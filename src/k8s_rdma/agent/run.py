@@ -20,8 +20,9 @@ from k8s_rdma.agent.calls.wanted import Policy
 from k8s_rdma.agent.cluster.api_cluster import open_client, open_cluster
 from k8s_rdma.agent.config import load_device_plugin
 from k8s_rdma.agent.device_files import DeviceFiles
-from k8s_rdma.agent.markers import Markers
+from k8s_rdma.agent.markers import Markers, mark_exclusive_devices
 from k8s_rdma.agent.node import Node
+from k8s_rdma.agent.node_files import NodeFiles
 from k8s_rdma.agent.plugins.delegate import Delegate
 from k8s_rdma.agent.plugins.host_files import below
 from k8s_rdma.agent.plugins.ipam import IpamPlugins
@@ -39,19 +40,20 @@ from k8s_rdma.core.ids import NodeName
 from k8s_rdma.errors import K8sRdmaError, KernelError, LedgerError, MalformedError, Reason
 from k8s_rdma.kube.pod_resources import KubeletPodResources
 from k8s_rdma.linux.netns import Namespaces
+from k8s_rdma.linux.rdma.pod_nodes import PodNodes
 from k8s_rdma.linux.receipts import REBUILD, Receipts
-from k8s_rdma.linux.vf.vfio import vfio_group
 from k8s_rdma.signals import stop_on_signals
 from k8s_rdma.wire.adopt import is_adopt
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from k8s_rdma.agent.cluster.cluster import Cluster
     from k8s_rdma.agent.config import AgentConfig
     from k8s_rdma.agent.sockets.cni_socket import Handler, StillWaiting
     from k8s_rdma.core.kernel import Kernel
     from k8s_rdma.core.ledger import Ledger
+    from k8s_rdma.core.pools import Pool
     from k8s_rdma.device_config import DevicePluginConfig
     from k8s_rdma.kube.client import Client
     from k8s_rdma.wire.frame import Reply, Request
@@ -93,7 +95,9 @@ async def _main(config: AgentConfig, key: bytes | None, plugin: DevicePluginConf
     namespaces = Namespaces(Path(config.host_root))
     receipts = await worker.run(_open_receipts, config)
     kernel = await worker.run(open_kernel, config, namespaces, await worker.run(receipts.load))
-    node = await worker.run(_open_node, config, kernel, receipts)
+    pools = plugin.pools() if plugin else ()
+    mark_exclusive_devices(Path(config.run_dir), there_are=bool(pools))
+    node = await worker.run(lambda: _open_node(config, kernel, receipts, pools))
     client = open_client(config)
     cluster = open_cluster(config, key, client)
     holdings = _holdings(config, plugin)
@@ -108,7 +112,7 @@ async def _main(config: AgentConfig, key: bytes | None, plugin: DevicePluginConf
     verbs = Verbs(means, policy=policy, claimed=claimed)
     sampler = Sampler(node=node, worker=worker, quiet=verbs.idle)
     service = Service(node=node, verbs=verbs, namespaces=namespaces, reporter=reporter)
-    adoption = Adoption(node=node, worker=worker, reporter=reporter)
+    adoption = Adoption(node=node, worker=worker, reporter=reporter, holdings=holdings)
     upkeep = Upkeep(node=node, verbs=verbs, worker=worker, reporter=reporter)
     vanished = upkeep.sandbox_vanished.set
     sandboxes = SandboxWatch(node=node, on_host=namespaces.on_host, vanished=vanished)
@@ -127,8 +131,8 @@ async def _main(config: AgentConfig, key: bytes | None, plugin: DevicePluginConf
     end_watch = kernel.watch(look_again)
     try:
         await upkeep.recover()
-        if config.kernel == "linux":  # no other kernel's VFs have such files
-            await _remove_device_files_of_others(means)
+        if config.kernel == "linux" or plugin is not None:  # else no VF has such files
+            await _restore_device_files(means)
         sandboxes.start(loop)
         state_socket = StateSocket(reporter.publisher, sampler.counters)
         beside = [upkeep.run, cluster.run, *_publishing(config, client, reporter)]
@@ -151,12 +155,12 @@ def _publishing(
     return (Publishing(config, client, reporter).run,)
 
 
-async def _remove_device_files_of_others(means: Means) -> None:
-    """Log what cannot be removed: nobody must go without interfaces for it."""
+async def _restore_device_files(means: Means) -> None:
+    """Log what cannot be written or removed: nobody must go without interfaces for it."""
     try:
-        await means.worker.run(means.devices.remove_others, means.node.ledger.receipts.values())
+        await means.worker.run(lambda: means.devices.restore(means.node.ledger))
     except KernelError as error:
-        _log.warning("device_files_left", error=error.message)
+        _log.warning("device_files_not_restored", error=error.message)
 
 
 def _holdings(config: AgentConfig, plugin: DevicePluginConfig | None) -> Holdings:
@@ -174,7 +178,7 @@ def _means(config: AgentConfig, node: Node, worker: Worker, cluster: Cluster, ho
         worker=worker,
         ipam=IpamPlugins(Plugins(host_root=host_root, timeout_s=timeout_s)),
         delegate=Delegate(Plugins(host_root=host_root, timeout_s=timeout_s, reason=Reason.PLUGIN_FAILURE)),
-        devices=DeviceFiles(host_root, config.cdi_dir, vfio_group),
+        devices=DeviceFiles(NodeFiles(host_root), config.cdi_dir, PodNodes()),
         holdings=holdings,
         cluster=cluster,
     )
@@ -212,13 +216,14 @@ def open_kernel(config: AgentConfig, namespaces: Namespaces, ledger: Ledger) -> 
     return SriovKernel(namespaces, replace(config.hardware.to_core(), held=held))
 
 
-def _open_node(config: AgentConfig, kernel: Kernel, receipts: Receipts) -> Node:
+def _open_node(config: AgentConfig, kernel: Kernel, receipts: Receipts, pools: Sequence[Pool]) -> Node:
     return Node(
         name=NodeName(config.node),
         kernel=kernel,
         receipts=receipts,
         markers=_markers(config),
         boot_id=BOOT_ID.read_text().strip(),
+        pools=pools,
     )
 
 

@@ -91,6 +91,7 @@ class Function:
 
     driver: empty for none. override: which driver alone may have it (`driver_override`); empty for any.
     device: of no meaning while another driver than `VF_DRIVER` has it.
+    verbs: number of its RDMA device's character device; None while it has none.
     """
 
     pci: PciAddress
@@ -100,6 +101,7 @@ class Function:
     driver: str = VF_DRIVER
     override: str = ""
     rdma_place: int = HOST
+    verbs: int | None = None
     min_tx_rate_mbps: int = 0
     max_tx_rate_mbps: int = 0
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from itertools import count
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.kernel import NameTakenError, VfCounters
@@ -52,6 +53,8 @@ class FakeMachine:
             for number, pf in enumerate(self.pfs.values())
             for index in range(pf.vfs)
         }
+        for function in self.functions.values():
+            function.verbs = self._free_verbs(function)
         self.counters = {
             vf: VfCounters(vf=vf, tx_bytes=0, rx_bytes=0, tx_packets=0, rx_packets=0) for vf in self.functions
         }
@@ -80,7 +83,7 @@ class FakeMachine:
                 self.move(device, HOST, self._free_name("dev") if taken else device.name)
             for function in self.functions.values():
                 if function.rdma_place == netns.inode:
-                    function.rdma_place = HOST
+                    self.move_rdma(function, HOST)
             del self._namespaces[netns.inode]
         self.changed()
 
@@ -230,10 +233,20 @@ class FakeMachine:
             device.up, device.addresses, device.routes = False, (), ()
         device.place, device.name = place, name
 
+    def move_rdma(self, function: Function, place: int) -> None:
+        """Put a VF's RDMA device into a namespace; its character device gets a number that was free."""
+        function.rdma_place = place
+        function.verbs = self._free_verbs(function)
+
+    def _free_verbs(self, function: Function) -> int | None:
+        """The lowest; the kernel may give it the one that it had, too, which would show less."""
+        taken = {each.verbs for each in self.functions.values()}
+        return next(number for number in count() if number not in taken) if function.rdma_device else None
+
     def take_netdev(self, function: Function) -> None:
         """Let a VF have no netdev, as when its driver leaves; nor an RDMA device."""
         self._devices = [each for each in self._devices if each is not function.device]
-        function.rdma_place = HOST
+        function.rdma_place, function.verbs = HOST, None
 
     def make_netdev(self, function: Function) -> None:
         """Let the kernel's driver make a VF's netdev, as when it begins to drive it.
@@ -243,6 +256,7 @@ class FakeMachine:
         mac = function.own_mac()
         function.device = Device(name=self._free_name("eth"), mac=mac)
         self._devices.append(function.device)
+        function.verbs = self._free_verbs(function)
 
     def where(self, place: int) -> str:
         """A namespace in words."""

@@ -44,7 +44,7 @@ def _give(machine: FakeMachine, step: GiveVf) -> Iterator[None]:
     _check_mtu(machine, step)
     if function.rdma_device and function.rdma_place != target:
         yield
-        function.rdma_place = target
+        machine.move_rdma(function, target)
     if (device.place, device.name) != (target, step.ifname):
         yield
         machine.move(device, target, step.ifname)
@@ -64,7 +64,7 @@ def _bring_home(machine: FakeMachine, step: BringHome) -> Iterator[None]:
         return
     if function.rdma_place != HOST:
         yield
-        function.rdma_place = HOST
+        machine.move_rdma(function, HOST)
     yield from _as_at_home(machine, device, step.home)
 
 

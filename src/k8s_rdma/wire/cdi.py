@@ -24,6 +24,8 @@ VENDOR = "k8s-rdma.io"
 VF_CLASS = "vf"
 SLOT_CLASS = "slot"
 SHARED_CLASS = "shared"
+SLOT_CLASS = "slot"
+SHARED_CLASS = "shared"
 
 _LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 _VENDOR = re.compile(rf"{_LABEL}(\.{_LABEL})*")
@@ -31,14 +33,19 @@ _CLASS = re.compile(r"[A-Za-z]([-_A-Za-z0-9]{0,61}[A-Za-z0-9])?")
 _DEVICE = re.compile(r"[A-Za-z0-9]([-_.:A-Za-z0-9]*[A-Za-z0-9])?")
 _PERMISSIONS = re.compile(r"r?w?m?")
 _MAX_VENDOR = 253
-_OUR_FILE = re.compile(rf"{re.escape(f'{VENDOR}-{VF_CLASS}_')}(?P<device>.+)\.json")
 
 
 class DeviceNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """A device node of the host; path: in the container, and on the host unless host_path says another."""
+    """A device node of the host; path: in the container, and on the host unless host_path says another.
+
+    type, major, minor: as of mknod(1), so that the runtime need not look; empty and 0 for it to do so.
+    """
 
     path: str
     host_path: str = ""
+    type: str = ""
+    major: int = 0
+    minor: int = 0
     permissions: str = "rwm"
 
 
@@ -91,24 +98,36 @@ def qualified_name(device: str, *, vendor: str = VENDOR, device_class: str = VF_
     return f"{vendor}/{device_class}={device}"
 
 
-def vfio_device(pci: str, group: str) -> Device:
-    """A VF that a program in the container drives.
+def vfio_nodes(group: str) -> tuple[DeviceNode, ...]:
+    """Of a VF that a program in the container drives.
 
     group: the device node of its IOMMU group, such as `/dev/vfio/42`.
     """
-    nodes = tuple(DeviceNode(path=path, permissions="rw") for path in ("/dev/vfio/vfio", group))
-    return Device(name=pci, container_edits=ContainerEdits(device_nodes=nodes))
+    return tuple(DeviceNode(path=path, permissions="rw") for path in ("/dev/vfio/vfio", group))
 
 
-def vf_file_name(pci: str) -> str:
-    """The name of the specification of one VF; the same whoever holds it, so that there are never two."""
-    return f"{VENDOR}-{VF_CLASS}_{pci}.json"
+def character_node(path: str, major: int, minor: int) -> DeviceNode:
+    """A character device that may be read and written."""
+    return DeviceNode(path=path, type="c", major=major, minor=minor, permissions="rw")
 
 
-def vf_of_file_name(name: str) -> str | None:
-    """The VF's PCI address; None of a file that is not ours."""
-    found = _OUR_FILE.fullmatch(name)
-    return found["device"] if found else None
+def encode_own(device_class: str, name: str, edits: ContainerEdits) -> bytes:
+    """The specification of one device of ours; MalformedError as of `encode_specification`."""
+    device = Device(name=name, container_edits=edits)
+    return encode_specification([device], vendor=VENDOR, device_class=device_class)
+
+
+def file_name(device_class: str, device: str) -> str:
+    """The name of the file of one device of ours: the same whoever holds it, so that there are never two."""
+    return f"{VENDOR}-{device_class}_{device}.json"
+
+
+def device_of_file_name(device_class: str, name: str) -> str | None:
+    """The device; None of a file that is not ours, or of another class."""
+    start, end = f"{VENDOR}-{device_class}_", ".json"
+    if not (name.startswith(start) and name.endswith(end)) or len(name) <= len(start + end):
+        return None
+    return name.removeprefix(start).removesuffix(end)
 
 
 def _check(vendor: str, device_class: str, devices: Sequence[Device]) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
 
 from k8s_rdma.agent.calls.add_call import AddCall, pod_of
 from k8s_rdma.agent.calls.held_devices import NOTHING_HELD
+from k8s_rdma.agent.calls.pool_pods import of_devices, of_network
 from k8s_rdma.agent.calls.predecessors import Predecessors
 from k8s_rdma.agent.calls.results import result_interfaces
 from k8s_rdma.agent.calls.settling import settle
@@ -21,7 +21,7 @@ from k8s_rdma.agent.node import Sandbox, rejected
 from k8s_rdma.agent.plugins.called import called_plugins
 from k8s_rdma.agent.plugins.ipam import addressing
 from k8s_rdma.agent.plugins.runner import target_of
-from k8s_rdma.core.ledger import Pod, Receipt
+from k8s_rdma.core.ledger import Attachment, Pod, Receipt
 from k8s_rdma.core.options import VfDriver
 from k8s_rdma.core.placement import Rejection
 from k8s_rdma.errors import K8sRdmaError, Reason
@@ -32,7 +32,7 @@ from k8s_rdma.wire.netconf import NetConf, decode_netconf
 from k8s_rdma.wire.netconf_keys import refuse
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Collection
 
     from k8s_rdma.agent.calls.ending import Ending
     from k8s_rdma.agent.calls.held_devices import HeldDevices
@@ -120,13 +120,14 @@ class Attaching:
         if wants.ignored:
             _log.warning("placement_ignored", pod=f"{call.pod.namespace}/{call.pod.name}", why=wants.ignored)
         held = await self._held(call, wants)
+        wants = of_devices(wants, held.exclusive, self._node.hardware)
         if not wants.request and call.plugins.delegate is None:
             call.allow_nothing()
             return None
         async with self._turns.alone(call.env.container_id):
             entries = self._share(call, wants)
             part = wants.part(entries).with_defaults(call.conf.vlan, call.conf.driver)
-            sandbox = call.sandbox(part.request, entries, held.slots)
+            sandbox = replace(call.sandbox(part.request, entries, held.slots), devices=part.devices)
             if not part.request and sandbox.delegate is None:
                 call.allow_nothing()
                 return None
@@ -148,6 +149,7 @@ class Attaching:
         own, annotations = call.conf.own_networks, call.annotations
         taken = {interface.entry for receipt in others for interface in receipt.interfaces}
         part = share(wants.request, own=own, taken=taken, annotations=annotations)
+        part = of_network(wants, part, call.conf, self._node.hardware, self._node.ledger)
         for index, network in doubtful(wants.request, own=own, annotations=annotations).items():
             _log.warning("network_not_seen", interface=index, network=network, attachment=call.conf.name)
         return part
@@ -174,12 +176,17 @@ class Attaching:
             inherited = await self._predecessors.end(sandbox, turns, call.plugins)
             _require_waiting(call)
             self._node.claims = self._cluster.claims()
-            receipt = await self._worker.run(
-                partial(self._node.prepare, sandbox, part.request, part.promised, inherited=inherited)
-            )
+            receipt = await self._worker.run(self._prepare, sandbox, part, inherited)
         if isinstance(receipt, Rejection):
             raise rejected(receipt, sandbox.pod)
         return receipt
+
+    def _prepare(
+        self, sandbox: Sandbox, part: Wanted, inherited: Collection[Attachment]
+    ) -> Receipt | Rejection:
+        """Choose and record; first nobody is told any more that its slots are another pod's devices."""
+        self._devices.clear(sandbox.slots, sandbox.attachment.container, self._node.ledger)
+        return self._node.prepare(sandbox, part.request, part.promised, inherited=inherited)
 
     async def _attach(self, call: AddCall, receipt: Receipt, part: Wanted) -> Given:
         answered: set[str] = set()
@@ -196,7 +203,7 @@ class Attaching:
             receipt = await self._worker.run(self._node.attach, receipt, addressing(addresses))
             given = {ifname: result.addresses for ifname, result in addresses.items()}
             await settle(receipt, given, node=self._node, worker=self._worker)
-            await self._worker.run(self._devices.write, receipt)
+            await self._worker.run(lambda: self._devices.write(receipt, self._node.ledger))
             _require_waiting(call)
         except BaseException as failure:
             asked = (receipt.attachment.ifname, *(interface.ifname for interface in receipt.interfaces))
@@ -215,7 +222,7 @@ class Attaching:
         self._cluster.attached(receipt, addresses)
         if part.ignored:
             self._cluster.placed_anew(receipt.pod, part.ignored)
-        elif part.promised is not None:
+        elif part.promised is not None and not part.devices:
             promised = [placed.pf for placed in part.promised.interfaces]
             given = [interface.vf.pf for interface in receipt.interfaces]
             if promised != given:

@@ -41,6 +41,7 @@ class Checking:
         self._turns = means.turns
         self._ipam = means.ipam
         self._delegate = means.delegate
+        self._devices = means.devices
         self._policy = policy
 
     async def check(self, call: CniEnvironment, stdin: bytes) -> None:
@@ -81,6 +82,7 @@ class Checking:
         wrong = [
             *_wrong_in_pod(receipt, found, told),
             *_wrong_on_pf(receipt, self._node.hardware),
+            *await self._worker.run(lambda: self._devices.wrong(receipt, self._node.ledger)),
         ]
         if wrong:
             msg = f"container {receipt.attachment.container}: {wrong[0]}"

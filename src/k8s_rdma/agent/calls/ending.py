@@ -165,7 +165,7 @@ class Ending:
             await self._worker.run(self._node.detach, receipt)
         except RatesLeftError as error:
             rates_left = error  # the addresses are nobody's all the same
-        await self._worker.run(self._devices.remove, receipt)
+        await self._worker.run(lambda: self._devices.remove(receipt, self._node.ledger))
         await self._ipam.delete(receipt, now)
         if rates_left is not None:
             raise rates_left

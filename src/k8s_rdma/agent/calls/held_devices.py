@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from k8s_rdma.core.slots import SlotHeld, shared_resource
 from k8s_rdma.device_config import ExactResource, ExclusiveResource
+from k8s_rdma.wire.cdi import SLOT_CLASS, qualified_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -79,7 +80,7 @@ def concerns_pods(resource: Resource) -> bool:
 
 
 def held_devices(held: PodDevices, resources: Iterable[Resource]) -> HeldDevices:
-    """What kubelet told, in words of the configuration."""
+    """What kubelet told, in words of the configuration; MalformedError for an id that names no CDI device."""
     slots: list[SlotHeld] = []
     exclusive = {}
     for resource in resources:
@@ -103,4 +104,6 @@ def _slots(held: PodDevices, resource: Resource) -> Iterator[SlotHeld]:
 
 def _each(held: PodDevices, resource: str, pool: str = "", *, hints: bool = False) -> Iterator[SlotHeld]:
     for each in held.of(resource):
-        yield SlotHeld(resource=resource, id=each, pool=pool, hints=hints)
+        slot = SlotHeld(resource=resource, id=each, pool=pool, hints=hints)
+        qualified_name(slot.device, device_class=SLOT_CLASS)  # refused where it is none: it names a file, too
+        yield slot

@@ -1,0 +1,56 @@
+"""The device nodes of what pods have, looked up whenever they are asked for."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from k8s_rdma.errors import KernelError
+from k8s_rdma.linux.rdma.character_devices import character_devices, rdma_cm_numbers
+from k8s_rdma.linux.sysfs import Sysfs
+from k8s_rdma.linux.vf.vfio import vfio_group
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from k8s_rdma.core.devices import CharacterDevice
+    from k8s_rdma.core.ids import PciAddress
+
+
+class PodNodes:
+    """By sysfs, which shows them whichever namespace the devices are in. Every failure is a KernelError."""
+
+    def __init__(self, sysfs: Sysfs | None = None) -> None:
+        """sysfs: the node's."""
+        self._sysfs = sysfs or Sysfs()
+
+    def vfio_group(self, pci: PciAddress) -> str:
+        """As `linux.vf.vfio.vfio_group`."""
+        return vfio_group(pci, self._sysfs)
+
+    def of_vf(self, pci: PciAddress, rdma_device: str) -> tuple[CharacterDevice, ...]:
+        """Of a VF's RDMA devices: its function's, or a soft one by name."""
+        with _as_kernel_error(f"VF {pci}"):
+            found = character_devices(self._sysfs, pci)
+        if found or not rdma_device:
+            return tuple(each for name in sorted(found) for each in found[name])
+        return self.of_device(rdma_device)
+
+    def of_device(self, rdma_device: str) -> tuple[CharacterDevice, ...]:
+        """Of an RDMA device by name."""
+        with _as_kernel_error(f"RDMA device {rdma_device}"):
+            return character_devices(self._sysfs).get(rdma_device, ())
+
+    def rdma_cm(self) -> tuple[int, int] | None:
+        """Major and minor number of the connection manager's node; None where there is none."""
+        with _as_kernel_error("rdma_cm"):
+            return rdma_cm_numbers(self._sysfs)
+
+
+@contextmanager
+def _as_kernel_error(what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        msg = f"{what}: its character devices cannot be looked up: {error.strerror}"
+        raise KernelError(msg) from error

@@ -1,0 +1,295 @@
+"""Slots of a pod: what its containers are told of their devices, from ADD to DEL and beyond."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from agent.machine import Machine, asks, call
+from factories import PF0, interface
+from k8s_rdma.agent.calls.held_devices import held_devices
+from k8s_rdma.core.pod_devices import ContainerDevices, PodDevices
+from k8s_rdma.device_config import ExactResource, ExclusiveResource, MountResource
+from k8s_rdma.errors import K8sRdmaError, Reason
+from k8s_rdma.sim.fake_nodes import FakeNodes
+from k8s_rdma.sim.fake_pod_resources import FakePodResources
+from k8s_rdma.wire.cdi import decode_specification
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+SLOT = "k8s-rdma.io/slot"
+RDMA_CM = "/dev/infiniband/rdma_cm"
+ON_F0: dict[str, Any] = {"min_tx_rate": 10, "max_tx_rate": 20}
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    made = Machine(tmp_path, rdma=True)
+    made.kubelet, made.resources = FakePodResources(), (ExactResource(name=SLOT), MountResource())
+    return made
+
+
+def run(scenario: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(scenario())
+
+
+def told(machine: Machine) -> dict[str, Any]:
+    """What a container gets by each slot."""
+    found = {}
+    for path in (machine.directory / "host").rglob("k8s-rdma.io-slot_*.json"):
+        kind, [device] = decode_specification(path.read_bytes())
+        assert kind == "k8s-rdma.io/slot"
+        assert path.name == f"k8s-rdma.io-slot_{device.name}.json"
+        found[device.name] = device.container_edits
+    return found
+
+
+def paths(machine: Machine, slot: str) -> set[str]:
+    return {node.path for node in told(machine)[f"k8s-rdma.io_slot.{slot}"].device_nodes}
+
+
+def nodes(machine: Machine, *interfaces: Any) -> set[str]:
+    """Those of these interfaces as the machine has them now, and the connection manager's."""
+    now = FakeNodes(machine.hardware)
+    return {each.path for it in interfaces for each in now.of_vf(it.pci, it.rdma_device)} | {RDMA_CM}
+
+
+async def add(verbs: Any, machine: Machine, pod: str = "p", network: str = "net", **more: Any) -> Any:
+    interfaces = more.pop("interfaces", [{}])
+    env = call("ADD", more.get("container", f"c-{pod}"), f"uid-{pod}", more.get("ifname", "eth0"), pod)
+    machine.sandbox(env.container_id)
+    netns = machine.sandboxes[machine.sandbox(env.container_id)]
+    annotations = asks(*interfaces) | more.get("annotations", {})
+    return await verbs.add(env, netns, machine.stdin(annotations, name=network))
+
+
+async def delete(verbs: Any, pod: str = "p", network: str = "net", ifname: str = "eth0") -> None:
+    await verbs.delete(call("DEL", f"c-{pod}", ifname=ifname), network)
+
+
+def test_slot_tells_the_devices_of_the_pods_vfs_as_they_are_after_the_move(machine: Machine) -> None:
+    async def scenario() -> None:
+        machine.kubelet.give("default", "p", SLOT, "slot-3")
+        before = {each.path for each in FakeNodes(machine.hardware).of_device("f0r0")}
+        with machine.running() as (_, verbs):
+            given = await add(verbs, machine)
+            assert paths(machine, "slot-3") == nodes(machine, *given.receipt.interfaces)
+            assert not paths(machine, "slot-3") & before
+            await delete(verbs)
+            assert told(machine) == {}
+            assert machine.is_pristine()
+
+    run(scenario)
+
+
+def test_slot_names_its_devices_in_variables_also_where_there_is_no_rdma(machine: Machine) -> None:
+    async def scenario() -> None:
+        machine.rdma = False
+        machine.boot()
+        machine.kubelet.give("default", "p", SLOT, "slot-0")
+        with machine.running() as (_, verbs):
+            given = await add(verbs, machine)
+            [edits] = told(machine).values()
+            assert edits.device_nodes == ()
+            assert edits.env == (f"PCIDEVICE_K8S_RDMA_IO_SLOT={given.receipt.interfaces[0].pci}",)
+
+    run(scenario)
+
+
+def test_every_container_of_a_pod_has_a_slot_with_all_of_its_devices(machine: Machine) -> None:
+    async def scenario() -> None:
+        machine.kubelet.give("default", "p", SLOT, "slot-0", container="a")
+        machine.kubelet.give("default", "p", SLOT, "slot-7", container="b")
+        with machine.running() as (_, verbs):
+            given = await add(verbs, machine)
+            wanted = nodes(machine, *given.receipt.interfaces)
+            assert paths(machine, "slot-0") == paths(machine, "slot-7") == wanted
+
+    run(scenario)
+
+
+def test_function_for_a_program_is_in_the_slot_by_its_group(machine: Machine) -> None:
+    async def scenario() -> None:
+        machine.kubelet.give("default", "p", SLOT, "slot-0")
+        with machine.running() as (_, verbs):
+            given = await add(verbs, machine, interfaces=[{"driver": "vfio-pci"}])
+            group = FakeNodes(machine.hardware).vfio_group(given.receipt.interfaces[0].pci)
+            assert paths(machine, "slot-0") == {"/dev/vfio/vfio", group, RDMA_CM}
+
+    run(scenario)
+
+
+def test_later_attachment_of_the_sandbox_adds_its_devices_and_its_end_takes_them_away(
+    machine: Machine,
+) -> None:
+    async def scenario() -> None:
+        machine.kubelet.give("default", "p", SLOT, "slot-0")
+        both = {
+            "interfaces": [{"network": "a"}, {"network": "b"}],
+            "annotations": {"k8s.v1.cni.cncf.io/networks": "a, b"},
+        }
+        with machine.running() as (_, verbs):
+            first = await add(verbs, machine, network="a", ifname="net1", **both)
+            assert paths(machine, "slot-0") == nodes(machine, *first.receipt.interfaces)
+            second = await add(verbs, machine, network="b", ifname="net2", **both)
+            everything = (*first.receipt.interfaces, *second.receipt.interfaces)
+            assert paths(machine, "slot-0") == nodes(machine, *everything)
+            await delete(verbs, network="a", ifname="net1")
+            assert paths(machine, "slot-0") == nodes(machine, *second.receipt.interfaces)
+            await delete(verbs, network="b", ifname="net2")
+            assert told(machine) == {}
+
+    run(scenario)
+
+
+def test_slot_that_went_on_to_another_pod_stays_that_ones_at_the_old_ones_end(machine: Machine) -> None:
+    async def scenario() -> None:
+        machine.kubelet.give("default", "old", SLOT, "slot-0")
+        machine.kubelet.give("default", "new", SLOT, "slot-0")
+        with machine.running() as (_, verbs):
+            await add(verbs, machine, "old")
+            given = await add(verbs, machine, "new")
+            wanted = nodes(machine, *given.receipt.interfaces)
+            assert paths(machine, "slot-0") == wanted
+        with machine.running() as (node, verbs):  # and by an agent that has only the ledger to go by
+            await delete(verbs, "old")
+            assert paths(machine, "slot-0") == wanted
+            assert [len(each.slots) for each in node.ledger.receipts.values()] == [1]
+            await delete(verbs, "new")
+            assert told(machine) == {}
+
+    run(scenario)
+
+
+def test_nothing_of_the_former_holder_is_told_while_the_next_one_is_being_attached(machine: Machine) -> None:
+    async def scenario() -> None:
+        machine.kubelet.give("default", "old", SLOT, "slot-0")
+        machine.kubelet.give("default", "new", SLOT, "slot-0")
+        seen = []
+
+        async def look() -> None:
+            seen.append(told(machine))
+
+        with machine.running() as (_, verbs):
+            await add(verbs, machine, "old")
+            machine.on_claim = look  # type: ignore[method-assign]
+            await add(verbs, machine, "new")
+        assert seen == [{}]
+
+    run(scenario)
+
+
+def test_kubelet_that_does_not_answer_makes_an_add_be_tried_again_and_gives_nothing(
+    machine: Machine,
+) -> None:
+    async def scenario() -> None:
+        machine.kubelet.silent = True
+        with machine.running() as (node, verbs):
+            with pytest.raises(K8sRdmaError, match="does not say what pods hold") as refused:
+                await add(verbs, machine)
+            assert refused.value.reason is Reason.KUBELET_FAILURE
+            assert not node.ledger.receipts
+            assert machine.is_pristine()
+            assert machine.kubelet.questions == 1
+
+    run(scenario)
+
+
+def test_kubelet_is_not_asked_for_who_can_hold_nothing(machine: Machine) -> None:
+    async def scenario() -> None:
+        machine.kubelet.silent = True
+        with machine.running() as (_, verbs):
+            conf = machine.stdin({}, delegate={"type": "missing"})
+            netns = machine.hardware.create_namespace()
+            with pytest.raises(K8sRdmaError, match="missing"):
+                await verbs.add(call("ADD"), netns, conf)
+        machine.resources = (MountResource(),)
+        with machine.running() as (_, verbs):
+            assert (await add(verbs, machine)).receipt.slots == ()
+        assert machine.kubelet.questions == 0
+
+    run(scenario)
+
+
+def test_id_that_is_no_name_of_a_cdi_device_refuses_the_add(machine: Machine) -> None:
+    async def scenario() -> None:
+        machine.kubelet.give("default", "p", SLOT, "../../etc/passwd")
+        with machine.running() as (node, verbs):
+            with pytest.raises(K8sRdmaError, match="CDI"):
+                await add(verbs, machine)
+            assert not node.ledger.receipts
+
+    run(scenario)
+
+
+def test_check_tells_of_a_slot_that_does_not_tell_the_devices_any_more(machine: Machine) -> None:
+    async def scenario() -> None:
+        machine.kubelet.give("default", "p", SLOT, "slot-0")
+        with machine.running() as (_, verbs):
+            await add(verbs, machine)
+            conf = machine.stdin(asks({}))
+            await verbs.check(call("CHECK", "c-p"), conf)
+            [path] = (machine.directory / "host").rglob("k8s-rdma.io-slot_*.json")
+            path.unlink()
+            with pytest.raises(K8sRdmaError, match=r"slot-0\.json does not tell the devices") as refused:
+                await verbs.check(call("CHECK", "c-p"), conf)
+            assert refused.value.reason is Reason.ALTERED
+
+    run(scenario)
+
+
+def test_restoring_writes_what_was_removed_renews_what_moved_and_removes_what_is_nobodys(
+    machine: Machine,
+) -> None:
+    async def scenario() -> None:
+        for pod, slot in (("p", "slot-0"), ("q", "slot-1")):
+            machine.kubelet.give("default", pod, SLOT, slot)
+        with machine.running() as (node, verbs):
+            p, q = await add(verbs, machine, "p"), await add(verbs, machine, "q")
+            directory = machine.directory / "host" / "var" / "run" / "cdi"
+            (directory / "k8s-rdma.io-slot_k8s-rdma.io_slot.slot-0.json").unlink()
+            stray = directory / "k8s-rdma.io-slot_k8s-rdma.io_slot.slot-9.json"
+            stray.write_text("{}")
+            foreign = directory / "vendor.com-slot.json"
+            foreign.write_text("{}")
+            reset = machine.hardware.functions[q.receipt.interfaces[0].vf]
+            machine.hardware.move_rdma(reset, reset.rdma_place)  # as after a reset of the device
+            verbs._ending._devices.restore(node.ledger)
+            assert paths(machine, "slot-0") == nodes(machine, *p.receipt.interfaces)
+            assert paths(machine, "slot-1") == nodes(machine, *q.receipt.interfaces)
+            assert foreign.exists()
+            assert not stray.exists()
+
+    run(scenario)
+
+
+def test_exclusive_slot_is_its_one_device_and_a_share_is_all_that_the_pod_holds() -> None:
+    resource = ExclusiveResource(name="x.io/rdma", share=2, hints=True)
+    devices = (
+        ContainerDevices(container="a", resource="x.io/rdma", ids=("mlx5_3", "mlx5_2")),
+        ContainerDevices(container="b", resource="x.io/rdma-shared", ids=("slot-1",)),
+        ContainerDevices(container="b", resource="others.io/gpu", ids=("0",)),
+    )
+    held = held_devices(PodDevices(namespace="default", name="p", devices=devices), [resource])
+    assert held.exclusive == {"x.io/rdma": ("mlx5_2", "mlx5_3")}
+    one, other, share = held.slots
+    assert [one.device, other.device] == ["x.io_rdma.mlx5_2", "x.io_rdma.mlx5_3"]
+    assert share.device == "x.io_rdma-shared.slot-1"
+    ours = replace(interface(PF0, 1), pool="x.io/rdma", rdma_device="mlx5_2")
+    next_to_it = replace(ours, rdma_device="mlx5_3")
+    by_annotation = replace(ours, pool="", rdma_device="mlx5_9")
+    every = (ours, next_to_it, by_annotation)
+    assert [each for each in every if one.stands_for(each)] == [ours]
+    assert [each for each in every if share.stands_for(each)] == [ours, next_to_it]
+
+
+@pytest.mark.parametrize(("cdi", "slots"), [(None, 1), (True, 1), (False, 0)])
+def test_exclusive_device_has_a_slot_unless_its_nodes_come_otherwise(cdi: bool | None, slots: int) -> None:
+    devices = (ContainerDevices(container="a", resource="x.io/rdma", ids=("mlx5_2",)),)
+    held = PodDevices(namespace="default", name="p", devices=devices)
+    assert len(held_devices(held, [ExclusiveResource(name="x.io/rdma", cdi=cdi)]).slots) == slots
