@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from factories import PF0, PF1, hardware, interface, pf_state, receipt
-from k8s_rdma.core.held_vfs import HeldDevice, held_interfaces, of_pf, vf_of
+from k8s_rdma.core.held_vfs import HeldDevice, held_interfaces, of_pf, vfs_by_device
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.core.ledger import AllocatedInterface, Ledger
 from k8s_rdma.core.options import InterfaceOptions, Setting
@@ -91,17 +91,16 @@ def test_each_device_gets_its_own_vf_and_the_rates_at_its_place(ids: list[str], 
 
 def test_device_may_be_named_by_the_address_of_its_function() -> None:
     vf = HERE.pfs[0].vfs[2]
-    assert vf_of(vf.pci, HERE, Ledger()) == vf_of("m0_2", HERE, Ledger()) == (HERE.pfs[0], vf)
-    assert vf_of("m9_9", HERE, Ledger()) is None
+    found = vfs_by_device(HERE, NOBODY)
+    assert found[vf.pci] == found["m0_2"] == (HERE.pfs[0], vf)
+    assert "m9_9" not in found
 
 
 def test_device_that_a_pod_has_is_known_by_what_the_ledger_says_of_home() -> None:
     away = changed(2, rdma_device=None, netdev=None)
     held = Ledger().with_receipt(receipt("a", replace(interface(PF0, 2), rdma_device="m0_2")))
-    assert vf_of("m0_2", away, Ledger()) is None
-    found = vf_of("m0_2", away, held)
-    assert found is not None
-    assert found.vf.index == 2
+    assert "m0_2" not in vfs_by_device(away, NOBODY)
+    assert vfs_by_device(away, held)["m0_2"].vf.index == 2
 
 
 def test_device_of_a_pf_is_no_vf() -> None:

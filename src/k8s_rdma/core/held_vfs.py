@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from k8s_rdma.core.ids import NodeName, PciAddress
     from k8s_rdma.core.inventory import Inventory, Used
     from k8s_rdma.core.kernel import Hardware, PfState, Vf
-    from k8s_rdma.core.ledger import AllocatedInterface, Ledger
+    from k8s_rdma.core.ledger import AllocatedInterface, Ledger, Pod
     from k8s_rdma.core.request import Request
 
 
@@ -53,21 +53,21 @@ class HeldVf(NamedTuple):
         return VfRef(self.pf.pci, self.vf.index)
 
 
-def vf_of(device_id: str, hardware: Hardware, ledger: Ledger) -> HeldVf | None:
-    """The VF with that address, or whose RDMA device has that name at home; None where no VF here has.
+def vfs_by_device(hardware: Hardware, ledger: Ledger) -> dict[str, HeldVf]:
+    """All VFs, by the names that their RDMA devices have at home, and by PCI address.
 
     ledger: tells of what pods have, whose RDMA devices the host's namespace may not have.
     """
-    away = {
-        interface.vf: interface.rdma_device
-        for receipt in ledger.receipts.values()
-        for interface in receipt.interfaces
-    }
+    found: dict[str, HeldVf] = {}
     for pf in hardware.pfs:
         for vf in pf.vfs:
-            if device_id in (vf.pci, vf.rdma_device, away.get(VfRef(pf.pci, vf.index))):
-                return HeldVf(pf, vf)
-    return None
+            for name in (vf.pci, vf.rdma_device or vf.pci):
+                found.setdefault(name, HeldVf(pf, vf))
+    for receipt in ledger.receipts.values():
+        for interface in receipt.interfaces:
+            if interface.pci in found and interface.rdma_device:
+                found.setdefault(interface.rdma_device, found[interface.pci])
+    return found
 
 
 def of_pf(device_id: str, hardware: Hardware) -> bool:
@@ -94,9 +94,11 @@ def held_interfaces(  # noqa: PLR0913 - all that it rests on
     `INSUFFICIENT` when it is nobody's to give, or there is not enough bandwidth; `EXCEEDS_CAPACITY` and
     `DRIVER_REFUSES` as in a placement.
     """
-    found = [vf_of(device.id, hardware, ledger) for device in devices]
+    by_device, holders = vfs_by_device(hardware, ledger), ledger.holders()
+    found = [by_device.get(device.id) for device in devices]
     for device, held in zip(devices, found, strict=True):
-        refused = _refused(device, held, ledger)
+        holder = holders.get(held.ref) if held else None
+        refused = _refused(device, held, ledger.receipts[holder].pod if holder else None)
         if refused is not None:
             return _rejection(node, *refused)
     vfs = [held for held in found if held is not None]
@@ -123,7 +125,7 @@ def held_interfaces(  # noqa: PLR0913 - all that it rests on
     )
 
 
-def _refused(device: HeldDevice, held: HeldVf | None, ledger: Ledger) -> tuple[Reason, str] | None:
+def _refused(device: HeldDevice, held: HeldVf | None, holder: Pod | None) -> tuple[Reason, str] | None:
     """Why the pod cannot have the device now, whatever its rates; None when it can."""
     if held is None:
         return Reason.UNKNOWN_DEVICE, f"device {device}, which kubelet gave the pod, is no VF of this node"
@@ -134,10 +136,9 @@ def _refused(device: HeldDevice, held: HeldVf | None, ledger: Ledger) -> tuple[R
             Reason.UNKNOWN_DEVICE,
             f"{vf} is for {whose}, by the device plugin's file as the agent knows it",
         )
-    for receipt in ledger.receipts.values():
-        if any(interface.vf == held.ref for interface in receipt.interfaces):
-            pod = f"{receipt.pod.namespace}/{receipt.pod.name}"
-            return Reason.CONFLICT, f"{vf} is still held by pod {pod}; try again when that has ended"
+    if holder is not None:
+        pod = f"{holder.namespace}/{holder.name}"
+        return Reason.CONFLICT, f"{vf} is still held by pod {pod}; try again when that has ended"
     why = why_not_free(held.vf)
     return (Reason.INSUFFICIENT, f"{vf} cannot be given: {why}") if why else None
 

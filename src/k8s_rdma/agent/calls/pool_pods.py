@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
 from k8s_rdma.core.device_placement import options_refused
-from k8s_rdma.core.held_vfs import HeldDevice, of_pf, vf_of
+from k8s_rdma.core.held_vfs import HeldDevice, of_pf, vfs_by_device
 from k8s_rdma.core.options import VfDriver
 from k8s_rdma.core.policy import PfPolicy
 from k8s_rdma.core.request import InterfaceRequest, Request
@@ -93,10 +93,10 @@ def _place_of(
     device_id: str, devices: Sequence[HeldDevice], hardware: Hardware, ledger: Ledger
 ) -> int | None:
     """Which of the devices it is, by either of a device's names."""
-    found = vf_of(device_id, hardware, ledger)
+    vfs = vfs_by_device(hardware, ledger)
+    named = vfs.get(device_id)
     for at, device in enumerate(devices):
-        held = vf_of(device.id, hardware, ledger)
-        if device.id == device_id or (found and held and held.ref == found.ref):
+        if device.id == device_id or (named is not None and vfs.get(device.id) == named):
             return at
     return None
 
