@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from extender.world import interfaces
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from extender.world import World
 
 
@@ -19,13 +21,15 @@ async def create(
     vfs: int | None = None,
     labels: dict[str, str] | None = None,
     namespace: str = "default",
+    devices: Mapping[str, int] | None = None,
     **spec: Any,
 ) -> dict[str, Any]:
-    """Create a pod that asks for these interfaces, and for as many counted VFs."""
+    """Create a pod that asks for these interfaces, and for as many counted VFs, or these devices."""
     meta: dict[str, Any] = {"name": name, "labels": labels or {"name": name}}
     if rates:
         meta["annotations"] = {"rdma_interfaces_required": interfaces(*rates)}
-    counted = {"k8s-rdma.io/vf": str(len(rates) if vfs is None else vfs)}
+    asked = devices or {"k8s-rdma.io/vf": len(rates) if vfs is None else vfs}
+    counted = {resource: str(number) for resource, number in asked.items()}
     container = {"name": "c", "image": "lab.local/busybox:1", "resources": {"limits": counted}}
     pod = {
         "metadata": meta,

@@ -12,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extender.node_server import PF0, PF1, NodeServer, held_interface, pf, report
+from extender.preemption import create, place, preempt
+from extender.preemption import uid as uid_of
 from extender.world import World, cluster, extending, world
 from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.extender.config import NamespaceLimit
@@ -237,6 +239,32 @@ async def test_pod_bound_by_another_is_guessed_on_every_pf_and_then_counted_wher
         assert await w.fitting("q") == ["w1"]
         gives(w.nodes["w1"])
         assert await w.fitting("q") == ["w1"], "what was reported stays its claim"
+
+
+@pytest.mark.anyio
+async def test_victims_make_room_for_every_choice_of_kubelets():
+    async with world("w1") as w:
+        w.nodes["w1"].report = pools("w1", 1, 1)
+        for name in ("a", "b"):
+            await place(w, name, "w1", 8_000)
+        await create(w, "high", 5_000, priority=9, devices={POOL: 1})
+        assert await w.fitting("high") == []
+        found = await preempt(w, "high", w1=["a"])
+        assert {node: sorted(names) for node, names in found.items()} == {"w1": ["a", "b"]}
+        await create(w, "equal", 1_000, priority=9)
+        assert await w.fitting("equal") == [], "what is made room for is held on both PFs"
+
+
+@pytest.mark.anyio
+async def test_pod_with_devices_is_a_victim_where_it_is_and_until_then_wherever_it_may_be():
+    async with world("w1") as w:
+        w.nodes["w1"].report = pools("w1", 1, 1)
+        await place(w, "low", "w1", 8_000, devices={POOL: 1})
+        await create(w, "high", 9_000, priority=9)
+        assert await w.fitting("high") == []
+        assert await preempt(w, "high", w1=["low"]) == {"w1": ["low"]}
+        gives(w.nodes["w1"], **{uid_of(w, "low"): [(PF0, 0, 8_000)]})
+        assert await w.fitting("high") == ["w1"]
 
 
 RATES = st.lists(st.sampled_from([0, 2_000, 5_000, 8_000]), min_size=1, max_size=3).map(tuple)
