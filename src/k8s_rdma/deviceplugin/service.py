@@ -51,7 +51,7 @@ class DevicePlugin:
         self._look()
 
     async def run(self, stop: asyncio.Event, listener: socket.socket | None) -> None:
-        """Serve until `stop` is set, then leave no socket. K8sRdmaError when kubelet is out of sight for good."""
+        """Serve until `stop` is set; then leave no socket. K8sRdmaError when kubelet is out of sight."""
         async with asyncio.TaskGroup() as tasks:
             running = [tasks.create_task(self._shared.run())]
             await self._shared.tried()

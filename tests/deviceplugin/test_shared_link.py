@@ -1,0 +1,148 @@
+"""Shared resources by CDI, beside an agent that is played on a real socket."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from k8s_rdma.core.devices import CharacterDevice, DevicesSeen, NodeKind, RdmaDevice
+from k8s_rdma.device_config import MountResource, SharedResource
+from k8s_rdma.deviceplugin import shared_link
+from k8s_rdma.deviceplugin.modes import mode_of
+from k8s_rdma.deviceplugin.published import Published
+from k8s_rdma.deviceplugin.shared_link import SharedLink
+from k8s_rdma.sim.cluster.background import in_background
+from k8s_rdma.wire.shared_devices import Declared, Written, decode_declared, encode_line
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+pytestmark = pytest.mark.anyio
+
+DEADLINE_S = 20
+HCA = SharedResource(name="rdma/hca", count=3, cdi=True)
+VERBS = CharacterDevice(kind=NodeKind.UVERBS, path="/dev/infiniband/uverbs0", major=231, minor=192)
+
+
+class Devices:
+    def __init__(self, *names: str) -> None:
+        self.show(*names)
+
+    def show(self, *names: str) -> None:
+        self.seen = DevicesSeen(devices={name: RdmaDevice(name=name, nodes=(VERBS,)) for name in names})
+
+
+@dataclass
+class PlayedAgent:
+    socket: Path
+    answer: Written = field(default_factory=lambda: Written(resources=("rdma/hca",)))
+    declared: asyncio.Queue[Declared] = field(default_factory=asyncio.Queue)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        writers: list[asyncio.StreamWriter] = []
+
+        async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writers.append(writer)
+            while line := await reader.readline():
+                self.declared.put_nowait(decode_declared(line))
+                writer.write(encode_line(self.answer))
+            writer.close()
+
+        server = await asyncio.start_unix_server(talk, self.socket)
+        try:
+            yield
+        finally:
+            server.close()
+            for writer in writers:
+                writer.close()
+            self.socket.unlink()
+
+    async def told(self) -> dict[str, tuple[str, ...]]:
+        async with asyncio.timeout(DEADLINE_S):
+            return (await self.declared.get()).resources
+
+
+class Linked:
+    """A link, and what it has told of."""
+
+    def __init__(self, socket: Path, devices: Devices, *resources: object) -> None:
+        modes = [mode_of(each) for each in resources]
+        self.mode = modes[0]
+        self.published = Published[frozenset[str]](frozenset())
+        self.link = SharedLink(socket, devices, modes, changed=self._changed)
+        self.link.look()
+
+    def _changed(self) -> None:
+        self.published.publish(self.link.seen.published)
+
+    async def other_than(self, published: frozenset[str]) -> frozenset[str]:
+        async with asyncio.timeout(DEADLINE_S):
+            while self.published.value == published:
+                await self.published.other_than(self.published.value)
+            return self.published.value
+
+    def health(self) -> set[str]:
+        return {each.unhealthy for each in self.mode.offer(self.link.seen)}
+
+
+async def test_resource_is_healthy_while_the_agent_has_written_its_specification(tmp_path: Path) -> None:
+    agent, devices = PlayedAgent(tmp_path / "cdi.sock"), Devices("mlx5_0")
+    linked = Linked(agent.socket, devices, HCA)
+    assert linked.health() == {"the agent has not written its CDI specification"}
+    async with agent.running(), in_background(linked.link.run()):
+        await linked.link.tried()
+        assert await agent.told() == {"rdma/hca": ("mlx5_0",)}
+        assert linked.health() == {""}
+        assert linked.link.seen is linked.link.seen
+        devices.show("mlx5_0", "mlx5_1")
+        linked.link.look()
+        assert await agent.told() == {"rdma/hca": ("mlx5_0", "mlx5_1")}
+        assert linked.health() == {""}
+
+
+async def test_what_could_not_be_written_is_asked_for_again(tmp_path: Path) -> None:
+    agent = PlayedAgent(tmp_path / "cdi.sock", answer=Written(failed={"rdma/hca": "the disk is full"}))
+    linked = Linked(agent.socket, Devices("mlx5_0"), HCA)
+    async with agent.running(), in_background(linked.link.run()):
+        await linked.link.tried()
+        assert linked.health() == {"the agent has not written its CDI specification"}
+        agent.answer = Written(resources=("rdma/hca",))
+        assert await linked.other_than(frozenset()) == {"rdma_hca"}
+
+
+async def test_agent_may_be_started_again(tmp_path: Path) -> None:
+    agent = PlayedAgent(tmp_path / "cdi.sock")
+    linked = Linked(agent.socket, Devices("mlx5_0"), HCA)
+    async with in_background(linked.link.run()):
+        for _ in range(2):
+            async with agent.running():
+                assert await agent.told() == {"rdma/hca": ("mlx5_0",)}
+                await linked.link.tried()
+        assert linked.health() == {""}, "the specification stays, and the agent may be back soon"
+
+
+async def test_agent_that_is_away_for_long_has_written_nothing(tmp_path: Path) -> None:
+    agent = PlayedAgent(tmp_path / "cdi.sock")
+    linked = Linked(agent.socket, Devices("mlx5_0"), HCA)
+    async with in_background(linked.link.run()):
+        async with agent.running():
+            written = await linked.other_than(frozenset())
+        began = asyncio.get_running_loop().time()
+        assert await linked.other_than(written) == frozenset()
+        assert asyncio.get_running_loop().time() - began >= shared_link.GRACE_S - 0.1
+    assert linked.health() == {"the agent has not written its CDI specification"}
+
+
+async def test_nothing_is_asked_where_nothing_is_shared_by_cdi(tmp_path: Path) -> None:
+    linked = Linked(
+        tmp_path / "cdi.sock", Devices("mlx5_0"), MountResource(), SharedResource(name="a/b", count=1)
+    )
+    async with asyncio.timeout(DEADLINE_S):
+        await linked.link.tried()
+        await linked.link.run()
