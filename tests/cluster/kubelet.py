@@ -24,7 +24,7 @@ from cluster.real import obstacle as missing_control_plane
 from e2e.containerd import IMAGE, Containerd
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from cluster.control_plane import Json
     from cluster.world import Cluster
@@ -189,6 +189,14 @@ class Kubelet:
         answer = await self._cluster.http.get(f"/api/v1/nodes/{NODE}")
         return answer.json() if answer.status_code == 200 else {}
 
+    async def stop_container(self, pod: Json, container: str) -> Json:
+        """Have a container end; the pod when another runs in its place."""
+        before = _id(pod, container)
+        self._containerd.cri.stop_container(before)
+        return await self._cluster.when(
+            pod["metadata"]["name"], lambda pod: _id(pod, container) != before and _all_run(pod)
+        )
+
     async def until(self, holds: Callable[[], bool]) -> None:
         """Wait for something that it brings about."""
 
@@ -220,32 +228,31 @@ class Kubelet:
         pod = await self._cluster.when(name, lambda pod: pod["status"]["phase"] == "Failed")
         return pod["status"]["message"]
 
-    async def create_pod(self, name: str, *containers: Json, annotations: Mapping[str, str] = {}) -> None:
-        """A pod for this node. containers: name, and resources with how much of each."""
+    async def create_pod(
+        self,
+        name: str,
+        *containers: Json,
+        init: Sequence[Json] = (),
+        annotations: Mapping[str, str] = {},
+        restart: str = "Never",
+    ) -> None:
+        """A pod for this node. containers, init: their names and what each has besides."""
+        common = {"image": IMAGE, "imagePullPolicy": "Never"}
         spec = {
             "nodeName": NODE,
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
             "terminationGracePeriodSeconds": 0,
-            "restartPolicy": "Never",
-            "containers": [
-                {"image": IMAGE, "imagePullPolicy": "Never", "name": each["name"]}
-                | {"resources": {"limits": each.get("resources", {})}}
-                for each in containers
-            ],
+            "restartPolicy": restart,
+            "containers": [common | each for each in containers],
+            "initContainers": [common | {"command": ["/look"]} | each for each in init],
         }
         meta = {"name": name, "namespace": "default", "annotations": dict(annotations)}
         await self._cluster.create({"kind": "Pod", "apiVersion": "v1", "metadata": meta, "spec": spec})
 
     async def running(self, name: str) -> Json:
         """Wait until all containers of a pod run; the pod."""
-        return await self._cluster.when(
-            name,
-            lambda pod: (
-                pod["status"]["phase"] == "Running"
-                and all(each["ready"] for each in pod["status"].get("containerStatuses", [{"ready": False}]))
-            ),
-        )
+        return await self._cluster.when(name, _all_run)
 
     async def delete_pod(self, name: str) -> None:
         """Have a pod go; its sandbox goes afterwards."""
@@ -257,13 +264,8 @@ class Kubelet:
 
     def look(self, pod: Json, container: str) -> Look:
         """Look around in a running container."""
-        (container_id,) = (
-            each["containerID"].rpartition("/")[2]
-            for each in pod["status"]["containerStatuses"]
-            if each["name"] == container
-        )
         found = Look()
-        for line in self._containerd.cri.execute(container_id, "/look").splitlines():
+        for line in self._containerd.cri.execute(_id(pod, container), "/look").splitlines():
             kind, _, rest = line.partition(" ")
             if kind == "env":
                 name, _, found.env[name] = rest.partition("=")
@@ -311,6 +313,16 @@ class Kubelet:
         if release >= (1, 31):
             settings["failCgroupV1"] = False
         return settings
+
+
+def _all_run(pod: Json) -> bool:
+    statuses = pod["status"].get("containerStatuses", ())
+    return pod["status"]["phase"] == "Running" and all(each["ready"] for each in statuses)
+
+
+def _id(pod: Json, container: str) -> str:
+    (found,) = (each for each in pod["status"]["containerStatuses"] if each["name"] == container)
+    return found["containerID"].rpartition("/")[2]
 
 
 def _sysfs(nodes: Mapping[str, tuple[int, int]], verbs: Mapping[str, str]) -> Iterator[str]:

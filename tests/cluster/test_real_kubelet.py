@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -15,10 +16,18 @@ from cluster.world import cluster
 from e2e.conftest import build_dir, make_node, program
 from e2e.containerd import Containerd
 from e2e.test_containerd import without_us
+from k8s_rdma.config import load_config
 from k8s_rdma.core.devices import CharacterDevice, DevicesSeen, NodeKind, RdmaDevice
 from k8s_rdma.core.pod_devices import PodDevices
-from k8s_rdma.device_config import HUSTCAT_RESOURCE, MOUNT_RESOURCE, SLOT_RESOURCE, ExclusiveResource
-from k8s_rdma.deviceplugin.modes import mode_of
+from k8s_rdma.core.slots import shared_resource
+from k8s_rdma.device_config import (
+    HUSTCAT_RESOURCE,
+    MOUNT_RESOURCE,
+    SLOT_RESOURCE,
+    DevicePluginConfig,
+    ExclusiveResource,
+)
+from k8s_rdma.deviceplugin.modes import mode_of, modes_of
 from k8s_rdma.kube.pod_resources import KubeletPodResources
 
 if TYPE_CHECKING:
@@ -96,6 +105,10 @@ async def kubelet_of(node: Node, tmp_path: Path) -> AsyncIterator[Kubelet]:
             try:
                 await kubelet.start()
                 yield kubelet
+            except BaseException:
+                for log in sorted(node.directory.glob("*.log")):
+                    sys.stderr.write(f"{log.name}:\n{log.read_text()}\n")
+                raise
             finally:
                 await kubelet.end()
 
@@ -109,19 +122,39 @@ async def pod_resources(kubelet: Kubelet) -> AsyncIterator[KubeletPodResources]:
         await client.close()
 
 
+def asks(name: str, count: int = 1, resource: str = HUSTCAT_RESOURCE) -> dict[str, object]:
+    return {"name": name, "resources": {"limits": {resource: str(count)}}}
+
+
 def slot(name: str) -> dict[str, object]:
-    return {"name": name, "resources": {SLOT_RESOURCE: "1"}}
+    return asks(name, resource=SLOT_RESOURCE)
+
+
+def interfaces(*entries: dict[str, int]) -> dict[str, str]:
+    return {"rdma_interfaces_required": json.dumps(entries)}
+
+
+def plugin_config(node: Node, resources: list[dict[str, object]]) -> Path:
+    """The device plugin's configuration file."""
+    document = {"resources": resources, "runDir": str(node.run_dir), "port": None}
+    return node.config("device-plugin", document)
 
 
 def start_plugin(node: Node, resources: list[dict[str, object]]) -> str:
     """Run the device plugin on the node; its configuration file."""
-    config = node.config("device-plugin", {"resources": resources, "runDir": str(node.run_dir), "port": None})
+    config = plugin_config(node, resources)
     node.start("device-plugin", config)
     return str(config)
 
 
-def asks(name: str, count: int = 1) -> dict[str, object]:
-    return {"name": name, "resources": {HUSTCAT_RESOURCE: str(count)}}
+def vfs(node: Node) -> dict[str, RdmaDevice]:
+    """The node's VFs, as if they were RDMA devices: they are called by their addresses."""
+    return {
+        pci: replace(device(pci, verbs(node)[pci]), pci=pci, pf=pf.pci, pf_name=pf.name, vf=index)
+        for pf in node.pfs
+        for index in range(pf.vfs)
+        for pci in [pf.vf_pci(index)]
+    }
 
 
 async def test_container_opens_the_devices_that_it_was_given_and_no_others(node: Node, tmp_path: Path):
@@ -205,30 +238,42 @@ async def test_mount_gives_the_whole_directory_to_who_asks(node: Node, tmp_path:
         resources = [{"mode": "mount", "name": MOUNT_RESOURCE, "count": 3}]
         start_plugin(node, resources)
         await kubelet.counted(MOUNT_RESOURCE, capacity=3, allocatable=3)
-        await kubelet.create_pod("p", {"name": "c", "resources": {MOUNT_RESOURCE: "1"}}, {"name": "none"})
+        await kubelet.create_pod("p", asks("c", resource=MOUNT_RESOURCE), {"name": "none"})
         pod = await kubelet.running("p")
         look = kubelet.look(pod, "c")
         assert (look.opens, look.denied) == (set(NODES), set())
         assert kubelet.look(pod, "none").opens == set()
 
 
+async def start_exact(node: Node, kubelet: Kubelet) -> None:
+    """The device plugin with slots, and the agent that fills them in."""
+    plugin = start_plugin(node, [{"mode": "exact", "count": 5}])
+    start_agent(node, kubelet, plugin)
+    await kubelet.counted(SLOT_RESOURCE, capacity=5, allocatable=5)
+
+
+def start_agent(node: Node, kubelet: Kubelet, plugin: str) -> None:
+    """The agent, with the device plugin's file; pods get their interfaces from it."""
+    node.settings = {"devicePlugin": plugin, "cdiDir": str(kubelet.cdi)}
+    node.start_agent()
+    kubelet.use(node.runtime(chained=True).conflist)
+
+
 @with_cdi
 async def test_slot_is_what_the_agent_gave_the_pod(node: Node, tmp_path: Path):
     """Kubelet gives the slot to the container before the agent gives the pod its VFs."""
     async with kubelet_of(node, tmp_path) as kubelet:
-        settings = {"devicePlugin": start_plugin(node, [{"mode": "exact", "count": 5}])}
-        node.settings = {**settings, "cdiDir": str(kubelet.cdi)}
-        node.start_agent()
-        kubelet.use(node.runtime(chained=True).conflist)
-        await kubelet.counted(SLOT_RESOURCE, capacity=5, allocatable=5)
+        await start_exact(node, kubelet)
         seen: dict[str, set[str]] = {}
-        for name, interfaces in {"p": [{"min_tx_rate": 100}, {}], "q": [{}]}.items():
-            annotations = {"rdma_interfaces_required": json.dumps(interfaces)}
-            await kubelet.create_pod(name, slot("c"), slot("d"), {"name": "none"}, annotations=annotations)
+        for name, entries in {"p": [{"min_tx_rate": 100}, {}], "q": [{}]}.items():
+            containers = slot("c"), slot("d"), {"name": "none"}
+            await kubelet.create_pod(
+                name, *containers, init=[slot("first")], annotations=interfaces(*entries)
+            )
             pod = await kubelet.running(name)
             looks = [kubelet.look(pod, container) for container in ("c", "d")]
             given = looks[0].env[PCI_VARIABLE].split(",")
-            assert len(given) == len(interfaces)
+            assert len(given) == len(entries)
             seen[name] = {verbs(node)[pci] for pci in given}
             assert [look.opens for look in looks] == [{"rdma_cm", *seen[name]}] * 2
             assert kubelet.look(pod, "none").opens == set()
@@ -240,13 +285,56 @@ async def test_slot_is_what_the_agent_gave_the_pod(node: Node, tmp_path: Path):
 
 
 @with_cdi
+async def test_slot_is_the_same_after_everything_was_restarted(node: Node, tmp_path: Path):
+    async with kubelet_of(node, tmp_path) as kubelet:
+        await start_exact(node, kubelet)
+        await kubelet.create_pod("p", slot("c"), annotations=interfaces({}), restart="Always")
+        pod = await kubelet.running("p")
+        look = kubelet.look(pod, "c")
+        assert len(look.opens) == 2
+        node.kill_agent()
+        node.start_agent()
+        await kubelet.end()
+        await kubelet.start()
+        await kubelet.registered(SLOT_RESOURCE)
+        pod = await kubelet.stop_container(pod, "c")
+        assert kubelet.look(pod, "c") == look
+        await kubelet.create_pod("q", slot("c"), annotations=interfaces({}))
+        other = kubelet.look(await kubelet.running("q"), "c")
+        assert other.opens & look.opens == {"rdma_cm"}
+
+
+@with_cdi
 async def test_slot_of_a_pod_without_interfaces_is_nothing_that_starts(node: Node, tmp_path: Path):
     async with kubelet_of(node, tmp_path) as kubelet:
-        settings = {"devicePlugin": start_plugin(node, [{"mode": "exact", "count": 5}])}
-        node.settings = {**settings, "cdiDir": str(kubelet.cdi)}
-        node.start_agent()
-        kubelet.use(node.runtime(chained=True).conflist)
-        await kubelet.counted(SLOT_RESOURCE, capacity=5, allocatable=5)
+        await start_exact(node, kubelet)
         await kubelet.create_pod("p", slot("c"))
         said = await kubelet.event("p", "Failed")
         assert "unresolvable CDI devices k8s-rdma.io/slot=k8s-rdma.io_slot.slot-0" in said
+
+
+@with_cdi
+async def test_exclusive_devices_are_the_vfs_that_the_pod_has(node: Node, tmp_path: Path):
+    """Of the first PF; a further container of the pod shares them."""
+    shared = shared_resource(HUSTCAT_RESOURCE)
+    async with kubelet_of(node, tmp_path) as kubelet:
+        resources = [{"mode": "exclusive", "select": {"pfs": [node.pfs[0].name]}, "cdi": False, "share": 3}]
+        config = plugin_config(node, resources)
+        start_agent(node, kubelet, str(config))
+        modes = modes_of(load_config(DevicePluginConfig, str(config), {}))
+        seen = replace(SEEN, devices=vfs(node), given={}, held_slots=frozenset())
+        async with offering(kubelet.plugins, seen, *modes):
+            await kubelet.counted(HUSTCAT_RESOURCE, capacity=VFS, allocatable=VFS)
+            await kubelet.create_pod(
+                "p", asks("c", 2), asks("d", 1, shared), annotations=interfaces({"min_tx_rate": 100}, {})
+            )
+            pod = await kubelet.running("p")
+            looks = {name: kubelet.look(pod, name) for name in ("c", "d")}
+            held = looks["c"].env[DEVICES_VARIABLE].split(",")
+            assert looks["c"].opens == looks["d"].opens == {"rdma_cm", *(verbs(node)[pci] for pci in held)}
+            (allocation,) = node.try_report().allocations
+            assert {each.pci for each in allocation.interfaces} == set(held)
+            await kubelet.create_pod("by-annotation", {"name": "c"}, annotations=interfaces({}))
+            await kubelet.running("by-annotation")
+            (given,) = (each for each in node.try_report().allocations if each != allocation)
+            assert [each.pf for each in given.interfaces] == [node.pfs[1].pci]

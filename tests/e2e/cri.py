@@ -51,6 +51,10 @@ class CriRuntime:
     def remove_sandbox(self, sandbox: str) -> None:
         self._call("RemovePodSandbox", _field(1, sandbox))
 
+    def stop_container(self, container: str) -> None:
+        """End a container at once."""
+        self._call("StopContainer", _field(1, container))
+
     def execute(self, container: str, *command: str) -> str:
         """Run a program in a running container; what it says."""
         message = _field(1, container) + b"".join(_field(2, word) for word in command)
