@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 
 from deviceplugin.played_agent import PlayedAgent, report
 from k8s_rdma.device_config import DevicePluginConfig
+from k8s_rdma.deviceplugin.figures import render_figures
 from k8s_rdma.deviceplugin.looking import Looking
 from linux.small_machine import INFINIBAND, PF, vf_pci
 from rdma_machine import MAJOR, RdmaMachine
@@ -84,8 +85,14 @@ def test_device_is_ill_while_its_node_is_missing(tmp_path: Path, machine: RdmaMa
             machine.remove_node("uverbs1")
             seen = await until(look, ill("mlx5_1"))
             assert not seen.devices["mlx5_2"].faults
+            why = "/dev/infiniband/uverbs1 is missing"
+            reading = f'_unhealthy_rdma_device{{device="mlx5_1",pf="eth0",why="{why}"}} 1'
+            assert reading in render_figures((), look)
             machine.make_node("uverbs1", MAJOR, 193)
             await until(look, healthy("mlx5_1"))
+            figures = render_figures((), look)
+            assert '_health_changes_total{device="mlx5_1",health="unhealthy"} 1' in figures
+            assert '_health_changes_total{device="mlx5_1",health="healthy"} 1' in figures
         assert [(each.device.name, each.healthy) for each in heard] == [("mlx5_1", False), ("mlx5_1", True)]
 
     with capture_logs() as logs:
@@ -206,6 +213,7 @@ def test_nothing_is_known_until_the_host_can_be_looked_at(tmp_path: Path, machin
 _UNPRIVILEGED = """
 import asyncio, os, sys
 from k8s_rdma.device_config import DevicePluginConfig
+from k8s_rdma.deviceplugin.figures import render_figures
 from k8s_rdma.deviceplugin.looking import Looking
 os.setgroups([]); os.setgid(65534); os.setuid(65534)  # after the imports: it may not read this Python
 assert "CapEff:\\t0000000000000000" in open("/proc/self/status").read()

@@ -20,7 +20,7 @@ _OUTCOMES = {True: "taken", False: "failed"}
 
 def render_figures(keepers: Sequence[Keeper], looking: Looking) -> str:
     """The exposition."""
-    return "\n".join((*_of_resources(keepers), *_of_looks(looking))) + "\n"
+    return "\n".join((*_of_resources(keepers), *_of_health(looking), *_of_looks(looking))) + "\n"
 
 
 def _of_resources(keepers: Sequence[Keeper]) -> Iterator[str]:
@@ -72,6 +72,28 @@ def _registrations(keepers: Sequence[Keeper]) -> Iterator[Sample]:
         for took, outcome in _OUTCOMES.items():
             count = keeper.resource.counts.registrations[took]
             yield labels({"resource": keeper.resource.name, "outcome": outcome}), count
+
+
+def _of_health(looking: Looking) -> Iterator[str]:
+    yield from family(
+        f"{_PREFIX}unhealthy_rdma_device",
+        "gauge",
+        "RDMA devices that are not healthy, and why.",
+        [
+            (labels({"device": each.name, "pf": each.pf_name or each.pf, "why": "; ".join(each.faults)}), 1)
+            for each in looking.seen.devices.values()
+            if each.faults
+        ],
+    )
+    yield from family(
+        f"{_PREFIX}health_changes_total",
+        "counter",
+        "How often RDMA devices became healthy, or unhealthy.",
+        [
+            (labels({"device": name, "health": "healthy" if healthy else "unhealthy"}), count)
+            for (name, healthy), count in sorted(looking.health_changes.items())
+        ],
+    )
 
 
 def _of_looks(looking: Looking) -> Iterator[str]:

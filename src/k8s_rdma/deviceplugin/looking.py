@@ -20,7 +20,7 @@ from k8s_rdma.deviceplugin.telling import Telling
 from k8s_rdma.deviceplugin.watching import Host, Watching
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import NoReturn
 
     from k8s_rdma.device_config import DevicePluginConfig
@@ -105,6 +105,11 @@ class Looking:
     def looks(self) -> Looks:
         """At the hardware so far."""
         return self._watching.looks
+
+    @property
+    def health_changes(self) -> Mapping[tuple[str, bool], int]:
+        """How often each device became healthy, or not any more."""
+        return self._telling.counts
 
     async def _keep_looking(self) -> NoReturn:
         rescan_at = self._after(self._rescan_s)

@@ -5,6 +5,7 @@ Pure but for what it remembers: time is an argument, in seconds of a monotonic c
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -56,6 +57,8 @@ class Telling:
     def __init__(self) -> None:
         """Nothing was told; every device is taken for healthy."""
         self._courses: dict[str, _Course] = {}
+        self.counts: Counter[tuple[str, bool]] = Counter()
+        """Changes of each device, to healthy or not, told or not."""
         self._due: dict[str, float] = {}
 
     def changes(self, seen: DevicesSeen, now: float) -> tuple[HealthChange, ...]:
@@ -64,6 +67,8 @@ class Telling:
         for name in self._courses.keys() - seen.devices.keys():
             del self._courses[name]
             self._due.pop(name, None)
+            self.counts.pop((name, True), None)
+            self.counts.pop((name, False), None)
         return found
 
     def due_at(self) -> float | None:
@@ -80,6 +85,7 @@ class Telling:
             if course.healthy == bool(device.faults):
                 course.healthy = not device.faults
                 course.untold += 1
+                self.counts[name, course.healthy] += 1
             if course.untold and self._may_tell(name, course, now):
                 yield HealthChange(device=device, changes=course.untold)
                 course.untold = 0
