@@ -13,13 +13,16 @@ import pytest
 from agent.machine import Machine, asks, call
 from factories import PF0
 from k8s_rdma.agent.adoption import Adoption
+from k8s_rdma.agent.calls.held_devices import Holdings
 from k8s_rdma.agent.report import Reporter
 from k8s_rdma.agent.sockets.cni_socket import CniSocket
 from k8s_rdma.agent.sockets.unix_socket import listen_unix, serve_connections
 from k8s_rdma.core.adoption import Scope
 from k8s_rdma.core.kernel import Unreadable
 from k8s_rdma.core.step import SetRates, VfRate, VfRef, Vlan
+from k8s_rdma.device_config import ExclusiveResource, Selector
 from k8s_rdma.errors import K8sRdmaError
+from k8s_rdma.sim.fake_pod_resources import FakePodResources
 from k8s_rdma.wire.adopt import AdoptRequest, decode_adopted, encode_adopt
 from k8s_rdma.wire.rest import decode_report
 
@@ -79,7 +82,8 @@ def adopt(run_dir: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 async def asked(machine: Machine) -> AsyncIterator[Asked]:
     with machine.running() as (node, verbs), listen_unix(machine.directory / "cni.sock", 0o600) as listener:
         reporter = Reporter(node)
-        adoption = Adoption(node=node, worker=machine.worker, reporter=reporter)
+        holdings = Holdings(machine.kubelet, machine.resources)
+        adoption = Adoption(node=node, worker=machine.worker, reporter=reporter, holdings=holdings)
 
         async def answer(request: Request, _netns: int | None, _waiting: Callable[[], bool]) -> Reply:
             return await adoption.call(request)
@@ -283,3 +287,25 @@ def test_adopt_says_that_the_agent_is_not_running(tmp_path: Path) -> None:
     assert answer.stderr == expected
     listen_unix(tmp_path / "cni.sock", 0o600).close()
     assert adopt(tmp_path, "--all").stderr == expected
+
+
+def test_adopt_leaves_a_device_alone_that_kubelet_gave_to_a_pod(tmp_path: Path) -> None:
+    """Which got it without our plugin, so that the ledger does not know it; unless kubelet tells, none is."""
+    machine = Machine(tmp_path, rdma=True)
+    machine.resources = (ExclusiveResource(select=Selector(pfs=("f0",))),)
+    machine.kubelet = kubelet = FakePodResources()
+    kubelet.give("team", "trainer", machine.resources[0].name, "f0r1")
+
+    async def scenario(it: Asked) -> None:
+        it.leave_behind("f0", 1, 60)
+        it.leave_behind("f0", 2, 70)
+        kubelet.silent = True
+        refused = await it.adopt("--all")
+        assert refused.returncode != 0
+        assert "kubelet does not say" in refused.stdout + refused.stderr
+        kubelet.silent = False
+        done = await it.adopt("--all")
+        assert "given to pod team/trainer" in done.stdout
+        assert it.rates() == {("f0", 1): (60, 120)}
+
+    run(machine, scenario)

@@ -57,7 +57,7 @@ def keep(node: Node, runtime: CniRuntime, sandbox: Sandbox) -> None:
 
 
 def rebuild(node: Node) -> subprocess.CompletedProcess[str]:
-    config = node.config("agent", settings(node))
+    config = node.config("agent", settings(node) | node.settings)
     command = [sys.executable, "-m", "k8s_rdma", "agent", "--rebuild-ledger", "--config", str(config)]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
