@@ -47,13 +47,20 @@ class SharedLink:
     """
 
     def __init__(
-        self, socket: Path, devices: Seen, modes: Sequence[Mode], *, changed: Callable[[], None]
+        self,
+        socket: Path,
+        devices: Seen,
+        modes: Sequence[Mode],
+        *,
+        changed: Callable[[], None],
+        grace_s: float = GRACE_S,
     ) -> None:
         """changed: called when other specifications are there than before."""
         self._socket = socket
         self._devices = devices
         self._modes = modes
         self._changed = changed
+        self._grace_s = grace_s
         self._seen = self._base = DevicesSeen()
         self._published: frozenset[str] = frozenset()
         self._wanted = to_publish(modes, self._base)
@@ -141,7 +148,7 @@ class SharedLink:
             _log.warning("shared_devices_untold", socket=str(self._socket), why=problem)
         self._problem = problem
         if self._expiry is None and self._published:
-            self._expiry = asyncio.get_running_loop().call_later(GRACE_S, self._expire)
+            self._expiry = asyncio.get_running_loop().call_later(self._grace_s, self._expire)
 
     def _expire(self) -> None:
         self._expiry = None
