@@ -110,6 +110,16 @@ def test_summary_tells_what_is_free_of_what_there_is() -> None:
     assert (summary.pfs, summary.vfs, summary.bandwidth) == (2, "235/240", "97.47/100Gb/s")
 
 
+def test_summary_tells_of_exclusive_devices_apart_where_there_are_any() -> None:
+    pfs = (pf(0, foreign=3, pools={"a.b/c": 4, "a.b/d": 1}), pf(1))
+    [allocation] = (held(1, (pfs[0].pci, 1250), (pfs[0].pci, 0)),)
+    device = msgspec.structs.replace(allocation.interfaces[0], pool="a.b/c")
+    allocation = msgspec.structs.replace(allocation, interfaces=(device, allocation.interfaces[1]))
+    summary = status_of(report(*pfs, allocations=(allocation,))).summary
+    assert (summary.vfs, summary.devices) == ("236/240", "4/5")
+    assert status_of(report(pf(0))).summary.devices == ""
+
+
 def test_vfs_for_pods_are_those_that_nobody_else_holds() -> None:
     pfs = (pf(0, foreign=3), pf(1))
     assert vfs_for_pods(status_of(report(*pfs, allocations=(held(1, (pfs[0].pci, 0)),)))) == 237
@@ -171,9 +181,19 @@ def test_manifest_is_the_definition_of_the_types() -> None:
 
 def test_columns_are_those_of_kubectl_get_rdmanodes() -> None:
     version = yaml.safe_load(MANIFEST.read_text())["spec"]["versions"][0]
-    names = [column["name"].upper() for column in version["additionalPrinterColumns"]]
-    assert names == ["NODE", "PFS", "VFS FREE/TOTAL", "BANDWIDTH FREE/TOTAL", "AGE", "READY"]
-    status = json.loads(encode_status(status_of(report(pf()))))
+    columns = [
+        (column["name"].upper(), column.get("priority", 0)) for column in version["additionalPrinterColumns"]
+    ]
+    assert [name for name, priority in columns if not priority] == [
+        "NODE",
+        "PFS",
+        "VFS FREE/TOTAL",
+        "BANDWIDTH FREE/TOTAL",
+        "AGE",
+        "READY",
+    ]
+    assert [name for name, priority in columns if priority] == ["DEVICES FREE/TOTAL"]
+    status = json.loads(encode_status(status_of(report(pf(pools={"tencent.com/rdma": 1})))))
     for column in version["additionalPrinterColumns"]:
         if column["jsonPath"].startswith(".status.summary."):
             assert status["summary"][column["jsonPath"].rpartition(".")[2]] not in (None, "")

@@ -117,12 +117,16 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, r
     last_transition_time: str = ""
 
 
-class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """What kubectl prints: how many PFs, and what of them is free of what there is."""
+class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What kubectl prints: how many PFs, and what of them is free of what there is.
+
+    devices: VFs of exclusive resources; absent where there are none.
+    """
 
     pfs: Count
     vfs: str
     bandwidth: str
+    devices: str = ""
 
 
 class RdmaNodeStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -233,7 +237,7 @@ def _held(kind: _Kind, entries: Sequence[int | None]) -> HeldInterfaces:
     )
 
 
-def _summary(pfs: Sequence[PfStatus], allocations: Iterable[PodAllocation]) -> Summary:
+def _summary(pfs: Sequence[PfStatus], allocations: Sequence[PodAllocation]) -> Summary:
     """What is free by the report alone: of what pods were promised and do not hold yet it does not know."""
     vfs = {pf.pci: _left_by_others(pf) for pf in pfs}
     mbps = {pf.pci: (pf.link_mbps or 0) - sum(use.vfs * use.min_mbps for use in pf.foreign) for pf in pfs}
@@ -245,7 +249,15 @@ def _summary(pfs: Sequence[PfStatus], allocations: Iterable[PodAllocation]) -> S
         pfs=len(pfs),
         vfs=f"{_free(vfs.values())}/{sum(pf.capacity_vfs for pf in pfs)}",
         bandwidth=f"{_gbps(_free(mbps.values()))}/{_gbps(sum(pf.link_mbps or 0 for pf in pfs))}Gb/s",
+        devices=_devices(pfs, allocations),
     )
+
+
+def _devices(pfs: Sequence[PfStatus], allocations: Iterable[PodAllocation]) -> str:
+    devices = sum(pool.vfs for pf in pfs for pool in pf.pools)
+    held = sum(each.vfs for allocation in allocations for each in allocation.interfaces if each.pool)
+    foreign = sum(use.vfs for pf in pfs for use in pf.foreign if use.pool)
+    return f"{max(0, devices - held - foreign)}/{devices}" if devices else ""
 
 
 def _free(each: Iterable[int]) -> int:

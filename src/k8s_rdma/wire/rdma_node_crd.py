@@ -20,11 +20,15 @@ _COLUMNS = (
     ("PFs", "integer", ".status.summary.pfs"),
     ("VFs free/total", "string", ".status.summary.vfs"),
     ("Bandwidth free/total", "string", ".status.summary.bandwidth"),
+    ("Devices free/total", "string", ".status.summary.devices"),
     ("Age", "date", ".metadata.creationTimestamp"),
     ("Ready", "string", '.status.conditions[?(@.type=="Ready")].status'),
 )
 """As kubectl prints them, behind the object's name, which is always printed: that of the node it is made for.
 Node is the Node object that it goes with, so that one that would be left behind shows none."""
+
+_WIDE = frozenset({"Devices free/total"})
+"""Those that are printed for `-o wide` alone: few nodes have exclusive resources."""
 
 
 def custom_resource_definition() -> dict[str, Any]:
@@ -44,7 +48,13 @@ def custom_resource_definition() -> dict[str, Any]:
                     "storage": True,
                     "subresources": {"status": {}},
                     "additionalPrinterColumns": [
-                        {"name": name, "type": kind, "jsonPath": path} for name, kind, path in _COLUMNS
+                        {
+                            "name": name,
+                            "type": kind,
+                            "jsonPath": path,
+                            **({"priority": 1} if name in _WIDE else {}),
+                        }
+                        for name, kind, path in _COLUMNS
                     ],
                     "schema": {"openAPIV3Schema": _schema()},
                 }
