@@ -1,0 +1,163 @@
+"""What a resource answers, whatever its mode, and what the process tells of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pytest
+
+from deviceplugin.looks import seen
+from deviceplugin.played_agent import PlayedAgent, report
+from deviceplugin.plugin_process import MOUNT, SLOTS, follows
+from k8s_rdma.core.device_offers import Choice, Given, OfferedDevice
+from k8s_rdma.core.devices import DevicesSeen
+from k8s_rdma.core.slots import slot_device
+from k8s_rdma.deviceplugin.endpoint import open_endpoint
+from k8s_rdma.deviceplugin.followers import Followers
+from k8s_rdma.deviceplugin.resource import Resource
+from k8s_rdma.errors import K8sRdmaError, Reason
+from k8s_rdma.kube.grpc_calls import AioRpcError, answers, call, connect
+from k8s_rdma.sim.kubelet.pods import AdmissionError, DeviceContainer, DevicePod
+from k8s_rdma.wire.device_plugin_api import (
+    ALLOCATE,
+    GET_DEVICE_PLUGIN_OPTIONS,
+    GET_PREFERRED_ALLOCATION,
+    LIST_AND_WATCH,
+    PRE_START_CONTAINER,
+)
+from server.exposition_reader import read, value
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from deviceplugin.plugin_process import World
+
+pytestmark = pytest.mark.anyio
+
+PREFIX = "k8s_rdma_device_plugin_"
+
+
+@dataclass
+class PlainMode:
+    """Offers what it is told to, and gives its names."""
+
+    resource: str = "a.b/c"
+    prefers: bool = True
+    offered: tuple[OfferedDevice, ...] = (OfferedDevice(id="1"), OfferedDevice(id="2"))
+    offers: int = 0
+    seen: DevicesSeen = field(default_factory=seen)
+
+    def offer(self, _seen: DevicesSeen) -> tuple[OfferedDevice, ...]:
+        self.offers += 1
+        return self.offered
+
+    def allocate(self, ids: Sequence[str], _seen: DevicesSeen) -> Given:
+        if "3" in ids:
+            raise K8sRdmaError("there is no 3", reason=Reason.UNKNOWN_DEVICE)
+        return Given(envs={"IDS": ",".join(ids)})
+
+    def prefer(self, choice: Choice, _seen: DevicesSeen) -> tuple[str, ...]:
+        return (*choice.available[: choice.size], *(each.pcie_path[0] for each in choice.beside))
+
+
+async def as_it_is(_resource: str, choice: Choice) -> Choice:
+    return choice
+
+
+async def test_calls_are_answered_by_the_mode_and_counted(tmp_path: Path) -> None:
+    mode = PlainMode()
+    resource = Resource(mode, mode, as_it_is)
+    assert resource.look()
+    followers = Followers(resource.message, lambda: None)
+    endpoint = await open_endpoint(tmp_path / "s", resource.handlers(followers), followers)
+    async with connect(endpoint.path) as channel:
+        options = await call(channel, GET_DEVICE_PLUGIN_OPTIONS, None, timeout_s=5)
+        assert (options.preferred_allocation, options.pre_start_required) == (True, False)
+        assert await anext(answers(channel, LIST_AND_WATCH, None)) == mode.offered
+        assert await call(channel, ALLOCATE, (("1",), ("2", "1")), timeout_s=5) == (
+            Given(envs={"IDS": "1"}),
+            Given(envs={"IDS": "2,1"}),
+        )
+        with pytest.raises(AioRpcError, match="there is no 3"):
+            await call(channel, ALLOCATE, (("1",), ("3",)), timeout_s=5)
+        asked = Choice(available=("1", "2"), must_include=(), size=1)
+        assert await call(channel, GET_PREFERRED_ALLOCATION, (asked, asked), timeout_s=5) == (("1",), ("1",))
+        await call(channel, PRE_START_CONTAINER, ("1",), timeout_s=5)
+        assert await call(channel, ALLOCATE, (), timeout_s=5) == ()
+    await endpoint.close()
+    assert resource.counts.allocations == 2
+    assert resource.counts.refusals == {Reason.UNKNOWN_DEVICE: 1}
+
+
+def test_list_is_encoded_again_only_when_kubelet_would_see_another() -> None:
+    mode = PlainMode()
+    resource = Resource(mode, mode, as_it_is)
+    assert resource.look()
+    message = resource.message
+    assert not resource.look()
+    assert resource.message is message
+    mode.offered = (OfferedDevice(id="1", unhealthy="a fault"), OfferedDevice(id="2"))
+    assert resource.look()
+    mode.offered = (OfferedDevice(id="1", unhealthy="another fault"), OfferedDevice(id="2"))
+    assert not resource.look(), "of which kubelet is told nothing"
+    assert resource.devices == mode.offered
+
+
+async def test_slots_are_given_as_soon_as_the_agent_has_told_which_are_held(world: World) -> None:
+    pod = DevicePod(
+        namespace="default", name="p", uid="u", containers=(DeviceContainer(name="c", limits={SLOTS: 1}),)
+    )
+    async with world.kubelet() as kubelet:
+        plugin = world.plugin()
+        await follows(kubelet, SLOTS, MOUNT)
+        with pytest.raises(AdmissionError):
+            await kubelet.admit(pod)
+        agent = PlayedAgent(world.run_dir / "state.sock")
+        agent.report = report("mlx5_1", slots=(slot_device(SLOTS, "slot-0"),))
+        async with agent:
+            await kubelet.until(lambda: kubelet.capacity()[SLOTS].allocatable == 1000)
+            await kubelet.admit(pod)
+            given = await kubelet.prepare(pod, "c")
+            assert given.cdi_devices == ("k8s-rdma.io/slot=k8s-rdma.io_slot.slot-1",)
+            figures = read((await plugin.get("/metrics")).text)
+            assert value(figures, f"{PREFIX}kubelet_up") == 1
+            assert value(figures, f"{PREFIX}followed", resource=SLOTS) == 1
+            assert value(figures, f"{PREFIX}allocations_total", resource=SLOTS) == 1
+            assert value(figures, f"{PREFIX}devices", resource=SLOTS, health="healthy") == 1000
+            assert value(figures, f"{PREFIX}devices", resource=SLOTS, health="unhealthy") == 0
+            assert value(figures, f"{PREFIX}registrations_total", resource=SLOTS, outcome="taken") == 1
+            [allocated] = plugin.events("allocated")
+            assert (allocated["resource"], allocated["devices"]) == (SLOTS, [["slot-1"]])
+
+
+async def test_probes_and_metrics_tell_of_kubelet(world: World) -> None:
+    plugin = world.plugin(resources=[{"mode": "mount"}])
+    await plugin.logged("not_registered")
+    ready = await plugin.get("/readyz")
+    assert (ready.status_code, ready.text.splitlines()[0]) == (503, "not ready")
+    assert f"{MOUNT}: cannot serve" in ready.text
+    health = await plugin.get("/healthz")
+    assert (health.status_code, health.text.splitlines()[0]) == (200, "ok")
+    figures = read((await plugin.get("/metrics")).text)
+    assert value(figures, f"{PREFIX}kubelet_up") == 0
+    async with world.kubelet() as kubelet:
+        await follows(kubelet, MOUNT)
+        await plugin.logged("registered")
+        assert (await plugin.get("/readyz")).text == f"ok\n{MOUNT}: kubelet follows it\n"
+        assert "GET /metrics" in (await plugin.get("/")).text
+        assert (await plugin.get("/else")).status_code == 404
+
+
+async def test_refused_allocation_is_counted_by_reason(world: World) -> None:
+    world.sockets.mkdir()
+    plugin = world.plugin(resources=[{"mode": "mount"}])
+    [serving] = await plugin.logged("serving")
+    async with connect(world.sockets / serving["socket"]) as channel:
+        with pytest.raises(AioRpcError, match="slot-x"):
+            await call(channel, ALLOCATE, (("slot-x",),), timeout_s=5)
+    figures = read((await plugin.get("/metrics")).text)
+    assert value(figures, f"{PREFIX}refusals_total", resource=MOUNT, reason="unknown_device") == 1
+    [refused] = plugin.events("not_allocated")
+    assert "slot-x" in refused["error"]
