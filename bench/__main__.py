@@ -22,6 +22,7 @@ def main(arguments: list[str]) -> int:
             "--timeout=600",
             "--override-ini=verbosity_test_cases=1",
             "--override-ini=console_output_style=count",
+            "--override-ini=pythonpath=tests bench",  # programs that benchmarks start are also read by them
             "--no-header",
             # Benchmarks that only `record` save nothing of pytest-benchmark's; that is no fault.
             "-Wignore::pytest_benchmark.logger.PytestBenchmarkWarning",
