@@ -95,6 +95,7 @@ async def test_plugin_registers_again_on_sighup(world: World) -> None:
             plugin.process.send_signal(signal.SIGHUP)
             await kubelet.until(lambda: len(kubelet.registrations) == 2 * times)  # noqa: B023  awaited at once
             await plugin.logged("serving", 2 * times)
+            await plugin.logged("renewing", times - 1)
             await _ready(plugin)
         assert world.names() == {SLOTS_SOCKET, MOUNT_SOCKET}
 

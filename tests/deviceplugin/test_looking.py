@@ -78,6 +78,18 @@ def test_all_devices_are_known_at_once(tmp_path: Path, machine: RdmaMachine) -> 
     run(scenario())
 
 
+def test_hardware_is_looked_at_when_somebody_asks(tmp_path: Path, machine: RdmaMachine) -> None:
+    async def scenario() -> None:
+        async with looking(tmp_path, machine) as look:
+            before = look.looks.total
+            look.look_again()
+            while look.looks.total == before:  # noqa: ASYNC110  nobody tells
+                await asyncio.sleep(0.01)
+            assert look.look_age_s < DEADLINE_S
+
+    run(scenario())
+
+
 def test_device_is_ill_while_its_node_is_missing(tmp_path: Path, machine: RdmaMachine) -> None:
     async def scenario() -> None:
         heard: list[HealthChange] = []

@@ -106,6 +106,12 @@ def _of_looks(looking: Looking) -> Iterator[str]:
         [("", looks.failed)],
     )
     yield from family(
+        f"{_PREFIX}look_age_seconds",
+        "gauge",
+        "Time since the last look at the hardware.",
+        [("", looking.look_age_s)],
+    )
+    yield from family(
         f"{_PREFIX}unreadable",
         "gauge",
         "What could not be looked at the last time.",

@@ -60,6 +60,8 @@ class Looking:
         self._heard = heard
         self._now = now
         self._telling = Telling()
+        self._looked_at = now()
+        self._asked = False
         self._seen = Published(DevicesSeen())
         self._open = AsyncExitStack()
 
@@ -107,6 +109,16 @@ class Looking:
         return self._watching.looks
 
     @property
+    def look_age_s(self) -> float:
+        """Time since the last look at the hardware, for which there may have been no reason."""
+        return self._now() - self._looked_at
+
+    def look_again(self) -> None:
+        """Look at everything, whether or not there is a sign of a change."""
+        self._asked = True
+        self._wake.set()
+
+    @property
     def health_changes(self) -> Mapping[tuple[str, bool], int]:
         """How often each device became healthy, or not any more."""
         return self._telling.counts
@@ -120,7 +132,8 @@ class Looking:
             rescan, later = _is_due(rescan_at, now), _is_due(later_at, now)
             rescan_at = self._after(self._rescan_s) if rescan else rescan_at
             before = self.seen
-            await self._look(anew=rescan or later)
+            asked, self._asked = self._asked, False
+            await self._look(anew=rescan or later or asked)
             later_at = None if later else later_at
             if self.seen is not before and not later:
                 later_at = self._after(LATER_S)
@@ -129,9 +142,12 @@ class Looking:
         self._wake.clear()
         agent = Agent(told=self._agent.told, silent_since=self._agent.silent_since)
         loop = asyncio.get_running_loop()
+        before = self.looks
         seen = await loop.run_in_executor(
             self._thread, partial(self._watching.seen, agent, self._now(), anew=anew)
         )
+        if self.looks != before:
+            self._looked_at = self._now()
         self._log_unreadable(seen)
         self._seen.publish(seen)
         changes = self._telling.changes(seen, self._now())

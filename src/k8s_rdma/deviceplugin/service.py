@@ -76,8 +76,9 @@ class DevicePlugin:
         _log.info("device_plugin_stopped")
 
     def renew(self) -> None:
-        """Serve and register everything anew."""
+        """Look at, serve and register everything anew."""
         _log.info("renewing")
+        self._looking.look_again()
         for keeper in self.keepers:
             keeper.renew()
 
