@@ -20,6 +20,7 @@ from k8s_rdma.sim.fake_pod_resources import FakePodResources
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from agent.runtime import Answer, Runtime
@@ -43,6 +44,14 @@ def machine(tmp_path: Path) -> Machine:
 def kubelet(machine: Machine) -> FakePodResources:
     assert isinstance(machine.kubelet, FakePodResources)
     return machine.kubelet
+
+
+class PromisingCluster(KnowingCluster):
+    """Another pod was promised 60,000 Mb/s of the PF."""
+
+    def claims(self) -> Mapping[PodUid, Placement]:
+        placed = PlacedInterface(pf=PF0, min_tx_rate_mbps=60_000)
+        return {PodUid("uid-other"): Placement(node=NodeName("w1"), interfaces=(placed,))}
 
 
 def rates(machine: Machine) -> dict[str, tuple[int, int]]:
@@ -357,5 +366,39 @@ def test_pod_whose_network_gives_vfs_to_programs_cannot_have_its_rdma_devices(
         network = FABRIC | {"dpdk": {"dpdk_driver": "vfio-pci"}}
         found, msg = failure(await runtime.ask("ADD", network, annotations={}))
         assert (found, "dpdk: the pod holds RDMA devices" in msg) == (code(Reason.INVALID_NETCONF), True), msg
+
+    in_turn(machine, scenario)
+
+
+def test_rates_that_nobody_promised_leave_what_others_were_promised(
+    machine: Machine, kubelet: FakePodResources
+) -> None:
+    """Unless they were promised as well: then the extender has counted both."""
+    kubelet.give("default", "p", RDMA, "f0r1")
+    machine.cluster = PromisingCluster({})
+
+    async def scenario(runtime: Runtime) -> None:
+        asked = requests({"min_tx_rate": 50_000})
+        found, msg = failure(await runtime.ask("ADD", FABRIC, annotations=asked))
+        assert (found, "40000 of 100000 are unreserved" in msg) == (code(Reason.INSUFFICIENT), True), msg
+        promised = await runtime.ask("ADD", FABRIC, annotations=placed(50_000))
+        assert promised.exit_status == 0, promised
+        assert rates(machine) == {"f0r1": (50_000, 0)}
+
+    in_turn(machine, scenario, key=KEY, allow_unplaced=True)
+
+
+def test_device_is_known_at_once_when_it_came_home_unobserved(
+    machine: Machine, kubelet: FakePodResources
+) -> None:
+    """What was seen last of its VF is of when a pod had it, and its RDMA device elsewhere."""
+    kubelet.give("default", "p", RDMA, "f0r2")
+
+    async def scenario(runtime: Runtime) -> None:
+        assert (await runtime.ask("ADD", FABRIC, "c1", annotations={})).exit_status == 0
+        runtime.node.refresh()
+        assert (await runtime.ask("DEL", FABRIC, "c1")).exit_status == 0
+        (first, _) = runtime.node.hardware.pfs
+        assert [vf.rdma_device for vf in first.vfs] == ["f0r0", "f0r1", "f0r2", "f0r3"]
 
     in_turn(machine, scenario)
