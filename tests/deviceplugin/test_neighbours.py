@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 
 import pytest
@@ -87,6 +88,27 @@ def test_question_does_not_wait_for_a_machine_that_does_not_answer(pods):
 
     loop = None
     assert asyncio.run(answered()) is CHOICE
+
+
+def test_machine_that_does_not_answer_keeps_one_thread_however_often_it_is_asked(pods):
+    release, begun = threading.Event(), []
+
+    def stuck(devices):
+        begun.append(devices)
+        release.wait(60)
+        return (PLACE,)
+
+    async def often():
+        it = neighbours(pods, stuck)
+        await it.complete(RDMA, CHOICE)
+        pods.give("default", "new", "nvidia.com/gpu", "g0")
+        answers = await asyncio.gather(*(it.complete(RDMA, CHOICE) for _ in range(50)))
+        release.set()
+        await it.close()
+        return answers
+
+    assert asyncio.run(often()) == [CHOICE] * 50
+    assert len(begun) == 1
 
 
 def test_pods_are_looked_at_before_the_first_question():

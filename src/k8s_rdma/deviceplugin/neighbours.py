@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -54,6 +55,7 @@ class Neighbours:
         self._places = places
         self._resources = resources
         self._newcomers = Newcomers(ours)
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="gpus")
         self._now = now
         self._failing = False
 
@@ -64,7 +66,7 @@ class Neighbours:
         try:
             async with asyncio.timeout(DEADLINE_S):
                 devices = self._newcomers.admitted(await self._pods.all(), resource, self._now())
-                beside = await asyncio.to_thread(self._places, devices) if devices else ()
+                beside = await self._where(devices) if devices else ()
         except (K8sRdmaError, TimeoutError) as error:
             self._note(error)
             return choice
@@ -85,7 +87,12 @@ class Neighbours:
 
     async def close(self) -> None:
         """End the connection to kubelet."""
+        self._worker.shutdown(wait=False, cancel_futures=True)
         await self._pods.close()
+
+    async def _where(self, devices: tuple[tuple[str, str], ...]) -> tuple[Neighbour, ...]:
+        """In the one thread: a GPU's driver that hangs keeps that, and no more."""
+        return await asyncio.get_running_loop().run_in_executor(self._worker, self._places, devices)
 
     def _note(self, error: Exception | None) -> None:
         """Say once that devices are chosen without regard to GPUs."""
