@@ -69,14 +69,18 @@ class PodResourcesClient:
     async def _ask(self, method: Method[Asked, Answer], asked: Asked, deadline: float) -> Answer:
         """Ask until kubelet answers other than that it cannot now; its last word when the time is over."""
         now = asyncio.get_running_loop().time
+        refused: AioRpcError | None = None
         while True:
             try:
                 return await grpc_calls.call(
                     self._channel, method, asked, timeout_s=max(0.0, deadline - now())
                 )
             except AioRpcError as error:
+                if refused is not None and error.code() is StatusCode.DEADLINE_EXCEEDED:
+                    raise refused from error
                 if error.code() not in _PASSING or now() + _PAUSE_S >= deadline:
                     raise
+                refused = error
             except MalformedError as error:
                 raise self._failure(method, error.message) from error
             await asyncio.sleep(_PAUSE_S)
