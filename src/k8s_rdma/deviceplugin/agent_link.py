@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.devices import GivenDevice
@@ -77,6 +77,10 @@ class AgentLink:
     def reported(self, report: NodeReport) -> None:
         """Keep what it says of devices."""
         told = told_by(report)
+        if (
+            report.unreadable and self.told is not None
+        ):  # a PF that the agent cannot look at is its all the same
+            told = replace(told, pfs=told.pfs | self.told.pfs)
         is_new = self.silent_since is not None or told != self.told
         self.told, self.silent_since = told, None
         self._tried.set()
