@@ -6,7 +6,7 @@ import json
 import os
 import resource
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from factories import PF0, PF1
@@ -22,6 +22,8 @@ from k8s_rdma.agent.node_files import NodeFiles
 from k8s_rdma.agent.plugins.delegate import Delegate
 from k8s_rdma.agent.plugins.ipam import IpamPlugins
 from k8s_rdma.agent.plugins.runner import Plugins
+from k8s_rdma.agent.shared_files import SharedFiles
+from k8s_rdma.agent.specifications import Specifications
 from k8s_rdma.agent.worker import Worker
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.device_config import DevicePluginConfig
@@ -80,13 +82,21 @@ class Machine:
             boot_id=boot_id,
             pools=pools_of(self.resources),
         )
+        files, nodes = NodeFiles(self.directory / "host"), FakeNodes(self.hardware)
+        self.specifications = Specifications(
+            node=node,
+            worker=worker,
+            devices=DeviceFiles(files, "/var/run/cdi", nodes),
+            shared=SharedFiles(files, PurePosixPath("/var/run/cdi"), nodes),
+            alone=True,
+        )
         plugins = Plugins(host_root=Path("/"), timeout_s=10)
         means = Means(
             node=node,
             worker=worker,
             ipam=IpamPlugins(plugins),
             delegate=Delegate(plugins),
-            devices=DeviceFiles(NodeFiles(self.directory / "host"), "/var/run/cdi", FakeNodes(self.hardware)),
+            devices=self.specifications.devices,
             holdings=Holdings(self.kubelet, self.resources),
             cluster=self.cluster,
         )

@@ -34,7 +34,7 @@ class Nodes:
     def of_vf(self, pci: str, rdma_device: str) -> tuple[()]:
         return ()
 
-    of_device = of_vf
+    of_devices = of_vf
 
     def rdma_cm(self) -> None:
         return None

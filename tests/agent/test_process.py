@@ -164,6 +164,7 @@ def test_agent_whose_socket_is_taken_away_ends_and_the_next_one_serves(
         assert json.loads(again.stderr.readline())["event"] == "agent_ready"
         assert sorted(path.name for path in (directory / "run").iterdir()) == [
             "attachments",
+            "cdi.sock",
             "cni.sock",
             "state.sock",
         ]
@@ -176,7 +177,7 @@ def test_cni_socket_is_its_owners_alone_and_state_is_everybodys(
     def mode(name: str) -> int:
         return stat.S_IMODE((directory / "run" / name).stat().st_mode)
 
-    assert (mode("cni.sock"), mode("state.sock")) == (0o600, 0o666)
+    assert (mode("cni.sock"), mode("cdi.sock"), mode("state.sock")) == (0o600, 0o600, 0o666)
     assert (directory / "run" / "cni.sock").stat().st_uid == os.geteuid()
 
 

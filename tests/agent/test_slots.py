@@ -75,7 +75,7 @@ async def delete(verbs: Any, pod: str = "p", network: str = "net", ifname: str =
 def test_slot_tells_the_devices_of_the_pods_vfs_as_they_are_after_the_move(machine: Machine) -> None:
     async def scenario() -> None:
         machine.kubelet.give("default", "p", SLOT, "slot-3")
-        before = {each.path for each in FakeNodes(machine.hardware).of_device("f0r0")}
+        before = {each.path for each in FakeNodes(machine.hardware).of_devices(["f0r0"])}
         with machine.running() as (_, verbs):
             given = await add(verbs, machine)
             assert paths(machine, "slot-3") == nodes(machine, *given.receipt.interfaces)

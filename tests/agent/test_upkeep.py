@@ -58,7 +58,11 @@ async def kept(machine: Machine) -> AsyncIterator[Kept]:
     with machine.running() as (node, verbs):
         reporter = Reporter(node)
         upkeep = Upkeep(
-            node=node, verbs=verbs, worker=machine.worker, reporter=reporter, pause=patience.pause
+            node=node,
+            verbs=verbs,
+            specifications=machine.specifications,
+            reporter=reporter,
+            pause=patience.pause,
         )
         loop = asyncio.get_running_loop()
         end = machine.kernel.watch(lambda: loop.call_soon_threadsafe(upkeep.hardware_changed.set))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import resource
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 import structlog
@@ -30,14 +30,17 @@ from k8s_rdma.agent.plugins.runner import Plugins
 from k8s_rdma.agent.report import Reporter
 from k8s_rdma.agent.sampler import Sampler
 from k8s_rdma.agent.sandbox_watch import SandboxWatch
+from k8s_rdma.agent.shared_files import SharedFiles
+from k8s_rdma.agent.sockets.cdi_socket import CdiSocket
 from k8s_rdma.agent.sockets.cni_socket import CniSocket
 from k8s_rdma.agent.sockets.state_socket import StateSocket
 from k8s_rdma.agent.sockets.unix_socket import listen_unix, lost, serve_connections
+from k8s_rdma.agent.specifications import Specifications
 from k8s_rdma.agent.upkeep import Upkeep
 from k8s_rdma.agent.worker import Worker
 from k8s_rdma.config import load_key
 from k8s_rdma.core.ids import NodeName
-from k8s_rdma.errors import K8sRdmaError, KernelError, LedgerError, MalformedError, Reason
+from k8s_rdma.errors import K8sRdmaError, LedgerError, MalformedError, Reason
 from k8s_rdma.kube.pod_resources import KubeletPodResources
 from k8s_rdma.linux.netns import Namespaces
 from k8s_rdma.linux.rdma.pod_nodes import PodNodes
@@ -60,6 +63,7 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger()
 MOST_READERS = 64
+MOST_PLUGINS = 8
 MOST_CALLS = 256
 """At a time; a node has 110 pods, and each call is one connection."""
 
@@ -101,7 +105,8 @@ async def _main(config: AgentConfig, key: bytes | None, plugin: DevicePluginConf
     client = open_client(config)
     cluster = open_cluster(config, key, client)
     holdings = _holdings(config, plugin)
-    means = _means(config, node, worker, cluster, holdings)
+    specifications = _specifications(config, plugin, node, worker)
+    means = _means(config, specifications, cluster, holdings)
     policy = Policy(key=key, strict=config.strict, allow_unplaced=config.allow_unplaced)
     reporter = Reporter(node)
 
@@ -113,7 +118,7 @@ async def _main(config: AgentConfig, key: bytes | None, plugin: DevicePluginConf
     sampler = Sampler(node=node, worker=worker, quiet=verbs.idle)
     service = Service(node=node, verbs=verbs, namespaces=namespaces, reporter=reporter)
     adoption = Adoption(node=node, worker=worker, reporter=reporter, holdings=holdings)
-    upkeep = Upkeep(node=node, verbs=verbs, worker=worker, reporter=reporter)
+    upkeep = Upkeep(node=node, verbs=verbs, specifications=specifications, reporter=reporter)
     vanished = upkeep.sandbox_vanished.set
     sandboxes = SandboxWatch(node=node, on_host=namespaces.on_host, vanished=vanished)
     loop = asyncio.get_running_loop()
@@ -131,12 +136,11 @@ async def _main(config: AgentConfig, key: bytes | None, plugin: DevicePluginConf
     end_watch = kernel.watch(look_again)
     try:
         await upkeep.recover()
-        if config.kernel == "linux" or plugin is not None:  # else no VF has such files
-            await _restore_device_files(means)
         sandboxes.start(loop)
         state_socket = StateSocket(reporter.publisher, sampler.counters)
-        beside = [upkeep.run, cluster.run, *_publishing(config, client, reporter)]
-        await _serve(Path(config.run_dir), answer, state_socket, beside)
+        cdi_socket = CdiSocket(specifications.shared, worker)
+        beside = [upkeep.run, cluster.run, specifications.run, *_publishing(config, client, reporter)]
+        await _serve(Path(config.run_dir), answer, state_socket, cdi_socket, beside)
     finally:
         sandboxes.stop(loop)
         await holdings.close()
@@ -155,12 +159,17 @@ def _publishing(
     return (Publishing(config, client, reporter).run,)
 
 
-async def _restore_device_files(means: Means) -> None:
-    """Log what cannot be written or removed: nobody must go without interfaces for it."""
-    try:
-        await means.worker.run(lambda: means.devices.restore(means.node.ledger))
-    except KernelError as error:
-        _log.warning("device_files_not_restored", error=error.message)
+def _specifications(
+    config: AgentConfig, plugin: DevicePluginConfig | None, node: Node, worker: Worker
+) -> Specifications:
+    files, nodes = NodeFiles(Path(config.host_root)), PodNodes()
+    return Specifications(
+        node=node,
+        worker=worker,
+        devices=DeviceFiles(files, config.cdi_dir, nodes),
+        shared=SharedFiles(files, PurePosixPath(config.cdi_dir), nodes),
+        alone=config.kernel == "linux" or plugin is not None,
+    )
 
 
 def _holdings(config: AgentConfig, plugin: DevicePluginConfig | None) -> Holdings:
@@ -171,14 +180,16 @@ def _holdings(config: AgentConfig, plugin: DevicePluginConfig | None) -> Holding
     return Holdings(kubelet, plugin.resources)
 
 
-def _means(config: AgentConfig, node: Node, worker: Worker, cluster: Cluster, holdings: Holdings) -> Means:
+def _means(
+    config: AgentConfig, specifications: Specifications, cluster: Cluster, holdings: Holdings
+) -> Means:
     host_root, timeout_s = Path(config.host_root), config.ipam_timeout_s
     return Means(
-        node=node,
-        worker=worker,
+        node=specifications.node,
+        worker=specifications.worker,
         ipam=IpamPlugins(Plugins(host_root=host_root, timeout_s=timeout_s)),
         delegate=Delegate(Plugins(host_root=host_root, timeout_s=timeout_s, reason=Reason.PLUGIN_FAILURE)),
-        devices=DeviceFiles(NodeFiles(host_root), config.cdi_dir, PodNodes()),
+        devices=specifications.devices,
         holdings=holdings,
         cluster=cluster,
     )
@@ -228,9 +239,13 @@ def _open_node(config: AgentConfig, kernel: Kernel, receipts: Receipts, pools: S
 
 
 async def _serve(
-    run_dir: Path, answer: Handler, state_socket: StateSocket, beside: Iterable[Callable[[], Awaitable[None]]]
+    run_dir: Path,
+    answer: Handler,
+    state_socket: StateSocket,
+    cdi_socket: CdiSocket,
+    beside: Iterable[Callable[[], Awaitable[None]]],
 ) -> None:
-    """Serve both sockets until a signal; calls that are under way are undone, and answered by a retry.
+    """Serve all sockets until a signal; calls that are under way are undone, and answered by a retry.
 
     beside: what runs as long as that. K8sRdmaError when `cni.sock` is taken away: nobody could call any more,
     and markers may have gone with it. The next start makes both anew.
@@ -247,12 +262,14 @@ async def _serve(
     with (
         listen_unix(run_dir / "state.sock", 0o666) as state,
         listen_unix(run_dir / "cni.sock", 0o600) as calls,
+        listen_unix(run_dir / "cdi.sock", 0o600) as plugins,
     ):
         _log.info("agent_ready", run_dir=str(run_dir))
         async with asyncio.TaskGroup() as tasks:
             running = [
                 tasks.create_task(serve_connections(state, state_socket.talk, most=MOST_READERS)),
                 tasks.create_task(serve_connections(calls, CniSocket(answer).talk, most=MOST_CALLS)),
+                tasks.create_task(serve_connections(plugins, cdi_socket.talk, most=MOST_PLUGINS)),
                 *(tasks.create_task(_running(each)) for each in (end_when_taken_away, *beside)),
             ]
             await stop.wait()

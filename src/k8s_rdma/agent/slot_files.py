@@ -51,8 +51,8 @@ class DeviceNodes(Protocol):
         """
         ...
 
-    def of_device(self, rdma_device: str) -> tuple[CharacterDevice, ...]:
-        """Of an RDMA device by name, in whichever namespace it is."""
+    def of_devices(self, rdma_devices: Collection[str]) -> tuple[CharacterDevice, ...]:
+        """Of RDMA devices by name, in whichever namespace they are."""
         ...
 
     def rdma_cm(self) -> tuple[int, int] | None:

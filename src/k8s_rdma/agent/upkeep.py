@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from k8s_rdma.agent.calls.verbs import Verbs
     from k8s_rdma.agent.node import Node
     from k8s_rdma.agent.report import Reporter
-    from k8s_rdma.agent.worker import Worker
+    from k8s_rdma.agent.specifications import Specifications
 
 _log = structlog.get_logger()
 
@@ -51,15 +51,20 @@ class Upkeep:
         *,
         node: Node,
         verbs: Verbs,
-        worker: Worker,
+        specifications: Specifications,
         reporter: Reporter,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """Nothing runs until `recover`. pause: as `asyncio.sleep`."""
+        """Nothing runs until `recover`.
+
+        specifications: they tell of device nodes, which may have changed with the hardware.
+        pause: as `asyncio.sleep`.
+        """
         self._node = node
         self._verbs = verbs
-        self._worker = worker
+        self._worker = specifications.worker
         self._reporter = reporter
+        self._specifications = specifications
         self._pause = pause
         self._retry_s = 0.0
         self.hardware_changed = asyncio.Event()
@@ -69,6 +74,7 @@ class Upkeep:
         """Undo or complete what a crash or a reboot cut short; before anyone may ask for more."""
         if await self._verbs.reconcile():
             await self._worker.run(self._node.refresh)
+        await self._specifications.restore()
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -117,6 +123,7 @@ class Upkeep:
                 await self._verbs.idle()
         self.hardware_changed.clear()
         await self._worker.run(self._node.refresh)
+        await self._specifications.restore()
         scanner = self._node.scanner
         if scanner.incomplete:
             self._retry_s = min(max(FIRST_RETRY_S, 2 * self._retry_s), LAST_RETRY_S)

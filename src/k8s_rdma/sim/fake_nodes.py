@@ -8,6 +8,8 @@ from k8s_rdma.core.devices import INFINIBAND, CharacterDevice, NodeKind
 from k8s_rdma.errors import KernelError
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from k8s_rdma.core.ids import PciAddress
     from k8s_rdma.sim.fake_function import Function
     from k8s_rdma.sim.fake_machine import FakeMachine
@@ -36,11 +38,11 @@ class FakeNodes:
     def of_vf(self, pci: PciAddress, rdma_device: str) -> tuple[CharacterDevice, ...]:
         """Of the VF at this address, or of one by its device's name."""
         own = [each for each in self._machine.functions.values() if each.pci == pci]
-        return _verbs(own) or self.of_device(rdma_device)
+        return _verbs(own) or self.of_devices([rdma_device])
 
-    def of_device(self, rdma_device: str) -> tuple[CharacterDevice, ...]:
+    def of_devices(self, rdma_devices: Collection[str]) -> tuple[CharacterDevice, ...]:
         """By name."""
-        return _verbs([each for each in self._machine.functions.values() if each.rdma_device == rdma_device])
+        return _verbs([each for each in self._machine.functions.values() if each.rdma_device in rdma_devices])
 
     def rdma_cm(self) -> tuple[int, int] | None:
         """There where any VF has an RDMA device."""

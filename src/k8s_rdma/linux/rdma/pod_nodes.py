@@ -11,7 +11,7 @@ from k8s_rdma.linux.sysfs import Sysfs
 from k8s_rdma.linux.vf.vfio import vfio_group
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from k8s_rdma.core.devices import CharacterDevice
     from k8s_rdma.core.ids import PciAddress
@@ -34,12 +34,13 @@ class PodNodes:
             found = character_devices(self._sysfs, pci)
         if found or not rdma_device:
             return tuple(each for name in sorted(found) for each in found[name])
-        return self.of_device(rdma_device)
+        return self.of_devices([rdma_device])
 
-    def of_device(self, rdma_device: str) -> tuple[CharacterDevice, ...]:
-        """Of an RDMA device by name."""
-        with _as_kernel_error(f"RDMA device {rdma_device}"):
-            return character_devices(self._sysfs).get(rdma_device, ())
+    def of_devices(self, rdma_devices: Collection[str]) -> tuple[CharacterDevice, ...]:
+        """Of RDMA devices by name."""
+        with _as_kernel_error(f"RDMA devices {', '.join(rdma_devices)}"):
+            found = character_devices(self._sysfs)
+        return tuple(each for name in rdma_devices for each in found.get(name, ()))
 
     def rdma_cm(self) -> tuple[int, int] | None:
         """Major and minor number of the connection manager's node; None where there is none."""
