@@ -14,7 +14,7 @@ import pytest
 from contract.linux_lab import needs_namespaces
 from k8s_rdma.linux.changes import Changes
 from k8s_rdma.linux.netlink.rtnl import Rtnl, named, of_kind
-from k8s_rdma.linux.netlink.subscriptions import ADDRESSES, LINKS, UEVENTS, Dirty, Gathering
+from k8s_rdma.linux.netlink.subscriptions import ADDRESSES, DEVICE_UEVENTS, LINKS, UEVENTS, Dirty, Gathering
 from k8s_rdma.linux.netns import create_namespace, entered
 from linux.watcher import Watcher
 
@@ -209,6 +209,25 @@ def test_uevent_is_of_interest_by_its_subsystem(message, interesting, dirty):
     gathering = Gathering()
     assert UEVENTS.read(message, gathering) is interesting
     assert gathering.taken() == dirty
+
+
+@pytest.mark.parametrize(
+    ("subsystem", "interesting"),
+    [
+        (b"infiniband", True),
+        (b"infiniband_verbs", True),
+        (b"infiniband_mad", True),
+        (b"misc", True),
+        (b"pci", True),
+        (b"net", False),
+        (b"block", False),
+    ],
+)
+def test_uevents_of_rdma_devices_and_their_character_devices_are_of_interest(subsystem, interesting):
+    message = b"add@/devices/x\0ACTION=add\0SUBSYSTEM=" + subsystem + b"\0SEQNUM=1\0"
+    gathering = Gathering()
+    assert DEVICE_UEVENTS.read(message, gathering) is interesting
+    assert gathering.everything is interesting
 
 
 def test_watcher_is_told_when_a_watched_file_changes_comes_and_goes(rtnl, tmp_path):

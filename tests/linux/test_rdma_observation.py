@@ -9,7 +9,7 @@ import pytest
 from k8s_rdma.core.devices import NetnsMode, NodeKind, RdmaDevice
 from k8s_rdma.core.options import LinkType
 from k8s_rdma.linux.discovery.queries import RdmaPort
-from k8s_rdma.linux.rdma.character_devices import DeviceNodes
+from k8s_rdma.linux.rdma.character_devices import DeviceNodes, character_devices
 from k8s_rdma.linux.rdma.observation import RdmaObserver, port_state_files
 from k8s_rdma.sim.recorded_machine import RecordedMachine
 from k8s_rdma.wire.machine import read_machine
@@ -206,6 +206,17 @@ def test_recorded_infiniband_vfs_are_active_as_their_subnet_manager_made_them() 
         "mlx5_3": ("port 1 is INIT, not ACTIVE",),
         "mlx5_4": ("port 1 is DOWN, not ACTIVE",),
     }
+
+
+def test_recorded_infiniband_devices_have_nodes_for_management() -> None:
+    machine = RecordedMachine(read_machine(MACHINES / "connectx6-infiniband.yaml"))
+    found = character_devices(machine.sysfs)
+    assert sorted(found) == [f"mlx5_{number}" for number in range(5)]
+    assert [(node.path, node.major, node.minor) for node in found["mlx5_3"]] == [
+        ("/dev/infiniband/uverbs3", 231, 195),
+        ("/dev/infiniband/umad3", 231, 3),
+        ("/dev/infiniband/issm3", 231, 67),
+    ]
 
 
 def test_recorded_vfs_that_nobody_set_up_are_told_apart() -> None:
