@@ -86,19 +86,21 @@ static enum marker find_marker(const char *run_dir)
 
 /* Whether pods of this node may hold devices of an exclusive resource, which are attached to them though
  * their annotations say nothing. The agent makes the file as it is configured, and leaves it when it stops. A
- * directory that is not there is an agent that has not run since the boot. */
-static bool may_hold_devices(const char *run_dir)
+ * directory that is not there is an agent that has not run since the boot: then the configuration can tell. */
+static bool may_hold_devices(const struct netconf *conf)
 {
     char path[RUN_DIR_SIZE + sizeof EXCLUSIVE_MARKER];
     struct stat found;
-    snprintf(path, sizeof path, "%s" EXCLUSIVE_MARKER, run_dir);
+    if (conf->exclusive_devices)
+        return true;
+    snprintf(path, sizeof path, "%s" EXCLUSIVE_MARKER, conf->run_dir);
     return stat(path, &found) == 0 || (errno != ENOENT && errno != ENOTDIR);
 }
 
 /* Whether the container certainly wants nothing. */
 static bool wants_nothing(const struct netconf *conf)
 {
-    return conf->wish == WISH_NOTHING && !conf->delegate && !may_hold_devices(conf->run_dir);
+    return conf->wish == WISH_NOTHING && !conf->delegate && !may_hold_devices(conf);
 }
 
 /* Whether the container certainly has nothing by way of the agent. Where markers cannot be looked for, the

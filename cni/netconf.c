@@ -115,6 +115,7 @@ bool netconf_read(struct netconf *conf, struct span text, struct cni_error *erro
         conf->prev_result = prev_result;
     conf->delegate = names_delegate(json_member(text, "delegate"));
     conf->only_plugin = conf->delegate || json_is(json_member(text, "emptyResult"), 't');
+    conf->exclusive_devices = json_is(json_member(text, "exclusiveDevices"), 't');
     conf->wish = read_wish(text);
     return read_cni_version(conf, json_member(text, "cniVersion"), error)
         && read_run_dir(conf, json_member(text, "runDir"), error)

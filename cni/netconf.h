@@ -18,12 +18,14 @@ enum wish { WISH_UNKNOWN, WISH_NOTHING, WISH_SOMETHING };
 
 /* cni_version: a JSON string as it stands, absent while nothing is read. prev_result: an object as it stands,
  * absent when not chained. delegate: whether there is one, and so every pod's network is the agent's doing.
- * only_plugin: whether this is its network's only plugin for certain: there is a delegate, or emptyResult. */
+ * only_plugin: whether this is its network's only plugin for certain: there is a delegate, or emptyResult.
+ * exclusive_devices: whether it says that pods may hold some, be the agent's marker there or not yet. */
 struct netconf {
     struct span cni_version;
     struct span prev_result;
     bool delegate;
     bool only_plugin;
+    bool exclusive_devices;
     enum wish wish;
     uint32_t timeout_ms;
     char run_dir[RUN_DIR_SIZE];

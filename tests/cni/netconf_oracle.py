@@ -44,6 +44,7 @@ class Found:
     run_dir: bytes
     delegate: bool
     only_plugin: bool
+    exclusive_devices: bool
     version: str | None
     prev_result: Members | None
 
@@ -83,6 +84,7 @@ def look(data: bytes) -> Found | int:
         run_dir=run_dir.encode(),
         delegate=delegate,
         only_plugin=delegate or document.last("emptyResult") is True,
+        exclusive_devices=document.last("exclusiveDevices") is True,
         version=None if version is ABSENT else version,
         prev_result=prev_result if isinstance(prev_result, Members) else None,
     )

@@ -15,8 +15,8 @@ static void show_span(const char *name, struct span value, const unsigned char *
 
 static void show(const struct netconf *conf, const unsigned char *start, size_t size)
 {
-    printf("ok wish=%d timeout=%u delegate=%d only=%d", (int)conf->wish, (unsigned)conf->timeout_ms,
-           conf->delegate, conf->only_plugin);
+    printf("ok wish=%d timeout=%u delegate=%d only=%d exclusive=%d", (int)conf->wish, (unsigned)conf->timeout_ms,
+           conf->delegate, conf->only_plugin, conf->exclusive_devices);
     show_span("version", conf->cni_version, start, size);
     show_span("prev", conf->prev_result, start, size);
     printf(" run_dir=");

@@ -64,7 +64,7 @@ def asks(env: dict[str, str], found: Found, *, exclusive: bool) -> bool:
     exclusive: whether pods may hold devices that are attached to them without their asking.
     """
     container = env.get("CNI_CONTAINERID", "")
-    may_want_something = found.wish != NOTHING or found.delegate or exclusive
+    may_want_something = found.wish != NOTHING or found.delegate or exclusive or found.exclusive_devices
     unsure = len(container) > MAX_FILE_NAME and may_want_something
     may_have_something = container == MARKED or unsure
     return {

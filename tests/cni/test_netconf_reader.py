@@ -36,6 +36,7 @@ KEYS = TEXT | st.sampled_from(
         "prevResult",
         "delegate",
         "emptyResult",
+        "exclusiveDevices",
         "runtimeConfig",
         ANNOTATIONS,
         "rdma_interfaces_required",
@@ -65,6 +66,7 @@ CONFIGURATIONS = st.fixed_dictionaries(
         "runtimeConfig": st.dictionaries(st.just(ANNOTATIONS) | KEYS, ANNOTATION_MAPS, max_size=2) | VALUES,
         "delegate": VALUES,
         "emptyResult": st.booleans() | VALUES,
+        "exclusiveDevices": st.booleans() | VALUES,
         "args": VALUES,
     },
 )
@@ -154,6 +156,7 @@ class Probe:
             run_dir=bytes.fromhex(values["run_dir"]),
             delegate=values["delegate"] == "1",
             only_plugin=values["only"] == "1",
+            exclusive_devices=values["exclusive"] == "1",
             version=slice_of(data, values.get("version")),
             prev_result=slice_of(data, values.get("prev")),
         )

@@ -32,7 +32,7 @@ KEYS = {
     "emptyResult": {"emptyResult": True},
 }
 MARKERS = ("marked", "not marked", "no markers", "markers are a file", "no run directory")
-DEVICES = ("exclusive", "none exclusive")
+DEVICES = ("exclusive", "exclusive by configuration", "none exclusive")
 
 
 def prepare(run_dir: Path, markers: str, devices: str) -> None:
@@ -53,7 +53,8 @@ def prepare(run_dir: Path, markers: str, devices: str) -> None:
 
 def is_ordinary(annotations: str, keys: str, markers: str, devices: str) -> bool:
     """Whether such a pod certainly wants nothing of ours; an agent that never ran here has no wishes."""
-    exclusive = devices == "exclusive" and markers != "no run directory"
+    marked = devices == "exclusive" and markers != "no run directory"
+    exclusive = marked or devices == "exclusive by configuration"
     return annotations == "does not ask" and keys != "delegate" and not exclusive
 
 
@@ -108,7 +109,8 @@ def test_program_decides_by_the_table_whatever_is_there(program, run_dir, netns,
     for case in cases():
         place, annotations, keys, markers, devices = case
         prepare(own, markers, devices)
-        conf = netconf(own, **PLACES[place], **DELIVERED[annotations], **KEYS[keys])
+        more = {"exclusiveDevices": True} if devices == "exclusive by configuration" else {}
+        conf = netconf(own, **PLACES[place], **DELIVERED[annotations], **KEYS[keys], **more)
         did[case] = seen(command, program(command, conf, env={"CNI_NETNS": netns}))
         wanted[case] = expected(command, case)
     assert did == wanted

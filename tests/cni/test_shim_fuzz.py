@@ -62,6 +62,7 @@ CONFIGURATIONS = st.fixed_dictionaries(
         "prevResult": st.just(PREV_RESULT) | st.dictionaries(WORDS, WORDS, max_size=3) | WORDS,
         "delegate": st.sampled_from([None, {}, {"type": "bridge"}, "bridge"]),
         "emptyResult": st.sampled_from([True, False, None, "true"]),
+        "exclusiveDevices": st.sampled_from([True, False, False, None, "true"]),
         "timeoutMs": st.sampled_from([60_000, 60_000, 0, "1"]),
         "padding": st.sampled_from(["", "x" * 200_000]),
     },

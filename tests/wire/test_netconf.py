@@ -282,6 +282,11 @@ def test_device_that_multus_names_is_read_wherever_it_is(keys: dict[str, Any], d
     assert decode_netconf(text(**keys)).device_id == device
 
 
+def test_exclusive_devices_are_yes_or_no() -> None:
+    assert decode_netconf(text(exclusiveDevices=True)).exclusive_devices
+    assert "exclusiveDevices" in refusal(text(exclusiveDevices="true"))
+
+
 @pytest.mark.parametrize("keys", [{"deviceID": 3}, {"runtimeConfig": {"deviceID": ["mlx5_3"]}}])
 def test_device_that_is_no_text_is_refused(keys: dict[str, Any]) -> None:
     assert "deviceID" in refusal(text(**keys))

@@ -76,6 +76,7 @@ class NetConf(_Network, frozen=True, kw_only=True, rename="camel"):
     networks: more networks, with addresses of their own, for the interfaces that name them.
     delegate: the plugin that gives a pod its ordinary interface; empty when absent.
     empty_result: whether the runtime takes a pod without any interface.
+    exclusive_devices: whether pods may hold some; heeded by the executable.
     vlan: of interfaces that ask for none; 0 for none.
     dpdk: as the replaced plugin had it, see `driver`.
     top_device_id: see `device_id`.
@@ -92,6 +93,7 @@ class NetConf(_Network, frozen=True, kw_only=True, rename="camel"):
     networks: dict[str, Subnetwork] = {}
     delegate: msgspec.Raw = msgspec.Raw()
     empty_result: bool = False
+    exclusive_devices: bool = False
     vlan: int = 0
     dpdk: dict[str, str] = {}
     ipam: msgspec.Raw = msgspec.Raw()

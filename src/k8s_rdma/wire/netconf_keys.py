@@ -16,8 +16,13 @@ if TYPE_CHECKING:
 
     import msgspec
 
-OWN_KEYS = frozenset({"runDir", "timeoutMs", "interfaceNames", "networks", "delegate", "emptyResult"})
-"""camelCase like the specification's. `timeoutMs` is read by the executable alone."""
+OWN_KEYS = frozenset(
+    {
+        *("runDir", "timeoutMs", "interfaceNames", "networks", "delegate", "emptyResult"),
+        "exclusiveDevices",
+    }
+)
+"""camelCase like the specification's. `timeoutMs` and `exclusiveDevices` are read by the executable alone."""
 INHERITED_KEYS = frozenset({"if0name", "l2enable", "vlan", "dpdk", "cniDir"})
 """Of the plugin that this one replaces; `cniDir` told where it kept its state, and means nothing any more."""
 STANDARD_KEYS = frozenset(
