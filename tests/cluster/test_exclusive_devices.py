@@ -63,4 +63,4 @@ async def test_pod_that_asks_both_pools_comes_nowhere(kind: str, tmp_path: Path)
             await c.create_pod("both", 1_000, resources={RDMA: "2"})
             told = await c.event("both", "FailedScheduling", "asks both pools")
             assert f"request 2 of {RDMA}" in told
-            assert "has 1 interfaces, not 2" in told
+            assert "has 1 interface, not 2" in told

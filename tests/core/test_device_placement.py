@@ -103,9 +103,15 @@ def test_another_number_of_interfaces_than_devices_is_refused_with_both(rates: S
     assert why.reason is Reason.DEVICES_DIFFER
     assert why.message == (
         f"the pod asks both pools: its containers request 2 of {A}, which are VFs of the node, and its "
-        f"annotation has {len(rates)} interfaces, not 2; it must have one for each device, and sets their "
+        f"annotation has {len(rates)} interface{'s' * (len(rates) > 1)}, not 2; it must have one for each device, and sets their "
         "rates"
     )
+
+
+def test_more_devices_than_the_node_has_are_beyond_it() -> None:
+    why = refused(place(asking(*[0] * 5, a=3, b=2), node(pf(0, a=3), pf(1, a=1, b=1)), {}))
+    assert why.reason is Reason.EXCEEDS_CAPACITY
+    assert why.message == f"needs 2 devices of {B}; the node has 1 VF in that pool"
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ async def test_pod_that_asks_both_pools_by_count_is_refused_with_both_numbers_an
         assert answer["FailedNodes"] == {}
         why = answer["FailedAndUnresolvableNodes"]["w1"]
         assert f"asks both pools: its containers request 2 of {POOL}" in why
-        assert "its annotation has 1 interfaces, not 2" in why
+        assert "its annotation has 1 interface, not 2" in why
         assert (await w.bind("p", "w1")).startswith("RDMA Scheduler Extension: Node did not have enough")
 
 

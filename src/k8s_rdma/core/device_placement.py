@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from k8s_rdma.core.options import NO_OPTIONS, InterfaceOptions
 from k8s_rdma.core.policy import PfPolicy
+from k8s_rdma.core.refusal import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -58,6 +59,15 @@ def devices_on(request: Request, inventory: Inventory) -> tuple[tuple[str, int],
     )
 
 
+def too_few(inventory: Inventory, devices: Sequence[tuple[str, int]]) -> str:
+    """Which resource the node has not as many devices of, whoever holds them; empty when it has."""
+    for resource, number in devices:
+        has = sum(pf.pools.get(resource, 0) for pf in inventory.pfs)
+        if number > has:
+            return f"needs {number} devices of {resource}; the node has {count(has, 'VF')} in that pool"
+    return ""
+
+
 def possible(
     request: Request, inventory: Inventory, devices: Sequence[tuple[str, int]]
 ) -> Iterator[Possible]:
@@ -78,7 +88,7 @@ def misasked(request: Request, devices: Sequence[tuple[str, int]]) -> str:
     )
     if wanted != held:
         return (
-            f"the pod asks both pools: {here}, and its annotation has {wanted} interfaces, not {held}; "
+            f"the pod asks both pools: {here}, and its annotation has {count(wanted, 'interface')}, not {held}; "
             "it must have one for each device, and sets their rates"
         )
     chosen = _chooses(request)

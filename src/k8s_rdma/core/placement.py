@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.choosing import Task, choose
-from k8s_rdma.core.device_placement import devices_on, misasked, possible
+from k8s_rdma.core.device_placement import devices_on, misasked, possible, too_few
 from k8s_rdma.core.device_refusal import why_not_devices
 from k8s_rdma.core.ids import NodeName, PciAddress
 from k8s_rdma.core.inventory import EVERY_DEVICE, NOTHING_USED, DeviceUse, Used
@@ -108,22 +108,35 @@ def each_once(interfaces: Sequence[PlacedInterface]) -> Sequence[PlacedInterface
 def usage_of(interfaces: Iterable[PlacedInterface], inventory: Inventory) -> dict[PciAddress, Used]:
     """What placed interfaces take of each PF; by their reservations alone of PFs that the inventory lacks."""
     result: dict[PciAddress, Used] = {}
+    devices: dict[tuple[PciAddress, str], list[PlacedInterface]] = {}
     for interface in interfaces:
         pci = interface.pf
-        used, before = usage(inventory.pf(pci), interface), result.get(pci)
+        if interface.pool:
+            devices.setdefault((pci, interface.pool), []).append(interface)
+            continue
+        used, before = usage(inventory.pf(pci), interface.min_tx_rate_mbps), result.get(pci)
         result[pci] = used if before is None else before + used
+    for (pci, resource), held in devices.items():
+        result[pci] = result.get(pci, NOTHING_USED) + _device_usage(inventory.pf(pci), resource, held)
     return result
 
 
-def usage(pf: Pf | None, interface: PlacedInterface) -> Used:
-    """What an interface takes of its PF, which may not be known."""
-    mbps = interface.min_tx_rate_mbps if pf is None else reserved(pf, interface.min_tx_rate_mbps)
-    mins = (mbps,) if mbps and pf is not None and pf.rates.weights else ()
-    if not interface.pool:
-        return Used(1, mbps, mins)
-    vfs = pf.pools.get(interface.pool, EVERY_DEVICE) if pf is not None else EVERY_DEVICE
-    use = DeviceUse(interface.pool, vfs, (mbps,), held=int(interface.entry is None))
-    return Used(0, mbps, mins, (use,))
+def usage(pf: Pf | None, min_tx_rate_mbps: int) -> Used:
+    """What a VF with this reservation takes of a PF, which may not be known."""
+    if pf is None:
+        return Used(1, min_tx_rate_mbps)
+    mbps = reserved(pf, min_tx_rate_mbps)
+    return Used(1, mbps, (mbps,) if mbps and pf.rates.weights else ())
+
+
+def _device_usage(pf: Pf | None, resource: str, interfaces: Sequence[PlacedInterface]) -> Used:
+    """What interfaces take of a PF that are devices of one resource, or may come to be."""
+    held = sum(each.entry is None for each in interfaces)
+    vfs = max(held, EVERY_DEVICE if pf is None else pf.pools.get(resource, EVERY_DEVICE))
+    rates = (each.min_tx_rate_mbps for each in interfaces)
+    mins = tuple(sorted((rate if pf is None else reserved(pf, rate) for rate in rates), reverse=True))[:vfs]
+    weighed = tuple(filter(None, mins)) if pf is not None and pf.rates.weights else ()
+    return Used(0, sum(mins), weighed, (DeviceUse(resource, vfs, mins, held),))
 
 
 def fits(
@@ -239,6 +252,9 @@ def _place_devices(
     asked_wrongly = misasked(request, devices)
     if asked_wrongly:
         return _rejection(inventory, Reason.DEVICES_DIFFER, Said.nameless(asked_wrongly, asked_wrongly))
+    lacking = too_few(inventory, devices)
+    if lacking:
+        return _rejection(inventory, Reason.EXCEEDS_CAPACITY, Said.nameless(lacking, lacking))
     places = tuple(possible(request, inventory, devices))
     interfaces = tuple(
         PlacedInterface(
