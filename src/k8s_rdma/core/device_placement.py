@@ -88,8 +88,8 @@ def misasked(request: Request, devices: Sequence[tuple[str, int]]) -> str:
     )
     if wanted != held:
         return (
-            f"the pod asks both pools: {here}, and its annotation has {count(wanted, 'interface')}, not {held}; "
-            "it must have one for each device, and sets their rates"
+            f"the pod asks both pools: {here}, and its annotation has {count(wanted, 'interface')}, not "
+            f"{held}; it must have one for each device, and sets their rates"
         )
     chosen = _chooses(request)
     return (
