@@ -77,6 +77,12 @@ def test_device_that_a_pod_has_is_known_to_a_plugin_that_never_saw_it() -> None:
     assert (faults(seen), seen.devices["mlx5_1"].pf) == ((), PF)
 
 
+def test_device_that_was_seen_is_looked_for_where_it_was() -> None:
+    health = Health()
+    health.judged(HERE, NO_AGENT, 0)
+    assert health.expected(NO_AGENT) == {"mlx5_1": VF}
+
+
 def test_function_that_nobody_ever_saw_is_no_fault_of_a_given_device() -> None:
     """As with virtual functions, which sysfs knows nothing of."""
     lacking = RdmaDevice(name="mlx5_1", faults=("its PCI function is gone",), at_home=False)
