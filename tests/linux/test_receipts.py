@@ -15,6 +15,7 @@ import pytest
 
 from factories import PF0, PF1, interface, receipt
 from k8s_rdma.core.ledger import DelegatedPlugin, Phase
+from k8s_rdma.core.slots import SlotHeld
 from k8s_rdma.errors import LedgerError
 from k8s_rdma.linux.receipts import REBUILD, CorruptLedgerError, Receipts
 from k8s_rdma.linux.receipts_schema import VERSION
@@ -226,6 +227,7 @@ from pathlib import Path
 from dataclasses import replace
 from factories import receipt
 from k8s_rdma.core.ledger import Phase
+from k8s_rdma.core.slots import SlotHeld
 from k8s_rdma.linux.receipts import Receipts
 receipts = Receipts(Path("ledger.db"))
 receipts.put(receipt("warm", phase=Phase.PREPARED))
@@ -265,3 +267,31 @@ def test_only_a_claim_is_synced_and_once(tmp_path: Path) -> None:
     claim, _, marks = rest.partition('"claimed')
     assert claim.count("sync(") == 1
     assert marks.partition('"end')[0].count("sync(") == 0
+
+
+def test_receipts_of_a_program_that_knew_no_slots_hold_none(tmp_path: Path) -> None:
+    path, made = tmp_path / "ledger.db", receipt("c0", interface(PF0, 1))
+    with closing(Receipts(path)) as receipts:
+        receipts.put(made)
+    document = json.loads(encode_receipt(made))
+    del document["slots"]
+    with sqlite3.connect(path) as database:
+        database.execute("UPDATE receipts SET document = ?", (json.dumps(document).encode(),))
+        database.execute("PRAGMA user_version = 2")
+    database.close()
+    assert opened(path).receipts == {made.attachment: made}
+    with sqlite3.connect(path) as database:
+        assert database.execute("PRAGMA user_version").fetchall() == [(VERSION,)]
+    database.close()
+
+
+def test_receipts_keep_slots_and_who_loses_one_does_so_with_the_claim(tmp_path: Path) -> None:
+    path, slot = tmp_path / "ledger.db", SlotHeld(resource="k8s-rdma.io/slot", id="slot-0", hints=True)
+    old = replace(receipt("old", interface(PF0, 1)), slots=(slot,))
+    new = replace(receipt("new", interface(PF0, 2), phase=Phase.PREPARED), slots=(slot,))
+    with closing(Receipts(path)) as receipts:
+        receipts.put(old)
+        [loser] = receipts.load().losing_slots(new)
+        receipts.put(new, loser)
+    found = opened(path).receipts
+    assert (found[old.attachment].slots, found[new.attachment].slots) == ((), (slot,))
