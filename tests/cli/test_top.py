@@ -12,6 +12,7 @@ import struct
 import termios
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 from rich.console import Console
 
@@ -95,6 +96,16 @@ def test_standby_says_what_it_waits_for():
     told = view(1, role="standby", missing=("lease kube-system/k8s-rdma-extender (held by a)",))
     lines = drawn(page(told, plain=True, lines=None))
     assert lines[2] == "waits for: lease kube-system/k8s-rdma-extender (held by a)"
+
+
+def test_exclusive_devices_are_told_beside_the_vfs_of_their_pf():
+    row = PfRow(
+        name="enp1s0", link_mbps=1000, reserved_mbps=400, vfs=4, free_vfs=3, devices=4, held_devices=2
+    )
+    told = msgspec.structs.replace(view(1), nodes=(NodeRow(name="w1", pfs=(row,)),))
+    assert any(
+        "enp1s0 40% 3 free 2/4 devices held" in each for each in drawn(page(told, plain=True, lines=None))
+    )
 
 
 def test_screen_keeps_what_it_knows_while_the_extender_is_away_and_says_so():
