@@ -84,7 +84,7 @@ def obstacle() -> str | None:
     for name in ("containerd", "containerd-shim-runc-v2", "ctr", "runc"):
         if shutil.which(name, path=here) is None and shutil.which(name) is None:
             return f"needs {name}, in the folder of {FOLDER} or on PATH"
-    return None
+    return None if _makes_device_nodes() else "needs root, that of the machine: it makes device nodes"
 
 
 def cdi_obstacle() -> str | None:
@@ -333,6 +333,11 @@ def _sysfs(nodes: Mapping[str, tuple[int, int]], verbs: Mapping[str, str]) -> It
         major, minor = nodes[name]
         yield f"mkdir -p {directory} && echo {major}:{minor} > {directory}/dev"
         yield f"echo of_{name} > {directory}/ibdev"
+
+
+def _makes_device_nodes() -> bool:
+    """Whether this is root, and in no user namespace (user_namespaces(7))."""
+    return Path("/proc/self/uid_map").read_text().split() == ["0", "0", str(2**32 - 1)] and not os.geteuid()
 
 
 def _copied(file: str, copy: str) -> str:
