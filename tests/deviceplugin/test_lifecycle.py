@@ -115,7 +115,7 @@ async def test_directory_that_is_removed_and_made_again_is_registered_in(world: 
     for _ in range(3):
         async with world.kubelet() as kubelet:
             await follows(kubelet, SLOTS, MOUNT)
-        shutil.rmtree(world.sockets)
+        _remove(world.sockets)
     await plugin.logged("not_registered", 2)
     async with world.kubelet() as kubelet:
         await follows(kubelet, SLOTS, MOUNT)
@@ -229,7 +229,7 @@ async def test_bytes_that_are_no_message_are_refused(world: World) -> None:
 async def test_plugin_ends_when_its_mounted_directory_is_no_more(world: World) -> None:
     plugin = world.in_default_directory("--config", _config(world))
     await plugin.logged("serving", 2)
-    shutil.rmtree(world.sockets)
+    _remove(world.sockets)
     assert await plugin.ended() == 1
     assert plugin.log.read_text().splitlines()[-1] == (
         "k8s-rdma: kubeletDir /var/lib/kubelet/device-plugins: removed from the host while it is mounted "
@@ -254,6 +254,12 @@ def _config(world: World) -> str:
     path = world.directory / "default.yaml"
     path.write_text("port: null\n")
     return str(path)
+
+
+def _remove(directory: Path) -> None:
+    """Though sockets are made again while it is done."""
+    while directory.exists():
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 @contextmanager
