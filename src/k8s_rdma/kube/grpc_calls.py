@@ -41,7 +41,6 @@ _CHANNEL = (
     ("grpc.enable_http_proxy", 0),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.min_reconnect_backoff_ms", 50),
     ("grpc.max_reconnect_backoff_ms", 500),
     # Channels of equal target and options share one connection, and so each other's backoff.
     ("grpc.use_local_subchannel_pool", 1),

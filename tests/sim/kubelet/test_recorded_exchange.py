@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from h2.config import H2Configuration
 from h2.connection import H2Connection
+from h2.errors import ErrorCodes
 from h2.events import RequestReceived
 
 from k8s_rdma.core.device_offers import Choice, Given, PluginOptions
@@ -101,8 +102,10 @@ async def test_plugin_is_asked_as_in_the_recordings(node):
 async def test_authority_of_calls_is_localhost(node):
     """As kubelet says of itself (`grpc.WithAuthority`), whose servers refuse the path of a socket there."""
     told: set[str] = set()
+    serving: set[asyncio.Task[None]] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        serving.add(asyncio.current_task())
         connection = H2Connection(H2Configuration(client_side=False, header_encoding="utf-8"))
         connection.initiate_connection()
         writer.write(connection.data_to_send())
@@ -110,14 +113,17 @@ async def test_authority_of_calls_is_localhost(node):
             for event in connection.receive_data(data):
                 if isinstance(event, RequestReceived):
                     told.add(dict(event.headers)[":authority"])
+                    connection.reset_stream(event.stream_id, ErrorCodes.INTERNAL_ERROR)
             writer.write(connection.data_to_send())
         writer.close()
+        await writer.wait_closed()
 
     socket = node.config.pod_resources
     socket.parent.mkdir()
-    client = KubeletPodResources(socket, timeout_s=0.2)
+    client = KubeletPodResources(socket, timeout_s=30)
     async with await asyncio.start_unix_server(serve, socket):
         with pytest.raises(K8sRdmaError):
             await client.all()
         await client.close()
+        await asyncio.gather(*serving)
     assert told == {"localhost"}
