@@ -75,11 +75,20 @@ def address(socket: Path) -> str:
 
 
 async def call(
-    channel: grpc.aio.Channel, method: Method[Asked, Answer], asked: Asked, *, timeout_s: float
+    channel: grpc.aio.Channel,
+    method: Method[Asked, Answer],
+    asked: Asked,
+    *,
+    timeout_s: float,
+    wait_for_ready: bool = False,
 ) -> Answer:
-    """One question, one answer. grpc.aio.AioRpcError as gRPC has it; MalformedError."""
+    """One question, one answer. grpc.aio.AioRpcError as gRPC has it; MalformedError.
+
+    wait_for_ready: whether a server that is not there yet is waited for.
+    """
     ask: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(method.path)
-    return method.answer.decode(await ask(method.asked.encode(asked), timeout=timeout_s))
+    request = method.asked.encode(asked)
+    return method.answer.decode(await ask(request, timeout=timeout_s, wait_for_ready=wait_for_ready))
 
 
 async def answers(

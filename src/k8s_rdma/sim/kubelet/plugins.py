@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 from k8s_rdma.core.device_offers import Choice, Given, OfferedDevice, PluginOptions
 from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.kube import grpc_calls
-from k8s_rdma.kube.grpc_calls import AioRpcError
+from k8s_rdma.kube.grpc_calls import AioRpcError, StatusCode
 from k8s_rdma.wire.device_plugin_api import (
     ALLOCATE,
     GET_DEVICE_PLUGIN_OPTIONS,
@@ -75,16 +74,16 @@ class PluginClient:
         self._channel = grpc_calls.connect(socket)
 
     async def connect(self, *, timeout_s: float) -> None:
-        """Connect and ask for the plugin's options. PluginError when it does not serve in time."""
+        """Ask for the plugin's options once it is connected; PluginError when it does not serve in time."""
+        asking = grpc_calls.call(
+            self._channel, GET_DEVICE_PLUGIN_OPTIONS, None, timeout_s=timeout_s, wait_for_ready=True
+        )
         try:
-            async with asyncio.timeout(timeout_s):
-                await self._channel.channel_ready()
-        except TimeoutError as error:
-            raise PluginError("failed to dial device plugin: context deadline exceeded") from error
-        try:
-            self.options = await self._ask(GET_DEVICE_PLUGIN_OPTIONS, None)
-        except PluginError as error:
-            raise PluginError(f"failed to get device plugin options: {error}") from error
+            self.options = await asking
+        except (AioRpcError, MalformedError) as error:
+            if isinstance(error, AioRpcError) and error.code() is StatusCode.DEADLINE_EXCEEDED:
+                raise PluginError("failed to dial device plugin: context deadline exceeded") from error
+            raise PluginError(f"failed to get device plugin options: {_error(error)}") from error
 
     async def lists(self) -> AsyncGenerator[Sequence[OfferedDevice], None]:
         """The plugin's lists until it ends them; PluginError when it does so otherwise than by returning."""
