@@ -5,27 +5,32 @@ from __future__ import annotations
 import asyncio
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
+import yaml
 
 from k8s_rdma.core.devices import RdmaDevice
 from k8s_rdma.device_config import DevicePluginConfig
 from k8s_rdma.deviceplugin.events import node_events
 from k8s_rdma.deviceplugin.telling import HealthChange
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.sim.cluster.api import serving_api
+from k8s_rdma.sim.cluster.access import Access
+from k8s_rdma.sim.cluster.api import ApiConfig, serving_api
 from k8s_rdma.sim.cluster.kubeconfig import write_kubeconfig
+from k8s_rdma.sim.cluster.rbac import service_account
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-    from pathlib import Path
 
     from k8s_rdma.deviceplugin.events import Heard
 
 DEADLINE_S = 30
 EVENTS = "/api/v1/namespaces/default/events"
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+MANIFEST = Path(__file__).parents[2] / "deploy/rbac/device-plugin.yaml"
 
 
 def ill(name: str, why: str = "port 1 is DOWN, not ACTIVE", **more: Any) -> HealthChange:
@@ -40,14 +45,28 @@ def well(name: str) -> HealthChange:
 
 @asynccontextmanager
 async def cluster(tmp_path: Path) -> AsyncIterator[tuple[Heard, httpx2.AsyncClient]]:
-    async with asyncio.timeout(DEADLINE_S), serving_api() as api:
-        kubeconfig = str(write_kubeconfig(tmp_path / "kubeconfig", api.url))
-        config = DevicePluginConfig(node="w1", kubeconfig=kubeconfig)
-        async with (
-            node_events(config) as heard,
-            httpx2.AsyncClient(base_url=api.url, trust_env=False) as http,
-        ):
+    """With the account of the manifests, which may do what it needs and no more."""
+    access = Access()
+    token = access.token_for(service_account("k8s-rdma", "k8s-rdma-device-plugin"))
+    admin = {"Authorization": f"Bearer {access.token_for()}"}
+    async with (
+        asyncio.timeout(DEADLINE_S),
+        serving_api(ApiConfig(access=access)) as api,
+        httpx2.AsyncClient(base_url=api.url, headers=admin, trust_env=False) as http,
+    ):
+        await give_roles(http)
+        kubeconfig = str(write_kubeconfig(tmp_path / "kubeconfig", api.url, token=token))
+        async with node_events(DevicePluginConfig(node="w1", kubeconfig=kubeconfig)) as heard:
             yield heard, http
+
+
+async def give_roles(http: httpx2.AsyncClient) -> None:
+    for each in yaml.safe_load_all(MANIFEST.read_text()):
+        if each["kind"] != "ServiceAccount":
+            namespace = each["metadata"]["namespace"]
+            plural = f"{each['kind'].lower()}s"
+            made = await http.post(f"{RBAC}/namespaces/{namespace}/{plural}", json=each)
+            assert made.status_code == 201, made.text
 
 
 async def events(http: httpx2.AsyncClient, count: int, *, happened: int = 0) -> list[dict[str, Any]]:
