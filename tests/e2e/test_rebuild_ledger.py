@@ -7,6 +7,7 @@ import base64
 import json
 import subprocess
 import sys
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,10 +15,14 @@ import pytest
 
 from e2e.node import Node, pod
 from e2e.processes import ANNOTATIONS
+from k8s_rdma.core.pod_devices import ContainerDevices, PodDevices
+from k8s_rdma.device_config import SLOT_RESOURCE
+from k8s_rdma.kube import grpc_calls
 from k8s_rdma.sim.cluster.network_namespace import remove_namespace_at
+from k8s_rdma.wire.pod_resources import GET, LIST, PodName
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
 
     from k8s_rdma.sim.cluster.cni_runtime import CniRuntime
     from k8s_rdma.sim.cluster.sandbox import Sandbox
@@ -188,6 +193,64 @@ def test_ledger_is_not_rebuilt_of_nothing_where_no_cache_is_there(node: Node) ->
         keep(node, runtime, sandbox)
         assert "1 attachments rebuilt" in rebuild(node).stdout
         node.start_agent()
+        await runtime.delete(sandbox)
+
+    asyncio.run(scenario())
+    assert node.leftovers() == {}
+
+
+@asynccontextmanager
+async def kubelet_with_slot(socket: Path) -> AsyncIterator[None]:
+    """Says that pod p has a slot."""
+    held = ContainerDevices(container="app", resource=SLOT_RESOURCE, ids=("slot-3",))
+    known = PodDevices(namespace="default", name="p", devices=(held,))
+
+    async def one(_: PodName) -> PodDevices:
+        return known
+
+    async def every(_: None) -> tuple[PodDevices, ...]:
+        return (known,)
+
+    server = grpc_calls.new_server()
+    handlers = {GET: grpc_calls.handler(GET, one), LIST: grpc_calls.handler(LIST, every)}
+    grpc_calls.add_service(server, handlers)
+    server.add_insecure_port(grpc_calls.address(socket))
+    await server.start()
+    try:
+        yield
+    finally:
+        await server.stop(None)
+
+
+def test_slots_are_told_again_after_a_rebuild_if_kubelet_answers(node: Node) -> None:
+    plugin, kubelet, cdi = (node.directory / name for name in ("plugin.yaml", "kubelet.sock", "cdi"))
+    plugin.write_text(json.dumps({"podResources": str(kubelet), "resources": [{"mode": "exact"}]}))
+    node.settings = {"devicePlugin": str(plugin), "cdiDir": str(cdi), "podResourcesTimeoutS": 1}
+    node.kill_agent()
+    node.start_agent()
+
+    async def scenario() -> None:
+        runtime = node.runtime(chained=False)
+        async with kubelet_with_slot(kubelet):
+            sandbox = await runtime.add(pod("p", {"min_tx_rate": 100}))
+            [told] = cdi.iterdir()
+            assert told.name == "k8s-rdma.io-slot_k8s-rdma.io_slot.slot-3.json"
+            before = told.read_bytes()
+            keep(node, runtime, sandbox)
+            node.kill_agent()
+            told.unlink()
+            spoilt(node, corrupt)
+            done = await asyncio.to_thread(rebuild, node)
+            assert done.returncode == 0, done.stdout + done.stderr
+        node.start_agent()  # without kubelet, of which it needs nothing now
+        assert told.read_bytes() == before
+        node.kill_agent()
+        spoilt(node, corrupt)
+        done = rebuild(node)
+        assert done.returncode == 1
+        assert "slots" in done.stdout
+        node.start_agent()
+        assert list(cdi.iterdir()) == []
         await runtime.delete(sandbox)
 
     asyncio.run(scenario())

@@ -35,6 +35,8 @@ def test_vf_is_found_by_its_function_wherever_its_device_is_and_whatever_that_is
     verbs, mad = nodes(machine).of_vf(vf_pci(0), "mlx5_1")
     assert (verbs.path, verbs.major, verbs.minor) == ("/dev/infiniband/uverbs9", MAJOR, UVERBS_MINOR + 9)
     assert mad.path == "/dev/infiniband/umad3"
+    assert nodes(machine).rdma_device(vf_pci(0)) == "mlx5_renamed"
+    assert nodes(machine).rdma_device(vf_pci(1)) == ""
 
 
 def test_soft_device_is_found_by_its_name_after_it_moved(machine: RdmaMachine) -> None:

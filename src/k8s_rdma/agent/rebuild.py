@@ -7,8 +7,8 @@ at home with the MAC that the result told.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -16,12 +16,13 @@ from k8s_rdma.agent.calls.add_call import AddCall, pod_of
 from k8s_rdma.agent.calls.share import share
 from k8s_rdma.agent.calls.wanted import Policy, wanted
 from k8s_rdma.agent.plugins.called import called_plugins
-from k8s_rdma.core.ids import NodeName, PciAddress
+from k8s_rdma.core.ids import NodeName, PciAddress, pci_address
 from k8s_rdma.core.kernel import Kernel
 from k8s_rdma.core.ledger import AllocatedInterface, Ledger, Phase, Receipt
 from k8s_rdma.core.pools import Pool, in_pools
 from k8s_rdma.core.rebuilt import Found, rebuilt_interface
 from k8s_rdma.core.request import InterfaceRequest, Request
+from k8s_rdma.core.slots import SlotHeld
 from k8s_rdma.core.step import NetnsRef, VfRef
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.linux.netns import Namespaces
@@ -30,7 +31,7 @@ from k8s_rdma.wire.netconf import decode_netconf
 from k8s_rdma.wire.prev_result import interfaces_in_pod
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Set
+    from collections.abc import Collection, Iterable, Iterator, Set
 
     from k8s_rdma.core.kernel import Hardware, PfState, Vf
     from k8s_rdma.wire.cni_cache import CachedAttachment
@@ -54,6 +55,8 @@ class Rebuild:
     """The work for one node; used from one thread.
 
     cni_path: where its plugins are, `:` between. pools: VFs of exclusive resources.
+    slots: what pods hold by kubelet's word of now, by namespace and name.
+    rdma_device: of the function at an address, by name, wherever it is; empty for none.
     """
 
     node: NodeName
@@ -63,6 +66,8 @@ class Rebuild:
     boot_id: str
     cni_path: str
     pools: Sequence[Pool] = ()
+    slots: Mapping[tuple[str, str], tuple[SlotHeld, ...]] = field(default_factory=dict)
+    rdma_device: Callable[[PciAddress], str] = lambda _: ""
     ledger: Ledger = field(default_factory=Ledger)
 
     def attachments(self, cached: Iterable[CachedAttachment]) -> Iterator[Outcome]:
@@ -106,6 +111,7 @@ class Rebuild:
             still_waiting=lambda: True,
         )
         asked, doubt = self._asked(call)
+        slots = self.slots.get((call.pod.namespace, call.pod.name), ()) if netns else ()
         sandbox = call.sandbox(Request(tuple(asked.values())), tuple(asked))
         names = dict(zip(sandbox.ifnames, asked, strict=True))
         found = self._found(cached, netns, names, hardware)
@@ -117,6 +123,9 @@ class Rebuild:
                 else Outcome(what=what, said=f"none of its VFs found{doubt}", complete=False)
             )
         receipt = sandbox.receipt(interfaces, phase=Phase.ATTACHED, boot_id=self.boot_id)
+        if interfaces:
+            interfaces = tuple(map(self._with_its_name, interfaces))
+            receipt = replace(receipt, interfaces=interfaces, slots=slots)
         missing = sorted(names.keys() - {each.ifname for each in interfaces})
         return Outcome(
             what=what,
@@ -124,6 +133,10 @@ class Rebuild:
             receipt=receipt,
             complete=not missing and not doubt,
         )
+
+    def _with_its_name(self, interface: AllocatedInterface) -> AllocatedInterface:
+        name = interface.rdma_device or self.rdma_device(pci_address(interface.pci))
+        return replace(interface, rdma_device=name)
 
     def _asked(self, call: AddCall) -> tuple[dict[int, InterfaceRequest], str]:
         """The attachment's part of the pod's request, by its places; and why it is not known.

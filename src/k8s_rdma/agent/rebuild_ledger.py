@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import time
 from contextlib import closing, suppress
@@ -11,19 +12,22 @@ from typing import TYPE_CHECKING
 from k8s_rdma.agent.calls.wanted import Policy
 from k8s_rdma.agent.config import load_device_plugin
 from k8s_rdma.agent.rebuild import Outcome, Rebuild
-from k8s_rdma.agent.run import BOOT_ID, open_kernel
+from k8s_rdma.agent.run import BOOT_ID, open_holdings, open_kernel
 from k8s_rdma.config import load_key
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.core.ledger import Ledger
-from k8s_rdma.errors import LedgerError, MalformedError
+from k8s_rdma.errors import K8sRdmaError, LedgerError, MalformedError
 from k8s_rdma.linux.netns import Namespaces
+from k8s_rdma.linux.rdma.pod_nodes import PodNodes
 from k8s_rdma.linux.receipts import CorruptLedgerError, Receipts
 from k8s_rdma.wire.cni_cache import decode_cached
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
+    from k8s_rdma.agent.calls.held_devices import Holdings
     from k8s_rdma.agent.config import AgentConfig
+    from k8s_rdma.core.slots import SlotHeld
     from k8s_rdma.wire.cni_cache import CachedAttachment
 
 
@@ -38,6 +42,8 @@ def rebuild_ledger(config: AgentConfig) -> tuple[Outcome, ...]:
     namespaces = Namespaces(Path(config.host_root))
     caches = _caches(config, namespaces)
     key, plugin = load_key(config.placement_key_file), load_device_plugin(config)
+    unreadable: list[Outcome] = []
+    slots = asyncio.run(_slots(open_holdings(config, plugin), unreadable))
     with closing(open_kernel(config, namespaces, Ledger())) as kernel:
         rebuild = Rebuild(
             node=NodeName(config.node),
@@ -47,11 +53,26 @@ def rebuild_ledger(config: AgentConfig) -> tuple[Outcome, ...]:
             boot_id=BOOT_ID.read_text().strip(),
             cni_path=config.cni_path,
             pools=plugin.pools() if plugin else (),
+            slots=slots,
+            rdma_device=PodNodes().rdma_device,
         )
-        unreadable: list[Outcome] = []
         outcomes = (*rebuild.attachments(_cached(caches, unreadable)), *rebuild.strays())
     _replace(ledger, rebuild.ledger)
     return (*outcomes, *unreadable)
+
+
+async def _slots(
+    holdings: Holdings, unreadable: list[Outcome]
+) -> Mapping[tuple[str, str], tuple[SlotHeld, ...]]:
+    """What pods hold now; without kubelet nothing, which is told of."""
+    try:
+        return {pod: held.slots for pod, held in (await holdings.of_all()).items()}
+    except K8sRdmaError as error:
+        said = f"not known, so that containers of now are not made again: {error}"
+        unreadable.append(Outcome(what="slots", said=said, complete=False))
+        return {}
+    finally:
+        await holdings.close()
 
 
 def _require_no_agent(path: Path) -> None:

@@ -104,7 +104,7 @@ async def _main(config: AgentConfig, key: bytes | None, plugin: DevicePluginConf
     node = await worker.run(lambda: _open_node(config, kernel, receipts, pools))
     client = open_client(config)
     cluster = open_cluster(config, key, client)
-    holdings = _holdings(config, plugin)
+    holdings = open_holdings(config, plugin)
     specifications = _specifications(config, plugin, node, worker)
     means = _means(config, specifications, cluster, holdings)
     policy = Policy(key=key, strict=config.strict, allow_unplaced=config.allow_unplaced)
@@ -172,7 +172,8 @@ def _specifications(
     )
 
 
-def _holdings(config: AgentConfig, plugin: DevicePluginConfig | None) -> Holdings:
+def open_holdings(config: AgentConfig, plugin: DevicePluginConfig | None) -> Holdings:
+    """Who says which devices pods hold; kubelet is connected to by the first question."""
     if plugin is None:
         return Holdings()
     socket = below(Path(config.host_root), Path(plugin.pod_resources))

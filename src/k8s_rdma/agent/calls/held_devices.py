@@ -68,6 +68,13 @@ class Holdings:
             for device in ids
         }
 
+    async def of_all(self) -> Mapping[tuple[str, str], HeldDevices]:
+        """What every pod holds, by namespace and name; K8sRdmaError as `of`."""
+        if self._kubelet is None or not self._resources:
+            return {}
+        pods = await self._kubelet.all()
+        return {(each.namespace, each.name): held_devices(each, self._resources) for each in pods}
+
     async def close(self) -> None:
         """End the connection."""
         if self._kubelet is not None:

@@ -42,6 +42,11 @@ class PodNodes:
             found = character_devices(self._sysfs)
         return tuple(each for name in rdma_devices for each in found.get(name, ()))
 
+    def rdma_device(self, pci: PciAddress) -> str:
+        """The name of a function's RDMA device, in whichever namespace it is; empty for none."""
+        with _as_kernel_error(f"VF {pci}"):
+            return next(iter(sorted(character_devices(self._sysfs, pci))), "")
+
     def rdma_cm(self) -> tuple[int, int] | None:
         """Major and minor number of the connection manager's node; None where there is none."""
         with _as_kernel_error("rdma_cm"):
