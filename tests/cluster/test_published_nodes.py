@@ -114,11 +114,13 @@ async def test_kubectl_prints_what_matters_of_a_node(kind: str, tmp_path: Path):
             await published(c, "w1")
             accept = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}
             table = (await c.http.get(NODES, headers=accept)).json()
-            shown = [
-                column["name"].upper() for column in table["columnDefinitions"] if not column["priority"]
-            ]
+            columns = table["columnDefinitions"]
+            shown = [column["name"].upper() for column in columns if not column["priority"]]
             assert shown[1:] == ["NODE", "PFS", "VFS FREE/TOTAL", "BANDWIDTH FREE/TOTAL", "AGE", "READY"]
-            node, pfs, vfs, bandwidth, _age, ready = table["rows"][0]["cells"][1:]
+            row = zip(columns, table["rows"][0]["cells"], strict=True)
+            _name, node, pfs, vfs, bandwidth, _age, ready = [
+                cell for column, cell in row if not column["priority"]
+            ]
             assert (node, pfs, vfs, bandwidth, ready) == ("w1", 1, "4/4", "10/10Gb/s", "True")
 
 
