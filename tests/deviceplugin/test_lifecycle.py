@@ -100,6 +100,16 @@ async def test_plugin_registers_again_on_sighup(world: World) -> None:
         assert world.names() == {SLOTS_SOCKET, MOUNT_SOCKET}
 
 
+async def test_sighup_ends_no_plugin_that_only_begins(world: World) -> None:
+    world.run_dir.mkdir()
+    with _deaf_socket(world.run_dir / "state.sock", listening=True):  # the first look waits for its report
+        plugin = world.plugin()
+        await plugin.logged("listening")
+        plugin.process.send_signal(signal.SIGHUP)
+        await plugin.logged("device_plugin_ready")
+        assert await plugin.stop() == 0
+
+
 async def test_sockets_that_somebody_removes_are_made_again(world: World) -> None:
     async with world.kubelet() as kubelet:
         plugin = world.plugin()
@@ -263,10 +273,12 @@ def _remove(directory: Path) -> None:
 
 
 @contextmanager
-def _deaf_socket(path: Path) -> Iterator[None]:
-    """As a killed kubelet leaves it."""
+def _deaf_socket(path: Path, *, listening: bool = False) -> Iterator[None]:
+    """As a killed process leaves it, or one that hangs."""
     with socket.socket(socket.AF_UNIX) as deaf:
         deaf.bind(str(path))
+        if listening:
+            deaf.listen()
         yield
 
 

@@ -42,6 +42,7 @@ def run(config: DevicePluginConfig, *, ignored: Sequence[str] = ()) -> None:
 
 async def _until_signalled(config: DevicePluginConfig, listener: socket.socket | None) -> None:
     stop = stop_on_signals(signal.SIGQUIT)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # by default it would end a process that only begins
     if listener is not None:
         host, port = listener.getsockname()[:2]
         _log.info("listening", address=host, port=port)
