@@ -158,7 +158,7 @@ def test_rebuilt_ledger_knows_whose_devices_pods_hold(node: Node) -> None:
             before = node.try_report().allocations
             node.kill_agent()
             spoilt(node, lost)
-            done = rebuild(node)
+            done = await asyncio.to_thread(rebuild, node)  # which asks the kubelet of this loop
             assert done.returncode == 0, done.stdout + done.stderr
             node.start_agent()
             after = {each.container_id: each.interfaces for each in node.try_report().allocations}
