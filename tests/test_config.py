@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from k8s_rdma.agent.config import AgentConfig
+from k8s_rdma.agent.config import AgentConfig, load_device_plugin
 from k8s_rdma.config import load_config, load_key
 from k8s_rdma.errors import MalformedError
 
@@ -57,3 +57,16 @@ def test_key_is_refused_when_missing_or_empty(tmp_path: Path) -> None:
     for name, why in (("empty", "is empty"), ("none", "No such file")):
         with pytest.raises(MalformedError, match=why):
             load_key(str(tmp_path / name))
+
+
+def test_device_plugins_file_is_refused_by_both_files_keys(tmp_path: Path) -> None:
+    assert load_device_plugin(load(tmp_path, "node: w1\n")) is None
+    plugin = tmp_path / "plugin.yaml"
+    config = load(tmp_path, f"node: w1\ndevicePlugin: {plugin}\n")
+    for text, why in (("resources: [{mode: exact, kount: 1}]", "unknown field `kount`"), ("[]", "mapping")):
+        plugin.write_text(text)
+        with pytest.raises(MalformedError, match=why) as caught:
+            load_device_plugin(config)
+        assert str(caught.value).startswith(f"devicePlugin: {plugin}: ")
+    plugin.write_text("resources: [{mode: exact}]")
+    assert load_device_plugin(config).resource_names() == ("k8s-rdma.io/slot",)
