@@ -63,7 +63,7 @@ class PlainPlugin:
     prefer: Callable[[Choice], tuple[str, ...]] = first
     calls: list[tuple[str, object]] = field(default_factory=list)
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition, init=False)
-    _stopped: bool = field(default=False, init=False)
+    _ended: int = field(default=0, init=False)
 
     @property
     def endpoint(self) -> str:
@@ -116,16 +116,16 @@ class PlainPlugin:
     async def end_lists(self) -> None:
         """End every ListAndWatch there is."""
         async with self._changed:
-            self._stopped = True
+            self._ended += 1
             self._changed.notify_all()
 
     async def _lists(self, _: None) -> AsyncGenerator[Sequence[OfferedDevice], None]:
-        self._stopped = False
-        while not self._stopped:
+        ended_before = self._ended
+        while self._ended == ended_before:
             listed = self.devices
             yield listed
             async with self._changed:
-                await self._changed.wait_for(lambda: self._stopped or self.devices is not listed)  # noqa: B023
+                await self._changed.wait_for(lambda: self._ended > ended_before or self.devices is not listed)  # noqa: B023
 
     async def _options(self, _: None) -> PluginOptions:
         self.calls.append(("GetDevicePluginOptions", None))
