@@ -16,7 +16,7 @@ from rich.console import Console
 
 import k8s_rdma.cli.main  # noqa: F401 - as the command has it
 from k8s_rdma import logs
-from k8s_rdma.config import load_config
+from k8s_rdma.config.files import load_config
 from k8s_rdma.core.ids import pci_address
 from k8s_rdma.init.config import InitConfig
 from k8s_rdma.init.machine import Machine

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deviceplugin.plugin_process import World, make_world
-from k8s_rdma.core.devices import DevicesSeen
-from k8s_rdma.device_config import MountResource
+from k8s_rdma.config.devices import MountResource
+from k8s_rdma.core.devices.seen import DevicesSeen
+from k8s_rdma.deviceplugin.kubelet.resource import Resource
 from k8s_rdma.deviceplugin.modes import mode_of
-from k8s_rdma.deviceplugin.resource import Resource
 from k8s_rdma.kube.grpc_calls import connect
 from k8s_rdma.wire.device_plugin_api import LIST_AND_WATCH
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from conftest import Record
     from deviceplugin.plugin_process import Plugin
-    from k8s_rdma.core.device_offers import Choice
+    from k8s_rdma.core.devices.offers import Choice
 
 RESOURCES, DEVICES = 8, 10_000
 BUDGET_MS = 50

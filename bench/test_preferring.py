@@ -6,8 +6,8 @@ import statistics
 from time import thread_time
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.device_offers import Neighbour
-from k8s_rdma.deviceplugin.preferring import Candidate, Place, preferred
+from k8s_rdma.core.devices.offers import Neighbour
+from k8s_rdma.deviceplugin.preferring.best import Candidate, Place, preferred
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from k8s_rdma.core.devices import NetnsMode
-from k8s_rdma.deviceplugin.watching import Host
+from k8s_rdma.core.devices.seen import NetnsMode
+from k8s_rdma.deviceplugin.seeing.watching import Host
 from k8s_rdma.linux.discovery.queries import RdmaDevice, RdmaPort
 from k8s_rdma.linux.rdma.character_devices import DeviceNodes
 from k8s_rdma.linux.rdma.observation import RdmaObserver

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from k8s_rdma.agent.config import AgentConfig, load_device_plugin
-from k8s_rdma.config import load_config, load_key
+from k8s_rdma.config.files import load_config, load_key
 from k8s_rdma.errors import MalformedError
 
 if TYPE_CHECKING:

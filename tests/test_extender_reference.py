@@ -13,7 +13,7 @@ import yaml
 
 from extender.world import world
 from k8s_rdma.agent.config import AgentConfig
-from k8s_rdma.config import load_config
+from k8s_rdma.config.files import load_config
 from k8s_rdma.core.policy import PfPolicy
 from k8s_rdma.core.score import Strategy
 from k8s_rdma.errors import Reason

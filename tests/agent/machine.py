@@ -25,8 +25,8 @@ from k8s_rdma.agent.plugins.runner import Plugins
 from k8s_rdma.agent.shared_files import SharedFiles
 from k8s_rdma.agent.specifications import Specifications
 from k8s_rdma.agent.worker import Worker
+from k8s_rdma.config.devices import DevicePluginConfig
 from k8s_rdma.core.ids import NodeName
-from k8s_rdma.device_config import DevicePluginConfig
 from k8s_rdma.linux.receipts import Receipts
 from k8s_rdma.sim.fake_function import FakePf
 from k8s_rdma.sim.fake_kernel import FakeKernel
@@ -37,9 +37,9 @@ from k8s_rdma.wire.cni_environment import parse_environment
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from k8s_rdma.core.pools import Pool
+    from k8s_rdma.config.devices import Resource
+    from k8s_rdma.core.devices.pools import Pool
     from k8s_rdma.core.step import NetnsRef
-    from k8s_rdma.device_config import Resource
     from k8s_rdma.kube.pod_resources import PodResources
 
 PLUGINS = os.environ.get("CNI_PATH") or "/opt/cni/bin:/usr/lib/cni"

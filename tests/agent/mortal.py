@@ -24,16 +24,16 @@ from k8s_rdma.agent.node import Node
 from k8s_rdma.agent.node_files import NodeFiles
 from k8s_rdma.agent.plugins.delegate import Delegate
 from k8s_rdma.agent.plugins.ipam import IpamPlugins
-from k8s_rdma.core.ids import NodeName
-from k8s_rdma.core.ledger import Phase
-from k8s_rdma.core.slots import slot_ids
-from k8s_rdma.device_config import (
+from k8s_rdma.config.devices import (
     HUSTCAT_RESOURCE,
     DevicePluginConfig,
     ExactResource,
     ExclusiveResource,
     Selector,
 )
+from k8s_rdma.core.devices.slots import slot_ids
+from k8s_rdma.core.ids import NodeName
+from k8s_rdma.core.ledger import Phase
 from k8s_rdma.errors import K8sRdmaError, KernelError, LedgerError, Reason
 from k8s_rdma.linux.receipts import Receipts
 from k8s_rdma.sim.fake_function import FakePf

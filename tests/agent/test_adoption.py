@@ -17,10 +17,10 @@ from k8s_rdma.agent.calls.held_devices import Holdings
 from k8s_rdma.agent.report import Reporter
 from k8s_rdma.agent.sockets.cni_socket import CniSocket
 from k8s_rdma.agent.sockets.unix_socket import listen_unix, serve_connections
+from k8s_rdma.config.devices import ExclusiveResource, Selector
 from k8s_rdma.core.adoption import Scope
 from k8s_rdma.core.kernel import Unreadable
 from k8s_rdma.core.step import SetRates, VfRate, VfRef, Vlan
-from k8s_rdma.device_config import ExclusiveResource, Selector
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.sim.fake_pod_resources import FakePodResources
 from k8s_rdma.wire.adopt import AdoptRequest, decode_adopted, encode_adopt

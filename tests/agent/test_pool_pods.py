@@ -11,10 +11,10 @@ from agent.pods import KnowingCluster, conf, requests
 from agent.runtime import in_turn
 from factories import PF0, PF1
 from k8s_rdma.agent.calls.share import NETWORKS_ANNOTATION
+from k8s_rdma.config.devices import ExclusiveResource, Selector
 from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.step import VfRef
-from k8s_rdma.device_config import ExclusiveResource, Selector
 from k8s_rdma.errors import STATUS, Reason
 from k8s_rdma.sim.fake_pod_resources import FakePodResources
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode

@@ -6,16 +6,16 @@ import asyncio
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
-from k8s_rdma.deviceplugin.keeper import Keeper
-from k8s_rdma.deviceplugin.kubelet_watch import KubeletWatch
-from k8s_rdma.deviceplugin.resource import Resource
+from k8s_rdma.deviceplugin.kubelet.directory_watch import KubeletWatch
+from k8s_rdma.deviceplugin.kubelet.keeper import Keeper
+from k8s_rdma.deviceplugin.kubelet.resource import Resource
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
 
-    from k8s_rdma.core.device_offers import Choice
-    from k8s_rdma.core.devices import DevicesSeen
+    from k8s_rdma.core.devices.offers import Choice
+    from k8s_rdma.core.devices.seen import DevicesSeen
     from k8s_rdma.deviceplugin.mode import Mode
 
 

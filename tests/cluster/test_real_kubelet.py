@@ -16,17 +16,17 @@ from cluster.world import cluster
 from e2e.conftest import build_dir, make_node, program
 from e2e.containerd import Containerd
 from e2e.test_containerd import without_us
-from k8s_rdma.config import load_config
-from k8s_rdma.core.devices import CharacterDevice, DevicesSeen, NodeKind, RdmaDevice
-from k8s_rdma.core.pod_devices import PodDevices
-from k8s_rdma.core.slots import shared_resource
-from k8s_rdma.device_config import (
+from k8s_rdma.config.devices import (
     HUSTCAT_RESOURCE,
     MOUNT_RESOURCE,
     SLOT_RESOURCE,
     DevicePluginConfig,
     ExclusiveResource,
 )
+from k8s_rdma.config.files import load_config
+from k8s_rdma.core.devices.of_pod import PodDevices
+from k8s_rdma.core.devices.seen import CharacterDevice, DevicesSeen, NodeKind, RdmaDevice
+from k8s_rdma.core.devices.slots import shared_resource
 from k8s_rdma.deviceplugin.modes import mode_of, modes_of
 from k8s_rdma.kube.pod_resources import KubeletPodResources
 

@@ -19,12 +19,12 @@ from cluster.test_real_kubelet import (
     node,
     program,
 )
-from k8s_rdma.device_config import ExclusiveResource
-from k8s_rdma.deviceplugin.keeper import Keeper
-from k8s_rdma.deviceplugin.kubelet_watch import KubeletWatch
+from k8s_rdma.config.devices import ExclusiveResource
+from k8s_rdma.deviceplugin.kubelet.directory_watch import KubeletWatch
+from k8s_rdma.deviceplugin.kubelet.keeper import Keeper
+from k8s_rdma.deviceplugin.kubelet.resource import Resource
+from k8s_rdma.deviceplugin.kubelet.standing import SETTLE_S
 from k8s_rdma.deviceplugin.modes import mode_of
-from k8s_rdma.deviceplugin.resource import Resource
-from k8s_rdma.deviceplugin.standing import SETTLE_S
 from k8s_rdma.sim.cluster.background import in_background
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from e2e.node import Node
-    from k8s_rdma.core.device_offers import Choice
+    from k8s_rdma.core.devices.offers import Choice
 
 __all__ = ["build_dir", "make_node", "node", "program"]
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from factories import PF0, PF1, hardware, interface, pf_state, receipt
-from k8s_rdma.core.held_vfs import HeldDevice, held_interfaces, of_pf, vfs_by_device
+from k8s_rdma.core.devices.held_vfs import HeldDevice, held_interfaces, of_pf, vfs_by_device
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.core.ledger import AllocatedInterface, Ledger
 from k8s_rdma.core.options import InterfaceOptions, Setting

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from k8s_rdma.core.devices import CharacterDevice, DevicesSeen, GivenDevice, NetnsMode, NodeKind, RdmaDevice
+from k8s_rdma.core.devices.seen import (
+    CharacterDevice,
+    DevicesSeen,
+    GivenDevice,
+    NetnsMode,
+    NodeKind,
+    RdmaDevice,
+)
 
 PF0, PF1 = "0000:03:00.0", "0000:83:00.0"
 

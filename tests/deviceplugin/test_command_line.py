@@ -13,7 +13,7 @@ from deviceplugin.plugin_process import MOUNT, SLOTS, follows
 from k8s_rdma import __version__
 from k8s_rdma.cli.device_plugin import CommandLine, read_command_line
 from k8s_rdma.cli.main import app
-from k8s_rdma.device_config import ExclusiveResource, Selector, SharedResource, SharedSelector
+from k8s_rdma.config.devices import ExclusiveResource, Selector, SharedResource, SharedSelector
 from k8s_rdma.errors import MalformedError
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ import httpx2
 import pytest
 import yaml
 
-from k8s_rdma.core.devices import RdmaDevice
-from k8s_rdma.device_config import DevicePluginConfig
-from k8s_rdma.deviceplugin.events import node_events
-from k8s_rdma.deviceplugin.telling import HealthChange
+from k8s_rdma.config.devices import DevicePluginConfig
+from k8s_rdma.core.devices.seen import RdmaDevice
+from k8s_rdma.deviceplugin.telling.changes import HealthChange
+from k8s_rdma.deviceplugin.telling.events import node_events
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.sim.cluster.access import Access
 from k8s_rdma.sim.cluster.api import ApiConfig, serving_api
@@ -25,7 +25,7 @@ from k8s_rdma.sim.cluster.rbac import service_account
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from k8s_rdma.deviceplugin.events import Heard
+    from k8s_rdma.deviceplugin.telling.events import Heard
 
 DEADLINE_S = 30
 EVENTS = "/api/v1/namespaces/default/events"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from k8s_rdma.core.devices import DevicesSeen, GivenDevice, RdmaDevice
-from k8s_rdma.deviceplugin.agent_link import AgentTold
-from k8s_rdma.deviceplugin.damping import CALM_S, FIRST_HOLD_S, FREE, LAST_HOLD_S
-from k8s_rdma.deviceplugin.health import FORGOTTEN_S, SETTLE_S, STANDS_S, UNCLAIMED_S, Agent, Health
+from k8s_rdma.core.devices.seen import DevicesSeen, GivenDevice, RdmaDevice
+from k8s_rdma.deviceplugin.seeing.agent_link import AgentTold
+from k8s_rdma.deviceplugin.seeing.damping import CALM_S, FIRST_HOLD_S, FREE, LAST_HOLD_S
+from k8s_rdma.deviceplugin.seeing.health import FORGOTTEN_S, SETTLE_S, STANDS_S, UNCLAIMED_S, Agent, Health
 from k8s_rdma.linux.rdma.observation import DeviceAway, DeviceHere, RdmaLook
 
 PF, VF = "0000:3b:00.0", "0000:3b:00.2"

@@ -13,9 +13,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from deviceplugin.played_agent import PlayedAgent, report
-from k8s_rdma.device_config import DevicePluginConfig
-from k8s_rdma.deviceplugin.figures import render_figures
-from k8s_rdma.deviceplugin.looking import Looking
+from k8s_rdma.config.devices import DevicePluginConfig
+from k8s_rdma.deviceplugin.seeing.looking import Looking
+from k8s_rdma.deviceplugin.telling.figures import render_figures
 from linux.small_machine import INFINIBAND, PF, vf_pci
 from rdma_machine import MAJOR, RdmaMachine
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
     from pathlib import Path
 
-    from k8s_rdma.core.devices import DevicesSeen
-    from k8s_rdma.deviceplugin.telling import HealthChange
+    from k8s_rdma.core.devices.seen import DevicesSeen
+    from k8s_rdma.deviceplugin.telling.changes import HealthChange
 
 DEADLINE_S = 20
 
@@ -224,9 +224,9 @@ def test_nothing_is_known_until_the_host_can_be_looked_at(tmp_path: Path, machin
 
 _UNPRIVILEGED = """
 import asyncio, os, sys
-from k8s_rdma.device_config import DevicePluginConfig
-from k8s_rdma.deviceplugin.figures import render_figures
-from k8s_rdma.deviceplugin.looking import Looking
+from k8s_rdma.config.devices import DevicePluginConfig
+from k8s_rdma.deviceplugin.telling.figures import render_figures
+from k8s_rdma.deviceplugin.seeing.looking import Looking
 os.setgroups([]); os.setgid(65534); os.setuid(65534)  # after the imports: it may not read this Python
 assert "CapEff:\\t0000000000000000" in open("/proc/self/status").read()
 async def main():

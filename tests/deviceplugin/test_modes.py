@@ -7,12 +7,7 @@ from dataclasses import replace
 import pytest
 
 from deviceplugin.looks import ALL, PF_0, PF_1, SOFT, VF_2, VF_3, device, given, node, seen
-from k8s_rdma.core.device_offers import Choice, DeviceSpec
-from k8s_rdma.core.devices import DevicesSeen, NetnsMode, NodeKind
-from k8s_rdma.core.options import LinkType
-from k8s_rdma.core.pools import Functions
-from k8s_rdma.core.slots import slot_device
-from k8s_rdma.device_config import (
+from k8s_rdma.config.devices import (
     DevicePluginConfig,
     ExactResource,
     ExclusiveResource,
@@ -21,6 +16,11 @@ from k8s_rdma.device_config import (
     SharedResource,
     SharedSelector,
 )
+from k8s_rdma.core.devices.offers import Choice, DeviceSpec
+from k8s_rdma.core.devices.pools import Functions
+from k8s_rdma.core.devices.seen import DevicesSeen, NetnsMode, NodeKind
+from k8s_rdma.core.devices.slots import slot_device
+from k8s_rdma.core.options import LinkType
 from k8s_rdma.deviceplugin.modes import mode_of, modes_of, to_publish
 from k8s_rdma.errors import STATUS, K8sRdmaError, MalformedError, Reason
 

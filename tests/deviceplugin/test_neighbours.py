@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from k8s_rdma.core.device_offers import Choice, Neighbour
-from k8s_rdma.deviceplugin.neighbours import DEADLINE_S, Neighbours
+from k8s_rdma.core.devices.offers import Choice, Neighbour
+from k8s_rdma.deviceplugin.preferring.neighbours import DEADLINE_S, Neighbours
 from k8s_rdma.sim.fake_pod_resources import FakePodResources
 
 RDMA = "tencent.com/rdma"

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 import yaml
 
-from k8s_rdma.device_config import (
+from k8s_rdma.config.devices import (
     DevicePluginConfig,
     ExactResource,
     ExclusiveResource,

@@ -10,12 +10,12 @@ import pytest
 from deviceplugin.looks import seen
 from deviceplugin.played_agent import PlayedAgent, report
 from deviceplugin.plugin_process import MOUNT, SLOTS, follows
-from k8s_rdma.core.device_offers import Choice, Given, OfferedDevice
-from k8s_rdma.core.devices import DevicesSeen
-from k8s_rdma.core.slots import slot_device
-from k8s_rdma.deviceplugin.endpoint import open_endpoint
-from k8s_rdma.deviceplugin.followers import Followers
-from k8s_rdma.deviceplugin.resource import Resource
+from k8s_rdma.core.devices.offers import Choice, Given, OfferedDevice
+from k8s_rdma.core.devices.seen import DevicesSeen
+from k8s_rdma.core.devices.slots import slot_device
+from k8s_rdma.deviceplugin.kubelet.endpoint import open_endpoint
+from k8s_rdma.deviceplugin.kubelet.followers import Followers
+from k8s_rdma.deviceplugin.kubelet.resource import Resource
 from k8s_rdma.errors import K8sRdmaError, Reason
 from k8s_rdma.kube.grpc_calls import AioRpcError, answers, call, connect
 from k8s_rdma.sim.kubelet.pods import AdmissionError, DeviceContainer, DevicePod

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from k8s_rdma.core.devices import CharacterDevice, DevicesSeen, NodeKind, RdmaDevice
-from k8s_rdma.device_config import MountResource, SharedResource
+from k8s_rdma.config.devices import MountResource, SharedResource
+from k8s_rdma.core.devices.seen import CharacterDevice, DevicesSeen, NodeKind, RdmaDevice
+from k8s_rdma.deviceplugin.kubelet.published import Published
 from k8s_rdma.deviceplugin.modes import mode_of
-from k8s_rdma.deviceplugin.published import Published
 from k8s_rdma.deviceplugin.shared_link import SharedLink
 from k8s_rdma.sim.cluster.background import in_background
 from k8s_rdma.wire.shared_devices import Declared, Written, decode_declared, encode_line

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from k8s_rdma.core.devices import DevicesSeen, RdmaDevice
-from k8s_rdma.deviceplugin.telling import AT_ONCE, EVERY_S, Telling
+from k8s_rdma.core.devices.seen import DevicesSeen, RdmaDevice
+from k8s_rdma.deviceplugin.telling.changes import AT_ONCE, EVERY_S, Telling
 
 
 def seen(**faults: str) -> DevicesSeen:

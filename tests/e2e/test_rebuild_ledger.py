@@ -15,8 +15,8 @@ import pytest
 
 from e2e.node import Node, pod
 from e2e.processes import ANNOTATIONS
-from k8s_rdma.core.pod_devices import ContainerDevices, PodDevices
-from k8s_rdma.device_config import SLOT_RESOURCE
+from k8s_rdma.config.devices import SLOT_RESOURCE
+from k8s_rdma.core.devices.of_pod import ContainerDevices, PodDevices
 from k8s_rdma.kube import grpc_calls
 from k8s_rdma.sim.cluster.network_namespace import remove_namespace_at
 from k8s_rdma.wire.pod_resources import GET, LIST, PodName

@@ -16,7 +16,7 @@ import pytest
 
 from cluster.kubelet import scratch
 from e2e.node import Node
-from k8s_rdma.device_config import SLOT_RESOURCE
+from k8s_rdma.config.devices import SLOT_RESOURCE
 from k8s_rdma.sim.cluster.api import RunningApi, serving_api
 from k8s_rdma.sim.cluster.kubelet import Kubelet, running_kubelet
 from k8s_rdma.sim.cluster.node_devices import DevicesConfig

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from k8s_rdma.config import load_config
+from k8s_rdma.config.files import load_config
+from k8s_rdma.config.schema import config_schema
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.config import ExtenderConfig
-from k8s_rdma.schema import config_schema
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,8 +13,8 @@ from factories import PF0, PF1, hardware, pf_state, receipt
 from k8s_rdma.core.allocation import choose_vfs, decide
 from k8s_rdma.core.allocation import given as given_to_pod
 from k8s_rdma.core.claims import outstanding
-from k8s_rdma.core.device_placement import options_refused
-from k8s_rdma.core.held_vfs import HeldDevice, held_interfaces
+from k8s_rdma.core.devices.held_vfs import HeldDevice, held_interfaces
+from k8s_rdma.core.devices.placement import options_refused
 from k8s_rdma.core.ids import ContainerId, NodeName, PodUid
 from k8s_rdma.core.inventory import Generation
 from k8s_rdma.core.ledger import AllocatedInterface, Attachment, Ledger, Pod

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from factories import PF0, PF1, interface, receipt
+from k8s_rdma.core.devices.slots import SlotHeld
 from k8s_rdma.core.ledger import DelegatedPlugin, Phase
-from k8s_rdma.core.slots import SlotHeld
 from k8s_rdma.errors import LedgerError
 from k8s_rdma.linux.receipts import REBUILD, CorruptLedgerError, Receipts
 from k8s_rdma.linux.receipts_schema import VERSION
@@ -227,7 +227,7 @@ from pathlib import Path
 from dataclasses import replace
 from factories import receipt
 from k8s_rdma.core.ledger import Phase
-from k8s_rdma.core.slots import SlotHeld
+from k8s_rdma.core.devices.slots import SlotHeld
 from k8s_rdma.linux.receipts import Receipts
 receipts = Receipts(Path("ledger.db"))
 receipts.put(receipt("warm", phase=Phase.PREPARED))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from k8s_rdma.config import load_config, port_of
+from k8s_rdma.config.files import load_config, port_of
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.server.config import ServerConfig
 

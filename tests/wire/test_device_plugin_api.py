@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from k8s_rdma.core.device_offers import (
+from k8s_rdma.core.devices.offers import (
     Choice,
     DeviceSpec,
     Given,

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
-from k8s_rdma.config import ResourceName
-from k8s_rdma.device_config_file import load_device_config
+from k8s_rdma.config.devices_file import load_device_config
+from k8s_rdma.config.files import ResourceName
+from k8s_rdma.config.hardware import HardwareConfig
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.hardware_config import HardwareConfig
 
 if TYPE_CHECKING:
-    from k8s_rdma.device_config import DevicePluginConfig
+    from k8s_rdma.config.devices import DevicePluginConfig
 
 AbsolutePath = Annotated[str, msgspec.Meta(pattern="^/")]
 """Absolute, so that it does not depend on where the process was started."""

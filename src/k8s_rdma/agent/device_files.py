@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
     from k8s_rdma.agent.node_files import NodeFiles
     from k8s_rdma.agent.slot_files import DeviceNodes
+    from k8s_rdma.core.devices.slots import SlotHeld
     from k8s_rdma.core.ids import ContainerId
     from k8s_rdma.core.ledger import AllocatedInterface, Ledger, Receipt
-    from k8s_rdma.core.slots import SlotHeld
 
 DEVICE_INFO_DIR = "/var/run/k8s.cni.cncf.io/devinfo/cni"
 """Source: Device Information Specification 1.1.0, section 4.2."""

@@ -15,11 +15,11 @@ from k8s_rdma.agent.scanner import Scanner
 from k8s_rdma.core.adoption import NOBODYS, Candidate, Scope, candidates
 from k8s_rdma.core.allocation import choose_vfs, decide, given, returned
 from k8s_rdma.core.claims import inherited_placement, outstanding, pfs_beside
-from k8s_rdma.core.held_vfs import HeldDevice, held_interfaces
+from k8s_rdma.core.devices.held_vfs import HeldDevice, held_interfaces
+from k8s_rdma.core.devices.slots import SlotHeld
 from k8s_rdma.core.ledger import AllocatedInterface, Attachment, DelegatedPlugin, Phase, Pod, Receipt
 from k8s_rdma.core.placement import Rejection
 from k8s_rdma.core.plan import configurations, hand_over
-from k8s_rdma.core.slots import SlotHeld
 from k8s_rdma.core.step import NetnsRef
 from k8s_rdma.errors import K8sRdmaError, KernelError, LedgerError, MalformedError, Reason
 from k8s_rdma.wire.adopt import Outcome
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from k8s_rdma.agent.markers import Markers
+    from k8s_rdma.core.devices.pools import Pool
     from k8s_rdma.core.ids import ContainerId, NodeName, PodUid
     from k8s_rdma.core.kernel import Hardware, Kernel, PodInterface, VfCounters
     from k8s_rdma.core.ledger import Ledger
     from k8s_rdma.core.placement import Placement
     from k8s_rdma.core.plan import Addressing
-    from k8s_rdma.core.pools import Pool
     from k8s_rdma.core.request import Request
     from k8s_rdma.linux.receipts import Receipts
 

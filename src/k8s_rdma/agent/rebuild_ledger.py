@@ -13,7 +13,7 @@ from k8s_rdma.agent.calls.wanted import Policy
 from k8s_rdma.agent.config import load_device_plugin
 from k8s_rdma.agent.rebuild import Outcome, Rebuild
 from k8s_rdma.agent.run import BOOT_ID, open_holdings, open_kernel
-from k8s_rdma.config import load_key
+from k8s_rdma.config.files import load_key
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.core.ledger import Ledger
 from k8s_rdma.errors import K8sRdmaError, LedgerError, MalformedError
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from k8s_rdma.agent.calls.held_devices import Holdings
     from k8s_rdma.agent.config import AgentConfig
-    from k8s_rdma.core.slots import SlotHeld
+    from k8s_rdma.core.devices.slots import SlotHeld
     from k8s_rdma.wire.cni_cache import CachedAttachment
 
 

@@ -38,7 +38,7 @@ from k8s_rdma.agent.sockets.unix_socket import listen_unix, lost, serve_connecti
 from k8s_rdma.agent.specifications import Specifications
 from k8s_rdma.agent.upkeep import Upkeep
 from k8s_rdma.agent.worker import Worker
-from k8s_rdma.config import load_key
+from k8s_rdma.config.files import load_key
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.errors import K8sRdmaError, LedgerError, MalformedError, Reason
 from k8s_rdma.kube.pod_resources import KubeletPodResources
@@ -54,10 +54,10 @@ if TYPE_CHECKING:
     from k8s_rdma.agent.cluster.cluster import Cluster
     from k8s_rdma.agent.config import AgentConfig
     from k8s_rdma.agent.sockets.cni_socket import Handler, StillWaiting
+    from k8s_rdma.config.devices import DevicePluginConfig
+    from k8s_rdma.core.devices.pools import Pool
     from k8s_rdma.core.kernel import Kernel
     from k8s_rdma.core.ledger import Ledger
-    from k8s_rdma.core.pools import Pool
-    from k8s_rdma.device_config import DevicePluginConfig
     from k8s_rdma.kube.client import Client
     from k8s_rdma.wire.frame import Reply, Request
 

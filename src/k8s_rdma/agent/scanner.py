@@ -6,15 +6,15 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from k8s_rdma.core.devices.pools import in_pools
 from k8s_rdma.core.kernel import Unreadable
-from k8s_rdma.core.pools import in_pools
 from k8s_rdma.errors import KernelError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from k8s_rdma.core.devices.pools import Pool
     from k8s_rdma.core.kernel import Hardware, Kernel
-    from k8s_rdma.core.pools import Pool
 
 TOLERATED_FAILURES = 1
 """Looks in a row that may fail altogether before what was seen last counts as unreadable: one may have met

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from k8s_rdma.device_config import HUSTCAT_RESOURCE
-from k8s_rdma.device_config_file import load_device_config, load_mellanox_config
+from k8s_rdma.config.devices import HUSTCAT_RESOURCE
+from k8s_rdma.config.devices_file import load_device_config, load_mellanox_config
+from k8s_rdma.config.mellanox import DEFAULT_FILE
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.mellanox_config import DEFAULT_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from k8s_rdma.mellanox_config import Read
+    from k8s_rdma.config.mellanox import Read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

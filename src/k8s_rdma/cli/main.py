@@ -83,7 +83,7 @@ def agent(  # noqa: PLR0913, PLR0917  options of a command
         return
     load_structlog()
     from k8s_rdma.agent.config import AgentConfig
-    from k8s_rdma.config import load_config, load_key
+    from k8s_rdma.config.files import load_config, load_key
 
     settings = load_config(AgentConfig, config, {"node": node, "kernel": kernel})
     if check_config:
@@ -124,7 +124,7 @@ def agent_adopt(
 @app.command()
 def init(config: ConfigFile = None, check_config: CheckConfig = False) -> None:
     """Make the virtual functions of this machine's PFs, and ready them; then end."""
-    from k8s_rdma.config import load_config
+    from k8s_rdma.config.files import load_config
     from k8s_rdma.init.config import InitConfig
     from k8s_rdma.init.run import run
 
@@ -157,7 +157,7 @@ def server(
 ) -> None:
     """Show the node's functions and allocations as read-only REST (:54005)."""
     load_structlog()
-    from k8s_rdma.config import load_config
+    from k8s_rdma.config.files import load_config
     from k8s_rdma.server.config import ServerConfig
     from k8s_rdma.server.run import access_of, run
 
@@ -177,9 +177,9 @@ def extender(
 ) -> None:
     """Tell kube-scheduler where pods fit, and bind them (:8888)."""
     load_structlog()
-    from k8s_rdma.config import load_config
+    from k8s_rdma.config.files import load_config
+    from k8s_rdma.config.schema import config_schema
     from k8s_rdma.extender.config import ExtenderConfig
-    from k8s_rdma.schema import config_schema
 
     if print_schema:
         typer.echo(config_schema(ExtenderConfig))
@@ -239,8 +239,8 @@ def device_plugin(  # noqa: PLR0913 - typer's options
     from k8s_rdma.cli.device_plugin import CommandLine, given, read_command_line
 
     if print_schema:
-        from k8s_rdma.device_config import DevicePluginConfig
-        from k8s_rdma.schema import config_schema
+        from k8s_rdma.config.devices import DevicePluginConfig
+        from k8s_rdma.config.schema import config_schema
 
         typer.echo(config_schema(DevicePluginConfig))
         return

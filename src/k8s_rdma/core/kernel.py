@@ -36,7 +36,7 @@ class Vf:
     node_guid: InfiniBand: as `ip link` prints it; empty where that is not known.
     driver: what drives its PCI function; empty where nothing does, or that is not known.
     unusable: why it cannot be given to a pod although its netdev is at home; empty when it can.
-    pool: the exclusive resource that it belongs to (`core.pools`); empty for whoever asks by annotation.
+    pool: the exclusive resource that it belongs to (`core.devices.pools`); empty for who asks by annotation.
     Rates in Mb/s, 0 as in `VfRate`. The other fields are those of `IFLA_VFINFO_LIST` and of
     `/getpfs`; text as `ip link` and MLNX_OFED print it.
     """

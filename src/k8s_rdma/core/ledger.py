@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum, unique
 
+from k8s_rdma.core.devices.slots import SlotHeld
 from k8s_rdma.core.ids import ContainerId, PodUid
 from k8s_rdma.core.options import NO_OPTIONS, InterfaceOptions, VfDriver
 from k8s_rdma.core.placement import PlacedInterface
 from k8s_rdma.core.rates import Enforce
-from k8s_rdma.core.slots import SlotHeld
 from k8s_rdma.core.step import NetnsRef, VfConfig, VfHome, VfRate, VfRef
 from k8s_rdma.errors import LedgerError
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.choosing import Task, choose
-from k8s_rdma.core.device_placement import devices_on, misasked, possible, too_few
-from k8s_rdma.core.device_refusal import why_not_devices
+from k8s_rdma.core.devices.placement import devices_on, misasked, possible, too_few
+from k8s_rdma.core.devices.refusal import why_not_devices
 from k8s_rdma.core.ids import NodeName, PciAddress
 from k8s_rdma.core.inventory import EVERY_DEVICE, NOTHING_USED, DeviceUse, Used
 from k8s_rdma.core.needs import meets
@@ -40,7 +40,7 @@ class PlacedInterface:
     pool: the exclusive resource whose device it is: then it takes bandwidth of the PF, and none of the VFs
         that pods ask for by annotation.
     entry: which of the pod's interfaces it is, where one may come to any of several PFs and is placed on each
-        (`core.device_placement`); None where it is the one at its place.
+        (`core.devices.placement`); None where it is the one at its place.
     """
 
     pf: PciAddress
@@ -69,7 +69,7 @@ class PlacedInterface:
 class Placement:
     """A possible assignment on a node; `interfaces` in the request's order, under its `policy`.
 
-    Of a pod that holds exclusive devices they are all that kubelet may choose (`core.device_placement`).
+    Of a pod that holds exclusive devices they are all that kubelet may choose (`core.devices.placement`).
     """
 
     node: NodeName
@@ -248,7 +248,7 @@ def _place_devices(
     used: Mapping[PciAddress, Used],
     devices: Sequence[tuple[str, int]],
 ) -> Placement | Rejection:
-    """All that kubelet may choose, if it fits whatever that is (`core.device_placement`)."""
+    """All that kubelet may choose, if it fits whatever that is (`core.devices.placement`)."""
     asked_wrongly = misasked(request, devices)
     if asked_wrongly:
         return _rejection(inventory, Reason.DEVICES_DIFFER, Said.nameless(asked_wrongly, asked_wrongly))

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import structlog
 
 from k8s_rdma import logs
-from k8s_rdma.deviceplugin.events import node_events
-from k8s_rdma.deviceplugin.looking import Looking
+from k8s_rdma.deviceplugin.seeing.looking import Looking
 from k8s_rdma.deviceplugin.service import DevicePlugin
+from k8s_rdma.deviceplugin.telling.events import node_events
 from k8s_rdma.http_server import listen
 from k8s_rdma.signals import stop_on_signals
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Sequence
 
-    from k8s_rdma.device_config import DevicePluginConfig
+    from k8s_rdma.config.devices import DevicePluginConfig
 
 _log = structlog.get_logger()
 

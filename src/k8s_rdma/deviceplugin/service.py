@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from k8s_rdma.deviceplugin.app import PluginApp
-from k8s_rdma.deviceplugin.keeper import Keeper
-from k8s_rdma.deviceplugin.kubelet_watch import KubeletWatch
+from k8s_rdma.deviceplugin.kubelet.directory_watch import KubeletWatch
+from k8s_rdma.deviceplugin.kubelet.keeper import Keeper
+from k8s_rdma.deviceplugin.kubelet.resource import Resource
 from k8s_rdma.deviceplugin.modes import modes_of
-from k8s_rdma.deviceplugin.neighbours import neighbours
-from k8s_rdma.deviceplugin.resource import Resource
+from k8s_rdma.deviceplugin.preferring.neighbours import neighbours
 from k8s_rdma.deviceplugin.shared_link import SharedLink
+from k8s_rdma.deviceplugin.telling.app import PluginApp
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.http_server import HttpServer, Limits
 from k8s_rdma.wire.shared_devices import SOCKET
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Sequence
 
-    from k8s_rdma.device_config import DevicePluginConfig
-    from k8s_rdma.deviceplugin.looking import Looking
+    from k8s_rdma.config.devices import DevicePluginConfig
+    from k8s_rdma.deviceplugin.seeing.looking import Looking
 
 SHUTDOWN_S = 2
 """For HTTP requests under way; each takes milliseconds."""

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from k8s_rdma.core.devices import DevicesSeen
-from k8s_rdma.core.slots import shared_device
+from k8s_rdma.core.devices.seen import DevicesSeen
+from k8s_rdma.core.devices.slots import shared_device
 from k8s_rdma.deviceplugin.modes import to_publish
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.shared_devices import MAX_LINE_BYTES, Declared, decode_written, encode_line
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+    from k8s_rdma.deviceplugin.kubelet.resource import Seen
     from k8s_rdma.deviceplugin.mode import Mode
-    from k8s_rdma.deviceplugin.resource import Seen
     from k8s_rdma.wire.shared_devices import Written
 
 _log = structlog.get_logger()

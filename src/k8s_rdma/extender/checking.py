@@ -6,7 +6,7 @@ import asyncio
 import os
 from typing import TYPE_CHECKING
 
-from k8s_rdma.config import load_key, port_of
+from k8s_rdma.config.files import load_key, port_of
 from k8s_rdma.extender.serving.access import access_of
 from k8s_rdma.extender.sources.node_access import security_of
 from k8s_rdma.kube.client import connect

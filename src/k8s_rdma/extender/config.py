@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from k8s_rdma.config import MAX_PORT, Port, ResourceName
+from k8s_rdma.config.files import MAX_PORT, Port, ResourceName
 from k8s_rdma.core.said import Detail
 from k8s_rdma.core.score import Strategy
 from k8s_rdma.extender.contradictions import contradictions

@@ -16,7 +16,7 @@ import structlog
 import uvloop
 
 from k8s_rdma import logs
-from k8s_rdma.config import load_key, port_of
+from k8s_rdma.config.files import load_key, port_of
 from k8s_rdma.extender.leader.lease import Lease, Terms
 from k8s_rdma.extender.memory import collect_seldom, keep_what_is_known
 from k8s_rdma.extender.service import CLOCK, NOBODY_ELSE, Authority, running

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from k8s_rdma.hardware_config import HardwareConfig
+from k8s_rdma.config.hardware import HardwareConfig
 
 Directory = Annotated[str, msgspec.Meta(pattern="^/")]
 Seconds = Annotated[float, msgspec.Meta(ge=0)]

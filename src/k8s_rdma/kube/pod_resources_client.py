@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, TypeVar
 
-from k8s_rdma.core.pod_devices import PodDevices
+from k8s_rdma.core.devices.of_pod import PodDevices
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
 from k8s_rdma.kube import grpc_calls
 from k8s_rdma.kube.grpc_calls import AioRpcError, StatusCode

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from k8s_rdma.config import Port
-from k8s_rdma.hardware_config import HardwareConfig
+from k8s_rdma.config.files import Port
+from k8s_rdma.config.hardware import HardwareConfig
 from k8s_rdma.http_server.tls import File, TlsConfig
 
 DEFAULT_PORT = 54005

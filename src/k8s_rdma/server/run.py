@@ -17,7 +17,7 @@ import structlog
 import uvloop
 
 from k8s_rdma import logs
-from k8s_rdma.config import port_of
+from k8s_rdma.config.files import port_of
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.http_server import HttpServer, Limits, listen

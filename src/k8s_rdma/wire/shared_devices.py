@@ -12,7 +12,7 @@ from typing import Annotated
 
 import msgspec
 
-from k8s_rdma.config import ResourceName
+from k8s_rdma.config.files import ResourceName
 from k8s_rdma.wire.json import decode
 
 SOCKET = "cdi.sock"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from k8s_rdma.core.device_offers import (
+from k8s_rdma.core.devices.offers import (
     Choice,
     DeviceSpec,
     Given,

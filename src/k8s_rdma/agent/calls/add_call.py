@@ -23,8 +23,8 @@ from k8s_rdma.wire.prev_result import interfaces_in_pod
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from k8s_rdma.core.devices.slots import SlotHeld
     from k8s_rdma.core.request import InterfaceRequest, Request
-    from k8s_rdma.core.slots import SlotHeld
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,8 +6,8 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
-from k8s_rdma.core.device_placement import options_refused
-from k8s_rdma.core.held_vfs import HeldDevice, of_pf, vfs_by_device
+from k8s_rdma.core.devices.held_vfs import HeldDevice, of_pf, vfs_by_device
+from k8s_rdma.core.devices.placement import options_refused
 from k8s_rdma.core.options import VfDriver
 from k8s_rdma.core.policy import PfPolicy
 from k8s_rdma.core.request import InterfaceRequest, Request

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
-from k8s_rdma.core.held_vfs import HeldDevice
+from k8s_rdma.core.devices.held_vfs import HeldDevice
 from k8s_rdma.core.options import VfDriver
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.request import InterfaceRequest, Request

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.slots import shared_resource
-from k8s_rdma.device_config import ExactResource, ExclusiveResource, MountResource
+from k8s_rdma.config.devices import ExactResource, ExclusiveResource, MountResource
+from k8s_rdma.core.devices.slots import shared_resource
 from k8s_rdma.deviceplugin.modes.exclusive import ExclusiveMode
 from k8s_rdma.deviceplugin.modes.mount import MountMode
 from k8s_rdma.deviceplugin.modes.selecting import PoolMembers
@@ -15,8 +15,8 @@ from k8s_rdma.deviceplugin.modes.slots import SlotsMode
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from k8s_rdma.core.devices import DevicesSeen
-    from k8s_rdma.device_config import DevicePluginConfig, Resource
+    from k8s_rdma.config.devices import DevicePluginConfig, Resource
+    from k8s_rdma.core.devices.seen import DevicesSeen
     from k8s_rdma.deviceplugin.mode import Mode
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.pools import Function, Functions
+from k8s_rdma.core.devices.pools import Function, Functions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from k8s_rdma.core.devices import DevicesSeen, GivenDevice, RdmaDevice
-    from k8s_rdma.core.pools import FunctionSelector, Pool
-    from k8s_rdma.device_config import SharedSelector
+    from k8s_rdma.config.devices import SharedSelector
+    from k8s_rdma.core.devices.pools import FunctionSelector, Pool
+    from k8s_rdma.core.devices.seen import DevicesSeen, GivenDevice, RdmaDevice
 
 _MOST_REMEMBERED = 100_000
 """Functions whose resource is known; there are fewer, but they may come and go."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.device_hints import device_annotations, device_variables
-from k8s_rdma.core.devices import NodeKind
-from k8s_rdma.core.slots import shared_device
+from k8s_rdma.core.devices.hints import device_annotations, device_variables
+from k8s_rdma.core.devices.seen import NodeKind
+from k8s_rdma.core.devices.slots import shared_device
 from k8s_rdma.deviceplugin.mode import Given
 from k8s_rdma.deviceplugin.modes.counted import Counted
 from k8s_rdma.deviceplugin.modes.nodes import at_home, has_verbs, named, rdma_cm, specs
@@ -16,8 +16,8 @@ from k8s_rdma.wire.cdi import SHARED_CLASS, qualified_name
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from k8s_rdma.core.devices import DevicesSeen, RdmaDevice
-    from k8s_rdma.device_config import SharedResource
+    from k8s_rdma.config.devices import SharedResource
+    from k8s_rdma.core.devices.seen import DevicesSeen, RdmaDevice
     from k8s_rdma.deviceplugin.mode import Choice, OfferedDevice
 
 _KINDS = frozenset({NodeKind.UVERBS, NodeKind.UMAD})

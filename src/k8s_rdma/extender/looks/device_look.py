@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.device_placement import misasked, possible
+from k8s_rdma.core.devices.placement import misasked, possible
 from k8s_rdma.core.inventory import NOTHING_USED
 from k8s_rdma.core.offers import room_of
 from k8s_rdma.core.programming import objection, reserved

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.device_placement import devices_on
+from k8s_rdma.core.devices.placement import devices_on
 from k8s_rdma.core.inventory import NOTHING_USED
 from k8s_rdma.core.needs import kind_of, unmet
 from k8s_rdma.core.offers import room_of

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.device_placement import options_refused
+from k8s_rdma.core.devices.placement import options_refused
 from k8s_rdma.core.needs import Kind, kind_of
 from k8s_rdma.core.options import NO_OPTIONS, Setting
 from k8s_rdma.core.placement import Placement, Rejection, place

@@ -18,7 +18,7 @@ from k8s_rdma.linux.netlink.vf_info import vf_infos, vf_stats
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from k8s_rdma.core.devices import NetnsMode
+    from k8s_rdma.core.devices.seen import NetnsMode
     from k8s_rdma.linux.discovery.queries import RdmaDevice, VfInfo
     from k8s_rdma.linux.netlink.rtnl import Link
     from k8s_rdma.linux.netlink.vf_info import VfStats

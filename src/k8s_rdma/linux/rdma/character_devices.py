@@ -14,7 +14,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.devices import INFINIBAND, RDMA_CM, CharacterDevice, NodeKind
+from k8s_rdma.core.devices.seen import INFINIBAND, RDMA_CM, CharacterDevice, NodeKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

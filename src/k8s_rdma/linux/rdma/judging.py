@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.devices import NodeKind
+from k8s_rdma.core.devices.seen import NodeKind
 from k8s_rdma.core.options import LinkType
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from k8s_rdma.core.devices import CharacterDevice
+    from k8s_rdma.core.devices.seen import CharacterDevice
     from k8s_rdma.linux.discovery.queries import RdmaPort
     from k8s_rdma.linux.netlink.rtnl import Link
     from k8s_rdma.linux.rdma.character_devices import DeviceNodes

@@ -13,7 +13,7 @@ from k8s_rdma.linux.vf.vfio import vfio_group
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from k8s_rdma.core.devices import CharacterDevice
+    from k8s_rdma.core.devices.seen import CharacterDevice
     from k8s_rdma.core.ids import PciAddress
 
 

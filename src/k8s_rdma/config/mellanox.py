@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from k8s_rdma.config.devices import DevicePluginConfig
 from k8s_rdma.core.options import LinkType
-from k8s_rdma.device_config import DevicePluginConfig
 from k8s_rdma.errors import MalformedError
 
 if TYPE_CHECKING:

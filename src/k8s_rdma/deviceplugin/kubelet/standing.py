@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum, auto, unique
 
-from k8s_rdma.deviceplugin.socket_file import SocketFile
+from k8s_rdma.deviceplugin.kubelet.sockets import SocketFile
 
 SETTLE_S = 0.1
 """Between the end of kubelet's call and the next registration with the same kubelet. When a call ends,

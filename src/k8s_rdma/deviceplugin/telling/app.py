@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from k8s_rdma.deviceplugin.figures import render_figures
+from k8s_rdma.deviceplugin.telling.figures import render_figures
 from k8s_rdma.http_server.answer import Answer, error_answer
 from k8s_rdma.http_server.exposition import CONTENT_TYPE
 from k8s_rdma.wire.rest_error import Error
@@ -12,8 +12,8 @@ from k8s_rdma.wire.rest_error import Error
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from k8s_rdma.deviceplugin.keeper import Keeper
-    from k8s_rdma.deviceplugin.looking import Looking
+    from k8s_rdma.deviceplugin.kubelet.keeper import Keeper
+    from k8s_rdma.deviceplugin.seeing.looking import Looking
     from k8s_rdma.http_server.asgi import Receive, Scope, Send
 
 INDEX = """\

@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.devices import DevicesSeen, GivenDevice, RdmaDevice
-from k8s_rdma.deviceplugin.agent_link import AgentTold
-from k8s_rdma.deviceplugin.damping import Damping
+from k8s_rdma.core.devices.seen import DevicesSeen, GivenDevice, RdmaDevice
+from k8s_rdma.deviceplugin.seeing.agent_link import AgentTold
+from k8s_rdma.deviceplugin.seeing.damping import Damping
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

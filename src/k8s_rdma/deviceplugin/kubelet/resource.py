@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
-from k8s_rdma.core.device_offers import PluginOptions, PluginRegistration
-from k8s_rdma.deviceplugin.counts import Counts
+from k8s_rdma.core.devices.offers import PluginOptions, PluginRegistration
+from k8s_rdma.deviceplugin.kubelet.counts import Counts
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.kube.grpc_calls import handler, stream_handler
 from k8s_rdma.wire import device_plugin_api as api
@@ -17,10 +17,10 @@ from k8s_rdma.wire.protobuf import Form, Method
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from k8s_rdma.core.device_offers import Choice, Given, OfferedDevice
-    from k8s_rdma.core.devices import DevicesSeen
-    from k8s_rdma.deviceplugin.endpoint import Handlers
-    from k8s_rdma.deviceplugin.followers import Followers
+    from k8s_rdma.core.devices.offers import Choice, Given, OfferedDevice
+    from k8s_rdma.core.devices.seen import DevicesSeen
+    from k8s_rdma.deviceplugin.kubelet.endpoint import Handlers
+    from k8s_rdma.deviceplugin.kubelet.followers import Followers
     from k8s_rdma.deviceplugin.mode import Mode
 
     Complete = Callable[[str, Choice], Awaitable[Choice]]

@@ -15,8 +15,8 @@ from k8s_rdma.kube.time import REAL_TIME
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
-    from k8s_rdma.device_config import DevicePluginConfig
-    from k8s_rdma.deviceplugin.telling import HealthChange
+    from k8s_rdma.config.devices import DevicePluginConfig
+    from k8s_rdma.deviceplugin.telling.changes import HealthChange
     from k8s_rdma.kube.api import EventsApi
     from k8s_rdma.kube.time import Time
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from k8s_rdma.device_config import ExclusiveResource
-from k8s_rdma.deviceplugin.newcomers import Newcomers
+from k8s_rdma.config.devices import ExclusiveResource
+from k8s_rdma.deviceplugin.preferring.newcomers import Newcomers
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.kube.pod_resources import KubeletPodResources
 from k8s_rdma.linux.gpus import Gpus
@@ -20,8 +20,8 @@ from k8s_rdma.linux.gpus import Gpus
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from k8s_rdma.core.device_offers import Choice, Neighbour
-    from k8s_rdma.device_config import DevicePluginConfig
+    from k8s_rdma.config.devices import DevicePluginConfig
+    from k8s_rdma.core.devices.offers import Choice, Neighbour
     from k8s_rdma.kube.pod_resources import PodResources
 
     Places = Callable[[Iterable[tuple[str, str]]], tuple[Neighbour, ...]]

@@ -19,7 +19,7 @@ class SlotHeld:
 
     resource, id: as kubelet has it.
     pool: the exclusive resource of whose devices it is; empty for all VFs that the pod was given.
-    hints: whether communication libraries are told of its devices (`core.device_hints`).
+    hints: whether communication libraries are told of its devices (`core.devices.hints`).
     """
 
     resource: str

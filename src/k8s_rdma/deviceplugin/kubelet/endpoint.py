@@ -7,9 +7,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from k8s_rdma.device_config import HUSTCAT_RESOURCE
-from k8s_rdma.deviceplugin.followers import Followers
-from k8s_rdma.deviceplugin.socket_file import SocketFile, socket_at
+from k8s_rdma.config.devices import HUSTCAT_RESOURCE
+from k8s_rdma.deviceplugin.kubelet.followers import Followers
+from k8s_rdma.deviceplugin.kubelet.sockets import SocketFile, socket_at
 from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.kube.grpc_calls import Server, add_service, address, new_server
 

@@ -14,7 +14,7 @@ from k8s_rdma.errors import Reason
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from k8s_rdma.core.device_placement import Possible
+    from k8s_rdma.core.devices.placement import Possible
     from k8s_rdma.core.ids import PciAddress
     from k8s_rdma.core.inventory import Pf, Used
     from k8s_rdma.core.request import Request

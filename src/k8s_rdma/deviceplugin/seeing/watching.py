@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from k8s_rdma.core.devices import INFINIBAND, RDMA_CM, DevicesSeen
-from k8s_rdma.deviceplugin.health import Health
+from k8s_rdma.core.devices.seen import INFINIBAND, RDMA_CM, DevicesSeen
+from k8s_rdma.deviceplugin.seeing.health import Health
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
 from k8s_rdma.linux.lookout import Lookout
@@ -21,7 +21,7 @@ from k8s_rdma.linux.sysfs import Sysfs
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from k8s_rdma.deviceplugin.health import Agent
+    from k8s_rdma.deviceplugin.seeing.health import Agent
     from k8s_rdma.linux.rdma.observation import RdmaLook
 
 

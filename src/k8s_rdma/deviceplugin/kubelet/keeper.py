@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, NoReturn
 
 import structlog
 
-from k8s_rdma.deviceplugin.endpoint import check_path, open_endpoint, socket_name
-from k8s_rdma.deviceplugin.followers import Followers
-from k8s_rdma.deviceplugin.registration import KUBELET_SOCKET, register
-from k8s_rdma.deviceplugin.socket_file import is_served, socket_at
-from k8s_rdma.deviceplugin.standing import Due, Standing
+from k8s_rdma.deviceplugin.kubelet.endpoint import check_path, open_endpoint, socket_name
+from k8s_rdma.deviceplugin.kubelet.followers import Followers
+from k8s_rdma.deviceplugin.kubelet.registration import KUBELET_SOCKET, register
+from k8s_rdma.deviceplugin.kubelet.sockets import is_served, socket_at
+from k8s_rdma.deviceplugin.kubelet.standing import Due, Standing
 from k8s_rdma.errors import K8sRdmaError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from k8s_rdma.deviceplugin.endpoint import Endpoint
-    from k8s_rdma.deviceplugin.resource import Resource
-    from k8s_rdma.deviceplugin.socket_file import SocketFile
+    from k8s_rdma.deviceplugin.kubelet.endpoint import Endpoint
+    from k8s_rdma.deviceplugin.kubelet.resource import Resource
+    from k8s_rdma.deviceplugin.kubelet.sockets import SocketFile
 
 _log = structlog.get_logger()
 

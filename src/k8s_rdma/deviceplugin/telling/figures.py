@@ -10,8 +10,8 @@ from k8s_rdma.http_server.exposition import family, labels
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from k8s_rdma.deviceplugin.keeper import Keeper
-    from k8s_rdma.deviceplugin.looking import Looking
+    from k8s_rdma.deviceplugin.kubelet.keeper import Keeper
+    from k8s_rdma.deviceplugin.seeing.looking import Looking
     from k8s_rdma.http_server.exposition import Sample
 
 _PREFIX = "k8s_rdma_device_plugin_"

@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Self
 
 import structlog
 
-from k8s_rdma.core.devices import DevicesSeen
-from k8s_rdma.deviceplugin.agent_link import AgentLink
-from k8s_rdma.deviceplugin.health import Agent
-from k8s_rdma.deviceplugin.published import Published
-from k8s_rdma.deviceplugin.telling import Telling
-from k8s_rdma.deviceplugin.watching import Host, Watching
+from k8s_rdma.core.devices.seen import DevicesSeen
+from k8s_rdma.deviceplugin.kubelet.published import Published
+from k8s_rdma.deviceplugin.seeing.agent_link import AgentLink
+from k8s_rdma.deviceplugin.seeing.health import Agent
+from k8s_rdma.deviceplugin.seeing.watching import Host, Watching
+from k8s_rdma.deviceplugin.telling.changes import Telling
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import NoReturn
 
-    from k8s_rdma.device_config import DevicePluginConfig
-    from k8s_rdma.deviceplugin.telling import HealthChange
-    from k8s_rdma.deviceplugin.watching import Looks
+    from k8s_rdma.config.devices import DevicePluginConfig
+    from k8s_rdma.deviceplugin.seeing.watching import Looks
+    from k8s_rdma.deviceplugin.telling.changes import HealthChange
 
 _log = structlog.get_logger()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from k8s_rdma.deviceplugin.published import Published
+from k8s_rdma.deviceplugin.kubelet.published import Published
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable

@@ -10,12 +10,12 @@ from typing import Annotated, Literal, NoReturn
 
 import msgspec
 
-from k8s_rdma.config import Port, ResourceName
+from k8s_rdma.config.files import Port, ResourceName
+from k8s_rdma.config.hardware import PciText, VendorText
+from k8s_rdma.core.devices.pools import Functions, FunctionSelector, PfChoice, Pool
+from k8s_rdma.core.devices.slots import shared_resource
 from k8s_rdma.core.ids import pci_address
 from k8s_rdma.core.options import LinkType
-from k8s_rdma.core.pools import Functions, FunctionSelector, PfChoice, Pool
-from k8s_rdma.core.slots import shared_resource
-from k8s_rdma.hardware_config import PciText, VendorText
 
 AbsolutePath = Annotated[str, msgspec.Meta(pattern="^/")]
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from k8s_rdma.config import load_config
-from k8s_rdma.device_config import DevicePluginConfig
+from k8s_rdma.config.devices import DevicePluginConfig
+from k8s_rdma.config.files import load_config
+from k8s_rdma.config.mellanox import Read, from_mellanox, is_mellanox
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.mellanox_config import Read, from_mellanox, is_mellanox
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -1,0 +1,1 @@
+"""Configuration files: how they are read, and the parts that several processes have."""

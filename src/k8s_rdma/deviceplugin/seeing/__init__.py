@@ -1,0 +1,1 @@
+"""What is there: the host's devices and the agent's word, judged together."""

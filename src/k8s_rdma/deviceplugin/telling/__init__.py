@@ -1,0 +1,1 @@
+"""What people are told: health in log lines and events, figures, HTTP."""
