@@ -1,1 +1,1 @@
-"""Devices that kubelet gives to containers: what there is, who holds it, and the VFs and rates that go with it."""
+"""Devices that kubelet gives to containers: what there is, who holds it, which VFs and rates go with it."""
