@@ -113,6 +113,11 @@ def test_resource_without_a_number_has_no_shares(file: Path) -> None:
         ({"configList": [{**ENTRY, "resourceName": "a b"}]}, r"configList\[0\].resourceName: 'a b'"),
         ({"configList": [{**ENTRY, "resourceName": 1}]}, r"configList\[0\].resourceName"),
         ({"configList": [{**ENTRY, "resourcePrefix": "a_b"}]}, r"configList\[0\].resourcePrefix: 'a_b'"),
+        ({"configList": [{**ENTRY, "resourcePrefix": "a..b"}]}, r"configList\[0\].resourcePrefix: 'a..b'"),
+        (
+            {"configList": [{**ENTRY, "resourcePrefix": "kubernetes.io"}]},
+            r"configList\[0\].resourcePrefix: 'kubernetes.io'",
+        ),
         ({"configList": [{**ENTRY, "rdmaHcaMax": -1}]}, r"configList\[0\].rdmaHcaMax: -1"),
         ({"configList": [{**ENTRY, "rdmaHcaMax": 100_001}]}, r"configList\[0\].rdmaHcaMax: 100001"),
         ({"configList": [{**ENTRY, "rdmaHcaMax": "10"}]}, r"configList\[0\].rdmaHcaMax"),

@@ -79,6 +79,25 @@ def test_options_that_contradict_each_other_are_named(tmp_path: Path, options: d
         resources(tmp_path / "absent.json", **options)
 
 
+def test_use_cdi_is_refused_with_a_file_whose_resources_say_so_themselves(tmp_path: Path) -> None:
+    file = tmp_path / "own.yaml"
+    file.write_text("resources: [{mode: exact}]")
+    with pytest.raises(MalformedError, match=r"own\.yaml: has no configList, which --use-cdi is for"):
+        resources(tmp_path / "absent.json", config=str(file), mellanox={"--use-cdi": ""})
+
+
+@pytest.mark.parametrize("credentials", ["inCluster: true", "kubeconfig: /etc/kubeconfig"])
+def test_credentials_are_refused_without_the_node_whose_events_they_are_for(
+    tmp_path: Path, credentials: str
+) -> None:
+    file = tmp_path / "own.yaml"
+    file.write_text(credentials)
+    key = credentials.partition(":")[0]
+    refused = command("--config", str(file), "--check-config")
+    assert f"own.yaml: {key}: is for events of a node" in str(refused.exception)
+    assert command("--config", str(file), "--node", "w1", "--check-config").stdout == "ok\n"
+
+
 @pytest.mark.parametrize("option", ["-version", "--version", "-v"])
 def test_version_is_told_in_every_way(option: str) -> None:
     assert command(option).output == f"k8s-rdma {__version__}\n"

@@ -38,6 +38,15 @@ def read_command_line(line: CommandLine, *, default_file: Path = Path(DEFAULT_FI
     default_file: what Mellanox' program reads unless told otherwise.
     """
     _check(line)
+    read = _read(line, default_file)
+    # Not of the file alone, which the agent reads as well: the node's name may be on the command line.
+    if read.config.node is None and (read.config.kubeconfig or read.config.in_cluster):
+        key = "kubeconfig" if read.config.kubeconfig else "inCluster"
+        raise MalformedError(f"{line.config}: {key}: is for events of a node; say node, or --node")
+    return read
+
+
+def _read(line: CommandLine, default_file: Path) -> Read:
     overrides = {"node": line.node}
     if line.hustcat:
         return load_device_config(None, {**overrides, "resources": [_hustcat(line.hustcat)]})

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, NoReturn
 
 import msgspec
 
-from k8s_rdma.config.files import Port, ResourceName
+from k8s_rdma.config.files import Port, ResourceName, is_resource_name
 from k8s_rdma.config.hardware import PciText, VendorText
 from k8s_rdma.core.devices.pools import Functions, FunctionSelector, PfChoice, Pool
 from k8s_rdma.core.devices.slots import shared_resource
@@ -27,6 +27,9 @@ HUSTCAT_RESOURCE = "tencent.com/rdma"
 SLOT_RESOURCE = "k8s-rdma.io/slot"
 
 Count = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
+
+LAST_VF = 0xFFFF
+"""PCI Express counts VFs with 16 bits (NumVFs)."""
 
 _CHOICE = re.compile(r"(?P<pf>[^#\s]+)(#(?P<vfs>\d+(-\d+)?(,\d+(-\d+)?)*))?")
 
@@ -47,9 +50,10 @@ class Selector(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid
     functions: Functions = Functions.ANY
 
     def __post_init__(self) -> None:
-        """Refuse a PF's text that selects nothing."""
+        """Refuse what selects nothing."""
         for each in self.pfs:
-            pf_choice(each)
+            if pf_choice(each).vfs is not None and self.functions is Functions.PF:
+                _refuse(f"pfs: {each!r}: names VFs, and functions is pf")
 
     def to_core(self) -> FunctionSelector:
         """The selector."""
@@ -123,6 +127,12 @@ class ExclusiveResource(
     select: Selector = Selector()
     share: Annotated[int, msgspec.Meta(ge=0, le=100_000)] = 0
     cdi: bool | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a name that leaves no room for that of the further containers' resource."""
+        shared = shared_resource(self.name)
+        if self.share and not is_resource_name(shared):
+            _refuse(f"name: with share there is {shared}, which has more than 63 characters after the /")
 
     def pool(self) -> Pool:
         """What is this resource's, but for what a resource before it selects."""
@@ -216,6 +226,8 @@ def pf_choice(text: str) -> PfChoice:
         first, _, last = part.partition("-")
         if int(last or first) < int(first):
             _refuse(f"pfs: {text!r}: {part} ends before it begins")
+        if int(last or first) > LAST_VF:
+            _refuse(f"pfs: {text!r}: {part} is beyond {LAST_VF}, the last VF that there can be")
         vfs.update(range(int(first), int(last or first) + 1))
     return PfChoice(pf=pf, vfs=frozenset(vfs))
 

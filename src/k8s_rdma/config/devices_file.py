@@ -17,9 +17,16 @@ if TYPE_CHECKING:
 
 
 def load_device_config(path: str | None, overrides: Mapping[str, Any], *, cdi: bool = False) -> Read:
-    """As `load_config`, which reads whatever is not Mellanox' by its keys. cdi: for all of that file's."""
+    """As `load_config`, which reads whatever is not Mellanox' by its keys. cdi: for all of that file's.
+
+    MalformedError as well for cdi with another file, whose resources say for themselves.
+    """
     document = _json(path) if path else None
     if path is None or not is_mellanox(document):
+        if cdi:
+            raise MalformedError(
+                f"{path}: has no configList, which --use-cdi is for; say cdi: true of a resource"
+            )
         return Read(load_config(DevicePluginConfig, path, overrides), ())
     return _from_mellanox(document, path, overrides, cdi=cdi)
 

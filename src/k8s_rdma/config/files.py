@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 
@@ -21,13 +22,24 @@ Port = Annotated[int, msgspec.Meta(ge=0, le=MAX_PORT)]
 """A TCP port; 0 for a free one."""
 
 
-ResourceName = Annotated[
-    str,
-    msgspec.Meta(
-        pattern=r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
-    ),
-]
-"""Of an extended resource: a domain and a name."""
+_LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_RESOURCE = (
+    r"^(?!requests\.)(?![^/]*kubernetes\.io/)"
+    rf"(?=[^/]{{1,244}}/){_LABEL}(\.{_LABEL})*/"
+    "[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
+)
+
+ResourceName = Annotated[str, msgspec.Meta(pattern=_RESOURCE)]
+"""Of an extended resource: a domain that is not Kubernetes' own, and a name of at most 63 characters.
+
+Kubelet takes no other, as a quota is to name it with `requests.` before it (`IsExtendedResourceName` in
+Kubernetes' pkg/apis/core/v1/helper).
+"""
+
+
+def is_resource_name(text: str) -> bool:
+    """Whether a text is a `ResourceName`."""
+    return re.search(_RESOURCE, text) is not None
 
 
 class Listening(Protocol):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from k8s_rdma.config.devices import DevicePluginConfig
+from k8s_rdma.config.files import is_resource_name
 from k8s_rdma.core.options import LinkType
 from k8s_rdma.errors import MalformedError
 
@@ -44,7 +45,6 @@ _KEYS: Mapping[str, Any] = {
 _LINK_TYPES = {"ether": LinkType.ETHERNET, "infiniband": LinkType.INFINIBAND}
 """As netlink names what a link carries, in that program's files."""
 
-_PREFIX = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _HEX = re.compile(r"[0-9a-f]{4}")
 
@@ -151,9 +151,10 @@ def _resource(entry: Entry, where: str, *, cdi: bool) -> dict[str, Any]:
         raise MalformedError(
             f"{where}.resourceName: {entry.resource_name!r}: expected letters, digits and -_. between them"
         )
-    if not _PREFIX.fullmatch(prefix):
+    if not is_resource_name(f"{prefix}/{entry.resource_name}"):
         raise MalformedError(
-            f"{where}.resourcePrefix: {prefix!r}: expected a domain, since kubelet takes no other"
+            f"{where}.resourcePrefix: {prefix!r}: expected a domain other than Kubernetes' own, "
+            "since kubelet takes no other"
         )
     if not 0 <= entry.rdma_hca_max <= MOST_SHARES:
         raise MalformedError(f"{where}.rdmaHcaMax: {entry.rdma_hca_max}: expected 0 to {MOST_SHARES}")

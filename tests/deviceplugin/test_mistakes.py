@@ -1,0 +1,92 @@
+"""What is wrong in a device plugin's file is refused before anything is served, and named."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from k8s_rdma.config.devices import DevicePluginConfig, pf_choice
+from k8s_rdma.config.files import is_resource_name, load_config
+from k8s_rdma.core.devices.offers import PluginOptions, PluginRegistration
+from k8s_rdma.errors import MalformedError
+from k8s_rdma.kube.grpc_calls import RefusedCallError
+from k8s_rdma.sim.kubelet.registration import check_registration
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LONG = "b" * 60
+
+
+@pytest.mark.parametrize(
+    ("resource", "named"),
+    [
+        (
+            "{mode: exclusive, select: {pfs: ['eth0#0-999999999']}}",
+            "'eth0#0-999999999': 0-999999999 is beyond 65535",
+        ),
+        ("{mode: exclusive, select: {pfs: ['eth0#5-2']}}", "'eth0#5-2': 5-2 ends before it begins"),
+        (
+            "{mode: exclusive, select: {pfs: ['eth0#0-3'], functions: pf}}",
+            "'eth0#0-3': names VFs, and functions is pf",
+        ),
+        (
+            f"{{mode: exclusive, name: a.b/{LONG}, share: 1}}",
+            f"a.b/{LONG}-shared, which has more than 63 characters",
+        ),
+        (
+            "{mode: exclusive, share: 1}, {mode: mount, name: tencent.com/rdma-shared}",
+            "tencent.com/rdma-shared is offered twice",
+        ),
+        ("{mode: exact}, {mode: mount, name: k8s-rdma.io/slot}", "k8s-rdma.io/slot is offered twice"),
+        ("{mode: exact}, {mode: exact, name: a.b/c}", "two are of mode exact"),
+        ("{mode: exact, count: 0}", r"at `\$.resources\[0\].count`"),
+        ("{mode: mount, name: kubernetes.io/x}", r"at `\$.resources\[0\].name`"),
+        ("{mode: exakt}", r"'exakt' - at `\$.resources\[0\].mode`"),
+        ("{mode: mount, scope: all}", r"'all' - at `\$.resources\[0\].scope`"),
+        ("{mode: exclusive, select: {pf: [eth0]}}", "unknown field `pf`"),
+    ],
+)
+def test_mistake_in_a_resource_is_named(tmp_path: Path, resource: str, named: str) -> None:
+    file = tmp_path / "plugin.yaml"
+    file.write_text(f"resources: [{resource}]")
+    with pytest.raises(MalformedError, match=named):
+        load_config(DevicePluginConfig, str(file), {})
+
+
+def test_as_many_vfs_can_be_chosen_as_a_pf_can_have() -> None:
+    assert len(pf_choice("eth0#0-65535").vfs or ()) == 65536
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a.b/c",
+        "rdma/hca_shared_devices_a",
+        f"a/{'x' * 63}",
+        f"a/{'x' * 64}",
+        f"{'a.' * 121}ab/c",
+        f"{'a.' * 121}abc/c",
+        "kubernetes.io/c",
+        "my.kubernetes.io/c",
+        "kubernetes.io.a/c",
+        "requests.a/c",
+        "a..b/c",
+        "a.-b/c",
+        "A/c",
+        "a/c-",
+        "a/b/c",
+        "a",
+        "/c",
+        "",
+    ],
+)
+def test_names_of_resources_are_those_that_kubelet_takes(name: str) -> None:
+    asked = PluginRegistration(resource=name, endpoint="a.sock", options=PluginOptions())
+    try:
+        check_registration(asked)
+        taken = True
+    except RefusedCallError:
+        taken = False
+    assert is_resource_name(name) == taken
