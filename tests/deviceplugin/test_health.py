@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from k8s_rdma.core.devices.seen import DevicesSeen, GivenDevice, RdmaDevice
 from k8s_rdma.deviceplugin.seeing.agent_link import AgentTold
 from k8s_rdma.deviceplugin.seeing.damping import CALM_S, FIRST_HOLD_S, FREE, LAST_HOLD_S
 from k8s_rdma.deviceplugin.seeing.health import FORGOTTEN_S, SETTLE_S, STANDS_S, UNCLAIMED_S, Agent, Health
 from k8s_rdma.linux.rdma.observation import DeviceAway, DeviceHere, RdmaLook
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 PF, VF = "0000:3b:00.0", "0000:3b:00.2"
 DEVICE = RdmaDevice(name="mlx5_1", pci=VF, pf=PF, pf_name="eth0", vf=0, netdev="eth11")
@@ -210,3 +214,31 @@ def test_slots_are_what_the_agent_told_last() -> None:
     told = Agent(told=AgentTold(held_slots=frozenset({"a"})), silent_since=3.0)
     assert Health().judged(RdmaLook(), told, 5).held_slots == {"a"}
     assert Health().judged(RdmaLook(), NO_AGENT, 5).held_slots is None
+
+
+class Read(tuple[GivenDevice, ...]):
+    """Counts how often it is gone through."""
+
+    times: int
+
+    def __iter__(self) -> Iterator[GivenDevice]:
+        self.times += 1
+        return super().__iter__()
+
+
+def test_a_report_of_many_devices_is_gone_through_as_often_as_one_of_few() -> None:
+    def times(devices: int) -> int:
+        names = [f"mlx5_{number}" for number in range(devices)]
+        given = Read(GivenDevice(name=name, pci=name, pf=PF, vf=0, pod_uid="u1") for name in names[::2])
+        given.times = 0
+        look = RdmaLook(
+            here={name: DeviceHere(device=replace(DEVICE, name=name, pci=name)) for name in names[:-5]},
+            away={
+                name: DeviceAway(device=replace(DEVICE, name=name, pci=name), elsewhere=True, told=True)
+                for name in names[-5:]
+            },
+        )
+        Health().judged(look, Agent(told=AgentTold(given=given)), 0)
+        return given.times
+
+    assert times(1000) == times(10)

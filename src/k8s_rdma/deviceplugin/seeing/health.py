@@ -77,7 +77,7 @@ class Health:
         given = self._given(agent)
         devices = {}
         for name in sorted({*look.here, *look.away, *self._known}):
-            device = self._device(name, look, agent, now)
+            device = self._device(name, look, agent, now, given=name in given)
             if device is not None:
                 faults, until = self._damping.faults(name, device.faults, now)
                 self._wait(until)
@@ -105,32 +105,35 @@ class Health:
         named = ((each.name or names.get(each.pci, ""), each) for each in agent.told.given)
         return {name: replace(each, name=name) for name, each in named if name}
 
-    def _device(self, name: str, look: RdmaLook, agent: Agent, now: float) -> RdmaDevice | None:
+    def _device(
+        self, name: str, look: RdmaLook, agent: Agent, now: float, *, given: bool
+    ) -> RdmaDevice | None:
         if name in look.here:
-            device = self._at_home(look.here[name], agent)
+            here = look.here[name]
+            device = here.device if given else self._free_at_home(here, agent)
             self._known[name] = _Known(device)
             return device
         known = self._known.get(name)
         if name in look.unreadable or name not in look.away:
             return known.device if known else None
-        return self._away(name, look.away[name], agent, now)
+        return self._away(name, look.away[name], agent, now, given=given)
 
-    def _at_home(self, here: DeviceHere, agent: Agent) -> RdmaDevice:
-        """Its ports count unless a pod has it, which may do with them what it likes.
+    @staticmethod
+    def _free_at_home(here: DeviceHere, agent: Agent) -> RdmaDevice:
+        """Its ports count, as no pod has it: one could do with them what it likes.
 
         Those of a VF that nobody has set up are down: the agent sets it up when it gives it to a pod, and
         the PF's link tells whether it can be of use.
         """
         device = here.device
-        if device.name in self._given(agent):
-            return device
         waits = here.vf_set_down and agent.told is not None and device.pf in agent.told.pfs
         return replace(device, faults=(*device.faults, *(here.uplink_faults if waits else here.port_faults)))
 
-    def _away(self, name: str, away: DeviceAway, agent: Agent, now: float) -> RdmaDevice | None:
+    def _away(
+        self, name: str, away: DeviceAway, agent: Agent, now: float, *, given: bool
+    ) -> RdmaDevice | None:
         known = self._known.get(name)
         device = _as_last_seen(away, known.device if known else None)
-        given = name in self._given(agent)
         if known is None and not given and not away.elsewhere:
             return None
         since = now if known is None or known.away_since is None else known.away_since
