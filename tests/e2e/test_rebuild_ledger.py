@@ -7,7 +7,8 @@ import base64
 import json
 import subprocess
 import sys
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from e2e.processes import ANNOTATIONS
 from k8s_rdma.config.devices import SLOT_RESOURCE
 from k8s_rdma.core.devices.of_pod import ContainerDevices, PodDevices
 from k8s_rdma.kube import grpc_calls
+from k8s_rdma.linux.receipts import Receipts
 from k8s_rdma.sim.cluster.network_namespace import remove_namespace_at
 from k8s_rdma.wire.pod_resources import GET, LIST, PodName
 
@@ -252,6 +254,40 @@ def test_slots_are_told_again_after_a_rebuild_if_kubelet_answers(node: Node) -> 
         node.start_agent()
         assert list(cdi.iterdir()) == []
         await runtime.delete(sandbox)
+
+    asyncio.run(scenario())
+    assert node.leftovers() == {}
+
+
+def test_slots_of_two_pods_of_one_name_are_the_newer_ones_after_a_rebuild(node: Node) -> None:
+    """Kubelet knows pods by their names: the old one's sandbox is still there, its slot is given on."""
+    plugin, kubelet, cdi = (node.directory / name for name in ("plugin.yaml", "kubelet.sock", "cdi"))
+    plugin.write_text(json.dumps({"podResources": str(kubelet), "resources": [{"mode": "exact"}]}))
+    node.settings = {"devicePlugin": str(plugin), "cdiDir": str(cdi), "podResourcesTimeoutS": 1}
+    node.kill_agent()
+    node.start_agent()
+
+    async def scenario() -> None:
+        runtime = node.runtime(chained=False)
+        async with kubelet_with_slot(kubelet):
+            old = await runtime.add(pod("p", {"min_tx_rate": 100}))
+            new = await runtime.add(replace(pod("p", {"min_tx_rate": 200}), uid="uid-new"))
+            keep(node, runtime, old)
+            keep(node, runtime, new)
+            [told] = cdi.iterdir()
+            before = told.read_bytes()
+            node.kill_agent()
+            spoilt(node, corrupt)
+            done = await asyncio.to_thread(rebuild, node)
+            assert done.returncode == 0, done.stdout + done.stderr
+        with closing(Receipts(node.directory / "state" / "ledger.db")) as receipts:
+            rebuilt = receipts.load().receipts.values()
+        assert {each.pod.uid: len(each.slots) for each in rebuilt} == {"uid-p": 0, "uid-new": 1}
+        node.start_agent()
+        await runtime.delete(old)
+        assert told.read_bytes() == before
+        await runtime.delete(new)
+        assert list(cdi.iterdir()) == []
 
     asyncio.run(scenario())
     assert node.leftovers() == {}

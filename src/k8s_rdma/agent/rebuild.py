@@ -82,8 +82,13 @@ class Rebuild:
             if outcome is None:
                 continue
             if outcome.receipt is not None:
-                self.ledger = self.ledger.with_receipt(outcome.receipt)
+                self._take(outcome.receipt)
             yield outcome
+
+    def _take(self, receipt: Receipt) -> None:
+        """Into the ledger; slots are the newest sandbox's, as kubelet knows pods by name alone."""
+        for each in (*self.ledger.losing_slots(receipt), receipt):
+            self.ledger = self.ledger.with_receipt(each)
 
     def strays(self) -> Iterator[Outcome]:
         """VFs that are away from home, and that nothing told of."""
