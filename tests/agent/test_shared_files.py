@@ -109,6 +109,23 @@ def test_what_another_connection_declared_since_stays_when_the_first_one_leaves(
     asyncio.run(scenario())
 
 
+def test_plugin_that_stays_has_its_devices_told_when_the_one_that_declared_last_leaves(
+    machine: Machine,
+) -> None:
+    async def scenario() -> None:
+        async with served(machine) as plugin:
+            old, new = await plugin(), await plugin()
+            await new.declares(a_x=("f0r2",))
+            await old.declares(a_x=("f0r0",))
+            assert told(machine) == {"a_x": nodes(machine, "f0r0")}
+            await old.leaves()
+            assert told(machine) == {"a_x": nodes(machine, "f0r2")}
+            await new.leaves()
+            assert told(machine) == {}
+
+    asyncio.run(scenario())
+
+
 def test_device_without_a_node_is_answered_as_failed_and_nothing_old_is_left(machine: Machine) -> None:
     async def scenario() -> None:
         async with served(machine) as plugin:

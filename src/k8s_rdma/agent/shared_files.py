@@ -6,7 +6,6 @@ that a declaration says.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.devices.seen import RDMA_CM
@@ -31,14 +30,6 @@ if TYPE_CHECKING:
     from k8s_rdma.wire.shared_devices import Declared
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Declaration:
-    """RDMA devices of a resource, and who declared them last: a device plugin's connection."""
-
-    by: object
-    devices: tuple[str, ...]
-
-
 class SharedFiles:
     """The specifications in a directory of the node."""
 
@@ -47,19 +38,26 @@ class SharedFiles:
         self._files = files
         self._cdi_dir = cdi_dir
         self._nodes = nodes
-        self._declared: dict[str, _Declaration] = {}
+        # By resource: its devices by who declares them, a device plugin's connection; the last one counts.
+        self._declared: dict[str, dict[object, tuple[str, ...]]] = {}
 
     def declare(self, by: object, declared: Declared) -> Written:
         """Have all that a plugin declares be told, and nothing of what it declared before."""
         now = declared.resources
-        failed = dict(self._withdraw(self._of(by) - now.keys()))
-        self._declared |= {name: _Declaration(by=by, devices=devices) for name, devices in now.items()}
+        failed = self._withdraw(by, self._of(by) - now.keys())
+        for name, devices in now.items():
+            others = self._declared.setdefault(name, {})
+            others.pop(by, None)
+            others[by] = devices
         failed |= self._write(now)
         return Written(resources=tuple(name for name in now if name not in failed), failed=failed)
 
     def end(self, by: object) -> None:
-        """Remove what a plugin declared, but for what another one has since; KernelError names what stays."""
-        if failed := self._withdraw(self._of(by)):
+        """Remove what a plugin declared; what another one declares, too, is as that one has it.
+
+        KernelError names what is not as it should be.
+        """
+        if failed := self._withdraw(by, self._of(by)):
             raise KernelError("; ".join(failed.values()))
 
     def restore(self) -> None:
@@ -76,12 +74,16 @@ class SharedFiles:
         )
 
     def _of(self, by: object) -> set[str]:
-        return {name for name, declaration in self._declared.items() if declaration.by is by}
+        return {name for name, declared in self._declared.items() if by in declared}
 
-    def _withdraw(self, resources: Iterable[str]) -> dict[str, str]:
-        """Why some stay, by resource."""
+    def _withdraw(self, by: object, resources: Iterable[str]) -> dict[str, str]:
+        """Why some stay, or cannot be told any more, by resource."""
         failed: dict[str, str] = {}
         for name in sorted(resources):
+            del self._declared[name][by]
+            if self._declared[name]:
+                failed |= self._write([name])
+                continue
             del self._declared[name]
             failed |= self._remove(name)
         return failed
@@ -107,7 +109,8 @@ class SharedFiles:
         return {}
 
     def _specification(self, resource: str) -> bytes:
-        found = self._nodes.of_devices(self._declared[resource].devices)
+        *_, devices = self._declared[resource].values()
+        found = self._nodes.of_devices(devices)
         nodes = [character_node(each.path, each.major, each.minor) for each in found]
         if not nodes:
             msg = f"{resource}: none of its devices has a character device"
