@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import pytest
 
-from extender.node_server import PF0, pf, report
+from extender.node_server import PF0, PF1, pf, report
 from extender.test_process import MAIN
 from extender.world import World, cluster, extending
 from k8s_rdma.extender.leader.lease import Lease, Terms
@@ -31,6 +31,7 @@ pytestmark = pytest.mark.anyio
 
 NODES = ("w1", "w2")
 PODS, MBPS = 40, 10_000
+POOL = "tencent.com/rdma"
 
 
 @dataclass
@@ -84,15 +85,21 @@ async def reserved(c: World) -> dict[str, int]:
     return result
 
 
-async def test_nothing_is_sold_twice_when_the_binder_is_killed_in_the_middle_of_binds(tmp_path: Path):
+@pytest.mark.parametrize("devices", [{}, {POOL: 1}], ids=["annotation", "pool"])
+async def test_nothing_is_sold_twice_when_the_binder_is_killed_in_the_middle_of_binds(
+    tmp_path: Path, devices: dict[str, int]
+):
+    """Also where kubelet chooses the device: each pod counts on every PF that has one."""
     async with asyncio.timeout(60), cluster(*NODES) as c:
         for node in c.nodes.values():
-            node.report = report(node.name, pf(PF0, vfs=100, mbps=MBPS))
+            there = (PF0, PF1) if devices else (PF0,)
+            pools = dict.fromkeys(devices, 50)
+            node.report = report(node.name, *(pf(each, vfs=100, mbps=MBPS, pools=pools) for each in there))
         kubeconfig = str(write_kubeconfig(tmp_path / "kubeconfig", c.server.url))
         config = {"kubeconfig": kubeconfig, "nodePort": c.port, "leaseS": 5, "leaseName": "x"}
         names = [f"p{at}" for at in range(PODS)]
         for name in names:
-            await c.create_pod(name, 700)
+            await c.create_pod(name, 700, devices=devices)
         async with process(tmp_path, **config) as first, process(tmp_path, **config) as second:
             while not (ready := [each for each in (first, second) if await each.ready()]):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
