@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pytest
+from structlog.testing import capture_logs
 
 from deviceplugin.looks import seen
 from deviceplugin.played_agent import PlayedAgent, report
@@ -105,6 +106,39 @@ def test_list_is_encoded_again_only_when_kubelet_would_see_another() -> None:
     assert resource.devices == mode.offered
 
 
+@pytest.mark.parametrize(
+    ("faults", "fault"),
+    [
+        ((), "it has no devices: none is selected, or its count is 0"),
+        (("",), ""),
+        (("x", ""), ""),
+        (("x", "x"), "x"),
+        (("x", "y"), "none of its 2 devices is healthy"),
+    ],
+)
+def test_resource_of_which_nothing_can_be_had_says_why(faults: tuple[str, ...], fault: str) -> None:
+    offered = tuple(OfferedDevice(id=str(number), unhealthy=each) for number, each in enumerate(faults))
+    mode = PlainMode(offered=offered)
+    resource = Resource(mode, mode, as_it_is)
+    resource.look()
+    assert resource.fault == fault
+
+
+def test_fault_of_a_resource_and_its_end_are_logged_once() -> None:
+    mode = PlainMode()
+    resource = Resource(mode, mode, as_it_is)
+    with capture_logs() as lines:
+        for fault in ("", "x", "x", "y", "", ""):
+            mode.offered = (OfferedDevice(id="1", unhealthy=fault),)
+            resource.look()
+            resource.tell_fault()
+    assert [(each["event"], each.get("why")) for each in lines] == [
+        ("resource_unusable", "x"),
+        ("resource_unusable", "y"),
+        ("resource_usable", None),
+    ]
+
+
 async def test_slots_are_given_as_soon_as_the_agent_has_told_which_are_held(world: World) -> None:
     pod = DevicePod(
         namespace="default", name="p", uid="u", containers=(DeviceContainer(name="c", limits={SLOTS: 1}),)
@@ -114,6 +148,15 @@ async def test_slots_are_given_as_soon_as_the_agent_has_told_which_are_held(worl
         await follows(kubelet, SLOTS, MOUNT)
         with pytest.raises(AdmissionError):
             await kubelet.admit(pod)
+        unusable = await plugin.logged("resource_unusable")
+        [why] = [each["why"] for each in unusable if each["resource"] == SLOTS]
+        assert why == "the agent has not told yet which slots pods hold"
+        assert (
+            f"{SLOTS}: kubelet follows it; no container can have it: {why}\n"
+            in (await plugin.get("/readyz")).text
+        )
+        figures = read((await plugin.get("/metrics")).text)
+        assert value(figures, f"{PREFIX}unusable_resource", resource=SLOTS, why=why) == 1
         agent = PlayedAgent(world.run_dir / "state.sock")
         agent.report = report("mlx5_1", slots=(slot_device(SLOTS, "slot-0"),))
         async with agent:
@@ -122,6 +165,7 @@ async def test_slots_are_given_as_soon_as_the_agent_has_told_which_are_held(worl
             given = await kubelet.prepare(pod, "c")
             assert given.cdi_devices == ("k8s-rdma.io/slot=k8s-rdma.io_slot.slot-1",)
             figures = read((await plugin.get("/metrics")).text)
+            assert SLOTS in [each["resource"] for each in await plugin.logged("resource_usable")]
             assert value(figures, f"{PREFIX}kubelet_up") == 1
             assert value(figures, f"{PREFIX}followed", resource=SLOTS) == 1
             assert value(figures, f"{PREFIX}allocations_total", resource=SLOTS) == 1
@@ -145,7 +189,8 @@ async def test_probes_and_metrics_tell_of_kubelet(world: World) -> None:
     async with world.kubelet() as kubelet:
         await follows(kubelet, MOUNT)
         await plugin.logged("registered")
-        assert (await plugin.get("/readyz")).text == f"ok\n{MOUNT}: kubelet follows it\n"
+        # Whether there is a /dev/infiniband is another matter.
+        assert (await plugin.get("/readyz")).text.startswith(f"ok\n{MOUNT}: kubelet follows it")
         assert "GET /metrics" in (await plugin.get("/")).text
         assert (await plugin.get("/else")).status_code == 404
 

@@ -48,6 +48,7 @@ class DevicePlugin:
             Keeper(Resource(mode, self._shared, self._neighbours.complete), self._directory) for mode in modes
         ]
         self._failure: K8sRdmaError | None = None
+        self._telling = False
         self._look()
 
     async def run(self, stop: asyncio.Event, listener: socket.socket | None) -> None:
@@ -95,6 +96,7 @@ class DevicePlugin:
 
     async def _follow_devices(self) -> None:
         known = self._looking.seen
+        self._telling = True  # not before the agent was asked: what it is to write would seem missing
         self._look()
         while True:
             known = await self._looking.other_than(known)
@@ -106,6 +108,8 @@ class DevicePlugin:
             try:
                 if keeper.resource.look():
                     keeper.tell()
+                if self._telling:
+                    keeper.resource.tell_fault()
             except Exception:
                 # Others must not go without what is new for a fault of one; it keeps its last list.
                 _log.exception("resource_failed", resource=keeper.resource.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -75,7 +76,7 @@ async def open_endpoint(path: Path, handlers: Handlers, followers: Followers) ->
     add_service(server, handlers)
     try:
         server.add_insecure_port(address(made_at))
-        await server.start()
+        await _start(server)
         made = socket_at(made_at)
         made_at.rename(path)
     except (RuntimeError, OSError) as error:  # the former is gRPC's word for the latter
@@ -86,6 +87,17 @@ async def open_endpoint(path: Path, handlers: Handlers, followers: Followers) ->
         await server.stop(None)
         raise K8sRdmaError(f"cannot serve at {path}: somebody else has just made it")
     return Endpoint(path=path, made=made, followers=followers, server=server)
+
+
+async def _start(server: Server) -> None:
+    """As a whole, also when cancelled: one that has half begun can neither be used nor ended."""
+    starting = asyncio.ensure_future(server.start())
+    try:
+        await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        await asyncio.gather(starting, return_exceptions=True)
+        await server.stop(None)
+        raise
 
 
 def check_path(path: Path) -> None:

@@ -56,6 +56,9 @@ class Resource:
         self.devices: tuple[OfferedDevice, ...] = ()
         self.message = api.LIST_AND_WATCH.answer.encode(())
         """The list as kubelet gets it, encoded once however many follow it."""
+        self.fault = _fault(self.devices)
+        """Why no container can have any of it; empty when one can."""
+        self._fault_told = ""
         self._mode = mode
         self._devices = devices
         self._complete = complete
@@ -67,9 +70,20 @@ class Resource:
         if devices == self.devices:
             return False
         self.devices = devices
+        self.fault = _fault(devices)
         message = api.LIST_AND_WATCH.answer.encode(devices)
         changed, self.message = message != self.message, message
         return changed
+
+    def tell_fault(self) -> None:
+        """Have the log tell of a fault, and of its end, once."""
+        if self.fault == self._fault_told:
+            return
+        self._fault_told = self.fault
+        if self.fault:
+            _log.warning("resource_unusable", resource=self.name, why=self.fault, devices=len(self.devices))
+        else:
+            _log.info("resource_usable", resource=self.name)
 
     def registration(self, endpoint: str) -> PluginRegistration:
         """As kubelet is told, with a socket's name."""
@@ -109,3 +123,15 @@ class Resource:
 
     async def _pre_start(self, _ids: tuple[str, ...]) -> None:
         """Nothing is to be done then; it is not asked for either."""
+
+
+def _fault(devices: Sequence[OfferedDevice]) -> str:
+    """What is wrong with all of them; of counted devices that is one and the same."""
+    if not devices:
+        return "it has no devices: none is selected, or its count is 0"
+    if not all(each.unhealthy for each in devices):
+        return ""
+    first = devices[0].unhealthy
+    if all(each.unhealthy == first for each in devices):
+        return first
+    return f"none of its {len(devices)} devices is healthy"

@@ -59,6 +59,13 @@ class PluginApp:
 
     def _state(self) -> str:
         """A line for each resource, and for each thing that cannot be looked at."""
-        lines = [f"{each.resource.name}: {each.problem or 'kubelet follows it'}\n" for each in self._keepers]
+        lines = [f"{_state(each)}\n" for each in self._keepers]
         lines += [f"unreadable: {why}\n" for why in self._looking.seen.unreadable]
         return "".join(lines)
+
+
+def _state(keeper: Keeper) -> str:
+    words = [keeper.problem or "kubelet follows it"]
+    if keeper.resource.fault:
+        words.append(f"no container can have it: {keeper.resource.fault}")
+    return f"{keeper.resource.name}: {'; '.join(words)}"

@@ -38,6 +38,16 @@ def _of_resources(keepers: Sequence[Keeper]) -> Iterator[str]:
     )
     yield from family(f"{_PREFIX}devices", "gauge", "Devices offered, by health.", _devices(keepers))
     yield from family(
+        f"{_PREFIX}unusable_resource",
+        "gauge",
+        "Resources that no container can have, and why.",
+        [
+            (labels({"resource": keeper.resource.name, "why": keeper.resource.fault}), 1)
+            for keeper in keepers
+            if keeper.resource.fault
+        ],
+    )
+    yield from family(
         f"{_PREFIX}allocations_total",
         "counter",
         "Containers that were given devices.",
