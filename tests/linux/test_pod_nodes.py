@@ -45,6 +45,11 @@ def test_soft_device_is_found_by_its_name_after_it_moved(machine: RdmaMachine) -
     assert found.path == "/dev/infiniband/uverbs7"
 
 
+def test_name_that_another_function_has_by_now_is_not_the_vfs(machine: RdmaMachine) -> None:
+    """Its driver was bound anew, and its RDMA device did not come back."""
+    assert nodes(machine).of_vf(vf_pci(1), "mlx5_1") == ()
+
+
 def test_vf_without_an_rdma_device_has_no_nodes(machine: RdmaMachine) -> None:
     assert nodes(machine).of_vf("ffff:00:00.1", "") == ()
     assert nodes(machine).of_vf("ffff:00:00.1", "gone0") == ()

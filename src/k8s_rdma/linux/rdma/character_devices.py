@@ -40,6 +40,13 @@ def character_devices(sysfs: Sysfs, pci: str = "") -> Mapping[str, tuple[Charact
     return {name: tuple(devices) for name, devices in found.items()}
 
 
+def function_of(sysfs: Sysfs, device: CharacterDevice) -> str:
+    """The address of the PCI function that a character device is of; empty for a soft one's. OSError."""
+    directory = _VERBS if device.kind is NodeKind.UVERBS else _MAD
+    parent = sysfs.target_if_any(f"class/{directory}/{Path(device.path).name}/device")
+    return parent if parent and sysfs.names_if_any(f"bus/pci/devices/{parent}") is not None else ""
+
+
 def rdma_cm_numbers(sysfs: Sysfs) -> tuple[int, int] | None:
     """Major and minor number of the connection manager; None where it is not there."""
     return _numbers(sysfs, _RDMA_CM)

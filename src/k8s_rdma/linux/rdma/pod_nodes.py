@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from k8s_rdma.errors import KernelError
-from k8s_rdma.linux.rdma.character_devices import character_devices, rdma_cm_numbers
+from k8s_rdma.linux.rdma.character_devices import character_devices, function_of, rdma_cm_numbers
 from k8s_rdma.linux.sysfs import Sysfs
 from k8s_rdma.linux.vf.vfio import vfio_group
 
@@ -29,12 +29,16 @@ class PodNodes:
         return vfio_group(pci, self._sysfs)
 
     def of_vf(self, pci: PciAddress, rdma_device: str) -> tuple[CharacterDevice, ...]:
-        """Of a VF's RDMA devices: its function's, or a soft one by name."""
+        """Of a VF's RDMA devices: its function's, or a soft one by name.
+
+        A name alone may be another function's by now: names are given on when drivers are bound anew.
+        """
         with _as_kernel_error(f"VF {pci}"):
             found = character_devices(self._sysfs, pci)
-        if found or not rdma_device:
-            return tuple(each for name in sorted(found) for each in found[name])
-        return self.of_devices([rdma_device])
+            if found or not rdma_device:
+                return tuple(each for name in sorted(found) for each in found[name])
+            named = character_devices(self._sysfs).get(rdma_device, ())
+            return tuple(each for each in named if function_of(self._sysfs, each) in ("", pci))
 
     def of_devices(self, rdma_devices: Collection[str]) -> tuple[CharacterDevice, ...]:
         """Of RDMA devices by name."""
