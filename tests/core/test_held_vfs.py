@@ -14,7 +14,7 @@ from k8s_rdma.core.devices.held_vfs import HeldDevice, held_interfaces, of_pf, v
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.core.ledger import AllocatedInterface, Ledger
 from k8s_rdma.core.options import InterfaceOptions, Setting
-from k8s_rdma.core.placement import PlacedInterface, Rejection
+from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection
 from k8s_rdma.core.rates import NO_RATE, Enforce, RateAbility, RateRange
 from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.errors import Reason
@@ -52,6 +52,7 @@ def given_for(
     request: Request | None = None,
     there: Hardware = HERE,
     ledger: Ledger = NOBODY,
+    promised: Placement | None = None,
     outstanding: Sequence[PlacedInterface] = (),
 ) -> tuple[AllocatedInterface, ...] | Rejection:
     return held_interfaces(
@@ -60,6 +61,7 @@ def given_for(
         devices=[HeldDevice(RDMA, each) for each in ids],
         hardware=there,
         ledger=ledger,
+        promised=promised,
         outstanding=outstanding,
         ifnames=[f"rdma{at}" for at in range(len(ids))],
         entries=range(len(ids)),
@@ -149,6 +151,15 @@ def test_what_others_were_promised_is_not_there_for_rates_that_nobody_promised()
     rejection = refused("m0_0", request=wanted(500), outstanding=promised)
     assert "400 of 1000 are unreserved" in rejection.message
     assert not isinstance(given_for("m1_1", request=wanted(500), outstanding=promised), Rejection)
+
+
+@pytest.mark.parametrize(("pf", "pool", "given"), [(PF0, RDMA, True), (PF1, RDMA, False), (PF0, "", False)])
+def test_rates_were_promised_only_where_the_promise_counts_on_them(pf: str, pool: str, given: bool) -> None:
+    """What is in which pool may have changed since the pod was placed."""
+    others = (PlacedInterface(pf=PF0, min_tx_rate_mbps=600),)
+    own = Placement(node=W1, interfaces=(PlacedInterface(pf=pf, min_tx_rate_mbps=500, pool=pool, entry=0),))
+    found = given_for("m0_0", request=wanted(500), promised=own, outstanding=others)
+    assert isinstance(found, Rejection) is not given
 
 
 def test_rates_that_the_link_does_not_have_at_all_exceed_it() -> None:

@@ -87,8 +87,8 @@ class Node:
         """As the agent does when kubelet has given what is free, in that order."""
         promised = self.promised[uid]
         names = tuple(f"rdma{at}" for at in range(len(request.interfaces)))
+        others = outstanding(self.promised, self.ledger, asking=uid, entries=range(len(names)))
         if not promised.devices():
-            others = outstanding(self.promised, self.ledger, asking=uid, entries=range(len(names)))
             found = decide(
                 node=W1,
                 request=promised.request(),
@@ -112,7 +112,8 @@ class Node:
             devices=devices,
             hardware=self.seen,
             ledger=self.ledger,
-            outstanding=(),
+            promised=promised,
+            outstanding=others,
             ifnames=names,
             entries=range(len(names)),
         )

@@ -234,7 +234,8 @@ class Node:
                 devices=sandbox.devices,
                 hardware=self.hardware,
                 ledger=ledger,
-                outstanding=others if promised is None else (),
+                promised=promised,
+                outstanding=others,
                 ifnames=sandbox.ifnames,
                 entries=sandbox.entries,
             )

@@ -60,6 +60,7 @@ def inherited_placement(
             max_tx_rate_mbps=interface.max_tx_rate_mbps,
             enforce=interface.enforce,
             options=interface.options,
+            pool=interface.pool,
         )
         for receipt in older
         for interface in receipt.interfaces

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from k8s_rdma.core.inventory import Inventory, Used
     from k8s_rdma.core.kernel import Hardware, PfState, Vf
     from k8s_rdma.core.ledger import AllocatedInterface, Ledger, Pod
+    from k8s_rdma.core.placement import Placement
     from k8s_rdma.core.request import Request
 
 
@@ -82,13 +83,15 @@ def held_interfaces(  # noqa: PLR0913 - all that it rests on
     devices: Sequence[HeldDevice],
     hardware: Hardware,
     ledger: Ledger,
+    promised: Placement | None,
     outstanding: Iterable[PlacedInterface],
     ifnames: Sequence[str],
     entries: Sequence[int],
 ) -> tuple[AllocatedInterface, ...] | Rejection:
     """An interface for each device, with the request's rates in their order.
 
-    outstanding: what others were promised and do not hold yet; nothing, where these rates were promised, too.
+    promised: what the pod was; where kubelet chose other PFs or pools than that counts on, nothing was.
+    outstanding: what others were promised and do not hold yet, and rates that nobody promised must leave.
     ifnames, entries: as in `core.allocation.choose_vfs`.
     `UNKNOWN_DEVICE` for one that is no VF of its resource here; `CONFLICT` while another pod has it still;
     `INSUFFICIENT` when it is nobody's to give, or there is not enough bandwidth; `EXCEEDS_CAPACITY` and
@@ -114,7 +117,9 @@ def held_interfaces(  # noqa: PLR0913 - all that it rests on
         for held, wanted in zip(vfs, request.interfaces, strict=True)
     )
     inventory = hardware.inventory(node)
-    used = total(used_here(hardware, ledger), usage_of(outstanding, inventory))
+    used = used_here(hardware, ledger)
+    if not _foreseen(placed, promised):
+        used = total(used, usage_of(outstanding, inventory))
     if not fits(placed, inventory, used):
         return _rejection(node, *_why_not(placed, inventory, used))
     pfs = [inventory.pf(held.pf.pci) for held in vfs]
@@ -141,6 +146,12 @@ def _refused(device: HeldDevice, held: HeldVf | None, holder: Pod | None) -> tup
         return Reason.CONFLICT, f"{vf} is still held by pod {pod}; try again when that has ended"
     why = why_not_free(held.vf)
     return (Reason.INSUFFICIENT, f"{vf} cannot be given: {why}") if why else None
+
+
+def _foreseen(placed: Iterable[PlacedInterface], promised: Placement | None) -> bool:
+    """Whether it was promised there: the file that says what is in which pool may have changed since."""
+    there = {(each.pf, each.pool) for each in promised.interfaces} if promised else set()
+    return all((each.pf, each.pool) in there for each in placed)
 
 
 def _why_not(
