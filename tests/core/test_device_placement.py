@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from k8s_rdma.core.ids import NodeName, PodUid
-from k8s_rdma.core.inventory import Inventory, Pf
+from k8s_rdma.core.inventory import Inventory, Pf, Used
 from k8s_rdma.core.options import InterfaceOptions, LinkType, VfDriver
 from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection, fits, place
 from k8s_rdma.core.policy import PfPolicy
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from k8s_rdma.core.ids import PciAddress
-    from k8s_rdma.core.inventory import Used
 
 W1 = NodeName("w1")
 A, B = "a.example/rdma", "b.example/rdma"
@@ -187,6 +186,18 @@ def test_rates_are_weighed_where_they_are_weights() -> None:
     placed(place(asking(5_000, 4_900, a=2), node(weighing), {}))
     why = refused(place(asking(9_950, 1, a=2), node(weighing), {}))
     assert "minimum rates that are weights (mlx5_core)" in why.message
+
+
+def test_smaller_choice_is_weighed_too_as_the_largest_is_what_others_are_shares_of() -> None:
+    """With 20000 the eight of 10000 have half its share, with 19990 a little more."""
+    there = node(*(replace(pf(at, 100_000, 20, a=1), rates=WEIGHTS, driver="mlx5_core") for at in (0, 1)))
+    used = {pci(at): Used(8, 80_000, (10_000,) * 8) for at in (0, 1)}
+    assert placed(place(asking(20_000, 20_000, a=2), there, used))
+    why = refused(place(asking(20_000, 19_990, a=2), there, used))
+    assert why.reason is Reason.INSUFFICIENT
+    assert "has minimum rates that are weights (mlx5_core)" in why.message
+    alone = PlacedInterface(pf=pci(0), min_tx_rate_mbps=19_990, pool=A)
+    assert not fits([alone], there, used)
 
 
 def test_whole_pfs_are_given_one_after_the_other() -> None:

@@ -25,7 +25,7 @@ from k8s_rdma.core.weights import RoundRobin
 from k8s_rdma.errors import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from k8s_rdma.core.inventory import Inventory, Pf
 
@@ -268,10 +268,27 @@ def _place_devices(
         )
         for each in places
     )
-    if fits(interfaces, inventory, used):
-        return Placement(node=inventory.node, interfaces=interfaces)
-    more = usage_of(interfaces, inventory)
-    return _rejection(inventory, *why_not_devices(request, places, more, used))
+    for choice in _worst_choices(interfaces, inventory):
+        if not fits(choice, inventory, used):
+            more = usage_of(choice, inventory)
+            return _rejection(inventory, *why_not_devices(request, places, more, used))
+    return Placement(node=inventory.node, interfaces=interfaces)
+
+
+def _worst_choices(
+    interfaces: Sequence[PlacedInterface], inventory: Inventory
+) -> Iterator[Sequence[PlacedInterface]]:
+    """Of kubelet's choices, those without which no other is too much for a PF: the largest reservations.
+
+    Where rates are weights, and so shares of the largest one there, also the largest below each: without it
+    all others are other shares (`core.weights`).
+    """
+    yield interfaces
+    pfs = (inventory.pf(each.pf) for each in interfaces)
+    if not any(pf is not None and pf.rates.weights for pf in pfs):
+        return
+    for most in sorted({each.min_tx_rate_mbps for each in interfaces}, reverse=True)[1:]:
+        yield [each for each in interfaces if each.min_tx_rate_mbps <= most]
 
 
 def _rejection(inventory: Inventory, reason: Reason, said: Said) -> Rejection:

@@ -28,7 +28,7 @@ def why_not_devices(
 ) -> tuple[Reason, Said]:
     """The reason, as `core.placement.Rejection` has it, and the sentence.
 
-    places: all that kubelet may choose, which does not fit. more: what that takes of each PF.
+    places: all that kubelet may choose. more: what a choice of it takes of each PF, which does not fit.
     """
     pfs = {each.pf.pci: each.pf for each in places}.values()
     against = _refused(places)
@@ -65,10 +65,10 @@ def _short(
 ) -> Said | None:
     """The first PF that the worst choice is too much for."""
     for pf in pfs:
-        before = used.get(pf.pci, NOTHING_USED)
-        after = before + more[pf.pci]
+        before, taken = used.get(pf.pci, NOTHING_USED), more.get(pf.pci, NOTHING_USED)
+        after = before + taken
         added, link = after.mbps - before.mbps, pf.link_mbps or 0
-        if more[pf.pci].mbps and after.mbps > link:
+        if taken.mbps and after.mbps > link:
             if pf.link_mbps is None:
                 text = "where they may be has no known link speed (link down?), and reserves nothing"
                 return _said(pf.name, text, text)
