@@ -326,6 +326,13 @@ def test_exclusive_does_not_offer_a_device_that_a_pod_has_of_another_resource():
     assert "mlx5_2" not in ids(exclusive().offer(seen(given=given(VF_2, "example.com/other"))))
 
 
+def test_exclusive_gives_nobody_what_a_pod_has_by_annotation():
+    """The files did not say yet that it is in a pool when the pod got it, or the agent's still does not."""
+    looked = seen(given=given(VF_2))
+    assert healthy(exclusive().offer(looked)) == ["mlx5_3", "mlx5_4", "mlx5_5"]
+    assert "by annotation" in refusal(exclusive(), ["mlx5_2"], looked)
+
+
 def test_exclusive_gives_again_what_a_pod_has_that_is_being_taken_down():
     looked = seen(given=given(VF_2, EXCLUSIVE))
     assert exclusive().allocate(["mlx5_2"], looked).devices

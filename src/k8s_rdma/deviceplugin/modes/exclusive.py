@@ -87,7 +87,7 @@ class ExclusiveMode:
         return qualified_name(slot_device(self.resource, device.name), device_class=SLOT_CLASS)
 
     def _unhealthy(self, device: RdmaDevice, seen: DevicesSeen) -> str:
-        return "; ".join(device.faults) or self._unusable(device, seen)
+        return "; ".join(device.faults) or _of_annotation(device, seen) or self._unusable(device, seen)
 
     def _unusable(self, device: RdmaDevice, seen: DevicesSeen) -> str:
         """Why nobody could be given its nodes; those of one that a pod has are seen once it is home."""
@@ -98,6 +98,12 @@ class ExclusiveMode:
         return (
             "" if seen.held_slots is not None else "the agent, which writes its CDI device, has not been seen"
         )
+
+
+def _of_annotation(device: RdmaDevice, seen: DevicesSeen) -> str:
+    """Why it is not the pool's yet: it was given before the files said so, or the agent's does not."""
+    held = (seen.given or {}).get(device.name)
+    return "" if held is None or held.pool else "a pod has it that asked by annotation"
 
 
 def _place(device: RdmaDevice | None) -> Place:
