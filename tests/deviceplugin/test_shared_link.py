@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,8 +32,8 @@ class Devices:
     def __init__(self, *names: str) -> None:
         self.show(*names)
 
-    def show(self, *names: str) -> None:
-        self.seen = DevicesSeen(devices={name: RdmaDevice(name=name, nodes=(VERBS,)) for name in names})
+    def show(self, *names: str, verbs: CharacterDevice = VERBS) -> None:
+        self.seen = DevicesSeen(devices={name: RdmaDevice(name=name, nodes=(verbs,)) for name in names})
 
 
 @dataclass
@@ -103,6 +103,17 @@ async def test_resource_is_healthy_while_the_agent_has_written_its_specification
         linked.link.look()
         assert await agent.told() == {"rdma/hca": ("mlx5_0", "mlx5_1")}
         assert linked.health() == {""}
+
+
+async def test_agent_is_told_again_when_a_device_has_other_nodes(tmp_path: Path) -> None:
+    """Its driver came back with other numbers, and what was written tells another device's by now."""
+    agent, devices = PlayedAgent(tmp_path / "cdi.sock"), Devices("mlx5_0")
+    linked = Linked(agent.socket, devices, HCA)
+    async with agent.running(), in_background(linked.link.run()):
+        assert await agent.told() == {"rdma/hca": ("mlx5_0",)}
+        devices.show("mlx5_0", verbs=replace(VERBS, path="/dev/infiniband/uverbs3", minor=195))
+        linked.link.look()
+        assert await agent.told() == {"rdma/hca": ("mlx5_0",)}
 
 
 async def test_what_could_not_be_written_is_asked_for_again(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+    from k8s_rdma.core.devices.seen import CharacterDevice
     from k8s_rdma.deviceplugin.kubelet.resource import Seen
     from k8s_rdma.deviceplugin.mode import Mode
     from k8s_rdma.wire.shared_devices import Written
@@ -64,6 +65,7 @@ class SharedLink:
         self._seen = self._base = DevicesSeen()
         self._published: frozenset[str] = frozenset()
         self._wanted = to_publish(modes, self._base)
+        self._nodes: frozenset[CharacterDevice] = frozenset()
         self._other = asyncio.Event()
         self._tried = asyncio.Event()
         self._expiry: TimerHandle | None = None
@@ -79,10 +81,14 @@ class SharedLink:
         return self._seen
 
     def look(self) -> None:
-        """Go by what is seen now."""
-        wanted = to_publish(self._modes, self._devices.seen)
-        if wanted != self._wanted:
-            self._wanted = wanted
+        """Go by what is seen now: other devices, or other nodes of theirs, which the agent looks up anew."""
+        seen = self._devices.seen
+        wanted = to_publish(self._modes, seen)
+        nodes = frozenset(
+            node for names in wanted.values() for each in names for node in seen.devices[each].nodes
+        )
+        if (wanted, nodes) != (self._wanted, self._nodes):
+            self._wanted, self._nodes = wanted, nodes
             self._other.set()
 
     async def tried(self) -> None:
