@@ -178,6 +178,8 @@ def test_nodes_that_got_other_numbers_are_told_when_the_agent_looks_again(machin
         b"nonsense\n",
         b'{"resources": {"a/x": ["../../etc/passwd"]}}\n',
         b'{"resources": {"no resource": []}}\n',
+        b'{"resources": {"a/x": ["f0r0\\n"]}}\n',
+        json.dumps({"resources": {f"a/x{at}": [] for at in range(257)}}).encode() + b"\n",
         b'{"resources": {"a/x": ["f0r0"]}, "nodes": ["/dev/sda"]}\n',
         b"x" * (MAX_LINE_BYTES + 1),
     ],

@@ -24,8 +24,6 @@ VENDOR = "k8s-rdma.io"
 VF_CLASS = "vf"
 SLOT_CLASS = "slot"
 SHARED_CLASS = "shared"
-SLOT_CLASS = "slot"
-SHARED_CLASS = "shared"
 
 _LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 _VENDOR = re.compile(rf"{_LABEL}(\.{_LABEL})*")

@@ -20,13 +20,15 @@ SOCKET = "cdi.sock"
 MAX_LINE_BYTES = 1 << 20
 """8 resources of 1,000 devices each are 80 KiB."""
 
-RdmaDeviceName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][-_.A-Za-z0-9]{0,63}$")]
+RdmaDeviceName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][-_.A-Za-z0-9]{0,63}\Z")]
+Resources = Annotated[dict[ResourceName, tuple[RdmaDeviceName, ...]], msgspec.Meta(max_length=256)]
+"""Each is a file, and a look at all character devices of the node, for which ADDs wait."""
 
 
 class Declared(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """resources: RDMA devices by the shared resource whose holders get them all."""
 
-    resources: dict[ResourceName, tuple[RdmaDeviceName, ...]] = {}
+    resources: Resources = {}
 
 
 class Written(msgspec.Struct, frozen=True, kw_only=True):
