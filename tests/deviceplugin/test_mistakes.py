@@ -42,7 +42,11 @@ LONG = "b" * 60
         ("{mode: exact}, {mode: mount, name: k8s-rdma.io/slot}", "k8s-rdma.io/slot is offered twice"),
         ("{mode: exact}, {mode: exact, name: a.b/c}", "two are of mode exact"),
         ("{mode: exact, count: 0}", r"at `\$.resources\[0\].count`"),
-        ("{mode: mount, name: kubernetes.io/x}", r"at `\$.resources\[0\].name`"),
+        (
+            "{mode: mount, name: kubernetes.io/x}",
+            r"name: 'kubernetes.io/x': expected a domain .* - at `\$.resources\[0\]`",
+        ),
+        ("{mode: mount, name: rdma}", r"name: 'rdma': expected a domain"),
         ("{mode: exakt}", r"'exakt' - at `\$.resources\[0\].mode`"),
         ("{mode: mount, scope: all}", r"'all' - at `\$.resources\[0\].scope`"),
         ("{mode: exclusive, select: {pf: [eth0]}}", "unknown field `pf`"),

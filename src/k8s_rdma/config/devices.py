@@ -10,7 +10,7 @@ from typing import Annotated, Literal, NoReturn
 
 import msgspec
 
-from k8s_rdma.config.files import Port, ResourceName, is_resource_name
+from k8s_rdma.config.files import RESOURCE_PATTERN, Port, is_resource_name
 from k8s_rdma.config.hardware import PciText, VendorText
 from k8s_rdma.core.devices.pools import Functions, FunctionSelector, PfChoice, Pool
 from k8s_rdma.core.devices.slots import shared_resource
@@ -25,6 +25,9 @@ DEFAULT_PORT = 54006
 MOUNT_RESOURCE = "rdma-sriov/dev-infiniband-mount"
 HUSTCAT_RESOURCE = "tencent.com/rdma"
 SLOT_RESOURCE = "k8s-rdma.io/slot"
+
+OfferedName = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": RESOURCE_PATTERN})]
+"""A `files.ResourceName`, checked by the resource: a pattern tells nobody what is wrong."""
 
 Count = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
 
@@ -84,7 +87,16 @@ class _Resource(
 ):
     """hints: whether containers get `NCCL_IB_HCA` and `UCX_NET_DEVICES` for the devices given to them."""
 
+    name: OfferedName
     hints: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse a name that kubelet would not take."""
+        if not is_resource_name(self.name):
+            _refuse(
+                f"name: {self.name!r}: expected a domain other than Kubernetes' own, a slash, and at most 63 "
+                "letters, digits and -_. between them, as in example.com/rdma"
+            )
 
 
 class ExactResource(
@@ -95,7 +107,7 @@ class ExactResource(
     count: of containers that may ask at a time.
     """
 
-    name: ResourceName = SLOT_RESOURCE
+    name: OfferedName = SLOT_RESOURCE
     count: Count = 1000
 
 
@@ -107,7 +119,7 @@ class MountResource(
     scope: the directory with all that is ever in it; the character devices that there are; `rdma_cm` alone.
     """
 
-    name: ResourceName = MOUNT_RESOURCE
+    name: OfferedName = MOUNT_RESOURCE
     count: Count = 10_000
     scope: Literal["directory", "devices", "rdma-cm-only"] = "directory"
 
@@ -123,13 +135,14 @@ class ExclusiveResource(
         where RDMA devices have namespaces of their own.
     """
 
-    name: ResourceName = HUSTCAT_RESOURCE
+    name: OfferedName = HUSTCAT_RESOURCE
     select: Selector = Selector()
     share: Annotated[int, msgspec.Meta(ge=0, le=100_000)] = 0
     cdi: bool | None = None
 
     def __post_init__(self) -> None:
         """Refuse a name that leaves no room for that of the further containers' resource."""
+        super().__post_init__()
         shared = shared_resource(self.name)
         if self.share and not is_resource_name(shared):
             _refuse(f"name: with share there is {shared}, which has more than 63 characters after the /")
@@ -147,7 +160,7 @@ class SharedResource(
     cdi: whether the device nodes come by CDI, from a specification that the agent writes.
     """
 
-    name: ResourceName
+    name: OfferedName
     count: Annotated[int, msgspec.Meta(ge=0, le=100_000)]
     select: SharedSelector = SharedSelector()
     cdi: bool = False

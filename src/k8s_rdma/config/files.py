@@ -23,13 +23,13 @@ Port = Annotated[int, msgspec.Meta(ge=0, le=MAX_PORT)]
 
 
 _LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
-_RESOURCE = (
+RESOURCE_PATTERN = (
     r"^(?!requests\.)(?![^/]*kubernetes\.io/)"
     rf"(?=[^/]{{1,244}}/){_LABEL}(\.{_LABEL})*/"
     "[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
 )
 
-ResourceName = Annotated[str, msgspec.Meta(pattern=_RESOURCE)]
+ResourceName = Annotated[str, msgspec.Meta(pattern=RESOURCE_PATTERN)]
 """Of an extended resource: a domain that is not Kubernetes' own, and a name of at most 63 characters.
 
 Kubelet takes no other, as a quota is to name it with `requests.` before it (`IsExtendedResourceName` in
@@ -39,7 +39,7 @@ Kubernetes' pkg/apis/core/v1/helper).
 
 def is_resource_name(text: str) -> bool:
     """Whether a text is a `ResourceName`."""
-    return re.search(_RESOURCE, text) is not None
+    return re.fullmatch(RESOURCE_PATTERN, text) is not None
 
 
 class Listening(Protocol):
