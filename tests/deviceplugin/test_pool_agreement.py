@@ -1,0 +1,62 @@
+"""Agent and device plugin each look at the hardware in their own way, and put the same devices into pools."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from k8s_rdma.core.devices.pools import Functions, FunctionSelector, PfChoice, Pool, in_pools
+from k8s_rdma.core.devices.seen import DevicesSeen
+from k8s_rdma.core.options import LinkType
+from k8s_rdma.core.selection import Selection
+from k8s_rdma.deviceplugin.modes.selecting import PoolMembers
+from k8s_rdma.linux.discovery.observation import Observer
+from k8s_rdma.linux.rdma.character_devices import DeviceNodes
+from k8s_rdma.linux.rdma.observation import RdmaObserver
+from k8s_rdma.sim.recorded_machine import RecordedMachine
+from k8s_rdma.wire.machine import read_machine
+
+MACHINES = sorted((Path(__file__).parent.parent / "machines").glob("*.yaml"))
+RESOURCE = "tencent.com/rdma"
+
+
+def of_agent(machine, pools):
+    hardware = in_pools(Observer(machine.sysfs, machine.queries, Selection()).observe(), pools)
+    return {(vf.rdma_device, vf.pci, vf.pool) for pf in hardware.pfs for vf in pf.vfs if vf.rdma_device}
+
+
+def of_plugin(machine, pools, pfs):
+    look = RdmaObserver(machine.sysfs, machine.queries, DeviceNodes(Path("/nonexistent"))).look()
+    seen = DevicesSeen(devices={name: here.device for name, here in look.here.items()})
+    members = PoolMembers(pools)
+    pool_of = {name: pool.resource for pool in pools for name in members.of(pool.resource, seen)}
+    return {
+        (name, device.pci, pool_of.get(name, ""))
+        for name, device in seen.devices.items()
+        if device.vf is not None and device.pf in pfs
+    }
+
+
+def selectors(hardware):
+    """Each kind of selector, of what the machine has."""
+    yield from (FunctionSelector(functions=which) for which in Functions)
+    yield from (FunctionSelector(link_types=frozenset({each})) for each in LinkType)
+    for pf in hardware.pfs:
+        yield from (FunctionSelector(pfs=(PfChoice(pf=name),)) for name in (pf.name, pf.pci))
+        yield FunctionSelector(pfs=(PfChoice(pf=pf.name, vfs=frozenset({0, 2})),))
+        yield FunctionSelector(pcis=frozenset(vf.pci for vf in pf.vfs[1:]))
+        yield FunctionSelector(drivers=frozenset({pf.driver}))
+        yield from (
+            FunctionSelector(vendors=frozenset({each})) for each in (pf.vendor, pf.vendor.partition(":")[0])
+        )
+
+
+@pytest.mark.parametrize("path", MACHINES, ids=lambda path: path.stem)
+def test_agent_and_device_plugin_agree_on_which_vf_is_in_which_pool(path):
+    machine = RecordedMachine(read_machine(path))
+    hardware = Observer(machine.sysfs, machine.queries, Selection()).observe()
+    pfs = {pf.pci for pf in hardware.pfs}
+    for selector in selectors(hardware):
+        pools = (Pool(resource=RESOURCE, selector=selector),)
+        assert of_plugin(machine, pools, pfs) == of_agent(machine, pools), selector
