@@ -113,7 +113,7 @@ def test_list_is_encoded_again_only_when_kubelet_would_see_another() -> None:
         (("",), ""),
         (("x", ""), ""),
         (("x", "x"), "x"),
-        (("x", "y"), "none of its 2 devices is healthy"),
+        (("x", "y"), "2 of 2 devices are unhealthy: 0: x; 1: y"),
     ],
 )
 def test_resource_of_which_nothing_can_be_had_says_why(faults: tuple[str, ...], fault: str) -> None:
@@ -122,6 +122,16 @@ def test_resource_of_which_nothing_can_be_had_says_why(faults: tuple[str, ...], 
     resource = Resource(mode, mode, as_it_is)
     resource.look()
     assert resource.fault == fault
+
+
+def test_unhealthy_devices_of_a_resource_are_told_with_why_but_not_all_of_many() -> None:
+    faults = ("", "x", "y", "z", "z", "z", "")
+    offered = tuple(OfferedDevice(id=str(number), unhealthy=each) for number, each in enumerate(faults))
+    mode = PlainMode(offered=offered)
+    resource = Resource(mode, mode, as_it_is)
+    assert resource.unhealthy == ""
+    resource.look()
+    assert resource.unhealthy == "5 of 7 devices are unhealthy: 1: x; 2: y; 3: z; 4: z; and 1 more"
 
 
 def test_fault_of_a_resource_and_its_end_are_logged_once() -> None:

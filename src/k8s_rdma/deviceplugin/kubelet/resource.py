@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger()
 
+SHOWN = 4
+"""Devices whose reasons are told; where a PF's fault makes many unhealthy, that is enough."""
+
 _AS_IT_IS: Form[bytes] = Form(encode=bytes, decode=bytes)
 _LISTS: Method[None, bytes] = Method(
     service=api.LIST_AND_WATCH.service,
@@ -74,6 +77,11 @@ class Resource:
         message = api.LIST_AND_WATCH.answer.encode(devices)
         changed, self.message = message != self.message, message
         return changed
+
+    @property
+    def unhealthy(self) -> str:
+        """Which of its devices no container can have, and why; empty when there are none."""
+        return _reasons(self.devices)
 
     def tell_fault(self) -> None:
         """Have the log tell of a fault, and of its end, once."""
@@ -134,4 +142,15 @@ def _fault(devices: Sequence[OfferedDevice]) -> str:
     first = devices[0].unhealthy
     if all(each.unhealthy == first for each in devices):
         return first
-    return f"none of its {len(devices)} devices is healthy"
+    return _reasons(devices)
+
+
+def _reasons(devices: Sequence[OfferedDevice]) -> str:
+    """What is wrong with the unhealthy ones of them."""
+    unhealthy = [each for each in devices if each.unhealthy]
+    if not unhealthy:
+        return ""
+    reasons = [f"{each.id}: {each.unhealthy}" for each in unhealthy[:SHOWN]]
+    if len(unhealthy) > SHOWN:
+        reasons.append(f"and {len(unhealthy) - SHOWN} more")
+    return f"{len(unhealthy)} of {len(devices)} devices are unhealthy: {'; '.join(reasons)}"

@@ -68,4 +68,6 @@ def _state(keeper: Keeper) -> str:
     words = [keeper.problem or "kubelet follows it"]
     if keeper.resource.fault:
         words.append(f"no container can have it: {keeper.resource.fault}")
+    elif keeper.resource.unhealthy:
+        words.append(keeper.resource.unhealthy)
     return f"{keeper.resource.name}: {'; '.join(words)}"
