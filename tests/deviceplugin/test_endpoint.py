@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -109,6 +110,18 @@ async def test_endpoint_that_cannot_be_there_is_refused_and_leaves_nothing(tmp_p
     with pytest.raises(K8sRdmaError, match=r"cannot serve at .*: Is a directory"):
         await opened(tmp_path / "a.sock")
     assert names(tmp_path) == ["a.sock"]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("steps", [1, 2, 3])
+async def test_endpoint_that_is_given_up_before_it_serves_leaves_nothing(tmp_path: Path, steps: int) -> None:
+    opening = asyncio.ensure_future(opened(tmp_path / "a.sock"))
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    opening.cancel()
+    [given_up] = await asyncio.gather(opening, return_exceptions=True)
+    assert isinstance(given_up, asyncio.CancelledError)
+    assert names(tmp_path) == []
 
 
 def test_socket_is_served_while_somebody_listens(tmp_path: Path) -> None:

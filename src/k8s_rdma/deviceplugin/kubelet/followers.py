@@ -18,8 +18,6 @@ class Followers:
         self._message = Published[bytes | None](message)
         self._changed = changed
         self.count = 0
-        self.ever = False
-        """Whether there was any."""
 
     def tell(self, message: bytes) -> None:
         """Another list."""
@@ -32,7 +30,6 @@ class Followers:
     async def follow(self, _asked: None) -> AsyncGenerator[bytes, None]:
         """Lists as they come."""
         self.count += 1
-        self.ever = True
         self._changed()
         try:
             message = self._message.value

@@ -11,6 +11,7 @@ import structlog
 
 from k8s_rdma.deviceplugin.kubelet.endpoint import check_path, open_endpoint, socket_name
 from k8s_rdma.deviceplugin.kubelet.followers import Followers
+from k8s_rdma.deviceplugin.kubelet.pauses import Pauses
 from k8s_rdma.deviceplugin.kubelet.registration import KUBELET_SOCKET, register
 from k8s_rdma.deviceplugin.kubelet.sockets import is_served, socket_at
 from k8s_rdma.deviceplugin.kubelet.standing import Due, Standing
@@ -29,6 +30,10 @@ _log = structlog.get_logger()
 FIRST_RETRY_S = 0.1
 LAST_RETRY_S = 5.0
 """Between registrations that the same kubelet does not take; with another one it begins anew."""
+
+LAST_SERVE_S = 1.0
+"""At most between attempts to serve. Each stirs the directory, which tells of it: without a pause one that
+fails would be followed by the next at once, for ever."""
 
 
 class Keeper:
@@ -52,8 +57,8 @@ class Keeper:
         self._was_followed = False
         self._since = 0.0
         self._refused: SocketFile | None = None
-        self._retry_at = 0.0
-        self._retry_s = FIRST_RETRY_S
+        self._registering = Pauses(FIRST_RETRY_S, LAST_RETRY_S)
+        self._serving = Pauses(FIRST_RETRY_S, LAST_SERVE_S)
 
     def wake(self) -> None:
         """Something may have changed."""
@@ -103,8 +108,7 @@ class Keeper:
         standing = self._standing()
         match standing.due():
             case Due.SERVE:
-                await self._serve()
-                return 0.0
+                return await self._try_to_serve()
             case Due.REGISTER:
                 return await self._try_to_register(standing.kubelet)
             case Due.NOTHING:
@@ -125,6 +129,19 @@ class Keeper:
             since_s=self._clock() - self._since,
         )
 
+    async def _try_to_serve(self) -> float:
+        """How long until this is tried again, or until what comes next."""
+        if (early_s := self._serving.left_s(self._clock())) > 0:
+            return early_s
+        try:
+            await self._serve()
+        except Exception:
+            if self._path.parent.is_dir():  # else it is served as soon as it is one
+                self._serving.failed(self._clock())
+            raise
+        self._serving.reset()
+        return 0.0
+
     async def _serve(self) -> None:
         followers = Followers(self.resource.message, self._followers_changed)
         endpoint = await open_endpoint(self._path, self.resource.handlers(followers), followers)
@@ -133,7 +150,8 @@ class Keeper:
         before, self._endpoint = self._endpoint, endpoint
         if before is None or not before.followers.count:
             self._registered = None
-        self._since, self._retry_at = self._clock(), 0.0
+        self._since = self._clock()
+        self._registering.reset()
         if before is not None:
             await before.close()
 
@@ -145,8 +163,8 @@ class Keeper:
     async def _try_to_register(self, kubelet: SocketFile | None) -> float:
         """How long to wait for kubelet's call, or until this is tried again."""
         if kubelet != self._refused:
-            self._retry_at, self._retry_s = 0.0, FIRST_RETRY_S
-        if (early_s := self._retry_at - self._clock()) > 0:
+            self._registering.reset()
+        if (early_s := self._registering.left_s(self._clock())) > 0:
             return early_s
         # Kubelet may call before it answers.
         self._registered, self._was_followed, self._since = kubelet, False, self._clock()
@@ -156,10 +174,7 @@ class Keeper:
         except K8sRdmaError as error:
             counts[False] += 1
             self._registered, self._refused = None, kubelet
-            self._retry_at, self._retry_s = (
-                self._clock() + self._retry_s,
-                min(2 * self._retry_s, LAST_RETRY_S),
-            )
+            self._registering.failed(self._clock())
             self._failed(error.message)
             return 0.0
         counts[True] += 1

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pytest
+
+from deviceplugin.looks import seen
+from k8s_rdma.config.devices import MountResource
+from k8s_rdma.core.devices.seen import DevicesSeen
+from k8s_rdma.deviceplugin.kubelet.endpoint import socket_name
+from k8s_rdma.deviceplugin.kubelet.keeper import FIRST_RETRY_S, Keeper
+from k8s_rdma.deviceplugin.kubelet.pauses import Pauses
+from k8s_rdma.deviceplugin.kubelet.resource import Resource
+from k8s_rdma.deviceplugin.modes import mode_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from k8s_rdma.core.devices.offers import Choice
+
+MODE = mode_of(MountResource())
+
+
+@dataclass
+class Moment:
+    """A clock that stands, and what is seen then."""
+
+    now_s: float = 100.0
+    seen: DevicesSeen = field(default_factory=seen)
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+async def as_it_is(_resource: str, choice: Choice) -> Choice:
+    return choice
+
+
+@asynccontextmanager
+async def running(keeper: Keeper) -> AsyncIterator[None]:
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(keeper.run())
+        yield
+        task.cancel()
+
+
+async def turns() -> None:
+    """Have tasks do what they can do at once."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def names(directory: Path) -> list[str]:
+    return [each.name for each in directory.iterdir()]
+
+
+def stirred_ns(directory: Path) -> int:
+    """When something came to it or went last."""
+    return directory.stat().st_mtime_ns
+
+
+@pytest.mark.anyio
+async def test_attempt_to_serve_that_failed_is_not_followed_by_the_next_at_once(tmp_path: Path) -> None:
+    name = socket_name(MODE.resource)
+    (tmp_path / name).mkdir()
+    clock = Moment()
+    keeper = Keeper(Resource(MODE, clock, as_it_is), tmp_path, clock=clock)
+    async with asyncio.timeout(30), running(keeper):
+        while "Is a directory" not in keeper.problem:  # noqa: ASYNC110  nobody tells
+            await asyncio.sleep(0)
+        before_ns = stirred_ns(tmp_path)
+        for _ in range(5):  # as the kernel wakes it, which tells of what the attempt itself stirred
+            keeper.wake()
+            await turns()
+        assert stirred_ns(tmp_path) == before_ns
+        (tmp_path / name).rmdir()
+        clock.now_s += FIRST_RETRY_S
+        keeper.wake()
+        while names(tmp_path) != [name]:  # noqa: ASYNC110  nobody tells
+            await asyncio.sleep(0)
+    assert names(tmp_path) == []
+
+
+def test_pauses_are_longer_each_time_until_something_succeeds() -> None:
+    pauses = Pauses(0.5, 2.0)
+    assert pauses.left_s(0.0) == 0.0
+    for now, pause in ((10.0, 0.5), (20.0, 1.0), (30.0, 2.0), (40.0, 2.0)):
+        pauses.failed(now)
+        assert pauses.left_s(now) == pause
+        assert pauses.left_s(now + pause) == 0.0
+    pauses.reset()
+    assert pauses.left_s(40.0) == 0.0
+    pauses.failed(50.0)
+    assert pauses.left_s(50.25) == 0.25
