@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import re
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
-from k8s_rdma.config.devices import DevicePluginConfig, pf_choice
-from k8s_rdma.config.files import is_resource_name, load_config
+from k8s_rdma.config.devices import MODES, DevicePluginConfig, pf_choice
+from k8s_rdma.config.devices_file import load_device_config
+from k8s_rdma.config.files import is_resource_name
 from k8s_rdma.core.devices.offers import PluginOptions, PluginRegistration
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.kube.grpc_calls import RefusedCallError
@@ -47,7 +51,10 @@ LONG = "b" * 60
             r"name: 'kubernetes.io/x': expected a domain .* - at `\$.resources\[0\]`",
         ),
         ("{mode: mount, name: rdma}", r"name: 'rdma': expected a domain"),
-        ("{mode: exakt}", r"'exakt' - at `\$.resources\[0\].mode`"),
+        ("{mode: exakt}", r"resources\[0\].mode: 'exakt': expected one of exact, exclusive, mount, shared"),
+        ("{mode: [exact]}", r"resources\[0\].mode: \['exact'\]: expected one of"),
+        ("{name: a.b/c}", "missing required field `mode`"),
+        ("exact", r"Expected `object`, got `str` - at `\$.resources\[0\]`"),
         ("{mode: mount, scope: all}", r"'all' - at `\$.resources\[0\].scope`"),
         ("{mode: exclusive, select: {pf: [eth0]}}", "unknown field `pf`"),
     ],
@@ -56,7 +63,12 @@ def test_mistake_in_a_resource_is_named(tmp_path: Path, resource: str, named: st
     file = tmp_path / "plugin.yaml"
     file.write_text(f"resources: [{resource}]")
     with pytest.raises(MalformedError, match=named):
-        load_config(DevicePluginConfig, str(file), {})
+        load_device_config(str(file), {})
+
+
+def test_modes_are_all_known() -> None:
+    schema = json.dumps(msgspec.json.schema(DevicePluginConfig))
+    assert set(re.findall(r'"mode": {"enum": \["(\w+)"\]}', schema)) == set(MODES)
 
 
 def test_as_many_vfs_can_be_chosen_as_a_pf_can_have() -> None:

@@ -6,7 +6,7 @@ So there is one place that says which VFs belong to which resource.
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import msgspec
 
@@ -16,6 +16,9 @@ from k8s_rdma.core.devices.pools import Functions, FunctionSelector, PfChoice, P
 from k8s_rdma.core.devices.slots import shared_resource
 from k8s_rdma.core.ids import pci_address
 from k8s_rdma.core.options import LinkType
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 AbsolutePath = Annotated[str, msgspec.Meta(pattern="^/")]
 
@@ -168,6 +171,8 @@ class SharedResource(
 
 Resource = ExactResource | MountResource | ExclusiveResource | SharedResource
 
+MODES = ("exact", "exclusive", "mount", "shared")
+
 
 class DevicePluginConfig(
     msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True
@@ -219,6 +224,14 @@ class DevicePluginConfig(
     def pools(self) -> tuple[Pool, ...]:
         """The exclusive resources' pools, in their order: a VF is in the first that selects it."""
         return tuple(each.pool() for each in self.resources if isinstance(each, ExclusiveResource))
+
+
+def check_modes(settings: Mapping[str, Any]) -> None:
+    """ValueError for a mode that there is not names those that there are."""
+    resources = settings.get("resources")
+    for index, each in enumerate(resources if isinstance(resources, list) else ()):
+        if isinstance(each, dict) and each.get("mode", MODES[0]) not in MODES:
+            _refuse(f"resources[{index}].mode: {each['mode']!r}: expected one of {', '.join(MODES)}")
 
 
 def pf_choice(text: str) -> PfChoice:

@@ -12,7 +12,7 @@ import yaml
 from k8s_rdma.errors import MalformedError, Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 T = TypeVar("T")
 
@@ -51,10 +51,17 @@ class Listening(Protocol):
         ...
 
 
-def load_config(kind: type[T], path: str | None, overrides: Mapping[str, Any]) -> T:
+def load_config(
+    kind: type[T],
+    path: str | None,
+    overrides: Mapping[str, Any],
+    *,
+    check: Callable[[Mapping[str, Any]], None] = lambda _: None,
+) -> T:
     """Defaults, then the file, then the overrides that are not None (keys as in the file).
 
-    MalformedError names the file and the field.
+    MalformedError names the file and the field. check: of the settings before they are read; its ValueError
+    says better what is wrong.
     """
     where = path or "command line"
     try:
@@ -64,8 +71,10 @@ def load_config(kind: type[T], path: str | None, overrides: Mapping[str, Any]) -
             msg = f"{where}: expected a mapping of settings, got {type(document).__name__}"
             raise MalformedError(msg)
         given = {key: value for key, value in overrides.items() if value is not None}
-        return msgspec.convert({**document, **given}, kind)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, msgspec.ValidationError) as error:
+        settings = {**document, **given}
+        check(settings)
+        return msgspec.convert(settings, kind)
+    except (OSError, ValueError, yaml.YAMLError, msgspec.ValidationError) as error:
         msg = f"{where}: {_words(error)}"
         raise MalformedError(msg) from error
 
