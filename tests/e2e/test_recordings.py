@@ -2,7 +2,7 @@
 
 Each comes twice: as recorded, and with an annotation that asks for two interfaces. What a runtime read as the
 answer is in `recordings/cni_replies.json`. Of a call, only this is another: which plugin it is for, where
-the agent is, and the path of the namespace.
+the agent is, and the path of the namespace; and a pod that asks holds no devices.
 """
 
 from __future__ import annotations
@@ -70,8 +70,9 @@ def call(node: Node, recorded: dict[str, Any], netns: str, *, command: str = "",
 
 
 def asking(recorded: dict[str, Any]) -> dict[str, Any]:
-    """The pod's annotations, and among them one that asks."""
-    config = recorded["stdin"].get("runtimeConfig") or {}
+    """The pod's annotations, and among them one that asks, and none of the devices that kubelet gave it."""
+    config = {**(recorded["stdin"].get("runtimeConfig") or {})}
+    config.pop("deviceID", None)
     return {"runtimeConfig": config | {ANNOTATIONS: (config.get(ANNOTATIONS) or {}) | WISH}}
 
 
