@@ -148,11 +148,16 @@ def test_device_that_the_agent_gave_stands_while_the_agent_is_silent() -> None:
     health.judged(away(), agent("mlx5_1"), 0)
     silent = agent("mlx5_1", silent_since=10.0)
     seen = health.judged(away(), silent, 11)
-    assert (faults(seen), seen.given) == ((), None)
+    assert (faults(seen), list(seen.given or ())) == ((), ["mlx5_1"])
     assert faults(health.judged(away(), silent, 9 + STANDS_S)) == ()
     [fault] = faults(health.judged(away(), silent, 10 + STANDS_S))
     assert "the agent does not tell" in fault
     assert faults(health.judged(away(), agent("mlx5_1"), 11 + STANDS_S)) == ()
+
+
+def test_nothing_is_known_of_what_pods_have_before_the_agent_told() -> None:
+    assert Health().judged(HERE, NO_AGENT, 0).given is None
+    assert Health().judged(HERE, agent(), 0).given == {}
 
 
 def test_device_elsewhere_stands_after_a_start_without_an_agent() -> None:

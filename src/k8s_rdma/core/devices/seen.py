@@ -94,10 +94,12 @@ class DevicesSeen:
     """One look at a node's RDMA devices.
 
     devices: by name, also those that pods have (no faults of theirs because they are away) and those that
-        vanished. given: those that pods have, by name; None while the agent does not tell.
+        vanished.
+    given, held_slots: devices that pods have, by name, and CDI devices of slots that attachments still hold
+        (`core.devices.slots`); None until the agent has told. What it told last stands while it does not
+        answer: without it nothing ends.
     netns_mode: None where the kernel knows no RDMA. rdma_cm, directory: whether `RDMA_CM` and `INFINIBAND`
-        are there. held_slots: CDI devices of slots that attachments still hold (`core.devices.slots`); None
-        until the agent has told, and what it told last stands while it does not answer.
+        are there.
     published: CDI devices of shared resources that the agent has written, by `slots.shared_device`.
     unreadable: what could not be looked at, a sentence each; what was seen last stands for it.
     """

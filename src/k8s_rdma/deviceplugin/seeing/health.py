@@ -85,7 +85,7 @@ class Health:
         self._damping.keep(frozenset(devices))
         return DevicesSeen(
             devices=devices,
-            given=given if agent.silent_since is None else None,
+            given=given if agent.told else None,
             netns_mode=look.netns_mode,
             rdma_cm=look.rdma_cm,
             directory=look.directory,
