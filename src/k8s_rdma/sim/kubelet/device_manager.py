@@ -34,9 +34,6 @@ if TYPE_CHECKING:
 
 KUBELET_SOCKET = "kubelet.sock"
 
-_LAST_WORDS_S = 0.02
-"""For gRPC's own thread, which tells the event loop of cancelled calls: that must still be there then."""
-
 _log = structlog.get_logger()
 
 
@@ -108,7 +105,6 @@ class DeviceManager:
             finally:
                 await self._disconnect_all()
                 await registry.stop(None)
-                await asyncio.sleep(_LAST_WORDS_S)
         raise AssertionError
 
     # Pods
