@@ -45,6 +45,12 @@ LONG = "b" * 60
         ),
         ("{mode: exact}, {mode: mount, name: k8s-rdma.io/slot}", "k8s-rdma.io/slot is offered twice"),
         ("{mode: exact}, {mode: exact, name: a.b/c}", "two are of mode exact"),
+        (
+            "{mode: exclusive, select: {pfs: ['0000:3:00.0']}}",
+            "'0000:3:00.0': expected a netdev or a PCI address",
+        ),
+        ("{mode: exclusive, select: {pfs: [enp1s0f0np0v1234]}}", "'enp1s0f0np0v1234': expected a netdev"),
+        ("{mode: exclusive, select: {pfs: ['eth0#']}}", "'eth0#': expected a netdev"),
         ("{mode: exact, count: 0}", r"at `\$.resources\[0\].count`"),
         (
             "{mode: mount, name: kubernetes.io/x}",
@@ -69,6 +75,12 @@ def test_mistake_in_a_resource_is_named(tmp_path: Path, resource: str, named: st
 def test_modes_are_all_known() -> None:
     schema = json.dumps(msgspec.json.schema(DevicePluginConfig))
     assert set(re.findall(r'"mode": {"enum": \["(\w+)"\]}', schema)) == set(MODES)
+
+
+def test_pf_is_chosen_by_either_of_its_names() -> None:
+    for text, pf in (("enp1s0f0np0v123", "enp1s0f0np0v123"), ("03:00.1", "0000:03:00.1")):
+        assert (pf_choice(text).pf, pf_choice(text).vfs) == (pf, None)
+        assert pf_choice(f"{text}#0-2,7").vfs == {0, 1, 2, 7}
 
 
 def test_as_many_vfs_can_be_chosen_as_a_pf_can_have() -> None:

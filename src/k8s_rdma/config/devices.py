@@ -37,7 +37,11 @@ Count = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
 LAST_VF = 0xFFFF
 """PCI Express counts VFs with 16 bits (NumVFs)."""
 
-_CHOICE = re.compile(r"(?P<pf>[^#\s]+)(#(?P<vfs>\d+(-\d+)?(,\d+(-\d+)?)*))?")
+_CHOICE = re.compile(
+    r"((?P<pci>([0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[01][0-9a-fA-F]\.[0-7])|(?P<netdev>[^#\s:/]{1,15}))"
+    r"(#(?P<vfs>\d+(-\d+)?(,\d+(-\d+)?)*))?"
+)
+"""Names of netdevs: `dev_valid_name` of the kernel's net/core/dev.c."""
 
 
 class Selector(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -239,14 +243,11 @@ def pf_choice(text: str) -> PfChoice:
     found = _CHOICE.fullmatch(text)
     if not found:
         _refuse(f"pfs: {text!r}: expected a netdev or a PCI address, then perhaps # and VFs as in 0-3,6")
-    pf, ranges = found["pf"], found["vfs"]
-    pf = (
-        pci_address(pf)
-        if re.fullmatch(r"([0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[01][0-9a-fA-F]\.[0-7]", pf)
-        else pf
-    )
-    if ranges is None:
-        return PfChoice(pf=pf)
+    pf = pci_address(found["pci"]) if found["pci"] else found["netdev"]
+    return PfChoice(pf=pf, vfs=_vfs(text, found["vfs"]) if found["vfs"] else None)
+
+
+def _vfs(text: str, ranges: str) -> frozenset[int]:
     vfs: set[int] = set()
     for part in ranges.split(","):
         first, _, last = part.partition("-")
@@ -255,7 +256,7 @@ def pf_choice(text: str) -> PfChoice:
         if int(last or first) > LAST_VF:
             _refuse(f"pfs: {text!r}: {part} is beyond {LAST_VF}, the last VF that there can be")
         vfs.update(range(int(first), int(last or first) + 1))
-    return PfChoice(pf=pf, vfs=frozenset(vfs))
+    return frozenset(vfs)
 
 
 def _refuse(why: str) -> NoReturn:
