@@ -17,6 +17,7 @@ from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.step import VfRef
 from k8s_rdma.errors import STATUS, Reason
 from k8s_rdma.sim.fake_pod_resources import FakePodResources
+from k8s_rdma.wire.cdi import decode_specification
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode
 
 if TYPE_CHECKING:
@@ -79,6 +80,26 @@ def placed(*rates: int, pool: str = RDMA) -> dict[str, str]:
     )
     placement = Placement(node=NodeName("w1"), interfaces=interfaces)
     return {PLACEMENT_ANNOTATION: encode(placement, PodUid("uid-p"), KEY)}
+
+
+def test_exclusive_devices_slot_has_its_nodes_and_no_variable_that_hides_the_other_devices(
+    machine: Machine, kubelet: FakePodResources
+) -> None:
+    """The device plugin has told of both together; each specification would say that there is one."""
+    kubelet.give("default", "p", RDMA, "f0r3", "f0r1")
+
+    async def scenario(runtime: Runtime) -> None:
+        assert (await runtime.ask("ADD", FABRIC, annotations={})).exit_status == 0
+        slots = [
+            device
+            for path in (machine.directory / "host").rglob("k8s-rdma.io-slot_*.json")
+            for device in decode_specification(path.read_bytes())[1]
+        ]
+        assert {each.name for each in slots} == {"tencent.com_rdma.f0r1", "tencent.com_rdma.f0r3"}
+        assert [each.container_edits.env for each in slots] == [(), ()]
+        assert all(each.container_edits.device_nodes for each in slots)
+
+    in_turn(machine, scenario)
 
 
 def test_pod_without_annotation_gets_just_the_devices_that_it_holds(

@@ -11,10 +11,11 @@ import pytest
 from k8s_rdma.core.devices.of_pod import ContainerDevices, PodDevices
 from k8s_rdma.errors import K8sRdmaError, Reason
 from k8s_rdma.kube import grpc_calls
+from k8s_rdma.kube.grpc_calls import RefusedCallError, StatusCode
 from k8s_rdma.kube.pod_resources import KubeletPodResources
 from k8s_rdma.sim.kubelet.pod_resources import RateLimit
 from k8s_rdma.sim.kubelet.pods import ContainerKind
-from k8s_rdma.wire.pod_resources import GET_ALLOCATABLE_RESOURCES
+from k8s_rdma.wire.pod_resources import GET_ALLOCATABLE_RESOURCES, LIST
 from sim.kubelet.conftest import RESOURCE, Node, container, init, node, pod
 
 pytestmark = pytest.mark.anyio
@@ -100,6 +101,28 @@ async def test_rate_limit_that_does_not_end_is_told_when_time_is_over(node):
         with pytest.raises(K8sRdmaError, match="Get: rejected by rate limit") as failed:
             await client.of_pod("default", "p1")
     assert failed.value.reason is Reason.KUBELET_FAILURE
+
+
+async def test_kubelet_that_refuses_and_then_hangs_is_told_of_by_what_it_said(node):
+    asked = 0
+
+    async def refuse_once(_):
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            raise RefusedCallError(StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit")
+        await asyncio.Event().wait()
+
+    node.config.pod_resources.parent.mkdir()
+    server = grpc_calls.new_server()
+    grpc_calls.add_service(server, {LIST: grpc_calls.handler(LIST, refuse_once)})
+    server.add_insecure_port(grpc_calls.address(node.config.pod_resources))
+    await server.start()
+    async with asking(node, timeout_s=1.0) as client:
+        with pytest.raises(K8sRdmaError, match="List: rejected by rate limit"):
+            await client.all()
+    await server.stop(None)
+    assert asked == 2
 
 
 async def test_kubelet_that_is_down_is_told_with_its_socket(node):
