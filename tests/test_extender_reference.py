@@ -13,6 +13,7 @@ import yaml
 
 from extender.world import world
 from k8s_rdma.agent.config import AgentConfig
+from k8s_rdma.config.devices import HUSTCAT_RESOURCE, MOUNT_RESOURCE, SLOT_RESOURCE
 from k8s_rdma.config.files import load_config
 from k8s_rdma.core.policy import PfPolicy
 from k8s_rdma.core.score import Strategy
@@ -80,6 +81,11 @@ def test_resource_of_preemption_is_counted_by_all_three():
     [extender] = load_scheduler_config(EXAMPLES / "preemption.yaml").extenders
     resource = load_config(ExtenderConfig, str(EXAMPLES / "extender-crd.yaml"), {}).vf_resource
     assert set(extender.managed_resources) == {resource}
+
+
+def test_pods_of_every_mode_with_interfaces_come_to_the_extender():
+    [extender] = load_scheduler_config(EXAMPLES / "recommended.yaml").extenders
+    assert extender.managed_resources == {SLOT_RESOURCE, MOUNT_RESOURCE, HUSTCAT_RESOURCE}
 
 
 def test_files_are_all_told_about():

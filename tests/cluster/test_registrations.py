@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from cluster.world import MOUNT, cluster, documents, placement
+from k8s_rdma.config.devices import SLOT_RESOURCE
 
 if TYPE_CHECKING:
     from cluster.control_plane import Json
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.anyio
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "scheduler"
 VFS = "k8s-rdma.io/vf"
-DEVICES = {MOUNT: "10000", VFS: "4"}
+DEVICES = {MOUNT: "10000", SLOT_RESOURCE: "1000", VFS: "4"}
 
 
 def example(name: str, extender: Extender) -> Json:
@@ -36,6 +37,7 @@ def example(name: str, extender: Extender) -> Json:
     [
         ("every-pod", {}),
         ("recommended", {"managed": True}),
+        ("recommended", {"resources": {SLOT_RESOURCE: "1"}}),
         ("preemption", {"resources": {VFS: "1"}}),
         ("second-scheduler", {"managed": True, "schedulerName": "rdma-scheduler"}),
     ],
