@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import TYPE_CHECKING
 
 import pytest
@@ -198,6 +199,25 @@ def test_smaller_choice_is_weighed_too_as_the_largest_is_what_others_are_shares_
     assert "has minimum rates that are weights (mlx5_core)" in why.message
     alone = PlacedInterface(pf=pci(0), min_tx_rate_mbps=19_990, pool=A)
     assert not fits([alone], there, used)
+
+
+@pytest.mark.parametrize("rates", list(product((0, 10_000, 19_990, 20_000), repeat=2)))
+@pytest.mark.parametrize("others", [7, 8])
+@pytest.mark.parametrize("devices", [1, 2])
+def test_every_choice_of_devices_fits_where_rates_are_weights(
+    rates: tuple[int, ...], others: int, devices: int
+) -> None:
+    there = node(*(replace(pf(at, 100_000, 20, a=devices), rates=WEIGHTS) for at in (0, 1)))
+    used = {pci(at): Used(others, others * 10_000, (10_000,) * others) for at in (0, 1)}
+
+    def fitting(*pfs: int) -> bool:
+        chosen = zip(pfs, rates, strict=True)
+        given = [PlacedInterface(pf=pci(at), min_tx_rate_mbps=rate, pool=A) for at, rate in chosen]
+        return fits(given, there, used)
+
+    choices = [(0, 1), (1, 0), (0, 0), (1, 1)][: 2 * devices]
+    found = place(asking(*rates, a=2), there, used)
+    assert isinstance(found, Placement) is all(fitting(*pfs) for pfs in choices)
 
 
 def test_whole_pfs_are_given_one_after_the_other() -> None:

@@ -21,11 +21,11 @@ from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.core.rooms import Verdict, Work
 from k8s_rdma.core.said import Detail, Said
 from k8s_rdma.core.score import Strategy
-from k8s_rdma.core.weights import RoundRobin
+from k8s_rdma.core.weights import RoundRobin, may_fall_short
 from k8s_rdma.errors import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from k8s_rdma.core.inventory import Inventory, Pf
 
@@ -268,27 +268,38 @@ def _place_devices(
         )
         for each in places
     )
-    for choice in _worst_choices(interfaces, inventory):
-        if not fits(choice, inventory, used):
-            more = usage_of(choice, inventory)
-            return _rejection(inventory, *why_not_devices(request, places, more, used))
-    return Placement(node=inventory.node, interfaces=interfaces)
+    more = usage_of(interfaces, inventory)
+    if fits(interfaces, inventory, used):
+        more = _too_light(interfaces, more, inventory, used)
+        if not more:
+            return Placement(node=inventory.node, interfaces=interfaces)
+    return _rejection(inventory, *why_not_devices(request, places, more, used))
 
 
-def _worst_choices(
-    interfaces: Sequence[PlacedInterface], inventory: Inventory
-) -> Iterator[Sequence[PlacedInterface]]:
-    """Of kubelet's choices, those without which no other is too much for a PF: the largest reservations.
+def _too_light(
+    interfaces: Sequence[PlacedInterface],
+    largest: Mapping[PciAddress, Used],
+    inventory: Inventory,
+    used: Mapping[PciAddress, Used],
+) -> dict[PciAddress, Used]:
+    """What a choice of kubelet's takes that does not fit although the largest one does; empty for none.
 
-    Where rates are weights, and so shares of the largest one there, also the largest below each: without it
-    all others are other shares (`core.weights`).
+    There may be one where rates are weights, as all are shares of the largest one there (`core.weights`):
+    the largest reservations below each are weighed as well.
     """
-    yield interfaces
-    pfs = (inventory.pf(each.pf) for each in interfaces)
-    if not any(pf is not None and pf.rates.weights for pf in pfs):
-        return
-    for most in sorted({each.min_tx_rate_mbps for each in interfaces}, reverse=True)[1:]:
-        yield [each for each in interfaces if each.min_tx_rate_mbps <= most]
+    rates = sorted({each.min_tx_rate_mbps for each in interfaces}, reverse=True)
+    for pci, most in largest.items():
+        pf, before = inventory.pf(pci), used.get(pci, NOTHING_USED)
+        if pf is None or pf.rates.weights is None:
+            continue
+        there = [each for each in interfaces if each.pf == pci]
+        for rate in rates[1:]:
+            if may_fall_short(pf, before, most, rate):
+                more = usage_of([each for each in there if each.min_tx_rate_mbps <= rate], inventory)
+                round_robin = RoundRobin.of(pf, before + more.get(pci, NOTHING_USED))
+                if more and round_robin is not None and not round_robin.load().keeps:
+                    return more
+    return {}
 
 
 def _rejection(inventory: Inventory, reason: Reason, said: Said) -> Rejection:

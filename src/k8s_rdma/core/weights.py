@@ -44,6 +44,18 @@ def effective_mins(mins: Sequence[int], link_mbps: int, most: int) -> list[int]:
     return [link_mbps * weight // total for weight in weights]
 
 
+def may_fall_short(pf: Pf, before: Used, added: Used, largest: int) -> bool:
+    """Whether some VF may get less than its minimum: False is certain, and found without looking at each.
+
+    before: what is used of a PF whose rates are weights. added: at most so much more, of which no minimum is
+        above `largest`.
+    """
+    mbps = before.mbps + min(added.mbps, added.in_use * largest)
+    most, largest = pf.rates.weights or 1, max(largest, *before.mins[:1], 1)
+    rounded_up = mbps // max(1, largest // most) + 1 + before.in_use + added.in_use
+    return rounded_up > (pf.link_mbps or 0) * _share(largest, largest, most) // largest
+
+
 class Load(NamedTuple):
     """What the VFs in use weigh: their largest minimum, the sum of their shares, and what that may be.
 
