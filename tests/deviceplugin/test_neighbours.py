@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -109,6 +113,26 @@ def test_machine_that_does_not_answer_keeps_one_thread_however_often_it_is_asked
 
     assert asyncio.run(often()) == [CHOICE] * 50
     assert len(begun) == 1
+
+
+_HANGING = """
+import asyncio, threading
+from deviceplugin.test_neighbours import CHOICE, asked, neighbours
+from k8s_rdma.sim.fake_pod_resources import FakePodResources
+async def main():
+    pods = FakePodResources()
+    pods.give("default", "old", "nvidia.com/gpu", "g9")
+    it = neighbours(pods, lambda _: threading.Event().wait())
+    assert await asked(it, pods) is CHOICE
+    await it.close()
+asyncio.run(main())
+"""
+
+
+def test_process_ends_though_a_gpus_driver_hangs():
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    done = subprocess.run([sys.executable, "-c", _HANGING], env=environment, timeout=60, check=False)
+    assert done.returncode == 0
 
 
 def test_pods_are_looked_at_before_the_first_question():

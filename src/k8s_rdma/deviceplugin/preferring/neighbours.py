@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING
 
 import structlog
@@ -55,7 +56,8 @@ class Neighbours:
         self._places = places
         self._resources = resources
         self._newcomers = Newcomers(ours)
-        self._worker = ThreadPoolExecutor(1, thread_name_prefix="gpus")
+        self._one_at_a_time = asyncio.Lock()
+        self._last: Future[tuple[Neighbour, ...]] | None = None
         self._now = now
         self._failing = False
 
@@ -87,18 +89,31 @@ class Neighbours:
 
     async def close(self) -> None:
         """End the connection to kubelet."""
-        self._worker.shutdown(wait=False, cancel_futures=True)
         await self._pods.close()
 
     async def _where(self, devices: tuple[tuple[str, str], ...]) -> tuple[Neighbour, ...]:
-        """In the one thread: a GPU's driver that hangs keeps that, and no more."""
-        return await asyncio.get_running_loop().run_in_executor(self._worker, self._places, devices)
+        """In a thread: a GPU's driver that hangs keeps that one, and neither others nor the process's end."""
+        async with self._one_at_a_time:
+            if self._last is not None and not self._last.done():
+                raise TimeoutError
+            found: Future[tuple[Neighbour, ...]] = Future()
+            self._last = found
+            found.set_running_or_notify_cancel()  # who gives up waiting does not end it
+            Thread(target=_have, args=(found, self._places, devices), name="gpus", daemon=True).start()
+            return await asyncio.wrap_future(found)
 
     def _note(self, error: Exception | None) -> None:
         """Say once that devices are chosen without regard to GPUs."""
         if error is not None and not self._failing:
             _log.info("gpus_of_pods_unknown", error=str(error) or f"no answer in {DEADLINE_S} s")
         self._failing = error is not None
+
+
+def _have(found: Future[tuple[Neighbour, ...]], places: Places, devices: Iterable[tuple[str, str]]) -> None:
+    try:
+        found.set_result(places(devices))
+    except BaseException as error:
+        found.set_exception(error)
 
 
 def neighbours(config: DevicePluginConfig) -> Neighbours:
