@@ -35,6 +35,8 @@ def test_config_is_defaults_then_file_then_overrides(tmp_path: Path) -> None:
         ("node: w1\nstuckAfterS: 0\n", r"at `\$.stuckAfterS`"),
         ("[]", "expected a mapping of settings, got list"),
         ("node: [\n", "line 2, column 1: "),
+        ("node: w1\nstrict: true\nnode: w2\n", "line 3, column 1: the key 'node' stands twice"),
+        ("node: w1\npublish: {renewS: 1, renewS: 2}\n", "line 2, column 22: the key 'renewS' stands twice"),
     ],
 )
 def test_config_error_is_one_line_with_file_and_field(tmp_path: Path, text: str, why: str) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 import msgspec
 import yaml
 
+from k8s_rdma.config.yaml_text import read_yaml
 from k8s_rdma.errors import MalformedError, Reason
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def load_config(
     """
     where = path or "command line"
     try:
-        document = yaml.safe_load(Path(path).read_text(encoding="utf-8")) if path else {}
+        document = read_yaml(Path(path).read_text(encoding="utf-8")) if path else {}
         document = {} if document is None else document
         if not isinstance(document, dict):
             msg = f"{where}: expected a mapping of settings, got {type(document).__name__}"
