@@ -112,6 +112,24 @@ async def test_endpoint_that_cannot_be_there_is_refused_and_leaves_nothing(tmp_p
     assert names(tmp_path) == ["a.sock"]
 
 
+def resident_kib() -> int:
+    """VmRSS (proc_pid_status(5))."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:"))
+
+
+@pytest.mark.anyio
+async def test_endpoints_that_cannot_be_there_leave_no_memory(tmp_path: Path) -> None:
+    """One is tried each second while there is no directory: a day has 86,400 of these."""
+    sizes = []
+    for _ in range(2):
+        for _ in range(1000):
+            with pytest.raises(K8sRdmaError):
+                await opened(tmp_path / "missing" / "a.sock")
+        sizes.append(resident_kib())
+    assert sizes[1] < sizes[0] + 1024
+
+
 @pytest.mark.anyio
 @pytest.mark.parametrize("steps", [1, 2, 3])
 async def test_endpoint_that_is_given_up_before_it_serves_leaves_nothing(tmp_path: Path, steps: int) -> None:

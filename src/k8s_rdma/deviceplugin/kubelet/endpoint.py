@@ -75,8 +75,7 @@ async def open_endpoint(path: Path, handlers: Handlers, followers: Followers) ->
     server = new_server()
     add_service(server, handlers)
     try:
-        server.add_insecure_port(address(made_at))
-        await _start(server)
+        await _begin(server, made_at)
         made = socket_at(made_at)
         made_at.rename(path)
     except (RuntimeError, OSError) as error:  # the former is gRPC's word for the latter
@@ -87,6 +86,14 @@ async def open_endpoint(path: Path, handlers: Handlers, followers: Followers) ->
         await server.stop(None)
         raise K8sRdmaError(f"cannot serve at {path}: somebody else has just made it")
     return Endpoint(path=path, made=made, followers=followers, server=server)
+
+
+async def _begin(server: Server, at: Path) -> None:
+    """Also without a socket, where there can be none: gRPC frees no server that never began."""
+    try:
+        server.add_insecure_port(address(at))
+    finally:
+        await _start(server)
 
 
 async def _start(server: Server) -> None:
