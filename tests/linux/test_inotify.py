@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import select
+import shutil
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -103,3 +106,30 @@ def test_stirrings_tell_of_what_comes_goes_and_is_moved_and_of_the_directory_mad
         stirrings.watch([watched, tmp_path])
         (watched / "and now").touch()
         assert told(stirrings)
+
+
+NO_WATCHES = """
+echo 0 > /proc/sys/user/max_inotify_watches || exit 77
+exec "$0" -c '
+import errno, pathlib, sys
+from k8s_rdma.linux.inotify import Stirrings
+with Stirrings() as stirrings:
+    stirrings.watch([pathlib.Path(sys.argv[1], "missing")])
+    try:
+        stirrings.watch([pathlib.Path(sys.argv[1])])
+    except OSError as error:
+        sys.exit(error.errno != errno.ENOSPC)
+sys.exit(2)
+' "$1"
+"""
+
+
+@pytest.mark.skipif(shutil.which("unshare") is None, reason="needs unshare(1)")
+def test_watch_that_the_kernel_does_not_give_is_an_error_unlike_a_directory_that_is_not_there(
+    tmp_path: Path,
+) -> None:
+    command = ["unshare", "--user", "--map-root-user", "sh", "-c", NO_WATCHES, sys.executable, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    if done.returncode == 77 or "unshare" in done.stderr:
+        pytest.skip(f"needs a user namespace with limits of its own: {done.stderr}")
+    assert (done.returncode, done.stderr) == (0, "")

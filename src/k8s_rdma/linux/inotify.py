@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import struct
 from typing import TYPE_CHECKING, Self
@@ -62,9 +63,13 @@ class Stirrings(_Inotify):
     """Tells that something came or went in directories, or they themselves; what, one has to look."""
 
     def watch(self, directories: Iterable[Path]) -> None:
-        """Watch what these paths are now as well; one that cannot be watched is left out."""
+        """Watch what these paths are now as well; one that is not there is left out.
+
+        OSError (ENOSPC) when the kernel has no more watches to give; those before are watched.
+        """
         for directory in directories:
-            self._add(directory, _STIRRINGS)
+            if self._add(directory, _STIRRINGS) < 0 and ctypes.get_errno() == errno.ENOSPC:
+                raise OSError(errno.ENOSPC, "no inotify watch is left", str(directory))
 
     def forget(self) -> None:
         """Be silent about what was told until now."""

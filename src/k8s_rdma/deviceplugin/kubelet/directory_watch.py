@@ -29,6 +29,7 @@ class KubeletWatch:
     def __init__(self, directory: Path, wake: Callable[[], None]) -> None:
         self._directory = directory
         self._wake = wake
+        self._told_polled = False
 
     async def run(self) -> NoReturn:
         """Watch until cancelled. K8sRdmaError when the directory can never be seen again."""
@@ -44,25 +45,35 @@ class KubeletWatch:
         try:
             stirrings = Stirrings()
         except OSError as error:
-            _log.warning("kubelet_dir_polled", directory=str(self._directory), error=error.strerror)
+            self._polled(error)
             yield
             return
         loop = asyncio.get_running_loop()
-        # The parent tells of a directory that is made again.
-        directories = (self._directory, self._directory.parent)
 
         def stirred() -> None:
             stirrings.forget()
-            stirrings.watch(directories)
+            self._watch(stirrings)
             self._wake()
 
         with stirrings:
-            stirrings.watch(directories)
+            self._watch(stirrings)
             loop.add_reader(stirrings, stirred)
             try:
                 yield
             finally:
                 loop.remove_reader(stirrings)
+
+    def _watch(self, stirrings: Stirrings) -> None:
+        """The parent, too: it tells of a directory that is made again."""
+        try:
+            stirrings.watch((self._directory, self._directory.parent))
+        except OSError as error:
+            self._polled(error)
+
+    def _polled(self, error: OSError) -> None:
+        if not self._told_polled:
+            _log.warning("kubelet_dir_polled", directory=str(self._directory), error=error.strerror)
+        self._told_polled = True
 
     def _check(self) -> None:
         """A directory that was mounted into a container stays there when the host's is made anew."""
