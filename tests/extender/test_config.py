@@ -44,11 +44,13 @@ WHOLE: dict[str, Any] = {
         ({"nodeTls": {"caFile": "/a", "certFile": "/b"}}, "nodeTls.certFile and nodeTls.keyFile: "),
         ({"nodeTls": {"caFile": "/a", "keyFile": "/b"}}, "nodeTls.keyFile and nodeTls.certFile: "),
         ({"maxAgeS": 61}, "maxAgeS and staleS: "),
+        ({"vfResource": ""}, "vfResource: '': expected a domain"),
+        ({"vfResource": "vf"}, "vfResource: 'vf': expected a domain"),
         ({"nodeTimeoutS": 16}, "nodeTimeoutS and staleS: "),
         ({"limits": [{"namespace": "a"}, {"namespace": "a"}]}, "limits[1].namespace: 'a' is limited twice"),
     ],
 )
-def test_contradiction_is_refused_and_names_its_fields(
+def test_what_cannot_be_is_refused_and_names_its_fields(
     tmp_path: Path, settings: dict[str, Any], told: str
 ) -> None:
     (tmp_path / "extender.yaml").write_text(json.dumps(settings))
@@ -60,8 +62,6 @@ def test_contradiction_is_refused_and_names_its_fields(
 @pytest.mark.parametrize(
     ("settings", "field"),
     [
-        ({"vfResource": ""}, "$.vfResource"),
-        ({"vfResource": "vf"}, "$.vfResource"),
         ({"limits": [{"namespace": "Team_A"}]}, "$.limits[0].namespace"),
         ({"limits": [{"namespace": "a", "vfs": -1}]}, "$.limits[0].vfs"),
         ({"strategy": "best"}, "$.strategy"),

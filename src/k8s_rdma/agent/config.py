@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 
 from k8s_rdma.config.devices_file import load_device_config
-from k8s_rdma.config.files import ResourceName
+from k8s_rdma.config.files import ResourceText, require_resource_name
 from k8s_rdma.config.hardware import HardwareConfig
 from k8s_rdma.errors import MalformedError
 
@@ -28,16 +28,14 @@ class PublishConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", f
     """
 
     rdma_node: bool = False
-    vf_resource: ResourceName | None = None
+    vf_resource: ResourceText | None = None
     lease_namespace: Annotated[str, msgspec.Meta(min_length=1)] = "k8s-rdma"
     renew_s: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 10.0
 
     def __post_init__(self) -> None:
-        """Refuse a resource that is Kubernetes' own, of which only kubelet may tell."""
-        domain = (self.vf_resource or "").partition("/")[0]
-        if f".{domain}".endswith(".kubernetes.io"):
-            msg = f"vfResource: {self.vf_resource!r} is of Kubernetes' own domain"
-            raise ValueError(msg)
+        """Refuse what is no resource, or Kubernetes' own, of which only kubelet may tell."""
+        if self.vf_resource is not None:
+            require_resource_name("vfResource", self.vf_resource)
 
     def anything(self) -> bool:
         """Whether there is anything to be published."""

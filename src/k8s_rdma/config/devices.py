@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import msgspec
 
-from k8s_rdma.config.files import RESOURCE_PATTERN, Port, is_resource_name
+from k8s_rdma.config.files import Port, ResourceText, is_resource_name, require_resource_name
 from k8s_rdma.config.hardware import PciText, VendorText
 from k8s_rdma.core.devices.pools import Functions, FunctionSelector, PfChoice, Pool
 from k8s_rdma.core.devices.slots import shared_resource
@@ -29,8 +29,6 @@ MOUNT_RESOURCE = "rdma-sriov/dev-infiniband-mount"
 HUSTCAT_RESOURCE = "tencent.com/rdma"
 SLOT_RESOURCE = "k8s-rdma.io/slot"
 
-OfferedName = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": RESOURCE_PATTERN})]
-"""A `files.ResourceName`, checked by the resource: a pattern tells nobody what is wrong."""
 
 Count = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
 
@@ -94,16 +92,12 @@ class _Resource(
 ):
     """hints: whether containers get `NCCL_IB_HCA` and `UCX_NET_DEVICES` for the devices given to them."""
 
-    name: OfferedName
+    name: ResourceText
     hints: bool = False
 
     def __post_init__(self) -> None:
         """Refuse a name that kubelet would not take."""
-        if not is_resource_name(self.name):
-            _refuse(
-                f"name: {self.name!r}: expected a domain other than Kubernetes' own, a slash, and at most 63 "
-                "letters, digits and -_. between them, as in example.com/rdma"
-            )
+        require_resource_name("name", self.name)
 
 
 class ExactResource(
@@ -114,7 +108,7 @@ class ExactResource(
     count: of containers that may ask at a time.
     """
 
-    name: OfferedName = SLOT_RESOURCE
+    name: ResourceText = SLOT_RESOURCE
     count: Count = 1000
 
 
@@ -126,7 +120,7 @@ class MountResource(
     scope: the directory with all that is ever in it; the character devices that there are; `rdma_cm` alone.
     """
 
-    name: OfferedName = MOUNT_RESOURCE
+    name: ResourceText = MOUNT_RESOURCE
     count: Count = 10_000
     scope: Literal["directory", "devices", "rdma-cm-only"] = "directory"
 
@@ -142,7 +136,7 @@ class ExclusiveResource(
         where RDMA devices have namespaces of their own.
     """
 
-    name: OfferedName = HUSTCAT_RESOURCE
+    name: ResourceText = HUSTCAT_RESOURCE
     select: Selector = Selector()
     share: Annotated[int, msgspec.Meta(ge=0, le=100_000)] = 0
     cdi: bool | None = None
@@ -167,7 +161,7 @@ class SharedResource(
     cdi: whether the device nodes come by CDI, from a specification that the agent writes.
     """
 
-    name: OfferedName
+    name: ResourceText
     count: Annotated[int, msgspec.Meta(ge=0, le=100_000)]
     select: SharedSelector = SharedSelector()
     cdi: bool = False

@@ -37,10 +37,23 @@ Kubelet takes no other, as a quota is to name it with `requests.` before it (`Is
 Kubernetes' pkg/apis/core/v1/helper).
 """
 
+ResourceText = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": RESOURCE_PATTERN})]
+"""A `ResourceName` that people write: checked by `require_resource_name`, as a pattern explains nothing."""
+
 
 def is_resource_name(text: str) -> bool:
     """Whether a text is a `ResourceName`."""
     return re.fullmatch(RESOURCE_PATTERN, text) is not None
+
+
+def require_resource_name(key: str, text: str) -> None:
+    """ValueError, in words, when a key's text is no `ResourceName`."""
+    if not is_resource_name(text):
+        msg = (
+            f"{key}: {text!r}: expected a domain other than Kubernetes' own, a slash, and at most 63 "
+            "letters, digits and -_. between them, as in example.com/rdma"
+        )
+        raise ValueError(msg)
 
 
 class Listening(Protocol):

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from k8s_rdma.config.files import MAX_PORT, Port, ResourceName
+from k8s_rdma.config.files import MAX_PORT, Port, ResourceText, require_resource_name
 from k8s_rdma.core.said import Detail
 from k8s_rdma.core.score import Strategy
 from k8s_rdma.extender.contradictions import contradictions
@@ -112,7 +112,7 @@ class ExtenderConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     strategy: Strategy = Strategy.BINPACK
     refusal_detail: Detail = Detail.NUMBERS
     limits: tuple[NamespaceLimit, ...] = ()
-    vf_resource: ResourceName | None = None
+    vf_resource: ResourceText | None = None
     expect_s: Seconds | None = None
     nomination_s: Seconds = 120.0
     kubeconfig: str | None = None
@@ -140,5 +140,7 @@ class ExtenderConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
 
     def __post_init__(self) -> None:
         """Refuse what contradicts itself."""
+        if self.vf_resource is not None:
+            require_resource_name("vfResource", self.vf_resource)
         if found := "; ".join(contradictions(self)):
             raise ValueError(found)
