@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 TOLERANCE = 0.1
 """Caps and reservations hold within this part of themselves."""
 
+TCP_SHARE = 1448 / 1514
+"""Of a frame's bytes, and so the most of a rate that TCP can show."""
+
 BAR_WIDTH = 24
 
 
@@ -49,6 +52,11 @@ class FlowShown:
     cap: int
     measured: float
 
+    @property
+    def floor(self) -> float:
+        """What the flow must reach: its cap, or without one its reservation, less the tolerance."""
+        return (1 - TOLERANCE) * TCP_SHARE * (self.cap or self.reserved)
+
 
 @dataclass(slots=True)
 class Outcome:
@@ -78,19 +86,18 @@ class Outcome:
         self.flows.append(flow)
         who = f"{flow.scene}: {flow.name}"
         if flow.cap:
-            low, high = flow.cap * (1 - TOLERANCE), flow.cap * (1 + TOLERANCE)
+            high = flow.cap * (1 + TOLERANCE)
             self.check(
                 f"{who} is held to its cap",
-                low <= flow.measured <= high,
-                f"{low:.0f}..{high:.0f} Mb/s",
+                flow.floor <= flow.measured <= high,
+                f"{flow.floor:.0f}..{high:.0f} Mb/s",
                 f"{flow.measured:.0f} Mb/s",
             )
-        if flow.reserved and flow.scene != "caps":
-            low = flow.reserved * (1 - TOLERANCE)
+        elif flow.reserved:
             self.check(
                 f"{who} gets its reservation",
-                flow.measured >= low,
-                f"at least {low:.0f} Mb/s",
+                flow.measured >= flow.floor,
+                f"at least {flow.floor:.0f} Mb/s",
                 f"{flow.measured:.0f} Mb/s",
             )
 
