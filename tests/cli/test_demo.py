@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 PLUGINS = [*os.environ.get("CNI_PATH", "").split(":"), "/usr/lib/cni", "/opt/cni/bin"]
-DEADLINE_S = 110
+DEADLINE_S = 180
 
 pytestmark = [
     pytest.mark.skipif(not shutil.which("iperf3"), reason="needs Debian's iperf3"),

@@ -62,6 +62,7 @@ class AllocatedInterface:
     pool: the exclusive resource whose device it is; empty for what was asked for by annotation.
     set_min_tx_rate_mbps, set_max_tx_rate_mbps: what is programmed on it; None, in receipts of agents that
         programmed whatever was asked for, for just that.
+    software_max_tx_rate_mbps: what its netdev's queueing discipline in the pod limits it to; 0 for none.
     """
 
     vf: VfRef
@@ -72,6 +73,7 @@ class AllocatedInterface:
     home: VfHome
     set_min_tx_rate_mbps: int | None = None
     set_max_tx_rate_mbps: int | None = None
+    software_max_tx_rate_mbps: int = 0
     entry: int = 0
     enforce: Enforce = Enforce.AUTO
     options: InterfaceOptions = NO_OPTIONS

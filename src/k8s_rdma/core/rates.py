@@ -18,10 +18,15 @@ class Enforce(StrEnum):
     """How rates are to be enforced; a PF's configuration says it, and an interface may demand more.
 
     HARDWARE: by the NIC, read back; what its driver cannot program is refused.
-    AUTO: by the NIC where its driver can, else only accounted; each allocation says which.
+    SOFTWARE: caps by a queueing discipline on the VF's netdev in the pod, which sees what the pod's kernel
+        sends and none of what RDMA hardware sends by itself; reservations as with AUTO, since no software
+        on a sender can keep its neighbours from sending.
+    AUTO: by the NIC where its driver can; else caps as with SOFTWARE, and reservations only accounted. Each
+        allocation says which.
     """
 
     HARDWARE = "hardware"
+    SOFTWARE = "software"
     AUTO = "auto"
 
 

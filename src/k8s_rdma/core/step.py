@@ -280,6 +280,31 @@ class ClearInterface:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapInterface:
+    """Limit what the kernel sends through an interface in a namespace, Mb/s of whole frames; 0 for no limit.
+
+    By a root queueing discipline of ours, read back; that of somebody else is replaced. Without a limit, it
+    holds when interface or namespace is gone. A netdev that moves loses it (Linux `dev_shutdown`), so that
+    nothing need be undone of what comes home.
+    """
+
+    netns: NetnsRef
+    ifname: str
+    max_tx_rate_mbps: int
+    previous: int = 0
+
+    @property
+    def inverse(self) -> CapInterface:
+        """The limit of before."""
+        return CapInterface(
+            netns=self.netns,
+            ifname=self.ifname,
+            max_tx_rate_mbps=self.previous,
+            previous=self.max_tx_rate_mbps,
+        )
+
+
 Step = (
     SetRates
     | ConfigureVfs
@@ -290,4 +315,5 @@ Step = (
     | BringHome
     | ConfigureInterface
     | ClearInterface
+    | CapInterface
 )
