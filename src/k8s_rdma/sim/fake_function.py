@@ -60,7 +60,10 @@ class Interface:
 
 @dataclass(slots=True, kw_only=True)
 class Device:
-    """A netdev; `place` is its namespace's inode. duplicates: what others had when it was given them."""
+    """A netdev; `place` is its namespace's inode. duplicates: what others had when it was given them.
+
+    max_tx_rate_mbps: of its queueing discipline; 0 for none that limits.
+    """
 
     name: str
     mac: str
@@ -70,6 +73,7 @@ class Device:
     addresses: tuple[str, ...] = ()
     duplicates: frozenset[str] = frozenset()
     routes: tuple[Route, ...] = ()
+    max_tx_rate_mbps: int = 0
 
 
 @dataclass(slots=True, kw_only=True)

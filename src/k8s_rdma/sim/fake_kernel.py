@@ -17,6 +17,7 @@ from k8s_rdma.core.rates import EVERY_RATE
 from k8s_rdma.core.step import (
     BindVf,
     BringHome,
+    CapInterface,
     ClearInterface,
     ConfigureInterface,
     ConfigureVfs,
@@ -29,7 +30,7 @@ from k8s_rdma.core.step import (
     Vlan,
 )
 from k8s_rdma.errors import KernelError
-from k8s_rdma.sim import fake_moves, fake_settings
+from k8s_rdma.sim import fake_interfaces, fake_moves, fake_settings
 from k8s_rdma.sim.fake_function import HOST
 
 if TYPE_CHECKING:
@@ -120,6 +121,7 @@ class FakeKernel:
                     up=device.up,
                     addresses=frozenset(device.addresses),
                     duplicates=device.duplicates & set(device.addresses),
+                    max_tx_rate_mbps=device.max_tx_rate_mbps,
                 )
                 for device in self.machine.devices_in(place)
             }
@@ -190,10 +192,8 @@ class FakeKernel:
                 return self._set_rates(step)
             case GiveVf() | BringHome() | BindVf() | UnbindVf():
                 return fake_moves.move(self.machine, step)
-            case ConfigureInterface():
-                return self._configure(step)
-            case ClearInterface():
-                return self._clear(step)
+            case ConfigureInterface() | ClearInterface() | CapInterface():
+                return fake_interfaces.change(self.machine, step)
             case ConfigureVfs():
                 return fake_settings.configure(self.machine, step)
             case ProgramVfs():
@@ -213,34 +213,6 @@ class FakeKernel:
             if (function.min_tx_rate_mbps, function.max_tx_rate_mbps) != wanted:
                 yield
                 function.min_tx_rate_mbps, function.max_tx_rate_mbps = wanted
-
-    def _configure(self, step: ConfigureInterface) -> Iterator[None]:
-        device = self.machine.device(step.netns, step.ifname)
-        for address in step.addresses:
-            if address not in device.addresses:
-                yield
-                device.addresses += (address,)
-                device.duplicates = self.machine.duplicates(device)
-        if not device.up:
-            yield
-            device.up = True
-        for route in step.routes:
-            if route not in device.routes:
-                yield
-                device.routes += (route,)
-
-    def _clear(self, step: ClearInterface) -> Iterator[None]:
-        if not self.machine.alive(step.netns):
-            return
-        device = self.machine.find(step.ifname, step.netns.inode)
-        if device is None:
-            return
-        if device.up:
-            yield
-            device.up, device.routes = False, ()
-        if device.addresses:
-            yield
-            device.addresses = ()
 
     def _observe_pf(self, pf: FakePf) -> PfState:
         functions = self.machine.functions

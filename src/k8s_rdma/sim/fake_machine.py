@@ -2,8 +2,9 @@
 
 Its VFs are physical ones: a netdev whose namespace dies comes back to the host's namespace by itself,
 under its last name or, if that is taken, as `dev<n>` (Linux `net/core/dev.c`, `default_device_exit_net`).
-A netdev that moves goes down and loses addresses and routes (`__dev_change_net_namespace`). A VF that no
-driver or another one than the kernel's own drives has no netdev; it gets a new one when that drives it again.
+A netdev that moves goes down and loses addresses, routes and queueing discipline
+(`__dev_change_net_namespace`). A VF that no driver or another one than the kernel's own drives has no netdev;
+it gets a new one when that drives it again.
 """
 
 from __future__ import annotations
@@ -231,6 +232,7 @@ class FakeMachine:
             raise NameTakenError(msg)
         if device.place != place:
             device.up, device.addresses, device.routes = False, (), ()
+            device.max_tx_rate_mbps = 0
         device.place, device.name = place, name
 
     def move_rdma(self, function: Function, place: int) -> None:
