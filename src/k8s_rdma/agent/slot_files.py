@@ -136,7 +136,7 @@ class SlotFiles:
 
 def _variables(slot: SlotHeld, interfaces: Iterable[AllocatedInterface]) -> tuple[str, ...]:
     """None of a slot that is one device: the device plugin has told of all of them together."""
-    if slot.rdma_device:
+    if slot.one_device:
         return ()
     devices = [
         NamedDevice(rdma=each.rdma_device if each.is_netdev else "", pci=each.pci) for each in interfaces

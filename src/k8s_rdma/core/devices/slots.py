@@ -33,13 +33,17 @@ class SlotHeld:
         return slot_device(self.resource, self.id)
 
     @property
-    def rdma_device(self) -> str:
-        """The one device of its pool that it is, by its name at home; empty for all that the pod holds."""
+    def one_device(self) -> str:
+        """The device of its pool that it is, as kubelet has it; empty for all that the pod holds.
+
+        Its RDMA device's name at home, or its PCI address where it has none.
+        """
         return self.id if self.resource == self.pool else ""
 
     def stands_for(self, interface: AllocatedInterface) -> bool:
         """Whether an interface of the pod is of it."""
-        return self.pool in ("", interface.pool) and self.rdma_device in ("", interface.rdma_device)
+        names = ("", interface.rdma_device, interface.pci)
+        return self.pool in ("", interface.pool) and self.one_device in names
 
 
 def slot_ids(count: int) -> tuple[str, ...]:
