@@ -1,18 +1,40 @@
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from factories import PF0, PF1, interface, receipt
-from k8s_rdma.core.plan import plan, undo
-from k8s_rdma.core.step import BringHome, ClearInterface, ConfigureInterface, GiveVf, Route, SetRates, VfRate
+from k8s_rdma.core.plan import claims, configurations, plan, software_caps, undo
+from k8s_rdma.core.step import (
+    BringHome,
+    CapInterface,
+    ClearInterface,
+    ConfigureInterface,
+    GiveVf,
+    Route,
+    SetRates,
+    VfRate,
+)
+
+if TYPE_CHECKING:
+    from k8s_rdma.core.ledger import AllocatedInterface
 
 INTERFACES = st.lists(
-    st.tuples(st.sampled_from((PF0, PF1)), st.integers(0, 500), st.integers(500, 900)), min_size=1, max_size=8
+    st.tuples(
+        st.sampled_from((PF0, PF1)),
+        st.integers(0, 500),
+        st.integers(500, 900),
+        st.just(0) | st.integers(500, 900),
+    ),
+    min_size=1,
+    max_size=8,
 ).map(
     lambda drawn: tuple(
-        interface(pf, index, f"rdma{index}", minimum, maximum)
-        for index, (pf, minimum, maximum) in enumerate(drawn)
+        replace(interface(pf, index, f"rdma{index}", minimum, maximum), software_max_tx_rate_mbps=cap)
+        for index, (pf, minimum, maximum, cap) in enumerate(drawn)
     )
 )
 
@@ -33,10 +55,45 @@ def test_plan_sets_rates_once_a_pf_then_moves_then_addresses() -> None:
     ]
 
 
+def test_plan_caps_an_interface_by_software_before_it_comes_up() -> None:
+    capped = replace(interface(PF0, 1, "rdma1"), software_max_tx_rate_mbps=700)
+    held = receipt("a", interface(PF0, 0, "rdma0"), capped)
+    assert configurations(held, {}) == (
+        ConfigureInterface(netns=held.netns, ifname="rdma0"),
+        CapInterface(netns=held.netns, ifname="rdma1", max_tx_rate_mbps=700),
+        ConfigureInterface(netns=held.netns, ifname="rdma1"),
+    )
+
+
 @given(INTERFACES)
-def test_undo_ends_with_every_vf_home_and_without_rates(interfaces: tuple) -> None:
+def test_plan_caps_exactly_what_software_is_to_cap_between_its_move_and_its_being_up(
+    interfaces: tuple[AllocatedInterface, ...],
+) -> None:
+    held = receipt("a", *interfaces)
+    steps = plan(held, {})
+    caps = {step.ifname: step for step in steps if isinstance(step, CapInterface)}
+    assert {name: step.max_tx_rate_mbps for name, step in caps.items()} == {
+        each.ifname: each.software_max_tx_rate_mbps for each in interfaces if each.software_max_tx_rate_mbps
+    }
+    assert tuple(caps.values()) == software_caps(held)
+    for name, cap in caps.items():
+        of_it = [type(step) for step in steps if getattr(step, "ifname", "") == name]
+        assert of_it == [GiveVf, CapInterface, ConfigureInterface]
+        assert cap.netns == held.netns
+
+
+@given(INTERFACES)
+def test_what_ends_an_attachment_leaves_caps_to_the_move_home(
+    interfaces: tuple[AllocatedInterface, ...],
+) -> None:
+    assert not [step for step in claims(receipt("a", *interfaces)) if isinstance(step, CapInterface)]
+
+
+@given(INTERFACES)
+def test_undo_ends_with_every_vf_home_and_without_rates(interfaces: tuple[AllocatedInterface, ...]) -> None:
     steps = undo(plan(receipt("a", *interfaces), {}))
-    kinds = [type(step) for step in steps]
+    assert not any(step.max_tx_rate_mbps for step in steps if isinstance(step, CapInterface))
+    kinds = [type(step) for step in steps if not isinstance(step, CapInterface)]
     assert kinds == sorted(kinds, key=[ClearInterface, BringHome, SetRates].index)
     assert {step.vf for step in steps if isinstance(step, BringHome)} == {each.vf for each in interfaces}
     reset = {(step.pf, rate) for step in steps if isinstance(step, SetRates) for rate in step.rates}
@@ -44,6 +101,6 @@ def test_undo_ends_with_every_vf_home_and_without_rates(interfaces: tuple) -> No
 
 
 @given(INTERFACES)
-def test_undo_of_undo_is_the_plan(interfaces: tuple) -> None:
+def test_undo_of_undo_is_the_plan(interfaces: tuple[AllocatedInterface, ...]) -> None:
     steps = plan(receipt("a", *interfaces), {})
     assert undo(undo(steps)) == steps

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.inventory import Pf
+from k8s_rdma.core.options import InterfaceOptions, VfDriver
 from k8s_rdma.core.programming import Programmed, objection, programmed, reserved
 from k8s_rdma.core.rates import EVERY_RATE, MAX_RATE_MBPS, NO_RATE, Enforce, RateAbility, RateRange
 from k8s_rdma.core.request import InterfaceRequest
@@ -25,13 +26,18 @@ RANGES = st.builds(
     st.integers(0, 99),
 )
 ABILITIES = st.builds(RateAbility, min=st.none() | RANGES, max=st.none() | RANGES, needs_link=st.booleans())
-WANTED = st.tuples(st.integers(0, 30_000), st.integers(0, 30_000), st.sampled_from(Enforce)).map(
+WANTED = st.tuples(
+    st.integers(0, 30_000), st.integers(0, 30_000), st.sampled_from(Enforce), st.sampled_from(VfDriver)
+).map(
     lambda drawn: InterfaceRequest(
         min_tx_rate_mbps=drawn[0],
         max_tx_rate_mbps=drawn[1] and max(drawn[:2]),
         enforce=drawn[2],
+        options=InterfaceOptions(driver=drawn[3]),
     )
 )
+
+Expected = tuple[int, int, int, bool, bool]
 
 
 def pf(rates: RateAbility, *, link: int | None = 10_000, enforce: Enforce = Enforce.AUTO) -> Pf:
@@ -77,56 +83,118 @@ def test_range_rounds_up_and_down_to_the_nearest_that_it_takes(takes: RateRange,
 @pytest.mark.parametrize(
     ("ability", "link", "asked", "expected"),
     [
-        pytest.param(EVERY_RATE, 10_000, (123, 456), (123, 456, True, True), id="every rate"),
-        pytest.param(EVERY_RATE, None, (0, 456), (0, 456, True, True), id="every rate, link down"),
-        pytest.param(STEPS, 10_000, (101, 449), (200, 400, True, True), id="up and down"),
-        pytest.param(STEPS, 10_000, (0, 0), (0, 0, True, True), id="nothing asked"),
-        pytest.param(STEPS, 10_000, (10_001, 0), (0, 0, False, True), id="reservation above the largest"),
-        pytest.param(STEPS, 10_000, (0, 49), (0, 0, True, False), id="cap below the smallest"),
-        pytest.param(STEPS, 10_000, (0, 12_000), (0, 0, True, True), id="cap that the link holds"),
-        pytest.param(STEPS, 25_000, (0, 12_000), (0, 10_000, True, True), id="cap above the largest"),
-        pytest.param(STEPS, None, (0, 12_000), (0, 10_000, True, True), id="cap above, link unknown"),
-        pytest.param(STEPS, 10_000, (0, 10_000), (0, 10_000, True, True), id="cap of the link's speed"),
-        pytest.param(STEPS, 10_000, (101, 140), (200, 0, True, False), id="less than a step apart"),
-        pytest.param(NO_RATE, 10_000, (5, 10), (0, 0, False, False), id="no rates"),
-        pytest.param(NO_RATE, 10_000, (0, 10_000), (0, 0, True, True), id="no rates, the link holds the cap"),
-        pytest.param(NO_RATE, None, (0, 10_000), (0, 0, True, False), id="no rates, link unknown"),
-        pytest.param(I40E, 10_000, (500, 520), (0, 500, False, True), id="maximum alone"),
-        pytest.param(NEEDS_LINK, None, (0, 10), (0, 0, True, False), id="link needed and down"),
-        pytest.param(NEEDS_LINK, 100, (5, 10), (5, 10, True, True), id="link needed and up"),
+        pytest.param(EVERY_RATE, 10_000, (123, 456), (123, 456, 0, True, True), id="every rate"),
+        pytest.param(EVERY_RATE, None, (0, 456), (0, 456, 0, True, True), id="every rate, link down"),
+        pytest.param(STEPS, 10_000, (101, 449), (200, 400, 0, True, True), id="up and down"),
+        pytest.param(STEPS, 10_000, (0, 0), (0, 0, 0, True, True), id="nothing asked"),
+        pytest.param(STEPS, 10_000, (10_001, 0), (0, 0, 0, False, True), id="reservation above the largest"),
+        pytest.param(STEPS, 10_000, (0, 49), (0, 0, 49, True, True), id="cap below the smallest"),
+        pytest.param(STEPS, 10_000, (0, 12_000), (0, 0, 0, True, True), id="cap that the link holds"),
+        pytest.param(STEPS, 25_000, (0, 12_000), (0, 10_000, 0, True, True), id="cap above the largest"),
+        pytest.param(STEPS, None, (0, 12_000), (0, 10_000, 0, True, True), id="cap above, link unknown"),
+        pytest.param(STEPS, 10_000, (0, 10_000), (0, 10_000, 0, True, True), id="cap of the link's speed"),
+        pytest.param(STEPS, 10_000, (101, 140), (200, 0, 140, True, True), id="less than a step apart"),
+        pytest.param(NO_RATE, 10_000, (5, 10), (0, 0, 10, False, True), id="no rates"),
+        pytest.param(NO_RATE, 10_000, (0, 10_000), (0, 0, 0, True, True), id="no rates, the link holds it"),
+        pytest.param(NO_RATE, None, (0, 10_000), (0, 0, 10_000, True, True), id="no rates, link unknown"),
+        pytest.param(I40E, 10_000, (500, 520), (0, 500, 0, False, True), id="maximum alone"),
+        pytest.param(NEEDS_LINK, None, (0, 10), (0, 0, 10, True, True), id="link needed and down"),
+        pytest.param(NEEDS_LINK, 100, (5, 10), (5, 10, 0, True, True), id="link needed and up"),
     ],
 )
-def test_programmed_rates(
-    ability: RateAbility, link: int | None, asked: tuple[int, int], expected: tuple[int, int, bool, bool]
+def test_auto_programs_what_the_driver_takes_and_caps_by_software_what_it_does_not(
+    ability: RateAbility, link: int | None, asked: tuple[int, int], expected: Expected
 ) -> None:
     assert programmed(pf(ability, link=link), wanted(*asked)) == Programmed(*expected)
 
 
-@given(ABILITIES, st.none() | st.integers(1, 30_000), WANTED)
-def test_programmed_rates_keep_what_was_asked_or_say_that_they_do_not(
-    ability: RateAbility, link: int | None, asked: InterfaceRequest
+@pytest.mark.parametrize("by", ["pf", "interface"])
+@pytest.mark.parametrize(
+    ("ability", "link", "asked", "expected"),
+    [
+        pytest.param(EVERY_RATE, 10_000, (123, 456), (123, 0, 456, True, True), id="every rate"),
+        pytest.param(STEPS, 10_000, (101, 449), (200, 0, 449, True, True), id="reservation by the driver"),
+        pytest.param(STEPS, 10_000, (101, 140), (200, 0, 140, True, True), id="less than a step apart"),
+        pytest.param(STEPS, 10_000, (0, 0), (0, 0, 0, True, True), id="nothing asked"),
+        pytest.param(NO_RATE, 100, (50, 10_000), (0, 0, 10_000, False, True), id="the link holds it now"),
+        pytest.param(NEEDS_LINK, None, (0, 10), (0, 0, 10, True, True), id="link needed and down"),
+    ],
+)
+def test_software_caps_just_as_asked_for_and_programs_reservations_alone(
+    ability: RateAbility, link: int | None, asked: tuple[int, int], expected: Expected, by: str
 ) -> None:
-    there = pf(ability, link=link)
-    found = programmed(there, asked)
-    least, most = found.min_tx_rate_mbps, found.max_tx_rate_mbps
-    assert not least or (ability.min and least in range(0, ability.min.largest + 1, ability.min.step))
-    assert not most or (ability.max and most in range(0, ability.max.largest + 1, ability.max.step))
-    assert not 0 < most < least  # the kernel refuses that
-    if found.min_held:
-        assert least >= asked.min_tx_rate_mbps
-    if found.max_held and asked.max_tx_rate_mbps:
-        assert min(most or MAX_RATE_MBPS, link or MAX_RATE_MBPS) <= asked.max_tx_rate_mbps
-    assert reserved(there, asked.min_tx_rate_mbps) == (least or asked.min_tx_rate_mbps)
+    there, wants = pf(ability, link=link), wanted(*asked, Enforce.SOFTWARE)
+    if by == "pf":
+        there, wants = pf(ability, link=link, enforce=Enforce.SOFTWARE), wanted(*asked)
+    assert programmed(there, wants) == Programmed(*expected)
+
+
+@pytest.mark.parametrize("by", ["pf", "interface"])
+def test_hardware_is_stricter_than_software(by: str) -> None:
+    there, wants = pf(STEPS, enforce=Enforce.SOFTWARE), wanted(0, 449, Enforce.HARDWARE)
+    if by == "pf":
+        there, wants = pf(STEPS, enforce=Enforce.HARDWARE), wanted(0, 449, Enforce.SOFTWARE)
+    assert programmed(there, wants) == Programmed(0, 400, 0, min_held=True, max_held=True)
 
 
 @given(ABILITIES, st.none() | st.integers(1, 30_000), WANTED, st.sampled_from(Enforce))
-def test_objection_is_raised_exactly_when_hardware_must_hold_a_rate_and_does_not(
+def test_programmed_rates_keep_what_was_asked_or_say_that_they_do_not(
     ability: RateAbility, link: int | None, asked: InterfaceRequest, enforce: Enforce
 ) -> None:
     there = pf(ability, link=link, enforce=enforce)
     found = programmed(there, asked)
-    demanded = Enforce.HARDWARE in (enforce, asked.enforce)
-    assert bool(objection(there, asked)) == (demanded and not (found.min_held and found.max_held))
+    least, most, software = found[:3]
+    assert not least or (ability.min and least in range(0, ability.min.largest + 1, ability.min.step))
+    assert not most or (ability.max and most in range(0, ability.max.largest + 1, ability.max.step))
+    assert not 0 < most < least  # the kernel refuses that
+    assert software in (0, asked.max_tx_rate_mbps)
+    assert not (most and software)
+    if found.min_held:
+        assert least >= asked.min_tx_rate_mbps
+    if found.max_held and asked.max_tx_rate_mbps:
+        held = min(each or MAX_RATE_MBPS for each in (most, software, link))
+        assert held <= asked.max_tx_rate_mbps
+    assert reserved(there, asked.min_tx_rate_mbps) == (least or asked.min_tx_rate_mbps)
+
+
+@given(ABILITIES, st.none() | st.integers(1, 30_000), WANTED, st.sampled_from(Enforce))
+def test_who_enforces_decides_what_software_does(
+    ability: RateAbility, link: int | None, asked: InterfaceRequest, enforce: Enforce
+) -> None:
+    found = programmed(pf(ability, link=link, enforce=enforce), asked)
+    demanded = {enforce, asked.enforce}
+    if Enforce.HARDWARE in demanded or asked.options.driver is VfDriver.VFIO_PCI:
+        assert not found.software_max_tx_rate_mbps
+    elif Enforce.SOFTWARE in demanded:
+        assert found.software_max_tx_rate_mbps == asked.max_tx_rate_mbps
+    if demanded == {Enforce.AUTO} and asked.options.driver is VfDriver.KERNEL:
+        assert found.max_held
+    if Enforce.HARDWARE not in demanded and Enforce.SOFTWARE in demanded:
+        assert not found.max_tx_rate_mbps
+
+
+@given(ABILITIES, st.none() | st.integers(1, 30_000), WANTED, st.sampled_from(Enforce))
+def test_objection_is_raised_exactly_when_what_must_hold_a_rate_does_not(
+    ability: RateAbility, link: int | None, asked: InterfaceRequest, enforce: Enforce
+) -> None:
+    there = pf(ability, link=link, enforce=enforce)
+    found, demanded = programmed(there, asked), {enforce, asked.enforce}
+    if Enforce.HARDWARE in demanded:
+        refused = not (found.min_held and found.max_held)
+    else:
+        refused = Enforce.SOFTWARE in demanded and not found.max_held
+    assert bool(objection(there, asked)) == refused
+
+
+@pytest.mark.parametrize("ability", [EVERY_RATE, NO_RATE])
+def test_objection_is_raised_where_software_must_cap_what_the_pods_kernel_does_not_drive(
+    ability: RateAbility,
+) -> None:
+    there, programs = pf(ability, enforce=Enforce.SOFTWARE), InterfaceOptions(driver=VfDriver.VFIO_PCI)
+    capped = InterfaceRequest(max_tx_rate_mbps=500, options=programs)
+    assert objection(there, capped) == "software cannot cap a VF that is given to vfio-pci (500 Mb/s wanted)"
+    assert objection(there, InterfaceRequest(min_tx_rate_mbps=500, options=programs)) == ""
+    assert objection(pf(ability), capped) == ""
 
 
 @pytest.mark.parametrize(

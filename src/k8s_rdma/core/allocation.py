@@ -195,6 +195,7 @@ def allocated(vf: Vf, pf: Pf, placed: PlacedInterface, ifname: str, entry: int) 
         home=VfHome(name=vf.netdev or "", mac=vf.mac, mtu=vf.mtu),
         set_min_tx_rate_mbps=rates.min_tx_rate_mbps,
         set_max_tx_rate_mbps=rates.max_tx_rate_mbps,
+        software_max_tx_rate_mbps=rates.software_max_tx_rate_mbps,
         entry=entry,
         enforce=placed.enforce,
         options=placed.options,

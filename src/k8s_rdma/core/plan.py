@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from k8s_rdma.core.step import (
     BindVf,
+    CapInterface,
     ConfigureInterface,
     ConfigureVfs,
     GiveVf,
@@ -58,10 +59,17 @@ def claims(receipt: Receipt) -> tuple[Step, ...]:
 
 
 def configurations(receipt: Receipt, addressing: Mapping[str, Addressing]) -> tuple[Step, ...]:
-    """The rest of the plan: addresses and routes, by interface name; every netdev comes up."""
-    return tuple(
-        _configure(receipt, interface, addressing) for interface in receipt.interfaces if interface.is_netdev
-    )
+    """The rest of the plan: addresses and routes, by interface name; every netdev is capped, then up."""
+    steps: list[Step] = []
+    for interface in receipt.interfaces:
+        if interface.is_netdev:
+            steps += (*_cap(receipt, interface), _configure(receipt, interface, addressing))
+    return tuple(steps)
+
+
+def software_caps(receipt: Receipt) -> tuple[CapInterface, ...]:
+    """The part of the plan that anybody in the pod with CAP_NET_ADMIN can undo."""
+    return tuple(step for interface in receipt.interfaces for step in _cap(receipt, interface))
 
 
 def undo(steps: Iterable[Step]) -> tuple[Step, ...]:
@@ -111,6 +119,12 @@ def _give(receipt: Receipt, interface: AllocatedInterface) -> GiveVf | BindVf:
         mac=interface.options.mac,
         mtu=interface.options.mtu,
     )
+
+
+def _cap(receipt: Receipt, interface: AllocatedInterface) -> Iterable[CapInterface]:
+    cap = interface.software_max_tx_rate_mbps
+    if cap:
+        yield CapInterface(netns=receipt.netns, ifname=interface.ifname, max_tx_rate_mbps=cap)
 
 
 def _configure(

@@ -1,14 +1,17 @@
 """What is programmed on a VF for an interface's rates, what it costs the PF's link, and who then holds them.
 
-A reservation is rounded up to what the driver takes and a cap down. What the driver does not take at all
-is not programmed: the sums of reservations are accounted all the same. Where nothing but the hardware will
-do (`Enforce.HARDWARE`, of the PF or of the interface) the PF does not take the interface.
+A reservation is rounded up to what the driver takes and a cap down. A reservation that the driver does not
+take at all is not programmed: the sums of reservations are accounted all the same. A cap that it does not
+take is kept by software, just as asked for, where the pod gets the kernel's netdev. Where nothing but the
+hardware will do (`Enforce.HARDWARE`, of the PF or of the interface), or no cap but by software
+(`Enforce.SOFTWARE`), the PF does not take an interface whose rates could not be held so.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from k8s_rdma.core.options import Setting
 from k8s_rdma.core.rates import EVERY_RATE, Enforce
 
 if TYPE_CHECKING:
@@ -19,10 +22,15 @@ if TYPE_CHECKING:
 
 
 class Programmed(NamedTuple):
-    """Rates for a VF, Mb/s, 0 for none; and whether the hardware then holds what was asked for."""
+    """Rates for an interface, Mb/s, 0 for none; and whether what was asked for then holds.
+
+    min_tx_rate_mbps, max_tx_rate_mbps: of its VF. software_max_tx_rate_mbps: of its netdev in the pod.
+    min_held: by the hardware. max_held: by the hardware, its link or software.
+    """
 
     min_tx_rate_mbps: int
     max_tx_rate_mbps: int
+    software_max_tx_rate_mbps: int
     min_held: bool
     max_held: bool
 
@@ -30,19 +38,28 @@ class Programmed(NamedTuple):
 def programmed(pf: Pf, wanted: InterfaceRequest | Kind) -> Programmed:
     """The rates to program for an interface on a PF as it is now."""
     least, most = wanted.min_tx_rate_mbps, wanted.max_tx_rate_mbps
-    if pf.rates is EVERY_RATE:
-        return Programmed(least, most, min_held=True, max_held=True)
+    enforce = enforcement(pf, wanted)
     set_min = _reservation(pf, least) or 0
-    set_max = _cap(pf, most) or 0
+    set_max = 0 if enforce is Enforce.SOFTWARE else _cap(pf, most) or 0
     if 0 < set_max < set_min:  # apart by less than a step: the reservation is what was promised
         set_max = 0
-    held_by_link = pf.link_mbps is not None and pf.link_mbps <= most
+    by_link = enforce is not Enforce.SOFTWARE and pf.link_mbps is not None and pf.link_mbps <= most
+    by_software = enforce is not Enforce.HARDWARE and not (set_max or by_link) and _is_netdev(wanted)
     return Programmed(
         set_min,
         set_max,
+        most if by_software else 0,
         min_held=not least or set_min > 0,
-        max_held=not most or set_max > 0 or held_by_link,
+        max_held=not most or set_max > 0 or by_link or by_software,
     )
+
+
+def enforcement(pf: Pf, wanted: InterfaceRequest | Kind) -> Enforce:
+    """The stricter of what is demanded of the PF and by the interface: hardware, then software, then auto."""
+    demanded = pf.enforce, wanted.enforce
+    if Enforce.HARDWARE in demanded:
+        return Enforce.HARDWARE
+    return Enforce.SOFTWARE if Enforce.SOFTWARE in demanded else Enforce.AUTO
 
 
 def reserved(pf: Pf, min_tx_rate_mbps: int) -> int:
@@ -54,7 +71,10 @@ def reserved(pf: Pf, min_tx_rate_mbps: int) -> int:
 
 def objection(pf: Pf, wanted: InterfaceRequest | Kind) -> str:
     """Why the PF does not take the interface whatever is free of it, in one clause; empty when it does."""
-    if pf.rates is EVERY_RATE or Enforce.HARDWARE not in (pf.enforce, wanted.enforce):
+    enforce = enforcement(pf, wanted)
+    if enforce is Enforce.SOFTWARE:
+        return "" if programmed(pf, wanted).max_held else _not_by_software(wanted.max_tx_rate_mbps)
+    if enforce is Enforce.AUTO or pf.rates is EVERY_RATE:
         return ""
     found = programmed(pf, wanted)
     if not found.min_held:
@@ -67,6 +87,15 @@ def objection(pf: Pf, wanted: InterfaceRequest | Kind) -> str:
 def takes_rates(pf: Pf) -> bool:
     """Whether the PF's link is as its driver needs it for any rate."""
     return not (pf.rates.needs_link and pf.link_mbps is None)
+
+
+def _is_netdev(wanted: InterfaceRequest | Kind) -> bool:
+    """Whether the pod gets the VF as a netdev of the kernel's, which alone software can cap."""
+    return Setting.VFIO_PCI not in wanted.needs.settings
+
+
+def _not_by_software(rate: int) -> str:
+    return f"software cannot cap a VF that is given to vfio-pci ({rate} Mb/s wanted)"
 
 
 def _reservation(pf: Pf, rate: int) -> int | None:
