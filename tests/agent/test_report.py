@@ -96,8 +96,8 @@ def allocated(pf: PfState, minimum: int, maximum: int) -> tuple[Hardware, Ledger
         (EVERY_RATE, (0, 0), (0, 0), (None, None)),
         (COARSE, (150, 250), (200, 200), ("hardware", "hardware")),
         (COARSE, (150, 1000), (200, 0), ("hardware", "hardware")),  # the link has 1000 Mb/s
-        (COARSE, (0, 99), (0, 0), (None, "accounted")),
-        (NO_RATE, (150, 250), (0, 0), ("accounted", "accounted")),
+        (COARSE, (0, 99), (0, 0), (None, "software")),
+        (NO_RATE, (150, 250), (0, 0), ("accounted", "software")),
     ],
 )
 def test_interface_tells_what_is_programmed_and_who_holds_what_was_asked_for(
@@ -125,6 +125,25 @@ def test_interface_is_only_accounted_when_its_vf_lost_its_rates() -> None:
     assert problem == (
         "VF 0 of PF enp3s0f0, which pod default/p has, no longer has the rates that were programmed on it: "
         "min 150, max 250 Mb/s"
+    )
+
+
+def test_cap_of_software_is_only_accounted_while_it_is_lost_and_its_pf_tells_why() -> None:
+    seen, ledger = allocated(pf_state(rates=NO_RATE), 0, 250)
+    [vf] = ledger.holders()
+    report = node_report(
+        node=NodeName("w1"),
+        generation=Generation("epoch", 1),
+        hardware=seen,
+        ledger=ledger,
+        caps_lost={vf: "its interface has another queueing discipline"},
+    )
+    [it] = report.allocations[0].interfaces
+    assert it.enforced == Enforced(min=None, max="accounted")
+    [problem] = report.pfs[0].problems
+    assert problem == (
+        "VF 0 of PF enp3s0f0, which pod default/p has as rdma0, is not limited to 250 Mb/s by software now: "
+        "its interface has another queueing discipline"
     )
 
 

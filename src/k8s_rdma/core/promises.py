@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 from k8s_rdma.core.weights import RoundRobin
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from k8s_rdma.core.inventory import Pf, Used
     from k8s_rdma.core.kernel import PfState
     from k8s_rdma.core.ledger import AllocatedInterface
+    from k8s_rdma.core.step import VfRef
 
 
 def broken_promises(pf: Pf, used: Used) -> Iterator[str]:
@@ -51,4 +52,20 @@ def lost_rates(pf: PfState, held: Iterable[tuple[str, AllocatedInterface]]) -> I
             yield (
                 f"VF {interface.vf.index} of PF {pf.name}, which pod {pod} has, no longer has the rates that "
                 f"were programmed on it: min {rate.min_tx_rate_mbps}, max {rate.max_tx_rate_mbps} Mb/s"
+            )
+
+
+def lost_caps(
+    pf: PfState, held: Iterable[tuple[str, AllocatedInterface]], lost: Mapping[VfRef, str]
+) -> Iterator[str]:
+    """The pods whose caps on the PF were to be kept by software and are not, one sentence each.
+
+    held: as for `lost_rates`. lost: of which VFs, and why, in a clause.
+    """
+    for pod, interface in held:
+        why = lost.get(interface.vf)
+        if interface.vf.pf == pf.pci and why:
+            yield (
+                f"VF {interface.vf.index} of PF {pf.name}, which pod {pod} has as {interface.ifname}, is not "
+                f"limited to {interface.software_max_tx_rate_mbps} Mb/s by software now: {why}"
             )

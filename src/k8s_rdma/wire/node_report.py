@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 from msgspec.structs import replace
@@ -10,7 +11,7 @@ from k8s_rdma.core.allocation import foreign_vfs, used_here
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.core.inventory import NOTHING_USED, Generation
 from k8s_rdma.core.ledger import Phase
-from k8s_rdma.core.promises import broken_promises, holds_its_rates, lost_rates
+from k8s_rdma.core.promises import broken_promises, holds_its_rates, lost_caps, lost_rates
 from k8s_rdma.core.step import VfRef
 from k8s_rdma.wire.annotation_options import format_options
 from k8s_rdma.wire.rest import (
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
     from k8s_rdma.core.ledger import AllocatedInterface, Ledger, Receipt
 
 
+NO_LOST_CAPS: Mapping[VfRef, str] = MappingProxyType({})
+
+
 class NodeReports:
     """The reports of one observer; a generation is one content: nothing but itself makes it a new one."""
 
@@ -42,18 +46,35 @@ class NodeReports:
         self._counter = 0
         self._told: NodeReport | None = None
 
-    def of(self, hardware: Hardware, ledger: Ledger) -> NodeReport:
-        """The report of this state; the very same object as before if the state is."""
-        generation = Generation(self._epoch, self._counter)
-        now = node_report(node=self._node, generation=generation, hardware=hardware, ledger=ledger)
+    def of(
+        self, hardware: Hardware, ledger: Ledger, caps_lost: Mapping[VfRef, str] = NO_LOST_CAPS
+    ) -> NodeReport:
+        """The report of this state; the very same object as before if the state is.
+
+        caps_lost: which caps that software keeps did not hold when last looked at, and why, in a clause.
+        """
+        now = node_report(
+            node=self._node,
+            generation=Generation(self._epoch, self._counter),
+            hardware=hardware,
+            ledger=ledger,
+            caps_lost=caps_lost,
+        )
         if self._told is None or now != self._told:
             self._counter += 1
             self._told = replace(now, generation=str(Generation(self._epoch, self._counter)))
         return self._told
 
 
-def node_report(*, node: NodeName, generation: Generation, hardware: Hardware, ledger: Ledger) -> NodeReport:
-    """What the node has and who holds it."""
+def node_report(
+    *,
+    node: NodeName,
+    generation: Generation,
+    hardware: Hardware,
+    ledger: Ledger,
+    caps_lost: Mapping[VfRef, str] = NO_LOST_CAPS,
+) -> NodeReport:
+    """What the node has and who holds it. caps_lost: as for `NodeReports.of`."""
     foreign: dict[str, list[ForeignVf]] = {}
     for each in foreign_vfs(hardware, ledger):
         told = ForeignVf(
@@ -71,17 +92,21 @@ def node_report(*, node: NodeName, generation: Generation, hardware: Hardware, l
         ledger="ok",
         pfs=tuple(
             _pf(pf, tuple(foreign.get(pf.pci, ())), held, problems)
-            for pf, problems in _with_problems(hardware, ledger)
+            for pf, problems in _with_problems(hardware, ledger, caps_lost)
         ),
         allocations=tuple(
-            _allocation(receipt, hardware) for receipt in ledger.receipts.values() if receipt.interfaces
+            _allocation(receipt, hardware, caps_lost)
+            for receipt in ledger.receipts.values()
+            if receipt.interfaces
         ),
         unreadable=tuple(f"{item.what}: {item.why}" for item in hardware.unreadable),
         problems=hardware.problems,
     )
 
 
-def _with_problems(hardware: Hardware, ledger: Ledger) -> Iterator[tuple[PfState, Iterable[str]]]:
+def _with_problems(
+    hardware: Hardware, ledger: Ledger, caps_lost: Mapping[VfRef, str]
+) -> Iterator[tuple[PfState, Iterable[str]]]:
     """Each PF, and which promises on it do not hold now."""
     used, inventory = used_here(hardware, ledger), hardware.inventory(NodeName(""))
     attached = [
@@ -93,7 +118,7 @@ def _with_problems(hardware: Hardware, ledger: Ledger) -> Iterator[tuple[PfState
     for state in hardware.pfs:
         pf = inventory.pf(state.pci)
         broken = broken_promises(pf, used.get(pf.pci, NOTHING_USED)) if pf else ()
-        yield state, (*broken, *lost_rates(state, attached))
+        yield state, (*broken, *lost_rates(state, attached), *lost_caps(state, attached, caps_lost))
 
 
 def _pf(
@@ -145,18 +170,21 @@ def _vf(vf: Vf, held: AllocatedInterface | None) -> VfReport:
     )
 
 
-def _allocation(receipt: Receipt, hardware: Hardware) -> Allocation:
+def _allocation(receipt: Receipt, hardware: Hardware, caps_lost: Mapping[VfRef, str]) -> Allocation:
     pfs = {pf.pci: pf for pf in hardware.pfs}
     return Allocation(
         pod=Pod(namespace=receipt.pod.namespace, name=receipt.pod.name, uid=receipt.pod.uid),
         container_id=receipt.attachment.container,
         phase=receipt.phase,
-        interfaces=tuple(_interface(each, pfs.get(each.vf.pf)) for each in receipt.interfaces),
+        interfaces=tuple(
+            _interface(each, pfs.get(each.vf.pf), cap_lost=each.vf in caps_lost)
+            for each in receipt.interfaces
+        ),
         slots=tuple(slot.device for slot in receipt.slots),
     )
 
 
-def _interface(interface: AllocatedInterface, pf: PfState | None) -> Interface:
+def _interface(interface: AllocatedInterface, pf: PfState | None, *, cap_lost: bool) -> Interface:
     rate = interface.rate()
     return Interface(
         pf=interface.vf.pf,
@@ -167,7 +195,7 @@ def _interface(interface: AllocatedInterface, pf: PfState | None) -> Interface:
         max_tx_rate=interface.max_tx_rate_mbps,
         set_min_tx_rate=rate.min_tx_rate_mbps,
         set_max_tx_rate=rate.max_tx_rate_mbps,
-        enforced=_enforced(interface, pf),
+        enforced=_enforced(interface, pf, cap_lost=cap_lost),
         entry=interface.entry,
         pci=interface.pci,
         rdma_device=interface.rdma_device,
@@ -177,14 +205,20 @@ def _interface(interface: AllocatedInterface, pf: PfState | None) -> Interface:
     )
 
 
-def _enforced(interface: AllocatedInterface, pf: PfState | None) -> Enforced:
-    """By what is programmed, as long as the PF still shows it; a cap also by a link that is no faster."""
+def _enforced(interface: AllocatedInterface, pf: PfState | None, *, cap_lost: bool) -> Enforced:
+    """By what is programmed, as long as the PF still shows it; a cap also by a link that is no faster.
+
+    A cap that is software's is so until a look finds it lost.
+    """
     rate, cap = interface.rate(), interface.max_tx_rate_mbps
     programmed = pf is not None and holds_its_rates(pf, interface)
     by_link = pf is not None and pf.link_mbps is not None and pf.link_mbps <= cap
+    by_software = interface.software_max_tx_rate_mbps > 0 and not cap_lost
     return Enforced(
         min=_holder(interface.min_tx_rate_mbps, hardware=programmed and rate.min_tx_rate_mbps > 0),
-        max=_holder(cap, hardware=by_link or (programmed and rate.max_tx_rate_mbps > 0)),
+        max="software"
+        if by_software
+        else _holder(cap, hardware=by_link or (programmed and rate.max_tx_rate_mbps > 0)),
     )
 
 

@@ -27,10 +27,13 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Enforced(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
-    """Who holds an interface's rates: `hardware`, `accounted` (the sums alone), or null without a rate."""
+    """Who holds an interface's rates: `hardware`, `accounted` (the sums alone), or null without a rate.
+
+    A cap may be `software`'s: a queueing discipline in the pod, which sees nothing of what hardware sends.
+    """
 
     min: Literal["hardware", "accounted"] | None
-    max: Literal["hardware", "accounted"] | None
+    max: Literal["hardware", "software", "accounted"] | None
 
 
 class Interface(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
