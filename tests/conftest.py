@@ -3,6 +3,7 @@
 Hypothesis draws the same examples in every run, so that a red run is red again; to look further, run
 `HYPOTHESIS_PROFILE=explore .venv/bin/pytest ...`, which draws new ones, and more of them.
 pytest-randomly shuffles the tests and prints the seed that brings an order back (`--randomly-seed=N`).
+With pytest-xdist workers run tests at the same time; a test marked `alone` has the machine for itself.
 """
 
 from __future__ import annotations
@@ -10,13 +11,16 @@ from __future__ import annotations
 import gc
 import os
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from turns import turn
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
 settings.register_profile(
     "repeatable",
@@ -28,6 +32,16 @@ settings.register_profile(
 )
 settings.register_profile("explore", settings.get_profile("repeatable"), derandomize=False, max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # outermost: waiting is not the test's time
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """A worker's test begins when it is its turn; where one process runs them all, it always is."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        return (yield)
+    shared = Path(item.config.option.basetemp).parent  # xdist gives every worker a directory in there
+    with turn(shared, alone=item.get_closest_marker("alone") is not None):
+        return (yield)
 
 
 @pytest.fixture(autouse=True)

@@ -81,6 +81,7 @@ def checks_of(path: Path) -> dict[str, bool]:
     return {check["name"]: check["passed"] for check in json.loads(path.read_bytes())["checks"]}
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(DEADLINE_S)
 def test_demo_passes_every_check_and_leaves_nothing(shim: Path, scratch: Path, tmp_path: Path) -> None:
     with start(shim, scratch, "--json", str(tmp_path / "demo.json")) as process:

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+from typing import TYPE_CHECKING
+
+from turns import turn
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+WORKERS = 4
+DEADLINE_S = 60
+
+
+def test_turns_of_all_are_at_the_same_time_when_nobody_wants_to_be_alone(tmp_path: Path) -> None:
+    meeting = Barrier(WORKERS)
+
+    def meet(_worker: int) -> None:
+        with turn(tmp_path, alone=False):
+            meeting.wait(DEADLINE_S)
+
+    with ThreadPoolExecutor(WORKERS) as workers:
+        list(workers.map(meet, range(WORKERS)))
+
+
+def test_turn_of_one_that_wants_to_be_alone_is_shared_with_nobody(tmp_path: Path) -> None:
+    inside: set[int] = set()
+    beside_alone: list[set[int]] = []
+
+    def play(worker: int) -> None:
+        for _ in range(10):
+            with turn(tmp_path, alone=worker == 0):
+                inside.add(worker)
+                for _ in range(20):
+                    os.sched_yield()
+                    if 0 in inside and len(inside) > 1:
+                        beside_alone.append(set(inside))
+                inside.discard(worker)
+
+    with ThreadPoolExecutor(WORKERS) as workers:
+        list(workers.map(play, range(WORKERS)))
+    assert beside_alone == []

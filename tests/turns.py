@@ -1,0 +1,34 @@
+"""Turns of test workers that run at the same time: beside each other, or alone."""
+
+from __future__ import annotations
+
+import fcntl
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@contextmanager
+def turn(directory: Path, *, alone: bool) -> Iterator[None]:
+    """Wait for a turn and have it; all workers name the same directory.
+
+    Everybody queues at a gate, one at a time: who wants to be alone waits there for those who are inside, and
+    nobody slips in before. What a worker has locked is free again when it dies (flock(2)).
+    """
+    with ExitStack() as inside:
+        with _locked(directory / "gate", fcntl.LOCK_EX):
+            inside.enter_context(_locked(directory / "inside", fcntl.LOCK_EX if alone else fcntl.LOCK_SH))
+        yield
+
+
+@contextmanager
+def _locked(path: Path, how: int) -> Iterator[None]:
+    with path.open("w") as file:
+        fcntl.flock(file, how)
+        try:
+            yield
+        finally:
+            fcntl.flock(file, fcntl.LOCK_UN)  # closing is not enough while a forked process has it open
