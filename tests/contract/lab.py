@@ -79,6 +79,10 @@ class Lab(Protocol):
         """What whoever has an interface may do: bring it up with these addresses."""
         ...
 
+    def uncap(self, ifname: str, netns: NetnsRef) -> None:
+        """What a pod may do with its interface: have another queueing discipline in place of ours."""
+        ...
+
     def send(self, ifname: str, netns: NetnsRef, frames: int) -> None:
         """Send Ethernet frames of FRAME_BYTES through an interface that is up; nobody wants them."""
         ...
@@ -132,6 +136,9 @@ class FakeLab:
 
     def use(self, ifname: str, netns: NetnsRef | None, *addresses: str) -> None:
         self.machine.use_interface(ifname, netns, *addresses)
+
+    def uncap(self, ifname: str, netns: NetnsRef) -> None:
+        self.machine.device(netns, ifname).max_tx_rate_mbps = 0
 
     def send(self, ifname: str, netns: NetnsRef, frames: int) -> None:
         self.machine.count(ifname, netns, tx_packets=frames, tx_bytes=frames * FRAME_BYTES)

@@ -75,6 +75,9 @@ class LinuxLab:
             nodad = ("nodad",) if ":" in address else ()
             run(*inside(netns), "ip", "address", "add", address, "dev", ifname, *nodad)
 
+    def uncap(self, ifname: str, netns: NetnsRef) -> None:
+        run(*inside(netns), "tc", "qdisc", "replace", "dev", ifname, "root", "handle", "1:", "pfifo")
+
     def send(self, ifname: str, netns: NetnsRef, frames: int) -> None:
         found = self.seen(ifname, netns)
         assert found is not None

@@ -64,6 +64,9 @@ class Vf:
     pool: str = ""
 
 
+_OF_AGENTS = frozenset({Setting.SOFTWARE_CAPS})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PfState:
     """A physical function and its VFs, ordered by index.
@@ -74,7 +77,7 @@ class PfState:
     pcie_path: its PCI bridges and switches from the root port down; those that share more of it are closer.
     switchdev: whether its embedded switch is in that mode, where VFs are configured through representors.
     rates, enforce: what its driver can program, and what is demanded of it.
-    takes: what else its driver can do for VFs.
+    takes: what else its driver can do for VFs; `asked_of_vfs`: that, and what agents do by themselves.
     problems: one sentence each for an operator, such as that the link is down.
     mac: its netdev's own, which no VF may have; of no meaning for whether anything differs.
     """
@@ -97,6 +100,11 @@ class PfState:
     takes: frozenset[Setting] = frozenset()
     problems: tuple[str, ...] = ()
     mac: str = field(default="", compare=False)
+
+    @property
+    def asked_of_vfs(self) -> frozenset[Setting]:
+        """What may be asked of its VFs besides rates."""
+        return self.takes | _OF_AGENTS
 
     def pools(self) -> dict[str, int]:
         """How many of its VFs exclusive resources have, by resource."""
@@ -135,7 +143,7 @@ class Hardware:
                     rates=pf.rates,
                     enforce=pf.enforce,
                     driver=pf.driver,
-                    takes=pf.takes,
+                    takes=pf.asked_of_vfs,
                     link_type=pf.link_type,
                     mtu=pf.mtu,
                     vendor=pf.vendor,
@@ -167,6 +175,18 @@ class PodInterface:
     unusable: frozenset[str] = frozenset()
     unverified: frozenset[str] = frozenset()
     max_tx_rate_mbps: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VfCap:
+    """What limits a VF's netdev in a pod's namespace, whatever the pod calls that now.
+
+    max_tx_rate_mbps: as in `PodInterface`. qdisc: what its root queueing discipline is; empty for none.
+    """
+
+    ifname: str
+    max_tx_rate_mbps: int
+    qdisc: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,6 +233,10 @@ class Kernel(Protocol):
 
     def located(self, netns: NetnsRef) -> Mapping[str, PciAddress]:
         """The VFs whose netdevs are in a namespace, by name there. KernelError when that cannot be told."""
+        ...
+
+    def caps(self, netns: NetnsRef) -> Mapping[PciAddress, VfCap]:
+        """What limits the VFs whose netdevs are in a namespace. KernelError when that cannot be told."""
         ...
 
     def announce(self, netns: NetnsRef, addresses: Mapping[str, Collection[str]]) -> None:

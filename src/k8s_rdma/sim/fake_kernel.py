@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.kernel import Hardware, PfState, PodInterface, Vf
+from k8s_rdma.core.kernel import Hardware, PfState, PodInterface, Vf, VfCap
 from k8s_rdma.core.options import LinkState
 from k8s_rdma.core.rate_check import check_rates
 from k8s_rdma.core.rates import EVERY_RATE
@@ -124,6 +124,20 @@ class FakeKernel:
                     max_tx_rate_mbps=device.max_tx_rate_mbps,
                 )
                 for device in self.machine.devices_in(place)
+            }
+
+    def caps(self, netns: NetnsRef) -> Mapping[PciAddress, VfCap]:
+        """What limits the VFs in a namespace."""
+        place = self.machine.inode(netns)
+        with self.machine.lock:
+            return {
+                function.pci: VfCap(
+                    ifname=function.device.name,
+                    max_tx_rate_mbps=function.device.max_tx_rate_mbps,
+                    qdisc="tbf" if function.device.max_tx_rate_mbps else "pfifo_fast",
+                )
+                for function in self.machine.functions.values()
+                if function.is_netdev and function.device.place == place
             }
 
     def announce(self, netns: NetnsRef, addresses: Mapping[str, Collection[str]]) -> None:

@@ -12,6 +12,7 @@ from k8s_rdma.core.options import LinkState, VlanProto
 from k8s_rdma.core.step import (
     BindVf,
     BringHome,
+    CapInterface,
     ClearInterface,
     ConfigureInterface,
     ConfigureVfs,
@@ -30,8 +31,9 @@ from k8s_rdma.linux.netlink.link_counters import counters_of_all
 from k8s_rdma.linux.netlink.rtnl import Rtnl
 from k8s_rdma.linux.netlink.subscriptions import LINKS
 from k8s_rdma.linux.netns import current_namespace
+from k8s_rdma.linux.pod_cap import cap_interface
 from k8s_rdma.linux.pod_interface import announce, change_interface
-from k8s_rdma.linux.pod_look import interfaces_in
+from k8s_rdma.linux.pod_look import interfaces_in, vf_caps
 from k8s_rdma.sim.virtual.moves import Moves
 from k8s_rdma.sim.virtual.pf import DEFAULT_MTU, revive_vf
 from k8s_rdma.sim.virtual.port import state_of
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     from k8s_rdma.core.ids import PciAddress
-    from k8s_rdma.core.kernel import PodInterface
+    from k8s_rdma.core.kernel import PodInterface, VfCap
     from k8s_rdma.core.step import NetnsRef, Step
     from k8s_rdma.linux.netlink.rtnl import Link
     from k8s_rdma.linux.netns import Namespaces
@@ -102,6 +104,8 @@ class VirtualSriov:
                 self._pf(step.vf)
             case ConfigureInterface() | ClearInterface():
                 change_interface(step, self._namespaces)
+            case CapInterface():
+                cap_interface(step, self._namespaces)
 
     def namespace_alive(self, netns: NetnsRef) -> bool:
         """Whether that very namespace still exists."""
@@ -113,16 +117,13 @@ class VirtualSriov:
 
     def located(self, netns: NetnsRef) -> Mapping[str, PciAddress]:
         """The VFs whose ports lead into a namespace."""
-        links = {link.name: link for link in self._rtnl.links()}
         with self._namespaces.existing(netns) as namespace, Rtnl(namespace) as there:
-            number = self._rtnl.number_of(namespace)
-            ends = {
-                port.peer: pf.vf_pci(index)
-                for pf in pfs_among(links.values()).values()
-                for index in range(pf.vfs)
-                if (port := links.get(pf.port_name(index))) and port.peer_elsewhere == number is not None
-            }
-            return {link.name: ends[link.index] for link in there.links() if link.index in ends}
+            return {link.name: pci for pci, link in self._vfs_in(namespace, there).items()}
+
+    def caps(self, netns: NetnsRef) -> Mapping[PciAddress, VfCap]:
+        """What limits the VFs whose ports lead into a namespace."""
+        with self._namespaces.existing(netns) as namespace, Rtnl(namespace) as there:
+            return vf_caps(self._vfs_in(namespace, there), there, f"namespace {netns.path}")
 
     def announce(self, netns: NetnsRef, addresses: Mapping[str, Collection[str]]) -> None:
         """Tell an interface's network of its addresses."""
@@ -225,6 +226,18 @@ class VirtualSriov:
             self._settings.configure(self._pf(VfRef(step.pf, step.configs[0].index)), step)
 
     # What is there
+
+    def _vfs_in(self, namespace: int, there: Rtnl) -> dict[PciAddress, Link]:
+        """The VFs in a namespace (a descriptor, and a socket there), as it knows their netdevs."""
+        links = {link.name: link for link in self._rtnl.links()}
+        number = self._rtnl.number_of(namespace)
+        ends = {
+            port.peer: pf.vf_pci(index)
+            for pf in pfs_among(links.values()).values()
+            for index in range(pf.vfs)
+            if (port := links.get(pf.port_name(index))) and port.peer_elsewhere == number is not None
+        }
+        return {ends[link.index]: link for link in there.links() if link.index in ends}
 
     def _known(self, vf: VfRef) -> VirtualPf:
         """The PF as seen last, which will do where a VF's port, known by its name, is there or is not."""
