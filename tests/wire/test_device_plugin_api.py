@@ -182,7 +182,7 @@ def test_method_has_the_path_of_the_api(method, path):
     assert method.path == path
 
 
-@pytest.mark.parametrize("name", ["device_plugin", "pod_resources"])
+@pytest.mark.parametrize("name", ["cri", "device_plugin", "pod_resources"])
 def test_generated_module_is_that_of_its_definition(name, tmp_path):
     source = f"src/k8s_rdma/wire/pb/{name}.proto"
     command = [

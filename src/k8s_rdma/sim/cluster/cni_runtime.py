@@ -27,6 +27,7 @@ from k8s_rdma.sim.cluster.network_namespace import (
     is_namespace,
     remove_namespace_at,
 )
+from k8s_rdma.sim.cluster.runtime import AttachError
 from k8s_rdma.sim.cluster.sandbox import IFNAME, PodRef, Sandbox
 
 if TYPE_CHECKING:
@@ -38,17 +39,6 @@ POD_ANNOTATIONS = "io.kubernetes.cri.pod-annotations"
 """The capability by which a plugin asks for the pod's annotations."""
 
 _TIMEOUT_S = 240.0  # kubelet gives RunPodSandbox twice its `runtimeRequestTimeout` of 2 minutes
-
-
-class AttachError(CniError):
-    """A sandbox's network could not be set up.
-
-    left: what could not be taken back either, for `delete`; None when nothing is left of it.
-    """
-
-    def __init__(self, error: CniError, left: Sandbox | None) -> None:
-        super().__init__(error.message, code=error.code, details=error.details)
-        self.left = left
 
 
 @dataclass(slots=True)
@@ -88,10 +78,10 @@ class CniRuntime:
         try:
             attached = replace(sandbox, result=await self._add(sandbox))
         except CniError as error:
-            raise AttachError(error, await self._left(sandbox)) from error
+            raise await self._attach_error(error, sandbox) from error
         if not attached.ips:
             missing = CniError(f'failed to find network info for sandbox "{sandbox.container_id}"')
-            raise AttachError(missing, await self._left(attached))
+            raise await self._attach_error(missing, attached)
         return attached
 
     async def delete(self, sandbox: Sandbox) -> None:
@@ -110,6 +100,10 @@ class CniRuntime:
             stdin = conflist.stdin_for(plugin, prev_result=prev_result, capability_args=_known_of(sandbox))
             with _told_of("DEL", plugin):
                 await self._run("DEL", plugin, stdin, sandbox)
+
+    async def lost(self, sandboxes: Sequence[Sandbox]) -> Sequence[Sandbox]:
+        """Those whose namespace is gone; they have no process that could end."""
+        return [each for each in sandboxes if not is_namespace(Path(each.netns))]
 
     async def check(self, sandbox: Sandbox) -> None:
         """CHECK with the result of ADD; CniError from the first plugin that finds something amiss."""
@@ -162,13 +156,15 @@ class CniRuntime:
             result = result_in_version(printed, printed.get("cniVersion") or conflist.cni_version)
         return result or {}
 
-    async def _left(self, sandbox: Sandbox) -> Sandbox | None:
-        """Take a sandbox back; what is left of it."""
+    async def _attach_error(self, error: CniError, sandbox: Sandbox) -> AttachError:
+        """The sandbox is taken back, if that can be done."""
+        left = None
         try:
             await self.delete(sandbox)
         except CniError:
-            return sandbox
-        return None
+            left = sandbox
+        told = f'failed to setup network for sandbox "{sandbox.container_id}": {error}'
+        return AttachError(error, left, told=told)
 
     def _load(self) -> Conflist:
         try:

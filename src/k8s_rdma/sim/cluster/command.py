@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from k8s_rdma.errors import K8sRdmaError
+from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.sim.cluster.api import ApiConfig, serving_api
 from k8s_rdma.sim.cluster.kubeconfig import write_kubeconfig
 from k8s_rdma.sim.cluster.kubelet import running_kubelet
@@ -112,18 +112,7 @@ def _add_kubelet(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--server", required=True, metavar="URL", help="the API server")
     parser.add_argument("--node", required=True, metavar="NAME", help="the node")
     parser.add_argument("--node-ip", metavar="ADDRESS", help="its address; default: of its Node object")
-    parser.add_argument("--conflist", required=True, type=Path, metavar="FILE", help="the CNI network")
-    parser.add_argument(
-        "--cni-path",
-        required=True,
-        action="append",
-        type=Path,
-        metavar="DIR",
-        help="directory with CNI plugins; may be given repeatedly",
-    )
-    parser.add_argument(
-        "--netns-dir", required=True, type=Path, metavar="DIR", help="where pods' namespaces are bound"
-    )
+    _add_runtime(parser.add_argument_group("container runtime", "a real one, or one that only runs networks"))
     parser.add_argument(
         "--state-dir",
         type=Path,
@@ -141,6 +130,34 @@ def _add_kubelet(parser: argparse.ArgumentParser) -> None:
         parser.add_argument_group("device plugins", "of which it knows none without their directory")
     )
     parser.set_defaults(service=_kubelet)
+
+
+def _add_runtime(parser: argparse._ArgumentGroup) -> None:
+    parser.add_argument(
+        "--runtime-endpoint",
+        type=Path,
+        metavar="FILE",
+        help="socket of a real one (/run/containerd/containerd.sock); needs devices and --state-dir",
+    )
+    parser.add_argument("--conflist", type=Path, metavar="FILE", help="the CNI network")
+    parser.add_argument(
+        "--cni-path",
+        default=[],
+        action="append",
+        type=Path,
+        metavar="DIR",
+        help="directory with CNI plugins; may be given repeatedly",
+    )
+    parser.add_argument("--netns-dir", type=Path, metavar="DIR", help="where pods' namespaces are bound")
+
+
+def _check_runtime(options: argparse.Namespace) -> None:
+    real = options.runtime_endpoint is not None
+    needed = ("device_plugin_dir", "state_dir") if real else ("conflist", "cni_path", "netns_dir")
+    missing = [f"--{name.replace('_', '-')}" for name in needed if not getattr(options, name)]
+    if missing:
+        given = "with" if real else "without"
+        raise MalformedError(f"needed {given} --runtime-endpoint: {', '.join(missing)}")
 
 
 def _add_devices(parser: argparse._ArgumentGroup) -> None:
@@ -188,12 +205,14 @@ def _devices(options: argparse.Namespace) -> DevicesConfig | None:
 
 @asynccontextmanager
 async def _kubelet(options: argparse.Namespace) -> AsyncIterator[str]:
+    _check_runtime(options)
     config = KubeletConfig(
         node=options.node,
         node_ip=options.node_ip,
         conflist=options.conflist,
         cni_path=options.cni_path,
         netns_dir=options.netns_dir,
+        runtime_endpoint=options.runtime_endpoint,
         state_dir=options.state_dir,
         late_delete_s=None if options.late_delete_s < 0 else options.late_delete_s,
         devices=_devices(options),

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -20,11 +20,12 @@ from k8s_rdma.sim.cluster.cdi_registry import UnresolvableError, edits_for
 from k8s_rdma.wire.json import decode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from k8s_rdma.core.devices.offers import DeviceSpec, Given
     from k8s_rdma.sim.cluster.cdi_registry import DeviceNode as CdiNode
     from k8s_rdma.sim.cluster.cdi_registry import Edits
+    from k8s_rdma.sim.cluster.objects import JsonObject
 
 _ALL = "rwm"
 
@@ -46,9 +47,13 @@ class DeviceNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Container:
-    """What a container was given besides its image; cdi_devices: as they were asked for."""
+    """What a container was given besides its image; cdi_devices: as they were asked for.
+
+    id: the runtime's; empty where the record is all there is of it.
+    """
 
     name: str
+    id: str = ""
     envs: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     devices: tuple[DeviceNode, ...] = ()
@@ -108,6 +113,25 @@ class ContainerDirectory:
 
     def _path(self, uid: str) -> Path:
         return self._directory / f"{uid}.json"
+
+
+class ContainerMaker(Protocol):
+    """Who makes the containers of pods."""
+
+    async def make(self, pod: JsonObject, sandbox: str, name: str, given: Given) -> Container:
+        """The container of that name, with what plugins gave it, in a sandbox; ContainerError."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedContainers:
+    """Containers that are records alone; fields as of `make_container`."""
+
+    cdi_dirs: Sequence[Path]
+    host_root: Path
+
+    async def make(self, pod: JsonObject, sandbox: str, name: str, given: Given) -> Container:  # noqa: ARG002
+        """What it would have."""
+        return make_container(name, given, self.cdi_dirs, self.host_root)
 
 
 def make_container(name: str, given: Given, cdi_dirs: Sequence[Path], host_root: Path) -> Container:

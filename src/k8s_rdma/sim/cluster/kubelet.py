@@ -1,7 +1,7 @@
 """The kubelet stand-in, with its container runtime: it runs the network of one node's pods.
 
-A pod's containers are nothing but its network namespace. Pods outlive the kubelet, as they do a real one:
-what it left is found again in the directory of sandboxes.
+A pod's containers are nothing but its network namespace, unless it is given a real runtime. Pods outlive
+the kubelet, as they do a real one: what it left is found again in the directory of sandboxes.
 
     async with running_kubelet("http://127.0.0.1:8080", KubeletConfig(node="w1", ...)) as kubelet:
         kubelet.netns_of("default", "p1")
@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, NoReturn
 from k8s_rdma.sim.cluster.background import in_background
 from k8s_rdma.sim.cluster.client import ApiClient
 from k8s_rdma.sim.cluster.cni_runtime import CniRuntime
+from k8s_rdma.sim.cluster.cri_containers import CriContainers
+from k8s_rdma.sim.cluster.cri_runtime import CriRuntime
 from k8s_rdma.sim.cluster.events import EventRecorder
 from k8s_rdma.sim.cluster.informer import Informer
 from k8s_rdma.sim.cluster.node_devices import running_node_devices
@@ -30,7 +32,8 @@ from k8s_rdma.sim.cluster.sandbox import PodRef, Sandbox, SandboxDirectory
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from k8s_rdma.sim.cluster.containers import Container
+    from k8s_rdma.sim.cluster.containers import Container, ContainerMaker
+    from k8s_rdma.sim.cluster.runtime import Runtime
     from k8s_rdma.sim.kubelet.device_manager import DeviceManager
 
 
@@ -39,13 +42,16 @@ async def running_kubelet(server: str, config: KubeletConfig) -> AsyncIterator[K
     """Run a node's kubelet until the block ends; entered once the node is known and its pods are seen."""
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(ApiClient.connecting(server))
+        runtime, maker = await stack.enter_async_context(_runtime(config))
         devices = None
         if config.devices is not None:
-            devices = await stack.enter_async_context(running_node_devices(config.devices, config.containers))
+            devices = await stack.enter_async_context(
+                running_node_devices(config.devices, config.containers, maker)
+            )
         services = NodeServices(
             config=config,
             client=client,
-            runtime=CniRuntime(config.cni_path, config.conflist, config.netns_dir),
+            runtime=runtime,
             recorder=EventRecorder(client=client, component="kubelet", host=config.node, clock=config.clock),
             sandboxes=SandboxDirectory(config.sandboxes),
             devices=devices,
@@ -54,6 +60,18 @@ async def running_kubelet(server: str, config: KubeletConfig) -> AsyncIterator[K
         async with in_background(kubelet.run()):
             await kubelet.synced.wait()
             yield kubelet
+
+
+@asynccontextmanager
+async def _runtime(config: KubeletConfig) -> AsyncIterator[tuple[Runtime, ContainerMaker | None]]:
+    """The node's runtime, and who makes containers."""
+    if config.runtime_endpoint is not None:
+        async with CriRuntime.connecting(config.runtime_endpoint) as runtime:
+            yield runtime, CriContainers(runtime)
+    elif config.conflist is not None and config.netns_dir is not None:
+        yield CniRuntime(config.cni_path, config.conflist, config.netns_dir), None
+    else:
+        raise ValueError("needed: runtime_endpoint, or conflist and netns_dir")
 
 
 class Kubelet:
@@ -81,6 +99,8 @@ class Kubelet:
                 group.create_task(watch_devices(self._services, devices.manager))
             group.create_task(self._pods.run())
             await self._pods.synced.wait()
+            if self._services.config.runtime_endpoint is not None:
+                group.create_task(self._relist())
             self._end_pods_that_went()
             self.synced.set()
         raise AssertionError
@@ -116,6 +136,15 @@ class Kubelet:
         """Return when nothing of the pod is left here, and the last DEL for it has been run."""
         if (task := self._tasks.get(uid)) is not None:
             await asyncio.wait([task])
+
+    async def _relist(self) -> NoReturn:
+        """See which sandboxes have died (in Kubernetes: pod lifecycle event generator)."""
+        while True:
+            await asyncio.sleep(self._services.config.relist_s)
+            up = [each for each in self._services.sandboxes.load() if each.result is not None]
+            for sandbox in await self._services.runtime.lost(up):
+                if (worker := self._workers.get(sandbox.pod.uid)) is not None:
+                    worker.lose_sandbox(sandbox.container_id)
 
     def _on_pod(self, old: JsonObject | None, new: JsonObject | None) -> None:
         uid = uid_of(new or old or {})

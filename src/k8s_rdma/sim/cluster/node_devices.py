@@ -14,8 +14,9 @@ from k8s_rdma.core.demand import quantity
 from k8s_rdma.sim.cluster.containers import (
     ContainerDirectory,
     ContainerError,
+    ContainerMaker,
     PodContainers,
-    make_container,
+    RecordedContainers,
 )
 from k8s_rdma.sim.cluster.objects import JsonObject, name_of, namespace_of, spec_of, uid_of
 from k8s_rdma.sim.kubelet.device_manager import DeviceManager, DeviceManagerConfig, running_device_manager
@@ -54,19 +55,22 @@ class RejectedError(Exception):
 
 
 @asynccontextmanager
-async def running_node_devices(config: DevicesConfig, containers: Path) -> AsyncIterator[NodeDevices]:
-    """Until the block ends. containers: the directory of their records."""
+async def running_node_devices(
+    config: DevicesConfig, containers: Path, maker: ContainerMaker | None = None
+) -> AsyncIterator[NodeDevices]:
+    """Until the block ends. containers: the directory of their records. maker: None for records alone."""
+    maker = maker or RecordedContainers(cdi_dirs=config.cdi_dirs, host_root=config.host_root)
     async with running_device_manager(config.manager) as manager:
-        yield NodeDevices(config=config, manager=manager, containers=ContainerDirectory(containers))
+        yield NodeDevices(manager=manager, containers=ContainerDirectory(containers), maker=maker)
 
 
 @dataclass(slots=True, kw_only=True)
 class NodeDevices:
     """Kubelet's device manager and the runtime's containers."""
 
-    config: DevicesConfig
     manager: DeviceManager
     containers: ContainerDirectory
+    maker: ContainerMaker
     _told: set[str] = field(default_factory=set, init=False)
 
     async def admit(self, pod: JsonObject) -> None:
@@ -90,9 +94,7 @@ class NodeDevices:
                 given = await self.manager.prepare(asking, container.name)
             except PreparationError as error:
                 raise ContainerError(error.message) from error
-            containers.append(
-                make_container(container.name, given, self.config.cdi_dirs, self.config.host_root)
-            )
+            containers.append(await self.maker.make(pod, sandbox, container.name, given))
         self.containers.save(
             PodContainers(
                 namespace=asking.namespace,

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from k8s_rdma.sim.cluster.client import ApiClient
-from k8s_rdma.sim.cluster.cni_runtime import CniRuntime
 from k8s_rdma.sim.cluster.events import EventRecorder
 from k8s_rdma.sim.cluster.node_devices import DevicesConfig, NodeDevices
 from k8s_rdma.sim.cluster.objects import Clock, system_clock
+from k8s_rdma.sim.cluster.runtime import Runtime
 from k8s_rdma.sim.cluster.sandbox import SandboxDirectory
 
 
@@ -18,6 +18,9 @@ from k8s_rdma.sim.cluster.sandbox import SandboxDirectory
 class KubeletConfig:
     """How the kubelet of one node is run.
 
+    conflist, cni_path, netns_dir: of its own runtime.
+    runtime_endpoint: the socket of a real runtime instead, which needs `state_dir` and `devices`.
+    relist_s: how often that is asked whether the pods' sandboxes still run.
     state_dir: where sandboxes are recorded, one file each; default: `sandboxes` beside `netns_dir`.
     node_ip: the node's address; None: the InternalIP of the Node object, or 127.0.0.1.
     register: create the Node object if there is none.
@@ -29,9 +32,11 @@ class KubeletConfig:
     """
 
     node: str
-    conflist: Path
-    cni_path: Sequence[Path]
-    netns_dir: Path
+    conflist: Path | None = None
+    cni_path: Sequence[Path] = ()
+    netns_dir: Path | None = None
+    runtime_endpoint: Path | None = None
+    relist_s: float = 1.0
     state_dir: Path | None = None
     node_ip: str | None = None
     register: bool = True
@@ -46,7 +51,11 @@ class KubeletConfig:
     @property
     def sandboxes(self) -> Path:
         """The directory of the sandboxes' records."""
-        return self.state_dir if self.state_dir is not None else self.netns_dir.parent / "sandboxes"
+        if self.state_dir is not None:
+            return self.state_dir
+        if self.netns_dir is None:
+            raise ValueError("state_dir: needed, as there is no netns_dir")
+        return self.netns_dir.parent / "sandboxes"
 
     @property
     def containers(self) -> Path:
@@ -64,7 +73,7 @@ class NodeServices:
 
     config: KubeletConfig
     client: ApiClient
-    runtime: CniRuntime
+    runtime: Runtime
     recorder: EventRecorder
     sandboxes: SandboxDirectory
     devices: NodeDevices | None = None

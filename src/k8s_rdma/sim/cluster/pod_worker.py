@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
@@ -17,9 +16,7 @@ import structlog
 from k8s_rdma.errors import K8sRdmaError, KernelError
 from k8s_rdma.sim.cluster.client import ApiError
 from k8s_rdma.sim.cluster.cni_plugin import CniError
-from k8s_rdma.sim.cluster.cni_runtime import AttachError
 from k8s_rdma.sim.cluster.containers import ContainerError
-from k8s_rdma.sim.cluster.network_namespace import is_namespace
 from k8s_rdma.sim.cluster.node_devices import REJECTED, RejectedError
 from k8s_rdma.sim.cluster.objects import (
     annotations_of,
@@ -34,6 +31,7 @@ from k8s_rdma.sim.cluster.objects import (
 )
 from k8s_rdma.sim.cluster.pod_status import running_status
 from k8s_rdma.sim.cluster.resources import PODS
+from k8s_rdma.sim.cluster.runtime import AttachError
 from k8s_rdma.sim.cluster.sandbox import PodRef, Sandbox
 
 if TYPE_CHECKING:
@@ -85,8 +83,13 @@ class PodWorker:
             self._ending.set()
             self._woken.set()
 
-    def lose_sandbox(self) -> None:
-        """The sandbox has died: it is taken down, and another one made."""
+    def lose_sandbox(self, container_id: str | None = None) -> None:
+        """The sandbox has died: it is taken down, and another one made.
+
+        container_id: of the one that has; None: whichever it has.
+        """
+        if container_id is not None and container_id not in self._sandboxes:
+            return
         self._lost = True
         self._woken.set()
 
@@ -131,7 +134,7 @@ class PodWorker:
         await self._ending.wait()
 
     async def _keep_sandbox(self) -> None:
-        current = self._usable()
+        current = await self._usable()
         while not self._ending.is_set():
             if current is None:
                 current = await self._start()
@@ -148,10 +151,11 @@ class PodWorker:
                 message = "Pod sandbox changed, it will be killed and re-created."
                 await self._services.recorder.normal(self._pod, "SandboxChanged", message)
 
-    def _usable(self) -> Sandbox | None:
-        """The sandbox that a former kubelet had up, if its namespace is still there."""
-        kept = (s for s in self._sandboxes.values() if s.result is not None and is_namespace(Path(s.netns)))
-        return next(kept, None)
+    async def _usable(self) -> Sandbox | None:
+        """The sandbox that a former kubelet had up, if it is still there."""
+        up = [sandbox for sandbox in self._sandboxes.values() if sandbox.result is not None]
+        lost = await self._services.runtime.lost(up)
+        return next((sandbox for sandbox in up if sandbox not in lost), None)
 
     async def _start(self) -> Sandbox | None:
         """A sandbox, after as many tries as it takes; None when the pod shall end meanwhile."""
@@ -181,9 +185,10 @@ class PodWorker:
             self._forget(sandbox)
             if error.left is not None:
                 self._keep(error.left)
-            why = f'failed to setup network for sandbox "{sandbox.container_id}": {error}'
-            raise _NotStartedError("FailedCreatePodSandBox", _not_created(why)) from error
+            raise _NotStartedError("FailedCreatePodSandBox", _not_created(error.told)) from error
         self._keep(attached)
+        if attached.container_id != sandbox.container_id:
+            self._forget(sandbox)
         return attached
 
     async def _create_containers(self, sandbox: Sandbox | None) -> bool:
