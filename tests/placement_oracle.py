@@ -47,7 +47,7 @@ REQUESTS = st.lists(
         ),
         st.sampled_from([0, 0, 1, 9, 10, 25, 33, 49, 50, 51, 75, 99, 100]),
         st.sampled_from([0, 0, 3, 30]),
-        st.sampled_from([Enforce.AUTO, Enforce.AUTO, Enforce.HARDWARE]),
+        st.sampled_from([Enforce.AUTO, Enforce.AUTO, Enforce.HARDWARE, Enforce.SOFTWARE]),
     ),
     min_size=1,
     max_size=5,
@@ -69,7 +69,8 @@ def nodes(draw: st.DrawFn, abilities: st.SearchStrategy[RateAbility] = ABILITIES
             capacity_vfs=draw(st.integers(1, 6)),
             link_mbps=draw(st.sampled_from([None, 100, 100, 100, 150])),
             rates=draw(abilities),
-            enforce=draw(st.sampled_from([Enforce.AUTO, Enforce.AUTO, Enforce.HARDWARE])),
+            enforce=draw(st.sampled_from([Enforce.AUTO, Enforce.AUTO, Enforce.HARDWARE, Enforce.SOFTWARE])),
+            takes=draw(st.sampled_from([*[frozenset({Setting.SOFTWARE_CAPS})] * 3, frozenset()])),
             driver="one",
             numa_node=draw(st.sampled_from([None, 0, 0, 1])),
         )
@@ -79,8 +80,9 @@ def nodes(draw: st.DrawFn, abilities: st.SearchStrategy[RateAbility] = ABILITIES
     return Inventory(node=NODE, pfs=tuple(pfs)), used
 
 
-def meets(pf: Pf, options: InterfaceOptions) -> bool:
-    """Whether a PF is what the options ask for, option by option."""
+def meets(pf: Pf, wanted: InterfaceRequest) -> bool:
+    """Whether a PF is what an interface asks for besides rates, option by option."""
+    options = wanted.options
     selector = options.pf or PfSelector()
     settings = [
         (Setting.VLAN, options.vlan is not None),
@@ -90,6 +92,7 @@ def meets(pf: Pf, options: InterfaceOptions) -> bool:
         (Setting.MTU, options.mtu is not None),
         (Setting.TRUST, options.trust is not None),
         (Setting.VFIO_PCI, options.driver is VfDriver.VFIO_PCI),
+        (Setting.SOFTWARE_CAPS, wanted.enforce is Enforce.SOFTWARE),
     ]
     return (
         all(setting in pf.takes for setting, asked in settings if asked)
@@ -107,7 +110,7 @@ def takes(pf: Pf, there: Used, joining: list[InterfaceRequest]) -> bool:
     if not joining:
         return True
     if (
-        any(objection(pf, wanted) or not meets(pf, wanted.options) for wanted in joining)
+        any(objection(pf, wanted) or not meets(pf, wanted) for wanted in joining)
         or there.vfs + len(joining) > pf.capacity_vfs
     ):
         return False

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf, Used
+from k8s_rdma.core.options import InterfaceOptions, Setting, VfDriver
 from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection, fits, place
-from k8s_rdma.core.rates import EVERY_RATE, Enforce, RateAbility, RateRange
+from k8s_rdma.core.rates import EVERY_RATE, NO_RATE, Enforce, RateAbility, RateRange
 from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.core.weights import effective_mins
 from k8s_rdma.errors import Reason
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 
 
 def plain(node: Inventory) -> Inventory:
-    return Inventory(node=NODE, pfs=tuple(replace(pf, rates=EVERY_RATE) for pf in node.pfs))
+    able = frozenset(Setting)
+    return Inventory(node=NODE, pfs=tuple(replace(pf, rates=EVERY_RATE, takes=able) for pf in node.pfs))
 
 
 @given(REQUESTS, nodes())
@@ -255,6 +257,44 @@ def test_rejection_does_not_list_limits_without_end() -> None:
 def test_place_takes_a_reservation_that_is_only_accounted_when_nobody_demands_more() -> None:
     assert isinstance(place(asks(500, cap=700), node_of(IGB_AUTO), {}), Placement)
     assert isinstance(place(asks(0, cap=700), node_of(IGB), {}), Placement)
+
+
+def test_software_that_must_cap_is_refused_by_an_agent_that_cannot() -> None:
+    for rates in (EVERY_RATE, CAPS_ONLY):
+        found = place(asks(0, cap=500, enforce=Enforce.SOFTWARE), node_of(("ice", rates, Enforce.AUTO)), {})
+        assert isinstance(found, Rejection)
+        assert found.reason is Reason.DRIVER_REFUSES
+        assert found.message == (
+            "needs 1 interface; enp0s0: its agent is of a version that caps nothing by software"
+        )
+
+
+@pytest.mark.parametrize("rates", [EVERY_RATE, CAPS_ONLY])
+def test_software_that_must_cap_refuses_what_a_program_drives(rates: RateAbility) -> None:
+    node = able(node_of(("ice", rates, Enforce.SOFTWARE)))
+    programs = InterfaceOptions(driver=VfDriver.VFIO_PCI)
+    capped = InterfaceRequest(max_tx_rate_mbps=500, options=programs)
+    found = place(Request((capped,)), node, {})
+    assert isinstance(found, Rejection)
+    assert found.reason is Reason.DRIVER_REFUSES
+    why = "software cannot cap a VF that is given to vfio-pci"
+    there = "and enforcement by software is demanded there"
+    assert found.message.endswith(f"enp0s0: {why} (500 Mb/s wanted), {there}")
+    assert found.cause.endswith(f"{why}, {there}")
+    assert not fits([PlacedInterface(pf=pci(0), max_tx_rate_mbps=500, options=programs)], node, {})
+    assert isinstance(place(Request((InterfaceRequest(options=programs),)), node, {}), Placement)
+
+
+@pytest.mark.parametrize("enforce", [Enforce.SOFTWARE, Enforce.AUTO])
+def test_software_that_must_cap_keeps_nothing_from_a_netdev(enforce: Enforce) -> None:
+    there = Enforce.AUTO if enforce is Enforce.SOFTWARE else Enforce.SOFTWARE
+    for rates in (EVERY_RATE, CAPS_ONLY, NO_RATE):
+        node = able(node_of(("ice", rates, there)))
+        assert isinstance(place(asks(0, 10, cap=500, enforce=enforce), node, {}), Placement)
+
+
+def able(node: Inventory) -> Inventory:
+    return Inventory(node=NODE, pfs=tuple(replace(pf, takes=frozenset(Setting)) for pf in node.pfs))
 
 
 def test_place_puts_what_must_be_enforced_where_it_can_be() -> None:

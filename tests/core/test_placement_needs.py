@@ -40,7 +40,8 @@ ETHERNET, INFINIBAND = LinkType.ETHERNET, LinkType.INFINIBAND
 def willing(node: Inventory, request: Request) -> tuple[Request, Inventory]:
     """The same without needs, on PFs that program every rate."""
     plain = Request(tuple(replace(each, options=InterfaceOptions()) for each in request.interfaces))
-    return plain, Inventory(node=NODE, pfs=tuple(replace(pf, rates=EVERY_RATE) for pf in node.pfs))
+    pfs = tuple(replace(pf, rates=EVERY_RATE, takes=pf.takes | {Setting.SOFTWARE_CAPS}) for pf in node.pfs)
+    return plain, Inventory(node=NODE, pfs=pfs)
 
 
 @given(needy())
@@ -102,7 +103,7 @@ def test_clause_is_told_of_the_pfs_that_do_not_meet_the_options(
 ) -> None:
     _, (node, _) = drawn
     for pf in node.pfs:
-        assert bool(unmet(pf, needs_of(options))) is not meets(pf, options)
+        assert bool(unmet(pf, needs_of(options))) is not meets(pf, InterfaceRequest(options=options))
 
 
 def asks(*each: tuple[int, InterfaceOptions]) -> Request:

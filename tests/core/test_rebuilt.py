@@ -9,20 +9,24 @@ import pytest
 
 from factories import PF0, pf_state, vf
 from k8s_rdma.core.options import InterfaceOptions, VfDriver
+from k8s_rdma.core.rates import EVERY_RATE, NO_RATE, Enforce, RateAbility
 from k8s_rdma.core.rebuilt import Found, rebuilt_interface
 from k8s_rdma.core.request import InterfaceRequest
 from k8s_rdma.core.step import VfConfig, VfHome, VfRate, Vlan
 
 if TYPE_CHECKING:
+    from k8s_rdma.core.kernel import Vf
     from k8s_rdma.core.ledger import AllocatedInterface
 
 AWAY = vf(PF0, 3, netdev=None, mac="00:00:00:00:00:00", driver="mlx5_core")
 
 
-def rebuilt(away: object = AWAY, asked: InterfaceRequest | None = None, **pf: object) -> AllocatedInterface:
+def rebuilt(
+    away: Vf = AWAY, asked: InterfaceRequest | None = None, *, capped: int = 0, **pf: object
+) -> AllocatedInterface:
     free = [vf(PF0, index, mtu=9000, trust="ON", spoof_check="ON", driver="mlx5_core") for index in range(3)]
     state = replace(pf_state(PF0), **{"name": "enp3s0f0", "vfs": (*free, away)} | pf)
-    found = Found(pf=state, vf=away, ifname="rdma0", mac="0a:00:00:00:00:99")
+    found = Found(pf=state, vf=away, ifname="rdma0", mac="0a:00:00:00:00:99", max_tx_rate_mbps=capped)
     return rebuilt_interface(found, 2, asked)
 
 
@@ -70,6 +74,38 @@ def test_rates_are_those_programmed_and_what_was_asked_for_counts_where_it_is_kn
     made = rebuilt(rated, InterfaceRequest(min_tx_rate_mbps=150, max_tx_rate_mbps=350))
     assert (made.min_tx_rate_mbps, made.max_tx_rate_mbps) == (150, 350)
     assert made.rate() == VfRate(3, 200, 400)
+
+
+CAP = InterfaceRequest(max_tx_rate_mbps=350)
+BY_SOFTWARE = replace(CAP, enforce=Enforce.SOFTWARE)
+
+
+@pytest.mark.parametrize(
+    ("asked", "found", "rates", "link_mbps", "expected"),
+    [
+        pytest.param(CAP, 350, NO_RATE, 10_000, 350, id="as it is"),
+        pytest.param(CAP, 349, EVERY_RATE, 10_000, 350, id="as asked for, not as the kernel rounds it"),
+        pytest.param(CAP, 0, NO_RATE, 10_000, 350, id="taken away in the pod"),
+        pytest.param(BY_SOFTWARE, 0, EVERY_RATE, 100, 350, id="taken away, demanded"),
+        pytest.param(CAP, 0, NO_RATE, 100, 0, id="the link holds it"),
+        pytest.param(replace(CAP, max_tx_rate_mbps=0), 0, NO_RATE, 10_000, 0, id="none asked for"),
+        pytest.param(None, 350, NO_RATE, 10_000, 350, id="what was asked for is not known"),
+        pytest.param(None, 0, NO_RATE, 10_000, 0, id="nothing is known, and none is there"),
+    ],
+)
+def test_cap_of_software_is_as_asked_for_and_as_found_where_that_is_not_known(
+    asked: InterfaceRequest | None, found: int, rates: RateAbility, link_mbps: int, expected: int
+) -> None:
+    made = rebuilt(AWAY, asked, capped=found, rates=rates, link_mbps=link_mbps)
+    assert made.software_max_tx_rate_mbps == expected
+    assert made.max_tx_rate_mbps == (asked.max_tx_rate_mbps if asked else expected)
+    assert made.rate() == VfRate(3)
+
+
+def test_cap_of_software_is_none_where_the_vf_has_one_or_a_program_drives_it() -> None:
+    assert rebuilt(replace(AWAY, max_tx_rate_mbps=350), CAP, rates=NO_RATE).software_max_tx_rate_mbps == 0
+    programs = replace(AWAY, driver="vfio-pci")
+    assert rebuilt(programs, CAP, rates=NO_RATE).software_max_tx_rate_mbps == 0
 
 
 @pytest.mark.parametrize(

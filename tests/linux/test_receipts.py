@@ -16,6 +16,7 @@ import pytest
 from factories import PF0, PF1, interface, receipt
 from k8s_rdma.core.devices.slots import SlotHeld
 from k8s_rdma.core.ledger import DelegatedPlugin, Phase
+from k8s_rdma.core.rates import Enforce
 from k8s_rdma.errors import LedgerError
 from k8s_rdma.linux.receipts import REBUILD, CorruptLedgerError, Receipts
 from k8s_rdma.linux.receipts_schema import VERSION
@@ -283,6 +284,38 @@ def test_receipts_of_a_program_that_knew_no_slots_hold_none(tmp_path: Path) -> N
     with sqlite3.connect(path) as database:
         assert database.execute("PRAGMA user_version").fetchall() == [(VERSION,)]
     database.close()
+
+
+def test_receipts_of_a_program_that_capped_nothing_by_software_hold_no_such_caps(tmp_path: Path) -> None:
+    path, made = tmp_path / "ledger.db", receipt("c0", interface(PF0, 1, "rdma0", 5, 9))
+    with closing(Receipts(path)) as receipts:
+        receipts.put(made)
+    document = json.loads(encode_receipt(made))
+    del document["interfaces"][0]["software_max_tx_rate_mbps"]
+    with sqlite3.connect(path) as database:
+        database.execute("UPDATE receipts SET document = ?", (json.dumps(document).encode(),))
+        database.execute("PRAGMA user_version = 3")
+    database.close()
+    [found] = opened(path).receipts.values()
+    assert found == made
+    assert found.interfaces[0].software_max_tx_rate_mbps == 0
+    with sqlite3.connect(path) as database:
+        assert database.execute("PRAGMA user_version").fetchall() == [(VERSION,)]
+    database.close()
+
+
+def test_receipts_keep_caps_of_software_in_a_file_that_older_programs_refuse(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    capped = replace(interface(PF0, 1, "rdma0"), software_max_tx_rate_mbps=9, enforce=Enforce.SOFTWARE)
+    made = receipt("c0", capped)
+    with closing(Receipts(path)) as receipts:
+        receipts.put(made)
+    assert opened(path).receipts == {made.attachment: made}
+    with sqlite3.connect(path) as database:
+        [(version,)] = database.execute("PRAGMA user_version").fetchall()
+    database.close()
+    knew_none = 3
+    assert version > knew_none
 
 
 def test_receipts_keep_slots_and_who_loses_one_does_so_with_the_claim(tmp_path: Path) -> None:

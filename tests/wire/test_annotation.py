@@ -136,15 +136,22 @@ def test_request_is_read_at_the_edge_of_what_is_allowed(text: str, request_: Req
         ),
         ('[{"min_tx_rate": 1, "min_tx_rate": 1}]', f"{ANNOTATION}[0].min_tx_rate: given twice"),
         (
-            '[{"enforce": "software"}]',
-            f"{ANNOTATION}[0].enforce: software is unknown; known are hardware, auto",
+            '[{"enforce": "soft"}]',
+            f"{ANNOTATION}[0].enforce: soft is unknown; known are hardware, software, auto",
+        ),
+        (
+            '[{}, {"enforce": "software", "driver": "vfio-pci"}]',
+            f"{ANNOTATION}[1].enforce: software caps network devices, and with driver vfio-pci there is none",
         ),
         (
             '[{"enforce": "Hardware"}]',
-            f"{ANNOTATION}[0].enforce: Hardware is unknown; known are hardware, auto",
+            f"{ANNOTATION}[0].enforce: Hardware is unknown; known are hardware, software, auto",
         ),
-        ('[{"enforce": true}]', f"{ANNOTATION}[0].enforce: is a truth value; known are hardware, auto"),
-        ('[{"enforce": null}]', f"{ANNOTATION}[0].enforce: is null; known are hardware, auto"),
+        (
+            '[{"enforce": true}]',
+            f"{ANNOTATION}[0].enforce: is a truth value; known are hardware, software, auto",
+        ),
+        ('[{"enforce": null}]', f"{ANNOTATION}[0].enforce: is null; known are hardware, software, auto"),
         ('[{"enforce": "auto", "enforce": "auto"}]', f"{ANNOTATION}[0].enforce: given twice"),
         ('[{"enforced": "auto"}]', f"{ANNOTATION}[0].enforced: unknown key; did you mean enforce?"),
         (json.dumps([{}] * 1025), f"{ANNOTATION}: asks for 1025 interfaces; at most 1024"),

@@ -80,6 +80,8 @@ def _cannot(pf: Pf, missing: Collection[Setting]) -> str:
     if Setting.PKEY in missing:
         # No kernel sets one by netlink; see docs/drivers.md.
         return "no driver sets pkey of a VF, as the subnet manager does that by GUID (ask for guid)"
+    if Setting.SOFTWARE_CAPS in missing:
+        return "its agent is of a version that caps nothing by software"
     names = ", ".join(sorted(missing))
     return f"{pf.driver or 'its driver'} cannot set {names} of a VF"
 

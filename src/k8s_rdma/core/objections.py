@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from k8s_rdma.core.needs import unmet, unmet_cause
 from k8s_rdma.core.packing import best_fit
-from k8s_rdma.core.programming import objection, programmed
-from k8s_rdma.core.rates import Enforce
+from k8s_rdma.core.programming import demand, enforcement, objection, objection_cause
 from k8s_rdma.core.said import Said
 from k8s_rdma.core.weights import effective_mins
 
@@ -93,11 +92,12 @@ def _refused(kinds: Sequence[Kind], made: Sequence[Offer]) -> Iterator[_Clause]:
         for pf, *others in alike.values():
             why = objection(pf, kind)
             if why:
-                by = "there" if pf.enforce is Enforce.HARDWARE else "by the pod"
-                which = "maximum" if programmed(pf, kind).min_held else "minimum"
-                cause = f"{pf.driver or 'its driver'} does not take {which} rates as they are wanted"
-                demanded = f"and enforcement by hardware is demanded {by}"
-                clause = _Clause({}, f"{why}, {demanded}", f"{cause}, {demanded}")
+                by = "there" if pf.enforce is enforcement(pf, kind) else "by the pod"
+                clause = _Clause(
+                    {},
+                    f"{why}, and {demand(pf, kind)} {by}",
+                    f"{objection_cause(pf, kind)}, and {demand(pf, kind)} {by}",
+                )
                 said.setdefault((why, by), clause).names.update({each.name: None for each in (pf, *others)})
     yield from said.values()
 

@@ -9,7 +9,7 @@ from k8s_rdma.core.inventory import NOTHING_USED, Pf
 from k8s_rdma.core.needs import meets
 from k8s_rdma.core.options import NO_NEEDS
 from k8s_rdma.core.programming import objection, reserved
-from k8s_rdma.core.rates import EVERY_RATE
+from k8s_rdma.core.rates import EVERY_RATE, Enforce
 from k8s_rdma.core.rooms import Room
 from k8s_rdma.core.weights import RoundRobin
 
@@ -66,7 +66,7 @@ def offers(kinds: Sequence[Kind], inventory: Inventory, used: Mapping[PciAddress
 
 def _costs(pf: Pf, kinds: Sequence[Kind], met: Sequence[bool]) -> tuple[int | None, ...]:
     """met: whether the PF is what each kind needs; empty where none needs anything."""
-    if pf.rates is EVERY_RATE:
+    if pf.rates is EVERY_RATE and pf.enforce is not Enforce.SOFTWARE:
         costs: tuple[int | None, ...] = tuple([kind.min_tx_rate_mbps for kind in kinds])
     else:
         costs = tuple(

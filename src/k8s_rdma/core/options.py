@@ -47,6 +47,7 @@ class Setting(StrEnum):
     """What a PF's driver may be able to do for a VF, by the key that asks for it.
 
     VLAN_PROTO: another tag than 802.1Q's. VFIO_PCI: whether the VFs can be given as PCI functions.
+    SOFTWARE_CAPS: caps by `core.rates.Enforce.SOFTWARE`, of which older agents know nothing.
     """
 
     VLAN = "vlan"
@@ -60,6 +61,7 @@ class Setting(StrEnum):
     GUID = "guid"
     PKEY = "pkey"
     VFIO_PCI = "vfio-pci"
+    SOFTWARE_CAPS = "software-caps"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,8 +121,8 @@ NO_OPTIONS = InterfaceOptions()
 
 
 @lru_cache(maxsize=1024)
-def needs_of(options: InterfaceOptions) -> Needs:
-    """What these options need of a PF; `NO_NEEDS` itself where that is nothing."""
+def needs_of(options: InterfaceOptions, *, software_caps: bool = False) -> Needs:
+    """What these options need of a PF, and caps of software; `NO_NEEDS` itself where that is nothing."""
     asked = {
         Setting.VLAN: options.vlan,
         Setting.QOS: options.qos,
@@ -133,6 +135,7 @@ def needs_of(options: InterfaceOptions) -> Needs:
         Setting.PKEY: options.pkey,
         Setting.VLAN_PROTO: None if options.vlan_proto in (None, VlanProto.DOT1Q) else options.vlan_proto,
         Setting.VFIO_PCI: options.driver if options.driver is VfDriver.VFIO_PCI else None,
+        Setting.SOFTWARE_CAPS: software_caps or None,
     }
     needs = Needs(
         pf=options.pf,

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from k8s_rdma.core.request import InterfaceRequest
 
 
+_NOT_BY_SOFTWARE = "software cannot cap a VF that is given to vfio-pci"
+
+
 class Programmed(NamedTuple):
     """Rates for an interface, Mb/s, 0 for none; and whether what was asked for then holds.
 
@@ -73,7 +76,8 @@ def objection(pf: Pf, wanted: InterfaceRequest | Kind) -> str:
     """Why the PF does not take the interface whatever is free of it, in one clause; empty when it does."""
     enforce = enforcement(pf, wanted)
     if enforce is Enforce.SOFTWARE:
-        return "" if programmed(pf, wanted).max_held else _not_by_software(wanted.max_tx_rate_mbps)
+        most = wanted.max_tx_rate_mbps
+        return "" if programmed(pf, wanted).max_held else f"{_NOT_BY_SOFTWARE} ({most} Mb/s wanted)"
     if enforce is Enforce.AUTO or pf.rates is EVERY_RATE:
         return ""
     found = programmed(pf, wanted)
@@ -84,6 +88,19 @@ def objection(pf: Pf, wanted: InterfaceRequest | Kind) -> str:
     return ""
 
 
+def objection_cause(pf: Pf, wanted: InterfaceRequest | Kind) -> str:
+    """As `objection`, and without a number."""
+    if enforcement(pf, wanted) is Enforce.SOFTWARE:
+        return _NOT_BY_SOFTWARE
+    which = "maximum" if programmed(pf, wanted).min_held else "minimum"
+    return f"{pf.driver or 'its driver'} does not take {which} rates as they are wanted"
+
+
+def demand(pf: Pf, wanted: InterfaceRequest | Kind) -> str:
+    """What makes an objection one: `enforcement by hardware is demanded`."""
+    return f"enforcement by {enforcement(pf, wanted)} is demanded"
+
+
 def takes_rates(pf: Pf) -> bool:
     """Whether the PF's link is as its driver needs it for any rate."""
     return not (pf.rates.needs_link and pf.link_mbps is None)
@@ -92,10 +109,6 @@ def takes_rates(pf: Pf) -> bool:
 def _is_netdev(wanted: InterfaceRequest | Kind) -> bool:
     """Whether the pod gets the VF as a netdev of the kernel's, which alone software can cap."""
     return Setting.VFIO_PCI not in wanted.needs.settings
-
-
-def _not_by_software(rate: int) -> str:
-    return f"software cannot cap a VF that is given to vfio-pci ({rate} Mb/s wanted)"
 
 
 def _reservation(pf: Pf, rate: int) -> int | None:

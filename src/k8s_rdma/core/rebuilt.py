@@ -10,9 +10,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from k8s_rdma.core.allocation import is_free
-from k8s_rdma.core.kernel import PfState, Vf
+from k8s_rdma.core.ids import NodeName
+from k8s_rdma.core.kernel import Hardware, PfState, Vf
 from k8s_rdma.core.ledger import AllocatedInterface
 from k8s_rdma.core.options import NO_OPTIONS, VfDriver
+from k8s_rdma.core.programming import programmed
 from k8s_rdma.core.rates import Enforce
 from k8s_rdma.core.step import VfConfig, VfHome, VfRef, Vlan
 from k8s_rdma.core.vf_config import present_config
@@ -36,12 +38,17 @@ _DEFAULTS: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """A VF that a pod has. mac: its netdev's there; empty when it is not known."""
+    """A VF that a pod has.
+
+    mac: its netdev's there; empty when it is not known. max_tx_rate_mbps: what `core.step.CapInterface` set
+        there; 0 for nothing.
+    """
 
     pf: PfState
     vf: Vf
     ifname: str
     mac: str = ""
+    max_tx_rate_mbps: int = 0
 
 
 def rebuilt_interface(found: Found, entry: int, asked: InterfaceRequest | None) -> AllocatedInterface:
@@ -55,15 +62,17 @@ def rebuilt_interface(found: Found, entry: int, asked: InterfaceRequest | None) 
     config, previous = _differences(vf, replace(like, index=vf.index))
     options = asked.options if asked else NO_OPTIONS
     by_program = vf.driver == VfDriver.VFIO_PCI
+    by_software = 0 if by_program else _software_cap(found, asked)
     return AllocatedInterface(
         vf=VfRef(pf.pci, vf.index),
         pci=vf.pci,
         ifname=found.ifname,
         min_tx_rate_mbps=asked.min_tx_rate_mbps if asked else vf.min_tx_rate_mbps,
-        max_tx_rate_mbps=asked.max_tx_rate_mbps if asked else vf.max_tx_rate_mbps,
+        max_tx_rate_mbps=asked.max_tx_rate_mbps if asked else vf.max_tx_rate_mbps or by_software,
         home=VfHome(name=_name(pf, vf), mac=_mac(found, asked), mtu=like.mtu),
         set_min_tx_rate_mbps=vf.min_tx_rate_mbps,
         set_max_tx_rate_mbps=vf.max_tx_rate_mbps,
+        software_max_tx_rate_mbps=by_software,
         entry=entry,
         enforce=asked.enforce if asked else Enforce.AUTO,
         options=replace(options, driver=VfDriver.VFIO_PCI if by_program else VfDriver.KERNEL),
@@ -73,6 +82,17 @@ def rebuilt_interface(found: Found, entry: int, asked: InterfaceRequest | None) 
         rdma_device=vf.rdma_device or "",
         pool=vf.pool,
     )
+
+
+def _software_cap(found: Found, asked: InterfaceRequest | None) -> int:
+    """As asked for, also where somebody in the pod took it away; nothing where the hardware has one."""
+    if found.vf.max_tx_rate_mbps:
+        return 0
+    pf = Hardware((found.pf,)).inventory(NodeName("")).pf(found.pf.pci)
+    if asked is None or pf is None:
+        return found.max_tx_rate_mbps
+    is_there = found.max_tx_rate_mbps > 0
+    return asked.max_tx_rate_mbps if is_there else programmed(pf, asked).software_max_tx_rate_mbps
 
 
 def _name(pf: PfState, vf: Vf) -> str:

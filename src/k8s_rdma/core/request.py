@@ -18,8 +18,9 @@ class InterfaceRequest:
 
     min_tx_rate_mbps: reserved bandwidth, Mb/s (10^6 bit/s); 0 reserves nothing.
     max_tx_rate_mbps: cap, Mb/s; 0 is no cap.
-    enforce: HARDWARE where nothing but the NIC will do, whatever the PF's configuration says.
-    options: everything else, `NO_OPTIONS` itself where that is nothing. needs: what of it a PF must meet.
+    enforce: HARDWARE where nothing but the NIC will do, whatever the PF's configuration says; SOFTWARE where
+        only that of a PF may be stricter.
+    options: everything else, `NO_OPTIONS` itself where that is nothing. needs: what a PF must meet.
     """
 
     min_tx_rate_mbps: int = 0
@@ -30,9 +31,10 @@ class InterfaceRequest:
 
     def __post_init__(self) -> None:
         """Hold the invariants that the wire layer has already reported in its own words."""
-        if self.options is not NO_OPTIONS:
+        by_software = self.enforce is Enforce.SOFTWARE
+        if self.options is not NO_OPTIONS or by_software:
             object.__setattr__(self, "options", NO_OPTIONS if self.options == NO_OPTIONS else self.options)
-            object.__setattr__(self, "needs", needs_of(self.options))
+            object.__setattr__(self, "needs", needs_of(self.options, software_caps=by_software))
         for rate in (self.min_tx_rate_mbps, self.max_tx_rate_mbps):
             if not 0 <= rate <= MAX_RATE_MBPS:
                 msg = f"rate outside 0..{MAX_RATE_MBPS} Mb/s: {rate}"

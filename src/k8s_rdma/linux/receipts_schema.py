@@ -15,9 +15,9 @@ from k8s_rdma.wire.receipt import decode_receipt, encode_receipt
 if TYPE_CHECKING:
     import sqlite3
 
-VERSION = 3
+VERSION = 4
 """0: a file without a ledger, or that of a program before versions, whose attachments had no network.
-2: of one that knew no slots."""
+2: of one that knew no slots. 3: of one that knew no caps of software: it would not keep them."""
 
 INSERT = "INSERT OR REPLACE INTO receipts (network, container, ifname, document) VALUES (?, ?, ?, ?)"
 

@@ -1,9 +1,9 @@
 """The pod annotation `rdma_interfaces_required`: a JSON list, one object an interface.
 
 `[{"min_tx_rate": 15000, "max_tx_rate": 20000}, {"max_tx_rate": 500, "enforce": "hardware"}, {}]`; rates are
-unsigned integers in Mb/s, either may be absent or 0; `enforce` is `auto` (as if absent) or `hardware`, see
-`core.rates.Enforce`; `count` stands for as many interfaces that are alike; the other keys are those of
-`core.options.InterfaceOptions`. `docs/annotation.md` is the reference.
+unsigned integers in Mb/s, either may be absent or 0; `enforce` is `auto` (as if absent), `hardware` or
+`software`, see `core.rates.Enforce`; `count` stands for as many interfaces that are alike; the other keys are
+those of `core.options.InterfaceOptions`. `docs/annotation.md` is the reference.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from k8s_rdma.core.options import VfDriver
 from k8s_rdma.core.rates import MAX_RATE_MBPS, Enforce
 from k8s_rdma.core.request import MAX_INTERFACES, InterfaceRequest, Request
 from k8s_rdma.wire.annotation_options import OPTION_KEYS, format_options, read_options
@@ -165,6 +166,10 @@ class _Reader:
             refuse(f"{where}.min_tx_rate", f"{reserved} is above max_tx_rate {cap}")
         enforce = choice(values.get(_ENFORCE, Enforce.AUTO.value), f"{where}.{_ENFORCE}", Enforce)
         options = read_options(values, where, self.keys)
+        if enforce is Enforce.SOFTWARE and options.driver is VfDriver.VFIO_PCI:
+            refuse(
+                f"{where}.{_ENFORCE}", "software caps network devices, and with driver vfio-pci there is none"
+            )
         return InterfaceRequest(
             min_tx_rate_mbps=reserved, max_tx_rate_mbps=cap, enforce=enforce, options=options
         )

@@ -11,6 +11,7 @@ from k8s_rdma.core.allocation import foreign_vfs, used_here
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.core.inventory import NOTHING_USED, Generation
 from k8s_rdma.core.ledger import Phase
+from k8s_rdma.core.losses import lost_interfaces
 from k8s_rdma.core.promises import broken_promises, holds_its_rates, lost_caps, lost_rates
 from k8s_rdma.core.step import VfRef
 from k8s_rdma.wire.annotation_options import format_options
@@ -118,7 +119,8 @@ def _with_problems(
     for state in hardware.pfs:
         pf = inventory.pf(state.pci)
         broken = broken_promises(pf, used.get(pf.pci, NOTHING_USED)) if pf else ()
-        yield state, (*broken, *lost_rates(state, attached), *lost_caps(state, attached, caps_lost))
+        lost = (*lost_interfaces(state, attached), *lost_rates(state, attached))
+        yield state, (*broken, *lost, *lost_caps(state, attached, caps_lost))
 
 
 def _pf(
@@ -143,7 +145,7 @@ def _pf(
         switchdev=pf.switchdev,
         rates=rates_of(pf.rates),
         enforce=pf.enforce,
-        takes=tuple(sorted(pf.takes)),
+        takes=tuple(sorted(pf.asked_of_vfs)),
         problems=(*pf.problems, *problems),
         foreign=foreign,
         pools=pf.pools(),
@@ -202,6 +204,7 @@ def _interface(interface: AllocatedInterface, pf: PfState | None, *, cap_lost: b
         pool=interface.pool,
         driver=interface.options.driver,
         options=format_options(interface.options),
+        software_max_tx_rate=interface.software_max_tx_rate_mbps,
     )
 
 

@@ -45,6 +45,7 @@ class Interface(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     options: what was asked for besides, in the annotation's words.
     set_min_tx_rate, set_max_tx_rate: what is programmed; a reservation is rounded up to what the driver
         takes and a cap down, and 0 is programmed for what it does not take at all.
+    software_max_tx_rate: what its netdev in the pod is limited to; 0 where no software has to.
     """
 
     pf: str
@@ -62,6 +63,7 @@ class Interface(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     pool: str = ""
     driver: str = "kernel"
     options: dict[str, Any] = {}
+    software_max_tx_rate: int = 0
 
 
 class Allocation(msgspec.Struct, frozen=True, kw_only=True):

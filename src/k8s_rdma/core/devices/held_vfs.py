@@ -12,7 +12,7 @@ from k8s_rdma.core.allocation import allocated, used_here, why_not_free
 from k8s_rdma.core.inventory import NOTHING_USED, total
 from k8s_rdma.core.needs import meets, unmet
 from k8s_rdma.core.placement import PlacedInterface, Rejection, fits, usage_of
-from k8s_rdma.core.programming import objection
+from k8s_rdma.core.programming import demand, objection
 from k8s_rdma.core.step import VfRef
 from k8s_rdma.errors import Reason
 
@@ -163,7 +163,7 @@ def _why_not(
         if pf is not None and not meets(pf, wanted.needs):
             return Reason.DRIVER_REFUSES, f"PF {pf.name}: {unmet(pf, wanted.needs)}"
         if pf is not None and (why := objection(pf, wanted)):
-            return Reason.DRIVER_REFUSES, f"PF {pf.name}: {why}, and enforcement by hardware is demanded"
+            return Reason.DRIVER_REFUSES, f"PF {pf.name}: {why}, and {demand(pf, wanted)}"
     for pci, more in usage_of(placed, inventory).items():
         pf, before = inventory.pf(pci), used.get(pci, NOTHING_USED)
         if pf is None or not more.mbps:

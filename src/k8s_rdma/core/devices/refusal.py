@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.inventory import NOTHING_USED
-from k8s_rdma.core.programming import objection
+from k8s_rdma.core.needs import unmet
+from k8s_rdma.core.programming import demand, objection
 from k8s_rdma.core.refusal import needed
 from k8s_rdma.core.said import Said
 from k8s_rdma.core.weights import RoundRobin
@@ -53,9 +54,11 @@ def _said(name: str, numbers: str, cause: str) -> Said:
 
 def _refused(places: Iterable[Possible]) -> Said | None:
     for each in places:
-        why = objection(each.pf, each.wanted)
+        why = unmet(each.pf, each.wanted.needs)
+        if not why and (why := objection(each.pf, each.wanted)):
+            why += f", and {demand(each.pf, each.wanted)}"
         if why:
-            text = f"where they may be does not take them: {why}, and enforcement by hardware is demanded"
+            text = f"where they may be does not take them: {why}"
             return _said(each.pf.name, text, text)
     return None
 

@@ -59,6 +59,9 @@ _Shape = Request | tuple[PfPolicy, tuple[Kind, ...], tuple[tuple[str, int], ...]
 """What of a request matters; the request itself where it asks for nothing but rates, as that is as good."""
 
 
+_HAD_ON_A_RUNNING_NODE = frozenset({Setting.VFIO_PCI, Setting.SOFTWARE_CAPS})
+
+
 def _may_pass(found: Rejection, request: Request, situation: Situation) -> bool:
     """Whether it may fit later, if only by what no eviction brings about: a link that is down comes up."""
     if found.reason is Reason.DEVICES_DIFFER:
@@ -68,8 +71,14 @@ def _may_pass(found: Rejection, request: Request, situation: Situation) -> bool:
 
 
 def _waits_for_an_operator(request: Request) -> bool:
-    """Whether it asks for what can be had on a running node: a larger MTU of a PF, vfio-pci for its VFs."""
-    return any(each.needs.mtu or Setting.VFIO_PCI in each.needs.settings for each in request.interfaces)
+    """Whether it asks for what can be had on a running node.
+
+    A larger MTU of a PF, vfio-pci for its VFs, an agent that can cap by software.
+    """
+    return any(
+        each.needs.mtu or not each.needs.settings.isdisjoint(_HAD_ON_A_RUNNING_NODE)
+        for each in request.interfaces
+    )
 
 
 def _size(shape: _Shape) -> int:
