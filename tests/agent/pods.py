@@ -59,6 +59,7 @@ class KnowingCluster:
         self.given: list[Receipt] = []
         self.moved: list[str] = []
         self.errors: list[K8sRdmaError] = []
+        self.caps: list[tuple[str, bool]] = []
 
     async def annotations(self, pod: Pod) -> Mapping[str, str]:
         self.asked.append(pod)
@@ -78,5 +79,8 @@ class KnowingCluster:
 
     def refused(self, pod: Pod, error: K8sRdmaError) -> None:
         self.errors.append(error)
+
+    def cap_altered(self, pod: Pod, what: str, *, restored: bool) -> None:
+        self.caps.append((what, restored))
 
     async def run(self) -> None: ...

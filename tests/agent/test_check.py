@@ -9,7 +9,7 @@ import pytest
 from agent.machine import asks
 from agent.pods import conf, requests
 from agent.runtime import in_turn
-from k8s_rdma.core.step import ClearInterface, SetRates, UnbindVf, VfRate
+from k8s_rdma.core.step import CapInterface, ClearInterface, SetRates, UnbindVf, VfRate
 from k8s_rdma.wire.cni_version import SINCE_CHECK
 
 if TYPE_CHECKING:
@@ -66,6 +66,16 @@ def other_rates(machine: Machine, receipt: Receipt) -> str:
     return f"VF {vf.index} of PF {vf.pf} (rdma0) has min 1, max 2 Mb/s, was given min 5, max 9 Mb/s"
 
 
+def uncapped(machine: Machine, receipt: Receipt) -> str:
+    machine.kernel.apply(CapInterface(netns=receipt.netns, ifname="rdma1", max_tx_rate_mbps=0))
+    return "interface rdma1 is not limited by software, was given 7 Mb/s"
+
+
+def other_cap(machine: Machine, receipt: Receipt) -> str:
+    machine.kernel.apply(CapInterface(netns=receipt.netns, ifname="rdma1", max_tx_rate_mbps=70))
+    return "interface rdma1 is limited to 70 Mb/s by software, was given 7 Mb/s"
+
+
 def no_vf(machine: Machine, receipt: Receipt) -> str:
     vf = receipt.interfaces[0].vf
     machine.hardware.remove_pf(vf.pf)
@@ -78,14 +88,30 @@ def mac_of(receipt: Receipt) -> str:
 
 @pytest.mark.parametrize("version", SINCE_CHECK)
 @pytest.mark.parametrize(
-    "alter", [renamed, other_mac, other_mtu, other_address, shared_address, down, other_rates, no_vf]
+    "alter",
+    [
+        *(
+            renamed,
+            other_mac,
+            other_mtu,
+            other_address,
+            shared_address,
+            down,
+            other_rates,
+            uncapped,
+            other_cap,
+        ),
+        no_vf,
+    ],
 )
 def test_what_was_altered_is_named(
     machine: Machine, ipam: ScriptedPlugin, alter: Callable[[Machine, Receipt], str], version: str
 ) -> None:
     async def scenario(runtime: Runtime) -> None:
         chained = conf(version, ipam={"type": "ipam"})
-        annotations = asks({"min_tx_rate": 5, "max_tx_rate": 9})
+        annotations = requests(
+            {"min_tx_rate": 5, "max_tx_rate": 9}, {"max_tx_rate": 7, "enforce": "software"}
+        )
         before = CHAINED | {"cniVersion": version}
         given = await runtime.ask("ADD", chained, annotations=annotations, prev_result=before)
         whole = await runtime.ask("CHECK", chained, prev_result=given.document)

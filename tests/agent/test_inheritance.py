@@ -87,6 +87,8 @@ class Promising:
     def attached(self, *_: object) -> None:
         pass
 
+    def cap_altered(self, *_: object, **__: object) -> None: ...
+
     def placed_anew(self, *_: object) -> None:
         pass
 

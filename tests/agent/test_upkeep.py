@@ -58,7 +58,6 @@ async def kept(machine: Machine) -> AsyncIterator[Kept]:
     with machine.running() as (node, verbs):
         reporter = Reporter(node)
         upkeep = Upkeep(
-            node=node,
             verbs=verbs,
             specifications=machine.specifications,
             reporter=reporter,

@@ -58,6 +58,8 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
         leaves free; by default where nobody signs placements. It may be given what the extender has promised
         to a pod that has not started yet.
     ipam_timeout_s: how long an IPAM plugin may take.
+    reconcile_s: how often the agent looks for what nothing tells it of: sandboxes that are gone, and caps of
+        software that a pod took away.
     kubeconfig, in_cluster: the credentials for the API server: a file, or the pod's service account; one of
         them or none. Without, pods' annotations come from the runtime alone, and nobody is told of refusals.
     publish: what is told of the node in the API server; needs credentials.
@@ -80,6 +82,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
     strict: bool = True
     allow_unplaced: bool | None = None
     ipam_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 20.0
+    reconcile_s: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 10.0
     kubeconfig: AbsolutePath | None = None
     in_cluster: bool = False
     publish: PublishConfig = PublishConfig()

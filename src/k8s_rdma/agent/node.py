@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from k8s_rdma.agent.release import release
 from k8s_rdma.agent.scanner import Scanner
+from k8s_rdma.agent.software_caps import CapFinding, CapsSeen, restore_caps
 from k8s_rdma.core.adoption import NOBODYS, Candidate, Scope, candidates
 from k8s_rdma.core.allocation import choose_vfs, decide, given, returned
 from k8s_rdma.core.claims import inherited_placement, outstanding, pfs_beside
@@ -99,6 +100,7 @@ class Node:
 
     claims: what bound, unfinished pods of the node were promised, as far as is known; to be set whenever more
         is. None of it goes to others.
+    caps: what is known of those that software keeps; see `restore_caps`.
     """
 
     def __init__(  # noqa: PLR0913 - all that a node is made of
@@ -120,6 +122,7 @@ class Node:
         self.scanner = Scanner(kernel, pools)
         self.ledger: Ledger = receipts.load()
         self.claims: Mapping[PodUid, Placement] = {}
+        self.caps = CapsSeen()
         self.hardware: Hardware = self.scanner.look()
         self._mark_all()
 
@@ -287,8 +290,21 @@ class Node:
     def forget(self, attachment: Attachment) -> None:
         """Drop the receipt: from here on the VFs may go to others."""
         self._receipts.remove(attachment)
+        self.caps.forget(self.ledger.receipts[attachment])
         self.ledger = self.ledger.without(attachment)
         self._unmark(attachment.container)
+
+    def restore_caps(self, attachment: Attachment) -> tuple[CapFinding, ...]:
+        """Have the caps of an attachment hold that software keeps; what of them did not.
+
+        Of one that is not whole, or whose sandbox is gone, there is nothing to keep.
+        """
+        receipt = self.ledger.receipts.get(attachment)
+        if receipt is None or receipt.phase is not Phase.ATTACHED or self.orphaned(receipt):
+            return ()
+        findings = restore_caps(receipt, self._kernel)
+        self.caps.note(receipt, findings)
+        return findings
 
     def look_into(self, receipt: Receipt) -> Mapping[str, PodInterface]:
         """What is in an attachment's namespace, by name. KernelError when that cannot be told."""

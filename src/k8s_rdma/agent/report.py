@@ -42,7 +42,7 @@ class Reporter:
         return cast("NodeReport", self._told)
 
     def _report(self) -> bytes:
-        report = self._reports.of(self._node.hardware, self._node.ledger)
+        report = self._reports.of(self._node.hardware, self._node.ledger, self._node.caps.lost)
         if report is not self._told:
             self._told, self._encoded = report, encode_report(report)
         return self._encoded

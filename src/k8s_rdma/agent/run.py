@@ -118,7 +118,12 @@ async def _main(config: AgentConfig, key: bytes | None, plugin: DevicePluginConf
     sampler = Sampler(node=node, worker=worker, quiet=verbs.idle)
     service = Service(node=node, verbs=verbs, namespaces=namespaces, reporter=reporter)
     adoption = Adoption(node=node, worker=worker, reporter=reporter, holdings=holdings)
-    upkeep = Upkeep(node=node, verbs=verbs, specifications=specifications, reporter=reporter)
+    upkeep = Upkeep(
+        verbs=verbs,
+        specifications=specifications,
+        reporter=reporter,
+        reconcile_s=config.reconcile_s,
+    )
     vanished = upkeep.sandbox_vanished.set
     sandboxes = SandboxWatch(node=node, on_host=namespaces.on_host, vanished=vanished)
     loop = asyncio.get_running_loop()

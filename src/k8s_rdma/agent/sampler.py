@@ -11,7 +11,15 @@ import structlog
 
 from k8s_rdma.errors import KernelError
 from k8s_rdma.wire.rest import Pod
-from k8s_rdma.wire.state import SAMPLE_EVERY_S, SOON_S, Counters, ScanCounts, VfTraffic, encode_counters
+from k8s_rdma.wire.state import (
+    SAMPLE_EVERY_S,
+    SOON_S,
+    CapCounts,
+    Counters,
+    ScanCounts,
+    VfTraffic,
+    encode_counters,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -83,12 +91,13 @@ class Sampler:
             _log.warning("sample_failed", error=str(error))
 
     def _told(self) -> Counters:
-        scans = self._node.scanner.scans
+        scans, caps = self._node.scanner.scans, self._node.caps
         return Counters(
             node=self._node.name,
             age_s=None if self._taken_at is None else round(self._now() - self._taken_at, 3),
             failed_samples=self._failed,
             scans=ScanCounts(total=scans.total, failed=scans.failed, seconds=round(scans.seconds, 6)),
+            caps=CapCounts(restored=caps.restored, lost=len(caps.lost)),
             vfs=self._vfs,
         )
 

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from k8s_rdma.agent.calls.verbs import Verbs
-    from k8s_rdma.agent.node import Node
     from k8s_rdma.agent.report import Reporter
     from k8s_rdma.agent.specifications import Specifications
 
@@ -31,7 +30,7 @@ QUIET_S = 5.0
 
 RECONCILE_S = 10.0
 """How often sandboxes are checked for being gone although nothing told so: a look at each namespace's file,
-no netlink. And how often what could not be ended is tried again."""
+no netlink but for the caps that software keeps. And how often what could not be ended is tried again."""
 
 FIRST_RETRY_S = 1.0
 LAST_RETRY_S = 30.0
@@ -49,23 +48,24 @@ class Upkeep:
     def __init__(
         self,
         *,
-        node: Node,
         verbs: Verbs,
         specifications: Specifications,
         reporter: Reporter,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        reconcile_s: float = RECONCILE_S,
     ) -> None:
         """Nothing runs until `recover`.
 
-        specifications: they tell of device nodes, which may have changed with the hardware.
-        pause: as `asyncio.sleep`.
+        specifications: of the node; they tell of device nodes, which may have changed with the hardware.
+        pause: as `asyncio.sleep`. reconcile_s: see `RECONCILE_S`.
         """
-        self._node = node
+        self._node = specifications.node
         self._verbs = verbs
         self._worker = specifications.worker
         self._reporter = reporter
         self._specifications = specifications
         self._pause = pause
+        self._reconcile_s = reconcile_s
         self._retry_s = 0.0
         self.hardware_changed = asyncio.Event()
         self.sandbox_vanished = asyncio.Event()
@@ -74,6 +74,7 @@ class Upkeep:
         """Undo or complete what a crash or a reboot cut short; before anyone may ask for more."""
         if await self._verbs.reconcile():
             await self._worker.run(self._node.refresh)
+        await self._verbs.restore_caps()
         await self._specifications.restore()
 
     async def run(self) -> None:
@@ -98,11 +99,12 @@ class Upkeep:
             due = changed or self._node.scanner.incomplete
             if due:
                 await self._look()
-            if await self._verbs.reconcile() or due:
+            ended = await self._verbs.reconcile()
+            if await self._verbs.restore_caps() or ended or due:
                 await self._reporter.publish()
 
     def _patience_s(self) -> float:
-        return max(FIRST_RETRY_S, self._retry_s) if self._node.scanner.incomplete else RECONCILE_S
+        return max(FIRST_RETRY_S, self._retry_s) if self._node.scanner.incomplete else self._reconcile_s
 
     async def _changed_within(self, timeout_s: float) -> bool:
         either = [

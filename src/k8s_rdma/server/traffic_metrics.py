@@ -40,6 +40,11 @@ def _lines(counters: Counters) -> Iterator[str]:
     yield from family("k8s_rdma_scan_errors_total", "counter", help_text, [(node, scans.failed)])
     help_text = "Samples of traffic counters that failed."
     yield from family("k8s_rdma_sample_errors_total", "counter", help_text, [(node, counters.failed_samples)])
+    help_text = "Caps kept by software that did not hold, and were put back."
+    name = "k8s_rdma_software_caps_restored_total"
+    yield from family(name, "counter", help_text, [(node, counters.caps.restored)])
+    help_text = "Caps kept by software that do not hold, and cannot be put back."
+    yield from family("k8s_rdma_software_caps_lost", "gauge", help_text, [(node, counters.caps.lost)])
     if counters.age_s is not None:
         yield from _traffic_lines(counters)
 

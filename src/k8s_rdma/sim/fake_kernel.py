@@ -57,14 +57,14 @@ class FakeKernel:
 
     machine: what it acts on; another FakeKernel on the same machine is the agent after a restart.
     applied: every step that was asked for, failed ones too.
-    observations, samples: how often the hardware was looked at, and its traffic.
+    observations, samples, cap_looks: how often the hardware was looked at, its traffic, caps in a namespace.
     """
 
     def __init__(self, machine: FakeMachine) -> None:
         """Act on this machine."""
         self.machine = machine
         self.applied: list[Step] = []
-        self.observations = self.samples = 0
+        self.observations = self.samples = self.cap_looks = 0
         self._faults: list[_Fault] = []
         self._watches: list[Callable[[], None]] = []
 
@@ -130,6 +130,8 @@ class FakeKernel:
         """What limits the VFs in a namespace."""
         place = self.machine.inode(netns)
         with self.machine.lock:
+            self.cap_looks += 1
+            self._require_answers()
             return {
                 function.pci: VfCap(
                     ifname=function.device.name,

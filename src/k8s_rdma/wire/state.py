@@ -73,6 +73,13 @@ class ScanCounts(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
 
 
+class CapCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """Caps that software keeps: put back since the agent started, and those that do not hold now."""
+
+    restored: int = 0
+    lost: int = 0
+
+
 class Counters(msgspec.Struct, frozen=True, kw_only=True):
     """The latest sample of traffic, and how the agent's looks at the hardware go.
 
@@ -84,6 +91,7 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
     age_s: float | None
     failed_samples: int
     scans: ScanCounts
+    caps: CapCounts = CapCounts()
     vfs: tuple[VfTraffic, ...] = ()
 
 

@@ -114,6 +114,10 @@ def _wrong_in_pod(
         mtu = interface.options.mtu or interface.home.mtu
         if now.mtu != mtu:
             yield f"interface {name} has MTU {now.mtu}, was given {mtu}"
+        cap = interface.software_max_tx_rate_mbps
+        if cap and now.max_tx_rate_mbps != cap:
+            limit = f"limited to {now.max_tx_rate_mbps} Mb/s" if now.max_tx_rate_mbps else "not limited"
+            yield f"interface {name} is {limit} by software, was given {cap} Mb/s"
         given = told[name].addresses if name in told else frozenset()
         if missing := given - now.addresses:
             yield f"interface {name} has lost {', '.join(sorted(missing))}"

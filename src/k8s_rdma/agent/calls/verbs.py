@@ -13,6 +13,7 @@ from k8s_rdma.agent.calls.checking import Checking
 from k8s_rdma.agent.calls.ending import Ending
 from k8s_rdma.agent.calls.readiness import require_ready
 from k8s_rdma.agent.plugins.called import called_plugins, plugins_of_now
+from k8s_rdma.agent.software_caps import SoftwareCaps
 from k8s_rdma.core.ledger import Attachment
 from k8s_rdma.wire.netconf import decode_netconf
 
@@ -35,6 +36,7 @@ class Verbs:
         self._ending = Ending(means)
         self._attaching = Attaching(means, self._ending, policy, claimed)
         self._checking = Checking(means, policy)
+        self._caps = SoftwareCaps(means)
 
     async def add(
         self,
@@ -73,6 +75,10 @@ class Verbs:
     async def reconcile(self) -> bool:
         """See `Ending.reconcile`."""
         return await self._ending.reconcile()
+
+    async def restore_caps(self) -> bool:
+        """See `SoftwareCaps.restore`."""
+        return await self._caps.restore()
 
     async def idle(self) -> None:
         """Wait until no attachment is being made or ended: for work that would only hold them up."""

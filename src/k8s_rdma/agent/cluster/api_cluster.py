@@ -161,6 +161,12 @@ class ApiCluster:
         if after_s is not None and streak.outlook is Outlook.LASTING and streak.lasts_s >= after_s:
             self._outbox.put(("eviction", pod.uid, ""), partial(self._evict, pod, error.message))
 
+    def cap_altered(self, pod: Pod, what: str, *, restored: bool) -> None:
+        """An event."""
+        if _in_kubernetes(pod):
+            reason = "RdmaCapRestored" if restored else "RdmaCapLost"
+            self._events.tell(about_pod(pod), reason, what, warning=True)
+
     async def run(self) -> None:
         """Follow the node's pods and write what is to be told, until cancelled."""
         try:

@@ -52,6 +52,10 @@ class Cluster(Protocol):
         """Tell why the pod cannot have its interfaces here; it may be evicted if that goes on."""
         ...
 
+    def cap_altered(self, pod: Pod, what: str, *, restored: bool) -> None:
+        """Tell that a cap which software keeps did not hold, and whether it does again."""
+        ...
+
     async def run(self) -> None:
         """Keep up with the cluster and tell it what there is to tell; until cancelled."""
         ...
@@ -84,6 +88,9 @@ class NoCluster:
         """Nobody is told."""
 
     def refused(self, pod: Pod, error: K8sRdmaError) -> None:
+        """Nobody is told."""
+
+    def cap_altered(self, pod: Pod, what: str, *, restored: bool) -> None:
         """Nobody is told."""
 
     async def run(self) -> None:

@@ -1,0 +1,166 @@
+"""Caps that software keeps, put back where they do not hold: a pod with CAP_NET_ADMIN may take them away."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import structlog
+
+from k8s_rdma.core.software_caps import altered_caps, software_capped
+from k8s_rdma.core.step import VfRef
+from k8s_rdma.errors import KernelError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from k8s_rdma.agent.calls.means import Means
+    from k8s_rdma.core.ids import PciAddress
+    from k8s_rdma.core.kernel import Kernel, VfCap
+    from k8s_rdma.core.ledger import AllocatedInterface, Attachment, Receipt
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapFinding:
+    """A cap that did not hold, Mb/s. found: a clause. failure: why it still does not; empty when it does."""
+
+    vf: VfRef
+    ifname: str
+    mbps: int
+    found: str
+    failure: str = ""
+
+
+@dataclass(slots=True)
+class CapsSeen:
+    """What is known of the node's caps. lost: which do not hold and why, a clause each. restored: how many.
+
+    Changed on the worker's thread, by a new mapping each time, and read from others.
+    """
+
+    lost: Mapping[VfRef, str] = field(default_factory=dict)
+    restored: int = 0
+
+    def note(self, receipt: Receipt, findings: Iterable[CapFinding]) -> None:
+        """What was found of a receipt's caps just now."""
+        self.forget(receipt)
+        for each in findings:
+            if each.failure:
+                self.lost = {**self.lost, each.vf: each.failure}
+            else:
+                self.restored += 1
+
+    def forget(self, receipt: Receipt) -> None:
+        """Nothing is known any more of a receipt's."""
+        of_receipt = {each.vf for each in receipt.interfaces}
+        if not of_receipt.isdisjoint(self.lost):
+            self.lost = {vf: why for vf, why in self.lost.items() if vf not in of_receipt}
+
+
+def restore_caps(receipt: Receipt, kernel: Kernel) -> tuple[CapFinding, ...]:
+    """Have all caps of a receipt hold that software keeps; what of them did not."""
+    try:
+        found = kernel.caps(receipt.netns)
+    except KernelError as error:
+        why = f"its namespace cannot be looked at: {error}"
+        return tuple(_finding(each, why, why) for each in software_capped(receipt))
+    return tuple(_restored(receipt, found, kernel))
+
+
+def _restored(receipt: Receipt, found: Mapping[PciAddress, VfCap], kernel: Kernel) -> Iterator[CapFinding]:
+    for altered in altered_caps(receipt, found):
+        failure = altered.found if altered.step is None else ""
+        if altered.step is not None:
+            try:
+                kernel.apply(altered.step)
+            except KernelError as error:
+                failure = f"{altered.found}, and it cannot be put back: {error}"
+        yield _finding(altered.interface, altered.found, failure)
+
+
+def _finding(interface: AllocatedInterface, found: str, failure: str) -> CapFinding:
+    return CapFinding(
+        vf=interface.vf,
+        ifname=interface.ifname,
+        mbps=interface.software_max_tx_rate_mbps,
+        found=found,
+        failure=failure,
+    )
+
+
+class SoftwareCaps:
+    """Looks at them all, and tells of each that did not hold: in the log and to its pod.
+
+    What cannot be put back is told once until something about it changes; what is put back time and again for
+    the 1st, 2nd, 4th, 8th time and so on.
+    """
+
+    def __init__(self, means: Means) -> None:
+        """Nothing was looked at."""
+        self._node = means.node
+        self._worker = means.worker
+        self._turns = means.turns
+        self._cluster = means.cluster
+        self._times: dict[tuple[Attachment, str], int] = {}
+        self._failing: dict[tuple[Attachment, str], str] = {}
+
+    async def restore(self) -> bool:
+        """Have all hold, but those of attachments that are being worked on; whether others do than did."""
+        before = self._node.caps.lost
+        receipts = dict(self._node.ledger.receipts)
+        self._forget_all_but(receipts)
+        for attachment, receipt in receipts.items():
+            if software_capped(receipt) and not self._turns.busy(attachment.container):
+                findings = await self._worker.run(self._node.restore_caps, attachment)
+                self._tell(receipt, {each.ifname: each for each in findings})
+        return self._node.caps.lost != before
+
+    def _tell(self, receipt: Receipt, findings: Mapping[str, CapFinding]) -> None:
+        for interface in software_capped(receipt):
+            key, finding = (receipt.attachment, interface.ifname), findings.get(interface.ifname)
+            failed_before = self._failing.pop(key, "")
+            if finding is None:
+                if failed_before:
+                    _log.info("cap_holds", pod=_named(receipt), interface=interface.ifname)
+            elif finding.failure:
+                self._failing[key] = finding.failure
+                if finding.failure != failed_before:
+                    self._tell_lost(receipt, finding)
+            else:
+                self._tell_restored(receipt, finding)
+
+    def _tell_restored(self, receipt: Receipt, finding: CapFinding) -> None:
+        key = receipt.attachment, finding.ifname
+        times = self._times[key] = self._times.get(key, 0) + 1
+        if times & (times - 1) == 0:
+            _log.warning("cap_restored", **_words(receipt, finding), times=times)
+        message = f"{finding.found}: its cap of {finding.mbps} Mb/s was put back"
+        self._cluster.cap_altered(receipt.pod, message, restored=True)
+
+    def _tell_lost(self, receipt: Receipt, finding: CapFinding) -> None:
+        _log.warning("cap_lost", **_words(receipt, finding), error=finding.failure)
+        message = f"interface {finding.ifname} is not limited to {finding.mbps} Mb/s: {finding.failure}"
+        self._cluster.cap_altered(receipt.pod, message, restored=False)
+
+    def _forget_all_but(self, receipts: Mapping[Attachment, Receipt]) -> None:
+        for told in (self._times, self._failing):
+            for key in [key for key in told if key[0] not in receipts]:
+                told.pop(key)
+
+
+def _words(receipt: Receipt, finding: CapFinding) -> dict[str, object]:
+    return {
+        "pod": _named(receipt),
+        "interface": finding.ifname,
+        "pf": finding.vf.pf,
+        "vf": finding.vf.index,
+        "cap_mbps": finding.mbps,
+        "found": finding.found,
+    }
+
+
+def _named(receipt: Receipt) -> str:
+    return f"{receipt.pod.namespace}/{receipt.pod.name}"

@@ -1,0 +1,51 @@
+"""Which caps that software keeps do not hold, by a look into the pod: whoever is in there may change them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from k8s_rdma.core.ids import PciAddress
+from k8s_rdma.core.ledger import AllocatedInterface, Receipt
+from k8s_rdma.core.step import CapInterface
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from k8s_rdma.core.kernel import VfCap
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlteredCap:
+    """An interface whose cap is not what it was given.
+
+    found: what there is instead, in a clause. step: what puts it back, by the name that the interface has
+        now; None where it is not in the pod.
+    """
+
+    interface: AllocatedInterface
+    found: str
+    step: CapInterface | None
+
+
+def software_capped(receipt: Receipt) -> tuple[AllocatedInterface, ...]:
+    """The interfaces whose caps software keeps."""
+    return tuple(each for each in receipt.interfaces if each.software_max_tx_rate_mbps)
+
+
+def altered_caps(receipt: Receipt, found: Mapping[PciAddress, VfCap]) -> Iterator[AlteredCap]:
+    """Those that do not hold. found: what limits the VFs in the pod's namespace, by PCI address."""
+    for interface in software_capped(receipt):
+        now, wanted = found.get(PciAddress(interface.pci)), interface.software_max_tx_rate_mbps
+        if now is None:
+            found_instead = f"interface {interface.ifname} is not in the pod's namespace"
+            yield AlteredCap(interface=interface, found=found_instead, step=None)
+        elif now.max_tx_rate_mbps != wanted:
+            step = CapInterface(netns=receipt.netns, ifname=now.ifname, max_tx_rate_mbps=wanted)
+            yield AlteredCap(interface=interface, found=_words(now), step=step)
+
+
+def _words(now: VfCap) -> str:
+    if now.max_tx_rate_mbps:
+        return f"interface {now.ifname} is limited to {now.max_tx_rate_mbps} Mb/s"
+    return f"interface {now.ifname} has {now.qdisc or 'no queueing discipline'} instead of its limit"

@@ -1,0 +1,290 @@
+"""Caps that software keeps: what becomes of those that a pod took away, and what is told of it."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+from structlog.testing import capture_logs
+
+from agent.machine import Machine, call
+from agent.pods import KnowingCluster, requests
+from k8s_rdma.agent.calls.verbs import Verbs
+from k8s_rdma.agent.node import Node
+from k8s_rdma.agent.report import Reporter
+from k8s_rdma.agent.upkeep import Upkeep
+from k8s_rdma.core.step import CapInterface, ConfigureInterface, GiveVf
+from k8s_rdma.sim.fake_function import HOST
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+    from pathlib import Path
+
+    from k8s_rdma.core.ledger import Receipt
+    from k8s_rdma.core.step import NetnsRef
+    from k8s_rdma.sim.fake_function import Device
+
+SOFTWARE = {"max_tx_rate": 200, "enforce": "software"}
+CHAINED = {"cniVersion": "1.0.0", "interfaces": [], "ips": []}
+OF_INTERFACES = (GiveVf, CapInterface, ConfigureInterface)
+
+
+@dataclass
+class Pods:
+    """A node on which pods have caps."""
+
+    machine: Machine
+    node: Node
+    verbs: Verbs
+    cluster: KnowingCluster
+
+    async def add(self, *interfaces: dict[str, object], container: str = "c1") -> NetnsRef:
+        netns = self.machine.hardware.create_namespace()
+        annotations = requests(*(interfaces or (SOFTWARE,)))
+        made = call("ADD", container, uid=f"uid-{container}", name=container)
+        given = await self.verbs.add(made, netns, self.machine.stdin(annotations, prevResult=CHAINED))
+        assert given is not None
+        return netns
+
+    def cap(self, netns: NetnsRef, ifname: str = "rdma0") -> int:
+        return self.device(netns, ifname).max_tx_rate_mbps
+
+    def uncap(self, netns: NetnsRef, ifname: str = "rdma0", *, to: int = 0) -> None:
+        self.device(netns, ifname).max_tx_rate_mbps = to
+
+    def device(self, netns: NetnsRef, ifname: str = "rdma0") -> Device:
+        return self.machine.hardware.device(netns, ifname)
+
+    def receipt(self) -> Receipt:
+        [receipt] = self.node.ledger.receipts.values()
+        return receipt
+
+    def enforced(self) -> tuple[list[str | None], list[str]]:
+        """Who keeps the cap of each interface, and the problems of PFs, as told."""
+        report = Reporter(self.node).now()
+        given = [each for allocation in report.allocations for each in allocation.interfaces]
+        return [each.enforced.max for each in given], [words for pf in report.pfs for words in pf.problems]
+
+
+@contextmanager
+def pods_on(machine: Machine) -> Iterator[Pods]:
+    machine.cluster = cluster = KnowingCluster({})
+    with machine.running() as (node, verbs):
+        yield Pods(machine, node, verbs, cluster)
+
+
+def run(machine: Machine, scenario: Callable[[Pods], Awaitable[None]]) -> None:
+    async def main() -> None:
+        with pods_on(machine) as pods:
+            await scenario(pods)
+
+    asyncio.run(main())
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def test_interface_is_capped_before_it_comes_up(machine: Machine) -> None:
+    async def scenario(it: Pods) -> None:
+        assert it.cap(await it.add()) == 200
+        kinds = [type(step) for step in machine.kernel.applied if isinstance(step, OF_INTERFACES)]
+        assert kinds == [GiveVf, CapInterface, ConfigureInterface]
+
+    run(machine, scenario)
+
+
+def test_nothing_is_done_or_told_while_all_caps_hold(machine: Machine) -> None:
+    async def scenario(it: Pods) -> None:
+        await it.add()
+        applied = len(machine.kernel.applied)
+        with capture_logs() as logs:
+            assert not await it.verbs.restore_caps()
+        assert (logs, it.cluster.caps, it.node.caps.restored) == ([], [], 0)
+        assert len(machine.kernel.applied) == applied
+        assert it.enforced() == (["software"], [])
+
+    run(machine, scenario)
+
+
+def test_pods_without_such_caps_are_not_looked_into(machine: Machine) -> None:
+    async def scenario(it: Pods) -> None:
+        await it.add({"max_tx_rate": 200}, {})
+        assert not await it.verbs.restore_caps()
+        assert machine.kernel.cap_looks == 0
+
+    run(machine, scenario)
+
+
+@pytest.mark.parametrize(
+    ("now", "found"),
+    [
+        (0, "interface rdma0 has pfifo_fast instead of its limit"),
+        (900, "interface rdma0 is limited to 900 Mb/s"),
+    ],
+)
+def test_cap_that_a_pod_changed_is_put_back_and_told(machine: Machine, now: int, found: str) -> None:
+    async def scenario(it: Pods) -> None:
+        netns = await it.add()
+        it.uncap(netns, to=now)
+        with capture_logs() as logs:
+            assert not await it.verbs.restore_caps()
+        assert it.cap(netns) == 200
+        [told] = logs
+        assert (told["event"], told["log_level"], told["times"]) == ("cap_restored", "warning", 1)
+        assert (told["pod"], told["interface"], told["found"]) == ("default/c1", "rdma0", found)
+        assert it.cluster.caps == [(f"{found}: its cap of 200 Mb/s was put back", True)]
+        assert it.node.caps.restored == 1
+        assert it.enforced() == (["software"], [])
+
+    run(machine, scenario)
+
+
+def test_cap_is_put_back_on_the_vf_whatever_its_pod_calls_it(machine: Machine) -> None:
+    async def scenario(it: Pods) -> None:
+        netns = await it.add(SOFTWARE, {"max_tx_rate": 300, "enforce": "software"})
+        for ifname, name in (("rdma0", "x"), ("rdma1", "rdma0"), ("x", "rdma1")):
+            machine.hardware.alter_interface(ifname, netns, name=name)
+        it.uncap(netns, "rdma0")
+        it.uncap(netns, "rdma1")
+        await it.verbs.restore_caps()
+        assert (it.cap(netns, "rdma1"), it.cap(netns, "rdma0")) == (200, 300)
+
+    run(machine, scenario)
+
+
+def test_cap_that_is_taken_away_time_and_again_is_logged_less_and_less_often(machine: Machine) -> None:
+    async def scenario(it: Pods) -> None:
+        netns = await it.add()
+        with capture_logs() as logs:
+            for _ in range(20):
+                it.uncap(netns)
+                await it.verbs.restore_caps()
+                assert it.cap(netns) == 200
+        assert [each["times"] for each in logs] == [1, 2, 4, 8, 16]
+        assert it.node.caps.restored == 20
+
+    run(machine, scenario)
+
+
+def test_cap_that_cannot_be_put_back_is_told_once_and_a_problem_until_it_holds(machine: Machine) -> None:
+    async def scenario(it: Pods) -> None:
+        netns = await it.add()
+        it.uncap(netns)
+        machine.kernel.fail(times=3)
+        with capture_logs() as logs:
+            assert await it.verbs.restore_caps()
+            for _ in range(2):
+                assert not await it.verbs.restore_caps()
+        [told] = logs
+        assert (told["event"], told["log_level"]) == ("cap_lost", "warning")
+        assert "made to fail" in told["error"]
+        [enforced], [problem] = it.enforced()
+        assert enforced == "accounted"
+        assert "which pod default/c1 has as rdma0, is not limited to 200 Mb/s by software now: " in problem
+        assert problem.endswith("cannot be put back: CapInterface: made to fail after 0 changes")
+        assert [restored for _, restored in it.cluster.caps] == [False]
+        assert await it.verbs.restore_caps()
+        assert (it.cap(netns), it.enforced()) == (200, (["software"], []))
+        assert [restored for _, restored in it.cluster.caps] == [False, True]
+
+    run(machine, scenario)
+
+
+def test_interface_that_left_its_pod_is_a_problem_and_none_when_it_is_back(machine: Machine) -> None:
+    async def scenario(it: Pods) -> None:
+        netns = await it.add()
+        device = it.device(netns)
+        machine.hardware.move(device, machine.hardware.create_namespace().inode, "mine")
+        with capture_logs() as logs:
+            assert await it.verbs.restore_caps()
+            assert not await it.verbs.restore_caps()
+            [enforced], [problem] = it.enforced()
+            assert enforced == "accounted"
+            assert problem.endswith("interface rdma0 is not in the pod's namespace")
+            machine.hardware.move(device, netns.inode, "rdma0")
+            device.max_tx_rate_mbps = 200
+            assert await it.verbs.restore_caps()
+        assert [each["event"] for each in logs] == ["cap_lost", "cap_holds"]
+        assert it.enforced() == (["software"], [])
+
+    run(machine, scenario)
+
+
+def test_namespace_that_cannot_be_looked_at_is_no_proof_of_a_cap(machine: Machine) -> None:
+    async def scenario(it: Pods) -> None:
+        netns = await it.add()
+        it.uncap(netns)
+        machine.hardware.silent = "no access"
+        assert await it.verbs.restore_caps()
+        [enforced], [problem] = it.enforced()
+        assert enforced == "accounted"
+        assert problem.endswith("its namespace cannot be looked at: no access")
+        machine.hardware.silent = ""
+        assert await it.verbs.restore_caps()
+        assert it.cap(netns) == 200
+
+    run(machine, scenario)
+
+
+def test_pod_whose_namespace_is_gone_is_left_to_its_end(machine: Machine) -> None:
+    async def scenario(it: Pods) -> None:
+        machine.hardware.destroy_namespace(await it.add())
+        with capture_logs() as logs:
+            assert not await it.verbs.restore_caps()
+            assert await it.verbs.reconcile()
+        assert logs == []
+        assert machine.is_pristine()
+
+    run(machine, scenario)
+
+
+def test_attachment_that_is_being_made_is_left_alone(machine: Machine) -> None:
+    async def scenario(it: Pods) -> None:
+        async def look() -> None:
+            assert not await it.verbs.restore_caps()
+            assert machine.kernel.cap_looks == 0
+
+        machine.on_claim = look
+        await it.add()
+        assert machine.claims == 1
+
+    run(machine, scenario)
+
+
+@pytest.mark.parametrize("end", ["delete", "vanish"])
+def test_nothing_of_a_lost_cap_stays_when_its_pod_ended(machine: Machine, end: str) -> None:
+    async def scenario(it: Pods) -> None:
+        netns = await it.add()
+        machine.hardware.move(it.device(netns), HOST, "mine")
+        await it.verbs.restore_caps()
+        assert it.node.caps.lost
+        if end == "delete":
+            await it.verbs.delete(call("DEL", "c1", uid="uid-c1", name="c1"), "net")
+        else:
+            machine.hardware.destroy_namespace(netns)
+            await it.verbs.reconcile()
+        assert not it.node.caps.lost
+        assert machine.is_pristine()
+        next_one = await it.add({}, container="c2")
+        assert (it.cap(next_one), it.enforced()) == (0, ([None], []))
+
+    run(machine, scenario)
+
+
+def test_caps_are_looked_at_when_the_agent_starts(machine: Machine) -> None:
+    async def before(it: Pods) -> None:
+        it.uncap(await it.add())
+
+    async def after(it: Pods) -> None:
+        specifications, reporter = machine.specifications, Reporter(it.node)
+        upkeep = Upkeep(verbs=it.verbs, specifications=specifications, reporter=reporter)
+        await upkeep.recover()
+        assert it.cap(it.receipt().netns) == 200
+
+    run(machine, before)
+    run(machine, after)
