@@ -6,6 +6,7 @@ import pytest
 
 from k8s_rdma.agent.config import AgentConfig, load_device_plugin
 from k8s_rdma.config.files import load_config, load_key
+from k8s_rdma.core.rates import Enforce
 from k8s_rdma.errors import MalformedError
 
 if TYPE_CHECKING:
@@ -33,6 +34,10 @@ def test_config_is_defaults_then_file_then_overrides(tmp_path: Path) -> None:
         ("node: w1\nkubeconfig: /a\ninCluster: true\n", "kubeconfig and inCluster: both are set"),
         ("node: w1\nkubeconfig: a\n", r"at `\$.kubeconfig`"),
         ("node: w1\nstuckAfterS: 0\n", r"at `\$.stuckAfterS`"),
+        (
+            "node: w1\nhardware: {pfs: [{enforce: Software}]}\n",
+            r"enforce: expected one of hardware, software, auto, got 'Software' - at `\$.hardware.pfs\[0\]`",
+        ),
         ("[]", "expected a mapping of settings, got list"),
         ("node: [\n", "line 2, column 1: "),
         ("node: w1\nstrict: true\nnode: w2\n", "line 3, column 1: the key 'node' stands twice"),
@@ -44,6 +49,13 @@ def test_config_error_is_one_line_with_file_and_field(tmp_path: Path, text: str,
         load(tmp_path, text)
     assert str(caught.value).startswith(f"{tmp_path}/agent.yaml: ")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("enforce", Enforce)
+def test_config_says_who_enforces_the_rates_of_a_pf(tmp_path: Path, enforce: Enforce) -> None:
+    found = load(tmp_path, f"{{node: w1, hardware: {{pfs: [{{names: [a]}}, {{enforce: {enforce}}}]}}}}")
+    first, second = found.hardware.to_core().rules
+    assert (first.enforce, second.enforce) == (Enforce.AUTO, enforce)
 
 
 def test_config_file_that_is_missing_is_said_without_numbers(tmp_path: Path) -> None:

@@ -92,24 +92,24 @@ def allocated(pf: PfState, minimum: int, maximum: int) -> tuple[Hardware, Ledger
 @pytest.mark.parametrize(
     ("rates", "asked", "programmed", "enforced"),
     [
-        (EVERY_RATE, (150, 250), (150, 250), ("hardware", "hardware")),
-        (EVERY_RATE, (0, 0), (0, 0), (None, None)),
-        (COARSE, (150, 250), (200, 200), ("hardware", "hardware")),
-        (COARSE, (150, 1000), (200, 0), ("hardware", "hardware")),  # the link has 1000 Mb/s
-        (COARSE, (0, 99), (0, 0), (None, "software")),
-        (NO_RATE, (150, 250), (0, 0), ("accounted", "software")),
+        (EVERY_RATE, (150, 250), (150, 250, 0), ("hardware", "hardware")),
+        (EVERY_RATE, (0, 0), (0, 0, 0), (None, None)),
+        (COARSE, (150, 250), (200, 200, 0), ("hardware", "hardware")),
+        (COARSE, (150, 1000), (200, 0, 0), ("hardware", "hardware")),  # the link has 1000 Mb/s
+        (COARSE, (0, 99), (0, 0, 99), (None, "software")),
+        (NO_RATE, (150, 250), (0, 0, 250), ("accounted", "software")),
     ],
 )
 def test_interface_tells_what_is_programmed_and_who_holds_what_was_asked_for(
     rates: RateAbility,
     asked: tuple[int, int],
-    programmed: tuple[int, int],
+    programmed: tuple[int, int, int],
     enforced: tuple[str | None, str | None],
 ) -> None:
     [pf], [allocation] = (report := told(*allocated(pf_state(rates=rates), *asked))).pfs, report.allocations
     [it] = allocation.interfaces
     assert (it.min_tx_rate, it.max_tx_rate) == asked
-    assert (it.set_min_tx_rate, it.set_max_tx_rate) == programmed
+    assert (it.set_min_tx_rate, it.set_max_tx_rate, it.software_max_tx_rate) == programmed
     assert it.enforced == Enforced(min=enforced[0], max=enforced[1])
     assert pf.problems == ()
 
@@ -186,8 +186,8 @@ def test_interface_tells_what_was_asked_for_in_the_annotations_words() -> None:
     assert decode_report(encode_report(report)) == report
 
 
-def test_pf_tells_what_else_its_driver_takes() -> None:
+def test_pf_tells_what_else_its_driver_takes_and_that_this_agent_caps_by_software() -> None:
     first, second = told(
         hardware(pf_state(takes=frozenset({Setting.VLAN, Setting.MAC})), pf_state(PF1)), Ledger()
     ).pfs
-    assert (first.takes, second.takes) == (("mac", "vlan"), ())
+    assert (first.takes, second.takes) == (("mac", "software-caps", "vlan"), ("software-caps",))

@@ -12,10 +12,12 @@ from extender.node_server import PF0, PF1, pf, report
 from extender.serving import FILTER, served
 from extender.world import cluster
 from http_server.certificates import Issuer
+from k8s_rdma.core.rates import NO_RATE
 from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.extender.serving.access import access_of
 from k8s_rdma.http_server.tls import TlsConfig
 from k8s_rdma.wire.explain import decode_explanation
+from k8s_rdma.wire.rest import rates_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,6 +53,16 @@ async def test_pod_that_fits_on_one_node_alone_is_explained_pf_by_pf():
         r"^1 node: no: RDMA Scheduler Extension: Node did not .*; no eviction", ran.out, re.MULTILINE
     )
     assert re.search(r"^w2 +enp3s0f0 +4/4 +4000/4000 +0 +4000 Mb/s unreserved, and", ran.out, re.MULTILINE)
+
+
+async def test_pod_is_told_who_would_enforce_its_rates_where_hardware_does_not():
+    async with cluster("w1") as c, served(c) as s:
+        await s.ready()
+        there = pf(PF0, rates=rates_of(NO_RATE), takes=("software-caps",))
+        c.nodes["w1"].report = report("w1", there)
+        await c.create_pod("p", annotation='[{"min_tx_rate": 60, "max_tx_rate": 70}]')
+        ran = await k8s_rdma("explain", "pod", "default/p", K8S_RDMA_EXTENDER=s.url)
+    assert "1 x, 60 Mb/s; reservations: accounted; caps: software" in ran.out
 
 
 async def test_bound_pod_is_explained_with_its_place():

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.inventory import Inventory, Pf, Used
-from k8s_rdma.core.options import InterfaceOptions, LinkType, VfDriver
+from k8s_rdma.core.options import InterfaceOptions, LinkType, Setting, VfDriver
 from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection, fits, place
 from k8s_rdma.core.policy import PfPolicy
 from k8s_rdma.core.rates import Enforce, RateAbility, RateRange
@@ -180,6 +180,15 @@ def test_rates_must_be_what_every_driver_takes_where_hardware_is_demanded() -> N
     why = refused(place(request, there, {}))
     assert why.reason is Reason.DRIVER_REFUSES
     assert "PF enp1 where they may be does not take them: ixgbe takes no minimum rates" in why.message
+
+
+def test_agent_that_cannot_cap_by_software_is_none_for_what_demands_it() -> None:
+    request = Request((InterfaceRequest(max_tx_rate_mbps=10, enforce=Enforce.SOFTWARE),), devices=((A, 1),))
+    why = refused(place(request, node(pf(0, a=1)), {}))
+    assert why.reason is Reason.DRIVER_REFUSES
+    assert "PF enp0 where they may be does not take them: its agent is of a version that caps" in why.message
+    able = replace(pf(0, a=1), takes=frozenset({Setting.SOFTWARE_CAPS}))
+    assert isinstance(place(request, node(able), {}), Placement)
 
 
 def test_rates_are_weighed_where_they_are_weights() -> None:

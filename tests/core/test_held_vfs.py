@@ -13,10 +13,11 @@ from factories import PF0, PF1, hardware, interface, pf_state, receipt
 from k8s_rdma.core.devices.held_vfs import HeldDevice, held_interfaces, of_pf, vfs_by_device
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.core.ledger import AllocatedInterface, Ledger
-from k8s_rdma.core.options import InterfaceOptions, Setting
+from k8s_rdma.core.options import InterfaceOptions, Setting, VfDriver
 from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection
 from k8s_rdma.core.rates import NO_RATE, Enforce, RateAbility, RateRange
 from k8s_rdma.core.request import InterfaceRequest, Request
+from k8s_rdma.core.step import VfRate
 from k8s_rdma.errors import Reason
 
 if TYPE_CHECKING:
@@ -179,6 +180,29 @@ def test_rates_that_the_driver_does_not_take_are_refused_where_hardware_is_deman
     rejection = refused("m0_0", request=wanted(5, enforce=Enforce.HARDWARE), there=there)
     assert rejection.reason is Reason.DRIVER_REFUSES
     assert "igb takes no minimum rates (5 Mb/s wanted)" in rejection.message
+
+
+def test_device_is_capped_by_software_where_its_annotation_or_its_pf_says_so() -> None:
+    capped = Request((InterfaceRequest(min_tx_rate_mbps=5, max_tx_rate_mbps=9, enforce=Enforce.SOFTWARE),))
+    there = hardware(pf(PF0, 0, enforce=Enforce.SOFTWARE))
+    by_pf = Request((InterfaceRequest(min_tx_rate_mbps=5, max_tx_rate_mbps=9),))
+    for request, seen in ((capped, HERE), (by_pf, there)):
+        found = given_for("m0_0", request=request, there=seen)
+        assert not isinstance(found, Rejection)
+        assert found[0].rate() == VfRate(0, 5, 0)
+        assert found[0].software_max_tx_rate_mbps == 9
+
+
+def test_device_for_a_program_is_refused_where_software_must_cap_it() -> None:
+    programs = InterfaceOptions(driver=VfDriver.VFIO_PCI)
+    asked = Request((InterfaceRequest(max_tx_rate_mbps=9, options=programs),))
+    there = hardware(pf(PF0, 0, enforce=Enforce.SOFTWARE, takes=frozenset(Setting)))
+    rejection = refused("m0_0", request=asked, there=there)
+    assert rejection.reason is Reason.DRIVER_REFUSES
+    assert rejection.message == (
+        "PF enp3s0f0: software cannot cap a VF that is given to vfio-pci (9 Mb/s wanted), and enforcement by "
+        "software is demanded"
+    )
 
 
 def test_vlan_of_the_network_is_refused_where_the_driver_cannot_set_one() -> None:

@@ -70,7 +70,8 @@ ASKED = st.builds(
         st.builds(
             InterfaceRequest,
             min_tx_rate_mbps=st.sampled_from([0, 10, 49, 250, 499, 500]),
-            enforce=st.sampled_from([Enforce.AUTO, Enforce.AUTO, Enforce.HARDWARE]),
+            max_tx_rate_mbps=st.sampled_from([0, 0, 500, 2000]),
+            enforce=st.sampled_from([Enforce.AUTO, Enforce.AUTO, Enforce.HARDWARE, Enforce.SOFTWARE]),
             options=st.just(NO_OPTIONS) | OPTIONS,
         ),
         min_size=1,
@@ -133,11 +134,10 @@ def test_report_of_an_agent_that_tells_less_is_read():
         encode_report(node_report(node=W1, generation=Generation("e", 1), hardware=hardware(), ledger=ledger))
     )
     for pf in document["pfs"]:
-        assert "takes" not in pf  # nothing, and so not told
-        for added in ("mtu", "vendor", "link_type"):
+        for added in ("mtu", "vendor", "link_type", "takes"):
             pf.pop(added, None)
     for held in document["allocations"][0]["interfaces"]:
-        for added in ("entry", "pci", "driver", "options"):
+        for added in ("entry", "pci", "driver", "options", "software_max_tx_rate"):
             del held[added]
     facts = facts_of(decode_report(json.dumps(document).encode()), W1)
     assert facts.entries == {}
@@ -155,6 +155,10 @@ def test_report_of_an_agent_that_tells_less_is_read():
     found = place(wants, facts.inventory, used)
     assert not isinstance(found, Placement)
     assert "cannot set vlan of a VF" in found.message
+    capped = Request((InterfaceRequest(max_tx_rate_mbps=5, enforce=Enforce.SOFTWARE),))
+    found = place(capped, facts.inventory, used)
+    assert not isinstance(found, Placement)
+    assert "its agent is of a version that caps nothing by software" in found.message
 
 
 def test_report_of_a_newer_agent_is_read_as_far_as_it_is_understood():
@@ -164,9 +168,10 @@ def test_report_of_a_newer_agent_is_read_as_far_as_it_is_understood():
         hardware=hardware(pf_state(PF0, takes=frozenset({Setting.VLAN}))),
         ledger=Ledger(),
     )
-    newer = encode_report(told).replace(b'"takes":["vlan"]', b'"takes":["levitation","vlan"]')
+    newer = encode_report(told).replace(b'"takes":[', b'"takes":["levitation",')
+    assert newer != encode_report(told)
     [pf] = facts_of(decode_report(newer), W1).inventory.pfs
-    assert pf.takes == {Setting.VLAN}
+    assert pf.takes == {Setting.VLAN, Setting.SOFTWARE_CAPS}
 
 
 def test_receipt_without_interfaces_is_nobody_holding_anything():

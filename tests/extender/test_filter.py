@@ -252,6 +252,36 @@ async def test_filter_calls_a_node_unresolvable_when_its_driver_cannot_program_w
     assert "demanded by the pod" in for_q["FailedAndUnresolvableNodes"]["w2"]
 
 
+async def test_filter_refuses_a_node_whose_agent_cannot_cap_by_software_until_it_can():
+    async with world("old", "new") as w:
+        w.nodes["old"].report = report("old", pf(PF0))
+        w.nodes["new"].report = report("new", pf(PF0, takes=("software-caps",)))
+        await w.create_pod("p", annotation='[{"max_tx_rate": 2000, "enforce": "software"}]')
+        result = await w.filter("p")
+        w.nodes["old"].report = report("old", pf(PF0, takes=("software-caps",)), generation=2)
+        updated = await w.filter("p")
+    assert (result["NodeNames"], updated["NodeNames"]) == (["new"], ["old", "new"])
+    assert result["FailedAndUnresolvableNodes"]["old"] == (
+        f"{NOT_ENOUGH}needs 1 interface; 1 PF: its agent is of a version that caps nothing by software)"
+    )
+
+
+async def test_filter_refuses_what_software_cannot_cap_where_the_configuration_demands_it():
+    async with world("w1") as w:
+        there = pf(PF0, enforce="software", takes=("software-caps", "vfio-pci"))
+        w.nodes["w1"].report = report("w1", there)
+        await w.create_pod("p", annotation='[{"max_tx_rate": 2000, "driver": "vfio-pci"}]')
+        await w.create_pod("q", annotation='[{"max_tx_rate": 2000}]')
+        result, for_q = await w.filter("p"), await w.filter("q")
+    said = str(result)
+    assert (
+        "1 PF: software cannot cap a VF that is given to vfio-pci (2000 Mb/s wanted), and enforcement by"
+        in said
+    )
+    assert "by software is demanded there" in said
+    assert for_q["NodeNames"] == ["w1"]
+
+
 async def test_filter_and_bind_refuse_what_would_take_from_others_by_its_weight():
     async with world("w1") as w:
         w.nodes["w1"].report = report("w1", pf(PF0, rates=WEIGHTS), held={"a": 5_000, "b": 0})

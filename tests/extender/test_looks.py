@@ -12,9 +12,11 @@ import pytest
 from extender.node_server import PF0, PF1, pf, report
 from extender.serving import BIND, FILTER, served
 from extender.world import World, cluster
+from k8s_rdma.core.rates import NO_RATE
 from k8s_rdma.extender.config import NamespaceLimit
 from k8s_rdma.wire.cluster_view import ClusterView, decode_view
 from k8s_rdma.wire.explain import Explanation, decode_explanation
+from k8s_rdma.wire.rest import rates_of
 
 if TYPE_CHECKING:
     from extender.serving import Served
@@ -56,6 +58,22 @@ async def test_explain_says_for_every_node_what_would_go_where():
         assert (look.room_for, look.placed, look.free_vfs, look.unreserved_mbps) == (0, 0, 4, 4000)
         assert look.objections == ("4000 Mb/s unreserved, and the smallest interface needs 5000",)
         assert not refused.examples[0].evictable
+
+
+async def test_explain_says_who_would_enforce_what_the_hardware_does_not():
+    none = rates_of(NO_RATE)
+    async with cluster("w1", "w2", "w3") as c, served(c) as http:
+        await http.ready()
+        c.nodes["w1"].report = report("w1", pf(PF0, rates=none, takes=("software-caps",)))
+        c.nodes["w2"].report = report("w2", pf(PF0, rates=none))
+        c.nodes["w3"].report = report("w3", pf(PF0, takes=("software-caps",)))
+        asked = '[{"min_tx_rate": 10, "max_tx_rate": 500}, {"max_tx_rate": 10000}, {}]'
+        await c.create_pod("p", annotation=asked)
+        told = await explained(http, "p", all="1")
+        looks = {node.node: node.pfs[0] for node in told.nodes}
+        assert (looks["w1"].min_by, looks["w1"].max_by) == (("accounted",), ("hardware", "software"))
+        assert (looks["w2"].min_by, looks["w2"].max_by) == (("accounted",), ("accounted", "hardware"))
+        assert (looks["w3"].min_by, looks["w3"].max_by) == ((), ())
 
 
 async def test_explain_tells_where_a_bound_pod_is_and_what_its_node_says_of_it():

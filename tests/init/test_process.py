@@ -37,6 +37,10 @@ def init(directory: Path, text: str) -> subprocess.CompletedProcess[str]:
         ("hardware: {numVfs: 3}", ["`numVfs`", "`$.hardware`"]),
         ("hardware: {pfs: [{numVfs: many}]}", ["numVfs", "many", "`$.hardware.pfs[0]`"]),
         ("hardware: {pfs: [{numVfs: -1}]}", ["`$.hardware.pfs[0].numVfs`"]),
+        (
+            "hardware: {pfs: [{enforce: firmware}]}",
+            ["enforce: expected one of hardware, software, auto, got 'firmware'", "`$.hardware.pfs[0]`"],
+        ),
         ("hardware: {pfs: []}", ["`$.hardware`", "pfs", "empty"]),
         ("tries: 0", ["`$.tries`"]),
         ("backoffS: -1", ["`$.backoffS`"]),

@@ -38,7 +38,7 @@ def interfaces(draw: st.DrawFn, pci: str) -> Interface:
         max_tx_rate=draw(mbps),
         set_min_tx_rate=draw(mbps),
         set_max_tx_rate=draw(mbps),
-        enforced=Enforced(min=None, max=None),
+        enforced=Enforced(min=None, max=draw(st.sampled_from([None, "hardware", "software", "accounted"]))),
         entry=draw(st.none() | st.integers(0, 60)),
         pool=draw(pools),
     )
@@ -65,7 +65,7 @@ def pfs(draw: st.DrawFn, pci: str) -> PfReport:
         vendor=draw(texts),
         numa_node=draw(st.none() | st.integers(0, 7)),
         rates=rates,
-        enforce=draw(st.sampled_from(["auto", "hardware"])),
+        enforce=draw(st.sampled_from(["auto", "hardware", "software"])),
         takes=tuple(draw(st.sets(st.sampled_from([*Setting, "of a newer agent"])))),
         problems=tuple(draw(st.lists(texts, max_size=7))),
         foreign=tuple(

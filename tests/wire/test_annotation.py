@@ -50,10 +50,14 @@ def test_request_is_read_as_existing_pods_write_it() -> None:
 
 
 def test_request_says_who_must_enforce_it() -> None:
-    text = '[{"min_tx_rate": 5, "enforce": "hardware"}, {"min_tx_rate": 5, "enforce": "auto"}]'
-    first, second = parse_request(text).interfaces
+    text = (
+        '[{"min_tx_rate": 5, "enforce": "hardware"}, {"min_tx_rate": 5, "enforce": "auto"}, '
+        '{"max_tx_rate": 5, "enforce": "software"}]'
+    )
+    first, second, third = parse_request(text).interfaces
     assert first == InterfaceRequest(min_tx_rate_mbps=5, enforce=Enforce.HARDWARE)
     assert second == InterfaceRequest(min_tx_rate_mbps=5)
+    assert third == InterfaceRequest(max_tx_rate_mbps=5, enforce=Enforce.SOFTWARE)
 
 
 @pytest.mark.parametrize("text", [None, "", "  \n\t", "[]", " [ ] "])

@@ -83,16 +83,17 @@ def test_placement_signed_by_an_older_extender_is_valid() -> None:
     assert decode(SIGNED_BEFORE_ENFORCE, uid=UID, node=W1, key=KEY) == PLACEMENT
 
 
-def test_text_says_enforce_only_where_hardware_must() -> None:
+@pytest.mark.parametrize("enforce", [Enforce.HARDWARE, Enforce.SOFTWARE])
+def test_text_says_enforce_only_where_something_must(enforce: Enforce) -> None:
     first, second = PLACEMENT.interfaces
-    demanding = replace(PLACEMENT, interfaces=(first, replace(second, enforce=Enforce.HARDWARE)))
+    demanding = replace(PLACEMENT, interfaces=(first, replace(second, enforce=enforce)))
     text = encode(demanding, UID, KEY)
     assert json.loads(text)["interfaces"] == [
         {"pf": "0000:03:00.0", "min_tx_rate": 15000, "max_tx_rate": 20000},
-        {"pf": "0000:03:00.1", "min_tx_rate": 0, "max_tx_rate": 0, "enforce": "hardware"},
+        {"pf": "0000:03:00.1", "min_tx_rate": 0, "max_tx_rate": 0, "enforce": enforce.value},
     ]
     assert decode(text, uid=UID, node=W1, key=KEY) == demanding
-    assert "hmac: not made" in refusal(text.replace(',"enforce":"hardware"', "")).message
+    assert "hmac: not made" in refusal(text.replace(f',"enforce":"{enforce}"', "")).message
 
 
 @pytest.mark.parametrize("policy", PfPolicy)

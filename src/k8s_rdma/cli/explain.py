@@ -192,9 +192,17 @@ def _cells(pf: PfLook) -> tuple[str, ...]:
         f"{pf.free_vfs}/{pf.vfs}" if pf.devices is None else f"of {pf.devices} devices",
         f"{pf.unreserved_mbps}/{link}",
         str(pf.room_for),
-        f"{_up_to(pf.devices is not None)}{pf.placed} x, {pf.placed_mbps} Mb/s" if pf.placed else "",
+        _goes_here(pf) if pf.placed else "",
         escape("; ".join(pf.objections)),
     )
+
+
+def _goes_here(pf: PfLook) -> str:
+    """How much, and who holds what of it the hardware does not."""
+    by = (("reservations", pf.min_by), ("caps", pf.max_by))
+    held = [f"{what}: {' or '.join(holders)}" for what, holders in by if holders]
+    much = f"{_up_to(pf.devices is not None)}{pf.placed} x, {pf.placed_mbps} Mb/s"
+    return escape("; ".join([much, *held]))
 
 
 def _of(used: int, limit: int | None) -> str:

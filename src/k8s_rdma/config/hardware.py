@@ -14,10 +14,11 @@ from k8s_rdma.core.selection import PfRule, Selection
 PciText = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[01][0-9a-fA-F]\.[0-7]$")]
 VendorText = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{4}(:[0-9a-f]{4})?$")]
 Count = Annotated[int, msgspec.Meta(ge=0)]
+_ENFORCE = tuple(each.value for each in Enforce)
 
 
 class PfConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """One rule; see `core.selection.PfRule`. numVfs: a number, or `all`."""
+    """One rule; see `core.selection.PfRule`. numVfs: a number, or `all`. enforce: as `core.rates.Enforce`."""
 
     names: tuple[str, ...] = ()
     pcis: tuple[PciText, ...] = ()
@@ -25,13 +26,16 @@ class PfConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid
     drivers: tuple[str, ...] = ()
     link_types: tuple[LinkType, ...] = ()
     num_vfs: Count | str = "all"
-    enforce: Enforce = Enforce.AUTO
+    enforce: str = Enforce.AUTO.value
     trust: bool | None = None
 
     def __post_init__(self) -> None:
-        """Refuse any other text than the one that means every VF."""
+        """Refuse any other text than those that mean something, and say which do."""
         if isinstance(self.num_vfs, str) and self.num_vfs != "all":
             msg = f"numVfs: expected a number or `all`, got {self.num_vfs!r}"
+            raise ValueError(msg)
+        if self.enforce not in _ENFORCE:
+            msg = f"enforce: expected one of {', '.join(_ENFORCE)}, got {self.enforce!r}"
             raise ValueError(msg)
 
     def to_core(self) -> PfRule:
@@ -43,7 +47,7 @@ class PfConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid
             drivers=frozenset(self.drivers),
             link_types=frozenset(self.link_types),
             num_vfs=None if isinstance(self.num_vfs, str) else self.num_vfs,
-            enforce=self.enforce,
+            enforce=Enforce(self.enforce),
             trust=self.trust,
         )
 

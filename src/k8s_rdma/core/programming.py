@@ -9,7 +9,7 @@ hardware will do (`Enforce.HARDWARE`, of the PF or of the interface), or no cap 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from k8s_rdma.core.options import Setting
 from k8s_rdma.core.rates import EVERY_RATE, Enforce
@@ -63,6 +63,22 @@ def enforcement(pf: Pf, wanted: InterfaceRequest | Kind) -> Enforce:
     if Enforce.HARDWARE in demanded:
         return Enforce.HARDWARE
     return Enforce.SOFTWARE if Enforce.SOFTWARE in demanded else Enforce.AUTO
+
+
+class Enforcers(NamedTuple):
+    """Who would hold a reservation, and who a cap; `accounted`: nobody, only sums are."""
+
+    min: Literal["hardware", "accounted"]
+    max: Literal["hardware", "software", "accounted"]
+
+
+def enforcers(pf: Pf, wanted: InterfaceRequest | Kind) -> Enforcers:
+    """Of an interface that comes to be on a PF as it is now."""
+    found = programmed(pf, wanted)
+    least: Literal["hardware", "accounted"] = "hardware" if found.min_held else "accounted"
+    if not found.software_max_tx_rate_mbps:
+        return Enforcers(least, "hardware" if found.max_held else "accounted")
+    return Enforcers(least, "software" if Setting.SOFTWARE_CAPS in pf.takes else "accounted")
 
 
 def reserved(pf: Pf, min_tx_rate_mbps: int) -> int:

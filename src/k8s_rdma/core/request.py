@@ -10,6 +10,8 @@ from k8s_rdma.core.rates import MAX_RATE_MBPS, Enforce
 
 MAX_INTERFACES = 1024
 """More than any node has: 8 PFs of 128 VFs (the most that today's drivers create on a PF)."""
+_SOFTWARE = Enforce.SOFTWARE
+"""To ask the enumeration for it takes longer than to compare, and interfaces are made by the thousand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +33,7 @@ class InterfaceRequest:
 
     def __post_init__(self) -> None:
         """Hold the invariants that the wire layer has already reported in its own words."""
-        by_software = self.enforce is Enforce.SOFTWARE
+        by_software = self.enforce is _SOFTWARE
         if self.options is not NO_OPTIONS or by_software:
             object.__setattr__(self, "options", NO_OPTIONS if self.options == NO_OPTIONS else self.options)
             object.__setattr__(self, "needs", needs_of(self.options, software_caps=by_software))

@@ -83,6 +83,8 @@ class PfLook(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=
     unreserved_mbps, free_vfs: without what the pod itself holds. placed, placed_mbps: interfaces that would
         go here, and what they reserve. room_for: how many of the pod's interfaces would fit here if no other
         PF had any. objections: what it has against the others, in clauses.
+    min_by, max_by: who would hold the minimum and maximum rates of what goes here, where that is not the
+        hardware for all of them: `hardware`, `software`, `accounted`.
     devices: of a pod that holds exclusive devices, how many VFs of the PF are such; placed and placed_mbps
         are then the most that may come here; null where it asks by annotation.
     """
@@ -99,6 +101,8 @@ class PfLook(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=
     room_for: int = 0
     objections: tuple[str, ...] = ()
     devices: int | None = None
+    min_by: tuple[str, ...] = ()
+    max_by: tuple[str, ...] = ()
 
 
 class NodeLook(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from k8s_rdma.core.devices.placement import misasked, possible
 from k8s_rdma.core.inventory import NOTHING_USED
+from k8s_rdma.core.needs import unmet
 from k8s_rdma.core.offers import room_of
 from k8s_rdma.core.programming import objection, reserved
 from k8s_rdma.wire.explain import PfLook
@@ -65,7 +66,9 @@ def _room_for(worst: Sequence[int], left: int) -> int:
 
 
 def _objections(pf: Pf, wanted: Sequence[InterfaceRequest], worst_mbps: int, left_mbps: int) -> Iterator[str]:
-    yield from list(dict.fromkeys(filter(None, (objection(pf, each) for each in wanted))))[:1]
+    yield from list(
+        dict.fromkeys(filter(None, (unmet(pf, each.needs) or objection(pf, each) for each in wanted)))
+    )[:1]
     if worst_mbps and pf.link_mbps is None:
         yield "its link speed is not known (link down?), so that nothing can be reserved"
     elif worst_mbps > left_mbps:

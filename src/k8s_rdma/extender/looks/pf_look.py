@@ -9,12 +9,12 @@ from k8s_rdma.core.devices.placement import devices_on
 from k8s_rdma.core.inventory import NOTHING_USED
 from k8s_rdma.core.needs import kind_of, unmet
 from k8s_rdma.core.offers import room_of
-from k8s_rdma.core.programming import objection, reserved
+from k8s_rdma.core.programming import enforcers, objection, reserved
 from k8s_rdma.extender.looks.device_look import look_at_pfs_of_devices
 from k8s_rdma.wire.explain import PfLook
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from k8s_rdma.core.inventory import Pf
     from k8s_rdma.core.needs import Kind
@@ -41,7 +41,7 @@ def look_at_pfs(
 
 def _look(pf: Pf, kinds: Sequence[Kind], situation: Situation, placed: Sequence[PlacedInterface]) -> PfLook:
     room = room_of(pf, situation.used.get(pf.pci, NOTHING_USED))
-    here = [reserved(pf, each.min_tx_rate_mbps) for each in placed if each.pf == pf.pci]
+    here = [each.wanted() for each in placed if each.pf == pf.pci]
     taken = [kind for kind in kinds if not _against(pf, kind)]
     return PfLook(
         name=pf.name,
@@ -52,10 +52,17 @@ def _look(pf: Pf, kinds: Sequence[Kind], situation: Situation, placed: Sequence[
         free_vfs=room.vfs,
         numa_node=pf.numa_node,
         placed=len(here),
-        placed_mbps=sum(here),
+        placed_mbps=sum(reserved(pf, each.min_tx_rate_mbps) for each in here),
         room_for=_room_for(pf, taken, room),
         objections=tuple(_objections(pf, kinds, room)),
+        min_by=_but_hardware(enforcers(pf, each).min for each in here if each.min_tx_rate_mbps),
+        max_by=_but_hardware(enforcers(pf, each).max for each in here if each.max_tx_rate_mbps),
     )
+
+
+def _but_hardware(holders: Iterable[str]) -> tuple[str, ...]:
+    distinct = tuple(sorted(set(holders)))
+    return () if distinct == ("hardware",) else distinct
 
 
 def _against(pf: Pf, kind: Kind) -> str:
