@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.selection import Selection
 from k8s_rdma.linux.discovery.observation import Observer
-from k8s_rdma.linux.discovery.queries import RdmaDevice, RdmaPort, VfInfo
+from k8s_rdma.linux.discovery.queries import DevlinkRate, RdmaDevice, RdmaPort, VfInfo
 from k8s_rdma.linux.netlink.rtnl import Link
 from k8s_rdma.linux.netlink.socket import NetlinkError
 from k8s_rdma.linux.sysfs import Sysfs
@@ -58,6 +58,7 @@ class Answers:
     addressed: frozenset[int] = frozenset()
     rdma: list[RdmaDevice] = field(default_factory=list)
     modes: dict[str, str] = field(default_factory=dict)
+    rates_by_devlink: dict[str, dict[int, DevlinkRate]] = field(default_factory=dict)
     firmwares: dict[str, str] = field(default_factory=dict)
     asked: list[int] = field(default_factory=list)
 
@@ -81,6 +82,9 @@ class Answers:
 
     def eswitch_modes(self) -> dict[str, str]:
         return self.modes
+
+    def devlink_rates(self) -> dict[str, dict[int, DevlinkRate]]:
+        return self.rates_by_devlink
 
     def firmware(self, name: str) -> str:
         return self.firmwares.get(name, "")

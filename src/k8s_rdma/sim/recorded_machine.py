@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from k8s_rdma.core.devices.seen import NetnsMode
-from k8s_rdma.linux.discovery.queries import RdmaDevice, RdmaPort, VfInfo
+from k8s_rdma.linux.discovery.queries import DevlinkRate, RdmaDevice, RdmaPort, VfInfo
 from k8s_rdma.linux.netlink.rtnl import Link
 from k8s_rdma.linux.netlink.socket import NetlinkError
 from k8s_rdma.sim.recorded_sysfs import RecordedSysfs, RecordedTree
@@ -87,6 +87,9 @@ class RecordedMachine:
             eswitch_modes={
                 pci: mode for pci, mode in self.machine.eswitch_modes.items() if pci not in addresses
             },
+            devlink_rates={
+                pci: rates for pci, rates in self.machine.devlink_rates.items() if pci not in addresses
+            },
         )
 
 
@@ -128,6 +131,13 @@ class RecordedQueries:
     def eswitch_modes(self) -> Mapping[str, str]:
         """As recorded."""
         return self._asked("eswitch_modes").eswitch_modes
+
+    def devlink_rates(self) -> Mapping[str, Mapping[int, DevlinkRate]]:
+        """As recorded."""
+        return {
+            pci: {vf: DevlinkRate(**msgspec.structs.asdict(entry)) for vf, entry in rates.items()}
+            for pci, rates in self._asked("devlink_rates").devlink_rates.items()
+        }
 
     def firmware(self, name: str) -> str:
         """As recorded, nothing where it is not; ENODEV when there is no such link."""

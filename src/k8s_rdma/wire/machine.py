@@ -27,6 +27,7 @@ Entry = str | SymbolicLink | Refused | None
 
 ErrorName = Annotated[str, msgspec.Meta(pattern=r"^E[A-Z0-9]+$")]
 Index = Annotated[int, msgspec.Meta(ge=1)]
+VfIndex = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -64,7 +65,7 @@ class LinkEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class VfEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """A VF as its PF has it, as `linux.discovery.queries.VfInfo`."""
 
-    index: Annotated[int, msgspec.Meta(ge=0)]
+    index: VfIndex
     mac: str
     vlan: int = 0
     qos: int = 0
@@ -76,6 +77,17 @@ class VfEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     max_tx_rate_mbps: int = 0
     node_guid: str = ""
     port_guid: str = ""
+
+
+class DevlinkRateEntry(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
+    """What devlink was told of a VF's rates, as `linux.discovery.queries.DevlinkRate`."""
+
+    min_tx_rate_mbps: int = 0
+    max_tx_rate_mbps: int = 0
+    group: str = ""
+    group_rated: bool = False
 
 
 class PortEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -100,7 +112,8 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """A machine.
 
     sysfs: `Entry` by path below its root, without `/` at either end; a tree in the file.
-    vfs: by the PF's index. eswitch_modes: by PCI address. firmware: by netdev.
+    vfs: by the PF's index. eswitch_modes: by PCI address. devlink_rates: by PCI address and VF.
+    firmware: by netdev.
     refused: questions (of `Queries`) that are answered with an error, by name, and argument
         where there is one: `firmware eth0`.
     """
@@ -113,6 +126,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     addressed_links: tuple[Index, ...] = ()
     rdma_devices: tuple[RdmaEntry, ...] = ()
     eswitch_modes: dict[str, str] = {}
+    devlink_rates: dict[str, dict[VfIndex, DevlinkRateEntry]] = {}
     firmware: dict[str, str] = {}
     refused: dict[str, ErrorName] = {}
 

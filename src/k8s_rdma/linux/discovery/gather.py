@@ -74,6 +74,7 @@ def gather(sysfs: Sysfs, queries: Queries) -> Machine:
             addressed_links=tuple(index for index in asked.addressed if index in shown),
             rdma_devices=asked.rdma_entries,
             eswitch_modes=asked.modes,
+            devlink_rates=asked.rates,
             firmware=dict(sorted(asked.firmwares.items())),
             refused=asked.refused(),
         )

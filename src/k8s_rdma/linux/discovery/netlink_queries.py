@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Self
 from k8s_rdma.linux.netlink.addressed_links import addressed_links
 from k8s_rdma.linux.netlink.default_routes import default_route_links
 from k8s_rdma.linux.netlink.devlink import Devlink
+from k8s_rdma.linux.netlink.devlink_rates import devlink_rates
 from k8s_rdma.linux.netlink.ethtool import Ethtool
 from k8s_rdma.linux.netlink.rdma import RdmaNetlink
 from k8s_rdma.linux.netlink.rtnl import Rtnl
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from k8s_rdma.core.devices.seen import NetnsMode
-    from k8s_rdma.linux.discovery.queries import RdmaDevice, VfInfo
+    from k8s_rdma.linux.discovery.queries import DevlinkRate, RdmaDevice, VfInfo
     from k8s_rdma.linux.netlink.rtnl import Link
     from k8s_rdma.linux.netlink.vf_info import VfStats
 
@@ -89,6 +90,10 @@ class NetlinkQueries:
     def eswitch_modes(self) -> Mapping[str, str]:
         """`legacy` or `switchdev` by PCI address; NetlinkError EPERM without CAP_NET_ADMIN."""
         return self._devlink.eswitch_modes("pci")
+
+    def devlink_rates(self) -> Mapping[str, Mapping[int, DevlinkRate]]:
+        """What devlink was told of VFs' rates; see `linux.netlink.devlink_rates`."""
+        return devlink_rates(self._devlink, "pci")
 
     def firmware(self, name: str) -> str:
         """The firmware version that a netdev's driver tells; empty when it tells none."""

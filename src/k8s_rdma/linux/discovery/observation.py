@@ -19,6 +19,7 @@ from k8s_rdma.linux.discovery.mlnx_ofed import read_vf_settings
 from k8s_rdma.linux.discovery.pci import USERSPACE_DRIVERS
 from k8s_rdma.linux.discovery.pf_state import pf_state
 from k8s_rdma.linux.discovery.pfs import Missing, find_pfs, select
+from k8s_rdma.linux.discovery.rates_by_devlink import with_devlink
 from k8s_rdma.linux.discovery.rdma_devices import RdmaDevices
 from k8s_rdma.linux.discovery.vf_settings import VfSettings, from_netlink
 from k8s_rdma.linux.discovery.vfs import Surroundings, see_vf
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from k8s_rdma.core.selection import PfRule, Selection
     from k8s_rdma.linux.discovery.pfs import Discovery, LeftOut, Selected
-    from k8s_rdma.linux.discovery.queries import Queries, VfInfo
+    from k8s_rdma.linux.discovery.queries import DevlinkRate, Queries, VfInfo
     from k8s_rdma.linux.discovery.vfs import SeenVf
     from k8s_rdma.linux.sysfs import Sysfs
 
@@ -80,6 +81,7 @@ class Observer:
         self._selection = selection
         self._ours: dict[PciAddress, PfRule] = {}
         self._told: dict[PciAddress, _Told] = {}
+        self._by_devlink: dict[PciAddress, Mapping[int, DevlinkRate]] = {}
         self._latecomers = Latecomers(now)
         self._lasting: frozenset[str] = frozenset()
 
@@ -112,6 +114,7 @@ class Observer:
     def _surroundings(self) -> Surroundings:
         links = self._queries.links()
         modes = self._queries.eswitch_modes()
+        switchdev = frozenset(pci for pci, mode in modes.items() if mode == "switchdev")
         return Surroundings(
             sysfs=self._sysfs,
             links={link.name: link for link in links},
@@ -120,7 +123,8 @@ class Observer:
             addressed_links=below(links, self._queries.addressed_links()),
             carriers=carriers(links),
             rdma=RdmaDevices(self._sysfs, self._queries.rdma_devices()),
-            switchdev=frozenset(pci for pci, mode in modes.items() if mode == "switchdev"),
+            switchdev=switchdev,
+            devlink_rates=self._queries.devlink_rates() if switchdev else {},
         )
 
     def _discover(self, around: Surroundings) -> Discovery:
@@ -182,8 +186,14 @@ class Observer:
         if len(vfs) != pf.num_vfs:
             msg = f"sriov_numvfs says {pf.num_vfs}, and {len(vfs)} VFs are there"
             raise KernelError(msg)
-        # Of a link that is down the kernel tells nobody (`netdev_state_change`, net/core/dev.c).
-        settings = self._settings(pf.pci, link.index, vfs, changed if link.up else None)
+        # Of a link that is down the kernel tells nobody (`netdev_state_change`, net/core/dev.c), and of no
+        # rate that devlink set, which the PF may tell as its own (`mlx5_eswitch_get_vport_config`).
+        by_devlink = around.devlink_rates.get(pf.pci, {})
+        if not link.up or by_devlink != self._by_devlink.get(pf.pci, {}):
+            changed = None
+        self._by_devlink[pf.pci] = by_devlink
+        settings = self._settings(pf.pci, link.index, vfs, changed)
+        settings = with_devlink(pf.driver or "", settings, by_devlink)
         seen = [see_vf(around, index, pci, settings.get(index), link.mtu) for index, pci in vfs.items()]
         self._must_have_come(pf.pci, seen)
         return seen

@@ -8,6 +8,7 @@ from k8s_rdma.core.kernel import PfState
 from k8s_rdma.core.options import LinkType
 from k8s_rdma.errors import printable
 from k8s_rdma.linux.discovery.ports import ethernet_speed, infiniband_speed
+from k8s_rdma.linux.discovery.rates_by_devlink import without_promises
 from k8s_rdma.linux.driver_settings import takes
 from k8s_rdma.linux.drivers import ability
 from k8s_rdma.linux.vf.vfio import can_have_vfio
@@ -36,11 +37,20 @@ def pf_state(
     firmware = ask_firmware(link.name)
     if not firmware and pf.rdma_device:
         firmware = around.rdma.firmware(pf.rdma_device)
+    driver, by_devlink = pf.driver or "", around.devlink_rates.get(pf.pci, {})
+    rates = ability(
+        driver=driver,
+        link_type=link_type,
+        link_mbps=link_mbps,
+        vendor=pf.vendor,
+        vst=bool(vfs) and all(vf.vlan for vf in vfs),
+    )
+    rates, grouped = without_promises(driver, rates, by_devlink)
     return PfState(
         name=link.name,
         pci=pf.pci,
         link_mbps=link_mbps,
-        driver=pf.driver or "",
+        driver=driver,
         vfs=vfs,
         mtu=link.mtu,
         link_type=link_type,
@@ -50,21 +60,15 @@ def pf_state(
         numa_node=pf.function.numa_node(),
         pcie_path=pf.function.pcie_path(),
         switchdev=pf.pci in around.switchdev,
-        rates=ability(
-            driver=pf.driver or "",
-            link_type=link_type,
-            link_mbps=link_mbps,
-            vendor=pf.vendor,
-            vst=bool(vfs) and all(vf.vlan for vf in vfs),
-        ),
+        rates=rates,
         enforce=selected.rule.enforce,
         takes=takes(
-            driver=pf.driver or "",
+            driver=driver,
             link_type=link_type,
             switchdev=pf.pci in around.switchdev,
             vfio_pci=bool(vfs) and can_have_vfio(around.sysfs, vfs[0].pci),
         ),
-        problems=tuple(_problems(around, selected, unknown_speed)),
+        problems=tuple(_problems(around, selected, unknown_speed, grouped)),
         mac=link.mac,
     )
 
@@ -75,12 +79,11 @@ def _speed(around: Surroundings, selected: Selected, link_type: LinkType) -> Spe
     return ethernet_speed(around.sysfs, selected.link)
 
 
-def _problems(around: Surroundings, selected: Selected, unknown_speed: str) -> Iterator[str]:
+def _problems(around: Surroundings, selected: Selected, *clauses: str) -> Iterator[str]:
     pf = selected.pf
     if not pf.num_vfs:
         yield f"PF {pf.name}: it has no VFs, of {pf.total_vfs} that it can have; run `k8s-rdma init`"
-    if unknown_speed:
-        yield f"PF {pf.name}: {unknown_speed}"
+    yield from (f"PF {pf.name}: {clause}" for clause in clauses if clause)
     if pf.pci in around.switchdev:
         why = "traffic of its VFs needs the representors up and forwarded, which is left to whoever set it so"
         yield f"PF {pf.name}: its embedded switch is in switchdev mode: {why}"

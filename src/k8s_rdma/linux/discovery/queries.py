@@ -39,6 +39,20 @@ class VfInfo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DevlinkRate:
+    """What devlink was told of a VF's rates (Documentation/networking/devlink/devlink-port.rst, Linux 6.1).
+
+    Rates in Mb/s, 0 for none. group: the rate node that it is in, or empty. group_rated: whether that or one
+    above it has rates.
+    """
+
+    min_tx_rate_mbps: int = 0
+    max_tx_rate_mbps: int = 0
+    group: str = ""
+    group_rated: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RdmaPort:
     """A port of an RDMA device. state: `ACTIVE`, `DOWN`, `INIT`, `ARMED`. netdev_index: None without one."""
 
@@ -86,6 +100,10 @@ class Queries(Protocol):
 
     def eswitch_modes(self) -> Mapping[str, str]:
         """`legacy` or `switchdev` by PCI address, of devices that have an embedded switch (devlink)."""
+        ...
+
+    def devlink_rates(self) -> Mapping[str, Mapping[int, DevlinkRate]]:
+        """What devlink was told of VFs' rates, by PCI address and VF; those of which it was told any."""
         ...
 
     def firmware(self, name: str) -> str:

@@ -14,13 +14,13 @@ import msgspec
 
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.sysfs import Sysfs, is_gone
-from k8s_rdma.wire.machine import LinkEntry, RdmaEntry, VfEntry
+from k8s_rdma.wire.machine import DevlinkRateEntry, LinkEntry, RdmaEntry, VfEntry
 from k8s_rdma.wire.machine_yaml import Refused, SymbolicLink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from k8s_rdma.linux.discovery.queries import Queries, RdmaDevice, VfInfo
+    from k8s_rdma.linux.discovery.queries import DevlinkRate, Queries, RdmaDevice, VfInfo
     from k8s_rdma.linux.netlink.rtnl import Link
     from k8s_rdma.wire.machine import Entry
 
@@ -138,6 +138,7 @@ class RecordingQueries:
         self.default_routes: tuple[int, ...] = ()
         self.addressed: tuple[int, ...] = ()
         self.modes: dict[str, str] = {}
+        self.rates: dict[str, dict[int, DevlinkRateEntry]] = {}
         self.firmwares: dict[str, str] = {}
         self.refusals: dict[str, KernelError] = {}
 
@@ -179,6 +180,14 @@ class RecordingQueries:
         """Switch modes by PCI address."""
         found: Mapping[str, str] = self._noting("eswitch_modes", self._queries.eswitch_modes, {})
         self.modes = dict(found)
+        return found
+
+    def devlink_rates(self) -> Mapping[str, Mapping[int, DevlinkRate]]:
+        """What devlink was told of VFs' rates."""
+        found: Mapping[str, Mapping[int, DevlinkRate]] = self._noting(
+            "devlink_rates", self._queries.devlink_rates, {}
+        )
+        self.rates = msgspec.convert(found, dict[str, dict[int, DevlinkRateEntry]], from_attributes=True)
         return found
 
     def firmware(self, name: str) -> str:

@@ -24,6 +24,7 @@ class VfSettings:
 
     mac: the one that the PF gives, zeros when it leaves that to the VF; on InfiniBand the port GUID.
     node_guid: of InfiniBand; empty elsewhere, and where the driver does not tell.
+    by_devlink: what somebody has told devlink of its rates, in one clause, or empty.
     """
 
     mac: str
@@ -38,6 +39,7 @@ class VfSettings:
     vgt_plus: str = "OFF"
     rate_group: int = 0
     node_guid: str = ""
+    by_devlink: str = ""
 
 
 NOTHING_TOLD = VfSettings(mac="")

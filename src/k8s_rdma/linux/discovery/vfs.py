@@ -10,6 +10,7 @@ from k8s_rdma.core.kernel import Vf
 from k8s_rdma.errors import printable
 from k8s_rdma.linux.discovery.pci import USERSPACE_DRIVERS, PciFunction
 from k8s_rdma.linux.discovery.pfs import own_link
+from k8s_rdma.linux.discovery.queries import DevlinkRate
 from k8s_rdma.linux.discovery.rdma_devices import RdmaDevices
 from k8s_rdma.linux.discovery.vf_settings import NOTHING_TOLD
 from k8s_rdma.linux.netlink.rtnl import Link
@@ -27,7 +28,7 @@ class Surroundings:
     links: by name. owners: the links' names by the PCI address that netlink has for them, where it does.
     default_route_links: by index. addressed_links: by index, those with an IP address and those that carry
     their frames. carriers: by index, those that other links are made on. switchdev: PCI addresses of those
-    whose embedded switch is in that mode.
+    whose embedded switch is in that mode. devlink_rates: as `Queries.devlink_rates`, of those.
     """
 
     sysfs: Sysfs
@@ -38,6 +39,7 @@ class Surroundings:
     carriers: frozenset[int]
     rdma: RdmaDevices
     switchdev: frozenset[str]
+    devlink_rates: Mapping[str, Mapping[int, DevlinkRate]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,7 @@ def see_vf(
             or no_driver
             or _without_netdev(lacking)
             or _of_no_text(netdev)
+            or told.by_devlink
             or _in_use(around, netdev.link)
         ),
     )

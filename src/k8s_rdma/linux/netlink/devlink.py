@@ -1,4 +1,4 @@
-"""Devlink: what mode the embedded switch of a device is in.
+"""Devlink: what devices there are, and what mode the embedded switch of one is in.
 
 Source: Linux `include/uapi/linux/{genetlink,devlink}.h`, Documentation/networking/devlink, 6.1.
 """
@@ -65,11 +65,14 @@ class Devlink:
 
     def devices(self) -> tuple[DevlinkDevice, ...]:
         """All there are; none where the kernel knows no devlink."""
+        return tuple(map(device_of, self.dump(_GET, "devlink devices")))
+
+    def dump(self, command: int, what: str) -> list[dict[int, bytes]]:
+        """The attributes of all objects of a kind; none where the kernel knows no devlink."""
         family = self._find_family()
         if family is None:
-            return ()
-        found = map(_attributes, self._socket.dump(family, _HEADER.pack(_GET, 1), "devlink devices"))
-        return tuple(DevlinkDevice(string(each[_BUS_NAME]), string(each[_DEV_NAME])) for each in found)
+            return []
+        return list(map(_attributes, self._socket.dump(family, _HEADER.pack(command, 1), what)))
 
     def _eswitch_mode(self, device: DevlinkDevice) -> str | None:
         body = _HEADER.pack(_ESWITCH_GET, 1) + text(_BUS_NAME, device.bus) + text(_DEV_NAME, device.name)
@@ -94,6 +97,11 @@ class Devlink:
                 raise
             self._family = number(found[_FAMILY_ID])
         return self._family
+
+
+def device_of(found: Mapping[int, bytes]) -> DevlinkDevice:
+    """Whose object it is."""
+    return DevlinkDevice(string(found[_BUS_NAME]), string(found[_DEV_NAME]))
 
 
 def _attributes(body: bytes) -> dict[int, bytes]:

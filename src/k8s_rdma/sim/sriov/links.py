@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from k8s_rdma.core.ids import PciAddress
+    from k8s_rdma.linux.discovery.queries import DevlinkRate
     from k8s_rdma.linux.vf.settings import Setting
     from k8s_rdma.sim.sriov.card import CardState, VfState
     from k8s_rdma.sim.sriov.machine import SriovMachine
@@ -118,6 +119,10 @@ class MachineLinks:
 
     def eswitch_modes(self) -> Mapping[str, str]:
         """No card has an embedded switch."""
+        return {}
+
+    def devlink_rates(self) -> Mapping[str, Mapping[int, DevlinkRate]]:
+        """None, as without an embedded switch."""
         return {}
 
     def firmware(self, name: str) -> str:
