@@ -16,6 +16,7 @@ from contract.linux_lab import run
 from hardware.netlink_lab import pf_link, simulated_pf, soft_rdma_device, vf_netdev
 from k8s_rdma.core.step import VfRate
 from k8s_rdma.linux.netlink.devlink import Devlink
+from k8s_rdma.linux.netlink.devlink_rates import devlink_rates
 from k8s_rdma.linux.netlink.rdma import RdmaNetlink
 from k8s_rdma.linux.netlink.rtnl import Rtnl
 from k8s_rdma.linux.netlink.socket import GENERIC, RDMA, ROUTE, NetlinkError, NetlinkSocket
@@ -62,6 +63,14 @@ def main(folder: Path, pf: str) -> None:
         device = next(Path(f"/sys/class/net/{name}/device").resolve().glob("../netdevsim*")).name
         run("devlink", "dev", "eswitch", "set", f"netdevsim/{device}", "mode", "switchdev")
         record("devlink-switchdev", GENERIC, "netdevsim in mode switchdev", _ask_devlink)
+        _rate_by_devlink(f"netdevsim/{device}")
+        record(
+            "devlink-rates",
+            GENERIC,
+            "netdevsim in mode switchdev: group low (tx_max 300) in group top, VF 0 tx_share 100 tx_max 200,"
+            " VF 1 in low, VF 3 in top",
+            lambda socket: devlink_rates(Devlink(socket), "netdevsim"),
+        )
         for vf in (4, 5):
             undo.enter_context(soft_rdma_device(vf_netdev(pf, vf), f"rxe{vf}"))
         record("rdma", RDMA, "rdma_rxe on VFs 4 and 5, of which 4 is up", _ask_rdma)
@@ -83,6 +92,17 @@ def _ask_netdevsim(rtnl: Rtnl, index: int) -> None:
 
 def _ask_devlink(socket: NetlinkSocket) -> None:
     Devlink(socket).eswitch_modes("netdevsim")
+
+
+def _rate_by_devlink(device: str) -> None:
+    """Groups, and VFs by their ports, of which VF 0's is 128."""
+    rate = ("devlink", "port", "function", "rate")
+    run(*rate, "add", f"{device}/top")
+    run(*rate, "add", f"{device}/low", "tx_max", "300mbit")
+    run(*rate, "set", f"{device}/low", "parent", "top")
+    run(*rate, "set", f"{device}/128", "tx_share", "100mbit", "tx_max", "200mbit")
+    run(*rate, "set", f"{device}/129", "parent", "low")
+    run(*rate, "set", f"{device}/131", "parent", "top")
 
 
 def _ask_rdma(socket: NetlinkSocket) -> None:

@@ -19,6 +19,7 @@ from k8s_rdma.core.selection import PfRule, Selection
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.discovery.latecomers import PATIENCE_S
 from k8s_rdma.linux.discovery.observation import Observer
+from k8s_rdma.linux.discovery.queries import DevlinkRate
 from k8s_rdma.linux.drivers import ability
 from k8s_rdma.linux.sysfs import Sysfs
 from linux.small_machine import INFINIBAND, PF, PF1, link, vf_pci
@@ -305,6 +306,34 @@ def test_pf_whose_link_is_down_is_asked_again_as_nobody_is_told_of_its_changes(m
     observer.observe(frozenset())
     machine.change_vf(0, min_tx_rate_mbps=7)
     assert observer.observe(frozenset()).pfs[0].vfs[0].min_tx_rate_mbps == 7
+
+
+def test_pf_whose_vfs_got_rates_by_devlink_is_asked_again_as_nobody_is_told_of_that(
+    machine: SmallMachine,
+) -> None:
+    machine.add_pf(vfs=2)
+    machine.answers.modes = {PF: "switchdev"}
+    observer = machine.observer()
+    before = observer.observe(())
+    machine.answers.rates_by_devlink = {PF: {1: DevlinkRate(min_tx_rate_mbps=5, group="g")}}
+    machine.change_vf(1, min_tx_rate_mbps=5, max_tx_rate_mbps=9)
+    found = observer.observe(())
+    assert observer.observe(()) == found
+    assert machine.answers.asked == [10, 10]
+    first, second = found.pfs[0].vfs
+    assert (first.unusable, second.min_tx_rate_mbps, second.max_tx_rate_mbps) == ("", 5, 9)
+    assert second.unusable.startswith("its rates are set by devlink (tx_share 5 Mb/s, group g)")
+    assert found.pfs[0].rates.min is None
+    machine.answers.rates_by_devlink = {}
+    machine.change_vf(1, min_tx_rate_mbps=0, max_tx_rate_mbps=0)
+    assert observer.observe(()) == before
+
+
+def test_devlink_is_not_asked_for_rates_where_no_switch_is_in_switchdev_mode(machine: SmallMachine) -> None:
+    machine.add_pf(vfs=1)
+    machine.answers.modes = {PF: "legacy"}
+    machine.answers.rates_by_devlink = {PF: {0: DevlinkRate(max_tx_rate_mbps=1)}}
+    assert machine.observer().observe().pfs[0].vfs[0].unusable == ""
 
 
 def test_pf_with_other_vfs_is_asked_again(machine: SmallMachine) -> None:
