@@ -97,7 +97,10 @@ def held(node: Node) -> dict[str, object]:
     return {
         each.container_id: (
             each.pod,
-            [(it.ifname, it.pf, it.vf, it.min_tx_rate, it.max_tx_rate) for it in each.interfaces],
+            [
+                (it.ifname, it.pf, it.vf, it.min_tx_rate, it.max_tx_rate, it.software_max_tx_rate)
+                for it in each.interfaces
+            ],
         )
         for each in node.try_report().allocations
     }
@@ -110,11 +113,12 @@ def test_node_goes_on_with_a_rebuilt_ledger(node: Node, chained: bool, spoil: Ca
         runtime = node.runtime(chained=chained)
         pods = [
             pod("p", {"min_tx_rate": 100, "max_tx_rate": 200}, {"mtu": 1400, "trust": True}),
-            pod("q", {"min_tx_rate": 50}),
+            pod("q", {"min_tx_rate": 50}, {"max_tx_rate": 300, "enforce": "software"}),
         ]
         sandboxes = [await runtime.add(each) for each in pods]
         for each in sandboxes:
             keep(node, runtime, each)
+        assert [cap for _, given in held(node).values() for *_, cap in given] == [0, 0, 0, 300]
         before = held(node), node.kernel_state(), [inside(node, each) for each in sandboxes]
         node.kill_agent()
         spoilt(node, spoil)

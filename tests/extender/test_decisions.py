@@ -11,6 +11,7 @@ from k8s_rdma.core.ids import NodeName
 from k8s_rdma.core.inventory import Used
 from k8s_rdma.core.options import InterfaceOptions, PfSelector, VfDriver
 from k8s_rdma.core.policy import PfPolicy
+from k8s_rdma.core.rates import Enforce
 from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.core.said import Detail
 from k8s_rdma.core.score import Strategy
@@ -73,18 +74,20 @@ def test_verdict_is_shared_by_requests_that_differ_in_names_and_addresses_alone(
 
 
 @pytest.mark.parametrize(
-    ("options", "may_pass"),
+    ("options", "enforce", "may_pass"),
     [
-        (InterfaceOptions(vlan=5), False),
-        (InterfaceOptions(pf=PfSelector(names=frozenset({"enp9s0"}))), False),
-        (InterfaceOptions(mtu=9216), True),
-        (InterfaceOptions(driver=VfDriver.VFIO_PCI), True),
+        (InterfaceOptions(vlan=5), Enforce.AUTO, False),
+        (InterfaceOptions(pf=PfSelector(names=frozenset({"enp9s0"}))), Enforce.AUTO, False),
+        (InterfaceOptions(mtu=9216), Enforce.AUTO, True),
+        (InterfaceOptions(driver=VfDriver.VFIO_PCI), Enforce.AUTO, True),
+        (InterfaceOptions(), Enforce.SOFTWARE, True),
     ],
 )
 def test_misfit_may_pass_when_an_operator_can_arrange_it_on_a_running_node(
-    options: InterfaceOptions, may_pass: bool
+    options: InterfaceOptions, enforce: Enforce, may_pass: bool
 ):
-    verdict = Decisions().verdict(Request((InterfaceRequest(options=options),)), situation())
+    asked = InterfaceRequest(max_tx_rate_mbps=5, enforce=enforce, options=options)
+    verdict = Decisions().verdict(Request((asked,)), situation())
     assert isinstance(verdict, Misfit)
     assert (verdict.reason, verdict.may_pass) == (Reason.DRIVER_REFUSES, may_pass)
 

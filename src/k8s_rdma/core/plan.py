@@ -67,11 +67,6 @@ def configurations(receipt: Receipt, addressing: Mapping[str, Addressing]) -> tu
     return tuple(steps)
 
 
-def software_caps(receipt: Receipt) -> tuple[CapInterface, ...]:
-    """The part of the plan that anybody in the pod with CAP_NET_ADMIN can undo."""
-    return tuple(step for interface in receipt.interfaces for step in _cap(receipt, interface))
-
-
 def undo(steps: Iterable[Step]) -> tuple[Step, ...]:
     """The inverses in reverse order.
 
