@@ -26,6 +26,13 @@ KINDS: dict[str, tuple[list[dict[str, object]], list[tuple[str, str]]]] = {
     "rated": ([{"min_tx_rate": 60_000, "max_tx_rate": 70_000}, {"min_tx_rate": 60_000}], [("alone", "eth0")]),
     "tuned": ([{"vlan": 7, "trust": True, "mac": "02:00:00:00:00:77", "mtu": 1400}], [("alone", "eth0")]),
     "program": ([{"max_tx_rate": 9}, {"driver": "vfio-pci", "spoof_check": False}], [("alone", "eth0")]),
+    "capped": (
+        [
+            {"max_tx_rate": 7, "enforce": "software"},
+            {"min_tx_rate": 5, "max_tx_rate": 9, "enforce": "software"},
+        ],
+        [("alone", "eth0")],
+    ),
     "plain": ([], [("alone", "eth0")]),
     "holding": ([{"min_tx_rate": 500, "max_tx_rate": 600}], [("alone", "eth0")]),
     "networks": (
@@ -103,6 +110,11 @@ class Cluster:
         env = call("GC")
         return self.world.verbs.collect(env, stdin(network, **{"cni.dev/valid-attachments": listed}))
 
+    def uncap(self, pod: Pod) -> None:
+        """Let a pod take away what limits its interfaces."""
+        for device in self.world.hardware.devices_in(pod.netns.inode):
+            device.max_tx_rate_mbps = 0
+
     def finish(self) -> None:
         """After DEL of all that ever was, the machine is as before."""
         for _ in range(2):
@@ -160,6 +172,7 @@ class Cluster:
         assert rates == (rate.min_tx_rate_mbps, rate.max_tx_rate_mbps)
         if interface.is_netdev:
             assert (function.device.place, function.device.name) == (pod.netns.inode, interface.ifname)
+            assert function.device.max_tx_rate_mbps == interface.software_max_tx_rate_mbps
         else:
             assert function.driver == "vfio-pci"
 
@@ -170,6 +183,8 @@ class Cluster:
         for ref, function in self.world.hardware.functions.items():
             if function.is_netdev and function.device.place != HOST:
                 assert holders[ref].container == containers[function.device.place]
+            else:
+                assert not function.device.max_tx_rate_mbps
             if function.driver != VF_DRIVER:
                 assert ref in holders
 

@@ -288,6 +288,7 @@ class World:
         self.verbs = Verbs(means, policy=Policy(), claimed=_nobody_waits)
         self._keep()
         self.runner.run(self.verbs.reconcile())
+        self.runner.run(self.verbs.restore_caps())
         with suppress(KernelError):  # of what somebody took away from vfio-pci
             self.devices.restore(self.node.ledger)
 

@@ -33,7 +33,7 @@ WAYS = {
 """How an act goes wrong, and what is different when the agent is started again."""
 
 
-@pytest.mark.parametrize("call_of", ["add", "delete", "collect", "vanish", "inherit"])
+@pytest.mark.parametrize("call_of", ["add", "delete", "collect", "restore", "vanish", "inherit"])
 @pytest.mark.parametrize(("fate", "how"), WAYS.values(), ids=WAYS)
 def test_machine_is_as_before_whatever_fails_and_whenever(
     call_of: str, fate: Callable[[int], Fate], how: dict[str, bool]
@@ -72,6 +72,9 @@ def _calls(cluster: Cluster, pod: Pod, call_of: str) -> list[Coroutine[Any, Any,
         return [cluster.delete(pod.attachments[0])]
     if call_of == "collect":
         return [cluster.collect(pod.attachments[0].network, set())]
+    if call_of == "restore":
+        cluster.uncap(pod)
+        return [cluster.world.verbs.restore_caps()]
     cluster.world.hardware.destroy_namespace(pod.netns)
     if call_of == "vanish":
         return [cluster.world.verbs.reconcile()]
@@ -159,6 +162,13 @@ class Interleaving(RuleBasedStateMachine):
         self.cluster.tampered |= self._held(pod)
         self.world.hardware.destroy_namespace(pod.netns)
         self._run(self.world.verbs.reconcile(), fate=fate)
+
+    @precondition(lambda self: self.cluster.pods)
+    @rule(which=ANY, fate=FATES)
+    def take_caps_away(self, which: int, fate: Fate) -> None:
+        self.cluster.uncap(self._pod(which))
+        self._run(self.world.verbs.restore_caps(), fate=fate)
+        self._run(self.world.verbs.restore_caps(), fate=Fate())
 
     @rule(reboot=st.booleans(), forget_unsynced=st.booleans())
     def die_at_rest(self, reboot: bool, forget_unsynced: bool) -> None:

@@ -1,0 +1,181 @@
+"""Caps that software keeps, and what a pod may do to them: processes, namespaces and kernel are real."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from e2e.node import pod
+from k8s_rdma.sim.cluster.cni_runtime import AttachError
+from k8s_rdma.sim.cluster.network_namespace import remove_namespace_at
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from e2e.node import Node
+    from k8s_rdma.sim.cluster.cni_runtime import CniRuntime
+    from k8s_rdma.sim.cluster.sandbox import Sandbox
+
+SOFTWARE: dict[str, Any] = {"max_tx_rate": 200, "enforce": "software"}
+OURS = re.compile(r"qdisc tbf 7264: root refcnt \d+ rate 200Mbit burst 10\d{4}b ")
+MOMENTS_S = [0.004 * number**2 for number in range(6)]
+
+
+@pytest.fixture
+def node(make_node: Callable[[int], Node]) -> Node:
+    """A node whose agent looks at caps ten times a second."""
+    node = make_node(4)
+    node.settings["reconcileS"] = 0.1
+    node.start_agent()
+    return node
+
+
+def run(node: Node, scenario: Callable[[CniRuntime, Sandbox], Awaitable[None]]) -> None:
+    """With a pod whose cap software keeps; in the end all is as before."""
+
+    async def main() -> None:
+        runtime = node.runtime(chained=False)
+        sandbox = await runtime.add(pod("p", SOFTWARE))
+        await scenario(runtime, sandbox)
+        await runtime.delete(sandbox)
+
+    asyncio.run(main())
+    assert node.leftovers() == {}
+    assert "7264:" not in tc("show")
+
+
+def tc(*arguments: str, inside: Sandbox | None = None) -> str:
+    enter = ["nsenter", f"--net={inside.netns}"] if inside else []
+    ended = subprocess.run([*enter, "tc", "qdisc", *arguments], capture_output=True, text=True, check=True)
+    return ended.stdout
+
+
+def ip(inside: Sandbox | None, *arguments: str) -> None:
+    enter = ["nsenter", f"--net={inside.netns}"] if inside else []
+    subprocess.run([*enter, "ip", *arguments], capture_output=True, check=True)
+
+
+def capped(sandbox: Sandbox, ifname: str = "eth0") -> bool:
+    return OURS.match(tc("show", "dev", ifname, inside=sandbox)) is not None
+
+
+def told(node: Node) -> tuple[str | None, list[str]]:
+    """Who keeps the pod's cap, and the problems of PFs."""
+    report = node.try_report()
+    assert report is not None
+    [allocation] = report.allocations
+    [interface] = allocation.interfaces
+    return interface.enforced.max, [problem for pf in report.pfs for problem in pf.problems]
+
+
+def events(node: Node) -> list[str]:
+    return [entry["event"] for entry in node.log() if entry["event"].startswith("cap_")]
+
+
+def removed(sandbox: Sandbox) -> str:
+    tc("del", "dev", "eth0", "root", inside=sandbox)
+    return "eth0"
+
+
+def replaced(sandbox: Sandbox) -> str:
+    tc("replace", "dev", "eth0", "root", "handle", "1:", "pfifo", inside=sandbox)
+    return "eth0"
+
+
+def weakened(sandbox: Sandbox) -> str:
+    change = "change dev eth0 root handle 7264: tbf rate 200mbit burst 1gb limit 1mb"
+    tc(*change.split(), inside=sandbox)
+    return "eth0"
+
+
+def renamed(sandbox: Sandbox) -> str:
+    removed(sandbox)
+    ip(sandbox, "link", "set", "eth0", "down")
+    ip(sandbox, "link", "set", "eth0", "name", "mine")
+    return "mine"
+
+
+@pytest.mark.parametrize("alter", [removed, replaced, weakened, renamed])
+def test_cap_that_a_pod_took_away_is_put_back_by_the_next_look(
+    node: Node, alter: Callable[[Sandbox], str]
+) -> None:
+    async def scenario(_runtime: CniRuntime, sandbox: Sandbox) -> None:
+        assert capped(sandbox)
+        assert told(node) == ("software", [])
+        ifname = alter(sandbox)
+        node.wait("the cap", lambda: capped(sandbox, ifname))
+        node.wait("the log", lambda: events(node) == ["cap_restored"])
+        assert told(node) == ("software", [])
+
+    run(node, scenario)
+
+
+def test_interface_that_a_pod_moved_on_is_a_problem_until_it_is_back(node: Node) -> None:
+    async def scenario(runtime: CniRuntime, sandbox: Sandbox) -> None:
+        other = await runtime.create(pod("other"))
+        holder = await asyncio.create_subprocess_exec("nsenter", f"--net={other.netns}", "sleep", "1000")
+        ip(sandbox, "link", "set", "eth0", "down")
+        ip(sandbox, "link", "set", "eth0", "netns", str(holder.pid))
+        node.wait("the problem", lambda: told(node)[0] == "accounted")
+        [problem] = told(node)[1]
+        assert "pod default/p has as eth0, is not limited to 200 Mb/s by software now: " in problem
+        ip(other, "link", "set", "eth0", "netns", sandbox.netns)
+        node.wait("the cap", lambda: capped(sandbox))
+        node.wait("the report", lambda: told(node) == ("software", []))
+        assert events(node) == ["cap_lost", "cap_restored"]
+        holder.kill()
+        await holder.wait()
+        remove_namespace_at(Path(other.netns))
+
+    run(node, scenario)
+
+
+def test_cap_that_a_pod_took_away_while_the_agent_was_dead_is_there_once_it_serves(node: Node) -> None:
+    async def scenario(_runtime: CniRuntime, sandbox: Sandbox) -> None:
+        node.kill_agent()
+        removed(sandbox)
+        node.settings["reconcileS"] = 3600
+        node.start_agent()
+        assert capped(sandbox)
+
+    run(node, scenario)
+
+
+def test_vf_of_a_pod_that_vanished_has_no_cap_for_the_next(node: Node) -> None:
+    async def scenario(runtime: CniRuntime, sandbox: Sandbox) -> None:
+        remove_namespace_at(Path(sandbox.netns))
+        node.wait("the ledger", lambda: not node.markers())
+        assert "7264:" not in tc("show")
+        following = await runtime.add(pod("q", {}))
+        assert "tbf" not in tc("show", inside=following)
+        await runtime.delete(following)
+
+    run(node, scenario)
+
+
+def test_agent_killed_at_any_moment_of_an_add_leaves_no_cap_that_del_does_not_end(node: Node) -> None:
+    async def scenario(moment_s: float) -> None:
+        runtime = node.runtime(chained=False)
+        adding = asyncio.create_task(runtime.add(pod("p", *[SOFTWARE] * 8)))
+        await asyncio.sleep(moment_s)
+        node.kill_agent()
+        left = None
+        with suppress(AttachError):
+            left = await adding
+        if (failed := adding.exception()) is not None:
+            assert isinstance(failed, AttachError)
+            left = failed.left
+        node.start_agent()
+        if left is not None:
+            await runtime.delete(left)
+
+    for moment_s in MOMENTS_S:
+        asyncio.run(scenario(moment_s))
+        assert node.leftovers() == {}
+        assert "7264:" not in tc("show")
