@@ -1,0 +1,23 @@
+"""What goes wrong in the lab."""
+
+from __future__ import annotations
+
+
+class LabError(Exception):
+    """Root of the lab's failures."""
+
+
+class CannotRun(LabError):
+    """This machine cannot have the lab; the message is one sentence that says why."""
+
+
+class MachineDied(LabError):
+    """A guest ended, or did not come up; the message has the end of its console."""
+
+
+class CommandFailed(LabError):
+    """A command in a guest ended with another status than 0; the message has what it said."""
+
+
+class CommandTimedOut(LabError):
+    """A command in a guest was killed when its time was over; the message has what it had said."""

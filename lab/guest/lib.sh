@@ -1,0 +1,31 @@
+# shellcheck shell=bash
+# For scripts in a guest: . /opt/lab/lib.sh
+
+# say TEXT: with the seconds since boot.
+say() {
+  local up
+  read -r up _ </proc/uptime
+  echo "@@ $up $*"
+}
+
+# await COMMAND...: until it succeeds, 20 s at most; evaluated, so that it may have expansions of its own.
+await() {
+  local _
+  for _ in {1..400}; do
+    if eval "$@" 2>/dev/null; then return 0; fi
+    sleep 0.05
+  done
+  echo "not within 20 s: $*" >&2
+  return 1
+}
+
+# vf PF NUMBER: the name of a VF's netdev; nothing while it is in another namespace.
+vf() { ls "/sys/class/net/$1/device/virtfn$2/net"; }
+
+# wait_carrier NETDEV...: until all of them have a link.
+wait_carrier() {
+  local name
+  for name; do
+    await "[[ \$(</sys/class/net/$name/carrier) == 1 ]]"
+  done
+}
