@@ -9,7 +9,7 @@ import pytest
 
 from k8s_rdma.core.options import LinkType
 from k8s_rdma.core.rates import NO_RATE, RateAbility, RateRange
-from k8s_rdma.linux.drivers import DRIVERS, ability, explain, understood_max
+from k8s_rdma.linux.drivers import ANY_RATE, DRIVERS, ability, explain, understood_max
 
 UP_TO_LINK = RateRange(largest=25_000)
 
@@ -17,7 +17,7 @@ UP_TO_LINK = RateRange(largest=25_000)
 @pytest.mark.parametrize(
     ("driver", "expected"),
     [
-        ("mlx5_core", RateAbility(min=RateRange(), max=RateRange(), weights=100)),
+        ("mlx5_core", RateAbility(min=ANY_RATE, max=ANY_RATE, weights=100)),
         ("mlx4_core", NO_RATE),
         ("ice", RateAbility(min=UP_TO_LINK, max=UP_TO_LINK, sum_checked=True, needs_link=True)),
         ("i40e", RateAbility(max=RateRange(step=50, smallest=50, largest=25_000))),
@@ -37,7 +37,7 @@ def test_ability_is_none_on_an_infiniband_link(driver: str) -> None:
 
 
 def test_ability_of_mlx4_is_a_maximum_when_the_pf_gives_its_vfs_vlans() -> None:
-    assert ability(driver="mlx4_core", link_mbps=40_000, vst=True) == RateAbility(max=RateRange())
+    assert ability(driver="mlx4_core", link_mbps=40_000, vst=True) == RateAbility(max=ANY_RATE)
 
 
 @pytest.mark.parametrize(

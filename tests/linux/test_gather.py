@@ -14,7 +14,8 @@ from k8s_rdma.core.selection import PfRule, Selection
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.discovery.gather import gather
 from k8s_rdma.linux.discovery.observation import Observer
-from k8s_rdma.linux.discovery.recording import RecordingQueries, RecordingSysfs, error_name
+from k8s_rdma.linux.discovery.recording import RecordingQueries, RecordingSysfs
+from k8s_rdma.linux.error_names import error_name
 from k8s_rdma.linux.netlink.socket import NetlinkError
 from k8s_rdma.sim.recorded_machine import RecordedMachine, RecordedQueries
 from k8s_rdma.wire.machine import LinkEntry, Machine, decode_machine, encode_machine, read_machine

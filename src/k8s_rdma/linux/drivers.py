@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from k8s_rdma.core.options import LinkType
 from k8s_rdma.core.rates import NO_RATE, RateAbility, RateRange
+from k8s_rdma.linux.error_names import error_name
 
 MLX5_MAX_TSAR_BW_SHARE = 100
 """The largest share of an mlx5 scheduler (`MLX5_CAP_QOS(max_tsar_bw_share)`, include/linux/mlx5/mlx5_ifc.h).
@@ -22,6 +23,10 @@ MLX5_MAX_TSAR_BW_SHARE = 100
 The firmware's to say, and told by no interface that a node's agent can read. 100 (0x64) in the capabilities
 that NVIDIA's mlx5ctl shows as its example; not measured here.
 """
+
+ANY_RATE = RateRange(largest=2**31 - 1)
+"""Of a driver without limits of its own: netlink has 32 bits for a rate, and takes them for a signed number,
+so that a rate above this is below any minimum (`rtnl_set_vf_rate`)."""
 
 IGB_82576 = frozenset(
     f"8086:{device}" for device in ("10c9", "10e6", "10e7", "10e8", "1526", "150a", "1518", "150d")
@@ -61,7 +66,8 @@ def ability(
     vst: whether all its VFs have a VLAN that the PF gives them (mlx4's VST mode).
 
     The mode of the embedded switch (legacy, switchdev) makes no difference to any driver of the table: mlx5's
-    uplink keeps `mlx5e_netdev_ops`, ice and bnxt_en do not look at it.
+    uplink keeps `mlx5e_netdev_ops`, ice and bnxt_en do not look at it (6.1 and 6.12). In switchdev mode mlx5,
+    and ice of 6.12, take rates by devlink as well: see `linux.discovery.rates_by_devlink`.
     """
     if link_type is LinkType.INFINIBAND:
         return NO_RATE  # IPoIB has no ndo_set_vf_rate (drivers/infiniband/ulp/ipoib/ipoib_main.c)
@@ -77,9 +83,8 @@ def explain(driver: str, errno: int) -> str:
 
 def meaning(driver: str, errno: int, errors: Mapping[int, str], of_any: Mapping[int, str]) -> str:
     """A sentence on a driver's answer, from its own errors and those that any driver may give."""
-    name = codes.errorcode.get(errno, str(errno))
     words = errors.get(errno) or of_any.get(errno) or os.strerror(errno)
-    return f"{driver or 'the driver'} answers {name}: {words}"
+    return f"{driver or 'the driver'} answers {error_name(errno)}: {words}"
 
 
 def understood_max(driver: str, max_tx_rate_mbps: int, link_mbps: int | None) -> int:
@@ -101,12 +106,12 @@ _ANY_DRIVER = {
 
 def _mlx5(_: Port) -> RateAbility:
     """Minimum rates become shares of a scheduler, and their sum is not looked at: see `core.weights`."""
-    return RateAbility(min=RateRange(), max=RateRange(), weights=MLX5_MAX_TSAR_BW_SHARE)
+    return RateAbility(min=ANY_RATE, max=ANY_RATE, weights=MLX5_MAX_TSAR_BW_SHARE)
 
 
 def _mlx4(port: Port) -> RateAbility:
     """A maximum is stored in any mode, but holds, and is read back, for VFs in VST mode only."""
-    return RateAbility(max=RateRange()) if port.vst else NO_RATE
+    return RateAbility(max=ANY_RATE) if port.vst else NO_RATE
 
 
 def _ice(port: Port) -> RateAbility:
@@ -137,7 +142,7 @@ def _igb(port: Port) -> RateAbility:
 
 def _bnxt(port: Port) -> RateAbility:
     """Neither above the link; the sum is not looked at, and the firmware may round without telling."""
-    takes = RateRange() if port.link_mbps is None else RateRange(largest=port.link_mbps)
+    takes = ANY_RATE if port.link_mbps is None else RateRange(largest=port.link_mbps)
     return RateAbility(min=takes, max=takes)
 
 

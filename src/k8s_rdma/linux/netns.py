@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from k8s_rdma.core.step import NetnsRef
 from k8s_rdma.errors import KernelError
+from k8s_rdma.linux.error_names import error_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -205,7 +206,7 @@ def _untold(netns: NetnsRef, why: str) -> KernelError:
 def _call(name: str, *arguments: int) -> None:
     if getattr(_libc, name)(*arguments) != 0:
         number = ctypes.get_errno()
-        msg = f"{name}: {errno.errorcode.get(number, number)}: {os.strerror(number)}"
+        msg = f"{name}: {error_name(number)}: {os.strerror(number)}"
         raise KernelError(
             msg, details="network namespaces need CAP_SYS_ADMIN over the user namespace that owns them"
         )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from k8s_rdma.errors import KernelError
+from k8s_rdma.linux.error_names import error_name
 from k8s_rdma.linux.sysfs import Sysfs, is_gone
 from k8s_rdma.wire.machine import DevlinkRateEntry, LinkEntry, RdmaEntry, VfEntry
 from k8s_rdma.wire.machine_yaml import Refused, SymbolicLink
@@ -91,7 +92,7 @@ class RecordingSysfs(Sysfs):
             return look()
         except OSError as error:
             if not is_gone(error):
-                self._entries[place] = Refused(error_name(error.errno))
+                self._entries[place] = Refused(error_name(error.errno or errno.EIO))
             raise
 
     def _note_child(self, place: str, name: str) -> None:
@@ -200,7 +201,7 @@ class RecordingQueries:
     def refused(self) -> dict[str, str]:
         """Questions by the name of the error that was the answer."""
         return {
-            question: error_name(getattr(error, "errno", None))
+            question: error_name(getattr(error, "errno", errno.EIO))
             for question, error in sorted(self.refusals.items())
         }
 
@@ -212,13 +213,6 @@ class RecordingQueries:
             return nothing
         self.refusals.pop(question, None)
         return answer
-
-
-def error_name(number: int | None) -> str:
-    """The name of an errno, EIO where there is none; EOPNOTSUPP has two of them."""
-    if number == errno.EOPNOTSUPP:
-        return "EOPNOTSUPP"
-    return errno.errorcode.get(number or errno.EIO, "EIO")
 
 
 def _above(path: str) -> set[str]:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from k8s_rdma.errors import KernelError
+from k8s_rdma.linux.error_names import error_name
 from k8s_rdma.linux.netlink.socket import string
 from k8s_rdma.linux.netns import entered
 
@@ -79,4 +80,4 @@ def _text(value: bytes) -> str:
 
 
 def _failure(name: str, number: int) -> KernelError:
-    return KernelError(f"driver of {name}: {errno.errorcode.get(number, number)}: {os.strerror(number)}")
+    return KernelError(f"driver of {name}: {error_name(number)}: {os.strerror(number)}")

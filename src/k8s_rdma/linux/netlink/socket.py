@@ -17,6 +17,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Self
 
 from k8s_rdma.errors import KernelError
+from k8s_rdma.linux.error_names import error_name
 from k8s_rdma.linux.netns import entered
 
 if TYPE_CHECKING:
@@ -54,9 +55,8 @@ class NetlinkError(KernelError):
 
     def __init__(self, what: str, number: int, explanation: str = "") -> None:
         """`what` was asked for; `explanation` is the kernel's own, if it gave one."""
-        name = errno.errorcode.get(number, str(number))
         because = f" ({explanation})" if explanation else ""
-        super().__init__(f"{what}: {name}: {os.strerror(number)}{because}")
+        super().__init__(f"{what}: {error_name(number)}: {os.strerror(number)}{because}")
         self.errno = number
 
 
