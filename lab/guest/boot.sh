@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # Goes on where init ends: file systems, modules, the host's folders, the disk; then the agent.
-export PYTHONPATH=/opt/site PYTHONPYCACHEPREFIX=/tmp/pyc
+export PYTHONPATH=/opt/site
 mount -t tmpfs tmpfs /run
 mount -t tmpfs tmpfs /tmp
 mkdir -p /dev/pts /dev/shm /run/lock
