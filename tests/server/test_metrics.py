@@ -8,7 +8,14 @@ from msgspec.structs import replace
 from k8s_rdma.server.metrics import render_metrics
 from k8s_rdma.server.traffic_metrics import render_age, render_traffic
 from k8s_rdma.wire.rest import NodeReport, Pod
-from k8s_rdma.wire.state import Counters, ScanCounts, VfTraffic
+from k8s_rdma.wire.state import (
+    CapCounts,
+    Counters,
+    ScanCounts,
+    VfTraffic,
+    decode_counters,
+    encode_counters,
+)
 from server.exposition_reader import Family, read, value
 from server.serving import foreign, report
 
@@ -132,6 +139,16 @@ def test_looks_of_the_agent_are_counted_and_timed() -> None:
     assert value(found, "k8s_rdma_scan_duration_seconds_count", **NODE) == 7
     assert value(found, "k8s_rdma_scan_errors_total", **NODE) == 2
     assert value(found, "k8s_rdma_sample_errors_total", **NODE) == 3
+
+
+def test_caps_of_software_are_counted_that_were_put_back_and_that_do_not_hold() -> None:
+    told = replace(counters(), caps=CapCounts(restored=12, lost=1))
+    found = read(render_traffic(decode_counters(encode_counters(told))).decode())
+    assert value(found, "k8s_rdma_software_caps_restored_total", **NODE) == 12
+    assert value(found, "k8s_rdma_software_caps_lost", **NODE) == 1
+    of_an_older_agent = encode_counters(counters()).replace(b'"caps"', b'"what it knows nothing of"')
+    found = read(render_traffic(decode_counters(of_an_older_agent)).decode())
+    assert value(found, "k8s_rdma_software_caps_restored_total", **NODE) == 0
 
 
 def test_traffic_is_absent_when_no_sample_was_ever_taken() -> None:
