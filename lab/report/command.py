@@ -1,0 +1,86 @@
+"""`python -m lab report`: measure, and write the document."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from k8s_rdma import __version__
+from lab.foreign import command
+from lab.image import build
+from lab.layers import REPOSITORY
+from lab.machine import Shape, start, start_fabric
+from lab.qemu import accelerator
+from lab.report.evaluation import TCP_SECONDS, VERBS_SECONDS, evaluate
+from lab.report.render import render
+from lab.report.result import Conditions, Result, load, save
+from lab.report.side_by_side import time_side_by_side
+from lab.report.steady import ATTEMPTS
+from lab.say import say, step
+
+if TYPE_CHECKING:
+    from lab.cache import Cache
+    from lab.image import Image
+    from lab.machine import Machine
+
+DOCUMENT = REPOSITORY / "docs/lab-report.md"
+RECORD = "report.json"
+"""In the cache: the last run's result, from which the document can be written again."""
+SHAPE = Shape(vfs=0)
+
+
+def report(cache: Cache, *, recorded: bool = False) -> None:
+    """Write docs/lab-report.md. recorded: by the last run's result, without measuring."""
+    record = cache.root / RECORD
+    if not recorded:
+        save(measure(cache), record)
+    DOCUMENT.write_text(render(load(record)))
+    say(f"{DOCUMENT.relative_to(REPOSITORY)} is written, from {record}")
+
+
+def measure(cache: Cache) -> Result:
+    """Some ten minutes on a machine with two cores and nothing else to do."""
+    image = build(cache)
+    began, load_average = datetime.now(UTC), os.getloadavg()[0]
+    with tempfile.TemporaryDirectory(prefix="lab-report-") as folder:
+        shared = Path(folder)
+        with step("evaluation"), start_fabric(SHAPE, cache=cache, shared=shared) as machines:
+            guest = _guest(machines[0])
+            found = evaluate(machines)
+        (shared / "one").mkdir()
+        with step("side by side"), start(SHAPE, cache=cache, shared=shared / "one") as machine:
+            vf, timed = time_side_by_side(machine)
+    conditions = Conditions(
+        date=began.strftime("%Y-%m-%d"),
+        product=__version__,
+        qemu=_qemu(image),
+        accelerator=accelerator(),
+        kernel=guest[0],
+        host_cores=os.cpu_count() or 1,
+        guest_cores=int(guest[1]),
+        load=load_average,
+        tcp_seconds=TCP_SECONDS,
+        verbs_seconds=VERBS_SECONDS,
+        attempts=ATTEMPTS,
+        repeated=found.repeated,
+    )
+    return Result(
+        conditions=conditions, nodes=found.nodes, pods=found.pods, pairs=found.pairs, vf=vf, timed=timed
+    )
+
+
+def _guest(machine: Machine) -> tuple[str, str]:
+    """Kernel and processors."""
+    return machine.run("uname", "-r").stdout.strip(), machine.run("nproc").stdout.strip()
+
+
+def _qemu(image: Image) -> str:
+    """What it says of itself, such as `QEMU 10.0.2`."""
+    asked = command(image.qemu, "/usr/bin/qemu-system-x86_64", "--version")
+    environ = os.environ | {"QEMU_MODULE_DIR": f"{image.qemu}/usr/lib/x86_64-linux-gnu/qemu"}
+    said = subprocess.run(asked, env=environ, capture_output=True, text=True, check=True).stdout
+    return "QEMU " + said.split()[3]

@@ -1,0 +1,27 @@
+"""Runs in a guest: apply_pods.py API, pods on stdin; prints where each runs, or why it was refused."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from k8s_rdma.cli.demo.kubectl import Kubectl
+
+TIMEOUT_S = 120.0
+
+
+def main() -> None:
+    """One after the other, so that what the next one finds is what those before left."""
+    kubectl = Kubectl.at(sys.argv[1])
+    found = {}
+    for pod in json.load(sys.stdin):
+        name = kubectl.apply(pod["manifest"])
+        if pod["fits"]:
+            found[name] = {"node": kubectl.running(name, timeout_s=TIMEOUT_S)["spec"]["nodeName"]}
+        else:
+            found[name] = {"refused": kubectl.refused(name, timeout_s=TIMEOUT_S)}
+    json.dump(found, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""A machine as a node of the product: VFs by `init`, agent and server as processes, pods by the executable.
+
+What is where is as the documentation says it for a node that is set up by hand.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from lab.errors import CommandTimedOut, LabError
+from lab.report.flows import Endpoint
+from lab.report.pods import ANNOTATION
+
+if TYPE_CHECKING:
+    from lab.machine import Background, Machine
+
+READY_WITHIN_S = 180.0
+"""An emulated machine may take a minute to import a process."""
+ETC = "/etc/k8s-rdma"
+RUN = "/run/k8s-rdma"
+PLUGIN = "/opt/cni/bin/k8s-rdma-cni"
+CNI_PATH = "/opt/cni/bin:/usr/lib/cni"
+SERVER = "http://127.0.0.1:54005"
+_READ = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=30).read().decode())"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attached:
+    """A pod that runs: the path of its namespace, and addresses by interface name."""
+
+    name: str
+    netns: str
+    addresses: dict[str, str]
+
+
+class LabNode:
+    """One machine. hardware: the section of that name. settings: more of the agent's configuration."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        name: str,
+        hardware: dict[str, object],
+        *,
+        settings: dict[str, object] | None = None,
+        subnet: dict[str, str] | None = None,
+    ) -> None:
+        self.machine = machine
+        self.name = name
+        self._hardware = {"requireRdma": False} | hardware
+        self._settings = settings or {}
+        self._subnet = subnet or {"subnet": "10.56.0.0/24"}
+
+    # Processes
+
+    def start(self) -> None:
+        """Functions, agent and server; returns when both answer."""
+        self.write("init", {"hardware": self._hardware})
+        self.machine.run("k8s-rdma", "init", "--config", f"{ETC}/init.yaml", timeout_s=READY_WITHIN_S)
+        self.machine.run("modprobe", "-a", "rdma_rxe", "rdma_ucm")
+        self.start_agent()
+        self.write("server", {"node": self.name, "hardware": self._hardware})
+        self.process("server", "k8s-rdma", "server", "--config", f"{ETC}/server.yaml")
+        self.await_port("127.0.0.1", 54005)
+
+    def start_agent(self) -> Background:
+        """The agent; its log is `agent-NODE.log` in the shared folder."""
+        self.write("agent", {"node": self.name, "hardware": self._hardware} | self._settings)
+        agent = self.process("agent", "k8s-rdma", "agent", "--config", f"{ETC}/agent.yaml")
+        self._wait("the agent", f"test -S {RUN}/cni.sock && CNI_COMMAND=STATUS {PLUGIN} <{ETC}/network.json")
+        return agent
+
+    def write(self, name: str, document: dict[str, object]) -> None:
+        """A configuration file: JSON is YAML."""
+        self.machine.write(f"{ETC}/{name}.yaml", json.dumps(document))
+        self.machine.write(f"{ETC}/network.json", json.dumps(self.network()))
+
+    def process(self, name: str, *argv: str) -> Background:
+        """A process that goes on until the machine ends."""
+        return self.machine.start(*argv, name=f"{name}-{self.name}")
+
+    def await_port(self, address: str, port: int) -> None:
+        """Until something listens there."""
+        self._wait(f"port {port}", f"(: </dev/tcp/{address}/{port}) 2>/dev/null")
+
+    def _wait(self, what: str, condition: str) -> None:
+        script = f"until {condition} >/dev/null; do sleep 0.2; done"
+        try:
+            self.machine.run("bash", "-c", script, timeout_s=READY_WITHIN_S)
+        except CommandTimedOut as error:
+            logs = "\n".join(
+                path.read_text()[-2000:] for path in self.machine.shared.glob(f"*-{self.name}.log")
+            )
+            raise LabError(f"{self.name}: {what}: not within {READY_WITHIN_S:g} s\n{logs}") from error
+
+    # What is asked of it
+
+    def agent_log(self) -> str:
+        """What the agent has logged, a JSON object a line."""
+        return (self.machine.shared / f"agent-{self.name}.log").read_text()
+
+    def report(self) -> dict[str, Any]:
+        """`/v1/node`."""
+        return dict(json.loads(self.machine.run("python3", "-c", _READ, f"{SERVER}/v1/node").stdout))
+
+    def interfaces(self, pod: str) -> list[dict[str, Any]]:
+        """Those of a pod, in `/v1/node`."""
+        found = [each for each in self.report()["allocations"] if each["pod"]["name"] == pod]
+        return [interface for each in found for interface in each["interfaces"]]
+
+    def network(self, interfaces: list[dict[str, object]] | None = None) -> dict[str, object]:
+        """The network configuration as the runtime completes it for a pod that asks for these."""
+        ipam = {"type": "host-local", "ranges": [[self._subnet]], "dataDir": "/run/leases"}
+        told: dict[str, object] = {}
+        if interfaces is not None:
+            annotations = {ANNOTATION: json.dumps(interfaces)}
+            told["runtimeConfig"] = {"io.kubernetes.cri.pod-annotations": annotations}
+        return {"cniVersion": "1.1.0", "name": "rdma", "type": "k8s-rdma-cni", "ipam": ipam} | told
+
+    # Pods, as a runtime makes them
+
+    def add(self, pod: str, *interfaces: dict[str, object]) -> Attached:
+        """A namespace and ADD; CommandFailed with the CNI error."""
+        self.machine.run("ip", "netns", "add", pod)
+        result = json.loads(self.call("ADD", pod, *interfaces))
+        names = [each["name"] for each in result["interfaces"] if each.get("sandbox")]
+        addresses = {names[each["interface"]]: each["address"].partition("/")[0] for each in result["ips"]}
+        return Attached(name=pod, netns=f"/run/netns/{pod}", addresses=addresses)
+
+    def delete(self, pod: str, *interfaces: dict[str, object]) -> None:
+        """DEL, and the namespace's end."""
+        self.call("DEL", pod, *interfaces)
+        self.machine.run("ip", "netns", "delete", pod)
+
+    def call(self, command: str, pod: str, *interfaces: dict[str, object]) -> str:
+        """One verb; what the plugin printed."""
+        network = json.dumps(self.network(list(interfaces)))
+        return self.machine.run(PLUGIN, input=network, env=environment(command, pod)).stdout
+
+    def endpoint(self, pod: Attached, ifname: str = "eth0") -> Endpoint:
+        """An interface of it, for measurements."""
+        device = f"rxe-{pod.name}-{ifname}"
+        address = pod.addresses[ifname]
+        return Endpoint(machine=self.machine, netns=pod.netns, ifname=ifname, address=address, rdma=device)
+
+
+def environment(command: str, pod: str, ifname: str = "eth0") -> dict[str, str]:
+    """What a runtime tells a plugin of a pod in a namespace of that name (CNI specification, section 2)."""
+    return {
+        "CNI_COMMAND": command,
+        "CNI_CONTAINERID": f"sandbox-{pod}",
+        "CNI_NETNS": f"/run/netns/{pod}",
+        "CNI_IFNAME": ifname,
+        "CNI_PATH": CNI_PATH,
+        "CNI_ARGS": f"IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME={pod};K8S_POD_UID=uid-{pod}",
+    }
