@@ -329,6 +329,15 @@ def test_pf_whose_vfs_got_rates_by_devlink_is_asked_again_as_nobody_is_told_of_t
     assert observer.observe(()) == before
 
 
+def test_vf_in_another_namespace_is_not_lost_to_it_for_its_rates_by_devlink(machine: SmallMachine) -> None:
+    machine.add_pf(vfs=1)
+    machine.remove_netdev(vf_pci(0), "eth11")
+    machine.answers.modes = {PF: "switchdev"}
+    machine.answers.rates_by_devlink = {PF: {0: DevlinkRate(max_tx_rate_mbps=9)}}
+    found = machine.observer().observe().pfs[0].vfs[0]
+    assert (found.netdev, found.unusable, found.max_tx_rate_mbps) == (None, "", 9)
+
+
 def test_devlink_is_not_asked_for_rates_where_no_switch_is_in_switchdev_mode(machine: SmallMachine) -> None:
     machine.add_pf(vfs=1)
     machine.answers.modes = {PF: "legacy"}

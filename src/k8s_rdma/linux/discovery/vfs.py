@@ -103,7 +103,7 @@ def see_vf(
             or no_driver
             or _without_netdev(lacking)
             or _of_no_text(netdev)
-            or told.by_devlink
+            or (told.by_devlink if netdev.link else "")
             or _in_use(around, netdev.link)
         ),
     )
