@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from agent.machine import Machine, asks, call
-from factories import PF0
-from k8s_rdma.agent.release import spare_name
+from factories import PF0, hardware, interface, receipt
+from k8s_rdma.agent.release import release, spare_name
+from k8s_rdma.core.kernel import Hardware, NameTakenError, NoSuchVfError, OtherMacError, Unreadable
 from k8s_rdma.core.ledger import Phase
-from k8s_rdma.errors import K8sRdmaError
+from k8s_rdma.core.step import BringHome, VfHome
+from k8s_rdma.errors import K8sRdmaError, KernelError
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from k8s_rdma.core.step import Step
 
 
 @pytest.fixture
@@ -48,6 +53,65 @@ def test_vf_whose_name_was_taken_comes_home_under_its_spare_name(machine: Machin
                 await verbs.delete(call("DEL"), "net")
 
     asyncio.run(scenario())
+
+
+class Strict:
+    """What `release` needs of a kernel, in which a VF has no other MAC than its PF's, and a name is taken."""
+
+    def __init__(self, mac: str, taken: str = "") -> None:
+        self.mac, self.taken = mac, taken
+        self.homes: list[VfHome] = []
+
+    def apply(self, step: Step) -> None:
+        if not isinstance(step, BringHome):
+            return
+        if step.home.name == self.taken:
+            raise NameTakenError(f"{self.taken} is taken")
+        if step.home.mac != self.mac:
+            raise OtherMacError("EADDRNOTAVAIL", mac=self.mac)
+        self.homes.append(step.home)
+
+
+@pytest.mark.parametrize("taken", ["", "0v0"])
+def test_vf_comes_home_with_the_mac_that_its_pf_gave_it_meanwhile(taken: str) -> None:
+    held = receipt("c1", interface(PF0, 0))
+    kernel = Strict("02:00:00:00:aa:01", taken)
+    [home] = release(held, kernel, hardware)
+    assert kernel.homes == [home.home]
+    assert home.home.mac == kernel.mac
+    assert home.home.name == (spare_name(home.pci) if taken else "0v0")
+
+
+class WithoutVfs:
+    """What `release` needs of a kernel whose PF has lost its driver, and all VFs with it."""
+
+    def __init__(self, error: type[KernelError]) -> None:
+        self._error = error
+
+    def apply(self, step: Step) -> None:
+        raise self._error("the PF has 0 VFs") if isinstance(step, BringHome) else KernelError("no such PF")
+
+
+def unseen() -> Hardware:
+    return Hardware((), (Unreadable("PF 0000:03:00.0", "no driver is bound to it"),))
+
+
+def test_vfs_that_went_with_their_pfs_driver_need_not_come_home() -> None:
+    held = receipt("c1", interface(PF0, 0, maximum=5), interface(PF0, 1))
+    assert len(release(held, WithoutVfs(NoSuchVfError), unseen)) == 2
+
+
+def test_vfs_of_a_pf_that_cannot_be_looked_at_stay_the_pods() -> None:
+    with pytest.raises(KernelError, match="2 of its VFs' changes not undone"):
+        release(receipt("c1", interface(PF0, 0)), WithoutVfs(KernelError), unseen)
+
+
+def test_vf_whose_spare_name_is_taken_as_well_is_not_home() -> None:
+    held = receipt("c1", interface(PF0, 0))
+    [each] = held.interfaces
+    own = replace(held, interfaces=(replace(each, home=replace(each.home, name=spare_name(each.pci))),))
+    with pytest.raises(KernelError, match="1 of its VFs' changes not undone"):
+        release(own, Strict(each.home.mac, spare_name(each.pci)), hardware)
 
 
 def test_collection_succeeds_and_the_receipt_stays_when_only_rates_could_not_be_undone(

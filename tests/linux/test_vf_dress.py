@@ -12,6 +12,7 @@ import pytest
 
 from contract.linux_lab import needs_namespaces
 from k8s_rdma.core.ids import PciAddress
+from k8s_rdma.core.kernel import OtherMacError
 from k8s_rdma.core.step import GiveVf, NetnsRef, VfHome, VfRef
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.netlink.rtnl import named, of_kind, with_mac
@@ -118,7 +119,8 @@ def test_pf_lets_the_vf_have_its_own_mac_when_that_is_not_the_one_that_it_has(rt
     assert rtnl.link_at(index).mac == HOME.mac
 
 
-def test_mac_of_home_that_is_refused_is_an_error_that_says_what_to_do(rtnl, index):
-    with pytest.raises(KernelError) as caught:
+def test_mac_of_home_that_is_refused_is_an_error_that_says_which_one_it_has_and_what_to_do(rtnl, index):
+    with pytest.raises(OtherMacError) as caught:
         make_as_at_home(index, VF, replace(HOME, mac=REFUSED), rtnl)
+    assert caught.value.mac == rtnl.link_at(index).mac
     assert f"vf 4 mac {REFUSED}" in caught.value.details

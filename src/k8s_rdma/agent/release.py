@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from k8s_rdma.core.kernel import NameTakenError
+from k8s_rdma.core.kernel import NameTakenError, NoSuchVfError, OtherMacError
 from k8s_rdma.core.plan import claims, undo
 from k8s_rdma.core.step import BringHome, SetRates, UnbindVf, VfRef
 from k8s_rdma.errors import KernelError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Container
 
     from k8s_rdma.core.kernel import Hardware, Kernel
     from k8s_rdma.core.ledger import AllocatedInterface, Receipt
-    from k8s_rdma.core.step import Step
+    from k8s_rdma.core.step import Step, VfHome
 
 _log = structlog.get_logger()
 
@@ -38,7 +38,7 @@ def release(receipt: Receipt, kernel: Kernel, look: Callable[[], Hardware]) -> t
     undoing = _Undoing(kernel)
     failed = undoing.undo(receipt)
     if failed:
-        there = _still_there(receipt.interfaces, look)
+        there = _still_there(receipt.interfaces, undoing.gone, look)
         if there != receipt.interfaces:
             failed = undoing.undo(replace(receipt, interfaces=there))  # their rates are set together
     if failed:
@@ -46,19 +46,19 @@ def release(receipt: Receipt, kernel: Kernel, look: Callable[[], Hardware]) -> t
         rates_only = all(isinstance(step, SetRates) for step, _ in failed)
         kind = RatesLeftError if rates_only else KernelError
         raise kind(msg, details="; ".join(why for _, why in failed))
-    names = undoing.names
-    return tuple(
-        replace(each, home=replace(each.home, name=names.get(each.vf, each.home.name)))
-        for each in receipt.interfaces
-    )
+    return tuple(replace(each, home=undoing.homes.get(each.vf, each.home)) for each in receipt.interfaces)
 
 
 class _Undoing:
-    """Applies inverses. names: of VFs whose own name at home was not to be had."""
+    """Applies inverses.
+
+    homes: of VFs that could not be quite as they were at home. gone: those that do not exist any more.
+    """
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
-        self.names: dict[VfRef, str] = {}
+        self.homes: dict[VfRef, VfHome] = {}
+        self.gone: set[VfRef] = set()
 
     def undo(self, receipt: Receipt) -> list[tuple[Step, str]]:
         """Apply all inverses; what failed, and why."""
@@ -69,18 +69,33 @@ class _Undoing:
                 self._apply(step, spare)
             except KernelError as error:
                 failed.append((step, str(error)))
+                if isinstance(error, NoSuchVfError) and isinstance(step, BringHome | UnbindVf):
+                    self.gone.add(step.vf)
         return failed
 
     def _apply(self, step: Step, spare: dict[VfRef, str]) -> None:
+        """With the spare name, and the MAC that its PF gave it, where those of home are not to be had."""
         try:
             self._kernel.apply(step)
-        except NameTakenError as error:
+        except (NameTakenError, OtherMacError) as error:
             if not isinstance(step, BringHome | UnbindVf):
                 raise
-            name = spare[step.vf]
-            self._kernel.apply(replace(step, home=replace(step.home, name=name)))
-            self.names[step.vf] = name
-            _log.warning("vf_home_name_taken", pf=step.vf.pf, vf=step.vf.index, named=name, error=str(error))
+            home = _other_home(step, error, spare)
+            if home == step.home:
+                raise
+            self._apply(replace(step, home=home), spare)
+            self.homes.setdefault(step.vf, home)
+
+
+def _other_home(
+    step: BringHome | UnbindVf, error: NameTakenError | OtherMacError, spare: dict[VfRef, str]
+) -> VfHome:
+    where = {"pf": step.vf.pf, "vf": step.vf.index, "error": str(error)}
+    if isinstance(error, OtherMacError):
+        _log.warning("vf_home_mac_replaced", mac=step.home.mac, by=error.mac, **where)
+        return replace(step.home, mac=error.mac)
+    _log.warning("vf_home_name_taken", named=spare[step.vf], **where)
+    return replace(step.home, name=spare[step.vf])
 
 
 def spare_name(pci: str) -> str:
@@ -92,14 +107,15 @@ def spare_name(pci: str) -> str:
 
 
 def _still_there(
-    interfaces: tuple[AllocatedInterface, ...], look: Callable[[], Hardware]
+    interfaces: tuple[AllocatedInterface, ...], gone: Container[VfRef], look: Callable[[], Hardware]
 ) -> tuple[AllocatedInterface, ...]:
-    """Those whose VFs exist; all of them where not everything can be seen."""
+    """Those whose VFs exist; where not everything can be seen, those that are not known to be gone."""
+    left = tuple(interface for interface in interfaces if interface.vf not in gone)
     try:
         hardware = look()
     except KernelError:
-        return interfaces
+        return left
     if hardware.unreadable:
-        return interfaces
+        return left
     there = {VfRef(pf.pci, vf.index) for pf in hardware.pfs for vf in pf.vfs}
-    return tuple(interface for interface in interfaces if interface.vf in there)
+    return tuple(interface for interface in left if interface.vf in there)

@@ -208,6 +208,18 @@ class NameTakenError(KernelError):
     """A netdev cannot have its name: another one in that namespace has it."""
 
 
+class NoSuchVfError(KernelError):
+    """The PF is there, and has no such VF: it went with the PF's driver, or with a change of their number."""
+
+
+class OtherMacError(KernelError):
+    """A netdev cannot have its MAC, as its PF lets it have no other than another one: `mac`, which it has."""
+
+    def __init__(self, message: str, *, mac: str, details: str = "") -> None:
+        super().__init__(message, details=details)
+        self.mac = mac
+
+
 class Kernel(Protocol):
     """Observe the hardware, apply one step, tell of changes. Blocking: one worker thread owns it."""
 
@@ -219,7 +231,8 @@ class Kernel(Protocol):
         """Make the step hold, verified by reading back.
 
         KernelError when it does not hold afterwards; the step's inverse then undoes whatever part did.
-        NameTakenError when that is because of the name that a VF is to have.
+        NameTakenError when that is because of the name that a VF is to have, OtherMacError of the MAC that it
+        is to have at home, NoSuchVfError when the VF that comes home is gone for good.
         """
         ...
 

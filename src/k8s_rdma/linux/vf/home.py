@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.kernel import NameTakenError
+from k8s_rdma.core.kernel import NameTakenError, OtherMacError
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.netlink.rtnl import named, with_mtu
 from k8s_rdma.linux.netlink.socket import NetlinkError
@@ -27,7 +27,8 @@ def make_as_at_home(
     """Give the netdev of this index name, MAC and MTU of `home`, down, without addresses and altnames.
 
     let: has the PF let the VF have a MAC; None where the MAC that the PF gave it is not ours to replace.
-    KernelError when that does not hold afterwards; NameTakenError when the name is taken.
+    KernelError when that does not hold afterwards; NameTakenError when the name is taken, OtherMacError when
+    the PF lets the VF not have the MAC.
     """
     link = _link(index, vf, rtnl)
     what = f"{words(vf)}: {home.name} as it was"
@@ -56,11 +57,13 @@ def _restore_mac(link: Link, vf: VfRef, home: VfHome, rtnl: Rtnl, let: Callable[
             let(home.mac)  # not only once it was refused, for which iavf takes 2.5 s
         take_mac(link, home.mac, rtnl, what)
     except NetlinkError as error:
+        if error.errno not in REFUSED:
+            raise KernelError(str(error)) from error
         why = (
             f"the PF has set the VF's MAC, and lets it have no other: "
             f"`ip link set dev <PF> vf {vf.index} mac {home.mac}` makes both agree"
         )
-        raise KernelError(str(error), details=why if error.errno in REFUSED else "") from error
+        raise OtherMacError(str(error), mac=_link(link.index, vf, rtnl).mac, details=why) from error
     finally:
         make_bare(_link(link.index, vf, rtnl), rtnl, what)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from k8s_rdma.core.ids import pci_address
+from k8s_rdma.core.kernel import NoSuchVfError
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.discovery.pci import PciFunction
 from k8s_rdma.linux.discovery.pfs import own_link
@@ -38,14 +39,13 @@ class VfPlaces:
         self._sysfs = sysfs
 
     def function(self, vf: VfRef) -> PciFunction:
-        """The VF's PCI function. KernelError when there is none such."""
+        """The VF's PCI function. NoSuchVfError, or KernelError where its PF is not to be seen either."""
         try:
             return PciFunction(
                 self._sysfs, pci_address(self._sysfs.target(f"bus/pci/devices/{vf.pf}/virtfn{vf.index}"))
             )
         except FileNotFoundError as error:
-            msg = f"{words(vf)}: unknown: {self._what_there_is(vf.pf)}"
-            raise KernelError(msg) from error
+            raise self._unknown(vf) from error
         except OSError as error:
             msg = f"{words(vf)}: cannot be looked at: {error.strerror}"
             raise KernelError(msg) from error
@@ -80,13 +80,13 @@ class VfPlaces:
         what = f"PF {vf.pf}: so that it can come home"
         set_vfs(self._rtnl, self.pf_link(vf).index, what, [vf_mac(vf.index, mac)])
 
-    def _what_there_is(self, pf: PciAddress) -> str:
-        function = PciFunction(self._sysfs, pf)
+    def _unknown(self, vf: VfRef) -> KernelError:
+        what, function = f"{words(vf)}: unknown", PciFunction(self._sysfs, vf.pf)
         try:
             names, count = function.netdevs(), len(function.vfs())
         except OSError:
-            return "there is no such PF"
-        return f"{min(names or ('that PF',))} has {count} VFs"
+            return KernelError(f"{what}: there is no such PF")
+        return NoSuchVfError(f"{what}: {min(names or ('that PF',))} has {count} VFs")
 
 
 def netdev_of(pci: PciAddress, there: Rtnl, namespace: int, *, index: int | None = None) -> Link | None:
