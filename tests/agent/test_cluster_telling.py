@@ -153,6 +153,19 @@ async def test_another_cause_is_another_event_and_its_message_fits(tmp_path):
         assert long.endswith("ä ...")
 
 
+async def test_cap_that_did_not_hold_is_an_event_by_whether_it_does_again(tmp_path):
+    async with world(tmp_path) as w:
+        pod = await w.run_pod()
+        w.cluster.cap_altered(pod, "it was gone", restored=True)
+        w.cluster.cap_altered(pod, "it is gone", restored=False)
+        await w.until(lambda: len(w.events()) == 2)
+        told = {each["reason"]: (each["type"], each["message"]) for each in w.events()}
+        assert told == {
+            "RdmaCapRestored": ("Warning", "it was gone"),
+            "RdmaCapLost": ("Warning", "it is gone"),
+        }
+
+
 async def test_event_that_expired_is_made_anew_with_its_count(tmp_path):
     async with world(tmp_path) as w:
         pod = await w.run_pod()
@@ -207,6 +220,7 @@ async def test_pod_of_no_api_object_is_told_of_to_nobody(tmp_path):
         w.cluster.refused(pod, FULL)
         w.cluster.attached(given(pod), {})
         w.cluster.placed_anew(pod, "x")
+        w.cluster.cap_altered(pod, "x", restored=True)
         await w.settled()
         assert len(w.events()) == 1  # of `settled`
 
