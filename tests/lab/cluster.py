@@ -1,7 +1,7 @@
 """Two nodes that were set up by hand, and pods on them.
 
-On both: the real containerd with our plugin, init, agent, server, device plugin, and kubelet's stand-in. On
-the first also the stand-ins of API server and kube-scheduler, with our extender; PFs' addresses are the nodes'.
+On both: the real containerd with our plugin, init, agent, server, device plugin, and kubelet's stand-in.
+On the first also the stand-ins of API server and kube-scheduler, and our extender. Nodes have PFs' addresses.
 
     with running_cluster((a, b)) as cluster:
         pod = cluster.start(pods_image.pod("p", {"min_tx_rate": 100}))
@@ -29,11 +29,13 @@ if TYPE_CHECKING:
 
     from lab.machine import Background, Completed, Machine
 
-DEADLINE_S = 180.0
+DEADLINE_S = 400.0
 """For whatever is waited for: processes start slowly on emulated processors that others use as well."""
 API_PORT = 8080
 API = f"http://192.168.77.1:{API_PORT}"
 SERVER = "http://127.0.0.1:54005"
+EXTENDER = "http://127.0.0.1:8888"
+HOOK = "/src/tests/lab/soft-roce"
 STAND_IN = ("python3", "-m", "k8s_rdma.sim.cluster")
 PODS = f"{API}/api/v1/namespaces/default/pods"
 
@@ -63,8 +65,9 @@ class Node:
         """Everything but what needs the API server."""
         for path, text in self.site.files().items():
             self.machine.write(path, text)
-        address = f"{self.site.address}/24"
-        self.machine.run("bash", "-c", f"ip address add {address} dev eth0; modprobe -a rdma_ucm bridge veth")
+        self.machine.run("ip", "address", "add", f"{self.site.address}/24", "dev", "eth0")
+        self.machine.run("modprobe", "-a", "rdma_ucm", "rdma_rxe", "bridge")
+        self.machine.run("bash", "-c", f"ln -sf /usr/lib/cni/* {HOOK} /opt/cni/bin/")
         self.start_containerd()
         self.machine.run("k8s-rdma", "init", "--config", "/etc/k8s-rdma/init.yaml", timeout_s=DEADLINE_S)
         self.before = vfs_of(self.machine)
@@ -75,7 +78,7 @@ class Node:
         for command in ("agent", "server", "device-plugin"):
             self.start(command)
         self.start_kubelet()
-        until(f"{self.name}'s server", self._ready)
+        until(f"{self.name}'s server", partial(self.answers, f"{SERVER}/readyz"))
         until(f"{self.name}'s kubelet", (self.machine.shared / "kubelet.ready").exists)
 
     def start(self, command: str) -> None:
@@ -101,8 +104,7 @@ class Node:
         self.processes["kubelet"] = self.machine.start(*STAND_IN, "kubelet", *options, name="kubelet")
 
     def start_containerd(self) -> None:
-        """Debian's, with its reference plugins where the executable of ours is."""
-        self.machine.run("bash", "-c", "ln -sf /usr/lib/cni/* /opt/cni/bin/")
+        """Debian's; it serves when this returns."""
         self.processes["containerd"] = self.machine.start("containerd", name="containerd")
         until(f"{self.name}'s containerd", lambda: self.ctr("version", check=False).returncode == 0)
 
@@ -112,12 +114,20 @@ class Node:
         (self.machine.shared / "image.tar").write_bytes(archive)
         self.ctr("images", "import", "/lab/image.tar")
 
-    def _ready(self) -> bool:
+    def answers(self, url: str) -> bool:
+        """Whether a GET from here succeeds."""
         try:
-            ask(self.machine, "GET", f"{SERVER}/readyz")
-        except (HttpError, ValueError, OSError, RuntimeError):
+            ask(self.machine, "GET", url)
+        except HttpError:
             return False
         return True
+
+    def set_rdma_mode(self, mode: str) -> None:
+        """`shared` or `exclusive`, which the kernel takes while no network namespace but its own is there."""
+        until(f"RDMA namespaces are {mode}", lambda: self._takes_rdma_mode(mode))
+
+    def _takes_rdma_mode(self, mode: str) -> bool:
+        return self.machine.run("rdma", "system", "set", "netns", mode, check=False).returncode == 0
 
     # Looking at it
 
@@ -150,17 +160,22 @@ class Node:
         (container,) = record["containers"]
         return str(container["id"])
 
+    def leases(self, network: str = "*") -> list[str]:
+        """Addresses that host-local has given and not back."""
+        listed = self.machine.run("bash", "-c", f"cd {LEASES} && ls -d {network}/[0-9]* 2>/dev/null; true")
+        return [line.rpartition("/")[2] for line in listed.stdout.split()]
+
     def leftovers(self) -> dict[str, Any]:
         """What is not as it was before the first pod; waited for."""
         vfs = not_home(self.machine, self.before)
         return vfs | {what: left for what, left in self._kept().items() if left}
 
     def _kept(self) -> dict[str, Any]:
-        """Leases, markers, allocations, sandboxes that are ready."""
-        script = f"ls -d {LEASES}/*/[0-9]* {MARKERS}/* 2>/dev/null; true"
+        """Leases, markers, allocations, VFs that nobody accounts for, what containerd runs."""
         report = self.report()
         return {
-            "files": self.machine.run("bash", "-c", script).stdout.split(),
+            "leases": self.leases(),
+            "markers": self.machine.run("ls", MARKERS).stdout.split(),
             "allocations": report["allocations"],
             "foreign": [each for pf in report["pfs"] for each in pf.get("foreign") or ()],
             "tasks": self.ctr("tasks", "list", "--quiet").stdout.split(),
@@ -219,14 +234,14 @@ class Cluster:
             self.main.processes["api"] = first.start(
                 *STAND_IN, "api", "--host", self.main.site.address, "--port", str(API_PORT), name="api"
             )
-            until("the API server", self._api_serves)
+            until("the API server", partial(self.main.answers, f"{API}/api/v1/nodes"))
             self.main.start("extender")
             scheduler = ("--server", API, "--config", "/src/examples/scheduler/recommended.yaml")
             self.main.processes["scheduler"] = first.start(
                 *STAND_IN, "scheduler", *scheduler, name="scheduler"
             )
             list(pool.map(Node.start_processes, self.nodes.values()))
-        until("the extender", self._extender_ready)
+        until("the extender", partial(self.main.answers, f"{EXTENDER}/readyz"))
 
     def create(self, pod: dict[str, Any]) -> str:
         """Post a pod; its UID."""
@@ -292,20 +307,6 @@ class Cluster:
             container=node.container(uid),
             sandbox=sandbox["container_id"],
         )
-
-    def _api_serves(self) -> bool:
-        try:
-            ask(self.main.machine, "GET", f"{API}/api/v1/nodes")
-        except (HttpError, ValueError, OSError, RuntimeError):
-            return False
-        return True
-
-    def _extender_ready(self) -> bool:
-        try:
-            ask(self.main.machine, "GET", "http://127.0.0.1:8888/readyz")
-        except (HttpError, ValueError, OSError, RuntimeError):
-            return False
-        return True
 
 
 @contextmanager

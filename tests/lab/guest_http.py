@@ -17,7 +17,7 @@ ASK = 'exec 3<>"/dev/tcp/$1/$2"; cat >&3; cat <&3'
 
 
 class HttpError(Exception):
-    """An answer of another status than 2xx. status: that; body: what it says."""
+    """No answer of status 2xx. status: the other one, 0 if nobody answered; body: what it says."""
 
     def __init__(self, asked: str, status: int, body: Any) -> None:
         super().__init__(f"{asked}: {status}: {body}")
@@ -28,12 +28,15 @@ class HttpError(Exception):
 def ask(machine: Machine, method: str, url: str, body: Any = None, *, kind: str = "application/json") -> Any:
     """The JSON that is answered; HttpError. body: sent as JSON, of the media type `kind`."""
     where = urlsplit(url)
-    target = f"{where.path or '/'}{'?' if where.query else ''}{where.query}"
+    path = f"{where.path or '/'}{'?' if where.query else ''}{where.query}"
     content = json.dumps(body) if body is not None else ""
-    head = [f"{method} {target} HTTP/1.1", f"Host: {where.netloc}", "Connection: close"]
+    head = [f"{method} {path} HTTP/1.1", f"Host: {where.netloc}", "Connection: close"]
     head += [f"Content-Type: {kind}", f"Content-Length: {len(content.encode())}"]
     sent = "\r\n".join([*head, "", content])
-    done = machine.run("bash", "-c", ASK, "ask", str(where.hostname), str(where.port), input=sent)
+    target = (str(where.hostname), str(where.port))
+    done = machine.run("bash", "-c", ASK, "ask", *target, input=sent, check=False)
+    if done.returncode or not done.stdout:
+        raise HttpError(f"{method} {url}", 0, done.stderr)
     status, text = _parsed(done.stdout, method)
     answer = json.loads(text) if text.startswith(("{", "[")) else text
     if status // 100 != 2:
