@@ -102,18 +102,17 @@ class SoftwareCaps:
         """Nothing was looked at."""
         self._node = means.node
         self._worker = means.worker
-        self._turns = means.turns
         self._cluster = means.cluster
         self._times: dict[tuple[Attachment, str], int] = {}
         self._failing: dict[tuple[Attachment, str], str] = {}
 
     async def restore(self) -> bool:
-        """Have all hold, but those of attachments that are being worked on; whether others do than did."""
+        """Have those of all whole attachments hold; whether others do than did."""
         before = self._node.caps.lost
         receipts = dict(self._node.ledger.receipts)
         self._forget_all_but(receipts)
         for attachment, receipt in receipts.items():
-            if software_capped(receipt) and not self._turns.busy(attachment.container):
+            if software_capped(receipt):
                 findings = await self._worker.run(self._node.restore_caps, attachment)
                 self._tell(receipt, {each.ifname: each for each in findings})
         return self._node.caps.lost != before
