@@ -275,7 +275,8 @@ def test_cap_that_was_lost_is_published_by_the_look_that_finds_it(machine: Machi
         device = machine.hardware.device(netns, "eth0")
         machine.hardware.move(device, machine.hardware.create_namespace().inode, "mine")
         assert await it.patience.pass_by() == RECONCILE_S
-        told = decode_report(await it.reporter.publisher.other_than(known))
+        async with asyncio.timeout(10):
+            told = decode_report(await it.reporter.publisher.other_than(known))
         assert told.allocations[0].interfaces[0].enforced.max == "accounted"
 
     run(machine, scenario)
