@@ -14,7 +14,7 @@ PYTHON_READY := .venv/.ready
 
 .PHONY: help
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z0-9]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' Makefile
 
 .PHONY: demo
 demo: setup cni ## two nodes in this kernel, from annotation to bandwidth that holds; ARGS="--json FILE --keep"
@@ -32,6 +32,19 @@ e2e: setup ## scenarios on a real Kubernetes: K8S_RDMA_KUBE_BIN=FOLDER, see test
 	@[[ -n "$${K8S_RDMA_KUBE_BIN:-}" ]] || echo "e2e: K8S_RDMA_KUBE_BIN names no folder: on the stand-ins alone, see tests/cluster/README.md" >&2
 	@$(RUN) scripts/isolated pytest tests/cluster $(ARGS)
 
+.PHONY: lab
+lab: setup lab-tools cni ## guests with real SR-IOV and verbs of software: builds them, runs tests/lab; ARGS="-k word"
+	@$(RUN) python -m lab build
+	@K8S_RDMA_LAB=$(CURDIR)/.cache/lab $(RUN) scripts/isolated python -m pytest tests/lab $(ARGS)
+
+.PHONY: lab-shell
+lab-shell: setup lab-tools ## a shell in such a guest, with k8s-rdma set up and running
+	@$(RUN) python -m lab shell
+
+.PHONY: lab-tools
+lab-tools:
+	@scripts/setup-lab
+
 .PHONY: check
 check: lint types layers wheel cni ## everything that needs no run: style, types, layers, the wheel, C warnings
 
@@ -39,9 +52,10 @@ check: lint types layers wheel cni ## everything that needs no run: style, types
 lint: $(PYTHON_READY)
 	@echo "ruff" && $(RUN) ruff check --quiet
 	@echo "ruff format" && $(RUN) ruff format --check --quiet
-	@echo "shellcheck" && $(RUN) shellcheck --external-sources scripts/*.sh $(SCRIPTS) .ci/run
+	@echo "shellcheck" && $(RUN) shellcheck --external-sources scripts/*.sh $(SCRIPTS) $(GUEST_SCRIPTS) .ci/run
 
-SCRIPTS := $(addprefix scripts/,check-wheel isolated lock run setup-python setup-tools)
+SCRIPTS := $(addprefix scripts/,check-wheel isolated lock run setup-lab setup-python setup-tools)
+GUEST_SCRIPTS := $(addprefix lab/guest/,init boot.sh lib.sh lab-cable lab-sriov)
 
 .PHONY: types
 types: $(PYTHON_READY)

@@ -14,7 +14,9 @@ from lab.errors import CannotRun
 RELEASE = "bookworm"
 """Debian 12: the lab's kernel and its drivers are this release's."""
 _SUITES = re.compile(rf"^{RELEASE}(-updates|-security|-backports|/updates)?$")
-_LINE = re.compile(r"^deb\s+(?:\[(?P<options>[^]]*)\]\s+)?(?P<uri>\S+)\s+(?P<suite>\S+)\s+(?P<components>.+)$")
+_LINE = re.compile(
+    r"^deb\s+(?:\[(?P<options>[^]]*)\]\s+)?(?P<uri>\S+)\s+(?P<suite>\S+)\s+(?P<components>.+)$"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

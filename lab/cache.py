@@ -1,5 +1,8 @@
-"""What the lab makes, kept under names derived from what it was made from: nothing is made twice, nothing
-stale is used. Making is atomic, and of several that want the same one makes it while the others wait."""
+"""What the lab makes, kept under names derived from what it was made from.
+
+Nothing is made twice, nothing stale is used. Making is atomic, and of several that want the same one makes it
+while the others wait.
+"""
 
 from __future__ import annotations
 
@@ -43,6 +46,8 @@ class Cache:
         return path
 
     def _make(self, name: str, path: Path, make: Callable[[Path], None]) -> None:
+        for left in self.root.glob(f".{name}.*/"):  # by one that was killed: we have the lock
+            shutil.rmtree(left)
         with step(name) as notes, tempfile.TemporaryDirectory(prefix=f".{name}.", dir=self.root) as temporary:
             filling = Path(temporary) / "product"
             filling.mkdir()

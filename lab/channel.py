@@ -46,7 +46,7 @@ class Channel:
                 raise MachineDied(f"the guest's channel: {error}") from error
 
     def await_status(self, number: int, timeout_s: float | None) -> int | None:
-        """Of a command that ended, negative for a signal; None if it still runs. MachineDied if the guest does."""
+        """Of an ended command, negative for a signal; None if it runs on. MachineDied with the guest."""
         with self._heard:
             self._heard.wait_for(lambda: number in self._statuses or self._ended, timeout_s)
             if number not in self._statuses and self._ended:

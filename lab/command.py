@@ -50,7 +50,9 @@ class Background:
         """Its status when it has ended; CommandTimedOut, and it goes on, if it does not in time."""
         status = self._channel.await_status(self._number, timeout_s)
         if status is None:
-            raise CommandTimedOut(f"{shlex.join(self._argv)}: runs still after {timeout_s:g} s\n{self.output()}")
+            raise CommandTimedOut(
+                f"{shlex.join(self._argv)}: runs still after {timeout_s:g} s\n{self.output()}"
+            )
         return status
 
     def signal(self, number: int) -> None:

@@ -7,17 +7,17 @@ class LabError(Exception):
     """Root of the lab's failures."""
 
 
-class CannotRun(LabError):
+class CannotRun(LabError):  # noqa: N818 - an event, as its name says
     """This machine cannot have the lab; the message is one sentence that says why."""
 
 
-class MachineDied(LabError):
+class MachineDied(LabError):  # noqa: N818 - an event, as its name says
     """A guest ended, or did not come up; the message has the end of its console."""
 
 
-class CommandFailed(LabError):
+class CommandFailed(LabError):  # noqa: N818 - an event, as its name says
     """A command in a guest ended with another status than 0; the message has what it said."""
 
 
-class CommandTimedOut(LabError):
+class CommandTimedOut(LabError):  # noqa: N818 - an event, as its name says
     """A command in a guest was killed when its time was over; the message has what it had said."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from lab.layers import dependencies, furniture, project
 from lab.modules import modules
-from lab.packages import packages, unpack
+from lab.packages import archives, packages, unpack
 from lab.tree import guest
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def build(cache: Cache) -> Image:
     layers = [root / "root.cpio", *(layer / "layer.cpio" for layer in upper)]
     names = [layer.parent.name for layer in layers]
     initrd = cache.product("initrd", *names, make=lambda product: _join(layers, product / "initrd.cpio"))
-    qemu = cache.product("qemu", debs.name, make=lambda product: unpack(debs / "host", product))
+    qemu = cache.product("qemu", archives(debs, "host"), make=lambda product: unpack(debs / "host", product))
     return Image(qemu=qemu, vmlinux=root / "vmlinux", initrd=initrd / "initrd.cpio")
 
 

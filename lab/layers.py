@@ -23,12 +23,21 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 FILES = Path(__file__).parent / "guest"
 PROGRAMS = ("lab-sriov", "lab-cable")
 SITE = "opt/site"
-FOR_TESTS = """
-h2 hpack hyperframe hypothesis iniconfig packaging pluggy pygments pyroute2 pytest pytest-randomly pytest-timeout
-sortedcontainers
-""".split()
+FOR_TESTS = (
+    "h2", "hpack", "hyperframe", "hypothesis", "iniconfig", "packaging", "pluggy", "pygments", "pyroute2",
+    "pytest", "pytest-randomly", "pytest-timeout", "sortedcontainers",
+)  # fmt: skip
 """What tests import, and what that imports in turn; requirements/dev.txt pins them."""
-PLATFORMS = ("manylinux_2_36", "manylinux_2_28", "manylinux_2_17", "manylinux2014", "manylinux_2_12", "manylinux2010", "manylinux_2_5", "manylinux1")
+PLATFORMS = (
+    "manylinux_2_36",
+    "manylinux_2_28",
+    "manylinux_2_17",
+    "manylinux2014",
+    "manylinux_2_12",
+    "manylinux2010",
+    "manylinux_2_5",
+    "manylinux1",
+)
 PRODUCT = ("src", "cni", "examples/pods", "hatch_build.py", "pyproject.toml", "README.md", "LICENSE")
 """What the wheel is made of."""
 COMMAND = """\
@@ -75,7 +84,7 @@ def dependencies(cache: Cache, guest: Path) -> Path:
         path.write_text(f"/{SITE}\n")
         _close(tree, product, guest)
 
-    return cache.product("dependencies", guest.name, pins, Path(__file__), make=make)
+    return cache.product("dependencies", pins, Path(__file__), make=make)
 
 
 def project(cache: Cache, guest: Path) -> Path:
@@ -83,7 +92,14 @@ def project(cache: Cache, guest: Path) -> Path:
 
     def make(product: Path) -> None:
         tree = product / "root"
-        _pip("wheel", "--no-deps", "--no-index", "--no-build-isolation", f"--wheel-dir={product}", str(REPOSITORY))
+        _pip(
+            "wheel",
+            "--no-deps",
+            "--no-index",
+            "--no-build-isolation",
+            f"--wheel-dir={product}",
+            str(REPOSITORY),
+        )
         (wheel,) = product.glob("*.whl")
         _pip("install", "--no-deps", "--no-index", "--no-compile", f"--target={tree / SITE}", str(wheel))
         programs = tree / SITE / "bin"
@@ -94,12 +110,14 @@ def project(cache: Cache, guest: Path) -> Path:
         _close(tree, product, guest)
 
     sources = [REPOSITORY / name for name in PRODUCT]
-    return cache.product("project", guest.name, Path(__file__), *sources, make=make)
+    return cache.product("project", Path(__file__), *sources, make=make)
 
 
-def picked(lock: Path, names: list[str]) -> str:
+def picked(lock: Path, names: tuple[str, ...]) -> str:
     """The pins of these names, with their hashes; LabError if one is not pinned."""
-    blocks = {match[1]: match[0] for match in re.finditer(r"(?m)^([a-z0-9-]+)==(?:.*\\\n)*.*\n", lock.read_text())}
+    blocks = {
+        match[1]: match[0] for match in re.finditer(r"(?m)^([a-z0-9-]+)==(?:.*\\\n)*.*\n", lock.read_text())
+    }
     missing = [name for name in names if name not in blocks]
     if missing:
         raise LabError(f"{lock.name} does not pin {', '.join(missing)}, which tests in guests import")

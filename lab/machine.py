@@ -2,37 +2,33 @@
 
 from __future__ import annotations
 
-import os
 import shutil
+import signal
 import socket
-import subprocess
-import threading
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lab.channel import Channel
+from lab.boot import Boot
 from lab.command import Background, Completed, ended, request
 from lab.errors import CommandTimedOut, LabError, MachineDied
 from lab.image import build
 from lab.layers import REPOSITORY
-from lab.monitor import Monitor
-from lab.qemu import Hosting, Wiring, command_line
+from lab.qemu import Hosting
 from lab.shape import Shape
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
     from lab.cache import Cache
     from lab.image import Image
 
 __all__ = ["Background", "Completed", "Machine", "Shape", "start", "start_fabric"]
 
-BOOTED_WITHIN_S = 180.0
-"""An emulated machine among many needs a minute."""
-POWERED_OFF_WITHIN_S = 60.0
+BOOTED_WITHIN_S = 300.0
+"""An emulated machine among many needs a minute, and one whose processors others use much more."""
+POWERED_OFF_WITHIN_S = 120.0
 CONSOLE_LINES = 40
-PFS = ("eth0", "eth1")
 _STREAMS = ".streams"
 _KILLED_WITHIN_S = 20.0
 
@@ -44,11 +40,12 @@ class Machine:
         self.name = hosting.name
         self.shape = shape
         self.shared = hosting.shared
+        self.uptime_s = 0.0
+        """Of the guest, when it took its first command."""
         self._image = image
         self._hosting = hosting
         self._fabric = fabric
-        self._qemu: subprocess.Popen[bytes] | None = None
-        self._stack = ExitStack()
+        self._on: Boot | None = None
 
     # Commands
 
@@ -63,23 +60,27 @@ class Machine:
     ) -> Completed:
         """Run a command as root, to its end; other ones may run at the same time.
 
-        CommandFailed with what it said if it fails and is checked; CommandTimedOut when its time is over: then
-        its process group is killed. MachineDied if the guest ends.
+        CommandFailed with what it said if it fails and is checked; CommandTimedOut when its time is over:
+        then its process group is killed. MachineDied with the guest.
         """
-        number = self._channel.number()
-        streams = {name: f"{_STREAMS}/{self._boots}.{number}.{name}" for name in ("stdout", "stderr", "stdin")}
-        if input is not None:
-            (self.shared / streams["stdin"]).write_text(input)
-        guest = {name: f"/lab/{path}" for name, path in streams.items()}
-        guest |= {} if input is not None else {"stdin": "/dev/null"}
+        channel = self._boot.channel
+        number = channel.number()
+        streams = {
+            name: self.shared / _STREAMS / f"{number}.{name}" for name in ("stdin", "stdout", "stderr")
+        }
+        guest = {name: f"/lab/{_STREAMS}/{path.name}" for name, path in streams.items()}
+        if input is None:
+            guest["stdin"] = "/dev/null"
+        else:
+            streams["stdin"].write_text(input)
         with self._console_told():
-            self._channel.send(**request(number, argv, env, cwd), **guest)
-            status = self._channel.await_status(number, timeout_s)
+            channel.send(**request(number, argv, env, cwd), **guest)
+            status = channel.await_status(number, timeout_s)
             if status is None:
-                self._channel.send(id=number, signal=9)
-                self._channel.await_status(number, _KILLED_WITHIN_S)
-        completed = Completed(status or 0, self._take(streams["stdout"]), self._take(streams["stderr"]))
-        (self.shared / streams["stdin"]).unlink(missing_ok=True)
+                channel.send(id=number, signal=signal.SIGKILL)
+                channel.await_status(number, _KILLED_WITHIN_S)
+        completed = Completed(status or 0, _taken(streams["stdout"]), _taken(streams["stderr"]))
+        streams["stdin"].unlink(missing_ok=True)
         if status is None:
             said = completed.stdout + completed.stderr
             raise CommandTimedOut(f"{' '.join(argv)}: killed after {timeout_s:g} s\n{said}")
@@ -88,12 +89,13 @@ class Machine:
     def start(
         self, *argv: str, name: str, env: Mapping[str, str] | None = None, cwd: str = "/lab"
     ) -> Background:
-        """Start a command as root, which goes on; what it says is in `shared/NAME.log`, after what it said before."""
-        number = self._channel.number()
-        log = f"{name}.log"
-        streams = {"stdin": "/dev/null", "stdout": f"/lab/{log}", "stderr": f"/lab/{log}"}
-        self._channel.send(**request(number, argv, env, cwd), **streams)
-        return Background(self._channel, number, argv, self.shared / log)
+        """Start a command as root, which goes on; what it says is appended to `shared/NAME.log`."""
+        channel = self._boot.channel
+        number = channel.number()
+        log = self.shared / f"{name}.log"
+        streams = {"stdin": "/dev/null", "stdout": f"/lab/{log.name}", "stderr": f"/lab/{log.name}"}
+        channel.send(**request(number, argv, env, cwd), **streams)
+        return Background(channel, number, argv, log)
 
     def write(self, path: str, text: str, *, mode: int = 0o644) -> None:
         """A file of the guest, and the folders that it is in."""
@@ -106,34 +108,23 @@ class Machine:
 
     # Cables and power
 
-    def cable(self, pf: str, plugged: bool) -> None:  # noqa: FBT001
+    def cable(self, pf: str, plugged: bool) -> None:
         """Plug or pull the cable of eth0 or eth1."""
-        if pf not in PFS:
-            raise LabError(f"no PF {pf!r} has a cable: {', '.join(PFS)}")
-        self._monitor.execute("set_link", name=pf, up=plugged)
+        self._boot.cable(pf, plugged=plugged)
 
     def crash(self) -> None:
         """Cut the power at once, and boot again with the same disk and shared folder."""
-        self.power_off(at_once=True)
+        self.close()
         self.boot()
 
     def reboot(self) -> None:
         """End all processes, write the disk, and boot again with it."""
-        self.power_off(at_once=False)
-        self.boot()
-
-    def power_off(self, *, at_once: bool) -> None:
-        """Nothing can be asked of it until `boot`."""
-        assert self._qemu is not None
-        if at_once:
-            self._qemu.kill()
-        else:
-            self._channel.send(off=True)
-        try:
-            self._qemu.wait(POWERED_OFF_WITHIN_S)
-        except subprocess.TimeoutExpired as error:
-            raise LabError(f"{self.name} did not power off within {POWERED_OFF_WITHIN_S:g} s") from error
-        self.close()
+        self._boot.channel.send(off=True)
+        if not self._boot.await_end(POWERED_OFF_WITHIN_S):
+            raise LabError(
+                f"{self.name} did not power off within {POWERED_OFF_WITHIN_S:g} s\n{self.console()}"
+            )
+        self.crash()
 
     def boot(self) -> None:
         """Switch it on, and wait until it takes commands."""
@@ -143,92 +134,38 @@ class Machine:
     def switch_on(self) -> None:
         """Begin to boot."""
         (self.shared / _STREAMS).mkdir(exist_ok=True)
-        self._boots = getattr(self, "_boots", 0) + 1
         if self._fabric is not None:
             _drain(self._fabric)
-        pairs = [socket.socketpair() for _ in range(4)]
-        ours, theirs = zip(*pairs, strict=True)
-        channel, monitor, cable, terminal = theirs
-        wiring = Wiring(
-            channel=channel.fileno(), monitor=monitor.fileno(), cable=cable.fileno(), terminal=terminal.fileno(),
-            fabric=self._fabric.fileno() if self._fabric else None,
-        )  # fmt: skip
-        self._qemu = self._stack.enter_context(self._running(wiring))
-        for each in theirs:
-            each.close()
-        self._channel = Channel(ours[0])
-        self._monitor = Monitor(ours[1])
-        self.terminal = ours[3]
-        cables = threading.Thread(target=self._serve_cables, args=(ours[2],), name="lab cables", daemon=True)
-        cables.start()
-        # In the order of the stack: QEMU ends first, then what is connected with it.
-        self._stack.callback(self._qemu.kill)
-
-        def close_all() -> None:
-            self._channel.close()
-            self._monitor.close()
-            cables.join()
-            ours[2].close()
-            self.terminal.close()
-
-        self._after = close_all
+        self._on = Boot(self._image, self.shape, self._hosting, self._fabric)
 
     def await_boot(self) -> None:
         """MachineDied with the console if it does not come up."""
-        self.uptime_s = self._channel.await_ready(BOOTED_WITHIN_S)
-        if self.uptime_s is None:
+        uptime_s = self._boot.channel.await_ready(BOOTED_WITHIN_S)
+        if uptime_s is None:
             raise MachineDied(f"{self.name} did not come up\n{self.console()}")
+        self.uptime_s = uptime_s
 
     def close(self) -> None:
-        """End it, whatever it does."""
-        if self._qemu is None:
-            return
-        self._stack.close()
-        self._after()
-        self._qemu = None
+        """Cut the power."""
+        if self._on is not None:
+            self._on.close()
+            self._on = None
 
     def console(self) -> str:
         """The last lines of it."""
         lines = self._hosting.console.read_text(errors="replace").splitlines()
         return "\n".join(f"  console| {line}" for line in lines[-CONSOLE_LINES:])
 
-    @contextmanager
-    def _running(self, wiring: Wiring) -> Iterator[subprocess.Popen[bytes]]:
-        """QEMU, which the kernel kills when this process ends, however it does."""
-        command = command_line(self._image, self.shape, self._hosting, wiring)
-        environ = os.environ | {"QEMU_MODULE_DIR": f"{self._image.qemu}/usr/lib/x86_64-linux-gnu/qemu"}
-        with self._hosting.console.open("ab") as console:
-            qemu = subprocess.Popen(
-                ["setpriv", "--pdeathsig", "KILL", *command],
-                env=environ,
-                stdin=subprocess.DEVNULL,
-                stdout=console,
-                stderr=console,
-                pass_fds=wiring.descriptors(),
-                start_new_session=True,  # Ctrl-C at the terminal is for us alone
-            )
-        try:
-            yield qemu
-        finally:
-            qemu.kill()
-            qemu.wait()
+    @property
+    def terminal(self) -> socket.socket:
+        """Connected with the guest's hvc0, on which a shell may run."""
+        return self._boot.terminal
 
-    def _serve_cables(self, requests: socket.socket) -> None:
-        """Tests inside the guest pull cables too, by `lab-cable`."""
-        with requests.makefile("rb") as lines:
-            try:
-                for line in lines:
-                    requests.sendall(self._cable_answer(line.decode().split()))
-            except OSError:
-                pass  # QEMU was killed
-
-    def _cable_answer(self, words: list[str]) -> bytes:
-        try:
-            pf, state = words
-            self.cable(pf, {"on": True, "off": False}[state])
-        except (LabError, ValueError, KeyError) as error:
-            return f"refused: {' '.join(words)}: {error}\n".encode()
-        return b"ok\n"
+    @property
+    def _boot(self) -> Boot:
+        if self._on is None:
+            raise MachineDied(f"{self.name} is off")
+        return self._on
 
     @contextmanager
     def _console_told(self) -> Iterator[None]:
@@ -237,20 +174,11 @@ class Machine:
         except MachineDied as error:
             raise MachineDied(f"{self.name}: {error}\n{self.console()}") from error
 
-    def _take(self, path: str) -> str:
-        file = self.shared / path
-        if not file.exists():
-            return ""
-        text = file.read_text(errors="replace")
-        file.unlink()
-        return text
-
 
 @contextmanager
 def start(shape: Shape, *, cache: Cache, shared: Path, name: str = "node") -> Iterator[Machine]:
     """One machine, booted; ended with the block. shared: an existing folder."""
-    image = build(cache)
-    with _machine(image, shape, shared, name, 0, None) as machine:
+    with _machine(build(cache), shape, _hosting(shape, shared, name, 0)) as machine:
         machine.boot()
         yield machine
 
@@ -260,13 +188,12 @@ def start_fabric(shape: Shape, *, cache: Cache, shared: Path) -> Iterator[tuple[
     """Two machines whose PFs share an Ethernet; `shared` gets a folder for each, a and b."""
     image = build(cache)
     with ExitStack() as stack:
-        ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        ends = [stack.enter_context(end) for end in socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)]
         machines = []
-        for number, (name, end) in enumerate(zip(("a", "b"), ends, strict=True)):
-            stack.callback(end.close)
+        for number, (name, end) in enumerate(zip(("a", "b"), ends, strict=True), 10):
             (shared / name).mkdir(exist_ok=True)
-            made = _machine(image, shape, shared / name, name, 10 + number, end)
-            machines.append(stack.enter_context(made))
+            hosting = _hosting(shape, shared / name, name, number)
+            machines.append(stack.enter_context(_machine(image, shape, hosting, end)))
         for machine in machines:
             machine.switch_on()
         for machine in machines:
@@ -274,24 +201,36 @@ def start_fabric(shape: Shape, *, cache: Cache, shared: Path) -> Iterator[tuple[
         yield machines[0], machines[1]
 
 
-@contextmanager
-def _machine(
-    image: Image, shape: Shape, shared: Path, name: str, number: int, fabric: socket.socket | None
-) -> Iterator[Machine]:
+def _hosting(shape: Shape, shared: Path, name: str, number: int) -> Hosting:
+    folder = shared.resolve()
     disk = None
     if shape.disk_mb is not None:
-        disk = shared / "disk.img"
+        disk = folder / "disk.img"
         with disk.open("wb") as file:
             file.truncate(shape.disk_mb * 2**20)
-    hosting = Hosting(
-        name=name, number=number, shared=shared.resolve(), source=REPOSITORY, console=shared.resolve() / "console.txt", disk=disk
+    return Hosting(
+        name=name, number=number, shared=folder, source=REPOSITORY, console=folder / "console.txt", disk=disk
     )
+
+
+@contextmanager
+def _machine(
+    image: Image, shape: Shape, hosting: Hosting, fabric: socket.socket | None = None
+) -> Iterator[Machine]:
     machine = Machine(image, shape, hosting, fabric)
     try:
         yield machine
     finally:
         machine.close()
-        shutil.rmtree(shared / _STREAMS, ignore_errors=True)
+        shutil.rmtree(hosting.shared / _STREAMS, ignore_errors=True)
+
+
+def _taken(file: Path) -> str:
+    if not file.exists():
+        return ""
+    text = file.read_text(errors="replace")
+    file.unlink()
+    return text
 
 
 def _drain(fabric: socket.socket) -> None:

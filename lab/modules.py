@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lab.errors import LabError
-from lab.packages import kernel_version, source_version, unpack
+from lab.packages import archives, kernel_version, source_version, unpack
 
 if TYPE_CHECKING:
     from lab.cache import Cache
@@ -41,7 +41,8 @@ def modules(cache: Cache, debs: Path) -> Path:
         shutil.rmtree(work)
 
     patches = sorted(PATCHES.glob("*.patch"))
-    return cache.product("modules", debs.name, Path(__file__), *patches, make=make)
+    key = archives(debs, "build"), COMPILER, list(MODULES.items())
+    return cache.product("modules", *key, *patches, make=make)
 
 
 def _headers(debs: Path, work: Path) -> Path:
@@ -58,7 +59,14 @@ def _sources(debs: Path, work: Path) -> Path:
     unpacked = work / "sources"
     unpacked.mkdir()
     folders = [f"{root}/{folder}" for folder, _ in MODULES.values()]
-    _run("tar", "--extract", "--xz", f"--file={work}/usr/src/{root}.tar.xz", f"--directory={unpacked}", *folders)
+    _run(
+        "tar",
+        "--extract",
+        "--xz",
+        f"--file={work}/usr/src/{root}.tar.xz",
+        f"--directory={unpacked}",
+        *folders,
+    )
     for name, (folder, _) in MODULES.items():
         (unpacked / root / folder).rename(unpacked / name)
     return unpacked
@@ -70,7 +78,18 @@ def _compile(headers: Path, work: Path, source: Path, setting: str) -> None:
     for name in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS"):
         environ.pop(name, None)
     jobs = f"-j{os.cpu_count() or 1}"
-    _run("make", "-s", jobs, "-C", headers, f"M={source}", f"CC={COMPILER}", f"{setting}=m", "modules", env=environ)
+    _run(
+        "make",
+        "-s",
+        jobs,
+        "-C",
+        headers,
+        f"M={source}",
+        f"CC={COMPILER}",
+        f"{setting}=m",
+        "modules",
+        env=environ,
+    )
 
 
 def _run(*command: object, env: dict[str, str] | None = None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lab.errors import LabError, MachineDied
 
@@ -21,7 +21,7 @@ class Monitor:
         self._lock = threading.Lock()
         self._greeted = False
 
-    def execute(self, command: str, **arguments: object) -> object:
+    def execute(self, command: str, **arguments: object) -> Any:
         """What the command returns; LabError if QEMU refuses it."""
         with self._lock:
             if not self._greeted:
@@ -35,7 +35,7 @@ class Monitor:
         self._file.close()
         self._connection.close()
 
-    def _ask(self, command: str, arguments: dict[str, object]) -> object:
+    def _ask(self, command: str, arguments: dict[str, object]) -> Any:
         request = {"execute": command, "arguments": arguments}
         try:
             self._connection.sendall(json.dumps(request).encode() + b"\n")
@@ -47,9 +47,9 @@ class Monitor:
             raise LabError(f"QEMU refuses {command} {arguments}: {answer['error']['desc']}")
         return answer["return"]
 
-    def _answer(self) -> dict[str, object]:
+    def _answer(self) -> dict[str, Any]:
         line = self._file.readline()
         if not line:
             raise MachineDied("QEMU's monitor: ended")
-        answer: dict[str, object] = json.loads(line)
+        answer: dict[str, Any] = json.loads(line)
         return answer

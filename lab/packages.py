@@ -5,25 +5,27 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lab.apt_sources import RELEASE, debian_sources
 from lab.errors import CannotRun
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from lab.cache import Cache
 
 HOST = ("qemu-system-x86",)
 """From the backports: the release's own QEMU is older than its `igb`."""
 
 GUEST = (
-    "busybox-static bash coreutils util-linux mount grep sed findutils procps kmod e2fsprogs ncurses-base "
-    "iproute2 ethtool iputils-ping iperf3 iptables strace "
-    "ibverbs-providers ibverbs-utils rdmacm-utils perftest "
-    "containerd runc containernetworking-plugins "
-    "python3.11-minimal python3.11 libstdc++6"
-).split()
+    "busybox-static", "bash", "coreutils", "util-linux", "mount", "grep", "sed", "findutils", "procps",
+    "kmod", "e2fsprogs", "ncurses-base",
+    "iproute2", "ethtool", "iputils-ping", "iperf3", "iptables", "strace",
+    "ibverbs-providers", "ibverbs-utils", "rdmacm-utils", "perftest",
+    "containerd", "runc", "containernetworking-plugins",
+    "python3.11-minimal", "python3.11", "libstdc++6",
+)  # fmt: skip
 
 KERNEL = "linux-image-amd64"
 
@@ -98,7 +100,7 @@ def packages(cache: Cache) -> Path:
         apt.download(product / "build", *_build_set(version))
         subprocess.run(("rm", "-r", product / "apt"), check=True)
 
-    return cache.product("packages", sources, Path(__file__), make=make)
+    return cache.product("packages", sources, HOST, GUEST, KERNEL, make=make)
 
 
 def kernel_version(debs: Path) -> str:
@@ -124,8 +126,13 @@ def _build_set(kernel: str) -> tuple[str, ...]:
     )
 
 
-def unpack(archives: Path, into: Path) -> None:
+def archives(debs: Path, folder: str) -> list[str]:
+    """Names of a folder's archives, which have their versions."""
+    return sorted(path.name for path in (debs / folder).glob("*.deb"))
+
+
+def unpack(folder: Path, into: Path) -> None:
     """All archives of a folder into one tree."""
     into.mkdir(parents=True, exist_ok=True)
-    for archive in sorted(archives.glob("*.deb")):
+    for archive in sorted(folder.glob("*.deb")):
         subprocess.run(("dpkg-deb", "--extract", archive, into), check=True)

@@ -17,21 +17,20 @@ ACCELERATOR = "K8S_RDMA_LAB_ACCEL"
 """Variable: `kvm` where one's machine has it. Otherwise guests are emulated, everywhere alike: a machine may
 have the device of KVM and no processor that serves it."""
 KERNEL = (
-    "console=ttyS0 panic=-1 quiet loglevel=4 no_timer_check nokaslr mitigations=off tsc=reliable 8250.nr_uarts=1 "
-    "net.ifnames=0"
+    "console=ttyS0 panic=-1 quiet loglevel=4 no_timer_check nokaslr mitigations=off tsc=reliable "
+    "8250.nr_uarts=1 net.ifnames=0"
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Wiring:
-    """Descriptors of sockets, of which QEMU has one end: channel, monitor, cable requests, terminal; and the
-    fabric that joins machines, None for a machine of its own."""
+    """Descriptors of sockets of which QEMU has one end. fabric: joins machines; None for one of its own."""
 
     channel: int
     monitor: int
     cable: int
     terminal: int
-    fabric: int | None
+    fabric: int | None = None
 
     def descriptors(self) -> tuple[int, ...]:
         """All of them."""
@@ -41,8 +40,10 @@ class Wiring:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hosting:
-    """What this machine gives a guest: folders (shared read-write, source read-only), its console's file, a
-    disk's; name and number tell it from others of its fabric."""
+    """What this machine gives a guest: folders (source read-only), files of console and disk.
+
+    name and number tell it from others of its fabric.
+    """
 
     name: str
     number: int
@@ -62,7 +63,8 @@ def command_line(image: Image, shape: Shape, hosting: Hosting, wiring: Wiring) -
         "-name", hosting.name, "-M", "q35,hpet=off,vmport=off,smbus=off,sata=off,usb=off",
         *_accelerator(), "-smp", "2", "-m", str(shape.memory_mb),
         "-kernel", str(image.vmlinux), "-initrd", str(image.initrd), "-append", _append(shape, hosting),
-        *_channels(hosting, wiring), *_folders(hosting), *_disk(hosting), *_memory(shape), *_network(shape, hosting, wiring),
+        *_channels(hosting, wiring), *_folders(hosting), *_disk(hosting), *_memory(shape),
+        *_network(shape, hosting, wiring),
     )  # fmt: skip
 
 
@@ -88,8 +90,10 @@ def _channels(hosting: Hosting, wiring: Wiring) -> list[str]:
         "-chardev", f"socket,id=monitor,fd={wiring.monitor}", "-mon", "chardev=monitor,mode=control",
         "-device", "virtio-serial-pci,id=serial",
         "-chardev", f"socket,id=terminal,fd={wiring.terminal}", "-device", "virtconsole,chardev=terminal",
-        "-chardev", f"socket,id=channel,fd={wiring.channel}", "-device", "virtserialport,chardev=channel,name=lab.agent",
-        "-chardev", f"socket,id=cable,fd={wiring.cable}", "-device", "virtserialport,chardev=cable,name=lab.cable",
+        "-chardev", f"socket,id=channel,fd={wiring.channel}",
+        "-device", "virtserialport,chardev=channel,name=lab.agent",
+        "-chardev", f"socket,id=cable,fd={wiring.cable}",
+        "-device", "virtserialport,chardev=cable,name=lab.cable",
     ]  # fmt: skip
 
 
@@ -104,7 +108,12 @@ def _folders(hosting: Hosting) -> list[str]:
 def _disk(hosting: Hosting) -> list[str]:
     if hosting.disk is None:
         return []
-    return ["-drive", f"file={hosting.disk},if=none,id=disk,format=raw", "-device", "virtio-blk-pci,drive=disk"]
+    return [
+        "-drive",
+        f"file={hosting.disk},if=none,id=disk,format=raw",
+        "-device",
+        "virtio-blk-pci,drive=disk",
+    ]
 
 
 def _memory(shape: Shape) -> list[str]:
@@ -126,7 +135,10 @@ def _network(shape: Shape, hosting: Hosting, wiring: Wiring) -> list[str]:
         bus = f"pxb{pf}" if shape.numa else "pcie.0"
         found += ["-device", f"pcie-root-port,id=rp{pf},chassis={pf + 1},slot={pf + 1},bus={bus}"]
         found += ["-netdev", f"hubport,id=eth{pf},hubid=0"]
-        found += ["-device", f"igb,netdev=eth{pf},bus=rp{pf},mac=52:54:00:aa:{hosting.number:02x}:{pf + 1:02x}"]
+        found += [
+            "-device",
+            f"igb,netdev=eth{pf},bus=rp{pf},mac=52:54:00:aa:{hosting.number:02x}:{pf + 1:02x}",
+        ]
     if wiring.fabric is not None:
         found += ["-netdev", f"dgram,id=fabric,local.type=fd,local.str={wiring.fabric}"]
         found += ["-netdev", "hubport,id=uplink,hubid=0,netdev=fabric"]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from lab import foreign
 from lab.cpio import write_archive
-from lab.packages import kernel_version, unpack
+from lab.packages import archives, kernel_version, unpack
 
 if TYPE_CHECKING:
     from lab.cache import Cache
@@ -25,14 +25,18 @@ usr/lib/python3.11/{test,idlelib,lib2to3,pydoc_data,tkinter,ensurepip}
 """
 """By the shell's patterns: what no test reads. The tree is unpacked into memory at each boot."""
 
-FOLDERS = "lab src proc sys dev run tmp mnt disk root etc opt/cni/bin var/lib var/tmp".split()
+FOLDERS = (
+    "lab", "src", "proc", "sys", "dev", "run", "tmp", "mnt", "disk", "root", "etc", "opt/cni/bin", "var/lib",
+    "var/tmp",
+)  # fmt: skip
 
 KERNEL_MODULES = """
 virtio_pci virtio_blk virtio_console 9p 9pnet_virtio overlay squashfs ext4 loop
 igb igbvf vfio_pci ib_uverbs rdma_ucm ib_umad rdma_rxe crc32_generic crc32c_generic
 sch_tbf sch_htb sch_netem sch_ingress sch_fq sch_fq_codel sch_prio act_police act_mirred act_gact
-cls_flower cls_u32 cls_matchall cls_fw ifb veth bridge macvlan ipvlan dummy 8021q psample libcrc32c tun bonding
-br_netfilter nf_tables nft_compat nft_chain_nat nft_masq nft_ct xt_MASQUERADE xt_comment xt_conntrack xt_mark xt_tcpudp
+cls_flower cls_u32 cls_matchall cls_fw ifb veth bridge macvlan ipvlan dummy 8021q psample libcrc32c tun
+bonding br_netfilter nf_tables nft_compat nft_chain_nat nft_masq nft_ct
+xt_MASQUERADE xt_comment xt_conntrack xt_mark xt_tcpudp
 """
 """With all that they depend on."""
 
@@ -52,7 +56,8 @@ def guest(cache: Cache, debs: Path, built_modules: Path) -> Path:
         write_archive(tree, product / "root.cpio", nodes=True)
         shutil.rmtree(kernel)
 
-    return cache.product("guest", debs.name, built_modules.name, Path(__file__), make=make)
+    made_of = archives(debs, "guest"), archives(debs, "kernel"), built_modules.name
+    return cache.product("guest", *made_of, Path(__file__), make=make)
 
 
 def compile_python(tree: Path, folder: str, *, python: Path | None = None) -> None:
@@ -61,7 +66,7 @@ def compile_python(tree: Path, folder: str, *, python: Path | None = None) -> No
     By the guest's own interpreter, which is that of the tree `python` if this one has none.
     """
     root = python or tree
-    compiling = "-m compileall -q -j2 --invalidation-mode unchecked-hash".split()
+    compiling = ("-m", "compileall", "-q", "-j2", "--invalidation-mode", "unchecked-hash")
     command = foreign.command(
         root, "/usr/bin/python3.11", *compiling, "-s", str(tree), f"{tree}{folder}", name="python3"
     )
@@ -93,7 +98,9 @@ def _link_busybox(tree: Path) -> None:
     """Its applets, where no package brings the real thing. sh is bash: busybox' one prefers its own `ip`."""
     listed = subprocess.run((tree / "bin/busybox", "--list"), capture_output=True, text=True, check=True)
     for applet in listed.stdout.split():
-        if not any(os.path.lexists(tree / f"{folder}/{applet}") for folder in ("bin", "usr/bin", "sbin", "usr/sbin")):
+        if not any(
+            os.path.lexists(tree / f"{folder}/{applet}") for folder in ("bin", "usr/bin", "sbin", "usr/sbin")
+        ):
             (tree / "bin" / applet).symlink_to("busybox")
     (tree / "bin/sh").unlink(missing_ok=True)
     (tree / "bin/sh").symlink_to("bash")

@@ -49,6 +49,7 @@ class Agent:
         self._running: dict[int, int] = {}
 
     def report(self, what: dict[str, object]) -> None:
+        """One line."""
         data = json.dumps(what).encode() + b"\n"
         while data:
             data = data[os.write(self._port, data) :]
@@ -98,7 +99,7 @@ def _start(request: dict) -> int:
             os.dup2(os.open(request[name], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644), fd)
         os.chdir(request["cwd"])
         os.environ.update(request["env"])
-        os.execvp(request["argv"][0], request["argv"])
+        os.execvp(request["argv"][0], request["argv"])  # noqa: S606
     except BaseException as error:
         os.write(2, f"lab: {request['argv'][0]}: {error}\n".encode())
     os._exit(ENDED)

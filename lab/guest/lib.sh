@@ -8,14 +8,14 @@ say() {
   echo "@@ $up $*"
 }
 
-# await COMMAND...: until it succeeds, 20 s at most; evaluated, so that it may have expansions of its own.
+# await CONDITION: until that shell text succeeds, 20 s at most.
 await() {
   local _
   for _ in {1..400}; do
-    if eval "$@" 2>/dev/null; then return 0; fi
+    if eval "$1" 2>/dev/null; then return 0; fi
     sleep 0.05
   done
-  echo "not within 20 s: $*" >&2
+  echo "not within 20 s: $1" >&2
   return 1
 }
 
