@@ -128,6 +128,14 @@ def test_interface_is_only_accounted_when_its_vf_lost_its_rates() -> None:
     )
 
 
+def test_reservation_is_only_accounted_where_the_pf_takes_no_minimum_any_more() -> None:
+    seen, ledger = allocated(pf_state(), 150, 250)
+    [pf] = seen.pfs
+    report = told(hardware(replace(pf, rates=replace(pf.rates, min=None))), ledger)
+    [it] = report.allocations[0].interfaces
+    assert it.enforced == Enforced(min="accounted", max="hardware")
+
+
 def test_cap_of_software_is_only_accounted_while_it_is_lost_and_its_pf_tells_why() -> None:
     seen, ledger = allocated(pf_state(rates=NO_RATE), 0, 250)
     [vf] = ledger.holders()

@@ -211,14 +211,17 @@ def _interface(interface: AllocatedInterface, pf: PfState | None, *, cap_lost: b
 def _enforced(interface: AllocatedInterface, pf: PfState | None, *, cap_lost: bool) -> Enforced:
     """By what is programmed, as long as the PF still shows it; a cap also by a link that is no faster.
 
-    A cap that is software's is so until a look finds it lost.
+    No minimum is held by a PF that takes none any more, as beside groups of VFs that somebody made. A cap that is software's is so until a look finds it lost.
     """
     rate, cap = interface.rate(), interface.max_tx_rate_mbps
     programmed = pf is not None and holds_its_rates(pf, interface)
+    takes_minima = pf is not None and pf.rates.min is not None
     by_link = pf is not None and pf.link_mbps is not None and pf.link_mbps <= cap
     by_software = interface.software_max_tx_rate_mbps > 0 and not cap_lost
     return Enforced(
-        min=_holder(interface.min_tx_rate_mbps, hardware=programmed and rate.min_tx_rate_mbps > 0),
+        min=_holder(
+            interface.min_tx_rate_mbps, hardware=programmed and takes_minima and rate.min_tx_rate_mbps > 0
+        ),
         max="software"
         if by_software
         else _holder(cap, hardware=by_link or (programmed and rate.max_tx_rate_mbps > 0)),
