@@ -211,7 +211,8 @@ def _interface(interface: AllocatedInterface, pf: PfState | None, *, cap_lost: b
 def _enforced(interface: AllocatedInterface, pf: PfState | None, *, cap_lost: bool) -> Enforced:
     """By what is programmed, as long as the PF still shows it; a cap also by a link that is no faster.
 
-    No minimum is held by a PF that takes none any more, as beside groups of VFs that somebody made. A cap that is software's is so until a look finds it lost.
+    No minimum is held by a PF that takes none any more, as beside groups of VFs that somebody made. A cap
+    that is software's is so until a look finds it lost.
     """
     rate, cap = interface.rate(), interface.max_tx_rate_mbps
     programmed = pf is not None and holds_its_rates(pf, interface)
