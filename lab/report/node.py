@@ -16,8 +16,8 @@ from lab.report.pods import ANNOTATION
 if TYPE_CHECKING:
     from lab.machine import Background, Machine
 
-READY_WITHIN_S = 180.0
-"""An emulated machine may take a minute to import a process."""
+READY_WITHIN_S = 600.0
+"""An emulated machine among others may take minutes to import a process."""
 ETC = "/etc/k8s-rdma"
 RUN = "/run/k8s-rdma"
 PLUGIN = "/opt/cni/bin/k8s-rdma-cni"
@@ -56,14 +56,18 @@ class LabNode:
     # Processes
 
     def start(self) -> None:
-        """Functions, agent and server; returns when both answer."""
+        """VFs, agent and server; returns when both answer."""
+        self.start_without_server()
+        self.write("server", {"node": self.name, "hardware": self._hardware})
+        self.process("server", "k8s-rdma", "server", "--config", f"{ETC}/server.yaml")
+        self.await_port("127.0.0.1", 54005)
+
+    def start_without_server(self) -> None:
+        """All that pods need."""
         self.write("init", {"hardware": self._hardware})
         self.machine.run("k8s-rdma", "init", "--config", f"{ETC}/init.yaml", timeout_s=READY_WITHIN_S)
         self.machine.run("modprobe", "-a", "rdma_rxe", "rdma_ucm")
         self.start_agent()
-        self.write("server", {"node": self.name, "hardware": self._hardware})
-        self.process("server", "k8s-rdma", "server", "--config", f"{ETC}/server.yaml")
-        self.await_port("127.0.0.1", 54005)
 
     def start_agent(self) -> Background:
         """The agent; its log is `agent-NODE.log` in the shared folder."""

@@ -43,6 +43,5 @@ PODS = (
     Wanted(name="reserved-2", interfaces=(HALF, HALF)),
     Wanted(name="reserved-3", interfaces=(HALF,), fits=False),
     Wanted(name="capped-4", interfaces=({"max_tx_rate": 4},)),
-    Wanted(name="capped-8", interfaces=({"max_tx_rate": 8},)),
-    Wanted(name="both-6", interfaces=({"min_tx_rate": 5, "max_tx_rate": 6},)),
+    Wanted(name="capped-8", interfaces=({"min_tx_rate": 6, "max_tx_rate": 8},)),
 )

@@ -28,7 +28,7 @@ WITHIN_S = 1800.0
 def time_side_by_side(machine: Machine, repetitions: int = REPETITIONS) -> tuple[str, tuple[Timed, ...]]:
     """The VF's PCI address, and the calls; on a machine that has just been started."""
     node = LabNode(machine, "w1", HARDWARE)
-    node.start()
+    node.start_without_server()
     vf = machine.run("basename", machine.run("readlink", "/sys/class/net/eth0/device/virtfn0").stdout.strip())
     pci = vf.stdout.strip()
     machine.run("ip", "netns", "add", POD)

@@ -7,7 +7,7 @@ import sys
 
 from k8s_rdma.cli.demo.kubectl import Kubectl
 
-TIMEOUT_S = 120.0
+TIMEOUT_S = 240.0
 
 
 def main() -> None:
