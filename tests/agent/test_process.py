@@ -16,6 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from typer.testing import CliRunner
+
+from k8s_rdma.cli.main import app
+from k8s_rdma.errors import K8sRdmaError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -88,7 +92,11 @@ def test_configuration_that_cannot_be_is_refused_in_one_line_that_names_the_key(
     lines = [f"{key}: {directory / key}" for key in ("runDir", "stateDir") if key not in text]
     path = directory / "agent.yaml"
     path.write_text("\n".join([*lines, text]))
-    said = refusal(path)
+    refused = CliRunner().invoke(app, ["agent", "--config", str(path)]).exception
+    assert isinstance(refused, K8sRdmaError)
+    said = str(refused)
+    assert "\n" not in said
+    assert refused.details == ""
     assert str(path) in said
     for word in words:
         assert word in said
