@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from e2e.node import ANNOTATIONS, DEADLINE_S, Node, pod
+from e2e.test_attachments import inside
 from k8s_rdma.sim.cluster.cni_plugin import CniError, Invocation, run_plugin
 from k8s_rdma.sim.cluster.cni_runtime import AttachError
 from k8s_rdma.sim.cluster.network_namespace import remove_namespace_at
@@ -143,14 +144,11 @@ def test_agent_stopped_by_a_signal_ends_with_0_and_leaves_pods_their_rates(node:
     async def scenario() -> None:
         runtime = node.runtime(chained=False)
         sandbox = await runtime.add(pod("p", {"min_tx_rate": 100, "max_tx_rate": 200}))
-        before = node.kernel_state(), node.ip("address", "show", "scope", "global", netns=sandbox.netns)
+        before = node.kernel_state(), inside(node, sandbox)
         assert ("100Mbit", "200Mbit") in before[0]["rates"].values()
         node.agent.terminate()
         assert node.agent.wait(DEADLINE_S) == 0
-        assert (
-            node.kernel_state(),
-            node.ip("address", "show", "scope", "global", netns=sandbox.netns),
-        ) == before
+        assert (node.kernel_state(), inside(node, sandbox)) == before
         assert node.log()[-1]["event"] == "agent_stopped"
         node.start_agent()
         await runtime.delete(sandbox)
