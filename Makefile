@@ -46,6 +46,11 @@ lab: setup lab-tools cni ## guests with real SR-IOV and verbs of software: build
 lab-shell: setup lab-tools ## a shell in such a guest, with k8s-rdma set up and running
 	@$(RUN) python -m lab shell
 
+.PHONY: lab-can-run
+lab-can-run: $(PYTHON_READY)
+	@[[ $$(uname -m) != x86_64 ]] || scripts/setup-lab
+	@$(RUN) python -m lab can-run
+
 .PHONY: lab-tools
 lab-tools:
 	@scripts/setup-lab
@@ -60,7 +65,7 @@ lint: $(PYTHON_READY)
 	@echo "shellcheck" && $(RUN) shellcheck --external-sources scripts/*.sh $(SCRIPTS) $(GUEST_SCRIPTS) .ci/run
 
 SCRIPTS := $(addprefix scripts/,check-wheel isolated lock run setup-lab setup-python setup-tools)
-GUEST_SCRIPTS := $(addprefix lab/guest/,init boot.sh lib.sh lab-cable lab-sriov)
+GUEST_SCRIPTS := $(addprefix lab/guest/,init boot.sh lib.sh bashrc lab-cable lab-node lab-pod lab-shell lab-sriov)
 
 .PHONY: types
 types: $(PYTHON_READY)

@@ -42,9 +42,9 @@ class Background:
         """What it has said until now, both streams."""
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
-    def running(self) -> bool:
-        """Whether it has not ended."""
-        return self._channel.await_status(self._number, 0) is None
+    def running(self, *, within_s: float = 0) -> bool:
+        """Whether it has not ended; if it has not, it is waited for so long."""
+        return self._channel.await_status(self._number, within_s) is None
 
     def wait(self, timeout_s: float | None = None) -> int:
         """Its status when it has ended; CommandTimedOut, and it goes on, if it does not in time."""
@@ -80,6 +80,8 @@ def ended(argv: tuple[str, ...], completed: Completed, *, check: bool) -> Comple
     return completed
 
 
-def request(number: int, argv: tuple[str, ...], env: Mapping[str, str] | None, cwd: str) -> dict[str, object]:
-    """As the agent wants it, without the streams."""
-    return {"id": number, "argv": list(argv), "env": dict(env or {}), "cwd": cwd, "tty": False}
+def request(
+    number: int, argv: tuple[str, ...], env: Mapping[str, str] | None, cwd: str, *, tty: bool = False
+) -> dict[str, object]:
+    """As the agent wants it, without the streams. tty: its stdin is a terminal, which it gets for its own."""
+    return {"id": number, "argv": list(argv), "env": dict(env or {}), "cwd": cwd, "tty": tty}

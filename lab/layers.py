@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 FILES = Path(__file__).parent / "guest"
-PROGRAMS = ("lab-sriov", "lab-cable")
+PROGRAMS = ("lab-sriov", "lab-cable", "lab-node", "lab-pod", "lab-shell")
 SITE = "opt/site"
 FOR_TESTS = (
     "h2", "hpack", "hyperframe", "hypothesis", "iniconfig", "packaging", "pluggy", "pygments", "pyroute2",

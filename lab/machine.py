@@ -97,6 +97,14 @@ class Machine:
         channel.send(**request(number, argv, env, cwd), **streams)
         return Background(channel, number, argv, log)
 
+    def start_on_terminal(self, *argv: str, env: Mapping[str, str] | None = None) -> Background:
+        """Start a command as root on the guest's terminal hvc0, which `terminal` is connected with."""
+        channel = self._boot.channel
+        number = channel.number()
+        streams = dict.fromkeys(("stdin", "stdout", "stderr"), "/dev/hvc0")
+        channel.send(**request(number, argv, env, "/lab", tty=True), **streams)
+        return Background(channel, number, argv, self.shared / "terminal.log")
+
     def write(self, path: str, text: str, *, mode: int = 0o644) -> None:
         """A file of the guest, and the folders that it is in."""
         script = 'mkdir -p "$(dirname "$1")" && cat >"$1" && chmod "$2" "$1"'

@@ -8,14 +8,14 @@ say() {
   echo "@@ $up $*"
 }
 
-# await CONDITION: until that shell text succeeds, 20 s at most.
+# await CONDITION: until that shell text succeeds, AWAIT_S seconds (60) at most.
 await() {
-  local _
-  for _ in {1..400}; do
+  local end=$((SECONDS + ${AWAIT_S:-60}))
+  while ((SECONDS < end)); do
     if eval "$1" 2>/dev/null; then return 0; fi
     sleep 0.05
   done
-  echo "not within 20 s: $1" >&2
+  echo "not within ${AWAIT_S:-60} s: $1" >&2
   return 1
 }
 
