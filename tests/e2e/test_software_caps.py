@@ -9,9 +9,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import httpx2
 import pytest
 
 from e2e.node import pod
+from e2e.test_rest import URL, serve
 from k8s_rdma.sim.cluster.cni_runtime import AttachError
 from k8s_rdma.sim.cluster.network_namespace import remove_namespace_at
 
@@ -112,6 +114,20 @@ def test_cap_that_a_pod_took_away_is_put_back_by_the_next_look(
         node.wait("the cap", lambda: capped(sandbox, ifname))
         node.wait("the log", lambda: events(node) == ["cap_restored"])
         assert told(node) == ("software", [])
+
+    run(node, scenario)
+
+
+def test_server_counts_caps_that_were_put_back(node: Node) -> None:
+    async def scenario(_runtime: CniRuntime, sandbox: Sandbox) -> None:
+        with httpx2.Client(base_url=URL, trust_env=False, timeout=30) as http:
+            serve(node, http)
+            [allocation] = http.get("/v1/node").json()["allocations"]
+            assert allocation["interfaces"][0]["enforced"] == {"min": None, "max": "software"}
+            removed(sandbox)
+            counted = 'k8s_rdma_software_caps_restored_total{node="w1"} 1\n'
+            node.wait("the metric", lambda: counted in http.get("/metrics").text)
+            assert 'k8s_rdma_software_caps_lost{node="w1"} 0\n' in http.get("/metrics").text
 
     run(node, scenario)
 
