@@ -43,6 +43,14 @@ def test_pod_lives_and_ends_among_the_processes_in_a_user_namespace(tmp_path):
         (["scheduler", "--server", "http://127.0.0.1:1", "--config", "/nowhere"], "/nowhere"),
         (["api", "--resource", "x/y"], "wanted <group>/<version>/<plural>/<Kind>"),
         (["api", "--host", "192.0.2.1"], "192.0.2.1"),
+        (
+            ["kubelet", "--server", "http://127.0.0.1:1", "--node", "w1"],
+            "kubelet: needed without --runtime-endpoint: --conflist, --cni-path, --netns-dir",
+        ),
+        (
+            ["kubelet", "--server", "http://127.0.0.1:1", "--node", "w1", "--runtime-endpoint", "/none"],
+            "kubelet: needed with --runtime-endpoint: --device-plugin-dir, --state-dir",
+        ),
     ],
 )
 def test_command_says_what_is_wrong_and_fails(arguments, says, capsys):
