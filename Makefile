@@ -46,6 +46,10 @@ lab: setup lab-tools cni ## guests with real SR-IOV and verbs of software: build
 lab-shell: setup lab-tools ## a shell in such a guest, with k8s-rdma set up and running
 	@$(RUN) python -m lab shell
 
+.PHONY: lab-report
+lab-report: setup lab-tools cni ## the evaluation on two such guests, written to docs/lab-report.md; a quarter of an hour
+	@$(RUN) python -m lab report $(ARGS)
+
 .PHONY: lab-can-run
 lab-can-run: $(PYTHON_READY)
 	@[[ $$(uname -m) != x86_64 ]] || scripts/setup-lab

@@ -1,4 +1,4 @@
-"""The lab's commands: build, run, shell, can-run, clean."""
+"""The lab's commands: build, run, shell, report, can-run, clean."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from lab.image import build
 from lab.layers import REPOSITORY
 from lab.machine import Shape, start
 from lab.needs import refuse_unless_able
+from lab.report.command import report
 from lab.say import say, step
 from lab.shell import follow, set_up, shell
 
@@ -61,6 +62,12 @@ def _shell(arguments: argparse.Namespace) -> int:
         return shell(machine)
 
 
+def _report(arguments: argparse.Namespace) -> int:
+    refuse_unless_able(arguments.cache)
+    report(Cache(arguments.cache), recorded=arguments.recorded)
+    return 0
+
+
 def _can_run(arguments: argparse.Namespace) -> int:
     refuse_unless_able(arguments.cache)
     return 0
@@ -93,6 +100,9 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--numa", action="store_true", help="two NUMA nodes, a PF on each")
     run.set_defaults(do=_run)
     commands.add_parser("shell", help="a shell on a node that is set up").set_defaults(do=_shell)
+    reported = commands.add_parser("report", help="measure, and write docs/lab-report.md")
+    reported.add_argument("--recorded", action="store_true", help="write it by the last run's result")
+    reported.set_defaults(do=_report)
     commands.add_parser("can-run", help="status 0, or a sentence why not").set_defaults(do=_can_run)
     commands.add_parser("clean", help="remove what was made").set_defaults(do=_clean)
     return parser

@@ -43,7 +43,7 @@ def report(cache: Cache, *, recorded: bool = False) -> None:
 
 
 def measure(cache: Cache) -> Result:
-    """Some ten minutes on a machine with two cores and nothing else to do."""
+    """A quarter of an hour on two cores that have nothing else to do."""
     image = build(cache)
     began, load_average = datetime.now(UTC), os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="lab-report-") as folder:
