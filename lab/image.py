@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lab.layers import dependencies, furniture, project
+from lab.dependencies import dependencies
+from lab.furniture import furniture
+from lab.layers import ARCHIVE
 from lab.modules import modules
 from lab.packages import archives, packages, unpack
+from lab.project import project
 from lab.tree import guest
 
 if TYPE_CHECKING:
@@ -30,7 +33,7 @@ def build(cache: Cache) -> Image:
     debs = packages(cache)
     root = guest(cache, debs, modules(cache, debs))
     upper = (dependencies(cache, root), furniture(cache), project(cache, root))
-    layers = [root / "root.cpio", *(layer / "layer.cpio" for layer in upper)]
+    layers = [root / "root.cpio", *(layer / ARCHIVE for layer in upper)]
     names = [layer.parent.name for layer in layers]
     initrd = cache.product("initrd", *names, make=lambda product: _join(layers, product / "initrd.cpio"))
     qemu = cache.product("qemu", archives(debs, "host"), make=lambda product: unpack(debs / "host", product))
