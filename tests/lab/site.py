@@ -79,6 +79,7 @@ class Site:
             f"{CONFIG}/placement.key": KEY,
             f"{CONFIG}/kubeconfig": yaml.safe_dump(kubeconfig(self.api)),
             "/etc/containerd/config.toml": CONTAINERD_TOML,
+            "/etc/resolv.conf": "",  # which containerd gives to pods
             "/etc/cni/net.d/10-pods.conflist": json.dumps(self.conflist(), indent=2),
         }
 
