@@ -1,4 +1,4 @@
-"""The layer of Python packages: those that the project pins for its own use, and those that its tests import."""
+"""The layer of Python packages: those that the project pins for its own use, and those its tests import."""
 
 from __future__ import annotations
 
