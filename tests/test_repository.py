@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parent.parent
 RUNTIME, DEV = ROOT / "requirements/runtime.txt", ROOT / "requirements/dev.txt"
-OURS = ("src", "tests", "bench", "cni", "scripts", "docs", "examples", "deploy", "requirements", ".ci")
+OURS = ("src", "tests", "bench", "lab", "cni", "scripts", "docs", "examples", "deploy", "requirements", ".ci")
 NOT_OURS = {".git", "latest.json"}
 """A worktree's link, and the raw timings of benchmarks, which git ignores."""
 
@@ -30,7 +30,9 @@ TEXT = sorted(
     and path.suffix != ".so"
     and path.name not in NOT_OURS
 )
-DOCUMENTS = [path for path in TEXT if path.suffix == ".md"]
+DOCUMENTS = [path for path in TEXT if path.suffix == ".md" and path.name != "template.md"]
+"""A template's links hold where the document is written."""
+
 MODULES = sorted((ROOT / "src").rglob("*.py"))
 
 
