@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
 from bench.cni_plugin import (
     MIN_MBPS,
     PLUGINS,
@@ -36,7 +37,6 @@ from bench.cni_plugin import (
     needs_root,
     netconf,
 )
-
 from e2e.node import Node
 from k8s_rdma.core.step import VfRate
 from k8s_rdma.linux.netlink.rtnl import Rtnl, answering_for_itself, in_namespace, named

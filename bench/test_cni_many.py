@@ -17,6 +17,8 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 import pytest
+from pyroute2 import IPRoute
+
 from bench.cni_plugin import (
     MIN_MBPS,
     PLUGINS,
@@ -28,8 +30,6 @@ from bench.cni_plugin import (
     needs_root,
     netconf,
 )
-from pyroute2 import IPRoute
-
 from e2e.node import Node
 from k8s_rdma.linux.netns import current_namespace
 from k8s_rdma.sim.cluster.network_namespace import create_namespace_at

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
 from bench.cni_plugin import PLUGINS, PROGRAM, VFS, Plugin, Rounds, needs_root, netconf
 from bench.test_memory import BUDGET_MIB, resident_mib
-
 from e2e.node import DEADLINE_S, Node
 from k8s_rdma.sim.cluster.network_namespace import create_namespace_at
 

@@ -14,8 +14,8 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from bench.cni_plugin import PLUGINS, PROGRAM, QUIET_S, VFS, Plugin, Rounds, needs_root, netconf
 
+from bench.cni_plugin import PLUGINS, PROGRAM, QUIET_S, VFS, Plugin, Rounds, needs_root, netconf
 from e2e.node import ANNOTATIONS, Node
 from k8s_rdma.core.step import CapInterface
 from k8s_rdma.linux.netlink.rtnl import Rtnl, named, of_kind

@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 PORT = "lab.agent"
 GRACE_S = 5
@@ -73,7 +74,7 @@ class Agent:
                 if pid in self._running:
                     self.report({"id": self._running.pop(pid), "status": os.waitstatus_to_exitcode(status)})
 
-    def _do(self, request: dict) -> None:
+    def _do(self, request: dict[str, Any]) -> None:
         if "argv" in request:
             self._running[_start(request)] = request["id"]
         elif "signal" in request:
@@ -85,7 +86,7 @@ class Agent:
             _end_machine()
 
 
-def _start(request: dict) -> int:
+def _start(request: dict[str, Any]) -> int:
     pid = os.fork()
     if pid:
         return pid
