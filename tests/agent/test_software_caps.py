@@ -18,6 +18,7 @@ from k8s_rdma.agent.report import Reporter
 from k8s_rdma.agent.upkeep import Upkeep
 from k8s_rdma.core.step import CapInterface, ConfigureInterface, GiveVf
 from k8s_rdma.sim.fake_function import HOST
+from k8s_rdma.wire.rest import encode_report
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -153,6 +154,22 @@ def test_cap_is_put_back_on_the_vf_whatever_its_pod_calls_it(machine: Machine) -
         it.uncap(netns, "rdma1")
         await it.verbs.restore_caps()
         assert (it.cap(netns, "rdma1"), it.cap(netns, "rdma0")) == (200, 300)
+
+    run(machine, scenario)
+
+
+@pytest.mark.parametrize("failures", [0, 1])
+def test_name_that_is_no_text_can_be_told_by_everybody(machine: Machine, failures: int) -> None:
+    async def scenario(it: Pods) -> None:
+        netns = await it.add()
+        machine.hardware.alter_interface("rdma0", netns, name="\udcff")
+        it.uncap(netns, "\udcff")
+        machine.kernel.fail(times=failures)
+        await it.verbs.restore_caps()
+        [(message, restored)] = it.cluster.caps
+        assert (restored, "\\udcff" in message) == (not failures, True)
+        assert message.encode()
+        assert encode_report(Reporter(it.node).now())
 
     run(machine, scenario)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.ledger import AllocatedInterface, Receipt
 from k8s_rdma.core.step import CapInterface
+from k8s_rdma.errors import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -46,6 +47,7 @@ def altered_caps(receipt: Receipt, found: Mapping[PciAddress, VfCap]) -> Iterato
 
 
 def _words(now: VfCap) -> str:
+    interface = f"interface {printable(now.ifname)}"  # whoever is in there may call it anything
     if now.max_tx_rate_mbps:
-        return f"interface {now.ifname} is limited to {now.max_tx_rate_mbps} Mb/s"
-    return f"interface {now.ifname} has {now.qdisc or 'no queueing discipline'} instead of its limit"
+        return f"{interface} is limited to {now.max_tx_rate_mbps} Mb/s"
+    return f"{interface} has {now.qdisc or 'no queueing discipline'} instead of its limit"
