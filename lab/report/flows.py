@@ -26,6 +26,8 @@ what waits under a cap of a few Mb/s, or on a busy emulator, would be sent twice
 TCP_PORT, VERBS_PORT = 5201, 18515
 BEYOND_S = 90.0
 """What a program may take beyond the time that it measures: an emulated machine may be busy."""
+_RPING = "for _ in {1..12}; do timeout 15 rping -c -a $0 -C 2 && exit; sleep 1; done; exit 1"
+"""rdma_cm's ports are not shown by ss: a server that has not come up yet refuses."""
 _MIB = 2**20
 """perftest's "MB"."""
 
@@ -76,9 +78,9 @@ def pings(source: Endpoint, destination: Endpoint) -> bool:
 
 def rpings(source: Endpoint, destination: Endpoint) -> bool:
     """Whether an RDMA connection carries data and is ended, by rdma_cm."""
-    command = source.command("timeout", "20", "rping", "-c", "-a", destination.address, "-C", "2")
+    command = source.command("bash", "-c", _RPING, destination.address)
     with _serving(destination, "rping", "-s", "-a", destination.address, "-C", "2"):
-        return any(source.machine.run(*command, check=False).returncode == 0 for _ in range(3))
+        return source.machine.run(*command, timeout_s=3 * BEYOND_S, check=False).returncode == 0
 
 
 def tcp(source: Endpoint, destination: Endpoint, seconds: int) -> float:
