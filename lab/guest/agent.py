@@ -123,7 +123,8 @@ def _end_machine() -> None:
 def _port_device() -> str:
     for _ in range(200):
         for port in Path("/sys/class/virtio-ports").glob("*"):
-            if (port / "name").read_text().strip() == PORT:
+            name = port / "name"  # a console has none
+            if name.exists() and name.read_text().strip() == PORT:
                 return port.name
         time.sleep(0.05)
     sys.exit(f"no virtio port {PORT}")

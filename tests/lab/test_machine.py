@@ -71,6 +71,7 @@ def test_commands_run_at_the_same_time(machine: Machine):
 
 def test_command_in_the_background_goes_on_until_it_is_stopped(machine: Machine):
     running = machine.start("bash", "-c", "echo one; sleep 1000", name="sleeper")
+    machine.run("bash", "-c", '. /opt/lab/lib.sh; await "test -s /lab/sleeper.log"')
     assert running.running()
     assert running.stop() == -signal.SIGTERM
     assert not running.running()
