@@ -11,14 +11,17 @@ import pytest
 from structlog.testing import capture_logs
 
 from agent.machine import Machine, call
+from agent.patience import Patience
 from agent.pods import KnowingCluster, requests
 from k8s_rdma.agent.calls.verbs import Verbs
 from k8s_rdma.agent.node import Node
 from k8s_rdma.agent.report import Reporter
+from k8s_rdma.agent.software_caps import keep_caps
 from k8s_rdma.agent.upkeep import Upkeep
+from k8s_rdma.core.kernel import Unreadable
 from k8s_rdma.core.step import CapInterface, ConfigureInterface, GiveVf
 from k8s_rdma.sim.fake_function import HOST
-from k8s_rdma.wire.rest import encode_report
+from k8s_rdma.wire.rest import decode_report, encode_report
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -305,3 +308,44 @@ def test_caps_are_looked_at_when_the_agent_starts(machine: Machine) -> None:
 
     run(machine, before)
     run(machine, after)
+
+
+def test_caps_are_looked_at_by_a_clock_of_their_own_and_what_changed_is_published(machine: Machine) -> None:
+    async def scenario(it: Pods) -> None:
+        netns, patience, reporter = await it.add(), Patience(), Reporter(it.node)
+        keeping = asyncio.create_task(keep_caps(it.verbs, reporter, every_s=7, pause=patience.pause))
+        assert await patience.next() == 7
+        it.uncap(netns)
+        machine.hardware.set_unreadable(Unreadable("PF f0", "no answer"))
+        assert await patience.pass_by() == 7
+        assert it.cap(netns) == 200
+        known = await reporter.publisher.other_than(None)
+        machine.hardware.move(it.device(netns), machine.hardware.create_namespace().inode, "mine")
+        assert await patience.pass_by() == 7
+        async with asyncio.timeout(10):
+            told = decode_report(await reporter.publisher.other_than(known))
+        assert told.allocations[0].interfaces[0].enforced.max == "accounted"
+        keeping.cancel()
+        await asyncio.wait([keeping])
+
+    run(machine, scenario)
+
+
+def test_hardware_that_changes_or_cannot_be_seen_brings_no_looks_at_caps(machine: Machine) -> None:
+    async def scenario(it: Pods) -> None:
+        await it.add()
+        patience, reporter = Patience(), Reporter(it.node)
+        upkeep = Upkeep(
+            verbs=it.verbs, specifications=machine.specifications, reporter=reporter, pause=patience.pause
+        )
+        keeping = asyncio.create_task(upkeep.run())
+        machine.hardware.set_unreadable(Unreadable("PF f0", "no answer"))
+        upkeep.hardware_changed.set()
+        await patience.next()
+        for _ in range(5):
+            await patience.pass_by()
+        assert machine.kernel.cap_looks == 0
+        keeping.cancel()
+        await asyncio.wait([keeping])
+
+    run(machine, scenario)

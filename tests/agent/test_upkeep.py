@@ -245,38 +245,3 @@ def test_vfs_come_home_at_once_when_a_sandbox_is_said_to_have_vanished(machine: 
         assert machine.is_pristine()
 
     run(machine, scenario)
-
-
-def test_caps_of_software_are_looked_at_by_the_clock_and_not_with_every_change(machine: Machine) -> None:
-    async def scenario(it: Kept) -> None:
-        netns = machine.hardware.create_namespace()
-        await it.verbs.add(call("ADD"), netns, machine.stdin(asks({"max_tx_rate": 5, "enforce": "software"})))
-        await it.settle()
-        device = machine.hardware.device(netns, "eth0")
-        device.max_tx_rate_mbps = 0
-        assert await it.patience.pass_by() == RECONCILE_S
-        assert device.max_tx_rate_mbps == 5
-        await it.settle()  # it was a change of its own
-        looks = machine.kernel.cap_looks
-        for speed in (1, 2, 3):
-            machine.hardware.set_link(PF0, speed)
-            await it.settle()
-        assert machine.kernel.cap_looks == looks
-
-    run(machine, scenario)
-
-
-def test_cap_that_was_lost_is_published_by_the_look_that_finds_it(machine: Machine) -> None:
-    async def scenario(it: Kept) -> None:
-        netns = machine.hardware.create_namespace()
-        await it.verbs.add(call("ADD"), netns, machine.stdin(asks({"max_tx_rate": 5, "enforce": "software"})))
-        await it.settle()
-        known = await it.reporter.publisher.other_than(None)
-        device = machine.hardware.device(netns, "eth0")
-        machine.hardware.move(device, machine.hardware.create_namespace().inode, "mine")
-        assert await it.patience.pass_by() == RECONCILE_S
-        async with asyncio.timeout(10):
-            told = decode_report(await it.reporter.publisher.other_than(known))
-        assert told.allocations[0].interfaces[0].enforced.max == "accounted"
-
-    run(machine, scenario)

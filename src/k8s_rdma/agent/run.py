@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import resource
 from dataclasses import replace
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -35,6 +36,7 @@ from k8s_rdma.agent.sockets.cdi_socket import CdiSocket
 from k8s_rdma.agent.sockets.cni_socket import CniSocket
 from k8s_rdma.agent.sockets.state_socket import StateSocket
 from k8s_rdma.agent.sockets.unix_socket import listen_unix, lost, serve_connections
+from k8s_rdma.agent.software_caps import keep_caps
 from k8s_rdma.agent.specifications import Specifications
 from k8s_rdma.agent.upkeep import Upkeep
 from k8s_rdma.agent.worker import Worker
@@ -144,7 +146,9 @@ async def _main(config: AgentConfig, key: bytes | None, plugin: DevicePluginConf
         sandboxes.start(loop)
         state_socket = StateSocket(reporter.publisher, sampler.counters)
         cdi_socket = CdiSocket(specifications.shared, worker)
-        beside = [upkeep.run, cluster.run, specifications.run, *_publishing(config, client, reporter)]
+        caps = partial(keep_caps, verbs, reporter, every_s=config.reconcile_s)
+        beside: list[Callable[[], Awaitable[None]]] = [upkeep.run, caps, cluster.run, specifications.run]
+        beside += _publishing(config, client, reporter)
         await _serve(Path(config.run_dir), answer, state_socket, cdi_socket, beside)
     finally:
         sandboxes.stop(loop)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -13,9 +14,12 @@ from k8s_rdma.core.step import VfRef
 from k8s_rdma.errors import KernelError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Awaitable, Callable, Iterable, Iterator
+    from typing import NoReturn
 
     from k8s_rdma.agent.calls.means import Means
+    from k8s_rdma.agent.calls.verbs import Verbs
+    from k8s_rdma.agent.report import Reporter
     from k8s_rdma.core.ids import PciAddress
     from k8s_rdma.core.kernel import Kernel, VfCap
     from k8s_rdma.core.ledger import AllocatedInterface, Attachment, Receipt
@@ -148,6 +152,24 @@ class SoftwareCaps:
         for told in (self._times, self._failing):
             for key in [key for key in told if key[0] not in receipts]:
                 told.pop(key)
+
+
+async def keep_caps(
+    verbs: Verbs,
+    reporter: Reporter,
+    *,
+    every_s: float,
+    pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> NoReturn:
+    """Have them hold time and again, until cancelled.
+
+    By a clock of their own: a look at the hardware is let rest for long, and attachments that cannot be ended
+    wait for other programs. pause: as `asyncio.sleep`.
+    """
+    while True:
+        await pause(every_s)
+        if await verbs.restore_caps():
+            await reporter.publish()
 
 
 def _words(receipt: Receipt, finding: CapFinding) -> dict[str, object]:

@@ -30,7 +30,7 @@ QUIET_S = 5.0
 
 RECONCILE_S = 10.0
 """How often sandboxes are checked for being gone although nothing told so: a look at each namespace's file,
-no netlink but for the caps that software keeps. And how often what could not be ended is tried again."""
+no netlink. And how often what could not be ended is tried again."""
 
 FIRST_RETRY_S = 1.0
 LAST_RETRY_S = 30.0
@@ -67,7 +67,6 @@ class Upkeep:
         self._pause = pause
         self._reconcile_s = reconcile_s
         self._retry_s = 0.0
-        self._caps_seen_at = 0.0
         self.hardware_changed = asyncio.Event()
         self.sandbox_vanished = asyncio.Event()
 
@@ -100,17 +99,8 @@ class Upkeep:
             due = changed or self._node.scanner.incomplete
             if due:
                 await self._look()
-            ended = await self._verbs.reconcile()
-            if await self._restore_caps(unless_recent=changed) or ended or due:
+            if await self._verbs.reconcile() or due:
                 await self._reporter.publish()
-
-    async def _restore_caps(self, *, unless_recent: bool) -> bool:
-        """On a node where changes do not end, caps are not looked at with each of them."""
-        now = asyncio.get_running_loop().time()
-        if unless_recent and now < self._caps_seen_at + self._reconcile_s:
-            return False
-        self._caps_seen_at = now
-        return await self._verbs.restore_caps()
 
     def _patience_s(self) -> float:
         return max(FIRST_RETRY_S, self._retry_s) if self._node.scanner.incomplete else self._reconcile_s
