@@ -111,6 +111,16 @@ def test_what_does_not_hold_a_limit_is_told_as_none(link, name):
     assert mbps_of(rtnl, index) == 0
 
 
+def test_a_little_more_than_a_small_limit_does_not_pass_for_it(link):
+    rtnl, index = link
+    limit(rtnl.socket, index, 1, "limit")
+    tbf = ("tbf", "rate", "1992kbit", "burst", "65600", "limit", "512kb")
+    tc("change", "dev", "q", "root", "handle", "7264:", *tbf)
+    assert mbps_of(rtnl, index) == 2
+    limit(rtnl.socket, index, 1, "limit")
+    assert mbps_of(rtnl, index) == 1
+
+
 def test_limit_that_holds_is_not_set_again(link):
     rtnl, index = link
     limit(rtnl.socket, index, 100, "limit")

@@ -162,7 +162,7 @@ class PodInterface:
     Of the addresses, by what duplicate address detection (RFC 4862, RFC 4429) has found until now:
     duplicates: another station of the network has it. unusable: not to be used before that is known.
     unverified: in use, and others are still asked.
-    max_tx_rate_mbps: what `core.step.CapInterface` set, as the kernel has it now, rounded down to whole Mb/s;
+    max_tx_rate_mbps: what `core.step.CapInterface` set, as the kernel has it now, rounded up to whole Mb/s;
         0 where its root queueing discipline is another.
     """
 

@@ -95,8 +95,8 @@ class RootQdisc:
 
     @property
     def mbps(self) -> int:
-        """What it limits a link to in whole Mb/s; 0 if it is another's."""
-        return self.bucket.rate // BYTES_PER_MBPS if self.bucket else 0
+        """What it limits a link to in whole Mb/s, more rather than less; 0 if it is another's."""
+        return _mbps(self.bucket.rate) if self.bucket else 0
 
 
 def bucket_for(mbps: int) -> Bucket:
@@ -188,10 +188,15 @@ def _root_qdisc(handle: int, found: dict[int, bytes]) -> RootQdisc:
     options = attributes(found[_OPTIONS])
     *_, rate, queue, ticks, _ = _PARAMETERS.unpack_from(options[_PARMS])
     rate = number(options[_RATE64]) if _RATE64 in options else rate
-    burst = bucket_for(rate // BYTES_PER_MBPS).burst
+    burst = bucket_for(_mbps(rate)).burst
     if abs(ticks - _ticks(burst, rate)) > ticks // 100 + 1:
         return other
     return RootQdisc(kind=other.kind, handle=handle, bucket=Bucket(rate, burst, queue))
+
+
+def _mbps(rate: int) -> int:
+    """Rounded up: a little more than a limit, which is much of a small one, must not pass for it."""
+    return -(-rate // BYTES_PER_MBPS)
 
 
 def _ticks(burst: int, rate: int) -> int:
