@@ -45,10 +45,10 @@ class Pods:
     verbs: Verbs
     cluster: KnowingCluster
 
-    async def add(self, *interfaces: dict[str, object], container: str = "c1") -> NetnsRef:
+    async def add(self, *interfaces: dict[str, object], container: str = "c1", uid: str = "") -> NetnsRef:
         netns = self.machine.hardware.create_namespace()
         annotations = requests(*(interfaces or (SOFTWARE,)))
-        made = call("ADD", container, uid=f"uid-{container}", name=container)
+        made = call("ADD", container, uid=uid or f"uid-{container}", name=container)
         given = await self.verbs.add(made, netns, self.machine.stdin(annotations, prevResult=CHAINED))
         assert given is not None
         return netns
@@ -292,6 +292,22 @@ def test_nothing_of_a_lost_cap_stays_when_its_pod_ended(machine: Machine, end: s
         assert machine.is_pristine()
         next_one = await it.add({}, container="c2")
         assert (it.cap(next_one), it.enforced()) == (0, ([None], []))
+
+    run(machine, scenario)
+
+
+def test_nothing_of_a_lost_cap_stays_with_the_sandbox_that_inherits(machine: Machine) -> None:
+    async def scenario(it: Pods) -> None:
+        netns = await it.add()
+        machine.hardware.move(it.device(netns), HOST, "mine")
+        with capture_logs() as logs:
+            await it.verbs.restore_caps()
+            machine.hardware.destroy_namespace(netns)
+            await it.verbs.restore_caps()
+        assert [each["event"] for each in logs] == ["cap_lost"]
+        await it.add({}, container="c2", uid="uid-c1")
+        assert not it.node.caps.lost
+        assert it.enforced() == ([None], [])
 
     run(machine, scenario)
 

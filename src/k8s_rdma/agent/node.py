@@ -278,6 +278,7 @@ class Node:
         """
         releasing = replace(receipt, phase=Phase.RELEASING)
         self._mark(releasing)
+        self.caps.forget(receipt)
         if receipt.boot_id != self._boot_id:
             return
         came_home = release(releasing, self._kernel, self._look)
@@ -290,18 +291,17 @@ class Node:
     def forget(self, attachment: Attachment) -> None:
         """Drop the receipt: from here on the VFs may go to others."""
         self._receipts.remove(attachment)
-        self.caps.forget(self.ledger.receipts[attachment])
         self.ledger = self.ledger.without(attachment)
         self._unmark(attachment.container)
 
-    def restore_caps(self, attachment: Attachment) -> tuple[CapFinding, ...]:
+    def restore_caps(self, attachment: Attachment) -> tuple[CapFinding, ...] | None:
         """Have the caps of an attachment hold that software keeps; what of them did not.
 
-        Of one that is not whole, or whose sandbox is gone, there is nothing to keep.
+        None for one that is not whole, or whose sandbox is gone: there is nothing to keep.
         """
         receipt = self.ledger.receipts.get(attachment)
         if receipt is None or receipt.phase is not Phase.ATTACHED or self.orphaned(receipt):
-            return ()
+            return None
         findings = restore_caps(receipt, self._kernel)
         self.caps.note(receipt, findings)
         return findings

@@ -118,7 +118,8 @@ class SoftwareCaps:
         for attachment, receipt in receipts.items():
             if software_capped(receipt):
                 findings = await self._worker.run(self._node.restore_caps, attachment)
-                self._tell(receipt, {each.ifname: each for each in findings})
+                if findings is not None:
+                    self._tell(receipt, {each.ifname: each for each in findings})
         return self._node.caps.lost != before
 
     def _tell(self, receipt: Receipt, findings: Mapping[str, CapFinding]) -> None:
