@@ -91,7 +91,7 @@ class Machine:
             alone=True,
         )
         plugins = Plugins(host_root=Path("/"), timeout_s=10)
-        means = Means(
+        self.means = means = Means(
             node=node,
             worker=worker,
             ipam=IpamPlugins(plugins),

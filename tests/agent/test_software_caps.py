@@ -16,7 +16,7 @@ from agent.pods import KnowingCluster, requests
 from k8s_rdma.agent.calls.verbs import Verbs
 from k8s_rdma.agent.node import Node
 from k8s_rdma.agent.report import Reporter
-from k8s_rdma.agent.software_caps import keep_caps
+from k8s_rdma.agent.software_caps import SoftwareCaps, keep_caps
 from k8s_rdma.agent.upkeep import Upkeep
 from k8s_rdma.core.kernel import Unreadable
 from k8s_rdma.core.step import CapInterface, ConfigureInterface, GiveVf
@@ -324,6 +324,21 @@ def test_caps_are_looked_at_when_the_agent_starts(machine: Machine) -> None:
 
     run(machine, before)
     run(machine, after)
+
+
+def test_pod_that_takes_long_to_look_into_is_let_rest_ten_times_as_long(machine: Machine) -> None:
+    async def scenario(it: Pods) -> None:
+        await it.add()
+        slow, quick = (0, 2), (22, 22.5)
+        clock = iter([0, *slow, 21, 22, *quick, 23, *quick])
+        caps = SoftwareCaps(machine.means, now=clock.__next__)
+        looks = []
+        for _ in range(4):
+            await caps.restore()
+            looks.append(machine.kernel.cap_looks)
+        assert looks == [1, 1, 2, 3]
+
+    run(machine, scenario)
 
 
 def test_caps_are_looked_at_by_a_clock_of_their_own_and_what_changed_is_published(machine: Machine) -> None:

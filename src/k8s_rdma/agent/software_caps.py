@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -25,6 +26,11 @@ if TYPE_CHECKING:
     from k8s_rdma.core.ledger import AllocatedInterface, Attachment, Receipt
 
 _log = structlog.get_logger()
+
+SLOW_S = 0.5
+REST_FACTOR = 10
+"""After a look into a pod that took longer than that, so many times as long passes before the next one into
+it: who is in there decides how many links it has (10,000 take more than a second), and one worker serves all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,13 +108,15 @@ class SoftwareCaps:
     the 1st, 2nd, 4th, 8th time and so on.
     """
 
-    def __init__(self, means: Means) -> None:
-        """Nothing was looked at."""
+    def __init__(self, means: Means, now: Callable[[], float] = time.monotonic) -> None:
+        """Nothing was looked at. now: in seconds; called from several threads."""
+        self._now = now
         self._node = means.node
         self._worker = means.worker
         self._cluster = means.cluster
         self._times: dict[tuple[Attachment, str], int] = {}
         self._failing: dict[tuple[Attachment, str], str] = {}
+        self._rest_until: dict[Attachment, float] = {}
 
     async def restore(self) -> bool:
         """Have those of all whole attachments hold; whether others do than did."""
@@ -116,11 +124,21 @@ class SoftwareCaps:
         receipts = dict(self._node.ledger.receipts)
         self._forget_all_but(receipts)
         for attachment, receipt in receipts.items():
-            if software_capped(receipt):
-                findings = await self._worker.run(self._node.restore_caps, attachment)
+            if software_capped(receipt) and self._now() >= self._rest_until.get(attachment, 0):
+                findings = await self._worker.run(self._look, attachment)
                 if findings is not None:
                     self._tell(receipt, {each.ifname: each for each in findings})
         return self._node.caps.lost != before
+
+    def _look(self, attachment: Attachment) -> tuple[CapFinding, ...] | None:
+        """On the worker's thread, so that a wait for it does not count."""
+        begun = self._now()
+        try:
+            return self._node.restore_caps(attachment)
+        finally:
+            ended = self._now()
+            if ended - begun > SLOW_S:
+                self._rest_until[attachment] = ended + REST_FACTOR * (ended - begun)
 
     def _tell(self, receipt: Receipt, findings: Mapping[str, CapFinding]) -> None:
         for interface in software_capped(receipt):
@@ -153,6 +171,8 @@ class SoftwareCaps:
         for told in (self._times, self._failing):
             for key in [key for key in told if key[0] not in receipts]:
                 told.pop(key)
+        for attachment in self._rest_until.keys() - receipts.keys():
+            self._rest_until.pop(attachment)
 
 
 async def keep_caps(
