@@ -29,8 +29,8 @@ _log = structlog.get_logger()
 
 SLOW_S = 0.5
 REST_FACTOR = 10
-"""After a look into a pod that took longer than that, so many times as long passes before the next one into
-it: who is in there decides how many links it has (10,000 take more than a second), and one worker serves all."""
+"""After a look into a pod that took longer than that, so many times as long passes before the next one: who
+is in there decides how many links it has (10,000 take more than a second), and one worker serves all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
