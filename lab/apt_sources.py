@@ -48,9 +48,9 @@ def _all(etc: Path) -> list[Source]:
     found = []
     for path in sorted([etc / "sources.list", *(etc / "sources.list.d").glob("*")]):
         if path.suffix == ".sources":
-            found += _stanzas(path.read_text())
+            found += _stanzas(path.read_text(errors="replace"))
         elif path.suffix == ".list" and path.exists():
-            found += _lines(path.read_text())
+            found += _lines(path.read_text(errors="replace"))
     return found
 
 

@@ -81,6 +81,7 @@ def _clean(arguments: argparse.Namespace) -> int:
 
 @contextmanager
 def _machine(arguments: argparse.Namespace, shape: Shape) -> Iterator[Machine]:
+    refuse_unless_able(arguments.cache)
     cache = Cache(arguments.cache)
     build(cache)
     with tempfile.TemporaryDirectory(prefix=".run.", dir=cache.root) as shared, ExitStack() as stack:

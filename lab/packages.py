@@ -81,9 +81,15 @@ class Apt:
         except FileNotFoundError as error:
             raise CannotRun(f"this machine has no {command[0]}") from error
         if ended.returncode != 0:
-            said = (ended.stderr or ended.stdout).strip().splitlines() or [f"status {ended.returncode}"]
-            raise CannotRun(f"Debian's packages could not be had: {command[0]}: {said[-1]}")
+            why = _complaint(ended.stderr or ended.stdout) or f"status {ended.returncode}"
+            raise CannotRun(f"Debian's packages could not be had: {command[0]}: {why}")
         return ended.stdout
+
+
+def _complaint(said: str) -> str:
+    """The first error: what follows is of that, and the last one only that there were some."""
+    lines = said.strip().splitlines()
+    return next((line for line in lines if line.startswith("E: ")), "".join(lines[-1:]))
 
 
 def packages(cache: Cache) -> Path:
