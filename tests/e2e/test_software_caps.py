@@ -96,14 +96,18 @@ def weakened(sandbox: Sandbox) -> str:
     return "eth0"
 
 
-def renamed(sandbox: Sandbox) -> str:
+def renamed(sandbox: Sandbox, name: str = "mine") -> str:
     removed(sandbox)
     ip(sandbox, "link", "set", "eth0", "down")
-    ip(sandbox, "link", "set", "eth0", "name", "mine")
-    return "mine"
+    ip(sandbox, "link", "set", "eth0", "name", name)
+    return name
 
 
-@pytest.mark.parametrize("alter", [removed, replaced, weakened, renamed])
+def renamed_to_no_text(sandbox: Sandbox) -> str:
+    return renamed(sandbox, "\udcff\x1b[2J")
+
+
+@pytest.mark.parametrize("alter", [removed, replaced, weakened, renamed, renamed_to_no_text])
 def test_cap_that_a_pod_took_away_is_put_back_by_the_next_look(
     node: Node, alter: Callable[[Sandbox], str]
 ) -> None:
