@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from contract.linux_lab import needs_namespaces
+from k8s_rdma.core.rates import MAX_RATE_MBPS
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.netlink.rtnl import Rtnl, named, of_kind, u32, with_mtu
 from k8s_rdma.linux.netlink.socket import NetlinkError
@@ -67,6 +68,13 @@ def test_limit_is_what_tc_shows_and_what_is_read_back(link, mbps):
     assert root_qdiscs(rtnl.socket, "look")[index].bucket == bucket_for(mbps)
     rate = f"{mbps}Mbit" if mbps % 1000 else f"{mbps // 1000}Gbit"
     assert shown().startswith(f"qdisc tbf 7264: root refcnt {shown().split()[5]} rate {rate} ")
+
+
+@pytest.mark.parametrize("mbps", [8_590_000, MAX_RATE_MBPS])
+def test_limit_may_be_so_large_that_4_ms_of_it_are_more_than_a_bucket_can_be(link, mbps):
+    rtnl, index = link
+    limit(rtnl.socket, index, mbps, "limit")
+    assert mbps_of(rtnl, index) == mbps
 
 
 SIZE_TABLE = "stab overhead -1000 linklayer ethernet"

@@ -104,7 +104,7 @@ def bucket_for(mbps: int) -> Bucket:
     rate = mbps * BYTES_PER_MBPS
     return Bucket(
         rate=rate,
-        burst=max(LEAST_BURST, rate // SLACK_PER_S),
+        burst=min(max(LEAST_BURST, rate // SLACK_PER_S), _MAX_32),
         queue=min(max(LEAST_QUEUE, rate // QUEUE_PER_S), MOST_QUEUE),
     )
 
