@@ -14,7 +14,7 @@ PYTHON_READY := .venv/.ready
 
 .PHONY: help
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z0-9]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' Makefile
 
 .PHONY: demo
 demo: setup cni ## two nodes in this kernel, from annotation to bandwidth that holds; ARGS="--json FILE --keep"

@@ -63,7 +63,8 @@ def _shell(arguments: argparse.Namespace) -> int:
 
 
 def _report(arguments: argparse.Namespace) -> int:
-    refuse_unless_able(arguments.cache)
+    if not arguments.recorded:
+        refuse_unless_able(arguments.cache)
     report(Cache(arguments.cache), recorded=arguments.recorded)
     return 0
 
@@ -90,13 +91,20 @@ def _machine(arguments: argparse.Namespace, shape: Shape) -> Iterator[Machine]:
         yield machine
 
 
+def _file(path: str) -> Path:
+    """Looked for before a guest boots."""
+    if not Path(path).is_file():
+        raise argparse.ArgumentTypeError(f"{path} is no file")
+    return Path(path)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m lab", description=__doc__)
     parser.add_argument("--cache", type=Path, default=CACHE, help="where what is made is kept")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     commands.add_parser("build", help="make what guests need").set_defaults(do=_build)
     run = commands.add_parser("run", help="run a script of bash in a guest, with its status")
-    run.add_argument("script", type=Path)
+    run.add_argument("script", type=_file)
     run.add_argument("--vfs", type=int, default=0, help="VFs on each PF, made before the script runs")
     run.add_argument("--numa", action="store_true", help="two NUMA nodes, a PF on each")
     run.set_defaults(do=_run)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from k8s_rdma import __version__
+from lab.errors import LabError
 from lab.foreign import command
 from lab.image import build
 from lab.layers import REPOSITORY
@@ -38,6 +39,8 @@ def report(cache: Cache, *, recorded: bool = False) -> None:
     record = cache.root / RECORD
     if not recorded:
         save(measure(cache), record)
+    elif not record.exists():
+        raise LabError(f"no run is recorded in {record}")
     DOCUMENT.write_text(render(load(record)))
     say(f"{DOCUMENT.relative_to(REPOSITORY)} is written, from {record}")
 
