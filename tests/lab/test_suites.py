@@ -45,6 +45,9 @@ class Suite:
 HARDWARE_PFS = {"K8S_RDMA_HARDWARE_PFS": "eth0,eth1"}
 INIT_PFS = {"K8S_RDMA_INIT_PFS": "eth0,eth1", "K8S_RDMA_CABLE": "/usr/bin/lab-cable"}
 RDMA = "modprobe -a ib_core ib_uverbs ib_umad rdma_ucm; rdma system set netns exclusive; modprobe rdma_rxe"
+DEVICE_TESTS = (
+    "agent", "device_plugin", "gather", "netlink_changes", "netlink_of_rdma", "netlink_of_vfs", "rdma_health",
+)  # fmt: skip
 KERNEL_TESTS = ("addresses", "binding", "moves", "rates", "rdma", "settings")
 
 SUITES = {
@@ -63,6 +66,15 @@ SUITES = {
         prepare=RDMA,
         skipped={},
     ),
+    # RDMA devices move together with their netdevs, as real VFs' do.
+    "devices": Suite(
+        arguments=tuple(f"tests/hardware/test_{name}.py" for name in DEVICE_TESTS),
+        vfs=4,
+        fewest=40,
+        environment=HARDWARE_PFS,
+        prepare=f"{RDMA} survives_moves=Y; modprobe netdevsim",
+        skipped={"*test_move_is_refused_where_all_namespaces_share*": "RDMA namespaces are exclusive"},
+    ),
     "init": Suite(
         arguments=("tests/hardware/test_init.py",),
         vfs=0,
@@ -78,10 +90,13 @@ SUITES = {
         skipped={},
     ),
 }
+LONG = {"devices"}
 
 
 @pytest.mark.timeout(SUITE_S + TEST_S)
-@pytest.mark.parametrize("name", SUITES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.long if name in LONG else ()) for name in SUITES]
+)
 def test_suite_passes_on_igb(name: str, lab_cache: Cache, tmp_path: Path):
     suite = SUITES[name]
     with start(Shape(vfs=suite.vfs), cache=lab_cache, shared=tmp_path) as machine:
