@@ -154,11 +154,14 @@ class Node:
         )
         return [each for each in every if each["pod"]["name"] == pod and each.get("result")]
 
-    def container(self, uid: str) -> str:
-        """The id of a pod's only container."""
-        record = json.loads((self.machine.shared / "containers" / f"{uid}.json").read_text())
+    def container(self, uid: str, sandbox: str) -> str | None:
+        """The id of a pod's only container in that sandbox; None while there is none."""
+        try:
+            record = json.loads((self.machine.shared / "containers" / f"{uid}.json").read_text())
+        except FileNotFoundError:
+            return None
         (container,) = record["containers"]
-        return str(container["id"])
+        return str(container["id"]) if record["sandbox"] == sandbox else None
 
     def leases(self, network: str = "*") -> list[str]:
         """Addresses that host-local has given and not back."""
@@ -265,7 +268,10 @@ class Cluster:
 
     def await_running(self, name: str, *, other_than: str = "") -> Pod:
         """Once its containers are up. other_than: not in the sandbox of this id."""
-        found: Pod = until(f"pod {name} runs", partial(self._running, name, other_than))
+        try:
+            found: Pod = until(f"pod {name} runs", partial(self._running, name, other_than))
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}; its events: {self.events(name)}") from error
         return found
 
     def end(self, *names: str) -> None:
@@ -299,12 +305,15 @@ class Cluster:
         if not sandboxes:
             return None
         uid, sandbox = pod["metadata"]["uid"], sandboxes[0]
+        container = node.container(uid, sandbox["container_id"])
+        if container is None:
+            return None
         return Pod(
             name=name,
             uid=uid,
             node=node,
             netns=sandbox["netns"],
-            container=node.container(uid),
+            container=container,
             sandbox=sandbox["container_id"],
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+
 from lab.machine import Shape, start_fabric
 from tests.lab.cluster import Cluster, running_cluster
 
