@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from tests.lab.lone_node import Sandbox
 
 FEW, MANY = 4, 20
+pytestmark = pytest.mark.long
+
 WISHES = ({"max_tx_rate": 50, "vlan": 7}, {"min_tx_rate": 100}, {"max_tx_rate": 70, "mtu": 1400})
 CALLS = (
     "sendto,sendmsg,setns,clone,clone3,vfork,pwrite64,write,fsync,fdatasync,rename,renameat,unlink,unlinkat,"
@@ -81,9 +83,7 @@ def killed_at(node: LoneNode, point: Point, sandbox: Sandbox) -> bool:
     return False
 
 
-@pytest.mark.parametrize(
-    "kills", [FEW, pytest.param(MANY, marks=[pytest.mark.long, pytest.mark.timeout(3600)])]
-)
+@pytest.mark.parametrize("kills", [FEW, pytest.param(MANY, marks=pytest.mark.timeout(3600))])
 def test_agent_killed_at_random_points_of_adds_loses_nothing(node: LoneNode, kills: int) -> None:
     seed = secrets.randbits(32)
     points = points_of_an_add(node)

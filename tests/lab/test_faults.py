@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from lab.machine import Machine
 
+pytestmark = pytest.mark.long
+
 CAP = {"max_tx_rate": 50}
 STRANGE_MAC = "02:00:00:00:aa:01"
 TRY_AGAIN = 11
@@ -130,7 +132,6 @@ def test_vf_whose_driver_leaves_while_a_pod_has_it_is_told_and_nobody_elses(node
     node.until("no problem", lambda told: not problems(told, "eth0"))
 
 
-@pytest.mark.long
 def test_vf_without_driver_is_foreign_when_its_pod_has_ended_and_used_when_it_has_one(node: LoneNode) -> None:
     address = pci(node, "eth0", 0)
     sandbox = node.add("a", CAP)
@@ -156,7 +157,6 @@ def test_mac_that_the_pf_gives_a_pods_vf_meanwhile_does_not_keep_the_pod(node: L
     )
 
 
-@pytest.mark.long
 def test_free_vf_that_somebody_moved_away_is_foreign_until_it_is_back(node: LoneNode) -> None:
     node.sh(f"ip netns add other; ip link set {node.before['eth1', 1].netdev} netns other")
     node.until("foreign", lambda told: "another network namespace" in foreign(told, "eth1").get(1, ""))
@@ -165,7 +165,6 @@ def test_free_vf_that_somebody_moved_away_is_foreign_until_it_is_back(node: Lone
     node.until("free", lambda told: not foreign(told, "eth1"))
 
 
-@pytest.mark.long
 def test_vf_that_somebody_took_from_its_pod_comes_home_when_it_is_let_go(node: LoneNode) -> None:
     sandbox = node.add("a", CAP)
     node.sh(f"ip netns add other; ip -n {sandbox.netns} link set eth0 netns other")
@@ -177,7 +176,6 @@ def test_vf_that_somebody_took_from_its_pod_comes_home_when_it_is_let_go(node: L
     node.end_namespace(sandbox)
 
 
-@pytest.mark.long
 def test_pf_and_vfs_that_are_renamed_are_the_same_ones(node: LoneNode) -> None:
     held = node.add("a", CAP)
     inside = f"ip -n {held.netns} link set"
@@ -197,7 +195,6 @@ def test_pf_and_vfs_that_are_renamed_are_the_same_ones(node: LoneNode) -> None:
     node.until("the link", lambda told: all(pf["link_mbps"] for pf in told["pfs"]))
 
 
-@pytest.mark.long
 def test_number_of_vfs_that_somebody_changes_takes_them_from_pods_and_loses_no_receipt(
     node: LoneNode,
 ) -> None:
@@ -245,7 +242,6 @@ def test_pods_end_while_their_pfs_driver_is_away_and_new_ones_wait_for_it(node: 
     node.delete(waiting)
 
 
-@pytest.mark.long
 def test_moment_without_sysfs_changes_nothing(node: LoneNode) -> None:
     sandbox, waiting = node.add("a", CAP), node.sandbox("b", {"min_tx_rate": 100})
     failed = node.count("observe_failed")
@@ -287,7 +283,6 @@ def read_only_disk(node: LoneNode) -> Iterator[None]:
         node.sh("mount -o remount,rw /disk")
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("spoilt", [full_disk, read_only_disk])
 def test_node_whose_ledger_cannot_be_written_gives_nothing_and_takes_everything_back(
     nodes: Nodes, lone_machine: Machine, spoilt: Callable[[LoneNode], AbstractContextManager[None]]
@@ -313,7 +308,6 @@ def test_node_whose_ledger_cannot_be_written_gives_nothing_and_takes_everything_
         node.stop()
 
 
-@pytest.mark.long
 def test_rdma_device_that_is_removed_is_missed_where_it_is_demanded(
     nodes: Nodes, lone_machine: Machine
 ) -> None:

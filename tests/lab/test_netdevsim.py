@@ -10,6 +10,8 @@ import pytest
 if TYPE_CHECKING:
     from lab.machine import Machine
 
+pytestmark = pytest.mark.long
+
 SUITE_S = 1500
 
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from tests.lab.cluster import until
 from tests.lab.pods_image import pod
 from tests.lab.seen import held, programmed
 
 if TYPE_CHECKING:
     from tests.lab.cluster import Cluster, Pod
+
+pytestmark = pytest.mark.long
 
 WISHES = ({"min_tx_rate": 200, "max_tx_rate": 300}, {"max_tx_rate": 100})
 PROGRAMMED = {"rdma0": (0, 300), "rdma1": (0, 100)}

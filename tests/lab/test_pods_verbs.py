@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
     from tests.lab.cluster import Cluster, Pod
 
-MODES = (pytest.param("exclusive"), pytest.param("shared", marks=pytest.mark.long))
+pytestmark = pytest.mark.long
+
+MODES = ("exclusive", "shared")
 BANDWIDTH = ("-F", "-s", "65536", "-n", "100")
 SERVING_S = 120
 NOT_YET = ("Couldn't connect", "RDMA_CM_EVENT_REJECTED", "RDMA_CM_EVENT_UNREACHABLE")

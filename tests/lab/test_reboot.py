@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from lab.machine import Machine
 
+pytestmark = pytest.mark.long
+
 CAP = {"max_tx_rate": 50}
 STATE = "/disk/k8s-rdma"
 VFS = 4
@@ -61,7 +63,6 @@ def test_pods_of_the_boot_before_hold_nothing_and_their_addresses_are_given_back
     assert node.leftovers() == {}
 
 
-@pytest.mark.long
 def test_add_that_a_power_cut_ended_leaves_nothing(node: LoneNode) -> None:
     sandbox = node.sandbox("a", *[CAP] * 2 * VFS)
     node.begin("ADD", sandbox)
@@ -86,7 +87,6 @@ def vfs_by_hand(node: LoneNode) -> None:
     node.before = vfs_of(node.machine)
 
 
-@pytest.mark.long
 def test_vf_keeps_the_address_of_its_boot_though_the_ledger_has_that_of_the_boot_before(
     node: LoneNode,
 ) -> None:
