@@ -156,6 +156,7 @@ def test_machine_that_dies_shows_its_console(lone_machine: Machine):
     assert lone_machine.run("true").returncode == 0
 
 
+@pytest.mark.long
 def test_two_machines_share_an_ethernet(two_machines: tuple[Machine, Machine]):
     for number, machine in enumerate(two_machines, 1):
         name = machine.run("ls", "/sys/class/net/eth0/device/virtfn0/net").stdout.strip()

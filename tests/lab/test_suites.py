@@ -90,7 +90,7 @@ SUITES = {
         skipped={},
     ),
 }
-LONG = {"devices"}
+LONG = {"contract", "kernel", "devices", "node"}
 
 
 @pytest.mark.timeout(SUITE_S + TEST_S)
