@@ -16,7 +16,7 @@ from extender.world import cluster, until
 from k8s_rdma.core.ids import NodeName, PciAddress, PodUid
 from k8s_rdma.core.placement import PlacedInterface
 from k8s_rdma.extender.cluster.state import ClusterState, Reservation
-from k8s_rdma.extender.sources.http_node import Asking
+from k8s_rdma.extender.sources.http_node import Asking, HttpNode, Surroundings
 from k8s_rdma.extender.sources.http_states import HttpNodeStates
 from k8s_rdma.http_server import listen
 
@@ -115,6 +115,28 @@ async def test_change_is_known_that_comes_after_a_question_to_which_nothing_had_
         await f.states.ask(W1)
         f.nodes["w1"].holds(p=100)
         await until(lambda: f.used_vfs() == 1)
+
+
+async def test_long_poll_that_begins_while_a_question_is_under_way_leaves_it_its_connection():
+    async with asyncio.timeout(30), node_servers("w1") as (port, nodes):
+        state, server = ClusterState(), nodes["w1"]
+        server.holds_polls = True
+        clock, slots = asyncio.get_running_loop().time, asyncio.Semaphore()
+        asking = Asking(port=port, timeout_s=5.0, hold_s=0.2)
+        node = HttpNode(W1, Surroundings(state=state, asking=asking, clock=clock, slots=slots))
+        node.move((server.address,))
+        await node.ask()
+        server.answering.clear()
+        question = asyncio.create_task(node.ask())
+        await until(lambda: server.asked == 2)
+        poll = asyncio.create_task(node.follow())
+        await until(lambda: server.asked == 3)
+        server.answering.set()
+        await question
+        assert node.readable()
+        poll.cancel()
+        await asyncio.wait([poll])
+        node.close()
 
 
 async def test_long_poll_that_is_over_without_a_change_begins_again():

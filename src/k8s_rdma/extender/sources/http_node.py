@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -97,7 +98,7 @@ class HttpNode:
         self.keeper: asyncio.Task[None] | None = None
         self.addresses: tuple[str, ...] = ()
         self._preferred: str | None = None
-        self._peers: dict[str, HttpPeer] = {}
+        self._idle: dict[str, HttpPeer] = {}
         self._etag: str | None = None
         self._gone = False
         self._around = surroundings
@@ -110,8 +111,8 @@ class HttpNode:
         """It is to be reached there."""
         self.addresses = addresses
         self.stands = NEVER
-        for gone in self._peers.keys() - set(addresses):
-            self._peers.pop(gone).close()
+        for gone in self._idle.keys() - set(addresses):
+            self._idle.pop(gone).close()
 
     def close(self) -> None:
         """It does not exist any more: whatever is under way comes to nothing."""
@@ -119,7 +120,7 @@ class HttpNode:
         for task in (self.question, self.keeper):
             if task:
                 task.cancel()
-        for peer in self._peers.values():
+        for peer in self._idle.values():
             peer.close()
 
     async def ask(self) -> None:
@@ -144,17 +145,12 @@ class HttpNode:
         address = self._preferred
         if address is None:
             return False
-        peer = self._peers.pop(address, None) or self._peer(address)
         try:
-            while (told := await self._wait(peer)) is Told.UNCHANGED:
-                pass
+            with self._peer(address) as peer:
+                while (told := await self._wait(peer)) is Told.UNCHANGED:
+                    pass
         except (OSError, UnicodeError, MalformedError):  # TimeoutError among them; whoever asks is told why
             return False
-        finally:
-            if self._gone or address not in self.addresses or address in self._peers:
-                peer.close()
-            else:
-                self._peers[address] = peer
         return told is Told.CHANGED
 
     async def _try_addresses(self, asked_at: float) -> list[_Failure] | None:
@@ -170,10 +166,10 @@ class HttpNode:
     async def _try(self, address: str, asked_at: float) -> _Failure | None:
         asking = self._around.asking
         where = f"{address}:{asking.port}"
-        peer = self._peers.get(address) or self._peers.setdefault(address, self._peer(address))
         try:
             async with asyncio.timeout(asking.timeout_s):
-                answer = await peer.get(PATH, etag=self._etag)
+                with self._peer(address) as peer:
+                    answer = await peer.get(PATH, etag=self._etag)
             self._take(answer, asked_at)
         except TimeoutError:
             return _Failure(f"{where}: no answer in {asking.timeout_s:g} s", timed_out=True)
@@ -216,5 +212,15 @@ class HttpNode:
             state.observe(self.name, facts, asked_at)
         self.heard_at = self._around.clock()
 
-    def _peer(self, address: str) -> HttpPeer:
-        return HttpPeer(address, self._around.asking.port, self._around.asking.security)
+    @contextmanager
+    def _peer(self, address: str) -> Iterator[HttpPeer]:
+        """A connection to have alone: a question may begin while a long poll waits, and the reverse."""
+        asking = self._around.asking
+        peer = self._idle.pop(address, None) or HttpPeer(address, asking.port, asking.security)
+        try:
+            yield peer
+        finally:
+            if self._gone or address not in self.addresses or address in self._idle:
+                peer.close()
+            else:
+                self._idle[address] = peer
