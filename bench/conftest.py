@@ -23,6 +23,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from bench.cni_plugin import PLUGINS, PROGRAM, VFS
+from e2e.node import Node
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -93,6 +96,15 @@ def record(request: pytest.FixtureRequest) -> Record:
         _add(request.node, Result(name, **columns))
 
     return add
+
+
+@pytest.fixture
+def node(request: pytest.FixtureRequest) -> Iterator[Node]:
+    """A node of virtual SR-IOV whose agent serves; a module may say how many VFs each PF has, as `VFS`."""
+    vfs = getattr(request.module, "VFS", VFS)
+    with Node(vfs=vfs, plugins=PLUGINS, shim=PROGRAM) as node:
+        node.start_agent()
+        yield node
 
 
 def _add(item: pytest.Item, row: Result) -> None:

@@ -31,13 +31,11 @@ from bench.cni_plugin import (
     PLUGINS,
     PROGRAM,
     QUIET_S,
-    VFS,
     Plugin,
     Rounds,
     needs_root,
     netconf,
 )
-from e2e.node import Node
 from k8s_rdma.core.step import VfRate
 from k8s_rdma.linux.netlink.rtnl import Rtnl, answering_for_itself, in_namespace, named
 from k8s_rdma.linux.netns import current_namespace
@@ -46,9 +44,8 @@ from k8s_rdma.sim.virtual.shaper import Shaper
 from k8s_rdma.sim.virtual.topology import pfs_among
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from conftest import Record
+    from e2e.node import Node
 
 ROUNDS = {1: 30, 60: 7}
 FIXED_MS, INTERFACE_MS = 5, 1
@@ -93,13 +90,6 @@ def processor_ms(process: int) -> float:
     """What all threads of a process have had so far (Linux `Documentation/scheduler/sched-stats.rst`)."""
     tasks = Path(f"/proc/{process}/task").iterdir()
     return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e6
-
-
-@pytest.fixture
-def node() -> Iterator[Node]:
-    with Node(vfs=VFS, plugins=PLUGINS, shim=PROGRAM) as node:
-        node.start_agent()
-        yield node
 
 
 @needs_root

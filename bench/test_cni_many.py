@@ -16,30 +16,26 @@ from contextlib import ExitStack
 from statistics import median
 from typing import TYPE_CHECKING
 
-import pytest
 from pyroute2 import IPRoute
 
 from bench.cni_plugin import (
     MIN_MBPS,
-    PLUGINS,
     PROGRAM,
     QUIET_S,
-    VFS,
     Plugin,
     Rounds,
     needs_root,
     netconf,
 )
-from e2e.node import Node
 from k8s_rdma.linux.netns import current_namespace
 from k8s_rdma.sim.cluster.network_namespace import create_namespace_at
 from k8s_rdma.sim.virtual.shaper import BURST, FLOOR, QUANTUM
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from conftest import Record
+    from e2e.node import Node
 
 COUNT, ROUNDS = 60, 7
 BYTES_PER_MBPS = 125_000
@@ -90,13 +86,6 @@ class Script:
             cburst=BURST,
             quantum=QUANTUM,
         )
-
-
-@pytest.fixture
-def node() -> Iterator[Node]:
-    with Node(vfs=VFS, plugins=PLUGINS, shim=PROGRAM) as node:
-        node.start_agent()
-        yield node
 
 
 def synced_write_ms(directory: Path) -> float:

@@ -7,39 +7,25 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import httpx2
-import pytest
 
+from bench.cni_plugin import needs_root
 from e2e.node import DEADLINE_S, Node, pod
 from k8s_rdma.wire.state import HEADER, Kind, decode_counters, decode_header, encode_message
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from conftest import Record
     from k8s_rdma.wire.state import Counters
 
-PROGRAM = Path(__file__).parents[1] / "build" / "k8s-rdma-cni"
-PLUGINS = os.environ.get("CNI_PATH") or "/opt/cni/bin:/usr/lib/cni"
 BUDGET_MIB = 60
 ROUNDS = 5
 VFS = 120
 INTERFACES = 60
 SERVER = "http://127.0.0.1:54005"
-
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, or a user namespace (`make bench`)")
-
-
-@pytest.fixture
-def node() -> Iterator[Node]:
-    with Node(vfs=VFS, plugins=PLUGINS, shim=PROGRAM) as node:
-        node.start_agent()
-        yield node
 
 
 def resident_mib(process: int) -> float:

@@ -7,7 +7,6 @@ kernel. Beside it, in turns, bare uvicorn (httptools, uvloop) sends the same byt
 from __future__ import annotations
 
 import json
-import os
 import socket
 import statistics
 import subprocess
@@ -18,20 +17,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import httpx2
-import pytest
 
-from e2e.node import Node
+from bench.cni_plugin import needs_root
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from conftest import Record
+    from e2e.node import Node
 
-PROGRAM = Path(__file__).parents[1] / "build" / "k8s-rdma-cni"
 SCAN = Path(__file__).with_name("scan_program.py")
 SCANNED_PFS, SCANNED_VFS = 8, 127
 STATIC = Path(__file__).with_name("static_server.py")
-PLUGINS = os.environ.get("CNI_PATH") or "/opt/cni/bin:/usr/lib/cni"
 BUDGET = 20_000
 VFS = 120
 PORT = 54005
@@ -39,8 +36,6 @@ CONNECTIONS = 8
 REQUESTS = 4_000
 ROUNDS = 7
 REQUEST = b"GET /getpfs HTTP/1.1\r\nHost: w1:54005\r\nUser-Agent: Go-http-client/1.1\r\nAccept: */*\r\n\r\n"
-
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, or a user namespace (`make bench`)")
 
 
 @contextmanager
@@ -97,13 +92,6 @@ class Load:
     def _ran_s(self) -> float:
         tasks = Path(f"/proc/{self._pid}/task").iterdir()
         return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
-
-
-@pytest.fixture
-def node() -> Iterator[Node]:
-    with Node(vfs=VFS, plugins=PLUGINS, shim=PROGRAM) as node:
-        node.start_agent()
-        yield node
 
 
 def looks(http: httpx2.Client) -> int:

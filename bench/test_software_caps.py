@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from bench.cni_plugin import PLUGINS, PROGRAM, QUIET_S, VFS, Plugin, Rounds, needs_root, netconf
+from bench.cni_plugin import PROGRAM, QUIET_S, Plugin, Rounds, needs_root, netconf
 from e2e.node import ANNOTATIONS, Node
 from k8s_rdma.core.step import CapInterface
 from k8s_rdma.linux.netlink.rtnl import Rtnl, named, of_kind
@@ -26,7 +26,6 @@ from k8s_rdma.linux.vf.places import netdevs_by_device
 from k8s_rdma.sim.cluster.network_namespace import create_namespace_at, remove_namespace_at
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from conftest import Record
@@ -44,13 +43,6 @@ def asking(node: Node, count: int, wanted: dict[str, Any]) -> dict[str, Any]:
     wish = json.dumps([wanted] * count)
     delivered = {ANNOTATIONS: {"rdma_interfaces_required": wish}}
     return netconf(node, count, None) | {"runtimeConfig": delivered}
-
-
-@pytest.fixture
-def node() -> Iterator[Node]:
-    with Node(vfs=VFS, plugins=PLUGINS, shim=PROGRAM) as node:
-        node.start_agent()
-        yield node
 
 
 @needs_root
