@@ -19,7 +19,7 @@ from k8s_rdma.linux.netns import entered
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from k8s_rdma.core.step import ClearInterface
+    from k8s_rdma.core.step import CapInterface, ClearInterface
     from k8s_rdma.linux.netlink.rtnl import Address, Link
     from k8s_rdma.linux.netns import Namespaces
 
@@ -52,10 +52,7 @@ def configure(step: ConfigureInterface, namespace: int) -> None:
     (optimistic, RFC 4429); where this kernel does not let us, it also begins up to 1 s later.
     """
     with Rtnl(namespace) as rtnl:
-        link = rtnl.link(step.ifname)
-        if link is None:
-            msg = f"interface {step.ifname}: not in namespace {step.netns.path}"
-            raise KernelError(msg)
+        link = link_of(step, rtnl)
         where = f"interface {step.ifname} in {step.netns.path}"
         addresses = [ipaddress.ip_interface(address) for address in step.addresses]
         if any(address.version == 6 for address in addresses):
@@ -66,6 +63,15 @@ def configure(step: ConfigureInterface, namespace: int) -> None:
             _add(address, link, rtnl, f"{where}: address {address}")
         for route in step.routes:
             rtnl.add_route(link.index, route, f"{where}: route to {route.dst}")
+
+
+def link_of(step: ConfigureInterface | CapInterface, rtnl: Rtnl) -> Link:
+    """The step's interface, in whose namespace `rtnl` is; KernelError when it is not there."""
+    link = rtnl.link(step.ifname)
+    if link is None:
+        msg = f"interface {step.ifname}: not in namespace {step.netns.path}"
+        raise KernelError(msg)
+    return link
 
 
 def _add(address: Address, link: Link, rtnl: Rtnl, what: str) -> None:
