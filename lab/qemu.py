@@ -63,7 +63,7 @@ def command_line(image: Image, shape: Shape, hosting: Hosting, wiring: Wiring) -
         "-name", hosting.name, "-M", "q35,hpet=off,vmport=off,smbus=off,sata=off,usb=off",
         *_accelerator(), "-smp", "2", "-m", str(shape.memory_mb),
         "-kernel", str(image.vmlinux), "-initrd", str(image.initrd), "-append", _append(shape, hosting),
-        *_channels(hosting, wiring), *_folders(hosting), *_disk(hosting), *_memory(shape),
+        *_iommu(shape), *_channels(hosting, wiring), *_folders(hosting), *_disk(hosting), *_memory(shape),
         *_network(shape, hosting, wiring),
     )  # fmt: skip
 
@@ -81,7 +81,12 @@ def _accelerator() -> list[str]:
 
 def _append(shape: Shape, hosting: Hosting) -> str:
     disk = " lab.disk" if hosting.disk else ""
-    return f"{KERNEL} lab.name={hosting.name} lab.vfs={shape.vfs}{disk}"
+    iommu = " intel_iommu=on" if shape.iommu else ""
+    return f"{KERNEL} lab.name={hosting.name} lab.vfs={shape.vfs}{disk}{iommu}"
+
+
+def _iommu(shape: Shape) -> list[str]:
+    return ["-device", "intel-iommu"] if shape.iommu else []
 
 
 def _channels(hosting: Hosting, wiring: Wiring) -> list[str]:

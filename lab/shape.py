@@ -11,10 +11,12 @@ class Shape:
 
     vfs: on each PF when it has booted, made by the lab; 0: none, as a node before `k8s-rdma init`.
     numa: two nodes of memory, a processor and a PF on each.
+    iommu: an IOMMU that is on, which vfio-pci needs; the machine is slower with it.
     disk_mb: of a disk mounted on /disk, which survives `crash` and `reboot`; None: no disk.
     """
 
     vfs: int = 0
     numa: bool = False
+    iommu: bool = False
     disk_mb: int | None = None
     memory_mb: int = 2048

@@ -22,6 +22,7 @@ DEADLINE_S = 60.0
 
 LOOK = """
 for pf in {pfs}; do for vf in /sys/class/net/$pf/device/virtfn*; do
+  [ -e "$vf" ] || continue  # a PF without VFs
   echo "$pf ${{vf##*virtfn}} $(basename $(readlink $vf)) $(ls $vf/net 2>/dev/null)"
 done; done
 echo ---; ip -json -details address show; echo ---; rdma -j link show 2>/dev/null || echo '[]'

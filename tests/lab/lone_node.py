@@ -62,17 +62,29 @@ class CniFailed(Exception):  # noqa: N818 - what CNI calls an error is an answer
 
 
 class LoneNode:
-    """A guest with VFs on two PFs. state_dir: where ledger and leases are; /disk survives a reboot."""
+    """A guest whose PFs have VFs. state_dir: where ledger and leases are; /disk survives a reboot.
+
+    Whatever a node of before left in the guest is gone.
+    """
 
     before: dict[tuple[str, int], Vf]
     """As `set_up` left them."""
 
-    def __init__(self, machine: Machine, *, vfs: int = 4, state_dir: str = "/var/lib/k8s-rdma") -> None:
+    def __init__(
+        self,
+        machine: Machine,
+        *,
+        pfs: tuple[str, ...] = PFS,
+        vfs: int = 4,
+        state_dir: str = "/var/lib/k8s-rdma",
+        require_rdma: bool = False,
+    ) -> None:
         self.machine = machine
+        self.pfs = pfs
         self.state_dir = state_dir
         self.leases_dir = f"{state_dir}/leases"
         self.vfs = vfs
-        self.require_rdma = False
+        self.require_rdma = require_rdma
         self.agent: Background | None = None
         self.server: Background | None = None
 
@@ -80,15 +92,23 @@ class LoneNode:
 
     def set_up(self) -> None:
         """As the documentation has it done by hand; the agent and the server run afterwards."""
+        self._clear()
         self.write_configuration()
         self.init()
-        self.before = vfs_of(self.machine)
+        self.before = vfs_of(self.machine, self.pfs)
         self.start_agent()
         self.start_server()
 
+    def _clear(self) -> None:
+        self.sh(
+            f"rm -rf {self.state_dir} {self.leases_dir} /run/k8s-rdma; "
+            "for f in /sys/class/net/*/device/sriov_numvfs; do echo 0 > $f; done; "
+            "ip netns list | while read -r name _; do ip netns delete $name; done"
+        )
+
     def write_configuration(self) -> None:
         """Of all processes."""
-        hardware = {"requireRdma": self.require_rdma, "pfs": [{"names": list(PFS), "numVfs": self.vfs}]}
+        hardware = {"requireRdma": self.require_rdma, "pfs": [{"names": list(self.pfs), "numVfs": self.vfs}]}
         documents: dict[str, dict[str, object]] = {
             "init": {"stateDir": self.state_dir},
             "agent": {"node": "w1", "stateDir": self.state_dir},
@@ -286,7 +306,7 @@ class LoneNode:
         return {}
 
     def _left(self) -> dict[str, Any]:
-        found: dict[str, Any] = differences(self.before, vfs_of(self.machine))
+        found: dict[str, Any] = differences(self.before, vfs_of(self.machine, self.pfs))
         script = f"ls -d {self.leases_dir}/*/[0-9]* {MARKERS}/* 2>/dev/null; true"
         report = self.report() or {"allocations": "no report", "pfs": []}
         kept = {

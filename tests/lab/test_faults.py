@@ -38,12 +38,8 @@ class Nodes:
 
     def get(self) -> LoneNode:
         if self._node is None:
-            node = LoneNode(self._machine)
-            self._machine.run(
-                "bash", "-c", "for f in /sys/class/net/*/device/sriov_numvfs; do echo 0 > $f; done"
-            )
-            node.set_up()
-            self._node = node
+            self._node = LoneNode(self._machine)
+            self._node.set_up()
         return self._node
 
     def close(self) -> None:
@@ -62,10 +58,11 @@ def nodes(lone_machine: Machine) -> Iterator[Nodes]:
 @pytest.fixture
 def node(nodes: Nodes) -> Iterator[LoneNode]:
     yield (node := nodes.get())
-    left = node.leftovers()
-    if left:
+    try:
+        assert node.leftovers() == {}
+    except BaseException:
         nodes.close()
-    assert left == {}
+        raise
 
 
 def pci(node: LoneNode, pf: str, vf: int) -> str:
@@ -273,17 +270,19 @@ def full_disk(node: LoneNode) -> Iterator[None]:
 
 
 @contextmanager
-def read_only_disk(node: LoneNode) -> Iterator[None]:
-    """As the kernel makes it after an error of the disk, whoever writes to it."""
-    node.sh("echo u > /proc/sysrq-trigger")
+def broken_disk(node: LoneNode) -> Iterator[None]:
+    """Read-only since an error, as ext4 makes it: until it is mounted anew, when nobody uses it."""
+    node.sh("mount -o remount,errors=remount-ro /disk; echo broken > /sys/fs/ext4/vda/trigger_fs_error")
     until("read-only", lambda: " ro," in node.sh("grep ' /disk ' /proc/mounts"))
     try:
         yield
     finally:
-        node.sh("mount -o remount,rw /disk")
+        node.kill_agent()
+        node.sh("umount /disk; e2fsck -fy /dev/vda >&2 || (($? == 1)); mount /dev/vda /disk")
+        node.start_agent()
 
 
-@pytest.mark.parametrize("spoilt", [full_disk, read_only_disk])
+@pytest.mark.parametrize("spoilt", [full_disk, broken_disk])
 def test_node_whose_ledger_cannot_be_written_gives_nothing_and_takes_everything_back(
     nodes: Nodes, lone_machine: Machine, spoilt: Callable[[LoneNode], AbstractContextManager[None]]
 ) -> None:
@@ -313,8 +312,7 @@ def test_rdma_device_that_is_removed_is_missed_where_it_is_demanded(
 ) -> None:
     nodes.close()
     lone_machine.run("bash", "-c", "modprobe rdma_rxe; rdma link add rxe0 type rxe netdev eth0")
-    node = LoneNode(lone_machine)
-    node.require_rdma = True
+    node = LoneNode(lone_machine, pfs=("eth0",), require_rdma=True)
     try:
         node.set_up()
         report = node.until("a PF", lambda told: told["pfs"])

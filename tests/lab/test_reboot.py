@@ -25,9 +25,6 @@ VFS = 4
 @pytest.fixture
 def node(lone_machine: Machine) -> Iterator[LoneNode]:
     node = LoneNode(lone_machine, vfs=VFS, state_dir=STATE)
-    lone_machine.run(
-        "bash", "-c", f"rm -rf {STATE}; for f in /sys/class/net/*/device/sriov_numvfs; do echo 0 > $f; done"
-    )
     node.set_up()
     yield node
     node.stop()
