@@ -5,20 +5,17 @@ What they keep in `/run` goes with that namespace; what else they leave (process
 
 from __future__ import annotations
 
-import hashlib
-import io
-import json
 import os
 import secrets
 import signal
 import subprocess
-import tarfile
 import time
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from e2e.cri import CriError, CriRuntime
+from image_archive import image_archive
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -161,7 +158,8 @@ class Containerd:
 
     def _import_image(self) -> None:
         archive = self._directory / "image.tar"
-        archive.write_bytes(_image(_compiled(self._directory, self._sources)))
+        programs = _compiled(self._directory, self._sources)
+        archive.write_bytes(image_archive(IMAGE, programs, entrypoint=["/pause"]))
         command = ["ctr", "--address", str(self.socket), "--namespace", "k8s.io", "images", "import"]
         done = subprocess.run(
             [*self.entering, *command, "--no-unpack", str(archive)],
@@ -190,23 +188,3 @@ def _compiled(directory: Path, sources: Mapping[str, bytes]) -> dict[str, bytes]
         subprocess.run([compiler, "-static", "-x", "c", "-o", program, "-"], input=source, check=True)
         programs[name] = program.read_bytes()
     return programs
-
-
-def _image(programs: dict[str, bytes]) -> bytes:
-    """An archive as `docker save` writes it: one layer that holds the programs."""
-    layer = _tar(programs, mode=0o755)
-    rootfs = {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(layer).hexdigest()}"]}
-    config = {"architecture": "amd64", "os": "linux", "config": {"Entrypoint": ["/pause"]}, "rootfs": rootfs}
-    manifest = [{"Config": "config.json", "RepoTags": [IMAGE], "Layers": ["layer.tar"]}]
-    files = {"config.json": json.dumps(config).encode(), "layer.tar": layer}
-    return _tar(files | {"manifest.json": json.dumps(manifest).encode()}, mode=0o644)
-
-
-def _tar(files: dict[str, bytes], *, mode: int) -> bytes:
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w") as archive:
-        for name, data in files.items():
-            entry = tarfile.TarInfo(name)
-            entry.size, entry.mode = len(data), mode
-            archive.addfile(entry, io.BytesIO(data))
-    return out.getvalue()

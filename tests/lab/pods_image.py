@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
 import json
-import tarfile
 from typing import Any
 
+from image_archive import image_archive
 from tests.lab.site import IMAGE, MOUNT
 
 FOLDERS = {
@@ -23,13 +21,8 @@ FOR_EVER = ["/busybox", "sleep", "1000000"]
 
 
 def archive(busybox: bytes) -> bytes:
-    """As `docker save` writes it: one layer with busybox alone."""
-    layer = _tar({"busybox": busybox}, mode=0o755)
-    rootfs = {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(layer).hexdigest()}"]}
-    config = {"architecture": "amd64", "os": "linux", "config": {"Entrypoint": FOR_EVER}, "rootfs": rootfs}
-    manifest = [{"Config": "config.json", "RepoTags": [IMAGE], "Layers": ["layer.tar"]}]
-    files = {"config.json": json.dumps(config).encode(), "layer.tar": layer}
-    return _tar(files | {"manifest.json": json.dumps(manifest).encode()}, mode=0o644)
+    """The image as `docker save` writes it: busybox alone."""
+    return image_archive(IMAGE, {"busybox": busybox}, entrypoint=FOR_EVER)
 
 
 def pod(name: str, *interfaces: dict[str, Any], node: str | None = None) -> dict[str, Any]:
@@ -55,13 +48,3 @@ def pod(name: str, *interfaces: dict[str, Any], node: str | None = None) -> dict
             **({"nodeSelector": {"kubernetes.io/hostname": node}} if node else {}),
         },
     }
-
-
-def _tar(files: dict[str, bytes], *, mode: int) -> bytes:
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w") as archive:
-        for name, data in files.items():
-            entry = tarfile.TarInfo(name)
-            entry.size, entry.mode = len(data), mode
-            archive.addfile(entry, io.BytesIO(data))
-    return out.getvalue()

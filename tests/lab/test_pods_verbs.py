@@ -1,8 +1,8 @@
 """Verbs between two pods on two nodes over their VFs, in both modes of RDMA's network namespaces.
 
 The RDMA device is soft-RoCE's, which dies when its netdev changes namespace: `soft-roce`, a CNI plugin behind
-ours, makes it when the VF is in the pod. That our agent moves an RDMA device is shown where its netdev stays, in
-tests/hardware/test_kernel_rdma.py; that it moves both together, as a real VF's, by suite `devices` of
+ours, makes it when the VF is in the pod. That our agent moves an RDMA device is shown where its netdev stays,
+in tests/hardware/test_kernel_rdma.py; that it moves both together, as a real VF's, by suite `devices` of
 test_suites.py, for which soft-RoCE's devices live on (module parameter `survives_moves=Y`).
 """
 
