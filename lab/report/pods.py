@@ -9,16 +9,22 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+HOSTNAME = "kubernetes.io/hostname"
+"""A label that every kubelet gives its node."""
 ANNOTATION = "rdma_interfaces_required"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """A pod by what it asks for; fits: whether the two nodes have room for it after those before."""
+    """A pod by what it asks for.
+
+    fits: whether the two nodes have room for it after those before. node: the only one that it may be on.
+    """
 
     name: str
     interfaces: tuple[dict[str, object], ...]
     fits: bool = True
+    node: str | None = None
 
     @property
     def wish(self) -> str:
@@ -31,8 +37,11 @@ class Wanted:
             "apiVersion": "v1",
             "kind": "Pod",
             "metadata": {"name": self.name, "annotations": {ANNOTATION: self.wish}},
-            "spec": {"containers": [{"name": "work", "image": "work"}]},
+            "spec": {"containers": [{"name": "work", "image": "work"}]} | self._selector(),
         }
+
+    def _selector(self) -> dict[str, Any]:
+        return {"nodeSelector": {HOSTNAME: self.node}} if self.node else {}
 
 
 HALF: dict[str, object] = {"min_tx_rate": 600}
@@ -42,6 +51,6 @@ PODS = (
     Wanted(name="reserved-1", interfaces=(HALF, HALF)),
     Wanted(name="reserved-2", interfaces=(HALF, HALF)),
     Wanted(name="reserved-3", interfaces=(HALF,), fits=False),
-    Wanted(name="capped-4", interfaces=({"max_tx_rate": 4},)),
-    Wanted(name="capped-8", interfaces=({"min_tx_rate": 6, "max_tx_rate": 8},)),
+    Wanted(name="capped-4", interfaces=({"max_tx_rate": 4},), node="w1"),
+    Wanted(name="capped-8", interfaces=({"min_tx_rate": 6, "max_tx_rate": 8},), node="w2"),
 )

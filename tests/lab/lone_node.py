@@ -34,6 +34,8 @@ SHIM = "/opt/cni/bin/k8s-rdma-cni"
 PLUGINS = "/opt/cni/bin:/usr/lib/cni"
 MARKERS = "/run/k8s-rdma/attachments"
 ANNOTATIONS = "io.kubernetes.cri.pod-annotations"
+TRY_AGAIN = 11
+"""CNI error (specification 1.1.0, "Error"): what is in the way passes by itself."""
 _sandboxes = itertools.count(1)
 
 
@@ -169,6 +171,22 @@ class LoneNode:
         """A sandbox of its own and ADD; CniFailed, and then nothing is done about it."""
         sandbox = self.sandbox(pod, *wishes)
         self.attach(sandbox)
+        return sandbox
+
+    def add_as_kubelet(self, pod: str, *wishes: dict[str, Any]) -> Sandbox:
+        """The same, tried again while that is the answer: the kernel ends namespaces when it has time."""
+        sandbox = self.sandbox(pod, *wishes)
+
+        def attached() -> bool:
+            try:
+                self.attach(sandbox)
+            except CniFailed as error:
+                if error.code != TRY_AGAIN:
+                    raise
+                return False
+            return True
+
+        until(f"{pod} is attached", attached)
         return sandbox
 
     def sandbox(self, pod: str, *wishes: dict[str, Any]) -> Sandbox:

@@ -99,7 +99,7 @@ def test_agent_killed_at_random_points_of_adds_loses_nothing(node: LoneNode, kil
             node.delete(sandbox)
         else:
             node.end_namespace(sandbox)  # and no DEL ever comes
-        again = node.add("p", *WISHES)
+        again = node.add_as_kubelet("p", *WISHES)
         assert sorted(node.inside(again)) == ["eth0", "eth1", "eth2"], point
         node.delete(again)
         assert node.leftovers() == {}, f"seed {seed}, killed at {point}"

@@ -12,7 +12,7 @@ import pytest
 
 from tests.lab.cluster import until
 from tests.lab.home import differences, vfs_of
-from tests.lab.lone_node import CniFailed, LoneNode, foreign, problems
+from tests.lab.lone_node import TRY_AGAIN, CniFailed, LoneNode, foreign, problems
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -24,7 +24,6 @@ pytestmark = pytest.mark.long
 
 CAP = {"max_tx_rate": 50}
 STRANGE_MAC = "02:00:00:00:aa:01"
-TRY_AGAIN = 11
 REFUSED = 102
 LEDGER_FAILURE = 112
 
