@@ -18,7 +18,7 @@ from e2e.cri import CriError, CriRuntime
 from image_archive import image_archive
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 IMAGE = "docker.io/local/pause:1"
 PAUSE = b"#include <unistd.h>\nint main(void) { for (;;) pause(); }\n"
@@ -106,8 +106,10 @@ class Containerd:
                 stderr=log,
             )
         try:
-            self._wait_until_it_serves()
+            self._wait(self._serves, "containerd does not serve")
             self._import_image()
+            # It hears of new images by events, and until then would look for this one on the Internet.
+            self._wait(lambda: self.cri.has_image(IMAGE), f"containerd does not know {IMAGE}")
         except BaseException:
             self.__exit__()
             raise
@@ -126,14 +128,17 @@ class Containerd:
                 os.kill(pid, signal.SIGKILL)
         self._remove_cgroups()
 
-    def _wait_until_it_serves(self) -> None:
+    def _serves(self) -> bool:
+        with suppress(CriError, OSError):
+            self.cri.list_sandboxes()
+            return True
+        return False
+
+    def _wait(self, holds: Callable[[], bool], otherwise: str) -> None:
         end = time.monotonic() + self._deadline_s
-        while True:
-            with suppress(CriError, OSError):
-                self.cri.list_sandboxes()
-                return
+        while not holds():
             if self._process.poll() is not None or time.monotonic() > end:
-                raise CriError(f"containerd does not serve: {self.log()[-1000:]}")
+                raise CriError(f"{otherwise}: {self.log()[-1000:]}")
             time.sleep(0.05)
 
     def _processes(self) -> Iterator[int]:

@@ -1,4 +1,4 @@
-"""The few calls of the Container Runtime Interface that start and stop a pod's sandbox.
+"""The few calls of the Container Runtime Interface that start and stop a pod's sandbox, or ask for its image.
 
 Source: k8s.io/cri-api, `pkg/apis/runtime/v1/api.proto`; protobuf's encoding; gRPC's `PROTOCOL-HTTP2`.
 """
@@ -64,17 +64,22 @@ class CriRuntime:
         reply = self._call("ListPodSandbox", b"")
         return [dict(_fields(item))[1].decode() for number, item in _fields(reply) if number == 1]
 
+    def has_image(self, image: str) -> bool:
+        """Whether sandboxes and containers can be made of it, by what its name is now."""
+        reply = self._call("ImageStatus", _field(1, _field(1, image)), service="ImageService")
+        return 1 in dict(_fields(reply))
+
     def sandbox_info(self, sandbox: str) -> dict[str, Any]:
         """What containerd says of it beyond the interface: PID, the CNI result, the OCI specification."""
         reply = self._call("PodSandboxStatus", _field(1, sandbox) + b"\x10\x01")
         info = dict(dict(_fields(item)).values() for number, item in _fields(reply) if number == 2)
         return json.loads(info[b"info"])
 
-    def _call(self, method: str, message: bytes) -> bytes:
+    def _call(self, method: str, message: bytes, service: str = "RuntimeService") -> bytes:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(self._deadline_s)
             connection.connect(str(self._path))
-            return _unary(connection, f"/runtime.v1.RuntimeService/{method}", message)
+            return _unary(connection, f"/runtime.v1.{service}/{method}", message)
 
 
 def _unary(connection: socket.socket, path: str, message: bytes) -> bytes:
