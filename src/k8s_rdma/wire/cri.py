@@ -233,16 +233,11 @@ def _empty(message: type[M]) -> Form[None]:
     return form(message, lambda _: message(), lambda _: None)
 
 
-_SANDBOX_ID: Form[str] = form(
-    pb.RunPodSandboxResponse,
-    lambda sandbox: pb.RunPodSandboxResponse(pod_sandbox_id=sandbox),
-    lambda message: message.pod_sandbox_id,
-)
-_CONTAINER_ID: Form[str] = form(
-    pb.CreateContainerResponse,
-    lambda container: pb.CreateContainerResponse(container_id=container),
-    lambda message: message.container_id,
-)
+def _id(message: type[M], name: str) -> Form[str]:
+    """Of a message that is one id, in the field of that name."""
+    return form(message, lambda value: message(**{name: value}), lambda read: str(getattr(read, name)))
+
+
 RUN_POD_SANDBOX = Method(
     service=RUNTIME_SERVICE,
     name="RunPodSandbox",
@@ -251,26 +246,18 @@ RUN_POD_SANDBOX = Method(
         lambda pod: pb.RunPodSandboxRequest(config=_pod_to(pod)),
         lambda message: _pod_from(message.config),
     ),
-    answer=_SANDBOX_ID,
+    answer=_id(pb.RunPodSandboxResponse, "pod_sandbox_id"),
 )
 STOP_POD_SANDBOX = Method(
     service=RUNTIME_SERVICE,
     name="StopPodSandbox",
-    asked=form(
-        pb.StopPodSandboxRequest,
-        lambda sandbox: pb.StopPodSandboxRequest(pod_sandbox_id=sandbox),
-        lambda message: message.pod_sandbox_id,
-    ),
+    asked=_id(pb.StopPodSandboxRequest, "pod_sandbox_id"),
     answer=_empty(pb.StopPodSandboxResponse),
 )
 REMOVE_POD_SANDBOX = Method(
     service=RUNTIME_SERVICE,
     name="RemovePodSandbox",
-    asked=form(
-        pb.RemovePodSandboxRequest,
-        lambda sandbox: pb.RemovePodSandboxRequest(pod_sandbox_id=sandbox),
-        lambda message: message.pod_sandbox_id,
-    ),
+    asked=_id(pb.RemovePodSandboxRequest, "pod_sandbox_id"),
     answer=_empty(pb.RemovePodSandboxResponse),
 )
 POD_SANDBOX_STATUS = Method(
@@ -293,16 +280,12 @@ CREATE_CONTAINER = Method(
     service=RUNTIME_SERVICE,
     name="CreateContainer",
     asked=form(pb.CreateContainerRequest, _new_to, _new_from),
-    answer=_CONTAINER_ID,
+    answer=_id(pb.CreateContainerResponse, "container_id"),
 )
 START_CONTAINER = Method(
     service=RUNTIME_SERVICE,
     name="StartContainer",
-    asked=form(
-        pb.StartContainerRequest,
-        lambda container: pb.StartContainerRequest(container_id=container),
-        lambda message: message.container_id,
-    ),
+    asked=_id(pb.StartContainerRequest, "container_id"),
     answer=_empty(pb.StartContainerResponse),
 )
 STATUS = Method(
