@@ -11,6 +11,7 @@ export PYTHON # the interpreter to make .venv with; empty: python3.11, then pyth
 
 RUN := scripts/run
 PYTHON_READY := .venv/.ready
+DOCS_READY := .venv/.docs-ready
 
 .PHONY: help
 help: ## this list
@@ -60,7 +61,7 @@ lab-tools:
 	@scripts/setup-lab
 
 .PHONY: check
-check: lint types layers wheel cni ## everything that needs no run: style, types, layers, the wheel, C warnings
+check: lint types layers wheel cni docs ## everything that needs no run: style, types, layers, the wheel, C warnings, links of the docs
 
 .PHONY: lint
 lint: $(PYTHON_READY)
@@ -68,11 +69,11 @@ lint: $(PYTHON_READY)
 	@echo "ruff format" && $(RUN) ruff format --check --quiet
 	@echo "shellcheck" && $(RUN) shellcheck --external-sources scripts/*.sh $(SCRIPTS) $(GUEST_SCRIPTS) .ci/run
 
-SCRIPTS := $(addprefix scripts/,check-wheel isolated lock run setup-lab setup-python setup-tools)
+SCRIPTS := $(addprefix scripts/,check-wheel isolated lock run setup-docs setup-lab setup-python setup-tools)
 GUEST_SCRIPTS := $(addprefix lab/guest/,init boot.sh lib.sh bashrc lab-cable lab-node lab-pod lab-shell lab-sriov)
 
 .PHONY: types
-types: $(PYTHON_READY)
+types: $(DOCS_READY)
 	@echo "mypy" && $(RUN) mypy --no-error-summary
 
 .PHONY: layers
@@ -83,6 +84,11 @@ layers: $(PYTHON_READY)
 wheel: $(PYTHON_READY) tools
 	@scripts/check-wheel
 
+.PHONY: docs
+docs: $(DOCS_READY) ## the documentation as a site, build/site; a link or an anchor that leads nowhere fails
+	@report=$$($(RUN) env NO_MKDOCS_2_WARNING=1 python -m mkdocs build --strict 2>&1) || { echo "$$report"; exit 1; }
+	@echo "docs: build/site/index.html"
+
 .PHONY: bench
 bench: setup cni ## the measurements of bench/; ARGS="-k word" for some of them
 	@$(RUN) scripts/isolated python -m bench $(ARGS)
@@ -92,6 +98,10 @@ setup: $(PYTHON_READY) tools ## the virtual environment and the programs that te
 
 $(PYTHON_READY): requirements/dev.txt pyproject.toml scripts/setup-python
 	@scripts/setup-python
+	@touch $@
+
+$(DOCS_READY): requirements/docs.txt scripts/setup-docs $(PYTHON_READY)
+	@scripts/setup-docs
 	@touch $@
 
 # No stamp: looking takes 50 ms, and a cache may bring this folder to a machine where they are not installed.

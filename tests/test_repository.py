@@ -15,7 +15,21 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parent.parent
 RUNTIME, DEV = ROOT / "requirements/runtime.txt", ROOT / "requirements/dev.txt"
-OURS = ("src", "tests", "bench", "lab", "cni", "scripts", "docs", "examples", "deploy", "requirements", ".ci")
+SITE = ROOT / "requirements/docs.txt"
+OURS = (
+    "src",
+    "tests",
+    "bench",
+    "lab",
+    "cni",
+    "scripts",
+    "docs",
+    "docs_site",
+    "examples",
+    "deploy",
+    "requirements",
+    ".ci",
+)
 NOT_OURS = {".git", "latest.json"}
 """A worktree's link, and the raw timings of benchmarks, which git ignores."""
 
@@ -54,11 +68,11 @@ def pins(lock: Path) -> dict[str, str]:
 
 def declared() -> dict[str, list[Requirement]]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    wanted = {"runtime": project["project"]["dependencies"], "dev": project["dependency-groups"]["dev"]}
+    wanted = {"runtime": project["project"]["dependencies"], **project["dependency-groups"]}
     return {kind: [Requirement(text) for text in texts] for kind, texts in wanted.items()}
 
 
-@pytest.mark.parametrize("lock", [RUNTIME, DEV], ids=relative)
+@pytest.mark.parametrize("lock", [RUNTIME, DEV, SITE], ids=relative)
 def test_lock_names_no_place_to_fetch_from(lock):
     assert "://" not in lock.read_text()
 
@@ -67,7 +81,12 @@ def test_lock_of_development_holds_the_pins_of_the_runtime():
     assert pins(RUNTIME).items() <= pins(DEV).items()
 
 
-@pytest.mark.parametrize(("kind", "lock"), [("runtime", RUNTIME), ("dev", DEV)])
+def test_lock_of_the_site_can_be_installed_beside_that_of_development():
+    development = pins(DEV)
+    assert not {name for name, version in pins(SITE).items() if development.get(name, version) != version}
+
+
+@pytest.mark.parametrize(("kind", "lock"), [("runtime", RUNTIME), ("dev", DEV), ("docs", SITE)])
 def test_lock_satisfies_what_the_project_declares(kind, lock):
     locked = pins(lock)
     for requirement in declared()[kind]:

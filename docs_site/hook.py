@@ -1,0 +1,55 @@
+"""What mkdocs calls while it builds the site: paths as in the repository, navigation, generated pages."""
+
+from __future__ import annotations
+
+import logging
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mkdocs.structure.files import File, Files
+
+from docs_site.navigation import navigation
+from docs_site.reference import PAGES, SECTION
+from docs_site.repository import listing, site_files, with_pages_for_folders
+
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).resolve().parent.parent
+
+_log = logging.getLogger("mkdocs.hooks.docs_site")
+_FETCHED = re.compile(
+    r"<(?:script|img|iframe)[^>]*\ssrc=\"?(?:https?:)?//|<link[^>]*stylesheet[^>]*href=\"?https?:"
+)
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """The navigation is that of docs/index.md."""
+    generated = {SECTION: [(page.title, page.path) for page in PAGES]}
+    config.nav = navigation((ROOT / "docs" / "index.md").read_text(), generated)
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """The files of the repository under their paths there, generated pages, and those of the theme."""
+    of_theme = [file for file in files if file.src_dir != config.docs_dir]
+    found = site_files(ROOT)
+    ours = [File.generated(config, path, abs_src_path=str(ROOT / path)) for path in found.files]
+    texts = {page.path: page.text() for page in PAGES}
+    texts |= {f"{folder}/README.md": listing(ROOT, folder) for folder in found.listings}
+    made = [File.generated(config, path, content=text) for path, text in texts.items()]
+    return Files([*of_theme, *ours, *made])
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001
+    """Links to folders lead to a page."""
+    return with_pages_for_folders(ROOT, page.file.src_uri, markdown)
+
+
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:  # noqa: ARG001 - mkdocs' names
+    """A page that would have its reader's browser fetch something from elsewhere is told of."""
+    if found := _FETCHED.search(output):
+        _log.warning("%s: is not whole without a network: %s", page.file.src_uri, found[0])
+    return output
