@@ -51,7 +51,8 @@ def _build(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    with _machine(arguments, Shape(vfs=arguments.vfs, numa=arguments.numa)) as machine:
+    shape = Shape(vfs=arguments.vfs, numa=arguments.numa, iommu=arguments.iommu)
+    with _machine(arguments, shape) as machine:
         shutil.copy(arguments.script, machine.shared / "script")
         return follow(machine.start("bash", "/lab/script", name="output"))
 
@@ -107,6 +108,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("script", type=_file)
     run.add_argument("--vfs", type=int, default=0, help="VFs on each PF, made before the script runs")
     run.add_argument("--numa", action="store_true", help="two NUMA nodes, a PF on each")
+    run.add_argument("--iommu", action="store_true", help="an IOMMU that is on, for vfio-pci")
     run.set_defaults(do=_run)
     commands.add_parser("shell", help="a shell on a node that is set up").set_defaults(do=_shell)
     reported = commands.add_parser("report", help="measure, and write docs/lab-report.md")
