@@ -119,7 +119,7 @@ def test_pods_without_such_caps_are_not_looked_into(machine: Machine) -> None:
     async def scenario(it: Pods) -> None:
         await it.add({"max_tx_rate": 200}, {})
         assert not await it.verbs.restore_caps()
-        assert machine.kernel.cap_looks == 0
+        assert machine.kernel.looks_inside == 0
 
     run(machine, scenario)
 
@@ -267,7 +267,7 @@ def test_attachment_that_is_being_made_is_left_alone(machine: Machine) -> None:
     async def scenario(it: Pods) -> None:
         async def look() -> None:
             assert not await it.verbs.restore_caps()
-            assert machine.kernel.cap_looks == 0
+            assert machine.kernel.looks_inside == 0
 
         machine.on_claim = look
         await it.add()
@@ -335,7 +335,7 @@ def test_pod_that_takes_long_to_look_into_is_let_rest_ten_times_as_long(machine:
         looks = []
         for _ in range(4):
             await caps.restore()
-            looks.append(machine.kernel.cap_looks)
+            looks.append(machine.kernel.looks_inside)
         assert looks == [1, 1, 2, 3]
 
     run(machine, scenario)
@@ -375,7 +375,7 @@ def test_hardware_that_changes_or_cannot_be_seen_brings_no_looks_at_caps(machine
         await patience.next()
         for _ in range(5):
             await patience.pass_by()
-        assert machine.kernel.cap_looks == 0
+        assert machine.kernel.looks_inside == 0
         keeping.cancel()
         await asyncio.wait([keeping])
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from contract.lab import give, home_of, state_of
-from k8s_rdma.core.kernel import VfCap
+from k8s_rdma.core.kernel import LocatedVf
 from k8s_rdma.core.plan import undo
 from k8s_rdma.core.step import CapInterface, ConfigureInterface, VfRef
 from k8s_rdma.errors import KernelError
 
+MAC = "02:00:00:00:00:77"
 RATES = (1, 10, 999, 1000, 34_359, 34_360, 100_000, 400_000)
 """Mb/s; 34,360 is more than 32 bits of bytes a second."""
 
@@ -33,9 +34,8 @@ def cap(netns, mbps, ifname="rdma0", previous=0):
 def cap_of(lab, netns, ifname="rdma0"):
     """As both looks tell it."""
     told = lab.kernel.interfaces(netns)[ifname].max_tx_rate_mbps
-    assert [each.max_tx_rate_mbps for each in lab.kernel.caps(netns).values() if each.ifname == ifname] == [
-        told
-    ]
+    located = lab.kernel.located(netns).values()
+    assert [each.max_tx_rate_mbps for each in located if each.ifname == ifname] == [told]
     return told
 
 
@@ -97,9 +97,11 @@ def test_queueing_discipline_of_somebody_else_is_told_as_no_cap_and_gives_way(la
 def test_cap_is_found_by_its_vf_when_the_pod_renamed_the_interface(lab, netns, vf):
     lab.kernel.apply(cap(netns, 100))
     home = home_of(lab, VfRef(vf.pf, 0))
-    lab.alter("rdma0", netns, name="mine", mac="02:00:00:00:00:77", mtu=home.mtu)
+    lab.alter("rdma0", netns, name="mine", mac=MAC, mtu=home.mtu)
     pci = state_of(lab, vf).pci
-    assert lab.kernel.caps(netns) == {pci: VfCap(ifname="mine", max_tx_rate_mbps=100, qdisc="tbf")}
+    assert lab.kernel.located(netns) == {
+        pci: LocatedVf(ifname="mine", mac=MAC, max_tx_rate_mbps=100, qdisc="tbf")
+    }
 
 
 def test_caps_are_of_each_interface_apart(lab, netns, vf):
@@ -108,15 +110,15 @@ def test_caps_are_of_each_interface_apart(lab, netns, vf):
     lab.kernel.apply(cap(netns, 100))
     lab.kernel.apply(cap(netns, 200, "rdma1"))
     lab.uncap("rdma0", netns)
-    found = {pci: each.max_tx_rate_mbps for pci, each in lab.kernel.caps(netns).items()}
+    found = {pci: each.max_tx_rate_mbps for pci, each in lab.kernel.located(netns).items()}
     assert found == {state_of(lab, vf).pci: 0, state_of(lab, other).pci: 200}
 
 
 def test_nothing_is_told_of_caps_in_a_namespace_without_vfs(lab):
-    assert lab.kernel.caps(lab.namespace()) == {}
+    assert lab.kernel.located(lab.namespace()) == {}
 
 
-@pytest.mark.parametrize("look", ["caps", "interfaces"])
+@pytest.mark.parametrize("look", ["located", "interfaces"])
 def test_nothing_is_told_as_no_cap_when_the_namespace_is_gone(lab, netns, look):
     lab.kernel.apply(cap(netns, 100))
     lab.destroy(netns)

@@ -228,17 +228,18 @@ def test_sixty_vfs_are_in_one_namespace_and_home_again(make_lab):
     assert lab.kernel.observe() == before
 
 
-def test_vfs_in_a_namespace_are_told_by_name_there(lab, vf):
+def test_vfs_in_a_namespace_are_told_with_name_and_mac_there(lab, vf):
     netns, other = lab.namespace(), lab.namespace()
     assert lab.kernel.located(netns) == {}
     second = VfRef(vf.pf, 0)
-    pcis = [state_of(lab, each).pci for each in (vf, second)]
+    pcis, mac = [state_of(lab, each).pci for each in (vf, second)], home_of(lab, vf).mac
     for each, ifname in ((vf, "rdma0"), (second, "rdma1")):
         lab.kernel.apply(give(lab, each, netns, ifname))
     lab.occupy("somebody", netns)
     lab.alter("rdma1", netns, name="mine", mac="02:00:00:00:00:77", mtu=1280)
-    assert lab.kernel.located(netns) == {"rdma0": pcis[0], "mine": pcis[1]}
-    assert lab.another_kernel().located(netns) == {"rdma0": pcis[0], "mine": pcis[1]}
+    for kernel in (lab.kernel, lab.another_kernel()):
+        found = {pci: (each.ifname, each.mac) for pci, each in kernel.located(netns).items()}
+        assert found == {pcis[0]: ("rdma0", mac), pcis[1]: ("mine", "02:00:00:00:00:77")}
     assert lab.kernel.located(other) == {}
     lab.destroy(netns)
     with pytest.raises(KernelError, match="gone"):

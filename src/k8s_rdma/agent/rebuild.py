@@ -179,21 +179,19 @@ class Rebuild:
         told = {name: each.mac for name, each in interfaces_in_pod(cached.result).items()}
         found: dict[str, Found] = {}
 
-        inside = {} if netns is None else self.kernel.interfaces(netns)
-        named = {} if netns is None else {pci: now for now, pci in self.kernel.located(netns).items()}
+        inside = {} if netns is None else self.kernel.located(netns)
 
         def take(ifname: str, pci: PciAddress, mac: str) -> None:
             if pci in free and ifname not in found and (ifname in names or not names):
                 pf, vf = free.pop(pci)
-                cap = inside[named[pci]].max_tx_rate_mbps if pci in named else 0
+                cap = inside[pci].max_tx_rate_mbps if pci in inside else 0
                 found[ifname] = Found(pf=pf, vf=vf, ifname=ifname, mac=mac, max_tx_rate_mbps=cap)
 
         for ifname, pci in cached.functions().items():
             take(ifname, PciAddress(pci), told.get(ifname, ""))
         by_mac = {mac: name for name, mac in told.items()}
-        for pci, now in named.items():
-            mac = inside[now].mac
-            take(now if now in names else by_mac.get(mac, now), pci, mac)
+        for pci, now in inside.items():
+            take(now.ifname if now.ifname in names else by_mac.get(now.mac, now.ifname), pci, now.mac)
         for ifname, mac in told.items():
             match = _by_mac(mac, free.values())
             if match is not None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from k8s_rdma.agent.calls.verbs import Verbs
     from k8s_rdma.agent.report import Reporter
     from k8s_rdma.core.ids import PciAddress
-    from k8s_rdma.core.kernel import Kernel, VfCap
+    from k8s_rdma.core.kernel import Kernel, LocatedVf
     from k8s_rdma.core.ledger import AllocatedInterface, Attachment, Receipt
 
 _log = structlog.get_logger()
@@ -73,14 +73,16 @@ class CapsSeen:
 def restore_caps(receipt: Receipt, kernel: Kernel) -> tuple[CapFinding, ...]:
     """Have all caps of a receipt hold that software keeps; what of them did not."""
     try:
-        found = kernel.caps(receipt.netns)
+        found = kernel.located(receipt.netns)
     except KernelError as error:
         why = f"its namespace cannot be looked at: {error}"
         return tuple(_finding(each, why, why) for each in software_capped(receipt))
     return tuple(_restored(receipt, found, kernel))
 
 
-def _restored(receipt: Receipt, found: Mapping[PciAddress, VfCap], kernel: Kernel) -> Iterator[CapFinding]:
+def _restored(
+    receipt: Receipt, found: Mapping[PciAddress, LocatedVf], kernel: Kernel
+) -> Iterator[CapFinding]:
     for altered in altered_caps(receipt, found):
         failure = altered.found if altered.step is None else ""
         if altered.step is not None:

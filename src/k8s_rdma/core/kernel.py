@@ -178,13 +178,14 @@ class PodInterface:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VfCap:
-    """What limits a VF's netdev in a pod's namespace, whatever the pod calls that now.
+class LocatedVf:
+    """A VF's netdev in a pod's namespace. ifname, mac: whatever the pod made of them.
 
     max_tx_rate_mbps: as in `PodInterface`. qdisc: what its root queueing discipline is; empty for none.
     """
 
     ifname: str
+    mac: str
     max_tx_rate_mbps: int
     qdisc: str
 
@@ -244,12 +245,8 @@ class Kernel(Protocol):
         """What is in a namespace, whoever gave it, by name. KernelError when that cannot be told."""
         ...
 
-    def located(self, netns: NetnsRef) -> Mapping[str, PciAddress]:
-        """The VFs whose netdevs are in a namespace, by name there. KernelError when that cannot be told."""
-        ...
-
-    def caps(self, netns: NetnsRef) -> Mapping[PciAddress, VfCap]:
-        """What limits the VFs whose netdevs are in a namespace. KernelError when that cannot be told."""
+    def located(self, netns: NetnsRef) -> Mapping[PciAddress, LocatedVf]:
+        """The VFs whose netdevs are in a namespace. KernelError when that cannot be told."""
         ...
 
     def announce(self, netns: NetnsRef, addresses: Mapping[str, Collection[str]]) -> None:

@@ -13,7 +13,7 @@ from k8s_rdma.errors import printable
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from k8s_rdma.core.kernel import VfCap
+    from k8s_rdma.core.kernel import LocatedVf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +34,8 @@ def software_capped(receipt: Receipt) -> tuple[AllocatedInterface, ...]:
     return tuple(each for each in receipt.interfaces if each.software_max_tx_rate_mbps)
 
 
-def altered_caps(receipt: Receipt, found: Mapping[PciAddress, VfCap]) -> Iterator[AlteredCap]:
-    """Those that do not hold. found: what limits the VFs in the pod's namespace, by PCI address."""
+def altered_caps(receipt: Receipt, found: Mapping[PciAddress, LocatedVf]) -> Iterator[AlteredCap]:
+    """Those that do not hold. found: the VFs in the pod's namespace."""
     for interface in software_capped(receipt):
         now, wanted = found.get(PciAddress(interface.pci)), interface.software_max_tx_rate_mbps
         if now is None:
@@ -46,7 +46,7 @@ def altered_caps(receipt: Receipt, found: Mapping[PciAddress, VfCap]) -> Iterato
             yield AlteredCap(interface=interface, found=_words(now), step=step)
 
 
-def _words(now: VfCap) -> str:
+def _words(now: LocatedVf) -> str:
     interface = f"interface {printable(now.ifname)}"  # whoever is in there may call it anything
     if now.max_tx_rate_mbps:
         return f"{interface} is limited to {now.max_tx_rate_mbps} Mb/s"

@@ -37,7 +37,7 @@ from k8s_rdma.linux.netlink.vf_config import set_vfs, vlan
 from k8s_rdma.linux.netns import current_namespace
 from k8s_rdma.linux.pod_cap import cap_interface
 from k8s_rdma.linux.pod_interface import announce, change_interface, make_bare
-from k8s_rdma.linux.pod_look import interfaces_in, vf_caps
+from k8s_rdma.linux.pod_look import interfaces_in, located_vfs
 from k8s_rdma.linux.sysfs import Sysfs
 from k8s_rdma.linux.vf.binding import VfBinding
 from k8s_rdma.linux.vf.configuring import configure_vfs
@@ -51,7 +51,7 @@ from k8s_rdma.linux.vf.traffic import VfTraffic
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-    from k8s_rdma.core.kernel import Hardware, PfState, PodInterface, VfCap, VfCounters
+    from k8s_rdma.core.kernel import Hardware, LocatedVf, PfState, PodInterface, VfCounters
     from k8s_rdma.core.selection import Selection
     from k8s_rdma.core.step import NetnsRef, Step
     from k8s_rdma.linux.netns import Namespaces
@@ -131,18 +131,12 @@ class SriovKernel:
         """What is in a namespace."""
         return interfaces_in(netns, self._namespaces)
 
-    def located(self, netns: NetnsRef) -> Mapping[str, PciAddress]:
+    def located(self, netns: NetnsRef) -> Mapping[PciAddress, LocatedVf]:
         """The functions that have a netdev in a namespace."""
         with self._namespaces.existing(netns) as namespace, Rtnl(namespace) as there:
             found = netdevs_by_device(there, namespace)
-        return {link.name: PciAddress(device) for device, link in found.items()}
-
-    def caps(self, netns: NetnsRef) -> Mapping[PciAddress, VfCap]:
-        """What limits the netdevs of functions in a namespace."""
-        with self._namespaces.existing(netns) as namespace, Rtnl(namespace) as there:
-            found = netdevs_by_device(there, namespace)
             links = {PciAddress(device): link for device, link in found.items()}
-            return vf_caps(links, there, f"namespace {netns.path}")
+            return located_vfs(links, there, f"namespace {netns.path}")
 
     def announce(self, netns: NetnsRef, addresses: Mapping[str, Collection[str]]) -> None:
         """Tell an interface's network of its addresses."""

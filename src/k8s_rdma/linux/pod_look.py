@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.kernel import PodInterface, VfCap
+from k8s_rdma.core.kernel import LocatedVf, PodInterface
 from k8s_rdma.linux.netlink.rtnl import AddressState, Rtnl
 from k8s_rdma.linux.netlink.token_bucket import RootQdisc, root_qdiscs
 
@@ -27,15 +27,16 @@ def interfaces_in(netns: NetnsRef, namespaces: Namespaces) -> dict[str, PodInter
         }
 
 
-def vf_caps(links: Mapping[PciAddress, Link], there: Rtnl, what: str) -> dict[PciAddress, VfCap]:
-    """What the netdevs of VFs are limited to. links: by VF, of the namespace of `there`."""
+def located_vfs(links: Mapping[PciAddress, Link], there: Rtnl, what: str) -> dict[PciAddress, LocatedVf]:
+    """VFs, and what they are limited to. links: their netdevs, of the namespace of `there`."""
     qdiscs = root_qdiscs(there.socket, what) if links else {}
-    return {pci: _cap(link, qdiscs.get(link.index)) for pci, link in links.items()}
+    return {pci: _located(link, qdiscs.get(link.index)) for pci, link in links.items()}
 
 
-def _cap(link: Link, qdisc: RootQdisc | None) -> VfCap:
-    return VfCap(
+def _located(link: Link, qdisc: RootQdisc | None) -> LocatedVf:
+    return LocatedVf(
         ifname=link.name,
+        mac=link.mac,
         max_tx_rate_mbps=qdisc.mbps if qdisc else 0,
         qdisc=qdisc.kind if qdisc else "",
     )

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.kernel import Hardware, PfState, PodInterface, Vf, VfCap
+from k8s_rdma.core.kernel import Hardware, LocatedVf, PfState, PodInterface, Vf
 from k8s_rdma.core.options import LinkState
 from k8s_rdma.core.rate_check import check_rates
 from k8s_rdma.core.rates import EVERY_RATE
@@ -57,14 +57,14 @@ class FakeKernel:
 
     machine: what it acts on; another FakeKernel on the same machine is the agent after a restart.
     applied: every step that was asked for, failed ones too.
-    observations, samples, cap_looks: how often the hardware was looked at, its traffic, caps in a namespace.
+    observations, samples, looks_inside: how often the hardware was looked at, its traffic, a namespace's VFs.
     """
 
     def __init__(self, machine: FakeMachine) -> None:
         """Act on this machine."""
         self.machine = machine
         self.applied: list[Step] = []
-        self.observations = self.samples = self.cap_looks = 0
+        self.observations = self.samples = self.looks_inside = 0
         self._faults: list[_Fault] = []
         self._watches: list[Callable[[], None]] = []
 
@@ -100,16 +100,6 @@ class FakeKernel:
         """Whether that very namespace still exists."""
         return self.machine.alive(netns)
 
-    def located(self, netns: NetnsRef) -> Mapping[str, PciAddress]:
-        """The VFs in a namespace."""
-        place = self.machine.inode(netns)
-        with self.machine.lock:
-            return {
-                function.device.name: function.pci
-                for function in self.machine.functions.values()
-                if function.is_netdev and function.device.place == place
-            }
-
     def interfaces(self, netns: NetnsRef) -> Mapping[str, PodInterface]:
         """What is in a namespace."""
         place = self.machine.inode(netns)
@@ -126,15 +116,16 @@ class FakeKernel:
                 for device in self.machine.devices_in(place)
             }
 
-    def caps(self, netns: NetnsRef) -> Mapping[PciAddress, VfCap]:
-        """What limits the VFs in a namespace."""
+    def located(self, netns: NetnsRef) -> Mapping[PciAddress, LocatedVf]:
+        """The VFs in a namespace."""
         place = self.machine.inode(netns)
         with self.machine.lock:
-            self.cap_looks += 1
+            self.looks_inside += 1
             self._require_answers()
             return {
-                function.pci: VfCap(
+                function.pci: LocatedVf(
                     ifname=function.device.name,
+                    mac=function.device.mac,
                     max_tx_rate_mbps=function.device.max_tx_rate_mbps,
                     qdisc="tbf" if function.device.max_tx_rate_mbps else "pfifo_fast",
                 )

@@ -33,7 +33,7 @@ from k8s_rdma.linux.netlink.subscriptions import LINKS
 from k8s_rdma.linux.netns import current_namespace
 from k8s_rdma.linux.pod_cap import cap_interface
 from k8s_rdma.linux.pod_interface import announce, change_interface
-from k8s_rdma.linux.pod_look import interfaces_in, vf_caps
+from k8s_rdma.linux.pod_look import interfaces_in, located_vfs
 from k8s_rdma.sim.virtual.moves import Moves
 from k8s_rdma.sim.virtual.pf import DEFAULT_MTU, revive_vf
 from k8s_rdma.sim.virtual.port import state_of
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     from k8s_rdma.core.ids import PciAddress
-    from k8s_rdma.core.kernel import PodInterface, VfCap
+    from k8s_rdma.core.kernel import LocatedVf, PodInterface
     from k8s_rdma.core.step import NetnsRef, Step
     from k8s_rdma.linux.netlink.rtnl import Link
     from k8s_rdma.linux.netns import Namespaces
@@ -115,15 +115,10 @@ class VirtualSriov:
         """What is in a namespace."""
         return interfaces_in(netns, self._namespaces)
 
-    def located(self, netns: NetnsRef) -> Mapping[str, PciAddress]:
+    def located(self, netns: NetnsRef) -> Mapping[PciAddress, LocatedVf]:
         """The VFs whose ports lead into a namespace."""
         with self._namespaces.existing(netns) as namespace, Rtnl(namespace) as there:
-            return {link.name: pci for pci, link in self._vfs_in(namespace, there).items()}
-
-    def caps(self, netns: NetnsRef) -> Mapping[PciAddress, VfCap]:
-        """What limits the VFs whose ports lead into a namespace."""
-        with self._namespaces.existing(netns) as namespace, Rtnl(namespace) as there:
-            return vf_caps(self._vfs_in(namespace, there), there, f"namespace {netns.path}")
+            return located_vfs(self._vfs_in(namespace, there), there, f"namespace {netns.path}")
 
     def announce(self, netns: NetnsRef, addresses: Mapping[str, Collection[str]]) -> None:
         """Tell an interface's network of its addresses."""
