@@ -11,7 +11,8 @@ import secrets
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from lab.report.node import CNI_PATH, ETC, Attached, LabNode
+from lab.places import ANNOTATIONS, CNI_PATH, ETC
+from lab.report.node import Attached, LabNode
 from lab.say import step
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ class LabCluster:
         self._stand_in(node, "scheduler", "--server", self._api, "--extender", extender)
 
     def _start_kubelet(self, node: LabNode) -> None:
-        plugin = node.network() | {"capabilities": {"io.kubernetes.cri.pod-annotations": True}}
+        plugin = node.network() | {"capabilities": {ANNOTATIONS: True}}
         conflist = {"cniVersion": "1.1.0", "name": plugin.pop("name"), "plugins": [plugin]}
         node.machine.write(CONFLIST, json.dumps(conflist))
         self._stand_in(

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lab.errors import CommandTimedOut, LabError
+from lab.places import ANNOTATIONS, ETC, PLUGIN, RUN, SERVER, cni_environment
 from lab.report.flows import Endpoint
 from lab.report.pods import ANNOTATION
 
@@ -18,11 +19,6 @@ if TYPE_CHECKING:
 
 READY_WITHIN_S = 600.0
 """An emulated machine among others may take minutes to import a process."""
-ETC = "/etc/k8s-rdma"
-RUN = "/run/k8s-rdma"
-PLUGIN = "/opt/cni/bin/k8s-rdma-cni"
-CNI_PATH = "/opt/cni/bin:/usr/lib/cni"
-SERVER = "http://127.0.0.1:54005"
 _READ = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=30).read().decode())"
 
 
@@ -120,7 +116,7 @@ class LabNode:
         told: dict[str, object] = {}
         if interfaces is not None:
             annotations = {ANNOTATION: json.dumps(interfaces)}
-            told["runtimeConfig"] = {"io.kubernetes.cri.pod-annotations": annotations}
+            told["runtimeConfig"] = {ANNOTATIONS: annotations}
         return {"cniVersion": "1.1.0", "name": "rdma", "type": "k8s-rdma-cni", "ipam": ipam} | told
 
     # Pods, as a runtime makes them
@@ -141,22 +137,12 @@ class LabNode:
     def call(self, command: str, pod: str, *interfaces: dict[str, object]) -> str:
         """One verb; what the plugin printed."""
         network = json.dumps(self.network(list(interfaces)))
-        return self.machine.run(PLUGIN, input=network, env=environment(command, pod)).stdout
+        return self.machine.run(
+            PLUGIN, input=network, env=cni_environment(command, pod, f"sandbox-{pod}", pod)
+        ).stdout
 
     def endpoint(self, pod: Attached, ifname: str = "eth0") -> Endpoint:
         """An interface of it, for measurements."""
         device = f"rxe-{pod.name}-{ifname}"
         address = pod.addresses[ifname]
         return Endpoint(machine=self.machine, netns=pod.netns, ifname=ifname, address=address, rdma=device)
-
-
-def environment(command: str, pod: str, ifname: str = "eth0") -> dict[str, str]:
-    """What a runtime tells a plugin of a pod in a namespace of that name (CNI specification, section 2)."""
-    return {
-        "CNI_COMMAND": command,
-        "CNI_CONTAINERID": f"sandbox-{pod}",
-        "CNI_NETNS": f"/run/netns/{pod}",
-        "CNI_IFNAME": ifname,
-        "CNI_PATH": CNI_PATH,
-        "CNI_ARGS": f"IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME={pod};K8S_POD_UID=uid-{pod}",
-    }

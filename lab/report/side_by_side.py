@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from lab.report.node import PLUGIN, LabNode, environment
+from lab.places import PLUGIN, cni_environment
+from lab.report.node import LabNode
 from lab.report.result import Timed
 from lab.say import step
 
@@ -49,7 +50,7 @@ def _calls(node: LabNode, pci: str) -> list[dict[str, Any]]:
         {
             "name": f"{name} {command}",
             "argv": [path],
-            "env": environment(command, POD),
+            "env": cni_environment(command, POD, POD, POD),
             "stdin": json.dumps(network),
         }
         for name, path, network in each

@@ -19,10 +19,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from lab.places import ETC, MARKERS, SERVER
 from tests.lab import pods_image
 from tests.lab.guest_http import HttpError, ask
 from tests.lab.home import Vf, not_home, vfs_of
-from tests.lab.site import CONTAINERD, KUBELET, LEASES, MARKERS, Site
+from tests.lab.site import CONTAINERD, KUBELET, LEASES, Site
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -33,7 +34,6 @@ DEADLINE_S = 400.0
 """For whatever is waited for: processes start slowly on emulated processors that others use as well."""
 API_PORT = 8080
 API = f"http://192.168.77.1:{API_PORT}"
-SERVER = "http://127.0.0.1:54005"
 EXTENDER = "http://127.0.0.1:8888"
 HOOK = "/src/tests/lab/soft-roce"
 STAND_IN = ("python3", "-m", "k8s_rdma.sim.cluster")
@@ -69,7 +69,7 @@ class Node:
         self.machine.run("modprobe", "-a", "rdma_ucm", "rdma_rxe", "bridge")
         self.machine.run("bash", "-c", f"ln -sf /usr/lib/cni/* {HOOK} /opt/cni/bin/")
         self.start_containerd()
-        self.machine.run("k8s-rdma", "init", "--config", "/etc/k8s-rdma/init.yaml", timeout_s=DEADLINE_S)
+        self.machine.run("k8s-rdma", "init", "--config", f"{ETC}/init.yaml", timeout_s=DEADLINE_S)
         self.before = vfs_of(self.machine)
         self._import_image()
 
@@ -83,7 +83,7 @@ class Node:
 
     def start(self, command: str) -> None:
         """One of our processes, with its file."""
-        config = f"/etc/k8s-rdma/{command}.yaml"
+        config = f"{ETC}/{command}.yaml"
         self.processes[command] = self.machine.start("k8s-rdma", command, "--config", config, name=command)
 
     def start_kubelet(self) -> None:

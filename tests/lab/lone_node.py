@@ -19,7 +19,8 @@ from http.client import HTTPException
 from typing import TYPE_CHECKING, Any
 
 from lab.errors import LabError
-from tests.lab.cluster import DEADLINE_S, SERVER, until
+from lab.places import ANNOTATIONS, ETC, MARKERS, PLUGIN, SERVER, cni_environment
+from tests.lab.cluster import DEADLINE_S, until
 from tests.lab.guest_http import HttpError, ask
 from tests.lab.home import PFS, differences, vfs_of
 
@@ -29,11 +30,6 @@ if TYPE_CHECKING:
     from lab.machine import Background, Completed, Machine
     from tests.lab.home import Vf
 
-CONFIG = "/etc/k8s-rdma"
-SHIM = "/opt/cni/bin/k8s-rdma-cni"
-PLUGINS = "/opt/cni/bin:/usr/lib/cni"
-MARKERS = "/run/k8s-rdma/attachments"
-ANNOTATIONS = "io.kubernetes.cri.pod-annotations"
 TRY_AGAIN = 11
 """CNI error (specification 1.1.0, "Error"): what is in the way passes by itself."""
 _sandboxes = itertools.count(1)
@@ -117,17 +113,17 @@ class LoneNode:
             "server": {"node": "w1"},
         }
         for name, document in documents.items():
-            self.machine.write(f"{CONFIG}/{name}.yaml", json.dumps(document | {"hardware": hardware}))
+            self.machine.write(f"{ETC}/{name}.yaml", json.dumps(document | {"hardware": hardware}))
         self.machine.run("mkdir", "-p", self.state_dir)
 
     def init(self) -> Completed:
         """`k8s-rdma init`, which succeeds."""
-        return self.machine.run("k8s-rdma", "init", "--config", f"{CONFIG}/init.yaml", timeout_s=DEADLINE_S)
+        return self.machine.run("k8s-rdma", "init", "--config", f"{ETC}/init.yaml", timeout_s=DEADLINE_S)
 
     def start_agent(self) -> None:
         """It serves when this returns."""
         began = self.count("agent_ready")
-        config = f"{CONFIG}/agent.yaml"
+        config = f"{ETC}/agent.yaml"
         self.agent = agent = self.machine.start("k8s-rdma", "agent", "--config", config, name="agent")
 
         def serves() -> bool:
@@ -161,7 +157,7 @@ class LoneNode:
 
     def start_server(self) -> None:
         """It shows what the agent says when this returns."""
-        config = f"{CONFIG}/server.yaml"
+        config = f"{ETC}/server.yaml"
         self.server = self.machine.start("k8s-rdma", "server", "--config", config, name="server")
         self.until("the server shows the agent's report", lambda _: True)
 
@@ -216,9 +212,9 @@ class LoneNode:
     def cni(self, verb: str, sandbox: Sandbox) -> str:
         """What the executable prints, as a runtime calls it; CniFailed with its error."""
         call = self.machine.run(
-            SHIM,
+            PLUGIN,
             input=self._netconf(sandbox),
-            env=_environment(verb, sandbox),
+            env=cni_environment(verb, sandbox.pod, sandbox.container, sandbox.netns),
             check=False,
             timeout_s=DEADLINE_S,
         )
@@ -231,8 +227,8 @@ class LoneNode:
         """The same call, which goes on while others are made; what it prints is in its output."""
         path = f"/run/{sandbox.container}.conf"
         self.machine.write(path, self._netconf(sandbox))
-        script = f"exec {SHIM} < {path}"
-        env = _environment(verb, sandbox)
+        script = f"exec {PLUGIN} < {path}"
+        env = cni_environment(verb, sandbox.pod, sandbox.container, sandbox.netns)
         return self.machine.start("bash", "-c", script, name=f"{verb}-{sandbox.container}", env=env)
 
     def _netconf(self, sandbox: Sandbox) -> str:
@@ -333,24 +329,6 @@ class LoneNode:
             "foreign": [each for pf in report["pfs"] for each in pf.get("foreign") or ()],
         }
         return found | {what: left for what, left in kept.items() if left}
-
-
-def _environment(verb: str, sandbox: Sandbox) -> dict[str, str]:
-    pod = {
-        "IgnoreUnknown": "1",
-        "K8S_POD_NAMESPACE": "default",
-        "K8S_POD_NAME": sandbox.pod,
-        "K8S_POD_UID": f"uid-{sandbox.pod}",
-        "K8S_POD_INFRA_CONTAINER_ID": sandbox.container,
-    }
-    return {
-        "CNI_COMMAND": verb,
-        "CNI_CONTAINERID": sandbox.container,
-        "CNI_NETNS": f"/run/netns/{sandbox.netns}",
-        "CNI_IFNAME": "eth0",
-        "CNI_PATH": PLUGINS,
-        "CNI_ARGS": ";".join(f"{name}={value}" for name, value in pod.items()),
-    }
 
 
 def problems(report: dict[str, Any], pf: str) -> str:

@@ -9,11 +9,10 @@ from typing import Any
 import yaml
 
 from k8s_rdma.sim.cluster.kubeconfig import kubeconfig
+from lab.places import ANNOTATIONS, ETC
 
-CONFIG = "/etc/k8s-rdma"
 CONTAINERD = "/run/containerd/containerd.sock"
 LEASES = "/var/lib/cni/networks"
-MARKERS = "/run/k8s-rdma/attachments"
 KUBELET = "/var/lib/kubelet"
 MOUNT = "rdma-sriov/dev-infiniband-mount"
 IMAGE = "docker.io/lab/pause:1"
@@ -62,11 +61,11 @@ class Site:
         }
         node = {"node": self.name, "hardware": hardware}
         agent = {
-            "placementKeyFile": f"{CONFIG}/placement.key",
-            "kubeconfig": f"{CONFIG}/kubeconfig",
+            "placementKeyFile": f"{ETC}/placement.key",
+            "kubeconfig": f"{ETC}/kubeconfig",
             **self.agent,
         }
-        extender = {"kubeconfig": f"{CONFIG}/kubeconfig", "placementKeyFile": f"{CONFIG}/placement.key"}
+        extender = {"kubeconfig": f"{ETC}/kubeconfig", "placementKeyFile": f"{ETC}/placement.key"}
         documents = {
             "init": {"hardware": hardware},
             "agent": node | agent,
@@ -74,10 +73,10 @@ class Site:
             "device-plugin": {"resources": [{"mode": "mount", "name": MOUNT}]},
             "extender": extender,
         }
-        files = {f"{CONFIG}/{name}.yaml": yaml.safe_dump(each) for name, each in documents.items()}
+        files = {f"{ETC}/{name}.yaml": yaml.safe_dump(each) for name, each in documents.items()}
         return files | {
-            f"{CONFIG}/placement.key": KEY,
-            f"{CONFIG}/kubeconfig": yaml.safe_dump(kubeconfig(self.api)),
+            f"{ETC}/placement.key": KEY,
+            f"{ETC}/kubeconfig": yaml.safe_dump(kubeconfig(self.api)),
             "/etc/containerd/config.toml": CONTAINERD_TOML,
             "/etc/resolv.conf": "",  # which containerd gives to pods
             "/etc/cni/net.d/10-pods.conflist": json.dumps(self.conflist(), indent=2),
@@ -97,7 +96,7 @@ class Site:
         }
         rdma = {
             "type": "k8s-rdma-cni",
-            "capabilities": {"io.kubernetes.cri.pod-annotations": True},
+            "capabilities": {ANNOTATIONS: True},
             "ipam": {"type": "host-local", "ranges": [[span]]},
         }
         plugins = [ordinary, rdma, *self.rdma_plugins]

@@ -11,6 +11,7 @@ import pytest
 
 from lab.errors import LabError
 from lab.machine import Shape, start
+from lab.places import CNI_PATH
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +24,7 @@ TEST_S = 600
 SUITE_S = 3000
 PASSED = ("passed", "")
 ENVIRONMENT = {
-    "CNI_PATH": "/opt/cni/bin:/usr/lib/cni",
+    "CNI_PATH": CNI_PATH,
     "HYPOTHESIS_STORAGE_DIRECTORY": "/tmp/hypothesis",  # noqa: S108 # the guest's
 }
 

@@ -1,0 +1,36 @@
+"""Where things of the project are on a guest that is a node, and how a runtime calls its CNI executable."""
+
+from __future__ import annotations
+
+ETC = "/etc/k8s-rdma"
+"""Configuration, a file for each process."""
+RUN = "/run/k8s-rdma"
+MARKERS = f"{RUN}/attachments"
+PLUGIN = "/opt/cni/bin/k8s-rdma-cni"
+CNI_PATH = "/opt/cni/bin:/usr/lib/cni"
+"""Where plugins are, Debian's among them."""
+SERVER = "http://127.0.0.1:54005"
+ANNOTATIONS = "io.kubernetes.cri.pod-annotations"
+"""The runtime's capability by which pods' annotations come."""
+
+
+def cni_environment(command: str, pod: str, container: str, netns: str) -> dict[str, str]:
+    """What a runtime tells a plugin of a pod's sandbox (CNI specification, section 2).
+
+    netns: the namespace's name, as `ip netns` has it.
+    """
+    arguments = {
+        "IgnoreUnknown": "1",
+        "K8S_POD_NAMESPACE": "default",
+        "K8S_POD_NAME": pod,
+        "K8S_POD_UID": f"uid-{pod}",
+        "K8S_POD_INFRA_CONTAINER_ID": container,
+    }
+    return {
+        "CNI_COMMAND": command,
+        "CNI_CONTAINERID": container,
+        "CNI_NETNS": f"/run/netns/{netns}",
+        "CNI_IFNAME": "eth0",
+        "CNI_PATH": CNI_PATH,
+        "CNI_ARGS": ";".join(f"{name}={value}" for name, value in arguments.items()),
+    }
