@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -137,16 +137,58 @@ def init(config: ConfigFile = None, check_config: CheckConfig = False) -> None:
 
 
 @app.command("install-cni")
-def install_cni(
+def install_cni(  # noqa: PLR0913, PLR0917  options of a command
     directory: Annotated[
         Path, typer.Argument(help="Where the container runtime looks for CNI plugins.")
     ] = Path("/opt/cni/bin"),
+    network: Annotated[
+        Literal["none", "chained", "alone"],
+        typer.Option(
+            help="chained: behind the node's first other network; alone: ours; none: executable only."
+        ),
+    ] = "none",
+    conf_dir: Annotated[
+        Path, typer.Option(metavar="DIR", help="Where the container runtime looks for networks.")
+    ] = Path("/etc/cni/net.d"),
+    conf_name: Annotated[
+        str, typer.Option(metavar="NAME", help="Our file there; must sort before all others.")
+    ] = "00-k8s-rdma.conflist",
+    plugin: Annotated[
+        str,
+        typer.Option(metavar="JSON|FILE", help="Keys of our plugin's section: runDir, ipam, delegate, ..."),
+    ] = "{}",
+    network_name: Annotated[
+        str, typer.Option(metavar="NAME", help="With alone: what the network is called.")
+    ] = "k8s-rdma",
+    cni_version: Annotated[
+        str, typer.Option(metavar="VERSION", help="With alone: the network's version.")
+    ] = "1.0.0",
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Stay, and keep it in place; SIGTERM leaves all as it is.")
+    ] = False,
+    remove: Annotated[
+        bool,
+        typer.Option("--remove", help="Take network and executable away; with --follow, when told to end."),
+    ] = False,
+    grace_s: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS", min=0, help="Between network and executable, for calls that were begun."
+        ),
+    ] = 10,
 ) -> None:
-    """Put the CNI executable where the container runtime finds it, also under the name of its predecessor."""
-    from k8s_rdma.cli.cni_program import install_program
+    """Put the CNI executable and the network where the container runtime finds them, or take them away."""
+    load_structlog()
+    from k8s_rdma.cli.install_cni import install_cni, wanted
 
-    for path in install_program(directory):
-        typer.echo(path)
+    install_cni(
+        wanted=wanted(network=network, file=conf_name, plugin=plugin, name=network_name, version=cni_version),
+        binaries=directory,
+        confs=conf_dir,
+        following=follow,
+        remove=remove,
+        grace_s=grace_s,
+    )
 
 
 @app.command()
@@ -354,6 +396,67 @@ def gather(
     from k8s_rdma.cli.gather import gather_machine
 
     gather_machine(output)
+
+
+doctor_app = typer.Typer(
+    no_args_is_help=True, help="What is wrong with a node or a cluster, and how to mend it."
+)
+app.add_typer(doctor_app, name="doctor")
+
+DoctorJson = Annotated[bool, typer.Option("--json", help="Print a document; docs/doctor.md has its form.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Warnings, too, make the exit status 1.")]
+
+
+@doctor_app.callback()
+def doctor() -> None:
+    """Say what is wrong, with evidence and what to do. Changes nothing."""
+
+
+@doctor_app.command("node")
+def doctor_node(  # noqa: PLR0913 - typer's options
+    *,
+    config: Annotated[
+        Path | None, typer.Option("--config", metavar="FILE", help="The agent's; default as below.")
+    ] = None,
+    device_plugin_config: Annotated[
+        Path | None, typer.Option("--device-plugin-config", metavar="FILE", help="The device plugin's.")
+    ] = None,
+    host_root: Annotated[
+        Path | None, typer.Option("--host-root", metavar="DIR", help="The node's root file system.")
+    ] = None,
+    server_url: Annotated[
+        str, typer.Option("--server", metavar="URL", help="Where the node's server is; empty for none.")
+    ] = "http://127.0.0.1:54005",
+    device_plugin_url: Annotated[
+        str | None, typer.Option("--device-plugin", metavar="URL", help="Default by its file.")
+    ] = None,
+    conf_dir: Annotated[
+        str | None, typer.Option("--cni-conf-dir", metavar="DIR", help="Default by the runtime's file.")
+    ] = None,
+    bin_dir: Annotated[
+        str | None, typer.Option("--cni-bin-dir", metavar="DIR", help="Default by the runtime's file.")
+    ] = None,
+    as_json: DoctorJson = False,
+    strict: Strict = False,
+) -> None:
+    """Look at this node: cards, kernel, runtime, CNI configuration, our processes.
+
+    Files that are not named are looked for in /etc/k8s-rdma. The exit status is 0 when nothing is wrong, 1
+    with errors, and 2 when it could not look.
+    """
+    from k8s_rdma.cli.doctor_node import NodeOptions
+    from k8s_rdma.cli.doctor_node import doctor_node as look
+
+    options = NodeOptions(
+        agent=config,
+        plugin=device_plugin_config,
+        host_root=host_root,
+        server=server_url or None,
+        plugin_url=device_plugin_url,
+        conf_dir=conf_dir,
+        bin_dir=bin_dir,
+    )
+    raise typer.Exit(look(options, as_json=as_json, strict=strict))
 
 
 def main() -> None:

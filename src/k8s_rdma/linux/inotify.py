@@ -12,12 +12,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
+_IN_MODIFY, _IN_ATTRIB, _IN_CLOSE_WRITE = 0x2, 0x4, 0x8
 _IN_MOVED_FROM, _IN_MOVED_TO, _IN_CREATE = 0x40, 0x80, 0x100
 _IN_DELETE, _IN_DELETE_SELF, _IN_MOVE_SELF = 0x200, 0x400, 0x800
 _IN_UNMOUNT, _IN_Q_OVERFLOW, _IN_IGNORED = 0x2000, 0x4000, 0x8000
 _IN_ONLYDIR = 0x0100_0000
 _DELETIONS = _IN_MOVED_FROM | _IN_DELETE | _IN_DELETE_SELF | _IN_MOVE_SELF | _IN_ONLYDIR
 _STIRRINGS = _DELETIONS | _IN_CREATE | _IN_MOVED_TO
+_CONTENTS = _STIRRINGS | _IN_MODIFY | _IN_ATTRIB | _IN_CLOSE_WRITE
 _ENDED = _IN_DELETE_SELF | _IN_MOVE_SELF | _IN_UNMOUNT | _IN_Q_OVERFLOW
 _EVENT = struct.Struct("iIII")  # struct inotify_event, followed by `len` bytes of name
 _BUFFER = 1 << 16
@@ -60,7 +62,14 @@ class _Inotify:
 
 
 class Stirrings(_Inotify):
-    """Tells that something came or went in directories, or they themselves; what, one has to look."""
+    """Tells that something came or went in directories, or they themselves; what, one has to look.
+
+    contents: also that files there were written to in place, or given other modes.
+    """
+
+    def __init__(self, *, contents: bool = False) -> None:
+        super().__init__()
+        self._events = _CONTENTS if contents else _STIRRINGS
 
     def watch(self, directories: Iterable[Path]) -> None:
         """Watch what these paths are now as well; one that is not there is left out.
@@ -68,7 +77,7 @@ class Stirrings(_Inotify):
         OSError (ENOSPC) when the kernel has no more watches to give; those before are watched.
         """
         for directory in directories:
-            if self._add(directory, _STIRRINGS) < 0 and ctypes.get_errno() == errno.ENOSPC:
+            if self._add(directory, self._events) < 0 and ctypes.get_errno() == errno.ENOSPC:
                 raise OSError(errno.ENOSPC, "no inotify watch is left", str(directory))
 
     def forget(self) -> None:

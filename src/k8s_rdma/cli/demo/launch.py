@@ -16,8 +16,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from k8s_rdma.cli.cni_program import PROGRAM, find_program
 from k8s_rdma.errors import K8sRdmaError
+from k8s_rdma.install.program import PROGRAM, find_program
 
 TOOLS = {
     "unshare": "util-linux",

@@ -1,0 +1,104 @@
+"""Executable and network configuration together, in the order in which they never fail a pod of the node.
+
+The executable is there before a configuration names it, and goes when none has named it for a while. Whoever
+is killed between any two changes, or loses power, leaves one network or the other, whole.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from k8s_rdma.errors import K8sRdmaError
+from k8s_rdma.install.network import ConfDirectory, Decision, Network, decide
+from k8s_rdma.install.program import InstalledProgram
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from k8s_rdma.install.directory import NodeDirectory
+    from k8s_rdma.install.network import Found, Wanted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a pass found and did.
+
+    replaced: whether the executable was put there. rewritten: whether our file was put there, changed or
+    taken away. own: what is in it now. other: the file that it was made of. problems: why not all is as it
+    should be.
+    """
+
+    replaced: bool = False
+    rewritten: bool = False
+    own: bytes | None = None
+    other: str = ""
+    problems: tuple[str, ...] = ()
+
+
+class Installation:
+    """On one node."""
+
+    def __init__(self, *, binaries: NodeDirectory, confs: NodeDirectory, wanted: Wanted) -> None:
+        """Nothing is looked at yet. binaries, confs: the runtime's directories of plugins and of networks."""
+        self.program = InstalledProgram(binaries)
+        self.conf = ConfDirectory(confs, wanted.file)
+        self._wanted = wanted
+        self._locked = binaries if wanted.network is Network.NONE else confs
+
+    @property
+    def has_network(self) -> bool:
+        """Whether there is a file of ours to keep."""
+        return self._wanted.network is not Network.NONE
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """What is there when all is in place."""
+        return (*self.program.paths, self.conf.path) if self.has_network else self.program.paths
+
+    def locked(self, wait_s: float) -> AbstractContextManager[None]:
+        """Be the only one at work within the block. OSError, or K8sRdmaError when another one is."""
+        return self._locked.locked(wait_s)
+
+    def install(self, program: Path) -> Outcome:
+        """Make all of it as it should be; K8sRdmaError when a directory cannot be read or written.
+
+        Where there is no executable, nor can be, our file is taken away: it would fail all pods.
+        """
+        replaced, problems = self._install_program(program)
+        if not self.has_network:
+            return Outcome(replaced=replaced, problems=problems)
+        found = self.conf.look()
+        decision = self._decide(found, problems)
+        rewritten = self.conf.apply(decision, found)
+        told = (*problems, decision.problem) if decision.problem else problems
+        return Outcome(
+            replaced=replaced, rewritten=rewritten, own=decision.own, other=decision.other, problems=told
+        )
+
+    def remove(self, grace_s: float, told: Callable[[str], None]) -> None:
+        """Take all of it away; K8sRdmaError when that fails, and then the executable is there still.
+
+        grace_s: between our file and the executable, for calls that were begun by the former.
+        """
+        if self.conf.remove():
+            told(f"removed {self.conf.path}")
+            if self.program.there() and grace_s > 0:
+                told(f"the executable goes in {grace_s:g} s, when calls that were begun have ended")
+                time.sleep(grace_s)
+        if self.program.remove():
+            told(f"removed {self.program.paths[0]}")
+
+    def _install_program(self, program: Path) -> tuple[bool, tuple[str, ...]]:
+        try:
+            return self.program.install(program), ()
+        except K8sRdmaError as error:
+            return False, (error.message,)
+
+    def _decide(self, found: Found, problems: tuple[str, ...]) -> Decision:
+        if problems and not self.program.there():
+            return Decision(own=None)
+        return decide(found, self._wanted)

@@ -1,0 +1,170 @@
+"""Our file in the runtime's configuration directory: what it should hold, and making it so.
+
+The other plugin's file is never touched. Ours is made of it, sorts before it, and goes when it goes.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from enum import StrEnum, unique
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from k8s_rdma.errors import K8sRdmaError, MalformedError
+from k8s_rdma.wire.conflist import UnfitError, chained_list, is_read, lone_list, made_of, same
+
+if TYPE_CHECKING:
+    from k8s_rdma.install.directory import NodeDirectory
+
+MODE = 0o600
+"""Others' files may hold secrets, and so may a copy of one; runtimes run as root."""
+
+
+@unique
+class Network(StrEnum):
+    """What stands in the configuration directory.
+
+    NONE: nothing of ours, and it is not looked at. CHAINED: the node's first other network, and our plugin
+    behind it. ALONE: our plugin.
+    """
+
+    NONE = "none"
+    CHAINED = "chained"
+    ALONE = "alone"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """file: ours, which sorts before the other's. section: our plugin's.
+
+    name, version: of the network, where our plugin stands alone.
+    """
+
+    network: Network
+    file: str
+    section: msgspec.Raw
+    name: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What a look at the directory saw.
+
+    own: what is in our file; None for no file. former: others of ours, under a name of before. other: the
+    first file of somebody else; empty for none. data: what is in it; unreadable: why that is not known.
+    """
+
+    own: bytes | None
+    former: tuple[str, ...] = ()
+    other: str = ""
+    data: bytes = b""
+    unreadable: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """own: what our file is to hold; None for no file. problem: why our plugin is not where it should be."""
+
+    own: bytes | None
+    problem: str = ""
+    other: str = ""
+
+
+def decide(found: Found, wanted: Wanted) -> Decision:
+    """What our file should be. The one of before stays while the other's cannot be understood."""
+    if wanted.network is Network.ALONE:
+        return Decision(own=lone_list(wanted.name, wanted.version, wanted.section))
+    if not found.other:
+        return Decision(own=None, problem="no network of another plugin is there yet; waiting for one")
+    try:
+        own = _chained(found, wanted)
+    except UnfitError as error:
+        return Decision(own=None, problem=error.message, other=found.other)
+    except MalformedError as error:
+        return Decision(own=found.own, problem=error.message, other=found.other)
+    return Decision(own=found.own if same(own, found.own) else own, other=found.other)
+
+
+def _chained(found: Found, wanted: Wanted) -> bytes:
+    if os.fsencode(found.other) < os.fsencode(wanted.file):
+        msg = f"{found.other}: comes before {wanted.file}, which no runtime would read; name ours otherwise"
+        raise UnfitError(msg)
+    if found.unreadable:
+        raise MalformedError(f"{found.other}: {found.unreadable}")
+    return chained_list(found.other, found.data, wanted.section, found.own)
+
+
+class ConfDirectory:
+    """The runtime's configuration directory, and our file in it."""
+
+    def __init__(self, directory: NodeDirectory, file: str) -> None:
+        """Nothing is looked at yet."""
+        self._directory = directory
+        self._file = file
+        self.path = directory.path / file
+
+    def look(self) -> Found:
+        """See what is there; K8sRdmaError when the directory cannot be looked at."""
+        try:
+            return self._look()
+        except OSError as error:
+            raise _failed(f"{self._directory.path}: cannot be looked at", error) from error
+
+    def apply(self, decision: Decision, found: Found) -> bool:
+        """Make it so; whether anything had to be done. K8sRdmaError names what cannot be written."""
+        changed = decision.own != found.own
+        try:
+            if changed and decision.own is not None:
+                self._directory.write(self._file, decision.own, mode=MODE)
+            elif changed:
+                self._directory.remove(self._file)
+            for name in found.former:
+                self._directory.remove(name)
+        except OSError as error:
+            raise _failed(f"{self.path}: cannot be written", error) from error
+        return changed or bool(found.former)
+
+    def remove(self) -> bool:
+        """Take away what is ours; whether there was any. K8sRdmaError when that fails."""
+        try:
+            if not self._directory.path.is_dir():
+                return False
+            former = self._look().former
+            return sum(self._directory.remove(name) for name in (*former, self._file)) > 0
+        except OSError as error:
+            raise _failed(f"{self.path}: cannot be removed", error) from error
+
+    def _look(self) -> Found:
+        own, former, other = None, [], ""
+        data, unreadable = b"", ""
+        for name in filter(is_read, self._directory.names()):
+            text, why = self._read(name)
+            if text is None and not why:
+                continue
+            if name == self._file:
+                own = text
+            elif text is not None and made_of(text) is not None:
+                former.append(name)
+            elif not other:
+                other, data, unreadable = name, text or b"", why
+        return Found(own=own, former=tuple(former), other=other, data=data, unreadable=unreadable)
+
+    def _read(self, name: str) -> tuple[bytes | None, str]:
+        """What is in a file, or why that is not known; neither where it went meanwhile.
+
+        A link that leads nowhere is a file to runtimes, which fail with it.
+        """
+        try:
+            text = self._directory.read(name)
+        except OSError as error:
+            return None, error.strerror or str(error)
+        if text is None and (self._directory.path / name).is_symlink():
+            return None, "a link that leads nowhere from here"
+        return text, ""
+
+
+def _failed(what: str, error: OSError) -> K8sRdmaError:
+    return K8sRdmaError(f"{what}: {error.strerror or error}", details=str(error))

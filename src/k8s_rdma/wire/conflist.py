@@ -1,0 +1,220 @@
+"""Files from which a container runtime takes a node's network, and ours, made of one of them.
+
+Source: CNI specification 1.1.0, section 1; `ConfFiles`, `ConfListFromBytes` and `ConfListFromConf` of libcni
+1.1 (libcni/conf.go), and `loadFromConfDir` of containerd's go-cni 1.1, which uses the first file alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from k8s_rdma.errors import MalformedError, Reason
+from k8s_rdma.wire.cni_version import SUPPORTED_VERSIONS, highest_common
+from k8s_rdma.wire.json import decode, shown
+from k8s_rdma.wire.netconf import POD_ANNOTATIONS, decode_netconf
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+SUFFIXES = (".conf", ".conflist", ".json")
+"""Of the files that are read; those that end otherwise are left alone."""
+PLUGIN = "k8s-rdma-cni"
+LEGACY_PLUGIN = "rit-k8s-rdma-cni-linux-amd64"
+"""What configurations of the system that this one replaces call their plugin."""
+MULTUS = frozenset({"multus", "multus-shim", "multus-cni"})
+MADE_OF = "k8s-rdma.io/made-of"
+"""The key of a list of ours that tells what it was made of; runtimes pass over keys that they do not know."""
+
+_OF_THE_LIST = ("type", "name", "cniVersion", "prevResult", "runtimeConfig")
+
+
+class UnfitError(MalformedError):
+    """A sound configuration that ours cannot be chained to."""
+
+
+class MadeOf(msgspec.Struct, frozen=True, kw_only=True):
+    """file: the other's; empty where ours stands alone. types: of the plugins that were taken from it."""
+
+    file: str = ""
+    types: tuple[str, ...] = ()
+
+
+class _Plugin(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a plugin's section, what libcni itself decodes: it refuses the whole file over these."""
+
+    type: str
+    capabilities: dict[str, bool] | None = None
+    ipam: dict[str, msgspec.Raw] | None = None
+    dns: dict[str, msgspec.Raw] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfList:
+    """A list of plugins: all keys but `plugins`, and those plugins' sections, as they were written."""
+
+    fields: Mapping[str, msgspec.Raw]
+    plugins: tuple[msgspec.Raw, ...]
+    types: tuple[str, ...]
+
+
+_fields_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_plugins_decoder = msgspec.json.Decoder(tuple[msgspec.Raw, ...])
+_plugin_decoder = msgspec.json.Decoder(_Plugin)
+_flags_decoder = msgspec.json.Decoder(dict[str, bool])
+_text_decoder = msgspec.json.Decoder(str)
+_versions_decoder = msgspec.json.Decoder(tuple[str, ...])
+_made_of_decoder = msgspec.json.Decoder(MadeOf)
+
+
+def is_read(name: str) -> bool:
+    """Whether runtimes read a file of this name."""
+    return name.endswith(SUFFIXES)
+
+
+def decode_conf(name: str, data: bytes) -> ConfList:
+    """Read a file, list or single plugin as its name says; MalformedError names the file and the place."""
+    fields = decode(data, _fields_decoder, name, Reason.INVALID_NETCONF)
+    if name.endswith(".conflist"):
+        plugins = decode(fields.pop("plugins", msgspec.Raw(b"[]")), _plugins_decoder, f"{name}: plugins")
+    else:
+        plugins = (msgspec.Raw(data),)
+        fields = {key: fields[key] for key in ("cniVersion", "name") if key in fields}
+    if not plugins:
+        raise MalformedError(f"{name}: plugins: there are none", reason=Reason.INVALID_NETCONF)
+    if not _text(name, "name", fields):
+        raise MalformedError(f"{name}: name: missing or empty", reason=Reason.INVALID_NETCONF)
+    types = tuple(_type(name, number, each) for number, each in enumerate(plugins))
+    return ConfList(fields=fields, plugins=plugins, types=types)
+
+
+def _type(name: str, number: int, section: msgspec.Raw) -> str:
+    found = decode(section, _plugin_decoder, f"{name}: plugins[{number}]", Reason.INVALID_NETCONF).type
+    if not found:
+        raise MalformedError(f"{name}: plugins[{number}].type: empty", reason=Reason.INVALID_NETCONF)
+    return found
+
+
+def _text(name: str, key: str, fields: Mapping[str, msgspec.Raw]) -> str:
+    value = fields.get(key, msgspec.Raw(b"null"))
+    return "" if bytes(value) == b"null" else decode(value, _text_decoder, f"{name}: {key}")
+
+
+def made_of(data: bytes) -> MadeOf | None:
+    """What a file of ours was made of; None for a file that is not ours, whatever it holds."""
+    try:
+        told = decode(data, _fields_decoder, "").get(MADE_OF)
+        return None if told is None else decode(told, _made_of_decoder, "")
+    except MalformedError:
+        return None
+
+
+def plugin_section(text: bytes, *, chained: bool) -> msgspec.Raw:
+    """Our plugin's section, with the keys of a JSON object in it; MalformedError names the key.
+
+    The capability by which runtimes tell pods' annotations is there in any case.
+    """
+    what = "--plugin"
+    given = decode(text, _fields_decoder, what, Reason.INVALID_NETCONF)
+    for key in _OF_THE_LIST:
+        if key in given:
+            raise MalformedError(f"{what}: {key}: is not for you to set", reason=Reason.INVALID_NETCONF)
+    if chained and "delegate" in given:
+        msg = f"{what}: delegate: is for --network alone; chained, another plugin stands before this one"
+        raise MalformedError(msg, reason=Reason.INVALID_NETCONF)
+    flags = decode(given.pop("capabilities", msgspec.Raw(b"{}")), _flags_decoder, f"{what}: capabilities")
+    capabilities = {**flags, POD_ANNOTATIONS: True}
+    section: dict[str, object] = {"type": PLUGIN, "capabilities": capabilities, **given}
+    decode_netconf(msgspec.json.encode({"cniVersion": "1.0.0", "name": "k8s-rdma", **section}))
+    return msgspec.Raw(msgspec.json.encode(section))
+
+
+def chained_list(name: str, data: bytes, section: msgspec.Raw, own: bytes | None) -> bytes:
+    """Another's file with our plugin as its last; what others put into our own file meanwhile stays in it.
+
+    name: the other's file. own: our file as it is now. MalformedError for a file that a runtime could not
+    read either, UnfitError for one that ours cannot be chained to.
+    """
+    other = decode_conf(name, data)
+    _check_types(name, other.types)
+    fields = {**other.fields, **_versions(name, other.fields)}
+    before, after = _added(own, other.types)
+    plugins = [*other.plugins, *before, section, *after]
+    return _encoded(fields, plugins, MadeOf(file=name, types=other.types))
+
+
+def lone_list(network: str, version: str, section: msgspec.Raw) -> bytes:
+    """A network of our plugin alone."""
+    fields = {"cniVersion": msgspec.json.encode(version), "name": msgspec.json.encode(network)}
+    return _encoded({key: msgspec.Raw(value) for key, value in fields.items()}, [section], MadeOf())
+
+
+def same(one: bytes | None, other: bytes | None) -> bool:
+    """Whether they say the same, however it is laid out."""
+    if one is None or other is None:
+        return one is other
+    try:
+        return bool(json.loads(one) == json.loads(other))
+    except (ValueError, RecursionError):
+        return False
+
+
+def _encoded(fields: Mapping[str, msgspec.Raw], plugins: Iterable[msgspec.Raw], told: MadeOf) -> bytes:
+    document = {**fields, MADE_OF: told, "plugins": list(plugins)}
+    return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
+
+
+def _check_types(name: str, types: Iterable[str]) -> None:
+    for found in types:
+        if found in (PLUGIN, LEGACY_PLUGIN):
+            raise UnfitError(f"{name}: has {found} already; take it out there, or use --network none")
+        if found in MULTUS:
+            msg = f"{name}: is that of Multus; use --network none and a NetworkAttachmentDefinition"
+            raise UnfitError(msg)
+
+
+def _versions(name: str, fields: Mapping[str, msgspec.Raw]) -> dict[str, msgspec.Raw]:
+    """Of the list's versions, those that our plugin speaks too; UnfitError when there is none.
+
+    A list without one is of 0.1.0, and stays so: the other plugin's results would change with it.
+    """
+    version = _text(name, "cniVersion", fields) or SUPPORTED_VERSIONS[0]
+    several = decode(fields.get("cniVersions", msgspec.Raw(b"[]")), _versions_decoder, f"{name}: cniVersions")
+    newest = highest_common((version, *several))
+    if newest is None:
+        spoken = f"{PLUGIN} speaks {', '.join(SUPPORTED_VERSIONS)}"
+        raise UnfitError(f"{name}: cniVersion: {shown(version)} is not supported: {spoken}")
+    kept: dict[str, msgspec.Raw] = {}
+    if version not in SUPPORTED_VERSIONS:
+        kept["cniVersion"] = msgspec.Raw(msgspec.json.encode(newest))
+    if several:
+        spoken_by_both = [each for each in several if each in SUPPORTED_VERSIONS]
+        kept["cniVersions"] = msgspec.Raw(msgspec.json.encode(spoken_by_both))
+    return kept
+
+
+def _added(own: bytes | None, types: Iterable[str]) -> tuple[list[msgspec.Raw], list[msgspec.Raw]]:
+    """Plugins that others put into our file, before ours and behind it.
+
+    Installers of chained plugins (service meshes) write into the first file, which is ours; were theirs to
+    vanish from it, they and we would write it in turns.
+    """
+    told = made_of(own) if own is not None else None
+    if own is None or told is None:
+        return [], []
+    try:
+        found = decode_conf(".conflist", own)
+    except MalformedError:
+        return [], []
+    known = {*types, *told.types}
+    sides: tuple[list[msgspec.Raw], list[msgspec.Raw]] = ([], [])
+    behind = False
+    for section, kind in zip(found.plugins, found.types, strict=True):
+        behind |= kind == PLUGIN
+        if kind not in known and kind not in (PLUGIN, LEGACY_PLUGIN):
+            sides[behind].append(section)
+    return sides
