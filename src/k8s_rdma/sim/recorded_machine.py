@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from k8s_rdma.core.ids import PciAddress
+    from k8s_rdma.linux.netlink.dcb import DcbState
     from k8s_rdma.wire.machine import Machine, RdmaEntry
 
 
@@ -127,6 +128,21 @@ class RecordedQueries:
     def netns_mode(self) -> NetnsMode | None:
         """The kernel's default where there are RDMA devices; recordings do not tell it."""
         return NetnsMode.SHARED if self._asked("netns_mode").rdma_devices else None
+
+    def dcb(self, name: str) -> DcbState | None:
+        """None: recordings do not tell it, nor the next two."""
+        self._asked(f"dcb {name}")
+        return None
+
+    def pauses(self, name: str) -> bool | None:
+        """None."""
+        self._asked(f"pauses {name}")
+        return None
+
+    def devlink_flags(self, name: str) -> Mapping[str, bool]:
+        """None of them."""
+        self._asked(f"devlink_flags {name}")
+        return {}
 
     def eswitch_modes(self) -> Mapping[str, str]:
         """As recorded."""

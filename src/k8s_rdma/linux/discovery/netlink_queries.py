@@ -7,8 +7,10 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Self
 
 from k8s_rdma.linux.netlink.addressed_links import addressed_links
+from k8s_rdma.linux.netlink.dcb import Dcb
 from k8s_rdma.linux.netlink.default_routes import default_route_links
 from k8s_rdma.linux.netlink.devlink import Devlink
+from k8s_rdma.linux.netlink.devlink_params import devlink_flags
 from k8s_rdma.linux.netlink.devlink_rates import devlink_rates
 from k8s_rdma.linux.netlink.ethtool import Ethtool
 from k8s_rdma.linux.netlink.rdma import RdmaNetlink
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
     from k8s_rdma.core.devices.seen import NetnsMode
     from k8s_rdma.linux.discovery.queries import DevlinkRate, RdmaDevice, VfInfo
+    from k8s_rdma.linux.netlink.dcb import DcbState
     from k8s_rdma.linux.netlink.rtnl import Link
     from k8s_rdma.linux.netlink.vf_info import VfStats
 
@@ -99,3 +102,16 @@ class NetlinkQueries:
         """The firmware version that a netdev's driver tells; empty when it tells none."""
         found = self._ethtool.driver_info(name)
         return found.firmware if found else ""
+
+    def dcb(self, name: str) -> DcbState | None:
+        """What a netdev's driver says of DCB; None when it has none."""
+        with Dcb() as asking:
+            return asking.state(name)
+
+    def pauses(self, name: str) -> bool | None:
+        """Whether a netdev knows pause frames of the whole link; None when its driver does not say."""
+        return self._ethtool.pauses(name)
+
+    def devlink_flags(self, name: str) -> Mapping[str, bool]:
+        """A parameter of devlink devices by PCI address; see `linux.netlink.devlink_params`."""
+        return devlink_flags(self._devlink, "pci", name)

@@ -1,7 +1,7 @@
-"""Which driver and firmware a netdev has, and which device it is of.
+"""Which driver and firmware a netdev has, which device it is of, and whether it knows pause frames.
 
 By ioctl: netlink tells the device since Linux 5.14 (IFLA_PARENT_DEV_NAME), driver and firmware never.
-Source: Linux `include/uapi/linux/ethtool.h` (struct ethtool_drvinfo), netdevice(7).
+Source: Linux `include/uapi/linux/ethtool.h` (struct ethtool_drvinfo, ethtool_pauseparam), netdevice(7).
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from k8s_rdma.linux.error_names import error_name
 from k8s_rdma.linux.netlink.socket import string
 from k8s_rdma.linux.netns import entered
 
-_SIOCETHTOOL, _GDRVINFO = 0x8946, 3
+_SIOCETHTOOL, _GDRVINFO, _GPAUSEPARAM = 0x8946, 3, 0x12
 _DRVINFO = struct.Struct("=I32s32s32s32s32s12s5I")
+_PAUSE = struct.Struct("=4I")
 _IFREQ = struct.Struct("@16sP16x")
 _IFNAME_BYTES = 16
 
@@ -59,18 +60,29 @@ class Ethtool:
 
     def driver_info(self, name: str) -> DriverInfo | None:
         """Of the netdev of that name; None when its driver says nothing. KernelError when there is none."""
+        answer = self._ask(name, _DRVINFO.pack(_GDRVINFO, *[b""] * 6, *[0] * 5))
+        if answer is None:
+            return None
+        _, driver, _, firmware, bus_info, *_ = _DRVINFO.unpack(answer)
+        return DriverInfo(driver=_text(driver), firmware=_text(firmware), bus_info=_text(bus_info))
+
+    def pauses(self, name: str) -> bool | None:
+        """Whether pause frames of the whole link are sent or heeded; None and KernelError as above."""
+        answer = self._ask(name, _PAUSE.pack(_GPAUSEPARAM, 0, 0, 0))
+        return None if answer is None else any(_PAUSE.unpack(answer)[2:])
+
+    def _ask(self, name: str, question: bytes) -> bytes | None:
         packed = name.encode(errors="surrogateescape")  # as `socket.string` has it
         if len(packed) >= _IFNAME_BYTES:
             raise _failure(name, errno.ENODEV)
-        answer = array.array("B", _DRVINFO.pack(_GDRVINFO, *[b""] * 6, *[0] * 5))
+        answer = array.array("B", question)
         try:
             fcntl.ioctl(self._socket, _SIOCETHTOOL, _IFREQ.pack(packed, answer.buffer_info()[0]))
         except OSError as error:
             if error.errno == errno.EOPNOTSUPP:
                 return None
             raise _failure(name, error.errno or errno.EIO) from error
-        _, driver, _, firmware, bus_info, *_ = _DRVINFO.unpack(answer)
-        return DriverInfo(driver=_text(driver), firmware=_text(firmware), bus_info=_text(bus_info))
+        return answer.tobytes()
 
 
 def _text(value: bytes) -> str:

@@ -1,0 +1,97 @@
+"""`k8s-rdma doctor node`: reads the node's configuration files, and has the node looked at."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from k8s_rdma.agent.config import AgentConfig, load_device_plugin
+from k8s_rdma.cli.doctor import COULD_NOT_LOOK, tell
+from k8s_rdma.config.devices_file import load_device_config
+from k8s_rdma.config.files import load_config
+from k8s_rdma.doctor.looking.host import Host
+from k8s_rdma.doctor.looking.node import NodeLook
+from k8s_rdma.errors import K8sRdmaError
+from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
+from k8s_rdma.linux.sysfs import Sysfs
+
+if TYPE_CHECKING:
+    from k8s_rdma.config.devices import DevicePluginConfig
+    from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries as Queries
+
+DIRECTORY = Path("/etc/k8s-rdma")
+_NAMELESS = "this node"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeOptions:
+    """What the command line says; None for what it does not.
+
+    agent, plugin: configuration files. host_root: where the node's root file system is.
+    """
+
+    agent: Path | None
+    plugin: Path | None
+    host_root: Path | None
+    server: str | None
+    plugin_url: str | None
+    conf_dir: str | None
+    bin_dir: str | None
+
+
+def doctor_node(options: NodeOptions, *, as_json: bool, strict: bool) -> int:
+    """The exit status: 0, 1, or 2 when this is no node's root file system, or a file cannot be used."""
+    try:
+        with NetlinkQueries() as queries:
+            findings = tuple(_look(options, queries).findings())
+    except (K8sRdmaError, OSError) as error:
+        sys.stderr.write(f"k8s-rdma: could not look: {error}\n")
+        return COULD_NOT_LOOK
+    return tell("node", findings, as_json=as_json, strict=strict)
+
+
+def _look(options: NodeOptions, queries: Queries) -> NodeLook:
+    agent = _agent(options.agent)
+    root = options.host_root or Path(agent.host_root)
+    if not (root / "proc" / "1").is_dir():
+        msg = f"--host-root {root}: there is no /proc below it; wanted a node's root file system"
+        raise K8sRdmaError(msg)
+    plugin, plugin_file = _plugin(agent, options.plugin)
+    return NodeLook(
+        host=Host(root),
+        sysfs=Sysfs(root / "sys"),
+        queries=queries,
+        agent=agent,
+        plugin=plugin,
+        plugin_file=plugin_file,
+        server_url=options.server,
+        plugin_url=_plugin_url(plugin, options.plugin_url),
+        conf_dir=options.conf_dir,
+        bin_dirs=(options.bin_dir,) if options.bin_dir else None,
+    )
+
+
+def _agent(path: Path | None) -> AgentConfig:
+    """Its file, or the one where it usually is; else all defaults."""
+    found = path or next((each for each in (DIRECTORY / "agent.yaml",) if each.exists()), None)
+    return load_config(AgentConfig, str(found), {}) if found else AgentConfig(node=_NAMELESS)
+
+
+def _plugin(agent: AgentConfig, path: Path | None) -> tuple[DevicePluginConfig | None, str]:
+    """The device plugin's configuration, and its file."""
+    usual = DIRECTORY / "device-plugin.yaml"
+    if path is None and agent.device_plugin is not None:
+        return load_device_plugin(agent), agent.device_plugin
+    found = path or (usual if usual.exists() else None)
+    if found is None:
+        return None, str(usual)
+    return load_device_config(str(found), {}).config, str(found)
+
+
+def _plugin_url(plugin: DevicePluginConfig | None, url: str | None) -> str | None:
+    if url is not None or plugin is None or not plugin.port:
+        return url
+    host = plugin.listen or "127.0.0.1"
+    return f"http://[{host}]:{plugin.port}" if ":" in host else f"http://{host}:{plugin.port}"

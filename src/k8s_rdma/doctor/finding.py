@@ -1,0 +1,122 @@
+"""What a check says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum, unique
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+@unique
+class Severity(StrEnum):
+    """How bad it is; `rank` orders them.
+
+    OK: as it should be. NOTE: worth knowing, nothing to be done. WARNING: something works worse than it
+    could, or may fail. ERROR: pods do not get what they ask for.
+    """
+
+    OK = "ok"
+    NOTE = "note"
+    WARNING = "warning"
+    ERROR = "error"
+
+    @property
+    def rank(self) -> int:
+        """More is worse."""
+        return tuple(Severity).index(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing found.
+
+    id: which kind, stable. about: on what: a PF, a file, a pod; may be empty. found: in a sentence.
+    source: the file, question or process that says so. wanted: what should be there. fix: a command or a line
+    of configuration. The last two are empty where nothing is to be done.
+    """
+
+    id: str
+    subject: str
+    severity: Severity
+    about: str
+    found: str
+    source: str
+    wanted: str = ""
+    fix: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of finding; its id begins with the subject. One id is of one severity."""
+
+    id: str
+    severity: Severity
+    subject: str
+
+    def __call__(
+        self, found: str, *, source: str, about: str = "", wanted: str = "", fix: str = ""
+    ) -> Finding:
+        """A finding of this kind."""
+        return Finding(
+            id=self.id,
+            subject=self.subject,
+            severity=self.severity,
+            about=about,
+            found=found,
+            source=source,
+            wanted=wanted,
+            fix=fix,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """Makes kinds: `CNI.error("no-file")` has the id `cni-no-file`. title: for people."""
+
+    name: str
+    title: str
+
+    def ok(self, name: str = "ok") -> Kind:
+        """A kind of this severity, as the other three."""
+        return Kind(f"{self.name}-{name}", Severity.OK, self.name)
+
+    def note(self, name: str) -> Kind:
+        """See `ok`."""
+        return Kind(f"{self.name}-{name}", Severity.NOTE, self.name)
+
+    def warning(self, name: str) -> Kind:
+        """See `ok`."""
+        return Kind(f"{self.name}-{name}", Severity.WARNING, self.name)
+
+    def error(self, name: str) -> Kind:
+        """See `ok`."""
+        return Kind(f"{self.name}-{name}", Severity.ERROR, self.name)
+
+
+NOT_LOOKED_AT = Kind("not-looked-at", Severity.WARNING, "")
+"""Of whatever subject: what could not be looked at is never passed over as if it were in order."""
+
+
+def not_looked_at(subject: str, why: str) -> Finding:
+    """A `NOT_LOOKED_AT` of a subject."""
+    found = NOT_LOOKED_AT(
+        f"could not be looked at: {why}",
+        source="k8s-rdma doctor",
+        wanted="to be looked at",
+        fix="run it as root, with the node's root file system at --host-root; else what the message names",
+    )
+    return replace(found, subject=subject)
+
+
+def worst(findings: Iterable[Finding]) -> Severity:
+    """The worst severity; OK of none."""
+    return max((each.severity for each in findings), key=lambda each: each.rank, default=Severity.OK)
+
+
+def exit_status(findings: Iterable[Finding], *, strict: bool) -> int:
+    """0 with nothing above NOTE, 1 with an ERROR, and with `strict` with a WARNING."""
+    limit = Severity.WARNING if strict else Severity.ERROR
+    return int(worst(findings).rank >= limit.rank)

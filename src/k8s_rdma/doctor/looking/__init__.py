@@ -1,0 +1,1 @@
+"""Where facts come from: files of the host, its kernel, its processes, the API server."""

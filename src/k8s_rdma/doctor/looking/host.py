@@ -1,0 +1,110 @@
+"""Files and processes of the node, whose root file system may be mounted somewhere in ours."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from k8s_rdma.agent.plugins.host_files import below
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_PROGRAM_TIMEOUT_S = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """arguments: the first is the program as it was called."""
+
+    pid: int
+    name: str
+    arguments: tuple[str, ...]
+
+    def option(self, *names: str) -> str | None:
+        """The value of an option, `--config X` or `--config=X`; None where it was not given."""
+        for place, argument in enumerate(self.arguments):
+            name, equals, value = argument.partition("=")
+            if name in names and (equals or place + 1 < len(self.arguments)):
+                return value if equals else self.arguments[place + 1]
+        return None
+
+
+class Host:
+    """By their paths on the node. Every failure is an OSError."""
+
+    def __init__(self, root: Path) -> None:
+        """The node's root file system is at `root`."""
+        self.root = root
+
+    def here(self, path: str) -> Path:
+        """Where a path of the node is for us; links on the way are followed as the node sees them."""
+        return below(self.root, Path(path))
+
+    def read(self, path: str) -> str:
+        """A file's text."""
+        return self.here(path).read_text(encoding="utf-8", errors="surrogateescape")
+
+    def read_if_any(self, path: str) -> str | None:
+        """As `read`; None where there is no such file."""
+        try:
+            return self.read(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def names(self, directory: str) -> tuple[str, ...]:
+        """What a directory holds, in order; nothing where there is none."""
+        try:
+            return tuple(sorted(path.name for path in self.here(directory).iterdir()))
+        except (FileNotFoundError, NotADirectoryError):
+            return ()
+
+    def processes(self, names: frozenset[str]) -> Iterator[Process]:
+        """Those of these names (`comm`); those that end meanwhile are none."""
+        for pid in sorted(int(name) for name in self.names("/proc") if name.isdecimal()):
+            name = (self._of(pid, "comm") or "").strip()
+            if name in names:
+                arguments = (self._of(pid, "cmdline") or "").split("\0")
+                yield Process(pid=pid, name=name, arguments=tuple(filter(None, arguments)))
+
+    def program(self, pid: int) -> str | None:
+        """What a process runs; None where the kernel does not tell us."""
+        try:
+            return str(self.here(f"/proc/{pid}").joinpath("exe").readlink())
+        except OSError:
+            return None
+
+    def memlock(self, pid: int) -> int | None:
+        """The soft limit of a process, in bytes; None for no limit. OSError where it is not told."""
+        found = re.search(r"^Max locked memory +(\S+)", self.read(f"/proc/{pid}/limits"), re.MULTILINE)
+        if not found:
+            msg = f"/proc/{pid}/limits: no line Max locked memory"
+            raise OSError(msg)
+        return None if found[1] == "unlimited" else int(found[1])
+
+    def run(self, command: Sequence[str], *, stdin: bytes = b"", environment: dict[str, str]) -> bytes:
+        """What a program of the node prints, run in its root file system. OSError, also when it fails."""
+        inside = [] if self.root == Path("/") else ["chroot", str(self.root)]
+        try:
+            done = subprocess.run(
+                [*inside, *command],
+                input=stdin,
+                env=environment | {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
+                capture_output=True,
+                check=True,
+                timeout=_PROGRAM_TIMEOUT_S,
+            )
+        except subprocess.SubprocessError as error:
+            said = getattr(error, "stderr", None) or getattr(error, "stdout", None) or b""
+            msg = f"{error}: {said.decode(errors='replace').strip()[-300:]}"
+            raise OSError(msg) from error
+        return done.stdout
+
+    def _of(self, pid: int, name: str) -> str | None:
+        try:
+            return self.read_if_any(f"/proc/{pid}/{name}")
+        except ProcessLookupError:
+            return None

@@ -1,0 +1,152 @@
+"""A whole node looked at, subject by subject."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from k8s_rdma.agent.config import AgentConfig
+from k8s_rdma.config.devices import DevicePluginConfig
+from k8s_rdma.core.devices.seen import NetnsMode
+from k8s_rdma.doctor.finding import Finding, not_looked_at
+from k8s_rdma.doctor.looking.host import Host
+from k8s_rdma.doctor.looking.machine import MachineLook, NodeQueries
+from k8s_rdma.doctor.looking.network import cni_facts
+from k8s_rdma.doctor.looking.processes import ledger_facts, process_facts
+from k8s_rdma.doctor.looking.runtimes import RuntimeSetup, find_runtimes, memlock_facts, needs_cdi
+from k8s_rdma.doctor.node.cni import check_cni
+from k8s_rdma.doctor.node.hardware import check_firmware, check_hardware
+from k8s_rdma.doctor.node.iommu import check_iommu
+from k8s_rdma.doctor.node.ledger import check_ledger
+from k8s_rdma.doctor.node.lossless import check_lossless
+from k8s_rdma.doctor.node.memlock import check_memlock
+from k8s_rdma.doctor.node.modules import check_modules
+from k8s_rdma.doctor.node.processes import check_processes, check_vfs
+from k8s_rdma.doctor.node.rdma_namespaces import RdmaFacts, check_isolation, check_rdma_namespaces
+from k8s_rdma.doctor.node.runtime import RuntimeFacts, check_runtime
+from k8s_rdma.errors import K8sRdmaError
+from k8s_rdma.linux.sysfs import Sysfs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from k8s_rdma.doctor.node.hardware import HardwareFacts
+    from k8s_rdma.doctor.node.processes import ProcessFacts
+
+_EXCLUSIVE_AT_BOOT = "netns_mode=0"
+_MODPROBE = "/etc/modprobe.d"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeLook:
+    """What is looked at, and by what; each thing at most once.
+
+    plugin: the device plugin's configuration, of the file `plugin_file`; None where there is none.
+    server_url, plugin_url: None where there should be no such process.
+    conf_dir, bin_dirs: None for those of the runtime's own configuration.
+    """
+
+    host: Host
+    sysfs: Sysfs
+    queries: NodeQueries
+    agent: AgentConfig
+    plugin: DevicePluginConfig | None
+    plugin_file: str
+    server_url: str | None
+    plugin_url: str | None
+    conf_dir: str | None = None
+    bin_dirs: tuple[str, ...] | None = None
+
+    @cached_property
+    def _machine(self) -> MachineLook:
+        return MachineLook(
+            host=self.host,
+            sysfs=self.sysfs,
+            queries=self.queries,
+            hardware=self.agent.hardware,
+            virtual=self.agent.kernel == "virtual",
+        )
+
+    @cached_property
+    def _hardware(self) -> HardwareFacts:
+        return self._machine.hardware_facts()
+
+    @cached_property
+    def _runtimes(self) -> tuple[RuntimeSetup, ...]:
+        return find_runtimes(self.host)
+
+    @cached_property
+    def _processes(self) -> ProcessFacts:
+        return process_facts(
+            Path(self.agent.run_dir) / "state.sock", server=self.server_url, plugin=self.plugin_url
+        )
+
+    def _rdma(self) -> RdmaFacts:
+        return RdmaFacts(
+            mode=self.queries.netns_mode(),
+            kept=self._mode_after_boot(),
+            plugin=self.plugin,
+            source=self.plugin_file,
+            signed=self.agent.placement_key_file is not None,
+        )
+
+    def _mode_after_boot(self) -> NetnsMode:
+        """By `options ib_core netns_mode=0`; the kernel's default is shared."""
+        for name in self.host.names(_MODPROBE):
+            for line in self.host.read(f"{_MODPROBE}/{name}").splitlines():
+                if line.split()[:2] == ["options", "ib_core"] and _EXCLUSIVE_AT_BOOT in line.split():
+                    return NetnsMode.EXCLUSIVE
+        return NetnsMode.SHARED
+
+    def _runtime_facts(self) -> RuntimeFacts:
+        return RuntimeFacts(
+            runtimes=tuple(each.runtime for each in self._runtimes),
+            needs_cdi=needs_cdi(self.plugin, self.queries.netns_mode()),
+            cdi_dir=self.agent.cdi_dir,
+        )
+
+    def _cni(self) -> Iterable[Finding]:
+        setup = next(iter(self._runtimes), None)
+        default = ("/etc/cni/net.d", ("/opt/cni/bin",)) if setup is None else (setup.conf_dir, setup.bin_dirs)
+        facts = cni_facts(
+            self.host,
+            conf_dir=self.conf_dir or default[0],
+            bin_dirs=self.bin_dirs or default[1],
+            run_dir=self.agent.run_dir,
+        )
+        return check_cni(facts)
+
+    def _ledger(self) -> Iterable[Finding]:
+        answered = self._processes.report is not None
+        path = Path(self.agent.state_dir) / "ledger.db"
+        return check_ledger(ledger_facts(path, told_by=self._processes.socket if answered else ""))
+
+    def findings(self) -> Iterator[Finding]:
+        """All of them, subject by subject; what cannot be looked at is one of them."""
+        subjects: tuple[tuple[str, Callable[[], Iterable[Finding]]], ...] = (
+            ("hardware", lambda: check_hardware(self._hardware)),
+            ("firmware", lambda: check_firmware(self._hardware)),
+            ("modules", lambda: check_modules(self._machine.module_facts())),
+            ("iommu", lambda: check_iommu(self._machine.iommu_facts())),
+            ("rdma-namespaces", lambda: check_rdma_namespaces(self._rdma())),
+            ("isolation", lambda: check_isolation(self._rdma())),
+            ("lossless", lambda: check_lossless(self._machine.lossless_facts())),
+            ("memlock", lambda: check_memlock(memlock_facts(self.host))),
+            ("runtime", lambda: check_runtime(self._runtime_facts())),
+            ("cni", self._cni),
+            ("processes", lambda: check_processes(self._processes)),
+            ("vfs", lambda: check_vfs(self._processes)),
+            ("ledger", self._ledger),
+        )
+        for name, look in subjects:
+            yield from looked_at(name, look)
+
+
+def looked_at(subject: str, look: Callable[[], Iterable[Finding]]) -> tuple[Finding, ...]:
+    """A subject's findings; one that says why when it cannot be looked at."""
+    try:
+        return tuple(look())
+    except (OSError, K8sRdmaError) as error:
+        return (not_looked_at(subject, str(error)),)

@@ -1,0 +1,99 @@
+"""Facts of our own processes on the node, and of the ledger."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import tempfile
+from contextlib import closing
+from pathlib import Path
+
+import httpx2
+
+from k8s_rdma import __version__
+from k8s_rdma.core.ledger import Phase
+from k8s_rdma.doctor.node.ledger import LedgerFacts
+from k8s_rdma.doctor.node.processes import Answer, ProcessFacts
+from k8s_rdma.errors import LedgerError, MalformedError
+from k8s_rdma.linux.receipts import Receipts
+from k8s_rdma.wire.rest import NodeReport, decode_report
+from k8s_rdma.wire.state import HEADER, Kind, decode_header
+
+_TIMEOUT_S = 5.0
+_LEDGER_FILES = ("", "-wal")
+
+
+def process_facts(state_socket: Path, *, server: str | None, plugin: str | None) -> ProcessFacts:
+    """What the agent, and the two at these URLs, answer; None for those that should not be there."""
+    report, why = _ask_agent(state_socket)
+    return ProcessFacts(
+        socket=str(state_socket),
+        report=report,
+        why=why,
+        server=_ask(server, version_at="/openapi.json") if server else None,
+        plugin=_ask(plugin, version_at="") if plugin else None,
+        version=__version__,
+    )
+
+
+def ledger_facts(path: Path, *, told_by: str) -> LedgerFacts:
+    """told_by: the agent that has it open; empty when none answers. OSError where it cannot be read.
+
+    A copy is read: looking must not lock it, nor bring the file of an older program up to date.
+    """
+    if told_by or not path.exists():
+        return LedgerFacts(path=str(path), there=bool(told_by), told_by=told_by)
+    with tempfile.TemporaryDirectory(prefix="k8s-rdma-") as directory:
+        copy = Path(directory) / path.name
+        for suffix in _LEDGER_FILES:
+            if (file := path.with_name(path.name + suffix)).exists():
+                shutil.copyfile(file, copy.with_name(copy.name + suffix))
+        try:
+            with closing(Receipts(copy)) as receipts:
+                found = tuple(receipts.load().receipts.values())
+        except LedgerError as error:
+            return LedgerFacts(path=str(path), there=True, fault=str(error).replace(str(copy), str(path)))
+    unfinished = (each for each in found if each.phase is not Phase.ATTACHED)
+    return LedgerFacts(
+        path=str(path),
+        there=True,
+        receipts=len(found),
+        unfinished=tuple(f"{each.pod.namespace}/{each.pod.name} ({each.phase})" for each in unfinished),
+    )
+
+
+def _ask_agent(path: Path) -> tuple[NodeReport | None, str]:
+    try:
+        with socket.socket(socket.AF_UNIX) as reader:
+            reader.settimeout(_TIMEOUT_S)
+            reader.connect(str(path))
+            kind, length = decode_header(_receive(reader, HEADER.size))
+            body = _receive(reader, length)
+        return (decode_report(body), "") if kind is Kind.REPORT else (None, f"it says {kind.name} first")
+    except OSError as error:
+        return None, f"{path}: {error.strerror or error}"
+    except MalformedError as error:
+        return None, f"{path}: {error}; is it of another version?"
+
+
+def _receive(reader: socket.socket, count: int) -> bytes:
+    data = reader.recv(count, socket.MSG_WAITALL)
+    if len(data) != count:
+        msg = "closed before the report was whole"
+        raise OSError(msg)
+    return data
+
+
+def _ask(url: str, *, version_at: str) -> Answer:
+    """Whether it is alive; its version where there is a document that has it, and that is open to us."""
+    try:
+        with httpx2.Client(base_url=url, timeout=_TIMEOUT_S, trust_env=False) as client:
+            alive = client.get("/healthz")
+            if alive.status_code != httpx2.codes.OK:
+                return Answer(url=f"{url}/healthz", why=f"HTTP {alive.status_code}")
+            document = client.get(version_at) if version_at else None
+            known = document is not None and document.status_code == httpx2.codes.OK
+            version = str(document.json()["info"]["version"]) if document is not None and known else ""
+            return Answer(url=f"{url}/healthz", version=version)
+    except (httpx2.HTTPError, OSError, ValueError, LookupError) as error:
+        return Answer(url=f"{url}/healthz", why=str(error) or type(error).__name__)

@@ -1,0 +1,163 @@
+"""PFs and their VFs, by the same look that the agent takes; and what firmware leaves them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from k8s_rdma.core.kernel import Hardware
+from k8s_rdma.doctor.finding import Subject
+from k8s_rdma.linux.discovery.pfs import FoundPf, Selected
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from k8s_rdma.doctor.finding import Finding
+
+HARDWARE = Subject("hardware", "Network cards")
+PF_OK = HARDWARE.ok()
+VIRTUAL = HARDWARE.note("virtual")
+NO_PF = HARDWARE.error("no-pf")
+LEFT_OUT = HARDWARE.warning("left-out")
+NO_VFS = HARDWARE.error("no-vfs")
+PROBLEM = HARDWARE.warning("problem")
+UNREADABLE = HARDWARE.error("unreadable")
+
+FIRMWARE = Subject("firmware", "Firmware settings")
+FIRMWARE_OK = FIRMWARE.ok()
+NO_SRIOV = FIRMWARE.warning("no-sriov")
+TOO_FEW = FIRMWARE.error("too-few-vfs")
+ROCE_OFF = FIRMWARE.error("roce-off")
+
+_SRIOV_DRIVERS = frozenset(
+    {*("mlx5_core", "mlx4_core", "ice", "i40e", "ixgbe", "igb", "bnxt_en", "qede"), "ionic", "irdma"}
+)
+_INIT = "k8s-rdma init --config /etc/k8s-rdma/init.yaml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlainFunction:
+    """A function of a network card that cannot have VFs, and is none itself. netdev: empty without one."""
+
+    pci: str
+    driver: str
+    netdev: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HardwareFacts:
+    """found: all PFs of the machine; selected: ours; seen: as the agent observes them.
+
+    virtual: whether the agent's VFs are made of ordinary Linux parts; then there is nothing to be seen here.
+    roce: devlink's parameter `enable_roce` by PCI address, of those that tell it.
+    """
+
+    found: tuple[FoundPf, ...] = ()
+    selected: tuple[Selected, ...] = ()
+    seen: Hardware
+    plain: tuple[PlainFunction, ...] = ()
+    virtual: bool = False
+    roce: tuple[tuple[str, bool], ...] = ()
+
+
+def check_hardware(facts: HardwareFacts) -> Iterator[Finding]:
+    """What the agent has to give."""
+    if facts.virtual:
+        yield VIRTUAL(
+            "the agent's VFs are made of ordinary Linux parts (kernel: virtual)", source="agent.yaml, kernel"
+        )
+        return
+    if not facts.selected:
+        yield NO_PF(
+            f"none of the machine's {len(facts.found)} PFs is used",
+            source="/sys/bus/pci/devices/*/sriov_totalvfs",
+            wanted="a PF that hardware.pfs selects",
+            fix="see the other findings here; hardware.requireRdma: false for cards without RDMA devices",
+        )
+    for what in facts.seen.unreadable:
+        yield UNREADABLE(
+            what.why,
+            about=what.what,
+            source="sysfs, netlink",
+            wanted="to be looked at; until then the node takes no new pods",
+            fix="docs/operating-a-node.md, When hardware changes while pods use it",
+        )
+    for sentence in facts.seen.problems:
+        yield LEFT_OUT(
+            sentence,
+            source="sysfs, netlink; agent.yaml, hardware",
+            wanted="PFs and rules of hardware.pfs that agree",
+            fix="name the PF in hardware.pfs (names or pcis), or leave it out of the rules",
+        )
+    yield from _check_selected(facts)
+
+
+def _check_selected(facts: HardwareFacts) -> Iterator[Finding]:
+    seen = {pf.pci: pf for pf in facts.seen.pfs}
+    for each in facts.selected:
+        source = f"/sys/bus/pci/devices/{each.pf.pci}"
+        state = seen.get(each.pf.pci)
+        if each.pf.num_vfs == 0:
+            yield NO_VFS(
+                f"has no VFs, of {each.pf.total_vfs} that it can have",
+                about=each.pf.name,
+                source=f"{source}/sriov_numvfs",
+                wanted="VFs",
+                fix=_INIT,
+            )
+        elif state is not None and state.problems:
+            for problem in state.problems:
+                yield PROBLEM(
+                    problem, about=each.pf.name, source=source, wanted="none", fix="what the sentence names"
+                )
+        elif state is not None:
+            speed = "link speed unknown" if state.link_mbps is None else f"{state.link_mbps} Mb/s"
+            rdma = state.rdma_device or "no RDMA device"
+            yield PF_OK(
+                f"{state.driver}, {len(state.vfs)} of {each.pf.total_vfs} VFs, {speed}, {rdma}",
+                about=each.pf.name,
+                source=source,
+            )
+
+
+def check_firmware(facts: HardwareFacts) -> Iterator[Finding]:
+    """What the card's firmware and the BIOS leave; more of it only the vendors' own tools tell."""
+    for pf in facts.found:
+        source = f"/sys/bus/pci/devices/{pf.pci}/sriov_totalvfs"
+        wanted = next((each.rule.num_vfs for each in facts.selected if each.pf.pci == pf.pci), None)
+        if wanted is not None and wanted > pf.total_vfs:
+            yield TOO_FEW(
+                f"the card can have {pf.total_vfs} VFs, and numVfs asks for {wanted}",
+                about=pf.name,
+                source=source,
+                wanted=f"{wanted} VFs",
+                fix=_more_vfs(pf.driver or "", pf.pci, wanted),
+            )
+        else:
+            yield FIRMWARE_OK(f"can have {pf.total_vfs} VFs", about=pf.name, source=source)
+    for function in facts.plain:
+        if function.driver in _SRIOV_DRIVERS:
+            yield NO_SRIOV(
+                f"a card of driver {function.driver} offers no VFs: SR-IOV is off in its firmware or in the "
+                "BIOS, or the card has none",
+                about=function.netdev or function.pci,
+                source=f"/sys/bus/pci/devices/{function.pci}, no sriov_totalvfs",
+                wanted="SR-IOV, if pods are to use this card",
+                fix=_more_vfs(function.driver, function.pci, 16),
+            )
+    for pci, on in facts.roce:
+        if not on:
+            yield ROCE_OFF(
+                "RoCE is off",
+                about=pci,
+                source=f"devlink dev param show pci/{pci} name enable_roce",
+                wanted="true",
+                fix=f"devlink dev param set pci/{pci} name enable_roce value true cmode driverinit && "
+                f"devlink dev reload pci/{pci}",
+            )
+
+
+def _more_vfs(driver: str, pci: str, vfs: int) -> str:
+    if driver.startswith("mlx"):
+        return f"mlxconfig -d {pci} set SRIOV_EN=1 NUM_OF_VFS={vfs}, then a cold reboot"
+    return "SR-IOV and ARI on in the BIOS, and in the card's firmware by its vendor's tool; then a reboot"

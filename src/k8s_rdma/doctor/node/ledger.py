@@ -1,0 +1,61 @@
+"""The agent's ledger on disk."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from k8s_rdma.doctor.finding import Subject
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from k8s_rdma.doctor.finding import Finding
+
+LEDGER = Subject("ledger", "Ledger")
+OK = LEDGER.ok()
+NONE = LEDGER.note("none")
+UNUSABLE = LEDGER.error("unusable")
+UNFINISHED = LEDGER.warning("unfinished")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerFacts:
+    """there: whether there is a file. fault: why an agent could not use it; empty when it could.
+
+    receipts: how many there are; unfinished: of those, not in the phase `held`, in words. told_by: the agent
+    that has it open, so that it was not read here; empty without.
+    """
+
+    path: str
+    there: bool
+    fault: str = ""
+    receipts: int = 0
+    unfinished: tuple[str, ...] = ()
+    told_by: str = ""
+
+
+def check_ledger(facts: LedgerFacts) -> Iterator[Finding]:
+    """Whether an agent could start with it, and what it would find."""
+    if facts.told_by:
+        yield OK("the agent that runs has it open and in order", about=facts.path, source=facts.told_by)
+    elif not facts.there:
+        yield NONE("there is none: no agent has run here", about=facts.path, source=facts.path)
+    elif facts.fault:
+        yield UNUSABLE(
+            facts.fault,
+            about=facts.path,
+            source=facts.path,
+            wanted="a ledger that the agent can read",
+            fix="k8s-rdma agent --config /etc/k8s-rdma/agent.yaml --rebuild-ledger",
+        )
+    elif facts.unfinished:
+        yield UNFINISHED(
+            f"of {facts.receipts} receipts these are not at their end: {'; '.join(facts.unfinished)}",
+            about=facts.path,
+            source=facts.path,
+            wanted="an agent, which completes or undoes them when it starts",
+            fix="start the agent",
+        )
+    else:
+        yield OK(f"in order, {facts.receipts} receipts", about=facts.path, source=facts.path)

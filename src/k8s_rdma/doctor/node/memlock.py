@@ -1,0 +1,71 @@
+"""How much memory containers may lock, which RDMA needs for every buffer.
+
+A container has the limit that its runtime was started with, unless it has CAP_IPC_LOCK (Linux
+`drivers/infiniband/core/umem.c`, ib_umem_get); of these, no container has it by default.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from k8s_rdma.doctor.finding import Subject
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from k8s_rdma.doctor.finding import Finding
+
+MEMLOCK = Subject("memlock", "Locked memory")
+OK = MEMLOCK.ok()
+LOW = MEMLOCK.warning("low")
+NO_PROCESS = MEMLOCK.warning("no-process")
+
+UNLIMITED = None
+ENOUGH_BYTES = 64 << 30
+"""More than a training job registers; a limit at or above it is deliberate."""
+_UNITS = {"crio": "crio", "containerd": "containerd", "dockerd": "docker"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockingProcess:
+    """soft_bytes: None for no limit."""
+
+    name: str
+    pid: int
+    soft_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemlockFacts:
+    """Runtimes that start containers."""
+
+    processes: tuple[LockingProcess, ...]
+
+
+def check_memlock(facts: MemlockFacts) -> Iterator[Finding]:
+    """One finding for each process that starts containers."""
+    if not facts.processes:
+        yield NO_PROCESS(
+            "no process of containerd or CRI-O is seen, so that the limit is not known",
+            source="/proc/*/limits",
+            wanted="to be looked at on the node",
+            fix="run the doctor on the node, or with the node's /proc below --host-root",
+        )
+    for each in facts.processes:
+        source = f"/proc/{each.pid}/limits, Max locked memory"
+        if each.soft_bytes is UNLIMITED or each.soft_bytes >= ENOUGH_BYTES:
+            limit = "any amount of" if each.soft_bytes is UNLIMITED else f"{each.soft_bytes} bytes of"
+            yield OK(f"containers may lock {limit} memory", about=each.name, source=source)
+            continue
+        unit = _UNITS[each.name]
+        yield LOW(
+            f"containers without CAP_IPC_LOCK may lock {each.soft_bytes} bytes: programs fail when they "
+            "register more (ibv_reg_mr: Cannot allocate memory)",
+            about=each.name,
+            source=source,
+            wanted="unlimited",
+            fix=f"printf '[Service]\\nLimitMEMLOCK=infinity\\n' > /etc/systemd/system/{unit}.service.d/"
+            f"memlock.conf, then systemctl daemon-reload and systemctl restart {unit}; or give the "
+            "containers the capability IPC_LOCK",
+        )

@@ -1,0 +1,109 @@
+"""Kernel modules: of the PFs' VFs, of verbs in containers, of caps by software, of vfio-pci."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum, unique
+from typing import TYPE_CHECKING
+
+from k8s_rdma.doctor.finding import Subject
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from k8s_rdma.doctor.finding import Finding, Kind
+
+MODULES = Subject("modules", "Kernel modules")
+OK = MODULES.ok()
+NOT_LOADED = MODULES.warning("not-loaded")
+ABSENT = MODULES.error("absent")
+OPTIONAL_ABSENT = MODULES.note("optional-absent")
+VF_DRIVER = MODULES.error("vf-driver")
+
+VF_DRIVERS: Mapping[str, str] = {
+    "igb": "igbvf",
+    "ixgbe": "ixgbevf",
+    "i40e": "iavf",
+    "ice": "iavf",
+}
+"""By the PF's driver, where the VF's is another module (Linux drivers/net/ethernet)."""
+
+
+@unique
+class State(Enum):
+    """Where a module is. BUILT_IN counts as loaded; LOADABLE is on the disk for this kernel."""
+
+    LOADED = "loaded"
+    BUILT_IN = "built in"
+    LOADABLE = "not loaded"
+    ABSENT = "absent"
+
+
+_THERE = (State.LOADED, State.BUILT_IN)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleFacts:
+    """states: by name, with `_` for `-`. pf_drivers: of the PFs that are ours. release: the kernel's.
+
+    rdma: whether verbs are wanted: a PF has an RDMA device, or must have one. software_caps: whether pods'
+    caps may be kept by a queueing discipline.
+    """
+
+    states: Mapping[str, State]
+    pf_drivers: frozenset[str]
+    release: str
+    rdma: bool
+    software_caps: bool = True
+
+
+NEEDED = ("ib_uverbs", "rdma_ucm", "sch_tbf", "vfio_pci", *sorted(set(VF_DRIVERS.values())))
+"""All that `states` is to tell of."""
+
+
+def check_modules(facts: ModuleFacts) -> Iterator[Finding]:
+    """Those that are needed here; the kernel loads queueing disciplines by itself, verbs it does not."""
+    for driver in sorted(facts.pf_drivers):
+        if vf_driver := VF_DRIVERS.get(driver):
+            yield _needed(facts, vf_driver, f"the VFs of {driver} have no netdev without it", VF_DRIVER)
+    if facts.rdma:
+        yield _needed(facts, "ib_uverbs", "no container can speak verbs without it", NOT_LOADED)
+        why = "without it there is no /dev/infiniband/rdma_cm, which rdma_cm programs open"
+        yield _needed(facts, "rdma_ucm", why, NOT_LOADED)
+    if facts.software_caps:
+        yield _on_demand(facts, "sch_tbf", "caps by software are refused")
+    yield _on_demand(facts, "vfio_pci", "interfaces with driver vfio-pci are refused")
+
+
+def _needed(facts: ModuleFacts, name: str, why: str, kind: Kind) -> Finding:
+    state = facts.states.get(name, State.ABSENT)
+    if state in _THERE:
+        return OK(state.value, about=name, source=f"/sys/module/{name}")
+    if state is State.ABSENT:
+        return ABSENT(
+            f"is not in kernel {facts.release}: {why}",
+            about=name,
+            source=f"/lib/modules/{facts.release}/modules.dep",
+            wanted="the module",
+            fix=f"install the package of kernel {facts.release} that has it (linux-modules-extra on Ubuntu)",
+        )
+    return kind(
+        f"is not loaded: {why}",
+        about=name,
+        source=f"/sys/module/{name}",
+        wanted="loaded",
+        fix=f"modprobe {name} && echo {name} > /etc/modules-load.d/{name}.conf",
+    )
+
+
+def _on_demand(facts: ModuleFacts, name: str, without: str) -> Finding:
+    state = facts.states.get(name, State.ABSENT)
+    if state is State.ABSENT:
+        return OPTIONAL_ABSENT(
+            f"is not in kernel {facts.release}: {without}",
+            about=name,
+            source=f"/lib/modules/{facts.release}/modules.dep",
+        )
+    words = "is loaded when it is needed" if state is State.LOADABLE else state.value
+    return OK(words, about=name, source=f"/lib/modules/{facts.release}/modules.dep")

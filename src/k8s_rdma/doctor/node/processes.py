@@ -1,0 +1,128 @@
+"""Agent, server and device plugin: whether they live, what the agent says, and of which version they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from k8s_rdma.doctor.finding import Subject
+from k8s_rdma.wire.rest import NodeReport
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from k8s_rdma.doctor.finding import Finding
+
+PROCESSES = Subject("processes", "Processes")
+OK = PROCESSES.ok()
+AGENT_DOWN = PROCESSES.error("agent-down")
+DOWN = PROCESSES.warning("down")
+VERSIONS = PROCESSES.warning("versions")
+PROBLEM = PROCESSES.warning("problem")
+
+VFS = Subject("vfs", "VFs")
+VFS_OK = VFS.ok()
+FOREIGN = VFS.warning("foreign")
+RELEASING = VFS.warning("releasing")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """Of a process over HTTP. version: empty where it is not said. why: no answer came; empty if one did."""
+
+    url: str
+    version: str = ""
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessFacts:
+    """report: what `socket` said first; None, and `why`, when it said nothing.
+
+    server, plugin: None where there should be none. version: the doctor's own.
+    """
+
+    socket: str
+    report: NodeReport | None
+    why: str = ""
+    server: Answer | None
+    plugin: Answer | None
+    version: str
+
+
+def check_processes(facts: ProcessFacts) -> Iterator[Finding]:
+    """Each process, and whether they are of one version with this program."""
+    if facts.report is None:
+        yield AGENT_DOWN(
+            f"the agent does not answer: {facts.why}; no pod gets interfaces, pods without any come and go",
+            about="agent",
+            source=facts.socket,
+            wanted="a report",
+            fix="kubectl -n k8s-rdma logs ds/k8s-rdma-node -c agent, or the log of k8s-rdma agent",
+        )
+    else:
+        pods = len(facts.report.allocations)
+        said = f"answers; {pods} sandboxes hold interfaces, generation {facts.report.generation}"
+        yield OK(said, about="agent", source=facts.socket)
+        for sentence in (*facts.report.unreadable, *facts.report.problems):
+            yield PROBLEM(
+                sentence,
+                about="agent",
+                source=facts.socket,
+                wanted="none",
+                fix="docs/operating-a-node.md has what to do",
+            )
+    for name, answer in (("server", facts.server), ("device-plugin", facts.plugin)):
+        if answer is not None:
+            yield _check_answer(facts, name, answer)
+
+
+def _check_answer(facts: ProcessFacts, name: str, answer: Answer) -> Finding:
+    if answer.why:
+        lost = "the extender cannot see this node" if name == "server" else "no container gets device nodes"
+        return DOWN(
+            f"does not answer: {answer.why}; {lost}",
+            about=name,
+            source=answer.url,
+            wanted="200",
+            fix=f"kubectl -n k8s-rdma logs ds/k8s-rdma-node -c {name}",
+        )
+    if answer.version and answer.version != facts.version:
+        return VERSIONS(
+            f"is of version {answer.version}, and this program of {facts.version}",
+            about=name,
+            source=answer.url,
+            wanted="one version on a node",
+            fix="kubectl -n k8s-rdma rollout restart daemonset k8s-rdma-node",
+        )
+    said = f"answers, version {answer.version}" if answer.version else "answers; does not tell its version"
+    return OK(said, about=name, source=answer.url)
+
+
+def check_vfs(facts: ProcessFacts) -> Iterator[Finding]:
+    """VFs that nobody accounts for, and those that do not come home."""
+    if facts.report is None:
+        return
+    source, bad = f"{facts.socket}, foreign", False
+    for pf in facts.report.pfs:
+        for vf in pf.foreign:
+            bad = True
+            yield FOREIGN(
+                f"nobody's, and taken: {vf.why}; {vf.min_tx_rate} Mb/s count as reserved",
+                about=f"{pf.name} VF {vf.vf}",
+                source=source,
+                wanted="unused, or a pod's",
+                fix=f"k8s-rdma agent adopt --pf {pf.name} --vf {vf.vf} --dry-run",
+            )
+    for each in facts.report.allocations:
+        if each.phase == "releasing":
+            bad = True
+            yield RELEASING(
+                f"{len(each.interfaces)} interfaces are on their way home",
+                about=f"{each.pod.namespace}/{each.pod.name}",
+                source=f"{facts.socket}, allocations",
+                wanted="an end within seconds",
+                fix="the agent's log says what fails (reconcile_failed); docs/operating-a-node.md",
+            )
+    if not bad:
+        yield VFS_OK("all are home or a pod's", source=source)

@@ -1,0 +1,133 @@
+"""Whether each network namespace has RDMA devices of its own, and what that makes of the plugin's modes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from k8s_rdma.config.devices import DevicePluginConfig, ExclusiveResource, MountResource, SharedResource
+from k8s_rdma.core.devices.seen import NetnsMode
+from k8s_rdma.doctor.finding import Subject
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from k8s_rdma.config.devices import Resource
+    from k8s_rdma.doctor.finding import Finding
+
+RDMA = Subject("rdma-namespaces", "RDMA namespaces")
+OK = RDMA.ok()
+NO_RDMA = RDMA.note("no-rdma")
+NOT_KEPT = RDMA.note("not-kept")
+WITHOUT_CDI = RDMA.error("without-cdi")
+
+ISOLATION = Subject("isolation", "Isolation")
+OWN_VERBS = ISOLATION.ok("own-devices")
+OWN_NAMESPACE = ISOLATION.note("own-namespace")
+MATCHING_DEVICES = ISOLATION.warning("matching-devices")
+EVERY_DEVICE = ISOLATION.warning("every-device")
+NO_PLUGIN = ISOLATION.note("no-plugin")
+UNSIGNED = ISOLATION.warning("unsigned-placements")
+
+_SYSTEM = "rdma system show"
+_SHARED, _EXCLUSIVE = NetnsMode.SHARED, NetnsMode.EXCLUSIVE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RdmaFacts:
+    """mode: None while the kernel knows no RDMA. kept: the mode that /etc/modprobe.d sets at the next boot.
+
+    plugin: the device plugin's configuration, of `source`; None where there is none.
+    signed: whether the agent has a key for placements.
+    """
+
+    mode: NetnsMode | None
+    kept: NetnsMode
+    plugin: DevicePluginConfig | None
+    source: str
+    signed: bool
+
+
+def check_rdma_namespaces(facts: RdmaFacts) -> Iterator[Finding]:
+    """The mode against what the configuration needs."""
+    if facts.mode is None:
+        yield NO_RDMA("the kernel knows no RDMA: no driver has loaded ib_core", source=_SYSTEM)
+        return
+    if facts.mode is not facts.kept:
+        value = int(facts.mode is _SHARED)
+        yield NOT_KEPT(
+            f"the mode is {facts.mode.value}, and {facts.kept.value} after the next boot",
+            source=f"{_SYSTEM}; /etc/modprobe.d",
+            wanted="one mode, as it can only be changed while no pod has a namespace",
+            fix=f"echo 'options ib_core netns_mode={value}' > /etc/modprobe.d/ib_core.conf",
+        )
+    unfit = [each for each in _resources(facts) if isinstance(each, ExclusiveResource) and each.cdi is False]
+    if facts.mode is _EXCLUSIVE and unfit:
+        for each in unfit:
+            yield WITHOUT_CDI(
+                f"{each.name} comes without CDI, and RDMA devices have namespaces of their own: a device's "
+                "nodes have other numbers once it is in the pod",
+                about=each.name,
+                source=facts.source,
+                wanted="cdi: true, or the key left out",
+                fix="take cdi: false out of the resource",
+            )
+    else:
+        yield OK(f"the mode is {facts.mode.value}", source=_SYSTEM)
+
+
+def check_isolation(facts: RdmaFacts) -> Iterator[Finding]:
+    """What a container can reach by each resource of the device plugin, in a sentence."""
+    if facts.plugin is None:
+        yield NO_PLUGIN(
+            "no device plugin is set up: containers get no device nodes, but netdevs and rates all the same",
+            source=facts.source,
+        )
+    for resource in _resources(facts):
+        yield _isolation(resource, facts)
+    if not facts.signed:
+        yield UNSIGNED(
+            "placements are hints: who may edit a pod's annotations may have it given what the extender "
+            "never promised",
+            about="placementKeyFile",
+            source="agent.yaml",
+            wanted="a key that agents and extender share",
+            fix="placementKeyFile in both files, from one Secret",
+        )
+
+
+def _resources(facts: RdmaFacts) -> tuple[Resource, ...]:
+    return facts.plugin.resources if facts.plugin else ()
+
+
+def _isolation(resource: Resource, facts: RdmaFacts) -> Finding:
+    about, source = resource.name, f"{facts.source}; {_SYSTEM}"
+    apart = facts.mode is _EXCLUSIVE
+    match resource:
+        case SharedResource() if not apart:
+            return MATCHING_DEVICES(
+                "a container reaches the verbs of every matching device, of PFs also past the caps of any VF",
+                about=about,
+                source=source,
+                wanted="pods that are trusted, or mode exact",
+                fix="mode: exact, or rdma system set netns exclusive on a node without pods",
+            )
+        case MountResource(scope="rdma-cm-only"):
+            return OWN_VERBS("a container reaches no verbs, only rdma_cm", about=about, source=source)
+        case MountResource() if not apart:
+            return EVERY_DEVICE(
+                "a container reaches the verbs of every device of the node, those of other pods' VFs and of "
+                "the PFs, and so past every cap",
+                about=about,
+                source=source,
+                wanted="pods that are trusted, or mode exact",
+                fix="mode: exact, or rdma system set netns exclusive on a node without pods",
+            )
+        case MountResource() | SharedResource():
+            return OWN_NAMESPACE(
+                "a container has the nodes of several devices; those that are not in its namespace refuse",
+                about=about,
+                source=source,
+            )
+    whose = "of its own devices" if isinstance(resource, ExclusiveResource) else "of its own pod's VFs"
+    return OWN_VERBS(f"a container reaches the verbs {whose}, and no others", about=about, source=source)

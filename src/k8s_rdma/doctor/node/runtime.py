@@ -1,0 +1,157 @@
+"""The container runtime: which it is, whether it is new enough, and whether it reads CDI specifications."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from k8s_rdma.doctor.finding import Subject
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from k8s_rdma.doctor.finding import Finding
+
+RUNTIME = Subject("runtime", "Container runtime")
+OK = RUNTIME.ok()
+NONE = RUNTIME.warning("none")
+VERSION_UNKNOWN = RUNTIME.note("version-unknown")
+TOO_OLD = RUNTIME.warning("too-old")
+BAD_CONFIGURATION = RUNTIME.error("configuration")
+NO_CDI = RUNTIME.error("no-cdi")
+CDI_DIRECTORY = RUNTIME.error("cdi-directory")
+
+OLDEST = {"containerd": (1, 6), "crio": (1, 28)}
+"""Below these nobody has tried it. CRI-O's versions are those of Kubernetes."""
+CDI_SINCE = {"containerd": (1, 7), "crio": (1, 23)}
+CDI_BY_DEFAULT = {"containerd": (2, 0), "crio": (1, 23)}
+DEFAULT_CDI_DIRS = ("/etc/cdi", "/var/run/cdi")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runtime:
+    """A runtime that runs, or is set up.
+
+    name: `containerd` or `crio`. version: as it says it itself, empty where nobody says it. config: the path
+    of its configuration, which need not be there. fault: why that cannot be read.
+    enable_cdi: None where it is not said. cdi_dirs: empty where not said.
+    """
+
+    name: str
+    version: str = ""
+    config: str = ""
+    fault: str = ""
+    enable_cdi: bool | None = None
+    cdi_dirs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeFacts:
+    """needs_cdi: the resources of the device plugin that come by CDI. cdi_dir: where the agent writes."""
+
+    runtimes: tuple[Runtime, ...]
+    needs_cdi: tuple[str, ...] = ()
+    cdi_dir: str = "/var/run/cdi"
+
+
+def version_of(text: str) -> tuple[int, int] | None:
+    """Major and minor of the first version in a text."""
+    found = re.search(r"(\d+)\.(\d+)(?:\.\d+)?", text)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def check_runtime(facts: RuntimeFacts) -> Iterator[Finding]:
+    """Each runtime by itself."""
+    if not facts.runtimes:
+        yield NONE(
+            "neither containerd nor CRI-O runs here",
+            source="/proc",
+            wanted="the runtime that kubelet uses",
+            fix="run the doctor on the node, or in a pod with --host-root and the node's /proc below it",
+        )
+    for runtime in facts.runtimes:
+        yield from _check(facts, runtime)
+
+
+def _check(facts: RuntimeFacts, runtime: Runtime) -> Iterator[Finding]:
+    if runtime.fault:
+        yield BAD_CONFIGURATION(
+            f"its configuration cannot be read: {runtime.fault}",
+            about=runtime.name,
+            source=runtime.config,
+            wanted="TOML",
+            fix=f"correct {runtime.config}",
+        )
+        return
+    version = version_of(runtime.version)
+    if version is None:
+        yield VERSION_UNKNOWN(
+            "does not say its version", about=runtime.name, source=f"{runtime.name} --version"
+        )
+    elif version < OLDEST[runtime.name]:
+        oldest = _words(OLDEST[runtime.name])
+        yield TOO_OLD(
+            f"version {runtime.version}",
+            about=runtime.name,
+            source=f"{runtime.name} --version",
+            wanted=f"{oldest} or newer, see docs/compatibility-versions.md",
+            fix=f"update {runtime.name}",
+        )
+    cdi = tuple(_check_cdi(facts, runtime, version))
+    yield from cdi
+    if not cdi and version is not None and version >= OLDEST[runtime.name]:
+        devices = "CDI is read" if _reads_cdi(runtime, version) else "CDI is not read, and nothing needs it"
+        yield OK(
+            f"version {runtime.version}; {devices}",
+            about=runtime.name,
+            source=f"{runtime.name} --version; {runtime.config}",
+        )
+
+
+def _check_cdi(facts: RuntimeFacts, runtime: Runtime, version: tuple[int, int] | None) -> Iterator[Finding]:
+    if not facts.needs_cdi or version is None:
+        return
+    needed = ", ".join(facts.needs_cdi)
+    if not _reads_cdi(runtime, version):
+        since = _words(CDI_SINCE[runtime.name])
+        known = version >= CDI_SINCE[runtime.name]
+        yield NO_CDI(
+            f"{runtime.name} {runtime.version} reads no CDI specifications, by which {needed} comes: "
+            "containers that ask for it do not start",
+            about=runtime.name,
+            source=runtime.config,
+            wanted="enable_cdi = true" if known else f"{runtime.name} {since}",
+            fix=(
+                '[plugins."io.containerd.grpc.v1.cri"] enable_cdi = true, then restart containerd'
+                if known
+                else f"update {runtime.name} to {since} or newer"
+            ),
+        )
+        return
+    directories = runtime.cdi_dirs or DEFAULT_CDI_DIRS
+    if not {_plain(each) for each in directories} & {_plain(facts.cdi_dir)}:
+        yield CDI_DIRECTORY(
+            f"it reads CDI specifications in {', '.join(directories)}; the agent writes to {facts.cdi_dir}",
+            about=runtime.name,
+            source=runtime.config,
+            wanted=f"{facts.cdi_dir} among cdi_spec_dirs",
+            fix=f"cdiDir: {directories[-1]} in the agent's file",
+        )
+
+
+def _reads_cdi(runtime: Runtime, version: tuple[int, int]) -> bool:
+    if version < CDI_SINCE[runtime.name]:
+        return False
+    if runtime.enable_cdi is not None:
+        return runtime.enable_cdi
+    return version >= CDI_BY_DEFAULT[runtime.name]
+
+
+def _plain(directory: str) -> str:
+    """`/var/run` is `/run` on every distribution."""
+    return directory.rstrip("/").replace("/var/run/", "/run/")
+
+
+def _words(version: tuple[int, int]) -> str:
+    return ".".join(map(str, version))

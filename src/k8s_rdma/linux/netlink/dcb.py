@@ -1,0 +1,78 @@
+"""Data Center Bridging of a netdev: which priorities have flow control of their own, how frames are classed.
+
+Source: IEEE 802.1Qaz, Linux `include/uapi/linux/dcbnl.h` and `net/dcb/dcbnl.c`, 6.1.
+"""
+
+from __future__ import annotations
+
+import errno
+import struct
+from dataclasses import dataclass
+from typing import Self
+
+from k8s_rdma.linux.netlink.socket import NetlinkError, NetlinkSocket, attributes, each_attribute, text
+
+_RTM_GETDCB, _IEEE_GET = 78, 21
+_IFNAME, _IEEE, _PFC, _APP_TABLE = 1, 13, 2, 3
+_HEADER = struct.Struct("=BBxx")
+_PFC_BEGINNING = struct.Struct("=BB")
+_APP = struct.Struct("=BBH")
+_BY_DSCP = 5
+_PRIORITIES = range(8)
+_SAYS_NOTHING = (errno.EOPNOTSUPP, errno.ENODEV)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DcbState:
+    """pfc: priorities with flow control of their own; None where the driver does not say.
+
+    by_dscp: whether any priority is told from DSCP, for which drivers trust DSCP (mlx5:
+    `mlx5e_dcbnl_ieee_setapp`, drivers/net/ethernet/mellanox/mlx5/core/en_dcbnl.c).
+    """
+
+    pfc: tuple[int, ...] | None
+    by_dscp: bool
+
+
+class Dcb:
+    """Asks about netdevs of the calling thread's network namespace. Every failure is a `NetlinkError`."""
+
+    def __init__(self, socket: NetlinkSocket | None = None) -> None:
+        """Ask by this socket, or a new one."""
+        self._socket = socket or NetlinkSocket()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._socket.close()
+
+    def state(self, netdev: str) -> DcbState | None:
+        """What the netdev's driver says; None when it has no DCB, or there is no such netdev."""
+        body = _HEADER.pack(0, _IEEE_GET) + text(_IFNAME, netdev)
+        try:
+            answer = self._socket.get(_RTM_GETDCB, body, f"DCB of {netdev}")
+        except NetlinkError as error:
+            if error.errno in _SAYS_NOTHING:
+                return None
+            raise
+        return decode_dcb(answer)
+
+
+def decode_dcb(answer: bytes) -> DcbState:
+    """The state that an answer to DCB_CMD_IEEE_GET tells."""
+    told = attributes(attributes(answer, _HEADER.size).get(_IEEE, b""))
+    pfc = told.get(_PFC)
+    apps = (_APP.unpack_from(value) for _, value in each_attribute(told.get(_APP_TABLE, b"")))
+    return DcbState(
+        pfc=None if pfc is None else _priorities(_PFC_BEGINNING.unpack_from(pfc)[1]),
+        by_dscp=any(selector == _BY_DSCP for selector, _, _ in apps),
+    )
+
+
+def _priorities(bits: int) -> tuple[int, ...]:
+    return tuple(each for each in _PRIORITIES if bits >> each & 1)

@@ -1,0 +1,51 @@
+"""What `k8s-rdma doctor --json` prints. Format: docs/doctor.md."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from k8s_rdma.wire.json import decode
+
+FORMAT = 1
+"""Grows when a field changes its meaning or goes; new fields and new ids do not count."""
+
+SeverityText = Literal["ok", "note", "warning", "error"]
+
+
+class FindingDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """One finding; see `doctor.finding.Finding`."""
+
+    id: str
+    subject: str
+    severity: SeverityText
+    about: str
+    found: str
+    source: str
+    wanted: str
+    fix: str
+
+
+class DoctorDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """All of them. of: what was looked at. worst: the worst severity. version: of the program."""
+
+    format: int = FORMAT
+    of: Literal["node", "cluster"]
+    version: str
+    worst: SeverityText
+    findings: tuple[FindingDocument, ...]
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(DoctorDocument)
+
+
+def encode_doctor(document: DoctorDocument) -> bytes:
+    """The document's bytes, on several lines."""
+    return msgspec.json.format(_encoder.encode(document), indent=2) + b"\n"
+
+
+def decode_doctor(data: bytes) -> DoctorDocument:
+    """Parse the document; MalformedError names the field that does not fit."""
+    return decode(data, _decoder, "doctor's document")

@@ -1,0 +1,39 @@
+"""Each check is seen to find what it is for, and to find nothing where all is well."""
+
+from __future__ import annotations
+
+import pytest
+
+from doctor.node_cases import CASES, GOOD
+from k8s_rdma.doctor.catalogue import KINDS, SUBJECTS
+from k8s_rdma.doctor.finding import Severity, worst
+
+KIND = {kind.id: kind for kind in KINDS}
+
+
+def test_every_kind_has_facts_that_make_it():
+    assert set(CASES) == set(KIND) - {"not-looked-at"}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_check_finds_it_and_says_what_to_do(name):
+    found = [each for each in CASES[name] if each.id == name]
+    assert found
+    for each in found:
+        assert each.severity is KIND[name].severity
+        assert each.subject in SUBJECTS
+        assert each.found
+        if each.severity.rank >= Severity.WARNING.rank:
+            assert each.wanted
+            assert each.fix
+            assert each.source
+
+
+@pytest.mark.parametrize("subject", GOOD)
+def test_check_finds_nothing_wrong_where_all_is_well(subject):
+    assert {each.subject for each in GOOD[subject]} == {subject}
+    assert worst(GOOD[subject]).rank <= Severity.NOTE.rank
+
+
+def test_kinds_have_one_id_each():
+    assert len(KIND) == len(KINDS)
