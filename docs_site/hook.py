@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from mkdocs.structure.files import File, Files
 
 from docs_site.navigation import navigation
-from docs_site.reference import PAGES, SECTION
+from docs_site.reference.pages import PAGES, SECTION
 from docs_site.repository import listing, site_files, with_pages_for_folders
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     of_theme = [file for file in files if file.src_dir != config.docs_dir]
     found = site_files(ROOT)
     ours = [File.generated(config, path, abs_src_path=str(ROOT / path)) for path in found.files]
-    texts = {page.path: page.text() for page in PAGES}
+    texts = {page.path: page.text(ROOT) for page in PAGES}
     texts |= {f"{folder}/README.md": listing(ROOT, folder) for folder in found.listings}
     made = [File.generated(config, path, content=text) for path, text in texts.items()]
     return Files([*of_theme, *ours, *made])

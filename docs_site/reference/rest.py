@@ -1,0 +1,46 @@
+"""The page of the node's REST: what its OpenAPI document says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from docs_site.reference.schemas import properties_table
+from docs_site.reference.tables import code, table
+from k8s_rdma.server.openapi import openapi_document
+
+HEAD = """# REST of a node
+
+Made of the document that each server shows as `/openapi.json`; [the node's server](../server.md) says more.
+Nothing is written: `GET` and `HEAD` alone. Rates are in Mb/s.
+"""
+
+
+def rest_page() -> str:
+    """Paths with their answers and parameters, then what the answers are made of."""
+    document = openapi_document(bearer=True)
+    paths = [_path(path, item["get"]) for path, item in document["paths"].items()]
+    schemas = document["components"]["schemas"]
+    kinds = [_kind(name, schema) for name, schema in schemas.items() if "properties" in schema]
+    return "\n".join([HEAD, *paths, *kinds])
+
+
+def _kind(name: str, schema: dict[str, Any]) -> str:
+    return "\n\n".join([f"## {name}", schema.get("description", ""), properties_table(schema)])
+
+
+def _path(path: str, operation: dict[str, Any]) -> str:
+    rows = [[code(status), _answer(answer)] for status, answer in operation["responses"].items()]
+    parts = [f"## GET {path}", f"{operation['summary']}."]
+    if not operation.get("security"):
+        parts.append("Needs no token.")
+    if operation["parameters"]:
+        parameters = [
+            [code(each["name"]), each["in"], each["description"]] for each in operation["parameters"]
+        ]
+        parts.append(table(("parameter", "in", "meaning"), parameters))
+    return "\n\n".join([*parts, table(("status", "answer"), rows)])
+
+
+def _answer(answer: dict[str, Any]) -> str:
+    kinds = ", ".join(map(code, answer.get("content", {})))
+    return " ".join(filter(None, [answer["description"], kinds and f"({kinds})"]))

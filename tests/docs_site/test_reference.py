@@ -1,0 +1,94 @@
+"""Pages that are made of the code have all of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+import yaml
+
+from docs_site.reference.commands import commands, commands_page
+from docs_site.reference.configuration import PATH, PROCESSES, configuration_page, meaning, settings
+from docs_site.reference.errors import errors_page
+from docs_site.reference.objects import objects_page
+from docs_site.reference.pages import PAGES
+from docs_site.reference.rest import rest_page
+from docs_site.reference.tables import moved, rows_by_name, section, table
+from k8s_rdma.errors import Reason
+from k8s_rdma.server.openapi import openapi_document
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_every_command_and_option_is_told():
+    page = commands_page()
+    for name, command in commands():
+        [_, told] = page.split(f"\n## {name}\n")
+        told = told.partition("\n## ")[0]
+        for parameter in command.params:
+            assert parameter.help, f"{name} {parameter.name}: has no help"
+            assert " ".join(parameter.help.split()) in told
+    assert {"k8s-rdma agent adopt", "k8s-rdma explain pod"} < {name for name, _ in commands()}
+
+
+@pytest.mark.parametrize("process", PROCESSES, ids=lambda process: process.command)
+def test_every_key_of_a_process_is_told_with_its_meaning(process):
+    told = section(configuration_page(ROOT), f"k8s-rdma {process.command}")
+    rows = dict(rows_by_name(told))
+    assert set(rows) >= {field.encode_name for field in msgspec.structs.fields(process.model)}
+    assert all(cells[-1] for cells in rows.values()), rows
+
+
+def test_keys_of_objects_are_told_of_by_their_path():
+    [extender] = [process for process in PROCESSES if process.command == "extender"]
+    found = {each.key: each for each in settings(extender.model)}
+    assert found["limits[].namespace"].default == "needed"
+    assert found["nodeTimeoutS"].type == "number above 0"
+    assert (found["nodeTimeoutS"].default, found["leaseName"].default) == ("`1.5`", "`k8s-rdma-extender`")
+    assert found["source"].type == "`crd`, `http`"
+
+
+def test_key_that_no_page_tells_of_is_an_error():
+    with pytest.raises(KeyError, match="unheardOf"):
+        meaning({"port": "TCP"}, "unheardOf")
+    assert meaning({"tls": "files"}, "tls.caFile") == "see `tls`"
+
+
+def test_every_path_and_property_of_the_rest_is_told():
+    page, document = rest_page(), openapi_document(bearer=True)
+    assert not [path for path in document["paths"] if f"\n## GET {path}\n" not in page]
+    told = dict(rows_by_name(page))
+    schemas = document["components"]["schemas"].values()
+    assert {name for schema in schemas for name in schema.get("properties", ())} <= told.keys()
+
+
+def test_every_reason_is_told():
+    told = [name for name, _ in rows_by_name(errors_page())]
+    assert sorted(told) == sorted(reason.value for reason in Reason)
+
+
+def test_every_column_of_an_object_is_told():
+    [version] = yaml.safe_load((ROOT / "deploy" / "crds" / "rdmanodes.yaml").read_text())["spec"]["versions"]
+    page = objects_page(ROOT)
+    assert not [
+        each["name"] for each in version["additionalPrinterColumns"] if f"| {each['name']} |" not in page
+    ]
+    assert "| `status.allocations[].interfaces[].minMbps` | integer |" in page
+
+
+def test_pages_are_no_files_of_the_repository():
+    assert not [page.path for page in PAGES if (ROOT / page.path).exists()]
+
+
+def test_links_of_a_text_lead_where_they_led():
+    text = "[a](#x) [b](drivers.md#y) [c](../examples/README.md) [d](https://example.org/e)"
+    assert moved(text, source="docs/init.md", to=PATH) == (
+        "[a](../init.md#x) [b](../drivers.md#y) [c](../../examples/README.md) [d](https://example.org/e)"
+    )
+
+
+def test_cell_of_a_table_may_have_what_ends_cells():
+    written = table(("key", "meaning"), [["`a`", "x|y\nz"]])
+    assert written.splitlines()[2] == "| `a` | x\\|y z |"
+    assert dict(rows_by_name(written)) == {"a": ["`a`", "x\\|y z"]}
