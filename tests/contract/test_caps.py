@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import resource
+from contextlib import contextmanager, suppress
+
 import pytest
 
 from contract.lab import give, home_of, state_of
@@ -25,6 +29,20 @@ def netns(lab, vf):
     netns = lab.namespace()
     lab.kernel.apply(give(lab, vf, netns))
     return netns
+
+
+@contextmanager
+def few_files(left):
+    """This process can open so many and no more for a while."""
+    probes = [os.open("/dev/null", os.O_RDONLY) for _ in range(left + 1)]
+    for each in probes:
+        os.close(each)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (probes[-1], hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def cap(netns, mbps, ifname="rdma0", previous=0):
@@ -116,6 +134,16 @@ def test_caps_are_of_each_interface_apart(lab, netns, vf):
 
 def test_nothing_is_told_of_caps_in_a_namespace_without_vfs(lab):
     assert lab.kernel.located(lab.namespace()) == {}
+
+
+@pytest.mark.parametrize("look", ["located", "interfaces"])
+@pytest.mark.parametrize("left", range(4))
+def test_looks_tell_all_or_a_kernel_error_when_hardly_a_file_can_be_opened(lab, netns, look, left):
+    lab.kernel.apply(cap(netns, 100))
+    whole = getattr(lab.kernel, look)(netns)
+    with few_files(left), suppress(KernelError):
+        assert getattr(lab.kernel, look)(netns) == whole
+    assert getattr(lab.kernel, look)(netns) == whole
 
 
 @pytest.mark.parametrize("look", ["located", "interfaces"])

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import re
 import subprocess
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
+from resource import RLIMIT_NOFILE, prlimit
 from typing import TYPE_CHECKING, Any
 
 import httpx2
@@ -18,7 +20,7 @@ from k8s_rdma.sim.cluster.cni_runtime import AttachError
 from k8s_rdma.sim.cluster.network_namespace import remove_namespace_at
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterator
 
     from e2e.node import Node
     from k8s_rdma.sim.cluster.cni_runtime import CniRuntime
@@ -80,6 +82,19 @@ def events(node: Node) -> list[str]:
     return [entry["event"] for entry in node.log() if entry["event"].startswith("cap_")]
 
 
+@contextmanager
+def no_more_files(node: Node) -> Iterator[None]:
+    """The agent cannot open any more for a while; what it has stays open."""
+    opened = [int(each.name) for each in Path(f"/proc/{node.agent.pid}/fd").iterdir()]
+    free = next(number for number in count() if number not in opened)
+    before = prlimit(node.agent.pid, RLIMIT_NOFILE)
+    prlimit(node.agent.pid, RLIMIT_NOFILE, (free, before[1]))
+    try:
+        yield
+    finally:
+        prlimit(node.agent.pid, RLIMIT_NOFILE, before)
+
+
 def removed(sandbox: Sandbox) -> str:
     tc("del", "dev", "eth0", "root", inside=sandbox)
     return "eth0"
@@ -105,6 +120,19 @@ def renamed(sandbox: Sandbox, name: str = "mine") -> str:
 
 def renamed_to_no_text(sandbox: Sandbox) -> str:
     return renamed(sandbox, "\udcff\x1b[2J")
+
+
+def test_cap_is_put_back_later_when_the_agent_could_not_open_a_socket(node: Node) -> None:
+    async def scenario(_runtime: CniRuntime, sandbox: Sandbox) -> None:
+        with no_more_files(node):
+            removed(sandbox)
+            node.wait("the log", lambda: events(node) == ["cap_lost"])
+            assert not capped(sandbox)
+        node.wait("the cap", lambda: capped(sandbox))
+        node.wait("the log", lambda: events(node) == ["cap_lost", "cap_restored"])
+        assert [each["error"] for each in node.log() if "Too many open files" in each.get("error", "")]
+
+    run(node, scenario)
 
 
 @pytest.mark.parametrize("alter", [removed, replaced, weakened, renamed, renamed_to_no_text])

@@ -44,8 +44,13 @@ def entered(namespace: int) -> Iterator[None]:
 
 
 def current_namespace() -> int:
-    """A descriptor of the calling thread's network namespace."""
-    return os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    """A descriptor of the calling thread's network namespace; KernelError when no file can be opened."""
+    own = "/proc/thread-self/ns/net"
+    try:
+        return os.open(own, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        msg = f"{own}: {error.strerror}"
+        raise KernelError(msg) from error
 
 
 def create_namespace() -> int:
@@ -157,7 +162,10 @@ class Namespaces:
         """A descriptor of its own, so that a `release` on another thread does not close it under way."""
         with self._lock:
             held = self._held.get(netns)
-            return os.dup(held[-1]) if held else None
+            try:
+                return os.dup(held[-1]) if held else None
+            except OSError as error:
+                raise _untold(netns, error.strerror or str(error)) from error
 
     def _open(self, netns: NetnsRef) -> int | None:
         path = self.on_host(netns.path)

@@ -48,10 +48,7 @@ class RdmaNetlink:
         NetlinkError EPROTONOSUPPORT while the kernel knows no RDMA (no driver has loaded `ib_core`).
         """
         self._namespace = namespace
-        try:
-            self._socket = socket or NetlinkSocket(connect(RDMA, namespace))
-        except OSError as error:
-            raise NetlinkError("RDMA netlink", error.errno or errno.EIO) from error
+        self._socket = socket or NetlinkSocket(connect(RDMA, namespace))
 
     def __enter__(self) -> Self:
         return self

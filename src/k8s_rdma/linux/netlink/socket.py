@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 ROUTE, KOBJECT_UEVENT, GENERIC, RDMA = 0, 15, 16, 20
 """The families that are spoken here (NETLINK_*)."""
+_FAMILIES = {ROUTE: "rtnetlink", GENERIC: "generic netlink", RDMA: "RDMA netlink"}
+"""Those that are asked, in words."""
 
 REQUEST, MULTI, ACK, ECHO, DUMP_INTR = 0x1, 0x2, 0x4, 0x8, 0x10
 DUMP, REPLACE, EXCL, CREATE = 0x300, 0x100, 0x200, 0x400
@@ -114,8 +116,15 @@ def string(value: bytes) -> str:
 def connect(family: int = ROUTE, namespace: int | None = None) -> socket.socket:
     """A socket to the kernel in that namespace (a descriptor), by default in the calling thread's own.
 
-    OSError EPROTONOSUPPORT when the kernel has no such family.
+    NetlinkError, EPROTONOSUPPORT when the kernel has no such family.
     """
+    try:
+        return _connect(family, namespace)
+    except OSError as error:
+        raise NetlinkError(_FAMILIES[family], error.errno or errno.EIO) from error
+
+
+def _connect(family: int, namespace: int | None) -> socket.socket:
     with nullcontext() if namespace is None else entered(namespace):
         connection = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, family)
     try:
