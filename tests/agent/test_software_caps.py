@@ -191,6 +191,40 @@ def test_cap_that_is_taken_away_time_and_again_is_logged_less_and_less_often(mac
     run(machine, scenario)
 
 
+def test_cap_that_is_lost_and_found_time_and_again_is_logged_less_and_less_often(machine: Machine) -> None:
+    async def scenario(it: Pods) -> None:
+        device = it.device(netns := await it.add())
+        elsewhere = machine.hardware.create_namespace().inode
+        with capture_logs() as logs:
+            for _ in range(9):
+                machine.hardware.move(device, elsewhere, "mine")
+                assert await it.verbs.restore_caps()
+                machine.hardware.move(device, netns.inode, "rdma0")
+                device.max_tx_rate_mbps = 200
+                assert await it.verbs.restore_caps()
+        told = [(each["event"], each.get("times")) for each in logs]
+        assert told == [each for times in (1, 2, 4, 8) for each in (("cap_lost", times), ("cap_holds", None))]
+
+    run(machine, scenario)
+
+
+def test_whatever_end_of_a_loss_is_logged_that_was_logged_itself(machine: Machine) -> None:
+    async def scenario(it: Pods) -> None:
+        netns = await it.add()
+        with capture_logs() as logs:
+            for lost in (False, False, True, True, True, False):
+                it.uncap(netns)
+                machine.kernel.fail(times=int(lost))
+                for _ in range(1 + lost):
+                    await it.verbs.restore_caps()
+        told = [(each["event"], each["times"]) for each in logs]
+        restored, lost = "cap_restored", "cap_lost"
+        first = [(restored, 1), (restored, 2)]
+        assert told == [*first, (lost, 1), (restored, 3), (lost, 2), (restored, 4)]
+
+    run(machine, scenario)
+
+
 def test_cap_that_cannot_be_put_back_is_told_once_and_a_problem_until_it_holds(machine: Machine) -> None:
     async def scenario(it: Pods) -> None:
         netns = await it.add()

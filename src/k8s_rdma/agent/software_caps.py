@@ -103,11 +103,24 @@ def _finding(interface: AllocatedInterface, found: str, failure: str) -> CapFind
     )
 
 
+_Key = tuple["Attachment", str]
+"""An interface."""
+
+
+class _Times(dict[_Key, int]):
+    """How often something happened."""
+
+    def count(self, key: _Key) -> tuple[int, bool]:
+        """Once more; how often that makes, and whether it is the 1st, 2nd, 4th, 8th time or so on."""
+        times = self[key] = self.get(key, 0) + 1
+        return times, times & (times - 1) == 0
+
+
 class SoftwareCaps:
     """Looks at them all, and tells of each that did not hold: in the log and to its pod.
 
-    What cannot be put back is told once until something about it changes; what is put back time and again for
-    the 1st, 2nd, 4th, 8th time and so on.
+    What cannot be put back is told once until something about it changes. What is lost or put back time and
+    again is logged for the 1st, 2nd, 4th, 8th time and so on, and so is the end of each loss that was.
     """
 
     def __init__(self, means: Means, now: Callable[[], float] = time.monotonic) -> None:
@@ -116,8 +129,10 @@ class SoftwareCaps:
         self._node = means.node
         self._worker = means.worker
         self._cluster = means.cluster
-        self._times: dict[tuple[Attachment, str], int] = {}
-        self._failing: dict[tuple[Attachment, str], str] = {}
+        self._lost = _Times()
+        self._restored = _Times()
+        self._failing: dict[_Key, str] = {}
+        self._logged_lost: set[_Key] = set()
         self._rest_until: dict[Attachment, float] = {}
 
     async def restore(self) -> bool:
@@ -147,8 +162,9 @@ class SoftwareCaps:
             key, finding = (receipt.attachment, interface.ifname), findings.get(interface.ifname)
             failed_before = self._failing.pop(key, "")
             if finding is None:
-                if failed_before:
+                if key in self._logged_lost:
                     _log.info("cap_holds", pod=_named(receipt), interface=interface.ifname)
+                    self._logged_lost.remove(key)
             elif finding.failure:
                 self._failing[key] = finding.failure
                 if finding.failure != failed_before:
@@ -158,21 +174,27 @@ class SoftwareCaps:
 
     def _tell_restored(self, receipt: Receipt, finding: CapFinding) -> None:
         key = receipt.attachment, finding.ifname
-        times = self._times[key] = self._times.get(key, 0) + 1
-        if times & (times - 1) == 0:
+        times, seldom = self._restored.count(key)
+        if seldom or key in self._logged_lost:
             _log.warning("cap_restored", **_words(receipt, finding), times=times)
+        self._logged_lost.discard(key)
         message = f"{finding.found}: its cap of {finding.mbps} Mb/s was put back"
         self._cluster.cap_altered(receipt.pod, message, restored=True)
 
     def _tell_lost(self, receipt: Receipt, finding: CapFinding) -> None:
-        _log.warning("cap_lost", **_words(receipt, finding), error=finding.failure)
+        key = receipt.attachment, finding.ifname
+        times, seldom = self._lost.count(key)
+        if seldom:
+            _log.warning("cap_lost", **_words(receipt, finding), error=finding.failure, times=times)
+            self._logged_lost.add(key)
         message = f"interface {finding.ifname} is not limited to {finding.mbps} Mb/s: {finding.failure}"
         self._cluster.cap_altered(receipt.pod, message, restored=False)
 
     def _forget_all_but(self, receipts: Mapping[Attachment, Receipt]) -> None:
-        for told in (self._times, self._failing):
+        for told in (self._lost, self._restored, self._failing):
             for key in [key for key in told if key[0] not in receipts]:
                 told.pop(key)
+        self._logged_lost = {key for key in self._logged_lost if key[0] in receipts}
         for attachment in self._rest_until.keys() - receipts.keys():
             self._rest_until.pop(attachment)
 
