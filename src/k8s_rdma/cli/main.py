@@ -192,6 +192,52 @@ def install_cni(  # noqa: PLR0913, PLR0917  options of a command
 
 
 @app.command()
+def uninstall(  # noqa: PLR0913, PLR0917  options of a command
+    host_root: Annotated[
+        Path, typer.Option(metavar="DIR", help="Where the node's root file system is; paths are below it.")
+    ] = Path("/"),
+    bin_dir: Annotated[Path, typer.Option(metavar="DIR", help="As `install-cni` had it.")] = Path(
+        "/opt/cni/bin"
+    ),
+    conf_dir: Annotated[Path, typer.Option(metavar="DIR", help="As `install-cni` had it.")] = Path(
+        "/etc/cni/net.d"
+    ),
+    conf_name: Annotated[
+        str, typer.Option(metavar="NAME", help="As `install-cni` had it.")
+    ] = "00-k8s-rdma.conflist",
+    run_dir: Annotated[Path, typer.Option(metavar="DIR", help="The agent's runDir.")] = Path("/run/k8s-rdma"),
+    state_dir: Annotated[Path, typer.Option(metavar="DIR", help="The agent's stateDir.")] = Path(
+        "/var/lib/k8s-rdma"
+    ),
+    cdi_dir: Annotated[Path, typer.Option(metavar="DIR", help="The agent's cdiDir.")] = Path("/var/run/cdi"),
+    grace_s: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS", min=0, help="Between network and executable, for calls that were begun."
+        ),
+    ] = 10,
+) -> None:
+    """Take the network, the executable and the agent's files off this node, unless pods hold interfaces.
+
+    It refuses, and names the pods, before it removes anything. Exit status 1: run it again, as it says when.
+    """
+    load_structlog()
+    from k8s_rdma.cli.uninstall import Places
+    from k8s_rdma.cli.uninstall import uninstall as take_off
+
+    places = Places(
+        host_root=host_root,
+        bin_dir=bin_dir,
+        conf_dir=conf_dir,
+        conf_name=conf_name,
+        run_dir=run_dir,
+        state_dir=state_dir,
+        cdi_dir=cdi_dir,
+    )
+    raise typer.Exit(take_off(places, grace_s))
+
+
+@app.command()
 def server(
     config: ConfigFile = None,
     node: Annotated[str | None, typer.Option(help="The node's name in Kubernetes.")] = None,
