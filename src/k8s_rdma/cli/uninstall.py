@@ -60,6 +60,7 @@ def uninstall(places: Places, grace_s: float) -> int:
         program=InstalledProgram(NodeDirectory(places.here(places.bin_dir))),
         told=typer.echo,
     )
+    work.check()
     if not confs.path.is_dir():  # then nobody keeps anything in it either
         return 0 if work.run(grace_s) else 1
     with confs.locked(WAIT_S):

@@ -61,9 +61,9 @@ class Uninstalling:
         """Remove what can be; whether that was all, else it is to be run again.
 
         grace_s: between our network configuration and the executable, for calls that were begun. K8sRdmaError
-        names the pods that hold something, before anything is removed, or what cannot be removed.
+        names the pods that hold something, or what cannot be removed.
         """
-        self._require_nothing_held("nothing was removed")
+        self.check()
         if self._conf.remove():
             self._told(f"removed {self._conf.path}")
             self._pause(grace_s)
@@ -75,6 +75,10 @@ class Uninstalling:
         self._remove_files()
         self._tell_what_stays()
         return complete
+
+    def check(self) -> None:
+        """K8sRdmaError names the pods that hold something."""
+        self._require_nothing_held("nothing was removed")
 
     def _require_nothing_held(self, otherwise: str) -> Held:
         found = held(self._paths.run_dir, self._paths.state_dir)
@@ -108,13 +112,11 @@ class Uninstalling:
 
     def _tell_what_stays(self) -> None:
         if self._paths.state_dir.exists():
-            self._told(
-                f"stays: {self._paths.state_dir}, the empty ledger: `rm -r` it where nobody installs again"
-            )
+            self._told(f"stays: {self._paths.state_dir}, the empty ledger; remove it by hand")
         if functions := list(functions_with_vfs(self._paths.pci_devices)):
             self._told(
-                f"stays: VFs of {', '.join(functions)}: `echo 0 > /sys/bus/pci/devices/PF/sriov_numvfs` ends them"
+                f"stays: VFs of {', '.join(functions)}: `echo 0 > /sys/bus/pci/devices/PF/sriov_numvfs`"
             )
         self._told(
-            "stays in the cluster: `kubectl delete rdmanode NODE`, and the count of `publish.vfResource` in the Node"
+            "stays in the cluster: the node's RdmaNode (`kubectl delete rdmanode NODE`) and `publish.vfResource`"
         )
