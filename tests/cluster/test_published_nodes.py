@@ -132,7 +132,7 @@ async def test_kubectl_prints_what_matters_of_a_node(kind: str, tmp_path: Path):
         ("clusterroles/k8s-rdma-agent", "rdmanodes", "create"),
         ("clusterroles/k8s-rdma-agent", "rdmanodes/status", "update"),
         ("namespaces/k8s-rdma/roles/k8s-rdma-agent", "leases", "create"),
-        ("namespaces/k8s-rdma/roles/k8s-rdma-extender", "leases", "list"),
+        ("namespaces/k8s-rdma/roles/k8s-rdma-node-leases", "leases", "list"),
     ],
 )
 async def test_node_takes_no_pods_without_a_verb_of_these_roles(
