@@ -44,3 +44,11 @@ def test_links_of_another_namespace_are_asked_there(rtnl):
     with Ethtool() as here, pytest.raises(KernelError):
         here.driver_info("a")
     os.close(elsewhere)
+
+
+def test_link_whose_driver_knows_no_pause_frames_tells_nothing_of_them(rtnl):
+    rtnl.create("create", named("a"), of_kind("veth"))
+    with Ethtool() as ethtool:
+        assert ethtool.pauses("a") is None
+        with pytest.raises(KernelError, match=r"^driver of absent: ENODEV"):
+            ethtool.pauses("absent")

@@ -1,0 +1,65 @@
+"""What the command prints, and how it ends, on a machine where nothing of ours runs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from k8s_rdma.wire.doctor import decode_doctor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    Doctor = Callable[..., subprocess.CompletedProcess[bytes]]
+
+
+@pytest.fixture
+def doctor(tmp_path: Path) -> Doctor:
+    """With an agent's file that names directories of the test's own."""
+    config = tmp_path / "agent.yaml"
+    config.write_text(
+        json.dumps({"node": "w1", "kernel": "virtual", "runDir": str(tmp_path), "stateDir": str(tmp_path)})
+    )
+    fixed = ["--config", str(config), "--server", "", "--cni-conf-dir", str(tmp_path / "nowhere")]
+
+    def run(*options: str) -> subprocess.CompletedProcess[bytes]:
+        command = [sys.executable, "-m", "k8s_rdma", "doctor", "node", *fixed, *options]
+        return subprocess.run(command, capture_output=True, check=False)
+
+    return run
+
+
+def test_doctor_tells_people_each_finding_with_its_fix(doctor, tmp_path):
+    done = doctor()
+    lines = done.stdout.decode().splitlines()
+    [found] = [index for index, line in enumerate(lines) if line.endswith("[cni-no-file]")]
+    assert lines[found] == f"  error    {tmp_path}/nowhere: there is no network configuration [cni-no-file]"
+    assert [line.split()[0] for line in lines[found + 1 : found + 4]] == ["seen", "wanted", "fix"]
+    assert done.returncode == 1
+
+
+def test_doctor_tells_programs_the_same_in_a_document(doctor):
+    done = doctor("--json")
+    document = decode_doctor(done.stdout)
+    assert (document.format, document.of, document.worst) == (1, "node", "error")
+    assert {"cni-no-file", "processes-agent-down", "ledger-none"} <= {each.id for each in document.findings}
+    assert done.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--host-root", "/nowhere"), b"wanted a node's root file system"),
+        (("--config", "/nowhere/agent.yaml"), b"/nowhere/agent.yaml: No such file or directory"),
+    ],
+)
+def test_doctor_ends_with_two_where_it_cannot_look(doctor, options, said):
+    done = doctor(*options)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert not done.stdout

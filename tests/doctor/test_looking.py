@@ -1,0 +1,184 @@
+"""Facts that are read of a node's files, whose root is somewhere else."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from k8s_rdma.config.devices import DevicePluginConfig, ExactResource, ExclusiveResource, SharedResource
+from k8s_rdma.core.devices.seen import NetnsMode
+from k8s_rdma.doctor.looking.host import Host, Process
+from k8s_rdma.doctor.looking.network import cni_facts
+from k8s_rdma.doctor.looking.processes import ledger_facts, process_facts
+from k8s_rdma.doctor.looking.runtimes import find_runtimes, memlock_facts, needs_cdi
+from k8s_rdma.linux.receipts import Receipts
+
+LIMITS = """\
+Limit                     Soft Limit           Hard Limit           Units
+Max locked memory         {soft:<20} {soft:<20} bytes
+Max open files            1024                 524288               files
+"""
+CONTAINERD = """\
+version = 2
+imports = ["/etc/containerd/conf.d/*.toml"]
+[plugins."io.containerd.grpc.v1.cri".cni]
+  bin_dir = "/usr/libexec/cni"
+"""
+MORE = """\
+version = 2
+[plugins."io.containerd.grpc.v1.cri"]
+  enable_cdi = true
+  cdi_spec_dirs = ["/etc/cdi"]
+"""
+CRIO = """\
+[crio.network]
+network_dir = "/etc/crio/net.d/"
+plugin_dirs = ["/usr/libexec/cni", "/opt/cni/bin"]
+"""
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    (tmp_path / "proc").mkdir()
+    return Host(tmp_path)
+
+
+def put(host: Host, path: str, text: str) -> Path:
+    file = host.root / path.removeprefix("/")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+    return file
+
+
+def process(host: Host, pid: int, name: str, *arguments: str, soft: str = "unlimited") -> None:
+    put(host, f"/proc/{pid}/comm", f"{name}\n")
+    put(host, f"/proc/{pid}/cmdline", "\0".join([name, *arguments, ""]))
+    put(host, f"/proc/{pid}/limits", LIMITS.format(soft=soft))
+
+
+def test_containerd_is_read_with_what_it_imports(host):
+    process(host, 40, "containerd")
+    put(host, "/etc/containerd/config.toml", CONTAINERD)
+    put(host, "/etc/containerd/conf.d/10-cdi.toml", MORE)
+    put(host, "/etc/containerd/conf.d/readme.txt", "no TOML")
+    [setup] = find_runtimes(host)
+    assert (setup.conf_dir, setup.bin_dirs) == ("/etc/cni/net.d", ("/usr/libexec/cni",))
+    assert setup.runtime.enable_cdi is True
+    assert setup.runtime.cdi_dirs == ("/etc/cdi",)
+    assert setup.runtime.version == ""  # no program to ask
+
+
+def test_containerd_is_read_where_its_command_line_says(host):
+    process(host, 40, "containerd", "-c", "/var/lib/rancher/config.toml")
+    put(
+        host,
+        "/var/lib/rancher/config.toml",
+        'version = 3\n[plugins."io.containerd.cri.v1.runtime".cni]\n'
+        'conf_dir = "/var/lib/rancher/net.d"\nbin_dirs = ["/a", "/b"]\n',
+    )
+    [setup] = find_runtimes(host)
+    assert setup.runtime.config == "/var/lib/rancher/config.toml"
+    assert (setup.conf_dir, setup.bin_dirs) == ("/var/lib/rancher/net.d", ("/a", "/b"))
+
+
+def test_crio_is_read_with_its_drop_ins(host):
+    process(host, 41, "crio")
+    put(host, "/etc/crio/crio.conf.d/10-net.conf", CRIO)
+    [setup] = find_runtimes(host)
+    assert (setup.conf_dir, setup.bin_dirs) == ("/etc/crio/net.d", ("/usr/libexec/cni", "/opt/cni/bin"))
+
+
+def test_configuration_that_is_no_toml_is_a_fault_of_the_runtime(host):
+    process(host, 40, "containerd")
+    put(host, "/etc/containerd/config.toml", "version 2")
+    [setup] = find_runtimes(host)
+    assert "line 1" in setup.runtime.fault
+
+
+def test_limits_are_of_every_process_that_starts_containers(host):
+    process(host, 40, "containerd", soft="8388608")
+    process(host, 41, "kubelet", soft="65536")
+    process(host, 42, "dockerd")
+    found = {each.name: each.soft_bytes for each in memlock_facts(host).processes}
+    assert found == {"containerd": 8388608, "dockerd": None}
+
+
+@pytest.mark.parametrize("argument", ["--config=/x", "--config\0/x"])
+def test_option_is_found_in_both_forms(argument):
+    assert Process(pid=1, name="crio", arguments=("crio", *argument.split("\0"))).option("--config") == "/x"
+
+
+def test_option_without_a_value_is_none():
+    assert Process(pid=1, name="crio", arguments=("crio", "--config")).option("--config") is None
+
+
+def test_links_of_the_node_are_followed_within_its_root(host):
+    """As on nodes whose /etc/cni/net.d is a link to another place by an absolute path."""
+    put(host, "/var/cni/10-net.conflist", "{}")
+    (host.root / "etc/cni").mkdir(parents=True)
+    (host.root / "etc/cni/net.d").symlink_to("/var/cni")
+    facts = cni_facts(host, conf_dir="/etc/cni/net.d", bin_dirs=("/opt/cni/bin",), run_dir="/run/k8s-rdma")
+    assert [each.name for each in facts.files] == ["10-net.conflist"]
+
+
+def test_program_that_is_not_executable_is_told(host):
+    put(host, "/opt/cni/bin/k8s-rdma-cni", "")
+    facts = cni_facts(host, conf_dir="/etc/cni/net.d", bin_dirs=("/opt/cni/bin",), run_dir="/run/k8s-rdma")
+    assert facts.broken == {"k8s-rdma-cni": "/opt/cni/bin/k8s-rdma-cni is not executable"}
+
+
+def test_program_that_answers_something_else_is_told(tmp_path):
+    program = tmp_path / "k8s-rdma-cni"
+    program.write_text("#!/bin/sh\necho hello\n")
+    program.chmod(0o755)
+    facts = cni_facts(
+        Host(Path("/")), conf_dir="/nowhere", bin_dirs=(str(tmp_path),), run_dir="/run/k8s-rdma"
+    )
+    assert facts.broken == {"k8s-rdma-cni": "it answers VERSION by b'hello\\n'"}
+
+
+def test_cdi_is_needed_by_what_the_agent_describes():
+    exclusive, shared = ExclusiveResource(), SharedResource(name="rdma/shared", count=2)
+    plugin = DevicePluginConfig(resources=(ExactResource(), exclusive, shared))
+    assert needs_cdi(plugin, NetnsMode.SHARED) == ("k8s-rdma.io/slot",)
+    assert needs_cdi(plugin, NetnsMode.EXCLUSIVE) == ("k8s-rdma.io/slot", exclusive.name)
+    assert needs_cdi(None, NetnsMode.SHARED) == ()
+
+
+def test_ledger_is_read_without_being_touched(tmp_path):
+    path = tmp_path / "ledger.db"
+    with closing(Receipts(path)):
+        pass
+    before = path.read_bytes(), sorted(each.name for each in tmp_path.iterdir())
+    facts = ledger_facts(path, told_by="")
+    assert (facts.there, facts.fault, facts.receipts) == (True, "", 0)
+    assert (path.read_bytes(), sorted(each.name for each in tmp_path.iterdir())) == before
+
+
+@pytest.mark.parametrize(("version", "said"), [(99, "of version 99"), (None, "corrupt")])
+def test_ledger_that_no_agent_could_use_is_a_fault(tmp_path, version, said):
+    path = tmp_path / "ledger.db"
+    if version is None:
+        path.write_bytes(b"no database" * 100)
+    else:
+        with closing(sqlite3.connect(path)) as db:
+            db.execute(f"PRAGMA user_version = {version}")
+    facts = ledger_facts(path, told_by="")
+    assert said in facts.fault
+    assert str(path) in facts.fault
+
+
+def test_ledger_that_is_not_there_is_no_fault(tmp_path):
+    assert ledger_facts(tmp_path / "ledger.db", told_by="").there is False
+
+
+def test_process_that_does_not_answer_is_told(tmp_path):
+    facts = process_facts(tmp_path / "state.sock", server="http://127.0.0.1:1", plugin=None)
+    assert facts.why == f"{tmp_path}/state.sock: No such file or directory"
+    assert facts.report is None
+    assert facts.server is not None
+    assert "refused" in facts.server.why
+    assert facts.plugin is None

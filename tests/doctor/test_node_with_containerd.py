@@ -1,0 +1,75 @@
+"""The whole command on a node of virtual PFs with its agent, server and a real containerd."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from e2e.containerd import Containerd
+from k8s_rdma.wire.doctor import decode_doctor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from e2e.node import Node
+    from k8s_rdma.wire.doctor import DoctorDocument
+
+
+@pytest.fixture
+def node(make_node: Callable[[int], Node]) -> Node:
+    node = make_node(2)
+    node.start_agent()
+    return node
+
+
+@pytest.fixture
+def containerd(node: Node) -> Iterator[Containerd]:
+    for program in ("containerd", "runc", "ctr"):
+        if shutil.which(program) is None:
+            pytest.skip(f"needs {program} (Debian packages containerd, runc)")
+    with Containerd(
+        node.directory / "containerd", plugins=node.cni_path, deadline_s=node.deadline_s
+    ) as containerd:
+        containerd.use(node.runtime(chained=True).conflist)
+        yield containerd
+
+
+def doctor(node: Node, *options: str) -> subprocess.CompletedProcess[bytes]:
+    config = node.config("agent", node.document())
+    command = [sys.executable, "-m", "k8s_rdma", "doctor", "node", "--config", str(config), "--server", ""]
+    return subprocess.run([*command, *options], capture_output=True, check=False)
+
+
+def examined(node: Node, *options: str) -> tuple[DoctorDocument, int]:
+    done = doctor(node, "--json", *options)
+    assert not done.stderr, done.stderr.decode()
+    return decode_doctor(done.stdout), done.returncode
+
+
+def ids(document: DoctorDocument, subject: str) -> set[str]:
+    return {each.id for each in document.findings if each.subject == subject}
+
+
+def test_doctor_sees_a_node_in_order_and_what_is_broken_of_it(node: Node, containerd: Containerd) -> None:
+    document, status = examined(node)
+    assert status == 0, [each for each in document.findings if each.severity == "error"]
+    subjects = ("cni", "runtime", "processes", "vfs", "ledger")
+    assert {each: ids(document, each) for each in subjects} == {each: {f"{each}-ok"} for each in subjects}
+    assert ids(document, "hardware") == {"hardware-virtual"}
+    [runtime] = [each for each in document.findings if each.id == "runtime-ok"]
+    assert runtime.found.startswith("version 1.")
+    assert str(node.directory / "containerd/config.toml") in runtime.source
+
+    other = {"cniVersion": "1.0.0", "name": "other", "plugins": [{"type": "bridge"}]}
+    (node.directory / "containerd/net.d/05-other.conflist").write_text(json.dumps(other))
+    node.kill_agent()
+    document, status = examined(node)
+    assert status == 1
+    assert ids(document, "cni") == {"cni-other-file-first"}
+    assert ids(document, "processes") == {"processes-agent-down"}
+    assert ids(document, "ledger") == {"ledger-ok"}  # read from the file itself
