@@ -85,6 +85,7 @@ class InstalledProgram:
         try:
             if self._linked():
                 self._directory.remove(LEGACY_PLUGIN)
+            self._directory.draft(LEGACY_PLUGIN).unlink(missing_ok=True)
             return self._directory.remove(PROGRAM)
         except OSError as error:
             msg = f"{PROGRAM} cannot be removed from {self._directory.path}: {error.strerror}"

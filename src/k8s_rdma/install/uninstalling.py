@@ -118,5 +118,5 @@ class Uninstalling:
                 f"stays: VFs of {', '.join(functions)}: `echo 0 > /sys/bus/pci/devices/PF/sriov_numvfs`"
             )
         self._told(
-            "stays in the cluster: the node's RdmaNode (`kubectl delete rdmanode NODE`) and `publish.vfResource`"
+            "stays in the cluster: `kubectl delete rdmanode NODE`; the Node's count of `publish.vfResource`"
         )

@@ -1,0 +1,146 @@
+"""`k8s-rdma install-cni --follow` keeps ours in place while others come, change and go."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any, Self
+
+import pytest
+
+from install.node_files import BRIDGE, FILE, OURS, PORTMAP, NodeFiles, conflist
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DEADLINE_S = 30
+
+
+class Follower:
+    """The process, and what it logs."""
+
+    def __init__(self, node: NodeFiles, program: Path, *more: str, through: tuple[str, ...] = ()) -> None:
+        command = [
+            sys.executable,
+            "-m",
+            "k8s_rdma",
+            "install-cni",
+            str(node.bin),
+            "--conf-dir",
+            str(node.confs),
+        ]
+        self._process = subprocess.Popen(
+            [*through, *command, "--network", "chained", "--follow", *more],
+            env=os.environ | {"K8S_RDMA_CNI": str(program)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def told(self, event: str) -> dict[str, Any]:
+        """The next line of this event; those before it are passed over."""
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            found: dict[str, Any] = json.loads(line)
+            if found["event"] == event:
+                return found
+        pytest.fail(f"it ended without {event}")
+
+    def end(self) -> str:
+        self._process.send_signal(signal.SIGTERM)
+        out, _ = self._process.communicate(timeout=DEADLINE_S)
+        assert self._process.returncode == 0
+        return out
+
+
+def test_ours_follows_the_other_and_stays_when_told_to_end(tmp_path: Path, program: Path) -> None:
+    node = NodeFiles.made(tmp_path / "node")
+    other = node.confs / "10-pods.conflist"
+    with Follower(node, program) as follower:
+        assert "waiting for one" in follower.told("cni_not_in_place")["problems"][0]
+        assert (node.bin / OURS).exists()
+        other.write_text(conflist(BRIDGE))
+        assert follower.told("cni_conf_written")["made_of"] == "10-pods.conflist"
+        follower.told("cni_in_place")
+        assert node.types() == ["bridge", OURS]
+        with other.open("r+") as file:  # in place, as `cp` and some plugins' installers write
+            file.write(conflist(BRIDGE, PORTMAP))
+        follower.told("cni_conf_written")
+        assert node.types() == ["bridge", "portmap", OURS]
+        other.write_text("{")
+        assert "10-pods.conflist: " in follower.told("cni_not_in_place")["problems"][0]
+        assert node.types() == ["bridge", "portmap", OURS]
+        other.unlink()
+        follower.told("cni_conf_removed")
+        assert not (node.confs / FILE).exists()
+        other.write_text(conflist(BRIDGE))
+        follower.told("cni_in_place")
+        (node.bin / OURS).unlink()
+        follower.told("cni_program_installed")
+        follower.end()
+    assert node.types() == ["bridge", OURS]
+
+
+def test_one_that_undoes_ours_is_told_of_and_not_raced(node: NodeFiles, program: Path) -> None:
+    with Follower(node, program) as follower:
+        follower.told("cni_in_place")
+        for times, pause_s in ((1, 1), (2, 2)):
+            (node.confs / FILE).rename(node.confs / f"{FILE}.cilium_bak")
+            told = follower.told("cni_conf_undone")
+            assert (told["times"], told["next_look_s"]) == (times, pause_s)
+            assert node.types() == ["bridge", "portmap", OURS]
+
+
+def test_next_one_takes_over_when_the_one_before_ends(node: NodeFiles, program: Path, tmp_path: Path) -> None:
+    newer = tmp_path / "newer"
+    newer.write_text("#!/bin/sh\necho newer\n")
+    newer.chmod(0o755)
+    with Follower(node, program) as before, Follower(node, newer) as after:
+        before.told("cni_in_place")
+        assert "another" in after.told("cni_waiting")["why"]
+        assert (node.bin / OURS).read_bytes() == program.read_bytes()
+        before.end()
+        after.told("cni_in_place")
+        assert (node.bin / OURS).read_bytes() == newer.read_bytes()
+
+
+def test_ours_goes_when_told_to_end_where_that_is_asked_for(node: NodeFiles, program: Path) -> None:
+    pristine = node.state()
+    with Follower(node, program, "--remove", "--grace-s", "0.1") as follower:
+        follower.told("cni_in_place")
+        assert node.types() == ["bridge", "portmap", OURS]
+        out = follower.end()
+    assert out.splitlines()[0] == f"removed {node.confs / FILE}"
+    assert out.splitlines()[-1] == f"removed {node.bin / OURS}"
+    assert node.state() == pristine
+
+
+def test_without_a_watch_of_the_kernel_it_says_so_and_looks(node: NodeFiles, program: Path) -> None:
+    starved = 'echo 0 > /proc/sys/user/max_inotify_instances && exec "$@"'
+    through = ("unshare", "--user", "--map-root-user", "sh", "-c", starved, "sh")
+    if subprocess.run([*through, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("needs a user namespace")
+    with Follower(node, program, through=through) as follower:
+        assert follower.told("cni_dirs_polled")["every_s"] == 10
+        follower.told("cni_in_place")
+        assert node.types() == ["bridge", "portmap", OURS]
+
+
+def test_directories_may_come_later(tmp_path: Path, program: Path) -> None:
+    node = NodeFiles(bin=tmp_path / "bin", confs=tmp_path / "net.d")
+    with Follower(node, program) as follower:
+        assert "No such file" in follower.told("cni_waiting")["why"]
+        node = NodeFiles.made(tmp_path)
+        (node.confs / "10-pods.conflist").write_text(conflist(BRIDGE))
+        follower.told("cni_in_place")
+        assert node.types() == ["bridge", OURS]

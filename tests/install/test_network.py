@@ -1,0 +1,285 @@
+"""What our file is made of, and when it is not there."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from install.node_files import BRIDGE, FILE, OURS, PORTMAP, conflist
+from k8s_rdma.errors import K8sRdmaError, MalformedError
+from k8s_rdma.install.network import Network
+from k8s_rdma.wire.conflist import plugin_section
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from install.node_files import NodeFiles
+
+MESH = {"type": "mesh", "log_level": "info"}
+CAPABILITY = {"io.kubernetes.cri.pod-annotations": True}
+
+
+def test_ours_is_the_others_with_our_plugin_behind_and_the_others_stays_untouched(
+    node: NodeFiles, program: Path
+) -> None:
+    before = (node.confs / "10-pods.conflist").read_bytes()
+    outcome = node.installation(plugin='{"runDir": "/run/x", "timeoutMs": 1000}').install(program)
+    assert outcome.problems == ()
+    file, document = node.network()
+    assert (file, document["name"], document["cniVersion"]) == (FILE, "pods", "1.0.0")
+    ours = {"type": OURS, "capabilities": CAPABILITY, "runDir": "/run/x", "timeoutMs": 1000}
+    assert document["plugins"] == [BRIDGE, PORTMAP, ours]
+    assert (node.confs / "10-pods.conflist").read_bytes() == before
+    assert (node.confs / FILE).stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("name", ["10-pods.conf", "10-pods.json"])
+def test_a_single_plugin_becomes_a_list(node: NodeFiles, program: Path, name: str) -> None:
+    (node.confs / "10-pods.conflist").unlink()
+    single = {"cniVersion": "0.3.1", "name": "one", **BRIDGE}
+    (node.confs / name).write_text(json.dumps(single))
+    node.installation().install(program)
+    document = node.network()[1]
+    assert (document["cniVersion"], document["name"]) == ("0.3.1", "one")
+    assert document["plugins"] == [single, {"type": OURS, "capabilities": CAPABILITY}]
+
+
+def test_values_are_handed_on_as_they_are_written(node: NodeFiles, program: Path) -> None:
+    plugin = '{"type": "bridge", "y": 12345678901234567890123, "z": 1.0}'
+    text = f'{{"cniVersion": "1.0.0", "name": "pods", "x": 1e400, "plugins": [{plugin}]}}'
+    (node.confs / "10-pods.conflist").write_text(text)
+    node.installation().install(program)
+    written = (node.confs / FILE).read_text()
+    assert all(each in written for each in ("1e400", "12345678901234567890123", "1.0"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "kept"),
+    [
+        ({}, {"cniVersion": "1.0.0"}),
+        ({"version": "0.4.0"}, {"cniVersion": "0.4.0"}),
+        ({"version": "1.1.0"}, {"cniVersion": "1.1.0"}),
+        (
+            {"version": "1.0.0", "cniVersions": ["1.0.0", "1.1.0", "2.0.0"]},
+            {"cniVersion": "1.0.0", "cniVersions": ["1.0.0", "1.1.0"]},
+        ),
+        (
+            {"version": "2.0.0", "cniVersions": ["1.0.0", "1.1.0", "2.0.0"]},
+            {"cniVersion": "1.1.0", "cniVersions": ["1.0.0", "1.1.0"]},
+        ),
+        ({"disableCheck": True, "disableGC": True}, {"disableCheck": True, "disableGC": True}),
+    ],
+)
+def test_versions_of_the_list_are_those_that_our_plugin_speaks_too(
+    node: NodeFiles, program: Path, fields: dict[str, Any], kept: dict[str, Any]
+) -> None:
+    (node.confs / "10-pods.conflist").write_text(conflist(BRIDGE, **fields))
+    node.installation().install(program)
+    assert kept.items() <= node.network()[1].items()
+
+
+def test_a_list_without_a_version_stays_without(node: NodeFiles, program: Path) -> None:
+    (node.confs / "10-pods.conflist").write_text(json.dumps({"name": "pods", "plugins": [BRIDGE]}))
+    node.installation().install(program)
+    assert "cniVersion" not in node.network()[1]
+
+
+UNFIT = {
+    "cniVersion": conflist(BRIDGE, version="2.0.0"),
+    "has k8s-rdma-cni already": conflist(BRIDGE, {"type": OURS}),
+    "has rit-k8s-rdma-cni-linux-amd64 already": conflist(BRIDGE, {"type": "rit-k8s-rdma-cni-linux-amd64"}),
+    "NetworkAttachmentDefinition": conflist({"type": "multus-shim"}),
+}
+
+
+@pytest.mark.parametrize("problem", UNFIT)
+def test_ours_goes_where_it_cannot_be_chained(node: NodeFiles, program: Path, problem: str) -> None:
+    installation = node.installation()
+    installation.install(program)
+    (node.confs / "10-pods.conflist").write_text(UNFIT[problem])
+    [told] = installation.install(program).problems
+    assert told.startswith("10-pods.conflist: ")
+    assert problem in told
+    assert not (node.confs / FILE).exists()
+
+
+BROKEN = {
+    "": "malformed",
+    '{"cniVersion": "1.0.0", "na': "truncated",
+    conflist(): "plugins: there are none",
+    conflist({"bridge": "cni0"}): "plugins[0]",
+    conflist({"type": ""}): "plugins[0].type: empty",
+    conflist(BRIDGE, {"type": "portmap", "capabilities": {"portMappings": "yes"}}): "plugins[1]",
+    conflist(BRIDGE, name=""): "name: missing or empty",
+}
+
+
+@pytest.mark.parametrize("text", BROKEN, ids=list(BROKEN.values()))
+def test_the_last_good_one_stays_while_the_other_is_broken(node: NodeFiles, program: Path, text: str) -> None:
+    installation = node.installation()
+    installation.install(program)
+    good = (node.confs / FILE).read_bytes()
+    (node.confs / "10-pods.conflist").write_text(text)
+    outcome = installation.install(program)
+    [told] = outcome.problems
+    assert told.startswith("10-pods.conflist: ")
+    if text:
+        assert BROKEN[text] in told
+    assert (node.confs / FILE).read_bytes() == good
+    (node.confs / FILE).unlink()
+    installation.install(program)
+    assert not (node.confs / FILE).exists()
+
+
+def test_ours_goes_with_the_other_and_comes_with_the_next(node: NodeFiles, program: Path) -> None:
+    installation = node.installation()
+    installation.install(program)
+    (node.confs / "10-pods.conflist").unlink()
+    assert "waiting for one" in installation.install(program).problems[0]
+    assert not list(node.confs.iterdir())
+    (node.confs / "20-more.conf").write_text('{"cniVersion": "0.3.1", "name": "more", "type": "ptp"}')
+    assert installation.install(program).other == "20-more.conf"
+    assert node.types() == ["ptp", OURS]
+
+
+def test_the_first_other_is_taken_as_runtimes_sort_them(node: NodeFiles, program: Path) -> None:
+    (node.confs / "09-first.conf").write_text('{"name": "first", "type": "ptp"}')
+    (node.confs / "09-Zero.conflist").mkdir()
+    (node.confs / "05-no-network.conflist.bak").write_text("{}")
+    (node.confs / "05-kubeconfig").write_text("apiVersion: v1")
+    assert node.installation().install(program).other == "09-first.conf"
+
+
+def test_one_that_sorts_before_ours_is_told_of(node: NodeFiles, program: Path) -> None:
+    (node.confs / "00-first.conf").write_text('{"name": "first", "type": "ptp"}')
+    [told] = node.installation().install(program).problems
+    assert told.startswith(f"00-first.conf: comes before {FILE}")
+    assert node.types() == ["ptp"]
+
+
+def test_what_others_put_into_ours_stays_in_it_until_they_take_it_out(node: NodeFiles, program: Path) -> None:
+    installation = node.installation()
+    installation.install(program)
+    document = node.network()[1]
+    document["plugins"].append(MESH)
+    (node.confs / FILE).write_text(json.dumps(document))
+    assert not installation.install(program).rewritten  # else both would write it in turns
+    (node.confs / "10-pods.conflist").write_text(conflist(BRIDGE))
+    installation.install(program)
+    assert node.types() == ["bridge", OURS, "mesh"]
+    document = node.network()[1]
+    document["plugins"].remove(MESH)
+    (node.confs / FILE).write_text(json.dumps(document))
+    installation.install(program)
+    assert node.types() == ["bridge", OURS]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"plugins": 1}', '{"plugins": [{"type": "x"}]}'])
+def test_ours_is_made_anew_when_somebody_spoilt_it(node: NodeFiles, program: Path, text: str) -> None:
+    installation = node.installation()
+    installation.install(program)
+    good = (node.confs / FILE).read_bytes()
+    (node.confs / FILE).write_text(text)
+    installation.install(program)
+    assert (node.confs / FILE).read_bytes() == good
+
+
+def test_ours_under_a_former_name_is_neither_chained_to_nor_left(node: NodeFiles, program: Path) -> None:
+    node.installation(file="01-former.conflist").install(program)
+    node.installation().install(program)
+    assert sorted(path.name for path in node.confs.iterdir()) == [FILE, "10-pods.conflist"]
+    assert node.types() == ["bridge", "portmap", OURS]
+
+
+def test_a_link_is_replaced_and_what_it_leads_to_is_not_written(
+    node: NodeFiles, program: Path, tmp_path: Path
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_text("theirs")
+    (node.confs / FILE).symlink_to(elsewhere)
+    (node.bin / OURS).symlink_to(elsewhere)
+    node.installation().install(program)
+    assert elsewhere.read_text() == "theirs"
+    assert not (node.confs / FILE).is_symlink()
+    assert (node.bin / OURS).read_bytes() == program.read_bytes()
+
+
+def test_others_may_be_a_link(node: NodeFiles, program: Path, tmp_path: Path) -> None:
+    (node.confs / "10-pods.conflist").rename(tmp_path / "real")
+    (node.confs / "10-pods.conflist").symlink_to(tmp_path / "real")
+    installation = node.installation()
+    installation.install(program)
+    assert node.types() == ["bridge", "portmap", OURS]
+    (tmp_path / "real").unlink()
+    [told] = installation.install(program).problems
+    assert "a link that leads nowhere" in told
+    assert (node.confs / FILE).exists()
+
+
+def test_alone_ours_is_the_only_plugin(node: NodeFiles, program: Path) -> None:
+    delegate = json.dumps({"delegate": BRIDGE})
+    node.installation(Network.ALONE, plugin=delegate).install(program)
+    file, document = node.network()
+    assert (file, document["name"], document["cniVersion"]) == (FILE, "k8s-rdma", "1.0.0")
+    assert document["plugins"] == [{"type": OURS, "capabilities": CAPABILITY, "delegate": BRIDGE}]
+
+
+def test_only_the_executable_leaves_networks_alone(node: NodeFiles, program: Path) -> None:
+    node.installation(Network.NONE).install(program)
+    assert (node.bin / OURS).exists()
+    assert [path.name for path in node.confs.iterdir()] == ["10-pods.conflist"]
+
+
+def test_no_network_names_an_executable_that_cannot_be_there(node: NodeFiles, program: Path) -> None:
+    installation = node.installation()
+    installation.install(program)
+    (node.bin / OURS).unlink()
+    program.unlink()
+    [told] = installation.install(program).problems
+    assert "cannot be installed" in told
+    assert node.types() == ["bridge", "portmap"]
+
+
+def test_executable_that_cannot_be_replaced_leaves_the_network(node: NodeFiles, program: Path) -> None:
+    installation = node.installation()
+    installation.install(program)
+    program.unlink()
+    assert "cannot be installed" in installation.install(program).problems[0]
+    assert node.types() == ["bridge", "portmap", OURS]
+
+
+@pytest.fixture
+def read_only(node: NodeFiles) -> Iterator[Path]:
+    if os.geteuid() != 0:
+        pytest.skip("needs root, or a user namespace that makes one (`make test`)")
+    subprocess.run(["mount", "--bind", node.confs, node.confs], check=True)
+    subprocess.run(["mount", "-o", "remount,bind,ro", node.confs], check=True)
+    yield node.confs
+    subprocess.run(["umount", node.confs], check=True)
+
+
+def test_read_only_directory_is_named(node: NodeFiles, program: Path, read_only: Path) -> None:
+    with pytest.raises(K8sRdmaError, match=f"{read_only}.*Read-only file system"):
+        node.installation().install(program)
+    assert node.types() == ["bridge", "portmap"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[]", "--plugin: Expected `object`"),
+        ('{"runDi": "/x"}', "runDi: unknown key; did you mean runDir?"),
+        ('{"type": "x"}', "--plugin: type: is not for you to set"),
+        ('{"delegate": {"type": "bridge"}}', "--plugin: delegate: is for --network alone"),
+        ('{"vlan": 9999}', "vlan: 9999 is not in 0..4094"),
+        ('{"capabilities": {"x": 1}}', "--plugin: capabilities: Expected `bool`"),
+    ],
+)
+def test_section_that_our_plugin_would_refuse_is_refused_first(text: str, said: str) -> None:
+    with pytest.raises(MalformedError, match=said.replace("?", r"\?").replace(".", r"\.")):
+        plugin_section(text.encode(), chained=True)
