@@ -33,6 +33,7 @@ async def prepare(c: Cluster) -> None:
     """Make the kind of object known, and the agents' account; for once in a cluster."""
     await c.plane.add_crd(yaml.safe_load(CRD.read_text()))
     await c.apply(RBAC / "agent.yaml")
+    await c.apply(RBAC / "agent-evictions.yaml")
     await c.account(AGENT, "k8s-rdma")
 
 

@@ -1,0 +1,151 @@
+"""What each method of our client asks of the API server, as the stand-in hears it."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from k8s_rdma.core.ids import NodeName, PodUid
+from k8s_rdma.core.ledger import Pod
+from k8s_rdma.kube.api import API_ERRORS, LeaseView, ObjectEvent, PodBinding, about_node
+from k8s_rdma.kube.client import connect
+from k8s_rdma.kube.published import RdmaNodeView
+from k8s_rdma.sim.cluster.api import Api
+from k8s_rdma.sim.cluster.http_server import HttpService, Response, serving
+from k8s_rdma.sim.cluster.objects import system_clock
+from k8s_rdma.sim.cluster.registry import Registry
+from k8s_rdma.sim.cluster.resources import BUILT_IN, Target, parse_resource_type, resolve
+from k8s_rdma.sim.cluster.store import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from k8s_rdma.kube.client import Client
+    from k8s_rdma.sim.cluster.http_server import Request, Stream
+
+    Call = tuple[str, str, str]
+    """Group, resource with subresource, verb."""
+
+RESOURCES = (*BUILT_IN, parse_resource_type("k8s-rdma.io/v1alpha1/rdmanodes/RdmaNode"))
+POD = Pod(namespace="ns", name="p", uid=PodUid("u"))
+NODE = NodeName("w1")
+LEASE = LeaseView(namespace="ns", name="l", holder="h", duration_s=15)
+NOW = datetime.now(UTC)
+EVENT = ObjectEvent(
+    about=about_node(NODE),
+    name="e",
+    reason="R",
+    message="m",
+    warning=False,
+    count=1,
+    first=NOW,
+    last=NOW,
+    component="c",
+    host=NODE,
+)
+REPORT = RdmaNodeView(node=NODE, version="1", status=b"{}")
+EXAMPLES: dict[str, tuple[Callable[[Client], Any], ...]] = {
+    "annotate_node": (lambda c: c.annotate_node(NODE, "k", "v"),),
+    "annotate_pod": (lambda c: c.annotate_pod(POD, "k", "v"),),
+    "bind_pod": (
+        lambda c: c.bind_pod(
+            PodBinding(namespace="ns", name="p", uid=PodUid("u"), node=NODE, annotations={})
+        ),
+    ),
+    "create_event": (lambda c: c.create_event(EVENT),),
+    "create_rdma_node": (lambda c: c.create_rdma_node(NODE, "u"),),
+    "evict_pod": (lambda c: c.evict_pod(POD),),
+    "follow_budgets": (lambda c: c.follow_budgets(),),
+    "follow_leases": (lambda c: c.follow_leases("ns"),),
+    "follow_node": (lambda c: c.follow_node(NODE),),
+    "follow_nodes": (lambda c: c.follow_nodes(),),
+    "follow_pods": (lambda c: c.follow_pods(),),
+    "follow_pods_of": (lambda c: c.follow_pods_of(NODE),),
+    "follow_rdma_nodes": (lambda c: c.follow_rdma_nodes(),),
+    "get_lease": (lambda c: c.get_lease("ns", "l"),),
+    "get_pod": (lambda c: c.get_pod("ns", "p"),),
+    "get_rdma_node": (lambda c: c.get_rdma_node(NODE),),
+    "get_whole_pod": (lambda c: c.get_whole_pod("ns", "p"),),
+    "label_node": (lambda c: c.label_node(NODE, "k", "v"),),
+    "leases_version": (lambda c: c.leases_version("ns"),),
+    "repeat_event": (lambda c: c.repeat_event(EVENT),),
+    "set_capacity": (lambda c: c.set_capacity(NODE, "example.com/vf", 1),),
+    "touch_pod": (lambda c: c.touch_pod(POD, "k", "v"),),
+    "write_lease": (
+        lambda c: c.write_lease(LEASE),
+        lambda c: c.write_lease(replace(LEASE, version="1")),
+    ),
+    "write_status": (lambda c: c.write_status(REPORT),),
+}
+"""Each method of the client, in each way in which it asks something different of the API server."""
+
+
+async def asked_of_the_api_server(call: Callable[[Client], Any], directory: Path) -> set[Call]:
+    """Group, resource and verb of each request that a call makes to an API server without objects."""
+    asked: set[Call] = set()
+    api = Api(Registry(store=Store(), clock=system_clock), RESOURCES)
+
+    async def handle(request: Request) -> Response | Stream:
+        target = resolve(request.path, RESOURCES)
+        assert target is not None, request.path
+        asked.add(_call(request, target))
+        return await api.handle(request)
+
+    service = HttpService(handle=handle, refuse=lambda status: Response(status=status, body=b""))
+    async with serving(service, "127.0.0.1", 0) as port, asyncio.timeout(20):
+        client = connect(_kubeconfig(directory, port))
+        try:
+            await _made(call(client), asked)
+        finally:
+            await client.close()
+    return asked
+
+
+async def _made(made: Any, asked: set[Call]) -> None:
+    """Make the call; one that follows, until it watches."""
+    if not hasattr(made, "__aiter__"):
+        with suppress(*API_ERRORS):
+            await made
+        return
+    following = asyncio.ensure_future(_follow(made))
+    while not any(verb == "watch" for *_, verb in asked):
+        assert not following.done(), following.exception()
+        await asyncio.sleep(0.01)
+    following.cancel()
+    await asyncio.wait([following])
+
+
+async def _follow(made: Any) -> None:
+    async for _ in made:
+        pass
+
+
+def _call(request: Request, target: Target) -> Call:
+    """Source: Kubernetes' "Authorization Overview", request verbs."""
+    watch = request.query.get("watch") in {"1", "true"}
+    verb = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}.get(request.method) or (
+        "get" if target.name else "watch" if watch else "list"
+    )
+    resource = "/".join(filter(None, (target.resource.plural, target.subresource)))
+    return target.resource.group, resource, verb
+
+
+def _kubeconfig(directory: Path, port: int) -> str:
+    path = directory / "kubeconfig"
+    path.write_text(
+        yaml.safe_dump(
+            {
+                "current-context": "c",
+                "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
+                "users": [{"name": "c", "user": {"token": "t"}}],
+                "contexts": [{"name": "c", "context": {"cluster": "c", "user": "c"}}],
+            }
+        )
+    )
+    return str(path)

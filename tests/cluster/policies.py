@@ -1,0 +1,80 @@
+"""ValidatingAdmissionPolicies in a real API server, and tokens that are bound to a pod of a node."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cluster.control_plane import write_kubeconfig
+from cluster.world import documents
+from k8s_rdma.kube.client import connect
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from cluster.control_plane import Json
+    from cluster.world import Cluster
+    from k8s_rdma.kube.client import Client
+
+POLICIES = Path(__file__).parents[2] / "deploy" / "policies"
+GROUP = "/apis/admissionregistration.k8s.io/v1"
+SINCE = (1, 30)
+"""The release from which on the API server has them."""
+_PLURAL = {
+    "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
+    "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
+}
+
+
+async def apply_policies(c: Cluster, name: str) -> None:
+    """Create what a file of deploy/policies holds; what the API server finds wrong with it fails."""
+    for document in documents(POLICIES / f"{name}.yaml"):
+        made = await c.http.post(f"{GROUP}/{_PLURAL[document['kind']]}", json=document)
+        assert made.status_code == 201, made.text
+        assert "warning" not in made.headers, made.headers["warning"]
+
+
+async def until(holds: Callable[[], Awaitable[object]]) -> None:
+    """Wait for what the API server is to have learnt."""
+    while True:
+        if await holds():
+            return
+        await asyncio.sleep(0.1)
+
+
+async def token_of(c: Cluster, account: str, pod: str | None = None, namespace: str = "k8s-rdma") -> str:
+    """A token of a service account, bound to a pod if one is named, as kubelet asks for it."""
+    spec: Json = {}
+    if pod is not None:
+        found = (await c.http.get(f"/api/v1/namespaces/{namespace}/pods/{pod}")).json()
+        meta = found["metadata"]
+        spec["boundObjectRef"] = {"kind": "Pod", "apiVersion": "v1", "name": pod, "uid": meta["uid"]}
+    request = {"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1", "spec": spec}
+    made = await c.http.post(f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token", json=request)
+    assert made.status_code == 201, made.text
+    return made.json()["status"]["token"]
+
+
+async def pod_of(c: Cluster, account: str, node: str, namespace: str = "k8s-rdma") -> str:
+    """A pod of a service account on a node; its name."""
+    name = f"{account}-{node}"
+    meta = {"name": name, "namespace": namespace}
+    spec = {
+        "serviceAccountName": account,
+        "nodeName": node,
+        "containers": [{"name": "c", "image": "registry.invalid/c:1"}],
+    }
+    await c.create({"kind": "Pod", "apiVersion": "v1", "metadata": meta, "spec": spec})
+    return name
+
+
+@asynccontextmanager
+async def client_of(c: Cluster, token: str) -> AsyncIterator[Client]:
+    """Our own client of the API server, with that token."""
+    client = connect(str(write_kubeconfig(c.directory / "token.kubeconfig", c.plane, token)))
+    try:
+        yield client
+    finally:
+        await client.close()

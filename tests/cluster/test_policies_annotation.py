@@ -1,0 +1,161 @@
+"""deploy/policies/annotation.yaml and managed-resource.yaml in a real API server, of 1.30 and later.
+
+It answers what tests/deploy finds without one, where its words are compared with the extender's.
+"""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from admission import policy
+from asked_annotations import BAD, GOOD, POLICIES, mixed
+from cluster.policies import GROUP, SINCE, apply_policies, until
+from cluster.real import obstacle
+from cluster.world import cluster, collection
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from cluster.control_plane import Json
+    from cluster.world import Cluster
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(bool(obstacle()), reason=f"no real cluster: {obstacle()}"),
+]
+MIXED = 300
+SEED = 7
+
+
+def pod(text: str, word: str | None = None, **limits: str) -> Json:
+    annotations = {"rdma_interfaces_required": text}
+    if word is not None:
+        annotations["k8s-rdma.io/policy"] = word
+    container = {"name": "c", "image": "registry.invalid/c:1", "resources": {"limits": limits}}
+    return {
+        "kind": "Pod",
+        "apiVersion": "v1",
+        "metadata": {"name": "p", "namespace": "default", "annotations": annotations},
+        "spec": {"containers": [container]},
+    }
+
+
+def workloads(template: Json) -> list[Json]:
+    """One of each kind that pods are made from."""
+    labels = {"app": "a"}
+    template = {**template, "metadata": {**template["metadata"], "labels": labels}}
+    pods = {"selector": {"matchLabels": labels}, "template": template}
+    once = {**template, "spec": {**template["spec"], "restartPolicy": "Never"}}
+    job = {"spec": {"template": once}}
+    cron = {"schedule": "0 0 * * *", "jobTemplate": job}
+    found = [
+        *(("apps/v1", kind, {"spec": pods}) for kind in ("DaemonSet", "Deployment", "ReplicaSet")),
+        ("apps/v1", "StatefulSet", {"spec": {**pods, "serviceName": "s"}}),
+        ("v1", "ReplicationController", {"spec": {"selector": labels, "template": template}}),
+        ("v1", "PodTemplate", {"template": template}),
+        ("batch/v1", "Job", job),
+        ("batch/v1", "CronJob", {"spec": cron}),
+    ]
+    meta = {"name": "w", "namespace": "default"}
+    return [{"kind": kind, "apiVersion": version, "metadata": meta, **more} for version, kind, more in found]
+
+
+def template_of(made: Json) -> Json:
+    return {"metadata": {"annotations": made["metadata"]["annotations"]}, "spec": made["spec"]}
+
+
+async def answer(c: Cluster, document: Json) -> tuple[str, str]:
+    """Why the API server refuses to create this, and what it warns of; nothing is made."""
+    given = await c.http.post(f"{collection(document)}?dryRun=All", json=document)
+    refusal = "" if given.is_success else given.json()["message"].partition("denied request: ")[2]
+    return refusal, given.headers.get("warning", "")
+
+
+async def told(c: Cluster, document: Json) -> bool:
+    """Whether it is refused or warned of."""
+    return any(await answer(c, document))
+
+
+async def refused(c: Cluster, document: Json) -> bool:
+    return bool((await answer(c, document))[0])
+
+
+@asynccontextmanager
+async def with_policy(directory: Path, name: str, probe: Json) -> AsyncIterator[Cluster]:
+    """A cluster in which the policy is in force, which shows in what the probe gets."""
+    async with cluster("real", directory, deadline_s=280) as c:
+        if c.plane.release < SINCE:
+            pytest.skip(f"Kubernetes {c.plane.release}: ValidatingAdmissionPolicy is of {SINCE} and later")
+        await apply_policies(c, name)
+        await until(lambda: told(c, probe))
+        yield c
+
+
+async def test_api_server_answers_as_the_evaluation_without_one(tmp_path: Path):
+    cases: list[tuple[str, str | None]] = [
+        (text, None) for text in (*GOOD, *BAD, *mixed(Random(SEED), MIXED))
+    ]
+    cases += [("[{}]", word) for word in POLICIES]
+    async with with_policy(tmp_path, "annotation", pod("[[]]")) as c:
+        for text, word in cases:
+            document: dict[str, Any] = pod(text, word)
+            expected = "".join(policy("annotation").refusals(document))
+            assert await answer(c, document) == (expected, ""), (text, word)
+
+
+async def test_workloads_are_looked_into_and_what_was_there_stays(tmp_path: Path):
+    wrong, right = template_of(pod('[{"vlan": 4095}]')), template_of(pod('[{"vlan": 4094}]'))
+    async with with_policy(tmp_path, "annotation", pod("[[]]")) as c:
+        for document, good in zip(workloads(wrong), workloads(right), strict=True):
+            refusal, _ = await answer(c, document)
+            assert "vlan: 4095 is no whole number from 0 to 4094, as a VLAN is" in refusal, document["kind"]
+            assert await answer(c, good) == ("", ""), document["kind"]
+        await c.create(pod("[{}]"))
+        path = "/api/v1/namespaces/default/pods/p"
+        worse = {"metadata": {"annotations": {"rdma_interfaces_required": "[[]]"}}}
+        changed = await c.http.patch(
+            path, json=worse, headers={"Content-Type": "application/merge-patch+json"}
+        )
+        assert "rdma_interfaces_required[0]: is a list; wanted an object such as {}" in changed.text
+        await c.patch(path, {"metadata": {"labels": {"a": "b"}}})
+
+
+async def test_pod_that_was_malformed_before_the_policy_can_be_changed(tmp_path: Path):
+    async with cluster("real", tmp_path) as c:
+        if c.plane.release < SINCE:
+            pytest.skip(f"Kubernetes {c.plane.release}: ValidatingAdmissionPolicy is of {SINCE} and later")
+        await c.create(pod("[[]]"))
+        await apply_policies(c, "annotation")
+        probe = {**pod("[[]]"), "metadata": {**pod("[[]]")["metadata"], "name": "q"}}
+        await until(lambda: told(c, probe))
+        path = "/api/v1/namespaces/default/pods/p"
+        await c.patch(path, {"metadata": {"labels": {"a": "b"}, "annotations": {"other": "x"}}})
+        await c.patch(path, {"metadata": {"annotations": {"rdma_interfaces_required": "[{}]"}}})
+
+
+async def test_pod_that_goes_past_the_extender_is_warned_of(tmp_path: Path):
+    async with with_policy(tmp_path, "managed-resource", pod("[{}]")) as c:
+        for document in (pod("[{}]"), *workloads(template_of(pod("[{}]")))):
+            refusal, warned = await answer(c, document)
+            assert refusal == "", document["kind"]
+            assert "does not ask the RDMA extender about such a pod" in warned, document["kind"]
+        managed = pod("[{}]", **{"rdma-sriov/dev-infiniband-mount": "1"})
+        for document in (pod("[]"), pod(" "), managed, *workloads(template_of(managed))):
+            assert await answer(c, document) == ("", ""), document["kind"]
+
+
+async def test_pod_that_goes_past_the_extender_is_refused_where_the_binding_says_so(tmp_path: Path):
+    async with with_policy(tmp_path, "managed-resource", pod("[{}]")) as c:
+        path = f"{GROUP}/validatingadmissionpolicybindings/k8s-rdma-managed-resource"
+        await c.patch(path, {"spec": {"validationActions": ["Deny"]}})
+        await until(lambda: refused(c, pod("[{}]")))
+        assert (
+            "asks for interfaces, and no container requests any of k8s-rdma.io/slot"
+            in (await answer(c, pod("[{}]")))[0]
+        )

@@ -1,0 +1,144 @@
+"""deploy/policies/annotation.yaml says what the extender says, or nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+
+from admission import policy
+from asked_annotations import ANNOTATIONS, BAD, GOOD, POLICIES
+from k8s_rdma.errors import MalformedError
+from k8s_rdma.wire.annotation import ANNOTATION, read_pod
+from k8s_rdma.wire.extender import MALFORMED_ANNOTATION
+from k8s_rdma.wire.policy_annotation import POLICY_ANNOTATION
+
+LENIENT = (("strict", "false"),)
+
+
+def pod(text: str | None, word: str | None = None) -> dict[str, Any]:
+    told = {ANNOTATION: text, POLICY_ANNOTATION: word}
+    annotations = {key: value for key, value in told.items() if value is not None}
+    return {"kind": "Pod", "apiVersion": "v1", "metadata": {"annotations": annotations}, "spec": {}}
+
+
+def of_extender(text: str | None, word: str | None = None, *, strict: bool = True) -> str:
+    """The sentence by which it refuses; none if it takes the pod."""
+    try:
+        read_pod(pod(text, word)["metadata"]["annotations"], strict=strict)
+    except MalformedError as refused:
+        return f"{MALFORMED_ANNOTATION} ({refused.message})"
+    return ""
+
+
+def of_policy(text: str | None, word: str | None = None, *, strict: bool = True) -> str:
+    """The same of the policy."""
+    return "".join(policy("annotation", () if strict else LENIENT).refusals(pod(text, word)))
+
+
+def agreeing(told: str, extender: str) -> bool:
+    """Whether the policy tells the extender's sentence: of two kinds, as far as it can know it."""
+    if told.endswith(": not JSON)"):
+        return extender.startswith(told.removesuffix(")"))
+    if "known are" in told and "did you mean" in extender:  # the nearest one, in the place of or after all
+        return extender.startswith(told.removesuffix(")").partition("known are")[0])
+    return told == extender
+
+
+@pytest.mark.parametrize("text", GOOD)
+def test_policy_lets_through_what_the_extender_takes(text: str):
+    assert (of_policy(text), of_extender(text)) == ("", "")
+
+
+@pytest.mark.parametrize("text", BAD)
+def test_policy_refuses_in_the_words_of_the_extender(text: str):
+    told, extender = of_policy(text), of_extender(text)
+    assert told
+    assert agreeing(told, extender), (told, extender)
+
+
+@pytest.mark.parametrize(("word", "good"), POLICIES.items())
+def test_policy_refuses_a_policy_that_there_is_not(word: str, good: bool):
+    told = of_policy("[{}]", word)
+    assert bool(told) is not good
+    assert agreeing(told, of_extender("[{}]", word))
+    assert of_policy("[]", word) == "", "not looked at where nothing is asked for"
+
+
+@settings(max_examples=150)
+@given(ANNOTATIONS)
+def test_policy_refuses_nothing_that_the_extender_takes(text: str):
+    if of_policy(text):
+        assert of_extender(text)
+    if of_policy(text, strict=False):
+        assert of_extender(text, strict=False)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        r'[{"vl\u0061n": 4095}]',
+        '[{"name": "é/"}]',
+        '[{"vlan": 4095}]' + " " * 4096,
+        '[{"x": {"a": [{"b": [[[{}]]]}]}}]',
+        "[" + "{}," * 32 + '{"vlan": 4095}]',
+        '[{"count": 1000}, {"count": 1000}]',
+    ],
+)
+def test_policy_leaves_to_the_extender_what_it_cannot_read(text: str):
+    assert of_policy(text) == ""
+    assert of_extender(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[{"speed": 5}]',
+        '[{"Min_TX_Rate": 5}]',
+        '[{"qos": 1, "VLAN": 5}]',
+        '[{"pf": {"drivers": "x", "name": "a"}}]',
+    ],
+)
+def test_unknown_keys_pass_where_the_extender_is_not_strict(text: str):
+    assert of_policy(text)
+    assert of_policy(text, strict=False) == of_extender(text, strict=False) == ""
+
+
+def templates(text: str) -> list[dict[str, Any]]:
+    """Each kind of object from which pods are made, asking so."""
+    template = {"metadata": {"annotations": {ANNOTATION: text}}, "spec": {}}
+    return [
+        *(
+            {"kind": kind, "metadata": {}, "spec": {"template": template}}
+            for kind in (
+                "DaemonSet",
+                "Deployment",
+                "Job",
+                "ReplicaSet",
+                "ReplicationController",
+                "StatefulSet",
+            )
+        ),
+        {"kind": "CronJob", "metadata": {}, "spec": {"jobTemplate": {"spec": {"template": template}}}},
+        {"kind": "PodTemplate", "metadata": {}, "template": template},
+    ]
+
+
+@pytest.mark.parametrize("found", templates('[{"vlan": 4095}]'), ids=lambda found: found["kind"])
+def test_what_pods_are_made_from_is_looked_into(found: dict[str, Any]):
+    (told,) = policy("annotation").refusals(found)
+    assert told == of_extender('[{"vlan": 4095}]')
+    assert policy("annotation").refusals(found, oldObject=found) == [], "it was there before"
+
+
+@pytest.mark.parametrize("found", templates("[{}]"), ids=lambda found: found["kind"])
+def test_change_for_the_worse_is_refused(found: dict[str, Any]):
+    (worse,) = (each for each in templates("[[]]") if each["kind"] == found["kind"])
+    assert policy("annotation").refusals(worse, oldObject=found)
+    assert policy("annotation").refusals(found, oldObject=worse) == []
+
+
+@pytest.mark.parametrize("found", [{"kind": "ReplicationController", "spec": {}}, {"kind": "PodTemplate"}])
+def test_object_without_a_template_asks_for_nothing(found: dict[str, Any]):
+    assert policy("annotation").refusals({"metadata": {}, **found}) == []

@@ -1,0 +1,141 @@
+"""Roles grant what the code calls, and no more: each call of the API server, each role of deploy/rbac."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from api_calls import EVENT, EXAMPLES, asked_of_the_api_server
+from k8s_rdma.agent.config import PublishConfig
+from k8s_rdma.extender.config import ExtenderConfig
+from k8s_rdma.kube.client import Client
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    Grant = tuple[str, str, str, str]
+    """Namespace or EVERYWHERE, and a Call."""
+
+pytestmark = pytest.mark.anyio
+
+REPOSITORY = Path(__file__).parents[2]
+SOURCE = REPOSITORY / "src" / "k8s_rdma"
+ROLES = [
+    document
+    for file in sorted((REPOSITORY / "deploy" / "rbac").glob("*.yaml"))
+    for document in yaml.safe_load_all(file.read_text())
+]
+EVERYWHERE = "*"
+BINDERS, NODES = ExtenderConfig().lease_namespace, PublishConfig().lease_namespace
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process with an account of its own. code: where its calls are. within: those of one namespace."""
+
+    account: tuple[str, str]
+    code: tuple[str, ...]
+    within: dict[str, str]
+
+    def calls(self) -> set[str]:
+        """The methods of the client that its code calls."""
+        return {
+            node.attr
+            for pattern in self.code
+            for file in SOURCE.glob(pattern)
+            for node in ast.walk(ast.parse(file.read_text()))
+            if isinstance(node, ast.Attribute) and node.attr in METHODS
+        }
+
+
+METHODS = {name for name in dir(Client) if not name.startswith("_") and name != "close"}
+PROCESSES = {
+    "agent": Process(
+        ("k8s-rdma", "k8s-rdma-agent"),
+        ("agent/**/*.py", "kube/events.py"),
+        {"get_lease": NODES, "write_lease": NODES},
+    ),
+    "device-plugin": Process(
+        ("k8s-rdma", "k8s-rdma-device-plugin"),
+        ("deviceplugin/**/*.py", "kube/events.py"),
+        {"create_event": EVENT.about.namespace, "repeat_event": EVENT.about.namespace},
+    ),
+    "extender": Process(
+        ("kube-system", "k8s-rdma-extender"),
+        ("extender/**/*.py",),
+        {"get_lease": BINDERS, "write_lease": BINDERS, "follow_leases": NODES, "leases_version": NODES},
+    ),
+}
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def test_every_method_of_the_client_is_asked_here():
+    assert set(EXAMPLES) == METHODS
+
+
+@pytest.mark.parametrize("name", PROCESSES)
+async def test_role_grants_every_verb_that_is_used_and_no_other(name: str, tmp_path: Path):
+    process = PROCESSES[name]
+    needed = {
+        (process.within.get(method, EVERYWHERE), *asked)
+        for method in process.calls()
+        for example in EXAMPLES[method]
+        for asked in await asked_of_the_api_server(example, tmp_path)
+    }
+    assert granted(*process.account) == needed
+
+
+def test_no_role_is_for_anybody_else_or_names_what_matches_more():
+    rules = [rule for document in ROLES for rule in document.get("rules", ())]
+    assert not any("*" in value for rule in rules for values in rule.values() for value in values)
+    named = {
+        (subject["kind"], subject["namespace"], subject["name"])
+        for document in ROLES
+        for subject in document.get("subjects", ())
+    }
+    assert named == {("ServiceAccount", *process.account) for process in PROCESSES.values()}
+
+
+def test_only_the_lease_of_the_binder_is_granted_by_name():
+    by_name = [rule for document in ROLES for rule in document.get("rules", ()) if "resourceNames" in rule]
+    (rule,) = by_name
+    assert (rule["resources"], rule["resourceNames"]) == (["leases"], [ExtenderConfig().lease_name])
+
+
+def granted(namespace: str, account: str) -> set[Grant]:
+    """What the roles give a service account."""
+    subject = {"kind": "ServiceAccount", "name": account, "namespace": namespace}
+    return {
+        grant
+        for binding in ROLES
+        if subject in binding.get("subjects", ())
+        for grant in _grants(binding["metadata"].get("namespace", EVERYWHERE), _role_of(binding))
+    }
+
+
+def _role_of(binding: dict[str, Any]) -> dict[str, Any]:
+    """The only one of that kind and name, in the binding's namespace."""
+    wanted = binding["roleRef"]["kind"], binding["roleRef"]["name"], binding["metadata"].get("namespace")
+    (role,) = (
+        document
+        for document in ROLES
+        if (document["kind"], document["metadata"]["name"], document["metadata"].get("namespace")) == wanted
+    )
+    return role
+
+
+def _grants(where: str, role: dict[str, Any]) -> Iterator[Grant]:
+    for rule in role["rules"]:
+        for group in rule["apiGroups"]:
+            for resource in rule["resources"]:
+                for verb in rule["verbs"]:
+                    yield where, group, resource, verb
