@@ -1,9 +1,10 @@
-"""`k8s-rdma demo` as a user runs it, to its end and interrupted."""
+"""`k8s-rdma demo` as a user runs it, kept running for docs/tutorial.md, and interrupted."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import shutil
 import signal
@@ -20,8 +21,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[2]
+TUTORIAL = re.findall(
+    r"<!-- run by tests/cli/test_demo.py -->\n```sh\n(.*?)```",
+    (ROOT / "docs" / "tutorial.md").read_text(),
+    re.S,
+)
+"""The tutorial's commands: one for the demo's terminal, one to have the project's commands, and the rest."""
+
 PLUGINS = [*os.environ.get("CNI_PATH", "").split(":"), "/usr/lib/cni", "/opt/cni/bin"]
-DEADLINE_S = 180
+DEADLINE_S = 240
 
 pytestmark = [
     pytest.mark.skipif(not shutil.which("iperf3"), reason="needs Debian's iperf3"),
@@ -81,12 +89,42 @@ def checks_of(path: Path) -> dict[str, bool]:
     return {check["name"]: check["passed"] for check in json.loads(path.read_bytes())["checks"]}
 
 
+def follow_the_tutorial(shown: str) -> list[str]:
+    """What the tutorial's commands print where the demo says that one should go; one text a block."""
+    enter, *prepare = re.findall(r"^  (nsenter --target .*|cd .*|export .*)$", shown, re.MULTILINE)
+    blocks = [f"{block}echo {BETWEEN}\n" for block in TUTORIAL[2:]]
+    typed = "\n".join(["set -eu", *prepare, *blocks])
+    done = subprocess.run([*enter.split(), "-c", typed], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.split(f"{BETWEEN}\n")
+
+
+BETWEEN = "-- next --"
+
+
 @pytest.mark.alone
 @pytest.mark.timeout(DEADLINE_S)
-def test_demo_passes_every_check_and_leaves_nothing(shim: Path, scratch: Path, tmp_path: Path) -> None:
-    with start(shim, scratch, "--json", str(tmp_path / "demo.json")) as process:
-        output, _ = process.communicate()
-    assert process.returncode == 0, output
+def test_demo_passes_every_check_is_as_in_the_tutorial_and_leaves_nothing(
+    shim: Path, scratch: Path, tmp_path: Path
+) -> None:
+    seen = []
+    with start(shim, scratch, "--keep", "--json", str(tmp_path / "demo.json")) as process:
+        for line in process.stdout:
+            seen.append(line)
+            if line.endswith("/logs\n"):
+                try:
+                    printed = follow_the_tutorial("".join(seen))
+                finally:
+                    os.killpg(process.pid, signal.SIGINT)
+    assert process.returncode == 0, "".join(seen)
+    holds, refused, mine, interfaces, sent, freed, _ = printed
+    assert "2 placements, 1 pod waits" in holds
+    assert "no eviction would help" in refused
+    assert "(1 x {min_tx_rate 100, max_tx_rate 200}); 100 Mb/s reserved" in mine
+    assert re.search(r"^rdma0@\S+ +UP +10\.56\.", interfaces, re.MULTILINE)
+    [rate] = re.findall(r"([\d.]+) Mbits/sec +receiver", sent)
+    assert 140 < float(rate) < 200
+    assert freed.splitlines()[0] == holds.splitlines()[0]
     document = json.loads((tmp_path / "demo.json").read_bytes())
     assert document["passed"]
     assert all(set(check) == {"name", "passed", "expected", "measured"} for check in document["checks"])

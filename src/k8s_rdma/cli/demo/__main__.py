@@ -120,9 +120,10 @@ def _keep(world: World, console: Console) -> None:
     lines = [
         "It keeps running; Ctrl-C ends it. In another terminal, go in:",
         f"  nsenter --target {init} --mount --net --pid{as_user} bash",
-        "and look around:",
-        f"  curl {API_URL}/api/v1/namespaces/default/pods",
+        f"  cd {directory}",
         f"  export K8S_RDMA_EXTENDER={EXTENDER_URL}",
+        "and look around (docs/tutorial.md):",
+        f"  curl {API_URL}/api/v1/namespaces/default/pods",
         f"  {sys.executable} -m k8s_rdma top     # nodes, PFs, and pods that wait",
         f"  {sys.executable} -m k8s_rdma explain pod default/fits-nowhere     # why, PF by PF",
         *(f"  curl http://{node.address}:{SERVER_PORT}/getpfs     # {node.name}" for node in world.nodes),

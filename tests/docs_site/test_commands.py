@@ -1,0 +1,108 @@
+"""Every command that the documents show is run by a test, or says why not, in a comment right above it.
+
+<!-- run -->                        here, as it is, in an empty folder
+<!-- run by tests/some_test.py -->  there
+<!-- not run: why -->
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "examples").rglob("*.md")),
+]
+
+LEFT = {"docs/install.md", "docs/policies.md", "docs/doctor.md", "docs/cni.md"}
+"""Documents whose commands are not accounted for yet."""
+
+_BLOCK = re.compile(
+    r"^(?:<!-- (?P<mark>[^\n]*) -->\n)?```(?P<language>\w*)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE
+)
+_COMMAND = re.compile(
+    r"^(\$ )?(k8s-rdma|make|kubectl|curl|python|helm|ip|rdma|modprobe|scripts/\w+) ", re.MULTILINE
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """A fenced block of commands. mark: the comment above it; empty without one."""
+
+    document: str
+    mark: str
+    text: str
+
+
+def commands_of(document: str, text: str) -> list[Block]:
+    """Blocks in a shell's language, and those of none that begin with a command."""
+    return [
+        Block(document=document, mark=found["mark"] or "", text=found["text"])
+        for found in _BLOCK.finditer(text)
+        if found["language"] in {"sh", "bash", "console"}
+        or (not found["language"] and _COMMAND.match(found["text"]))
+    ]
+
+
+BLOCKS = [
+    block for path in DOCUMENTS for block in commands_of(path.relative_to(ROOT).as_posix(), path.read_text())
+]
+HERE = [block for block in BLOCKS if block.mark == "run"]
+
+
+def accounted_for(block: Block) -> bool:
+    """Whether the mark says who runs the block, or why nobody does."""
+    if block.mark.startswith("run by "):
+        return all(
+            Path(block.document).name in (ROOT / path).read_text()
+            for path in block.mark.removeprefix("run by ").split(", ")
+        )
+    return block.mark == "run" or bool(re.fullmatch("not run: .{10,}", block.mark))
+
+
+def test_commands_are_run_or_say_why_not():
+    assert len(BLOCKS) > 10
+    assert not [block for block in BLOCKS if block.document not in LEFT and not accounted_for(block)]
+
+
+def test_documents_that_are_left_have_commands_that_are_not_accounted_for():
+    done = {block.document for block in BLOCKS} - {
+        block.document for block in BLOCKS if not accounted_for(block)
+    }
+    assert not LEFT & done, "take these out of LEFT"
+
+
+@pytest.mark.parametrize("block", HERE, ids=lambda block: block.document)
+def test_command_runs(block: Block, tmp_path: Path):
+    environment = os.environ | {"PATH": f"{ROOT / '.venv' / 'bin'}:{os.environ['PATH']}"}
+    typed = "\n".join(line.removeprefix("$ ") for line in block.text.splitlines())
+    subprocess.run(["bash", "-eu", "-c", typed], cwd=tmp_path, env=environment, check=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("mark", "enough"),
+    [
+        ("run", True),
+        ("run by tests/docs_site/test_commands.py", True),
+        ("not run: it needs a cluster", True),
+        ("not run: no", False),
+        ("", False),
+        ("runs", False),
+    ],
+)
+def test_mark_says_who_runs_it_or_why_nobody_does(mark: str, enough: bool):
+    [block] = commands_of("docs/install.md", f"Text.\n\n<!-- {mark} -->\n```\nkubectl apply\n```\n")
+    assert accounted_for(block) == enough
+
+
+def test_blocks_that_are_no_commands_are_left_alone():
+    assert not commands_of("x.md", "```\nnode  PFs\n```\n```yaml\nkey: make it\n```\n")
+    assert len(commands_of("x.md", "```\n$ kubectl get nodes\n```\n```sh\nanything\n```\n")) == 2
