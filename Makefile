@@ -117,6 +117,10 @@ cni: tools ## build/k8s-rdma-cni, the executable for /opt/cni/bin
 proto: $(PYTHON_READY) ## the modules of src/k8s_rdma/wire/pb, made from its .proto files
 	@$(RUN) python -m grpc_tools.protoc -I src --python_out=src --pyi_out=src src/k8s_rdma/wire/pb/*.proto
 
+.PHONY: chart
+chart: $(PYTHON_READY) ## what is made of deploy/chart: the values' schema, deploy/manifests, the table in docs/install.md
+	@$(RUN) python -m deploy.rendering
+
 .PHONY: lock
 lock: $(PYTHON_READY) ## pin what pyproject.toml asks for; UPGRADE=1 for the newest of everything
 	@scripts/lock

@@ -1,0 +1,65 @@
+{{- define "k8s-rdma.labels" -}}
+app.kubernetes.io/name: k8s-rdma
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- end }}
+
+{{- define "k8s-rdma.node-selector-labels" -}}
+app.kubernetes.io/name: k8s-rdma
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: node
+{{- end }}
+
+{{- define "k8s-rdma.extender-selector-labels" -}}
+app.kubernetes.io/name: k8s-rdma
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: extender
+{{- end }}
+
+{{- define "k8s-rdma.image" -}}
+{{- with .Values.image -}}
+{{ .repository }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag | default $.Chart.AppVersion }}{{ end }}
+{{- end -}}
+{{- end }}
+
+{{- define "k8s-rdma.scheduler-image" -}}
+{{- with .Values.extender.scheduler.image -}}
+{{ .repository }}:{{ .tag | default (regexFind "^v[0-9]+\\.[0-9]+\\.[0-9]+" $.Capabilities.KubeVersion.Version) }}
+{{- end -}}
+{{- end }}
+
+{{/* The field exists from Kubernetes 1.30 on; before, an annotation of the pod says it. */}}
+{{- define "k8s-rdma.has-apparmor-field" -}}
+{{- if semverCompare ">=1.30.0-0" .Capabilities.KubeVersion.Version }}yes{{ end -}}
+{{- end }}
+
+{{/* A container without any privilege; dict of the user it runs as. */}}
+{{- define "k8s-rdma.unprivileged" -}}
+allowPrivilegeEscalation: false
+capabilities: {drop: [ALL]}
+readOnlyRootFilesystem: true
+{{- if .user }}
+runAsNonRoot: true
+runAsUser: {{ .user }}
+runAsGroup: {{ .user }}
+{{- else }}
+runAsUser: 0
+{{- end }}
+seccompProfile: {type: RuntimeDefault}
+{{- end }}
+
+{{/*
+What is written elsewhere in the repository, once, for the namespaces k8s-rdma and kube-system: here for the release's.
+The namespace itself is not the release's to make.
+*/}}
+{{- define "k8s-rdma.adopted" -}}
+{{- $here := print "namespace: " .namespace -}}
+{{- $account := print "system:serviceaccount:" .namespace ":" -}}
+{{- range splitList "\n---\n" .text }}
+{{- if and (trim .) (not (contains "\nkind: Namespace\n" .)) }}
+---
+{{ . | replace "namespace: k8s-rdma" $here | replace "namespace: kube-system" $here | replace "system:serviceaccount:k8s-rdma:" $account | trim }}
+{{- end }}
+{{- end }}
+{{- end }}

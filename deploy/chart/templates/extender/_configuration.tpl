@@ -1,0 +1,32 @@
+{{- define "k8s-rdma.extender.yaml" -}}
+{{- $ours := dict "placementKeyFile" "/etc/k8s-rdma/key/placement.key" "leaseNamespace" .Release.Namespace "nodeLeaseNamespace" .Release.Namespace -}}
+{{- if eq .Values.extender.way "service" -}}
+{{- $tls := dict "certFile" "/etc/k8s-rdma/tls/tls.crt" "keyFile" "/etc/k8s-rdma/tls/tls.key" "clientCaFile" "/etc/k8s-rdma/tls/ca.crt" -}}
+{{- $_ := set $ours "tls" $tls -}}
+{{- end -}}
+{{- $settings := merge $ours .Values.extender.config -}}
+{{- $_ := set $settings "listen" (ternary "" "127.0.0.1" (eq .Values.extender.way "service")) -}}
+{{- toYaml $settings -}}
+{{- end }}
+
+{{/* The second kube-scheduler's, whose account is that of its pod. */}}
+{{- define "k8s-rdma.scheduler.yaml" -}}
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+leaderElection:
+  leaderElect: true
+  resourceName: {{ .Values.extender.scheduler.name }}
+  resourceNamespace: {{ .Release.Namespace }}
+profiles:
+- schedulerName: {{ .Values.extender.scheduler.name }}
+extenders:
+- urlPrefix: http://127.0.0.1:{{ .Values.extender.config.port | default 8888 }}/scheduler
+  filterVerb: rdma_scheduling
+  prioritizeVerb: prioritize
+  preemptVerb: preempt
+  bindVerb: bind
+  weight: {{ .Values.extender.scheduler.weight }}
+  nodeCacheCapable: true
+  ignorable: false
+  httpTimeout: 20s
+{{- end }}

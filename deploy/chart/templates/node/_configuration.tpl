@@ -1,0 +1,45 @@
+{{/* What each process of a node is told: the values, and above them what the DaemonSet itself decides. */}}
+
+{{- define "k8s-rdma.init.yaml" -}}
+{{- $ours := dict "keepUsedVfs" true -}}
+{{- include "k8s-rdma.with-hardware" (dict "context" . "config" .Values.node.init.config "ours" $ours) -}}
+{{- end }}
+
+{{- define "k8s-rdma.agent.yaml" -}}
+{{- $publish := merge (dict "leaseNamespace" .Release.Namespace) (.Values.node.agent.config.publish | default dict) -}}
+{{- $ours := dict "hostRoot" "/host" "inCluster" true "placementKeyFile" "/etc/k8s-rdma/key/placement.key" "publish" $publish -}}
+{{- if .Values.node.devicePlugin.enabled -}}
+{{- $_ := set $ours "devicePlugin" "/etc/k8s-rdma/config/device-plugin.yaml" -}}
+{{- end -}}
+{{- include "k8s-rdma.with-hardware" (dict "context" . "config" .Values.node.agent.config "ours" $ours) -}}
+{{- end }}
+
+{{- define "k8s-rdma.server.yaml" -}}
+{{- $ours := dict -}}
+{{- with .Values.node.server.tls -}}
+{{- if .secretName -}}
+{{- $tls := dict "certFile" "/etc/k8s-rdma/tls/tls.crt" "keyFile" "/etc/k8s-rdma/tls/tls.key" -}}
+{{- if .clientCa -}}
+{{- $_ := set $tls "clientCaFile" "/etc/k8s-rdma/tls/ca.crt" -}}
+{{- end -}}
+{{- $_ := set $ours "tls" $tls -}}
+{{- end -}}
+{{- end -}}
+{{- if .Values.node.server.tokensSecretName -}}
+{{- $_ := set $ours "tokenFile" "/etc/k8s-rdma/tokens/tokens" -}}
+{{- end -}}
+{{- include "k8s-rdma.with-hardware" (dict "context" . "config" .Values.node.server.config "ours" $ours) -}}
+{{- end }}
+
+{{- define "k8s-rdma.device-plugin.yaml" -}}
+{{- $ours := dict "kubeletDir" (print .Values.node.kubeletDir "/device-plugins") "podResources" (print .Values.node.kubeletDir "/pod-resources/kubelet.sock") -}}
+{{- merge $ours .Values.node.devicePlugin.config | toYaml -}}
+{{- end }}
+
+{{- define "k8s-rdma.with-hardware" -}}
+{{- $settings := merge .ours .config -}}
+{{- if .context.Values.hardware -}}
+{{- $_ := set $settings "hardware" .context.Values.hardware -}}
+{{- end -}}
+{{- toYaml $settings -}}
+{{- end }}

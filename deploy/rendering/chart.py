@@ -1,0 +1,79 @@
+"""The chart, rendered without a cluster, as `helm template` does."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from deploy.rendering.engine import render_templates
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+CHART = Path(__file__).parents[1] / "chart"
+KUBERNETES = "v1.36.2"
+"""The release for which the manifests are rendered."""
+
+
+def default_values() -> dict[str, Any]:
+    """The chart's values.yaml."""
+    values: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
+    return values
+
+
+def render(
+    given: Mapping[str, Any],
+    *,
+    namespace: str = "k8s-rdma",
+    kubernetes: str = KUBERNETES,
+    service: str = "Helm",
+) -> dict[str, str]:
+    """Texts by the templates' paths, in YAML; those that come to nothing are left out. TemplateError.
+
+    given: values above the defaults. service: who applies it (`app.kubernetes.io/managed-by`).
+    """
+    about = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    context = {
+        "Values": with_values(default_values(), given),
+        "Chart": {"Name": about["name"], "Version": about["version"], "AppVersion": about["appVersion"]},
+        "Release": {"Name": "k8s-rdma", "Namespace": namespace, "Service": service},
+        "Capabilities": {"KubeVersion": {"Version": kubernetes}},
+    }
+    templates = _texts("templates", "*.tpl", "*.yaml", "*.txt")
+    rendered = render_templates(
+        {"context": context, "templates": templates, "files": _texts("files", "*.yaml")}
+    )
+    return {path: text for path, text in rendered.items() if any(yaml.safe_load_all(_of_yaml(path, text)))}
+
+
+def documents(rendered: Mapping[str, str]) -> list[dict[str, Any]]:
+    """All objects of what was rendered."""
+    return [each for text in rendered.values() for each in yaml.safe_load_all(text) if each]
+
+
+def with_values(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Maps in depth, anything else replaced, None taken away: Helm's rule."""
+    merged = copy.deepcopy(dict(defaults))
+    for key, value in given.items():
+        if value is None:
+            merged.pop(key, None)
+        elif isinstance(value, dict) and isinstance(merged.get(key), dict):
+            merged[key] = with_values(merged[key], value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def _texts(folder: str, *patterns: str) -> dict[str, str]:
+    """By path below the chart; through its links, as Helm follows them."""
+    root = CHART / folder
+    found = [path for pattern in patterns for path in root.glob(f"*/{pattern}")]
+    found += [path for pattern in patterns for path in root.glob(pattern)]
+    return {str(path.relative_to(CHART)): path.read_text() for path in found}
+
+
+def _of_yaml(path: str, text: str) -> str:
+    return text if path.endswith(".yaml") else ""

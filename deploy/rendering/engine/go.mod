@@ -1,0 +1,3 @@
+module k8s-rdma.io/rendering
+
+go 1.21

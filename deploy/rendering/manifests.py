@@ -1,0 +1,68 @@
+"""`deploy/manifests`, for `kubectl apply -k`: what the chart comes to by its defaults."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import yaml
+
+from deploy.rendering.chart import CHART, render
+
+MANIFESTS = CHART.parent / "manifests"
+
+WAYS = ("second-scheduler", "host-network")
+"""The way `service` needs certificates, which no default can bring."""
+
+GIVEN = {"namespace": {"create": True}, "placementKey": {"create": False}}
+"""Nobody else makes the namespace; the key is made by hand, as kubectl cannot ask whether there is one."""
+
+OF_THE_WAY = "templates/extender/"
+
+NOTICE = "# Made of deploy/chart by `make chart`; edit it there.\n"
+
+
+def manifests() -> dict[str, str]:
+    """All files by their path below `deploy/manifests`."""
+    rendered = {way: render({**GIVEN, "extender": {"way": way}}, service="kubectl") for way in WAYS}
+    files = {f"base/{path.name}": NOTICE + path.read_text() for path in sorted((CHART / "crds").iterdir())}
+    for path, text in rendered[WAYS[0]].items():
+        if not path.startswith(OF_THE_WAY):
+            files[f"base/{_file(path)}"] = _text(text)
+    for way in WAYS:
+        for path, text in rendered[way].items():
+            if path.startswith(OF_THE_WAY):
+                files[f"{way}/{_file(path)}"] = _text(text)
+    for folder in ("base", *WAYS):
+        names = sorted(name.partition("/")[2] for name in files if name.startswith(f"{folder}/"))
+        files[f"{folder}/kustomization.yaml"] = _kustomization([] if folder == "base" else ["../base"], names)
+    return files
+
+
+def write_manifests() -> None:
+    """Make the folder anew."""
+    if MANIFESTS.exists():
+        shutil.rmtree(MANIFESTS)
+    for name, text in manifests().items():
+        path = MANIFESTS / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def _file(template: str) -> str:
+    """`templates/node/daemonset.yaml` as `node-daemonset.yaml`."""
+    return "-".join(Path(template).parts[1:])
+
+
+def _text(rendered: str) -> str:
+    lines = (line.rstrip() for line in rendered.strip().removeprefix("---\n").splitlines())
+    return NOTICE + "\n".join(line for line in lines) + "\n"
+
+
+def _kustomization(bases: list[str], names: list[str]) -> str:
+    document = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": [*bases, *names],
+    }
+    return NOTICE + yaml.safe_dump(document, sort_keys=False)

@@ -1,0 +1,171 @@
+"""The schema of the chart's values, by which Helm refuses wrong ones: of the processes' configuration models.
+
+Draft 7, and patterns of Go's regular expressions, as Helm's validators take both. What the chart itself
+decides (`DECIDED`) is no key of its `config` values.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from deploy.rendering.chart import CHART, default_values
+from k8s_rdma.agent.config import AgentConfig
+from k8s_rdma.config.devices import DevicePluginConfig
+from k8s_rdma.config.hardware import HardwareConfig
+from k8s_rdma.extender.config import ExtenderConfig
+from k8s_rdma.init.config import InitConfig
+from k8s_rdma.server.config import ServerConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Schema = dict[str, Any]
+
+_CREDENTIALS = ("kubeconfig", "inCluster")
+_EVERYWHERE = ("node", "hardware", "runDir")
+DECIDED: dict[str, tuple[str, ...]] = {
+    "AgentConfig": (*_EVERYWHERE, *_CREDENTIALS, "stateDir", "hostRoot", "placementKeyFile", "devicePlugin"),
+    "PublishConfig": ("leaseNamespace",),
+    "InitConfig": ("hardware", "stateDir", "sysRoot", "keepUsedVfs"),
+    "ServerConfig": (*_EVERYWHERE, "listen", "tls", "tokenFile"),
+    "DevicePluginConfig": ("node", "runDir", *_CREDENTIALS, "listen", "kubeletDir", "podResources"),
+    "ExtenderConfig": (
+        "kubeconfig",
+        "api",
+        "listen",
+        "tls",
+        "tokenFile",
+        "placementKeyFile",
+        "leaseName",
+        "leaseNamespace",
+        "nodeLeaseNamespace",
+        "filterPath",
+        "prioritizePath",
+        "preemptPath",
+        "bindPath",
+    ),
+}
+"""By model, the keys that mounts, accounts and probes of the manifests depend on."""
+
+_CONFIGURED: dict[tuple[str, ...], type[msgspec.Struct]] = {
+    ("hardware",): HardwareConfig,
+    ("node", "init", "config"): InitConfig,
+    ("node", "agent", "config"): AgentConfig,
+    ("node", "server", "config"): ServerConfig,
+    ("node", "devicePlugin", "config"): DevicePluginConfig,
+    ("extender", "config"): ExtenderConfig,
+}
+
+_TEXT = {"type": "string"}
+_NAME = {"type": "string", "pattern": "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"}
+_NAME_OR_NONE = {"type": "string", "pattern": "^([a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$"}
+_PATH = {"type": "string", "pattern": "^/"}
+_PORT = {"type": "integer", "minimum": 1, "maximum": 65535}
+_OBJECT = {"type": "object"}
+_TEXTS = {"type": "object", "additionalProperties": {"type": "string"}}
+_OBJECTS = {"type": "array", "items": {"type": "object"}}
+
+SAID: dict[tuple[str, ...], Schema] = {
+    ("image", "pullPolicy"): {"enum": ["Always", "IfNotPresent", "Never"]},
+    ("image", "digest"): {"type": "string", "pattern": "^(sha256:[0-9a-f]{64})?$"},
+    ("imagePullSecrets",): _OBJECTS,
+    ("placementKey", "secretName"): _NAME,
+    ("node", "nodeSelector"): _TEXTS,
+    ("node", "tolerations"): _OBJECTS,
+    ("node", "affinity"): _OBJECT,
+    ("node", "maxUnavailable"): {"type": ["integer", "string"], "pattern": "^[0-9]+%$", "minimum": 1},
+    ("node", "terminationGracePeriodSeconds"): {"type": "integer", "minimum": 30},
+    ("node", "podLabels"): _TEXTS,
+    ("node", "podAnnotations"): _TEXTS,
+    ("node", "kubeletDir"): _PATH,
+    ("node", "agent", "capabilities"): {"type": "array", "items": {"type": "string", "pattern": "^[A-Z_]+$"}},
+    ("node", "server", "tls", "secretName"): _NAME_OR_NONE,
+    ("node", "server", "tokensSecretName"): _NAME_OR_NONE,
+    ("node", "cni", "binDir"): _PATH,
+    ("node", "cni", "confDir"): _PATH,
+    ("node", "cni", "network"): {"enum": ["chained", "alone", "none"]},
+    ("node", "cni", "plugin"): _OBJECT,
+    ("extender", "way"): {"enum": ["second-scheduler", "host-network", "service"]},
+    ("extender", "replicas"): {"type": "integer", "minimum": 0, "maximum": 9},
+    ("extender", "tlsSecretName"): _NAME_OR_NONE,
+    ("extender", "scheduler", "name"): _NAME,
+    ("extender", "scheduler", "weight"): {"type": "integer", "minimum": 1},
+    ("extender", "scheduler", "image", "pullPolicy"): {"enum": ["Always", "IfNotPresent", "Never"]},
+    ("extender", "nodeSelector"): _TEXTS,
+    ("extender", "tolerations"): _OBJECTS,
+    ("extender", "affinity"): _OBJECT,
+    ("extender", "podLabels"): _TEXTS,
+    ("extender", "podAnnotations"): _TEXTS,
+    ("monitoring", "serviceMonitor", "labels"): _TEXTS,
+    ("monitoring", "serviceMonitor", "endpoint"): _OBJECT,
+    ("monitoring", "serviceMonitor", "interval"): {"type": "string", "pattern": "^([0-9]+(ms|s|m|h))+$"},
+}
+"""Of values for which their default does not say what may be there."""
+
+
+def schema_text() -> str:
+    """values.schema.json."""
+    return json.dumps(values_schema(), indent=2, ensure_ascii=False) + "\n"
+
+
+def values_schema() -> Schema:
+    """The schema: what values.yaml has, and nothing else."""
+    schema = _of_default(default_values(), ())
+    schema["properties"]["global"] = _OBJECT  # Helm puts one into every chart's values
+    return {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        **schema,
+        "definitions": _definitions(),
+    }
+
+
+def _of_default(value: Any, path: tuple[str, ...]) -> Schema:
+    if path in _CONFIGURED:
+        return {"$ref": f"#/definitions/{_CONFIGURED[path].__name__}"}
+    if path in SAID:
+        return SAID[path]
+    if path[-1:] == ("resources",):
+        return _OBJECT
+    if isinstance(value, dict):
+        properties = {key: _of_default(each, (*path, key)) for key, each in value.items()}
+        return {"type": "object", "additionalProperties": False, "properties": properties}
+    return {"type": "boolean"} if isinstance(value, bool) else _TEXT
+
+
+def _definitions() -> Schema:
+    _, found = msgspec.json.schema_components(
+        tuple(_CONFIGURED.values()), ref_template="#/definitions/{name}"
+    )
+    made = {name: _plain(each) for name, each in sorted(found.items())}
+    for name, decided in DECIDED.items():
+        for key in decided:
+            del made[name]["properties"][key]
+        required = [key for key in made[name].pop("required", ()) if key not in decided]
+        made[name] |= {"required": required} if required else {}
+    for name in ("DevicePluginConfig", "ServerConfig", "ExtenderConfig"):
+        made[name]["properties"]["port"] = _PORT  # containers and probes name it
+    return made
+
+
+def _plain(schema: Any) -> Any:
+    """Without what draft 7 or Go's regular expressions do not know, and without defaults and prose."""
+    if isinstance(schema, list):
+        return [_plain(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {key: _plain(value) for key, value in schema.items() if _means_something(schema, key)}
+
+
+def _means_something(schema: Mapping[str, Any], key: str) -> bool:
+    if key == "pattern" and isinstance(schema[key], str):
+        return "(?" not in schema[key]
+    is_keyword = "type" in schema or "anyOf" in schema or "$ref" in schema or "enum" in schema
+    return not (is_keyword and key in {"default", "description", "discriminator", "title"})
+
+
+def write_schema() -> None:
+    """Write it into the chart."""
+    (CHART / "values.schema.json").write_text(schema_text())

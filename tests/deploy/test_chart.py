@@ -1,0 +1,338 @@
+"""The chart: what is made of it is up to date, which values it takes, and what processes are told by it."""
+
+from __future__ import annotations
+
+import json
+import re
+import string
+from typing import TYPE_CHECKING, Any
+
+import jsonschema_rs
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deploy.rendering import privileges, schema
+from deploy.rendering.chart import CHART, default_values, documents, render, with_values
+from deploy.rendering.engine import TemplateError, render_templates
+from deploy.rendering.manifests import MANIFESTS, manifests
+from k8s_rdma import __version__
+from k8s_rdma.agent.config import AgentConfig
+from k8s_rdma.config.devices import DevicePluginConfig
+from k8s_rdma.config.files import load_config
+from k8s_rdma.extender.config import ExtenderConfig
+from k8s_rdma.init.config import InitConfig
+from k8s_rdma.server.config import ServerConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from hypothesis.strategies import SearchStrategy
+
+Json = dict[str, Any]
+
+SERVICE = {"extender": {"way": "service", "replicas": 2, "tlsSecretName": "extender-tls"}}
+MUCH = {
+    "hardware": {"requireRdma": False, "pfs": [{"names": ["eth1"], "numVfs": 8}]},
+    "node": {
+        "agent": {"config": {"stuckAfterS": 60, "publish": {"vfResource": "k8s-rdma.io/vf", "renewS": 5}}},
+        "server": {
+            "config": {"port": 54105},
+            "tls": {"secretName": "server-tls", "clientCa": True},
+            "tokensSecretName": "server-tokens",
+        },
+        "devicePlugin": {"config": {"port": 54106, "resources": [{"mode": "exact"}]}},
+        "cni": {"plugin": {"ipam": {"type": "host-local"}}, "network": "alone"},
+    },
+    "extender": {
+        **SERVICE["extender"],
+        "config": {
+            "source": "http",
+            "limits": [{"namespace": "*", "vfs": 8}],
+            "vfResource": "k8s-rdma.io/vf",
+        },
+    },
+    "monitoring": {"serviceMonitor": {"enabled": True}},
+    "placementKey": {"value": "a key"},
+}
+GIVEN: Mapping[str, Json] = {
+    "defaults": {},
+    "host-network": {"extender": {"way": "host-network"}},
+    "service": SERVICE,
+    "much": MUCH,
+    "uninstalling": {"node": {"uninstall": True}},
+    "little": {
+        "node": {"devicePlugin": {"enabled": False}, "cni": {"enabled": False}},
+        "extender": {"enabled": False},
+        "policies": {"enabled": False},
+        "placementKey": {"create": False},
+    },
+}
+
+
+def by_name(objects: list[Json], kind: str, name: str) -> Json:
+    (found,) = (each for each in objects if (each["kind"], each["metadata"]["name"]) == (kind, name))
+    return found
+
+
+def containers(objects: list[Json]) -> dict[str, Json]:
+    pods = [
+        each["spec"]["template"]["spec"] for each in objects if each["kind"] in {"DaemonSet", "Deployment"}
+    ]
+    return {
+        each["name"]: each for pod in pods for each in [*pod.get("initContainers", ()), *pod["containers"]]
+    }
+
+
+# What is made of it
+
+
+def test_manifests_are_what_the_chart_comes_to():
+    found = {str(path.relative_to(MANIFESTS)): path.read_text() for path in MANIFESTS.rglob("*.yaml")}
+    assert found == manifests(), "make chart"
+
+
+def test_schema_is_what_the_configuration_models_say():
+    assert (CHART / "values.schema.json").read_text() == schema.schema_text(), "make chart"
+
+
+def test_documentation_has_the_privileges_of_the_manifests():
+    page = privileges.INSTALL.read_text()
+    assert privileges.table() in page, "make chart"
+
+
+def test_chart_is_of_the_version_of_the_package():
+    about = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert about["appVersion"] == __version__
+
+
+def test_kustomizations_list_each_file_once_and_no_object_comes_twice():
+    for way in ("second-scheduler", "host-network"):
+        objects = []
+        for folder in ("base", way):
+            listed = yaml.safe_load((MANIFESTS / folder / "kustomization.yaml").read_text())["resources"]
+            names = [each for each in listed if each != "../base"]
+            assert {*names, "kustomization.yaml"} == {path.name for path in (MANIFESTS / folder).iterdir()}
+            objects += [
+                each for name in names for each in yaml.safe_load_all((MANIFESTS / folder / name).read_text())
+            ]
+        keys = [
+            (each["kind"], each["metadata"].get("namespace"), each["metadata"]["name"]) for each in objects
+        ]
+        assert len(keys) == len(set(keys))
+
+
+# Values
+
+
+def refused(values: Json) -> str:
+    validator = jsonschema_rs.Draft7Validator(schema.values_schema())
+    return "; ".join(str(error) for error in validator.iter_errors(with_values(default_values(), values)))
+
+
+@pytest.mark.parametrize("name", GIVEN)
+def test_schema_takes_what_can_be_said(name: str):
+    assert not refused(GIVEN[name])
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"extendr": {}}, "extendr"),
+        ({"node": {"agent": {"config": {"runDir": "/elsewhere"}}}}, "runDir"),
+        (
+            {"node": {"agent": {"config": {"reconcileS": 0}}}},
+            "reconcileS|exclusiveMinimum|less than or equal",
+        ),
+        ({"node": {"agent": {"config": {"publish": {"leaseNamespace": "x"}}}}}, "leaseNamespace"),
+        ({"hardware": {"pfs": [{"pcis": ["nonsense"]}]}}, "nonsense"),
+        ({"node": {"devicePlugin": {"config": {"resources": [{"mode": "exactly"}]}}}}, "exactly"),
+        ({"extender": {"way": "first-scheduler"}}, "first-scheduler"),
+        ({"extender": {"config": {"strategy": "binpak"}}}, "binpak"),
+        ({"extender": {"config": {"port": 0}}}, "minimum"),
+        ({"image": {"digest": "sha256:0"}}, "digest|sha256"),
+    ],
+    ids=lambda value: json.dumps(value) if isinstance(value, dict) else "",
+)
+def test_schema_refuses_what_cannot_be(values: Json, says: str):
+    assert re.search(says, refused(values))
+
+
+def test_schema_has_patterns_that_go_knows():
+    patterns = re.findall(r'"pattern": "(.*)"', schema.schema_text())
+    assert patterns
+    assert not [each for each in patterns if "(?" in each or re.search(r"\\\\[1-9]", each)]
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"way": "service"}, "extender.tlsSecretName: needed"),
+        ({"replicas": 2}, "extender.replicas: more than one needs"),
+    ],
+)
+def test_extender_that_could_not_work_is_refused(values: Json, says: str):
+    with pytest.raises(TemplateError, match=says):
+        render({"extender": values})
+
+
+# What it comes to
+
+
+@pytest.mark.parametrize("name", GIVEN)
+def test_processes_take_what_they_are_told(name: str, tmp_path: Path):
+    kinds = {
+        "init.yaml": InitConfig,
+        "agent.yaml": AgentConfig,
+        "server.yaml": ServerConfig,
+        "device-plugin.yaml": DevicePluginConfig,
+        "extender.yaml": ExtenderConfig,
+    }
+    objects = documents(render(GIVEN[name]))
+    files = {
+        key: text for each in objects if each["kind"] == "ConfigMap" for key, text in each["data"].items()
+    }
+    for key in kinds.keys() & files.keys():
+        path = tmp_path / key
+        path.write_text(files[key])
+        load_config(kinds[key], str(path), {"node": "w1"} if key in {"agent.yaml", "server.yaml"} else {})
+
+
+def test_values_reach_the_processes():
+    objects = documents(render(MUCH))
+    node = by_name(objects, "ConfigMap", "k8s-rdma-node")["data"]
+    agent, server = yaml.safe_load(node["agent.yaml"]), yaml.safe_load(node["server.yaml"])
+    assert agent["publish"] == {
+        "leaseNamespace": "k8s-rdma",
+        "rdmaNode": True,
+        "renewS": 5,
+        "vfResource": "k8s-rdma.io/vf",
+    }
+    assert agent["hardware"] == server["hardware"] == MUCH["hardware"]
+    assert server["tls"]["clientCaFile"] == "/etc/k8s-rdma/tls/ca.crt"
+    assert json.loads(node["plugin.json"]) == MUCH["node"]["cni"]["plugin"]
+    extender = yaml.safe_load(by_name(objects, "ConfigMap", "k8s-rdma-extender")["data"]["extender.yaml"])
+    assert (extender["source"], extender["listen"]) == ("http", "")
+    assert by_name(objects, "Secret", "k8s-rdma-placement-key")["data"]["placement.key"] == "YSBrZXk="
+
+
+@pytest.mark.parametrize("name", GIVEN)
+def test_mounts_are_of_volumes_and_volumes_are_mounted(name: str):
+    for each in documents(render(GIVEN[name])):
+        if each["kind"] not in {"DaemonSet", "Deployment"}:
+            continue
+        pod = each["spec"]["template"]["spec"]
+        mounted = {
+            mount["name"]
+            for container in [*pod.get("initContainers", ()), *pod["containers"]]
+            for mount in container["volumeMounts"]
+        }
+        assert mounted == {volume["name"] for volume in pod["volumes"]}
+
+
+def test_reading_processes_have_no_privilege():
+    found = containers(documents(render({})))
+    for name in ("server", "device-plugin", "cni", "extender", "kube-scheduler"):
+        security = found[name]["securityContext"]
+        assert security["capabilities"] == {"drop": ["ALL"]}
+        assert security["readOnlyRootFilesystem"]
+        assert security["allowPrivilegeEscalation"] is False
+    assert found["agent"]["securityContext"]["capabilities"]["drop"] == ["ALL"]
+
+
+def test_token_of_the_nodes_account_is_the_agents_alone():
+    objects = documents(render({}))
+    assert (
+        by_name(objects, "DaemonSet", "k8s-rdma-node")["spec"]["template"]["spec"][
+            "automountServiceAccountToken"
+        ]
+        is False
+    )
+    holders = [
+        name
+        for name, each in containers(objects).items()
+        if any(mount["name"] == "api" for mount in each["volumeMounts"])
+    ]
+    assert holders == ["agent"]
+
+
+def test_other_settings_make_other_pods():
+    def annotations(values: Json) -> list[str]:
+        workloads = [
+            each for each in documents(render(values)) if each["kind"] in {"DaemonSet", "Deployment"}
+        ]
+        return [
+            each["spec"]["template"]["metadata"]["annotations"]["k8s-rdma.io/configuration"]
+            for each in workloads
+        ]
+
+    before = annotations({})
+    assert annotations({}) == before
+    node, extender = (
+        annotations({"node": {"cni": {"plugin": {"l2enable": True}}}}),
+        annotations({"extender": {"config": {"strategy": "spread"}}}),
+    )
+    assert [each in before for each in node] != [True, True]
+    assert [each in before for each in extender] != [True, True]
+
+
+def test_another_namespace_has_everything():
+    rendered = render(MUCH, namespace="elsewhere")
+    text = "\n".join(rendered.values())
+    assert "namespace: k8s-rdma" not in text
+    assert "system:serviceaccount:k8s-rdma:" not in text
+    assert "system:serviceaccount:elsewhere:k8s-rdma-agent" in text
+    objects = documents(render({}, namespace="elsewhere"))
+    others = {
+        each["metadata"]["name"]
+        for each in objects
+        if each["metadata"].get("namespace", "elsewhere") != "elsewhere"
+    }
+    assert others == {"k8s-rdma-scheduler-authentication-reader"}
+
+
+def test_release_without_the_apparmor_field_is_told_by_annotation_and_has_no_policies():
+    objects = documents(render({}, kubernetes="v1.29.4"))
+    template = by_name(objects, "DaemonSet", "k8s-rdma-node")["spec"]["template"]
+    assert (
+        template["metadata"]["annotations"]["container.apparmor.security.beta.kubernetes.io/agent"]
+        == "unconfined"
+    )
+    assert "appArmorProfile" not in json.dumps(template)
+    assert not [each for each in objects if each["kind"].startswith("ValidatingAdmissionPolicy")]
+
+
+def test_second_scheduler_is_of_the_clusters_release():
+    found = containers(documents(render({}, kubernetes="v1.31.5-gke.100")))
+    assert found["kube-scheduler"]["image"] == "registry.k8s.io/kube-scheduler:v1.31.5"
+
+
+# The renderer
+
+
+def test_function_that_the_renderer_has_not_is_refused():
+    with pytest.raises(TemplateError, match='function "upper" not defined'):
+        render_templates({"context": {}, "templates": {"a.yaml": "{{ upper .Values.x }}"}, "files": {}})
+
+
+TEXT = st.text(st.sampled_from([*string.printable.strip(), " ", "\n", "\t", "é"]))
+JSON: SearchStrategy[Any] = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**31), 2**31)
+    | TEXT
+    | st.sampled_from(["no", "1e3", "a: b", "- a"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=25)
+@given(st.lists(JSON, min_size=20, max_size=20))
+def test_values_come_out_as_they_went_in(values: list[Any]):
+    text = render_templates(
+        {"context": {"Values": values}, "templates": {"a.yaml": "{{ toYaml .Values }}"}, "files": {}}
+    )["a.yaml"]
+    assert yaml.safe_load(text) == values
