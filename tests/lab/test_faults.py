@@ -272,7 +272,7 @@ def full_disk(node: LoneNode) -> Iterator[None]:
 def broken_disk(node: LoneNode) -> Iterator[None]:
     """Read-only since an error, as ext4 makes it: until it is mounted anew, when nobody uses it."""
     node.sh("mount -o remount,errors=remount-ro /disk; echo broken > /sys/fs/ext4/vda/trigger_fs_error")
-    until("read-only", lambda: " ro," in node.sh("grep ' /disk ' /proc/mounts"))
+    until("read-only", lambda: node.machine.run("touch", "/disk/probe", check=False).returncode)
     try:
         yield
     finally:
