@@ -1,0 +1,151 @@
+"""Pods of a real container runtime start at every moment, while our network comes, changes and goes."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from e2e.containerd import Containerd
+from e2e.cri import CriError
+from e2e.processes import pod
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from e2e.node import Node
+
+OURS, FILE = "k8s-rdma-cni", "00-k8s-rdma.conflist"
+GRACE_S = 1
+
+
+@pytest.fixture
+def node(make_node: Callable[[int], Node]) -> Node:
+    return make_node(4)
+
+
+class Site:
+    """A node whose own network is `bridge`, and the installer on it."""
+
+    def __init__(self, node: Node, containerd: Containerd, directory: Path) -> None:
+        self.cri = containerd.cri
+        self.bin, self.confs = directory / "bin", directory / "net.d"
+        self._node = node
+        ours = json.loads(node.runtime(chained=True).conflist.read_text())["plugins"].pop()
+        self._plugin = json.dumps({key: ours[key] for key in ("runDir", "ipam")})
+        (self.bin / OURS).unlink()
+        self.write_other()
+
+    def write_other(self, **more: object) -> None:
+        """The other plugin's file, as its own installer replaces it."""
+        document = json.loads(self._node.runtime(chained=True).conflist.read_text())
+        document["plugins"] = document["plugins"][:1]
+        draft = self.confs / "10-net.new"
+        draft.write_text(json.dumps(document | more))
+        draft.rename(self.confs / "10-net.conflist")
+
+    def installer(self, *options: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "k8s_rdma", "install-cni", str(self.bin), "--network", "chained"]
+        return subprocess.Popen(
+            [*command, "--conf-dir", str(self.confs), "--plugin", self._plugin, *options],
+            env=os.environ | {"K8S_RDMA_CNI": str(self._node.cni_path[0] / OURS)},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+    def chained(self) -> bool:
+        return (self.confs / FILE).exists()
+
+
+@pytest.fixture
+def site(node: Node) -> Iterator[Site]:
+    for program in ("containerd", "runc", "ctr", "containerd-shim-runc-v2"):
+        if shutil.which(program) is None:
+            pytest.skip(f"needs {program} (Debian packages containerd, runc)")
+    directory = node.directory / "containerd"
+    with Containerd(directory, plugins=node.cni_path, deadline_s=node.deadline_s) as containerd:
+        made = Site(node, containerd, directory)
+        try:
+            node.wait("a pod without us", lambda: starts(made, "probe"))
+        except AssertionError as error:
+            pytest.skip(f"needs a machine where containerd starts pods: {error}")
+        node.enter = containerd.entering
+        node.start_agent()
+        yield made
+
+
+def starts(site: Site, name: str) -> bool:
+    try:
+        sandbox = site.cri.run_sandbox(pod(name))
+    except CriError:
+        return False
+    site.cri.stop_sandbox(sandbox)
+    site.cri.remove_sandbox(sandbox)
+    return True
+
+
+@contextmanager
+def pods_all_the_time(site: Site) -> Iterator[list[str]]:
+    """Pods without RDMA start and end, one after the other; what failed is a sentence each, at the end."""
+    stop, failures = threading.Event(), []
+    number = 0
+
+    def run() -> None:
+        nonlocal number
+        while not stop.is_set():
+            number += 1
+            try:
+                sandbox = site.cri.run_sandbox(pod(f"plain{number}"))
+                site.cri.stop_sandbox(sandbox)
+                site.cri.remove_sandbox(sandbox)
+            except CriError as error:
+                failures.append(f"pod {number}: {error}")
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield failures
+    finally:
+        stop.set()
+        thread.join()
+    assert number > 10
+
+
+def test_pods_start_at_every_moment_while_ours_comes_and_goes(node: Node, site: Site) -> None:
+    chance = random.Random(1)
+    with pods_all_the_time(site) as failures:
+        for attempt in range(4):
+            follower = site.installer("--follow")
+            node.wait("our network", site.chained)
+            site.write_other(attempt=attempt)
+            time.sleep(chance.uniform(0, 0.5))  # so that it is killed anywhere
+            follower.kill()
+            follower.wait()
+            if attempt % 2:
+                assert site.installer("--remove", "--grace-s", str(GRACE_S)).wait(node.deadline_s) == 0
+                assert not site.chained()
+                assert not (site.bin / OURS).exists()
+    assert failures == []
+
+
+def test_pod_loses_nothing_when_ours_goes_and_its_vfs_come_home_when_it_ends(node: Node, site: Site) -> None:
+    assert site.installer().wait(node.deadline_s) == 0
+    node.wait("our network", lambda: starts(site, "settled"))
+    rdma = site.cri.run_sandbox(pod("rdma", {"min_tx_rate": 100}))
+    assert node.markers() == [rdma]
+    assert site.installer("--remove", "--grace-s", "0").wait(node.deadline_s) == 0
+    assert node.markers() == [rdma]
+    assert starts(site, "plain")
+    site.cri.stop_sandbox(rdma)
+    site.cri.remove_sandbox(rdma)
+    node.wait("its VFs", lambda: node.leftovers() == {})
