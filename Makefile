@@ -69,7 +69,8 @@ lint: $(PYTHON_READY)
 	@echo "ruff format" && $(RUN) ruff format --check --quiet
 	@echo "shellcheck" && $(RUN) shellcheck --external-sources scripts/*.sh $(SCRIPTS) $(GUEST_SCRIPTS) .ci/run
 
-SCRIPTS := $(addprefix scripts/,check-wheel isolated lock run setup-docs setup-lab setup-python setup-tools)
+SCRIPTS := $(addprefix deploy/image/,check-libraries install-program seal unpack-debian) \
+  $(addprefix scripts/,build-image check-wheel isolated lock run setup-docs setup-lab setup-python setup-tools)
 GUEST_SCRIPTS := $(addprefix lab/guest/,init boot.sh lib.sh bashrc lab-cable lab-node lab-pod lab-shell lab-sriov)
 
 .PHONY: types
@@ -112,6 +113,15 @@ tools:
 .PHONY: cni
 cni: tools ## build/k8s-rdma-cni, the executable for /opt/cni/bin
 	@$(MAKE) -s -C cni
+
+.PHONY: image
+image: ## build/image/k8s-rdma-ARCH.tar, by buildah: ARCH=arm64, BASE=debootstrap, SOURCE=ADDRESS; see docs/image.md
+	@scripts/build-image
+
+.PHONY: image-test
+image-test: setup cni ## tests/image, on what `make image` built
+	@for archive in build/image/k8s-rdma-*.tar; do \
+	  echo "$$archive" && K8S_RDMA_IMAGE=$$archive $(RUN) scripts/isolated pytest tests/image $(ARGS); done
 
 .PHONY: proto
 proto: $(PYTHON_READY) ## the modules of src/k8s_rdma/wire/pb, made from its .proto files

@@ -1,7 +1,8 @@
 """Compiles `k8s-rdma-cni` into the wheel, beside the command `k8s-rdma`.
 
 With the C compiler of the machine, `CC` or `cc`; where there is none, or none that links static ones (many
-distributions keep the libc for that apart), with the one in the package `ziglang`.
+distributions keep the libc for that apart), with the one in the package `ziglang`. For another architecture
+than this machine's, always with that: _PYTHON_HOST_PLATFORM=linux-aarch64, as for all that Python builds.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -22,8 +24,15 @@ PROGRAM = "k8s-rdma-cni"
 SOURCES = Path(__file__).parent / "cni"
 
 
+def target() -> str:
+    """The architecture that the wheel is for, as the kernel calls it."""
+    return sysconfig.get_platform().partition("-")[2]
+
+
 def compiler() -> list[str] | None:
-    """The machine's own compiler; None when it has none that makes a static program."""
+    """The machine's own compiler; None when it has none that makes a static program for the target."""
+    if target() != platform.machine():
+        return None
     named = shlex.split(os.environ.get("CC") or "cc")
     return named if shutil.which(named[0]) and _links(named) else None
 
@@ -41,7 +50,7 @@ def _links(command: list[str]) -> bool:
 
 def zig() -> list[str]:
     """The compiler that the package `ziglang` brings, with a libc to link statically."""
-    return [sys.executable, "-m", "ziglang", "cc", "-target", f"{platform.machine()}-linux-musl"]
+    return [sys.executable, "-m", "ziglang", "cc", "-target", f"{target()}-linux-musl"]
 
 
 def compile_program(command: list[str], program: Path) -> None:
@@ -68,7 +77,7 @@ class CniBuildHook(BuildHookInterface):
         program = Path(self._directory.name) / PROGRAM
         compile_program(compiler() or zig(), program)
         build_data["shared_scripts"][str(program)] = PROGRAM
-        build_data["tag"] = f"py3-none-linux_{platform.machine()}"
+        build_data["tag"] = f"py3-none-linux_{target()}"
         build_data["pure_python"] = False
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:  # noqa: ARG002

@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parent.parent
 RUNTIME, DEV = ROOT / "requirements/runtime.txt", ROOT / "requirements/dev.txt"
-SITE = ROOT / "requirements/docs.txt"
+SITE, IMAGE = ROOT / "requirements/docs.txt", ROOT / "requirements/image.txt"
 OURS = (
     "src",
     "tests",
@@ -72,7 +72,7 @@ def declared() -> dict[str, list[Requirement]]:
     return {kind: [Requirement(text) for text in texts] for kind, texts in wanted.items()}
 
 
-@pytest.mark.parametrize("lock", [RUNTIME, DEV, SITE], ids=relative)
+@pytest.mark.parametrize("lock", [RUNTIME, DEV, SITE, IMAGE], ids=relative)
 def test_lock_names_no_place_to_fetch_from(lock):
     assert "://" not in lock.read_text()
 
@@ -86,7 +86,9 @@ def test_lock_of_the_site_can_be_installed_beside_that_of_development():
     assert not {name for name, version in pins(SITE).items() if development.get(name, version) != version}
 
 
-@pytest.mark.parametrize(("kind", "lock"), [("runtime", RUNTIME), ("dev", DEV), ("docs", SITE)])
+@pytest.mark.parametrize(
+    ("kind", "lock"), [("runtime", RUNTIME), ("dev", DEV), ("docs", SITE), ("image", IMAGE)]
+)
 def test_lock_satisfies_what_the_project_declares(kind, lock):
     locked = pins(lock)
     for requirement in declared()[kind]:

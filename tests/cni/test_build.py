@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import platform
 import shutil
 import struct
 import subprocess
@@ -80,14 +81,18 @@ def dynamic_only(tmp_path: Path) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize("kind", ["cc", "none-such", "dynamic only"])
+OTHER_MACHINE = "x86_64" if platform.machine() == "aarch64" else "aarch64"
+
+
+@pytest.mark.parametrize("kind", ["cc", "none-such", "dynamic only", "another machine"])
 def test_wheel_build_asks_for_ziglang_only_where_no_compiler_will_do(kind: str, dynamic_only: str) -> None:
-    compiler = dynamic_only if kind == "dynamic only" else kind
+    compiler = {"dynamic only": dynamic_only, "another machine": "cc"}.get(kind, kind)
+    target = OTHER_MACHINE if kind == "another machine" else platform.machine()
     ask = "import sys, hatchling.build as b; sys.stdout.write(' '.join(b.get_requires_for_build_wheel()))"
     done = subprocess.run(
         [sys.executable, "-c", ask],
         cwd=ROOT,
-        env=os.environ | {"CC": compiler},
+        env=os.environ | {"CC": compiler, "_PYTHON_HOST_PLATFORM": f"linux-{target}"},
         capture_output=True,
         check=True,
         text=True,

@@ -13,6 +13,7 @@ import struct
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.netlink.neighbours import forget, solicit
 from k8s_rdma.linux.netlink.socket import NetlinkError
 from k8s_rdma.linux.netns import entered
@@ -29,7 +30,10 @@ _ALL_NODES = "ff02::1"
 
 
 def send_announcements(addresses: Mapping[Link, Collection[str]], rtnl: Rtnl, namespace: int) -> None:
-    """Announce addresses (CIDR form) on links of a namespace, as far as those have a carrier."""
+    """Announce addresses (CIDR form) on links of a namespace, as far as those have a carrier.
+
+    KernelError without CAP_NET_RAW, if there are IPv6 addresses.
+    """
     ready = [
         (link, ipaddress.ip_interface(address).ip)
         for link, given in addresses.items()
@@ -58,7 +62,7 @@ def _ask_for_oneself(link: Link, address: ipaddress.IPv4Address, rtnl: Rtnl) -> 
 
 def _advertise(addresses: Collection[tuple[Link, ipaddress.IPv6Address]], namespace: int) -> None:
     with entered(namespace):
-        sender = socket.socket(socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6)
+        sender = _raw_socket()
     with sender:
         sender.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, _HOP_LIMIT)
         for link, address in addresses:
@@ -71,6 +75,14 @@ def _advertise(addresses: Collection[tuple[Link, ipaddress.IPv6Address]], namesp
                     0,
                     (_ALL_NODES, 0, 0, link.index),
                 )
+
+
+def _raw_socket() -> socket.socket:
+    try:
+        return socket.socket(socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6)
+    except PermissionError as error:
+        msg = "announcing IPv6 addresses needs CAP_NET_RAW"
+        raise KernelError(msg) from error
 
 
 def advertisement(mac: bytes, address: ipaddress.IPv6Address) -> bytes:

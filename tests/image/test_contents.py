@@ -1,0 +1,94 @@
+"""What is in the image, and what is not."""
+
+from __future__ import annotations
+
+import os
+import stat
+import struct
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import k8s_rdma
+from image.containers import Mount, Rights
+
+if TYPE_CHECKING:
+    from image.containers import Containers
+    from image.oci_image import Image
+
+PYTHON = "/opt/k8s-rdma/bin/python"
+PROGRAMS = {
+    "/usr/bin": {"python3", "python3.11", "setpriv"},
+    "/usr/sbin": {"chroot"},
+    "/opt/k8s-rdma/bin": {"k8s-rdma", "k8s-rdma-cni", "python", "python3", "python3.11"},
+}
+ELF_MACHINES = {"amd64": 62, "arm64": 183}
+INTERPRETER, SHARED_OBJECT = 3, 3
+IMPORT_ALL = Path(__file__).parents[2] / "scripts" / "import_all.py"
+MOST_BYTES = 150 << 20
+
+
+def files(image: Image) -> list[Path]:
+    return [Path(where, name) for where, _, names in os.walk(image.root) for name in names]
+
+
+def test_image_holds_no_programs_but_those_that_processes_execute(image: Image) -> None:
+    for directory, programs in PROGRAMS.items():
+        assert {path.name for path in (image.root / directory[1:]).iterdir()} == programs
+
+
+def test_image_has_nothing_that_changes_users_and_nothing_that_others_may_write(image: Image) -> None:
+    modes = {path: path.lstat() for path in files(image) if not path.is_symlink()}
+    assert not [path for path, status in modes.items() if status.st_mode & (stat.S_ISUID | stat.S_ISGID)]
+    assert not [path for path, status in modes.items() if status.st_mode & stat.S_IWOTH]
+    assert {(status.st_uid, status.st_gid) for status in modes.values()} == {(0, 0)}
+
+
+def test_image_says_what_it_is(image: Image) -> None:
+    assert image.user == 65532
+    assert image.labels["version"] == k8s_rdma.__version__
+    assert image.labels["licenses"] == "Apache-2.0"
+    assert set(image.labels) >= {"title", "description", "revision", "source"}
+
+
+def test_image_brings_licence_and_record_of_every_debian_package(image: Image) -> None:
+    records = {path.name for path in (image.root / "var/lib/dpkg/status.d").iterdir()}
+    assert len(records) > 15
+    for package in records:
+        assert (image.root / "usr/share/doc" / package / "copyright").resolve().name == "copyright"
+        assert f"Package: {package}\n" in (image.root / "var/lib/dpkg/status.d" / package).read_text()
+
+
+def test_image_stays_small(image: Image) -> None:
+    assert sum(path.lstat().st_size for path in files(image)) < MOST_BYTES
+
+
+def test_cni_executable_is_static_and_for_the_images_architecture(image: Image) -> None:
+    data = (image.root / "opt/k8s-rdma/bin/k8s-rdma-cni").read_bytes()
+    kind, machine = struct.unpack_from("<HH", data, 16)
+    (offset,) = struct.unpack_from("<Q", data, 32)
+    size, count = struct.unpack_from("<HH", data, 54)
+    segments = {struct.unpack_from("<I", data, offset + index * size)[0] for index in range(count)}
+    assert data[:6] == b"\x7fELF\x02\x01"
+    assert (kind, machine) == (SHARED_OBJECT, ELF_MACHINES[image.architecture])
+    assert INTERPRETER not in segments
+
+
+def test_every_library_is_for_the_images_architecture(image: Image) -> None:
+    elf = [path for path in files(image) if not path.is_symlink() and path.read_bytes()[:4] == b"\x7fELF"]
+    machines = {struct.unpack_from("<H", path.read_bytes(), 18)[0] for path in elf}
+    assert machines == {ELF_MACHINES[image.architecture]}
+    assert len(elf) > 30
+
+
+def test_every_module_imports_for_nobody_on_a_read_only_root(containers: Containers) -> None:
+    printed = containers.run(
+        ["-I", "/import_all.py"],
+        Rights(),
+        mounts=[Mount(source=IMPORT_ALL, at="/import_all.py")],
+        program=[PYTHON],
+    )
+    assert int(printed) > 300
+
+
+def test_command_is_the_entry_point(containers: Containers) -> None:
+    assert containers.run(["--version"], Rights()) == f"k8s-rdma {k8s_rdma.__version__}\n"
