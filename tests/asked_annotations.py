@@ -138,6 +138,8 @@ BAD = [
     '[{"min_tx_rate": +5}]',
     '[{"min_tx_rate": NaN}]',
     '[{"min_tx_rate": True}]',
+    '[{"min_tx_rate": 9.99e+99}]',
+    '[{"vlan": 4095}]' + " " * 4080,
     '[{"min_tx_rate: 5}]',
     '[{"name": "a\nb"}]',
     "[{}] []",

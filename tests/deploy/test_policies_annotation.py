@@ -80,7 +80,7 @@ def test_policy_refuses_nothing_that_the_extender_takes(text: str):
     [
         r'[{"vl\u0061n": 4095}]',
         '[{"name": "é/"}]',
-        '[{"vlan": 4095}]' + " " * 4096,
+        '[{"vlan": 4095}]' + " " * 4081,
         '[{"x": {"a": [{"b": [[[{}]]]}]}}]',
         "[" + "{}," * 32 + '{"vlan": 4095}]',
         '[{"count": 1000}, {"count": 1000}]',

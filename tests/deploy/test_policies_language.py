@@ -1,0 +1,110 @@
+"""What all of deploy/policies have in common: the form of Kubernetes 1.30, and functions that it has."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from admission import POLICIES, documents, read_policy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+NAMES = sorted(file.stem for file in POLICIES.glob("*.yaml"))
+
+FUNCTIONS = {
+    *("all", "exists", "filter", "has", "map"),  # CEL's macros
+    *("contains", "endsWith", "int", "matches", "size", "startsWith", "string"),  # CEL's own
+    "orValue",  # optional types, 1.28
+    *("find", "findAll"),  # `library.Regex`, always
+    *("join", "lowerAscii", "replace", "split", "substring", "trim"),  # `ext.Strings` of version 2, 1.29
+}
+"""Source: k8s.io/apiserver, `pkg/cel/environment/base.go`, since which release each library is there."""
+
+
+def expressions(name: str) -> Iterator[str]:
+    """All that a file's policy has."""
+    for document in documents(name):
+        spec = document["spec"]
+        for each in (
+            *spec.get("matchConditions", ()),
+            *spec.get("variables", ()),
+            *spec.get("validations", ()),
+        ):
+            yield each["expression"]
+            yield each.get("messageExpression", "''")
+
+
+def code(expression: str) -> str:
+    """Without what is in quotes."""
+    return re.sub(r"'[^']*'|\"[^\"]*\"", "''", expression)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_expressions_call_what_kubernetes_1_30_has(name: str):
+    called = {found for each in expressions(name) for found in re.findall(r"([a-zA-Z]\w*)\(", code(each))}
+    assert called <= FUNCTIONS
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_file_holds_a_policy_and_what_binds_it(name: str):
+    policy, binding = documents(name)
+    assert [policy["kind"], binding["kind"]] == [
+        "ValidatingAdmissionPolicy",
+        "ValidatingAdmissionPolicyBinding",
+    ]
+    assert {each["apiVersion"] for each in (policy, binding)} == {"admissionregistration.k8s.io/v1"}
+    assert {each["metadata"]["name"] for each in (policy, binding)} == {f"k8s-rdma-{name}"}
+    assert binding["spec"]["policyName"] == policy["metadata"]["name"]
+    assert read_policy(policy)
+
+
+@pytest.mark.parametrize(
+    ("name", "failure", "actions"),
+    [
+        ("own-node", "Fail", ["Deny"]),
+        ("evictions", "Fail", ["Deny"]),
+        ("annotation", "Ignore", ["Deny"]),
+        ("managed-resource", "Ignore", ["Warn", "Audit"]),
+    ],
+)
+def test_what_guards_fails_closed_and_what_helps_never_stands_in_the_way(
+    name: str, failure: str, actions: list[str]
+):
+    policy, binding = documents(name)
+    assert (policy["spec"]["failurePolicy"], binding["spec"]["validationActions"]) == (failure, actions)
+    table = (POLICIES.parents[1] / "docs" / "policies.md").read_text()
+    (row,) = re.findall(rf"^\| `{name}.yaml` \|.*$", table, re.M)
+    assert row.endswith(f"| `{failure}` | {', '.join(f'`{action}`' for action in actions)} |")
+
+
+@pytest.mark.parametrize("name", ["own-node", "evictions"])
+def test_whoever_asks_as_a_node_is_looked_at_and_nobody_else(name: str):
+    policy = documents(name)[0]
+    (condition,) = (each for each in policy["spec"]["matchConditions"] if each["name"] == "account-of-a-node")
+    agents = {f"system:serviceaccount:{namespace}:{account}" for namespace, account in accounts()}
+    assert set(re.findall(r"'([^']*)'", condition["expression"])) == agents
+
+
+def accounts() -> set[tuple[str, str]]:
+    """Those of nodes in deploy/rbac."""
+    found: list[dict[str, Any]] = [
+        document
+        for file in ("agent.yaml", "device-plugin.yaml")
+        for document in yaml.safe_load_all((POLICIES.parent / "rbac" / file).read_text())
+    ]
+    return {
+        (each["metadata"]["namespace"], each["metadata"]["name"])
+        for each in found
+        if each["kind"] == "ServiceAccount"
+    }
+
+
+def test_both_that_look_at_pods_and_templates_match_the_same_objects():
+    one, other = (
+        documents(name)[0]["spec"]["matchConstraints"] for name in ("annotation", "managed-resource")
+    )
+    assert one == other
