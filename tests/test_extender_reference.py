@@ -171,12 +171,21 @@ def test_log_lines_that_warn_are_all_told():
 
 
 def test_rights_are_those_that_the_manifests_grant():
-    granted = {
-        (resource, verb)
+    roles = [
+        document
         for path in (ROOT / "deploy" / "rbac").glob("*.yaml")
         for document in yaml.safe_load_all(path.read_text())
-        if "extender" in document["metadata"]["name"]
-        for rule in document.get("rules", [])
+    ]
+    its_own = {
+        (each["roleRef"]["kind"], each["roleRef"]["name"])
+        for each in roles
+        if any(subject["name"] == "k8s-rdma-extender" for subject in each.get("subjects", []))
+    }
+    granted = {
+        (resource, verb)
+        for document in roles
+        if (document["kind"], document["metadata"]["name"]) in its_own
+        for rule in document["rules"]
         for resource in rule["resources"]
         for verb in rule["verbs"]
     }
