@@ -178,6 +178,7 @@ def _api_server(plane: Real, issuer: Issuer, etcd: str, port: int) -> list[str]:
         f"--tls-cert-file={served.cert}",
         f"--tls-private-key-file={served.key}",
         f"--token-auth-file={tokens}",
+        "--allow-privileged=true",  # as kubeadm has it
         "--authorization-mode=RBAC",
         "--service-account-issuer=https://kubernetes.default.svc",
         f"--service-account-key-file={accounts.cert}",

@@ -1,0 +1,129 @@
+"""What the chart comes to, in a real API server: taken to the letter, and enough for a second scheduler."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+
+from cluster.processes import running
+from cluster.real import obstacle, real
+from cluster.world import cluster, placement
+from deploy.rendering.chart import documents, render
+from deploy.rendering.manifests import MANIFESTS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import httpx2
+
+    from cluster.control_plane import ControlPlane, Json
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.skipif(bool(obstacle()), reason=f"no real cluster: {obstacle()}"),
+]
+NAMESPACE = "k8s-rdma"
+NEWEST = (1, 30)
+"""The first release with all that the manifests use; the chart leaves out what older ones have not."""
+
+VALUES: dict[str, Json] = {
+    "defaults": {},
+    "host network": {"extender": {"way": "host-network"}},
+    "service": {
+        "extender": {"way": "service", "replicas": 2, "tlsSecretName": "tls", "clusterIP": "10.0.0.88"},
+        "node": {
+            "agent": {"config": {"stuckAfterS": 60, "publish": {"vfResource": "k8s-rdma.io/vf"}}},
+            "server": {"tls": {"secretName": "tls", "clientCa": True}, "tokensSecretName": "tokens"},
+            "cni": {"network": "alone", "plugin": {"ipam": {"type": "host-local"}}},
+        },
+    },
+    "uninstalling": {"node": {"uninstall": True}},
+}
+
+
+class Applied:
+    """Server-side apply: fields that there are not are refused, and warnings are failures."""
+
+    def __init__(self, http: httpx2.AsyncClient) -> None:
+        self._http = http
+        self._paths: dict[tuple[str, str], str] = {}
+
+    async def apply(self, document: Json, *, dry_run: bool) -> None:
+        path = await self._path(document)
+        options = {"fieldManager": "test", "fieldValidation": "Strict", "force": "true"}
+        if dry_run:
+            options["dryRun"] = "All"
+        answer = await self._http.patch(
+            path,
+            params=options,
+            content=json.dumps(document),
+            headers={"Content-Type": "application/apply-patch+yaml"},
+        )
+        assert answer.status_code in {200, 201}, f"{path}: {answer.text}"
+        assert "warning" not in answer.headers, f"{path}: {answer.headers['warning']}"
+
+    async def _path(self, document: Json) -> str:
+        version, kind, meta = document["apiVersion"], document["kind"], document["metadata"]
+        group = f"/apis/{version}" if "/" in version else f"/api/{version}"
+        if (version, kind) not in self._paths:
+            for each in (await self._http.get(group)).json()["resources"]:
+                scope = "/namespaces/{namespace}" if each["namespaced"] else ""
+                if "/" not in each["name"]:
+                    self._paths[version, each["kind"]] = f"{group}{scope}/{each['name']}/{{name}}"
+        return self._paths[version, kind].format(namespace=meta.get("namespace"), name=meta["name"])
+
+
+def rendered(plane: ControlPlane, values: Json) -> list[Json]:
+    major, minor = plane.release
+    return documents(render(values, kubernetes=f"v{major}.{minor}.0"))
+
+
+async def test_api_server_takes_all_objects_to_the_letter(tmp_path: Path):
+    async with real(tmp_path) as plane, plane.client() as http:
+        applied = Applied(http)
+        namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
+        await applied.apply(namespace, dry_run=False)
+        for values in VALUES.values():
+            for each in rendered(plane, values):
+                await applied.apply(each, dry_run=True)
+        if plane.release >= NEWEST:
+            for path in sorted(MANIFESTS.rglob("[!k]*.yaml")):
+                for each in filter(None, yaml.safe_load_all(path.read_text())):
+                    await applied.apply(each, dry_run=True)
+
+
+async def test_pod_of_the_second_scheduler_is_bound_with_its_placement(tmp_path: Path):
+    async with cluster("real", tmp_path, "w1") as c:
+        values = {"extender": {"config": {"source": "http", "nodePort": c.node_port}}}
+        applied, objects = Applied(c.http), rendered(c.plane, values)
+        await applied.apply(
+            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}, dry_run=False
+        )
+        for each in objects:
+            await applied.apply(each, dry_run=False)
+        account = await c.account("k8s-rdma-extender", NAMESPACE)
+        (files,) = (each["data"] for each in objects if "scheduler.yaml" in each.get("data", {}))
+
+        key = tmp_path / "placement.key"
+        key.write_text("a key")
+        settings = yaml.safe_load(files["extender.yaml"])
+        extender = await c.running_extender(
+            **settings | {"kubeconfig": str(account), "placementKeyFile": str(key)}
+        )
+        scheduler = yaml.safe_load(files["scheduler.yaml"])
+        scheduler["clientConnection"] = {"kubeconfig": str(account)}
+        scheduler["extenders"][0]["urlPrefix"] = f"{extender.url}/scheduler"
+        config = tmp_path / "scheduler.yaml"
+        config.write_text(yaml.safe_dump(scheduler))
+        program = c.plane.programs / "kube-scheduler"
+        async with running(tmp_path / "kube-scheduler.log", program, f"--config={config}", "--secure-port=0"):
+            await c.create_pod("p", 3_000, schedulerName="rdma-scheduler")
+            await c.create_pod("ordinary", schedulerName="rdma-scheduler")
+            pod = await c.bound("p")
+            assert [each["min_tx_rate"] for each in placement(pod)] == [3_000]
+            await c.bound("ordinary")
+            log = (tmp_path / "kube-scheduler.log").read_text()
+            assert "forbidden" not in log
