@@ -44,9 +44,15 @@ class Ethtool:
     """Asks about netdevs of one namespace. It keeps that alive; close it soon unless it is one's own."""
 
     def __init__(self, namespace: int | None = None) -> None:
-        """Open in the namespace of this descriptor, by default in the calling thread's own."""
+        """Open in the namespace of this descriptor, by default in the calling thread's own.
+
+        KernelError when no socket can be had.
+        """
         with nullcontext() if namespace is None else entered(namespace):
-            self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+            try:
+                self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+            except OSError as error:
+                raise _failure("any netdev", error.errno or errno.EIO) from error
 
     def __enter__(self) -> Self:
         return self
