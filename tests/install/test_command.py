@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -10,6 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from install.node_files import FILE, OURS
+from k8s_rdma.cli.install_cni import wanted
+from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.install.directory import NodeDirectory
 
 if TYPE_CHECKING:
@@ -44,24 +47,31 @@ def test_it_is_put_there_and_taken_away(node: NodeFiles, program: Path, tmp_path
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--conf-name", "00-ours.conf"], "--conf-name: 00-ours.conf: must be a file's name that ends in"),
-        (["--plugin", "absent.json"], "--plugin: absent.json: neither a JSON object nor a file"),
-        (["--cni-version", "9.0.0"], "incompatible CNI version"),
-        (["--conf-dir", "/absent"], "/absent: No such file or directory"),
+        ({"file": "00-ours.conf"}, "--conf-name: 00-ours.conf: must be a file's name that ends in"),
+        ({"file": "../00-ours.conflist"}, "--conf-name: ../00-ours.conflist: must be a file's name"),
+        ({"plugin": "absent.json"}, "--plugin: absent.json: neither a JSON object nor a file"),
+        ({"version": "9.0.0"}, "incompatible CNI version"),
     ],
 )
-def test_options_that_cannot_be_are_named(
-    node: NodeFiles, program: Path, options: list[str], said: str
-) -> None:
-    done = run(node, program, "--network", "chained", *options)
-    assert done.returncode == 1
-    assert said in done.stderr
-    assert node.types() == ["bridge", "portmap"]
+def test_options_that_cannot_be_are_named(options: dict[str, str], said: str) -> None:
+    given = {"network": "chained", "file": FILE, "plugin": "{}", "name": "k8s-rdma", "version": "1.0.0"}
+    with pytest.raises(K8sRdmaError, match=re.escape(said)):
+        wanted(**given | options)
+
+
+def test_what_cannot_be_done_is_one_line(node: NodeFiles, program: Path) -> None:
+    done = run(node, program, "--network", "chained", "--conf-dir", "/absent")
+    assert (done.returncode, done.stderr) == (1, "k8s-rdma: /absent: No such file or directory\n")
+    done = run(node, program, "--wait", "--follow")
+    assert (done.returncode, done.stderr) == (
+        1,
+        "k8s-rdma: --wait does not go together with --follow and --remove\n",
+    )
 
 
 def test_there_is_one_writer_at_a_time(node: NodeFiles) -> None:
     directory = NodeDirectory(node.confs)
-    with directory.locked(0), pytest.raises(Exception, match="another"), directory.locked(0.1):
+    with directory.locked(0), pytest.raises(K8sRdmaError, match="another"), directory.locked(0.1):
         pass
     with directory.locked(0):
         pass

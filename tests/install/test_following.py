@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,18 +23,17 @@ DEADLINE_S = 30
 class Follower:
     """The process, and what it logs."""
 
-    def __init__(self, node: NodeFiles, program: Path, *more: str, through: tuple[str, ...] = ()) -> None:
-        command = [
-            sys.executable,
-            "-m",
-            "k8s_rdma",
-            "install-cni",
-            str(node.bin),
-            "--conf-dir",
-            str(node.confs),
-        ]
+    def __init__(
+        self,
+        node: NodeFiles,
+        program: Path,
+        *more: str,
+        through: tuple[str, ...] = (),
+        mode: str = "--follow",
+    ) -> None:
+        command = [sys.executable, "-m", "k8s_rdma", "install-cni", str(node.bin), "--network", "chained"]
         self._process = subprocess.Popen(
-            [*through, *command, "--network", "chained", "--follow", *more],
+            [*through, *command, "--conf-dir", str(node.confs), mode, *more],
             env=os.environ | {"K8S_RDMA_CNI": str(program)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -56,8 +56,17 @@ class Follower:
                 return found
         pytest.fail(f"it ended without {event}")
 
+    def failed(self) -> str:
+        """What it says last, in vain."""
+        _, last = self._process.communicate(timeout=DEADLINE_S)
+        assert self._process.returncode == 1
+        return last
+
     def end(self) -> str:
         self._process.send_signal(signal.SIGTERM)
+        return self.ended()
+
+    def ended(self) -> str:
         out, _ = self._process.communicate(timeout=DEADLINE_S)
         assert self._process.returncode == 0
         return out
@@ -116,13 +125,39 @@ def test_next_one_takes_over_when_the_one_before_ends(node: NodeFiles, program: 
 
 def test_ours_goes_when_told_to_end_where_that_is_asked_for(node: NodeFiles, program: Path) -> None:
     pristine = node.state()
-    with Follower(node, program, "--remove", "--grace-s", "0.1") as follower:
+    without_capabilities = ("setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs")
+    with Follower(node, program, "--remove", "--grace-s", "0.1", through=without_capabilities) as follower:
         follower.told("cni_in_place")
         assert node.types() == ["bridge", "portmap", OURS]
         out = follower.end()
     assert out.splitlines()[0] == f"removed {node.confs / FILE}"
     assert out.splitlines()[-1] == f"removed {node.bin / OURS}"
     assert node.state() == pristine
+
+
+def test_it_waits_and_ends_when_ours_is_in_place(tmp_path: Path, program: Path) -> None:
+    node = NodeFiles.made(tmp_path / "node")
+    with Follower(node, program, mode="--wait") as waiter:
+        waiter.told("cni_not_in_place")
+        (node.confs / "10-pods.conflist").write_text(conflist(BRIDGE))
+        waiter.told("cni_in_place")
+        waiter.ended()
+    assert node.types() == ["bridge", OURS]
+
+
+def test_a_directory_that_is_gone_for_good_ends_it(node: NodeFiles, program: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root, or a user namespace that makes one (`make test`)")
+    mounted = NodeFiles(bin=node.bin, confs=node.confs.parent / "mounted")
+    mounted.confs.mkdir()
+    subprocess.run(["mount", "--bind", node.confs, mounted.confs], check=True)
+    try:
+        with Follower(mounted, program) as follower:
+            follower.told("cni_in_place")
+            shutil.rmtree(node.confs)
+            assert "removed from the node while it is mounted here" in follower.failed()
+    finally:
+        subprocess.run(["umount", mounted.confs], check=True)
 
 
 def test_without_a_watch_of_the_kernel_it_says_so_and_looks(node: NodeFiles, program: Path) -> None:

@@ -50,21 +50,27 @@ def _text(plugin: str) -> bytes:
 
 
 def install_cni(  # noqa: PLR0913 - options
-    *, wanted: Wanted, binaries: Path, confs: Path, following: bool, remove: bool, grace_s: float
+    *,
+    wanted: Wanted,
+    binaries: Path,
+    confs: Path,
+    following: bool,
+    until_in_place: bool,
+    remove: bool,
+    grace_s: float,
 ) -> None:
     """Do it once, or for as long as this runs; K8sRdmaError when it is not in place at the end."""
+    if until_in_place and (following or remove):
+        raise MalformedError("--wait does not go together with --follow and --remove")
     installation = Installation(binaries=NodeDirectory(binaries), confs=NodeDirectory(confs), wanted=wanted)
-    if following:
-        _follow(installation, [binaries, *([confs] if installation.has_network else [])])
+    if following or until_in_place:
+        directories = [binaries, *([confs] if installation.has_network else [])]
+        logs.configure("install-cni")
+        asyncio.run(follow(installation, require_program(), directories, until_in_place=until_in_place))
     if remove:
         _remove(installation, grace_s)
-    elif not following:
+    elif not (following or until_in_place):
         _install(installation)
-
-
-def _follow(installation: Installation, directories: list[Path]) -> None:
-    logs.configure("install-cni")
-    asyncio.run(follow(installation, require_program(), directories))
 
 
 def _install(installation: Installation) -> None:

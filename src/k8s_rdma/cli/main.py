@@ -166,6 +166,9 @@ def install_cni(  # noqa: PLR0913, PLR0917  options of a command
     follow: Annotated[
         bool, typer.Option("--follow", help="Stay, and keep it in place; SIGTERM leaves all as it is.")
     ] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Stay until it is in place, then end; for an init container.")
+    ] = False,
     remove: Annotated[
         bool,
         typer.Option("--remove", help="Take network and executable away; with --follow, when told to end."),
@@ -186,6 +189,7 @@ def install_cni(  # noqa: PLR0913, PLR0917  options of a command
         binaries=directory,
         confs=conf_dir,
         following=follow,
+        until_in_place=wait,
         remove=remove,
         grace_s=grace_s,
     )
@@ -501,6 +505,63 @@ def doctor_node(  # noqa: PLR0913 - typer's options
         plugin_url=device_plugin_url,
         conf_dir=conf_dir,
         bin_dir=bin_dir,
+    )
+    raise typer.Exit(look(options, as_json=as_json, strict=strict))
+
+
+@doctor_app.command("cluster")
+def doctor_cluster(  # noqa: PLR0913 - typer's options
+    *,
+    kubeconfig: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Default: the service account, KUBECONFIG, ~/.kube/config."),
+    ] = None,
+    namespace: Annotated[str, typer.Option(metavar="NAME", help="Where the chart is.")] = "k8s-rdma",
+    scheduler_config: Annotated[
+        Path | None, typer.Option("--scheduler-config", metavar="FILE", help="kube-scheduler's.")
+    ] = None,
+    extender_config: Annotated[
+        Path | None, typer.Option("--extender-config", metavar="FILE", help="Default: the chart's.")
+    ] = None,
+    host_root: Annotated[
+        Path, typer.Option("--host-root", metavar="DIR", help="This machine's, for kubeadm's files.")
+    ] = Path("/"),
+    extender: Annotated[
+        str | None,
+        typer.Option("--extender", metavar="URL", envvar="K8S_RDMA_EXTENDER", help="Ask it, too."),
+    ] = None,
+    token_file: TokenFile = None,
+    cert_file: CertFile = None,
+    key_file: KeyFile = None,
+    ca_file: CaFile = None,
+    insecure: Insecure = False,
+    as_json: DoctorJson = False,
+    strict: Strict = False,
+) -> None:
+    """Look at the cluster: scheduler, extender, versions, definition, rights, policies, nodes, stuck pods.
+
+    By the API server, with whatever credentials one has. On a control-plane node of kubeadm's the
+    scheduler's configuration is found, elsewhere name it. The exit status is as that of `doctor node`.
+    """
+    from k8s_rdma.cli.doctor_cluster import ClusterOptions
+    from k8s_rdma.cli.doctor_cluster import doctor_cluster as look
+    from k8s_rdma.cli.extender_options import where
+
+    asked = where(
+        extender=extender,
+        token_file=token_file,
+        cert_file=cert_file,
+        key_file=key_file,
+        ca_file=ca_file,
+        insecure=insecure,
+    )
+    options = ClusterOptions(
+        kubeconfig=kubeconfig,
+        namespace=namespace,
+        scheduler=scheduler_config,
+        extender=extender_config,
+        host_root=host_root,
+        where=asked if extender else None,
     )
     raise typer.Exit(look(options, as_json=as_json, strict=strict))
 

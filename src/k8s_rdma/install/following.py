@@ -33,13 +33,20 @@ CALM_S = 600.0
 """So long after our last change, who changes our file is no longer taken to do it in turns with us."""
 
 
-async def follow(installation: Installation, program: Path, directories: Sequence[Path]) -> None:
-    """Keep it in place until SIGTERM or SIGINT; then all stays as it is."""
+async def follow(
+    installation: Installation, program: Path, directories: Sequence[Path], *, until_in_place: bool = False
+) -> None:
+    """Keep it in place until SIGTERM or SIGINT; then all stays as it is.
+
+    until_in_place: or until pods get our plugin, if that comes first. K8sRdmaError when a directory is gone
+    that can never be seen again.
+    """
     stop = stop_on_signals()
     with ExitStack() as stack:
         await _lock(installation, stack, stop)
         if not stop.is_set():
-            await _keep(_Keeper(installation, program), directories, stop)
+            keeper = _Keeper(installation, program, until_in_place=until_in_place)
+            await _keep(keeper, directories, stop)
     _log.info("cni_left_in_place", program=str(installation.program.paths[0]))
 
 
@@ -64,18 +71,38 @@ async def _keep(keeper: _Keeper, directories: Sequence[Path], stop: asyncio.Even
         while not stop.is_set():
             stirred.clear()
             watch()
-            await _first_of(keeper.look(), stop)
+            _require(directories)
+            pause_s = keeper.look()
+            if keeper.done:
+                return
+            await _first_of(pause_s, stop)
             await _first_of(LOOK_S, stop, stirred)
             if stirred.is_set():
                 await _first_of(SETTLE_S, stop)
 
 
-class _Keeper:
-    """Looks, brings about, and tells what is different from before."""
+def _require(directories: Sequence[Path]) -> None:
+    """A directory that was mounted into a container stays there when the node's is made anew."""
+    for directory in directories:
+        try:
+            links = directory.stat().st_nlink
+        except OSError:
+            continue
+        if not links:
+            raise K8sRdmaError(f"{directory}: removed from the node while it is mounted here; start again")
 
-    def __init__(self, installation: Installation, program: Path) -> None:
+
+class _Keeper:
+    """Looks, brings about, and tells what is different from before.
+
+    done: whether that is all that was wanted.
+    """
+
+    def __init__(self, installation: Installation, program: Path, *, until_in_place: bool) -> None:
+        self.done = False
         self._installation = installation
         self._program = program
+        self._until_in_place = until_in_place
         self._problems: tuple[str, ...] | None = None
         self._wrote: Counter[bytes | None] = Counter()
         self._wrote_at = 0.0
@@ -91,6 +118,7 @@ class _Keeper:
             _log.info("cni_program_installed", program=str(self._installation.program.paths[0]))
         pause_s = self._rewrote(outcome) if outcome.rewritten else 0.0
         self._tell(*outcome.problems)
+        self.done = self._until_in_place and self._installation.serves(outcome)
         return pause_s
 
     def _rewrote(self, outcome: Outcome) -> float:

@@ -59,6 +59,10 @@ class Installation:
         """What is there when all is in place."""
         return (*self.program.paths, self.conf.path) if self.has_network else self.program.paths
 
+    def serves(self, outcome: Outcome) -> bool:
+        """Whether pods get our plugin now, be it by a network of before."""
+        return self.program.there() and (outcome.own is not None or not self.has_network)
+
     def locked(self, wait_s: float) -> AbstractContextManager[None]:
         """Be the only one at work within the block. OSError, or K8sRdmaError when another one is."""
         return self._locked.locked(wait_s)
