@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from doctor.node_cases import CASES, GOOD
+from doctor import cluster_cases, node_cases
 from k8s_rdma.doctor.catalogue import KINDS, SUBJECTS
 from k8s_rdma.doctor.finding import Severity, worst
 
+CASES = node_cases.CASES | cluster_cases.CASES
+GOOD = node_cases.GOOD | cluster_cases.GOOD
 KIND = {kind.id: kind for kind in KINDS}
 
 

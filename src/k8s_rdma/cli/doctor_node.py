@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from k8s_rdma.config.devices import DevicePluginConfig
     from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries as Queries
 
-DIRECTORY = Path("/etc/k8s-rdma")
+DIRECTORIES = (Path("/etc/k8s-rdma/config"), Path("/etc/k8s-rdma"))
+"""Where the chart mounts configuration files, and where they are on a node set up by hand."""
 _NAMELESS = "this node"
 
 
@@ -75,19 +76,22 @@ def _look(options: NodeOptions, queries: Queries) -> NodeLook:
 
 def _agent(path: Path | None) -> AgentConfig:
     """Its file, or the one where it usually is; else all defaults."""
-    found = path or next((each for each in (DIRECTORY / "agent.yaml",) if each.exists()), None)
+    found = path or _usual("agent.yaml")
     return load_config(AgentConfig, str(found), {}) if found else AgentConfig(node=_NAMELESS)
 
 
 def _plugin(agent: AgentConfig, path: Path | None) -> tuple[DevicePluginConfig | None, str]:
     """The device plugin's configuration, and its file."""
-    usual = DIRECTORY / "device-plugin.yaml"
     if path is None and agent.device_plugin is not None:
         return load_device_plugin(agent), agent.device_plugin
-    found = path or (usual if usual.exists() else None)
+    found = path or _usual("device-plugin.yaml")
     if found is None:
-        return None, str(usual)
+        return None, str(DIRECTORIES[0] / "device-plugin.yaml")
     return load_device_config(str(found), {}).config, str(found)
+
+
+def _usual(name: str) -> Path | None:
+    return next((each / name for each in DIRECTORIES if (each / name).exists()), None)
 
 
 def _plugin_url(plugin: DevicePluginConfig | None, url: str | None) -> str | None:

@@ -104,6 +104,8 @@ def _refusal(url: str, path: str, reply: httpx2.Response) -> str:
     try:
         return msgspec.json.decode(reply.content, type=ErrorDocument).error.message
     except msgspec.MsgspecError:
+        if reply.status_code == httpx2.codes.SERVICE_UNAVAILABLE and reply.text.startswith("not there yet"):
+            return f"the extender at {url} is not ready: {reply.text.strip()}"
         return f"{url}{path} answers HTTP {reply.status_code}: it is no extender of this version"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from k8s_rdma.doctor.cluster import components, nodes, objects, scheduler
 from k8s_rdma.doctor.finding import NOT_LOOKED_AT, Kind, Subject
 from k8s_rdma.doctor.node import (
     cni,
@@ -17,7 +18,7 @@ from k8s_rdma.doctor.node import (
 )
 
 NODE = (hardware, modules, iommu, rdma_namespaces, lossless, memlock, runtime, cni, processes, ledger)
-CLUSTER = ()
+CLUSTER = (components, scheduler, objects, nodes)
 
 KINDS: tuple[Kind, ...] = (
     NOT_LOOKED_AT,

@@ -17,6 +17,7 @@ import msgspec
 import structlog
 
 from k8s_rdma.errors import MalformedError
+from k8s_rdma.sim.cluster import access_review
 from k8s_rdma.sim.cluster.access import Access
 from k8s_rdma.sim.cluster.go_json import go_json
 from k8s_rdma.sim.cluster.http_server import HttpService, Request, Response, Stream, serving
@@ -141,6 +142,8 @@ class Api:
             return Response(status=200, body=b"ok", content_type="text/plain; charset=utf-8")
         if request.path == "/version":
             return _json(200, _VERSION)
+        if request.path == access_review.PATH and request.method == "POST":
+            return _json(201, access_review.review(_body(request), self._registry.store))
         target = resolve(request.path, self._resources)
         if target is None:
             raise no_such_path()

@@ -1,0 +1,165 @@
+"""What was applied to the cluster: the CustomResourceDefinition, policies, and what roles allow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from k8s_rdma.doctor.cluster.components import minor_of
+from k8s_rdma.doctor.finding import Subject
+from k8s_rdma.wire.rdma_node import GROUP, PLURAL, VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from k8s_rdma.doctor.finding import Finding
+
+CRD = Subject("crd", "RdmaNode definition")
+CRD_OK = CRD.ok()
+CRD_MISSING = CRD.error("missing")
+CRD_UNUSED = CRD.note("unused")
+CRD_VERSION = CRD.error("version")
+CRD_FIELDS = CRD.warning("fields")
+
+RIGHTS = Subject("rights", "Rights")
+RIGHTS_OK = RIGHTS.ok()
+RIGHT_MISSING = RIGHTS.error("missing")
+NO_ACCOUNT = RIGHTS.warning("no-account")
+
+POLICIES = Subject("policies", "Admission policies")
+POLICIES_OK = POLICIES.ok()
+POLICY_MISSING = POLICIES.warning("missing")
+POLICIES_TOO_OLD = POLICIES.note("too-old")
+
+CRD_NAME = f"{PLURAL}.{GROUP}"
+_POLICIES_SINCE = 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CrdFacts:
+    """found: the object as it is; None where there is none. wanted: the fields of status that agents write.
+
+    needed: whether the extender reads RdmaNodes, or agents publish them; None where that is not known.
+    """
+
+    found: Mapping[str, Any] | None
+    wanted: frozenset[str]
+    needed: bool | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Right:
+    """A verb on a resource of an API group; in a namespace, or everywhere. name: empty for all objects."""
+
+    group: str
+    resource: str
+    verb: str
+    namespace: str = ""
+    name: str = ""
+
+    def __str__(self) -> str:
+        where = f" in {self.namespace}" if self.namespace else ""
+        named = f" {self.name}" if self.name else ""
+        group = f".{self.group}" if self.group else ""
+        return f"{self.verb} {self.resource}{group}{named}{where}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RightsFacts:
+    """Of each process: its account, `namespace/name` (empty where there is none), and what it may not do."""
+
+    processes: tuple[tuple[str, str, tuple[Right, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyFacts:
+    """api: the API server's version. bound: policies that are there and bound. wanted: of deploy/policies."""
+
+    api: str
+    bound: frozenset[str]
+    wanted: frozenset[str]
+
+
+def check_crd(facts: CrdFacts) -> Iterator[Finding]:
+    """Whether RdmaNodes can be published as this version publishes them."""
+    apply = "kubectl apply -f deploy/crds/rdmanodes.yaml"
+    if facts.found is None:
+        if facts.needed is False:
+            yield CRD_UNUSED("is not there, and source: http needs none", about=CRD_NAME, source="API server")
+        else:
+            yield CRD_MISSING(
+                "is not there: no node can publish itself",
+                about=CRD_NAME,
+                source=f"customresourcedefinitions {CRD_NAME}",
+                wanted=f"{VERSION}, where agents publish or the extender has source: crd",
+                fix=apply,
+            )
+        return
+    versions = facts.found.get("spec", {}).get("versions", ())
+    served = next((each for each in versions if each.get("name") == VERSION and each.get("served")), None)
+    if served is None:
+        names = ", ".join(str(each.get("name")) for each in versions)
+        yield CRD_VERSION(
+            f"serves {names}", about=CRD_NAME, source="spec.versions", wanted=f"{VERSION}", fix=apply
+        )
+        return
+    schema = served.get("schema", {}).get("openAPIV3Schema", {}).get("properties", {})
+    known = schema.get("status", {}).get("properties", {})
+    if missing := sorted(facts.wanted - set(known)):
+        yield CRD_FIELDS(
+            f"is of an older version: it drops {', '.join(missing)} of what agents tell",
+            about=CRD_NAME,
+            source="spec.versions[].schema",
+            wanted="the definition of this version",
+            fix=apply,
+        )
+    else:
+        yield CRD_OK(f"{VERSION} is served, with all fields", about=CRD_NAME, source="spec.versions")
+
+
+def check_rights(facts: RightsFacts) -> Iterator[Finding]:
+    """Of each process that talks to the API server."""
+    for process, account, missing in facts.processes:
+        if not account:
+            yield NO_ACCOUNT(
+                f"there is no service account k8s-rdma-{process}",
+                about=process,
+                source="serviceaccounts",
+                wanted=f"deploy/rbac/{process}.yaml, where the process has inCluster",
+                fix=f"kubectl apply -f deploy/rbac/{process}.yaml",
+            )
+        elif missing:
+            yield RIGHT_MISSING(
+                f"may not: {'; '.join(map(str, missing))}",
+                about=f"{process} ({account})",
+                source="SubjectAccessReview",
+                wanted=f"the role of deploy/rbac/{process}.yaml",
+                fix=f"kubectl apply -f deploy/rbac/{process}.yaml",
+            )
+        else:
+            yield RIGHTS_OK(
+                "may do all that it needs", about=f"{process} ({account})", source="SubjectAccessReview"
+            )
+
+
+def check_policies(facts: PolicyFacts) -> Iterator[Finding]:
+    """ValidatingAdmissionPolicies are in Kubernetes from 1.30 on."""
+    minor = minor_of(facts.api)
+    if minor is not None and minor < _POLICIES_SINCE:
+        yield POLICIES_TOO_OLD(
+            f"Kubernetes {facts.api} has none: an agent's account may write other nodes' objects, and "
+            "malformed annotations are found out at scheduling",
+            source="/version",
+        )
+        return
+    for name in sorted(facts.wanted - facts.bound):
+        yield POLICY_MISSING(
+            "is not there, or bound to nothing",
+            about=name,
+            source="validatingadmissionpolicies, validatingadmissionpolicybindings",
+            wanted="the policy and its binding",
+            fix="kubectl apply -f deploy/policies, or policies.enabled: true in the chart's values",
+        )
+    if facts.wanted <= facts.bound:
+        yield POLICIES_OK(f"{len(facts.wanted)} are bound", source="validatingadmissionpolicybindings")

@@ -1,0 +1,99 @@
+"""Documents of the API server as they are, for who looks at many kinds of objects once: the doctor.
+
+Through lightkube's connection, which knows every form of credentials.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any, Self
+
+import httpx2
+import msgspec
+import yaml
+from lightkube import Client as LightkubeClient
+from lightkube import KubeConfig
+from lightkube.core.exceptions import ConfigError
+
+from k8s_rdma.errors import MalformedError
+from k8s_rdma.kube.api import ApiRefusedError
+from k8s_rdma.kube.calls import named_errors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+
+_PAGE = 500
+_NOT_A_KUBECONFIG = (AttributeError, KeyError, TypeError, ValueError)
+
+
+class Documents:
+    """Objects as JSON. Blocking; of one thread. A context manager."""
+
+    def __init__(self, kubeconfig: str | None = None, *, timeout_s: float = 10.0) -> None:
+        """By a kubeconfig file, or else the service account, `KUBECONFIG` or `~/.kube/config`.
+
+        MalformedError when there is no such configuration.
+        """
+        try:
+            config = KubeConfig.from_file(kubeconfig) if kubeconfig else KubeConfig.from_env()
+            self._client = LightkubeClient(config, timeout=httpx2.Timeout(timeout_s))
+        except (ConfigError, OSError, yaml.YAMLError, msgspec.MsgspecError, *_NOT_A_KUBECONFIG) as error:
+            msg = f"{kubeconfig or 'in-cluster or default kubeconfig'}: no usable kubeconfig: {error}"
+            raise MalformedError(msg) from error
+        self._http: httpx2.Client = self._client._client._client  # no other way in
+        self._now: datetime | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.close()
+
+    @property
+    def url(self) -> str:
+        """Of the API server."""
+        return str(self._http.base_url).rstrip("/")
+
+    def now(self) -> datetime:
+        """The API server's clock, to the second, by the latest answer; ours where it tells none."""
+        return self._now or datetime.now(UTC)
+
+    def get(self, path: str, query: Mapping[str, str] | None = None) -> dict[str, Any] | None:
+        """What is at a path; None where there is nothing (404). ApiRefusedError and the like else."""
+        try:
+            with named_errors(f"get {path}"):
+                return self._document(self._http.get(path, params=dict(query or {})))
+        except ApiRefusedError as refused:
+            if refused.status == 404:
+                return None
+            raise
+
+    def items(self, path: str, query: Mapping[str, str] | None = None) -> Iterator[dict[str, Any]]:
+        """The objects of a list, page by page; none where there is no such kind."""
+        following = ""
+        while True:
+            more = {"continue": following} if following else {}
+            document = self.get(path, {"limit": str(_PAGE), **(query or {}), **more})
+            if document is None:
+                return
+            yield from document.get("items") or ()
+            following = (document.get("metadata") or {}).get("continue", "")
+            if not following:
+                return
+
+    def ask(self, path: str, document: Mapping[str, Any]) -> dict[str, Any]:
+        """The answer to a document that is posted and kept nowhere, such as an access review."""
+        with named_errors(f"post {path}"):
+            return self._document(self._http.post(path, json=dict(document)))
+
+    def _document(self, response: httpx2.Response) -> dict[str, Any]:
+        if told := response.headers.get("date"):
+            self._now = parsedate_to_datetime(told)
+        response.raise_for_status()
+        found = response.json()
+        if not isinstance(found, dict):
+            msg = f"expected an object, got {type(found).__name__}"
+            raise ValueError(msg)  # noqa: TRY004 - as the JSON decoder says it
+        return found

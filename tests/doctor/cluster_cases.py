@@ -1,0 +1,179 @@
+"""Facts that make each kind of finding of a cluster, and facts of a cluster that is in order."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from doctor.node_cases import run
+from k8s_rdma.doctor.cluster.components import (
+    ExtenderFacts,
+    VersionFacts,
+    check_extender,
+    check_versions,
+)
+from k8s_rdma.doctor.cluster.nodes import (
+    NodeFacts,
+    PodFact,
+    PodFacts,
+    PublishedNode,
+    check_nodes,
+    check_pods,
+)
+from k8s_rdma.doctor.cluster.objects import (
+    CrdFacts,
+    PolicyFacts,
+    Right,
+    RightsFacts,
+    check_crd,
+    check_policies,
+    check_rights,
+)
+from k8s_rdma.doctor.cluster.scheduler import SchedulerFacts, SchedulerFile, check_scheduler
+from k8s_rdma.extender.config import ExtenderConfig
+
+if TYPE_CHECKING:
+    from k8s_rdma.doctor.finding import Finding
+
+ROOT = Path(__file__).parents[2]
+SCHEDULERS = ROOT / "examples" / "scheduler"
+RECOMMENDED = yaml.safe_load((SCHEDULERS / "recommended.yaml").read_text())
+DEFAULTS = ExtenderConfig()
+
+
+def scheduler_text(text: str | None, config: ExtenderConfig = DEFAULTS, **more: Any) -> list[Finding]:
+    file = SchedulerFile(where="/etc/kubernetes/scheduler.yaml", text=text, **more)
+    return run(check_scheduler, SchedulerFacts(files=(file,), extender=config))
+
+
+def registered(config: ExtenderConfig = DEFAULTS, **keys: Any) -> list[Finding]:
+    """The recommended entry with other keys; None takes one out."""
+    entry = {key: value for key, value in (RECOMMENDED["extenders"][0] | keys).items() if value is not None}
+    return scheduler_text(yaml.safe_dump(RECOMMENDED | {"extenders": [entry]}), config)
+
+
+EXTENDER = ExtenderFacts(url="http://127.0.0.1:8888", pods=(("k8s-rdma/extender-1", True),))
+
+
+def extender(**more: Any) -> list[Finding]:
+    return run(check_extender, replace(EXTENDER, **more))
+
+
+VERSIONS = VersionFacts(
+    api="v1.36.2",
+    kubelets=(("w1", "v1.36.2"), ("w2", "v1.33.9")),
+    images=(("k8s-rdma/a", "registry.example:5000/k8s-rdma:0.1.0"), ("k8s-rdma/b", "k8s-rdma:0.1.0")),
+    extender=DEFAULTS,
+)
+
+
+def versions(**more: Any) -> list[Finding]:
+    return run(check_versions, replace(VERSIONS, **more))
+
+
+CRD = CrdFacts(
+    found=yaml.safe_load((ROOT / "deploy" / "crds" / "rdmanodes.yaml").read_text()),
+    wanted=frozenset({"generation", "pfs"}),
+    needed=True,
+)
+
+
+def crd(**more: Any) -> list[Finding]:
+    return run(check_crd, replace(CRD, **more))
+
+
+def rights(account: str, *missing: Right) -> list[Finding]:
+    return run(check_rights, RightsFacts(processes=(("agent", account, missing),)))
+
+
+WANTED = frozenset({"k8s-rdma-annotation", "k8s-rdma-own-node"})
+
+
+def policies(api: str, bound: frozenset[str] = frozenset()) -> list[Finding]:
+    return run(check_policies, PolicyFacts(api=api, bound=bound, wanted=WANTED))
+
+
+NODE = PublishedNode(name="w1", ready="True", lease_age_s=3.0)
+
+
+def nodes(*published: PublishedNode, agents: frozenset[str] = frozenset()) -> list[Finding]:
+    return run(check_nodes, NodeFacts(published=published, agents=agents, lease_namespace="k8s-rdma"))
+
+
+POD = PodFact(name="default/a", node="w1", placed=True, running=True)
+
+
+def pod(**more: Any) -> list[Finding]:
+    return run(check_pods, PodFacts(pods=(replace(POD, **more),)))
+
+
+OLD_KEY = (
+    "RdmaStalePlacement",
+    "hmac: not made with this cluster's key, or the placement was changed afterwards",
+)
+SHORT = ("RdmaInsufficient", "node w1: PF eth0 has 0 of 1000 Mb/s unreserved")
+
+GOOD: dict[str, list[Finding]] = {
+    "scheduler": registered(),
+    "extender": extender(),
+    "versions": versions(),
+    "crd": crd(),
+    "rights": rights("k8s-rdma/k8s-rdma-agent"),
+    "policies": policies("v1.36.2", WANTED),
+    "nodes": nodes(NODE, agents=frozenset({"w1"})),
+    "pods": pod(),
+}
+"""By subject: nothing above a note."""
+
+CASES: dict[str, list[Finding]] = {
+    **{f"{subject}-ok": found for subject, found in GOOD.items()},
+    "scheduler-not-seen": run(check_scheduler, SchedulerFacts(files=(), extender=DEFAULTS)),
+    "scheduler-unreadable": scheduler_text("kind: Pod"),
+    "scheduler-no-configuration": scheduler_text(None, unset=True),
+    "scheduler-old-api": scheduler_text(
+        yaml.safe_dump(RECOMMENDED | {"apiVersion": "kubescheduler.config.k8s.io/v1beta3"})
+    ),
+    "scheduler-no-extender": registered(urlPrefix="http://127.0.0.1:9999/other"),
+    "scheduler-wrong-path": registered(filterVerb="filter"),
+    "scheduler-no-filter": registered(filterVerb=None),
+    "scheduler-no-bind": registered(bindVerb=None),
+    "scheduler-no-verb": registered(preemptVerb=None),
+    "scheduler-every-pod": registered(managedResources=None),
+    "scheduler-ignorable": registered(ignorable=True),
+    "scheduler-short-timeout": registered(httpTimeout="1500ms"),
+    "scheduler-whole-nodes": registered(nodeCacheCapable=False),
+    "scheduler-no-weight": registered(weight=None),
+    "scheduler-bind-unwanted": registered(ExtenderConfig(binder="scheduler", allow_unplaced=True)),
+    "extender-not-asked": extender(url=""),
+    "extender-no-pod": extender(url="", pods=()),
+    "extender-unreachable": extender(why="no extender answers: connection refused"),
+    "extender-not-ready": extender(pods=(("k8s-rdma/extender-1", False),)),
+    "versions-too-old": versions(api="v1.27.16"),
+    "versions-untried": versions(api="v1.41.0", kubelets=()),
+    "versions-kubelet-skew": versions(kubelets=(("w1", "v1.32.1"),)),
+    "versions-touch-by-label": versions(api="v1.29.3", kubelets=()),
+    "versions-ours-differ": versions(images=(("a", "k8s-rdma:0.1.0"), ("b", "k8s-rdma:0.2.0"))),
+    "crd-missing": crd(found=None),
+    "crd-unused": crd(found=None, needed=False),
+    "crd-version": crd(found={"spec": {"versions": [{"name": "v1", "served": True}]}}),
+    "crd-fields": crd(wanted=frozenset({"generation", "rails"})),
+    "rights-missing": rights(
+        "k8s-rdma/k8s-rdma-agent", Right(group="k8s-rdma.io", resource="rdmanodes/status", verb="update")
+    ),
+    "rights-no-account": rights(""),
+    "policies-missing": policies("v1.30.0", frozenset({"k8s-rdma-own-node"})),
+    "policies-too-old": policies("v1.29.1"),
+    "nodes-none": nodes(),
+    "nodes-not-published": nodes(NODE, agents=frozenset({"w1", "w2"})),
+    "nodes-no-lease": nodes(replace(NODE, lease_age_s=None)),
+    "nodes-stale": nodes(replace(NODE, lease_age_s=61.0)),
+    "nodes-not-ready": nodes(replace(NODE, ready="False", message="PF eth0 cannot be read")),
+    "pods-refused": pod(running=False, events=(SHORT,)),
+    "pods-waiting": pod(node="", running=False, placed=False, events=(("FailedScheduling", "0/3 nodes"),)),
+    "pods-unplaced": pod(placed=False, scheduler="by-hand"),
+    "pods-other-key": pod(running=False, events=(SHORT, OLD_KEY)),
+}
+"""By the id that is among them."""

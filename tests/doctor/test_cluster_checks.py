@@ -1,0 +1,186 @@
+"""Details of the cluster's checks that a table of cases does not show."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from doctor.cluster_cases import ROOT, SCHEDULERS, nodes, pod, registered, scheduler_text
+from k8s_rdma.doctor.cluster.components import minor_of, tag_of
+from k8s_rdma.doctor.cluster.nodes import PodFact, PodFacts, PublishedNode, check_pods
+from k8s_rdma.doctor.cluster.rights import ACCOUNTS, rights
+from k8s_rdma.doctor.finding import Severity, worst
+from k8s_rdma.doctor.looking.cluster import POLICIES
+from k8s_rdma.doctor.looking.host import Host
+from k8s_rdma.doctor.looking.scheduler import MANIFEST, of_kubeadm
+from k8s_rdma.extender.config import ExtenderConfig
+
+WITHOUT_BIND = ExtenderConfig(binder="scheduler", allow_unplaced=True)
+
+
+@pytest.mark.parametrize("name", ["recommended", "preemption", "second-scheduler"])
+def test_examples_of_configurations_are_in_order(name):
+    found = scheduler_text((SCHEDULERS / f"{name}.yaml").read_text())
+    assert worst(found) is Severity.OK
+
+
+def test_example_without_a_bind_verb_is_told_of_what_it_costs():
+    found = scheduler_text((SCHEDULERS / "filter-only.yaml").read_text(), WITHOUT_BIND)
+    told = {each.id for each in found if each.severity.rank > Severity.NOTE.rank}
+    assert told == {"scheduler-every-pod"}
+
+
+def test_extender_of_another_project_is_not_ours():
+    [found] = registered(urlPrefix="https://gpu.example/api", filterVerb="filter")
+    assert found.id == "scheduler-no-extender"
+    assert "https://gpu.example/api" in found.found
+
+
+@pytest.mark.parametrize(
+    ("timeout", "short"), [("20s", False), ("1m30s", False), ("19s", True), (None, True), ("500ms", True)]
+)
+def test_timeouts_are_read_as_go_writes_them(timeout, short):
+    assert any(each.id == "scheduler-short-timeout" for each in registered(httpTimeout=timeout)) is short
+
+
+@pytest.mark.parametrize(
+    ("version", "minor"),
+    [("v1.28.15-gke.100", 28), ("v1.36.0+k3s1", 36), ("unknown", None), ("v2.1.0", None)],
+)
+def test_minor_versions_are_read(version, minor):
+    assert minor_of(version) == minor
+
+
+@pytest.mark.parametrize(
+    ("image", "tag"),
+    [
+        ("registry.example:5000/k8s-rdma:0.1.0", "0.1.0"),
+        ("registry.example:5000/k8s-rdma", ""),
+        ("k8s-rdma@sha256:0123456789abcdef", "0123456789ab"),
+        ("k8s-rdma:0.2.0@sha256:0123456789abcdef", "0.2.0"),
+    ],
+)
+def test_tags_of_images_are_read(image, tag):
+    assert tag_of(image) == tag
+
+
+def test_pod_that_runs_without_a_placement_is_told_and_one_with_it_is_not():
+    assert [each.id for each in pod(running=True, placed=True)] == ["pods-ok"]
+    assert [each.id for each in pod(running=True, placed=False)] == ["pods-unplaced"]
+
+
+def test_many_stuck_pods_are_told_in_few_lines():
+    waiting = tuple(PodFact(name=f"default/p{n}", node="", placed=False, running=False) for n in range(300))
+    found = list(check_pods(PodFacts(pods=waiting)))
+    assert len(found) == 21
+    assert found[-1].found == "and 280 more pods"
+
+
+def test_lease_is_stale_from_when_the_extender_has_it_so():
+    def of(age_s: float) -> str:
+        return nodes(PublishedNode(name="w1", ready="True", lease_age_s=age_s))[0].id
+
+    assert (of(60.0), of(60.1)) == ("nodes-ok", "nodes-stale")
+
+
+def granted() -> set[tuple[str, str, str, str]]:
+    """Account, group, resource and verb of every rule of deploy/rbac."""
+    documents = [
+        document
+        for path in (ROOT / "deploy" / "rbac").glob("*.yaml")
+        for document in yaml.safe_load_all(path.read_text())
+    ]
+    rules = {(each["kind"], each["metadata"]["name"]): each["rules"] for each in documents if "rules" in each}
+    return {
+        (subject["name"], group, resource, verb)
+        for binding in documents
+        if "roleRef" in binding
+        for subject in binding["subjects"]
+        for rule in rules[binding["roleRef"]["kind"], binding["roleRef"]["name"]]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+@pytest.mark.parametrize("process", ACCOUNTS)
+def test_manifests_grant_what_a_process_is_said_to_need(process):
+    wanted = rights(
+        process, leases="k8s-rdma", lease_of_binder=("kube-system", "k8s-rdma-extender"), crd=True
+    )
+    assert wanted
+    missing = [
+        str(each)
+        for each in wanted
+        if (ACCOUNTS[process], each.group, each.resource, each.verb) not in granted()
+    ]
+    assert not missing
+
+
+def test_policies_that_are_wanted_are_in_the_manifests():
+    files = (ROOT / "deploy" / "policies").glob("*.yaml")
+    names = {
+        document["metadata"]["name"] for path in files for document in yaml.safe_load_all(path.read_text())
+    }
+    assert names >= POLICIES
+
+
+# kubeadm's manifest
+
+
+def manifest(*arguments: str, mount: str = "/etc/kubernetes", sub_path: str = "") -> str:
+    volume = {"name": "config", "hostPath": {"path": "/etc/kubernetes"}}
+    mounted = {"name": "config", "mountPath": mount} | ({"subPath": sub_path} if sub_path else {})
+    container = {"command": ["kube-scheduler", *arguments], "volumeMounts": [mounted]}
+    return yaml.safe_dump({"kind": "Pod", "spec": {"containers": [container], "volumes": [volume]}})
+
+
+@pytest.fixture
+def host(tmp_path):
+    def made(text: str, configuration: str = "") -> Host:
+        (tmp_path / "etc/kubernetes/manifests").mkdir(parents=True)
+        (tmp_path / MANIFEST.removeprefix("/")).write_text(text)
+        if configuration:
+            (tmp_path / "etc/kubernetes/scheduler.yaml").write_text(configuration)
+        return Host(tmp_path)
+
+    return made
+
+
+@pytest.mark.parametrize(
+    ("argument", "mount", "sub_path"),
+    [
+        ("--config=/etc/kubernetes/scheduler.yaml", "/etc/kubernetes", ""),
+        ("--config=/config/scheduler.yaml", "/config", ""),
+        ("--config=/config.yaml", "/config.yaml", "scheduler.yaml"),
+    ],
+)
+def test_configuration_of_kubeadm_is_found_by_its_mount(host, argument, mount, sub_path):
+    found = of_kubeadm(host(manifest(argument, mount=mount, sub_path=sub_path), "kind: x"))
+    assert found is not None
+    assert (found.where, found.text) == ("/etc/kubernetes/scheduler.yaml", "kind: x")
+
+
+def test_scheduler_of_kubeadm_without_a_configuration_is_told(host):
+    found = of_kubeadm(host(manifest("--leader-elect=true")))
+    assert found is not None
+    assert found.unset
+
+
+def test_configuration_that_is_not_mounted_is_told(host):
+    found = of_kubeadm(host(manifest("--config=/elsewhere/scheduler.yaml")))
+    assert found is not None
+    assert (found.text, found.why) == (
+        None,
+        "--config=/elsewhere/scheduler.yaml is in no volume of the pod: mount it by hostPath",
+    )
+
+
+def test_configuration_that_is_not_on_the_host_is_told(host):
+    found = of_kubeadm(host(manifest("--config=/etc/kubernetes/scheduler.yaml")))
+    assert found is not None
+    assert "there is no /etc/kubernetes/scheduler.yaml on the host" in found.why
+
+
+def test_node_without_a_control_plane_has_no_scheduler(tmp_path):
+    assert of_kubeadm(Host(tmp_path)) is None
