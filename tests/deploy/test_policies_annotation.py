@@ -83,7 +83,11 @@ def test_policy_refuses_nothing_that_the_extender_takes(text: str):
         '[{"vlan": 4095}]' + " " * 4081,
         '[{"x": {"a": [{"b": [[[{}]]]}]}}]',
         "[" + "{}," * 32 + '{"vlan": 4095}]',
+        "[" + "{}," * 170 + "{}",
+        "[" + "{}," * 1024 + "{}]",
         '[{"count": 1000}, {"count": 1000}]',
+        '[{"pf": {"driver": ["mlx5_core", 5]}}]',
+        '[{"pf": {"driver": "a", "driver": "a"}}]',
     ],
 )
 def test_policy_leaves_to_the_extender_what_it_cannot_read(text: str):
