@@ -11,6 +11,7 @@ import yaml
 from docs_site.reference.commands import commands, commands_page
 from docs_site.reference.configuration import PATH, PROCESSES, configuration_page, meaning, settings
 from docs_site.reference.errors import errors_page
+from docs_site.reference.metrics import metrics_page
 from docs_site.reference.objects import objects_page
 from docs_site.reference.pages import PAGES
 from docs_site.reference.rest import rest_page
@@ -66,6 +67,13 @@ def test_every_path_and_property_of_the_rest_is_told():
 def test_every_reason_is_told():
     told = [name for name, _ in rows_by_name(errors_page())]
     assert sorted(told) == sorted(reason.value for reason in Reason)
+
+
+def test_every_metric_of_a_node_is_told_also_by_hand():
+    by_hand = section((ROOT / "docs" / "operating-a-node.md").read_text(), "Metrics")
+    told = {name for name, _ in rows_by_name(by_hand) if not name.startswith("_")}
+    assert told == {name for name, _ in rows_by_name(metrics_page())}
+    assert len(told) > 20
 
 
 def test_every_column_of_an_object_is_told():
