@@ -288,7 +288,7 @@ def test_node_whose_ledger_cannot_be_written_gives_nothing_and_takes_everything_
     spoilt: Callable[[LoneNode], AbstractContextManager[None]],
     notes_ends: bool,
 ) -> None:
-    """notes_ends: in memory, where the kernel takes it and no disk ever has it: an end needs not be synced."""
+    """notes_ends: in memory, where the kernel takes it and no disk ever has it: ends need no sync."""
     nodes.close()
     node = LoneNode(lone_machine, state_dir="/disk/k8s-rdma")
     node.leases_dir = "/run/leases"
