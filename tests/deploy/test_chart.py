@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import jsonschema_rs
 import pytest
+import typer
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,6 +20,7 @@ from deploy.rendering.engine import TemplateError, render_templates
 from deploy.rendering.manifests import MANIFESTS, manifests
 from k8s_rdma import __version__
 from k8s_rdma.agent.config import AgentConfig
+from k8s_rdma.cli.main import app
 from k8s_rdma.config.devices import DevicePluginConfig
 from k8s_rdma.config.files import load_config
 from k8s_rdma.extender.config import ExtenderConfig
@@ -200,6 +202,18 @@ def test_processes_take_what_they_are_told(name: str, tmp_path: Path):
         load_config(kinds[key], str(path), {"node": "w1"} if key in {"agent.yaml", "server.yaml"} else {})
 
 
+@pytest.mark.parametrize("name", ["defaults", "uninstalling"])
+def test_commands_know_their_options(name: str):
+    program = typer.main.get_command(app)
+    for container, each in containers(documents(render(GIVEN[name]))).items():
+        if "command" in each:
+            continue
+        command, *rest = each["args"]
+        known = {option for param in program.commands[command].params for option in param.opts}
+        given = {arg.partition("=")[0] for arg in rest if arg.startswith("--")}
+        assert given <= known, container
+
+
 def test_values_reach_the_processes():
     objects = documents(render(MUCH))
     node = by_name(objects, "ConfigMap", "k8s-rdma-node")["data"]
@@ -256,6 +270,15 @@ def test_token_of_the_nodes_account_is_the_agents_alone():
         if any(mount["name"] == "api" for mount in each["volumeMounts"])
     ]
     assert holders == ["agent"]
+
+
+def test_network_is_in_place_before_the_agent_offers_the_node():
+    (pod,) = (
+        each["spec"]["template"]["spec"] for each in documents(render({})) if each["kind"] == "DaemonSet"
+    )
+    first = pod["initContainers"][-1]
+    (after,) = (each for each in pod["containers"] if each["name"] == "cni")
+    assert (first["args"][:-1], first["args"][-1]) == (after["args"][:-1], "--wait")
 
 
 def test_other_settings_make_other_pods():
