@@ -12,9 +12,10 @@ from k8s_rdma.wire.state import Counters, ScanCounts
 
 HEAD = """# Metrics
 
-Of a node, made of the code: `GET /metrics` on port 54005. Labels, and how often traffic is looked at, tells
-[a node in operation](../operating-a-node.md#metrics). The other processes have theirs on pages that tests hold
-complete: [extender](../extender.md#metrics), port 8888; [device plugin](../device-plugin.md#metrics), port 54006.
+Of a node, made of the code: `GET /metrics` on port 54005. Labels, and how often traffic is looked at:
+[a node in operation](../operating-a-node.md#metrics). The metrics of other processes are on pages that
+tests hold complete: [extender](../extender.md#metrics), port 8888;
+[device plugin](../device-plugin.md#metrics), port 54006.
 """
 
 _FAMILY = re.compile(r"^# HELP (\S+) (.*)\n# TYPE \S+ (\w+)$", re.MULTILINE)
