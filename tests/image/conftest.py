@@ -15,7 +15,7 @@ from deviceplugin.plugin_process import make_world
 from e2e.conftest import PLUGINS, require_plugins
 from image.contained_node import AGENT, ContainedNode
 from image.containers import Containers
-from image.oci_image import Image, unpack
+from image.oci_image import MACHINES, Image, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from deviceplugin.plugin_process import World
 
 __all__ = ["build_dir", "program"]
-
-MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 
 
 @pytest.fixture(scope="session")
@@ -40,7 +38,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Image:
 
 @pytest.fixture
 def containers(image: Image, tmp_path: Path) -> Iterator[Containers]:
-    if image.architecture not in MACHINES or MACHINES[image.architecture] != platform.machine():
+    if MACHINES[image.architecture] != platform.machine():
         pytest.skip(f"this machine does not run programs for {image.architecture}")
     if shutil.which("runc") is None:
         pytest.skip("needs runc (Debian package runc)")

@@ -1,6 +1,7 @@
 """Containers of the image, run by runc: read-only root, only the privileges and mounts that are named.
 
-They are in the caller's network namespace, as pods with `hostNetwork` are in the node's.
+They are in the caller's network namespace, as pods with `hostNetwork` are in the node's. Their system
+calls are filtered where a profile for that is installed.
 Source: OCI runtime specification 1.0.2, "config" and "config-linux".
 """
 
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from image.oci_image import Image
+from image.seccomp import filter_for
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -98,6 +100,7 @@ class Containers:
     ) -> dict[str, Any]:
         user = self.image.user if rights.user is None else rights.user
         capabilities = [f"CAP_{capability}" for capability in rights.capabilities]
+        seccomp = filter_for(self.image.architecture, capabilities)
         return {
             "process": {
                 "args": command,
@@ -113,6 +116,7 @@ class Containers:
                 "namespaces": [{"type": kind} for kind in ("mount", "pid", "ipc", "uts")],
                 "cgroupsPath": f"/{name}",
                 "rootfsPropagation": "rslave",
+                **({"seccomp": seccomp} if seccomp else {}),
                 # As runtimes do: what of these is the machine's is not for containers.
                 "maskedPaths": ["/proc/kcore", "/proc/keys", "/sys/firmware"],
                 "readonlyPaths": ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"],

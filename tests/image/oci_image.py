@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 WHITEOUT = ".wh."
+MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
+"""What the kernel calls an image's architecture."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
+import platform
+import shutil
 import stat
 import struct
+import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 import k8s_rdma
 from image.containers import Mount, Rights
+from image.oci_image import MACHINES
+from image.seccomp import PROFILE
+from k8s_rdma.wire.cni_version import SUPPORTED_VERSIONS
 
 if TYPE_CHECKING:
     from image.containers import Containers
@@ -73,6 +82,21 @@ def test_cni_executable_is_static_and_for_the_images_architecture(image: Image) 
     assert INTERPRETER not in segments
 
 
+def test_cni_executable_runs(image: Image) -> None:
+    machine = MACHINES[image.architecture]
+    emulator = [] if machine == platform.machine() else [shutil.which(f"qemu-{machine}-static")]
+    if None in emulator:
+        pytest.skip(f"needs a machine of {machine}, or qemu-{machine}-static (Debian's qemu-user-static)")
+    asked = subprocess.run(
+        [*emulator, image.root / "opt/k8s-rdma/bin/k8s-rdma-cni"],
+        env={"CNI_COMMAND": "VERSION"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    assert json.loads(asked.stdout)["supportedVersions"] == list(SUPPORTED_VERSIONS)
+
+
 def test_every_library_is_for_the_images_architecture(image: Image) -> None:
     elf = [path for path in files(image) if not path.is_symlink() and path.read_bytes()[:4] == b"\x7fELF"]
     machines = {struct.unpack_from("<H", path.read_bytes(), 18)[0] for path in elf}
@@ -88,6 +112,31 @@ def test_every_module_imports_for_nobody_on_a_read_only_root(containers: Contain
         program=[PYTHON],
     )
     assert int(printed) > 300
+
+
+SHOW_RIGHTS = """
+import pathlib, errno
+print(pathlib.Path("/proc/self/status").read_text())
+for place in ("/", "/tmp", "/opt/k8s-rdma", "/sys", "/proc/sys"):
+    try:
+        pathlib.Path(place, "made").touch()
+        print("Written:", place)
+    except OSError as error:
+        assert error.errno in (errno.EROFS, errno.EACCES, errno.ENOENT), error
+"""
+
+
+@pytest.mark.parametrize("user", [None, 0], ids=["the image's user", "root"])
+def test_containers_of_these_tests_may_nothing_that_is_not_named(
+    containers: Containers, user: int | None
+) -> None:
+    printed = containers.run(["-c", SHOW_RIGHTS], Rights(user=user), program=[PYTHON])
+    status = dict(line.split(":", 1) for line in printed.splitlines() if ":" in line)
+    assert {int(status[kind], 16) for kind in ("CapEff", "CapPrm", "CapBnd", "CapInh", "CapAmb")} == {0}
+    assert int(status["NoNewPrivs"]) == 1
+    assert int(status["Uid"].split()[0]) == (65532 if user is None else user)
+    assert int(status["Seccomp"]) == (2 if PROFILE.exists() else 0)
+    assert "Written" not in status
 
 
 def test_command_is_the_entry_point(containers: Containers) -> None:
