@@ -1,0 +1,109 @@
+"""The commands that put the CNI plugin on a node, and take the project off it; `cli.main` has the others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from k8s_rdma.cli.plain_structlog import load_structlog
+
+Grace = Annotated[
+    float,
+    typer.Option(metavar="SECONDS", min=0, help="Between network and executable, for calls that were begun."),
+]
+
+
+def install_cni(  # noqa: PLR0913, PLR0917  options of a command
+    directory: Annotated[
+        Path, typer.Argument(help="Where the container runtime looks for CNI plugins.")
+    ] = Path("/opt/cni/bin"),
+    network: Annotated[
+        Literal["none", "chained", "alone"],
+        typer.Option(
+            help="chained: behind the node's first other network; alone: ours; none: executable only."
+        ),
+    ] = "none",
+    conf_dir: Annotated[
+        Path, typer.Option(metavar="DIR", help="Where the container runtime looks for networks.")
+    ] = Path("/etc/cni/net.d"),
+    conf_name: Annotated[
+        str, typer.Option(metavar="NAME", help="Our file there; must sort before all others.")
+    ] = "00-k8s-rdma.conflist",
+    plugin: Annotated[
+        str,
+        typer.Option(metavar="JSON|FILE", help="Keys of our plugin's section: runDir, ipam, delegate, ..."),
+    ] = "{}",
+    network_name: Annotated[
+        str, typer.Option(metavar="NAME", help="With alone: what the network is called.")
+    ] = "k8s-rdma",
+    cni_version: Annotated[
+        str, typer.Option(metavar="VERSION", help="With alone: the network's version.")
+    ] = "1.0.0",
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Stay, and keep it in place; SIGTERM leaves all as it is.")
+    ] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Stay until it is in place, then end; for an init container.")
+    ] = False,
+    remove: Annotated[
+        bool,
+        typer.Option("--remove", help="Take network and executable away; with --follow, when told to end."),
+    ] = False,
+    grace_s: Grace = 10,
+) -> None:
+    """Put the CNI executable and the network where the container runtime finds them, or take them away."""
+    load_structlog()
+    from k8s_rdma.cli.install_cni import install_cni as install  # noqa: PLC0415  a command loads its own
+    from k8s_rdma.cli.install_cni import wanted  # noqa: PLC0415
+
+    install(
+        wanted=wanted(network=network, file=conf_name, plugin=plugin, name=network_name, version=cni_version),
+        binaries=directory,
+        confs=conf_dir,
+        following=follow,
+        until_in_place=wait,
+        remove=remove,
+        grace_s=grace_s,
+    )
+
+
+def uninstall(  # noqa: PLR0913, PLR0917  options of a command
+    host_root: Annotated[
+        Path, typer.Option(metavar="DIR", help="Where the node's root file system is; paths are below it.")
+    ] = Path("/"),
+    bin_dir: Annotated[Path, typer.Option(metavar="DIR", help="As `install-cni` had it.")] = Path(
+        "/opt/cni/bin"
+    ),
+    conf_dir: Annotated[Path, typer.Option(metavar="DIR", help="As `install-cni` had it.")] = Path(
+        "/etc/cni/net.d"
+    ),
+    conf_name: Annotated[
+        str, typer.Option(metavar="NAME", help="As `install-cni` had it.")
+    ] = "00-k8s-rdma.conflist",
+    run_dir: Annotated[Path, typer.Option(metavar="DIR", help="The agent's runDir.")] = Path("/run/k8s-rdma"),
+    state_dir: Annotated[Path, typer.Option(metavar="DIR", help="The agent's stateDir.")] = Path(
+        "/var/lib/k8s-rdma"
+    ),
+    cdi_dir: Annotated[Path, typer.Option(metavar="DIR", help="The agent's cdiDir.")] = Path("/var/run/cdi"),
+    grace_s: Grace = 10,
+) -> None:
+    """Take the network, the executable and the agent's files off this node, unless pods hold interfaces.
+
+    It refuses, and names the pods, before it removes anything. Exit status 1: run it again, as it says when.
+    """
+    load_structlog()
+    from k8s_rdma.cli.uninstall import Places  # noqa: PLC0415
+    from k8s_rdma.cli.uninstall import uninstall as take_off  # noqa: PLC0415
+
+    places = Places(
+        host_root=host_root,
+        bin_dir=bin_dir,
+        conf_dir=conf_dir,
+        conf_name=conf_name,
+        run_dir=run_dir,
+        state_dir=state_dir,
+        cdi_dir=cdi_dir,
+    )
+    raise typer.Exit(take_off(places, grace_s))
