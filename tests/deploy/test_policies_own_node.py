@@ -190,9 +190,11 @@ REFUSED = [
     (asked("CREATE", "events", "e"), changed(EVENT, "source", "host", to="w2"), None, NOT_TOLD),
     (asked("CREATE", "events", "e"), changed(EVENT, "source", to=None), None, NOT_TOLD),
     (asked("CREATE", "events", "e"), changed(EVENT, "reportingInstance", to="w2"), None, NOT_TOLD),
+    (asked("CREATE", "events", "e"), changed(EVENT, "reportingInstance", to=None), None, NOT_TOLD),
     (asked("CREATE", "events", "e"), changed(EVENT, "involvedObject", "name", to="w2"), None, NOT_TOLD),
     (asked("CREATE", "events", "e"), changed(EVENT, "involvedObject", "kind", to="Secret"), None, NOT_TOLD),
     (asked("UPDATE", "events", "e"), EVENT, changed(EVENT, "source", "host", to="w2"), NOT_TOLD),
+    (asked("UPDATE", "events", "e"), EVENT, changed(EVENT, "source", to=None), NOT_TOLD),
 ]
 
 
