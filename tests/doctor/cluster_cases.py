@@ -166,6 +166,10 @@ CASES: dict[str, list[Finding]] = {
     "rights-no-account": rights(""),
     "policies-missing": policies("v1.30.0", frozenset({"k8s-rdma-own-node"})),
     "policies-too-old": policies("v1.29.1"),
+    "nodes-by-http": run(
+        check_nodes,
+        NodeFacts(published=(), agents=frozenset(), lease_namespace="k8s-rdma", needed=False),
+    ),
     "nodes-none": nodes(),
     "nodes-not-published": nodes(NODE, agents=frozenset({"w1", "w2"})),
     "nodes-no-lease": nodes(replace(NODE, lease_age_s=None)),

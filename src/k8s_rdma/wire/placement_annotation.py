@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 PLACEMENT_ANNOTATION = "k8s-rdma.io/placement"
+PLACEMENT_VERSION: Literal[1] = 1
 
 _Rate = Annotated[int, msgspec.Meta(ge=0, le=MAX_RATE_MBPS)]
 _Index = Annotated[int, msgspec.Meta(ge=0)]
@@ -99,7 +100,7 @@ def encode(placement: Placement, uid: PodUid, key: bytes | None) -> str:
     pools = _pools(placement)
     pool_index = {pool.resource: at for at, pool in enumerate(pools)}
     document = _Document(
-        version=1,
+        version=PLACEMENT_VERSION,
         node=placement.node,
         uid=uid,
         interfaces=tuple(

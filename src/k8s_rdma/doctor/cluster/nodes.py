@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 NODES = Subject("nodes", "Nodes")
 NODES_OK = NODES.ok()
+BY_HTTP = NODES.note("by-http")
 NONE = NODES.warning("none")
 NOT_PUBLISHED = NODES.warning("not-published")
 NO_LEASE = NODES.error("no-lease")
@@ -46,12 +47,16 @@ class PublishedNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:
-    """published: all RdmaNodes. agents: nodes with a pod of our DaemonSet. lease_namespace: of the Leases."""
+    """published: all RdmaNodes. agents: nodes with a pod of our DaemonSet. lease_namespace: of the Leases.
+
+    needed: whether the extender reads them; what is not known counts as yes.
+    """
 
     published: tuple[PublishedNode, ...]
     agents: frozenset[str]
     lease_namespace: str
     stale_s: float = STALE_S
+    needed: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +84,12 @@ class PodFacts:
 
 def check_nodes(facts: NodeFacts) -> Iterator[Finding]:
     """Each node that publishes itself, or should."""
+    if not facts.needed:
+        yield BY_HTTP(
+            "the extender asks nodes' servers (source: http): k8s-rdma top shows what it hears",
+            source="the extender's configuration",
+        )
+        return
     names = {each.name for each in facts.published}
     if not names and not facts.agents:
         yield NONE(

@@ -232,6 +232,7 @@ class ClusterLook:
             agents=frozenset(agents) - {""},
             lease_namespace=self._leases,
             stale_s=(self._extender or ExtenderConfig()).stale_s,
+            needed=self._crd_needed is not False,
         )
 
     def _published(self, node: dict[str, Any], renewed: str | None) -> PublishedNode:
