@@ -14,6 +14,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from chart_values import GIVEN, MUCH
 from deploy.rendering import privileges, schema
 from deploy.rendering.chart import CHART, default_values, documents, render, with_values
 from deploy.rendering.engine import TemplateError, render_templates
@@ -28,50 +29,11 @@ from k8s_rdma.init.config import InitConfig
 from k8s_rdma.server.config import ServerConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     from hypothesis.strategies import SearchStrategy
 
 Json = dict[str, Any]
-
-SERVICE = {"extender": {"way": "service", "replicas": 2, "tlsSecretName": "extender-tls"}}
-MUCH = {
-    "hardware": {"requireRdma": False, "pfs": [{"names": ["eth1"], "numVfs": 8}]},
-    "node": {
-        "agent": {"config": {"stuckAfterS": 60, "publish": {"vfResource": "k8s-rdma.io/vf", "renewS": 5}}},
-        "server": {
-            "config": {"port": 54105},
-            "tls": {"secretName": "server-tls", "clientCa": True},
-            "tokensSecretName": "server-tokens",
-        },
-        "devicePlugin": {"config": {"port": 54106, "resources": [{"mode": "exact"}]}},
-        "cni": {"plugin": {"ipam": {"type": "host-local"}}, "network": "alone"},
-    },
-    "extender": {
-        **SERVICE["extender"],
-        "config": {
-            "source": "http",
-            "limits": [{"namespace": "*", "vfs": 8}],
-            "vfResource": "k8s-rdma.io/vf",
-        },
-    },
-    "monitoring": {"serviceMonitor": {"enabled": True}},
-    "placementKey": {"value": "a key"},
-}
-GIVEN: Mapping[str, Json] = {
-    "defaults": {},
-    "host-network": {"extender": {"way": "host-network"}},
-    "service": SERVICE,
-    "much": MUCH,
-    "uninstalling": {"node": {"uninstall": True}},
-    "little": {
-        "node": {"devicePlugin": {"enabled": False}, "cni": {"enabled": False}},
-        "extender": {"enabled": False},
-        "policies": {"enabled": False},
-        "placementKey": {"create": False},
-    },
-}
 
 
 def by_name(objects: list[Json], kind: str, name: str) -> Json:

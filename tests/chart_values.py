@@ -1,0 +1,48 @@
+"""Values of the chart that tests render: each way, much of what can be said, and little of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Json = dict[str, Any]
+
+SERVICE = {"extender": {"way": "service", "replicas": 2, "tlsSecretName": "extender-tls"}}
+MUCH = {
+    "hardware": {"requireRdma": False, "pfs": [{"names": ["eth1"], "numVfs": 8}]},
+    "node": {
+        "agent": {"config": {"stuckAfterS": 60, "publish": {"vfResource": "k8s-rdma.io/vf", "renewS": 5}}},
+        "server": {
+            "config": {"port": 54105},
+            "tls": {"secretName": "server-tls", "clientCa": True},
+            "tokensSecretName": "server-tokens",
+        },
+        "devicePlugin": {"config": {"port": 54106, "resources": [{"mode": "exact"}]}},
+        "cni": {"plugin": {"ipam": {"type": "host-local"}}, "network": "alone"},
+    },
+    "extender": {
+        **SERVICE["extender"],
+        "config": {
+            "source": "http",
+            "limits": [{"namespace": "*", "vfs": 8}],
+            "vfResource": "k8s-rdma.io/vf",
+        },
+    },
+    "monitoring": {"serviceMonitor": {"enabled": True}},
+    "placementKey": {"value": "a key"},
+}
+GIVEN: Mapping[str, Json] = {
+    "defaults": {},
+    "host-network": {"extender": {"way": "host-network"}},
+    "service": SERVICE,
+    "much": MUCH,
+    "uninstalling": {"node": {"uninstall": True}},
+    "little": {
+        "node": {"devicePlugin": {"enabled": False}, "cni": {"enabled": False}},
+        "extender": {"enabled": False},
+        "policies": {"enabled": False},
+        "placementKey": {"create": False},
+    },
+}
