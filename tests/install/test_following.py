@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Self
 
 import pytest
@@ -114,8 +115,10 @@ def test_next_one_takes_over_when_the_one_before_ends(node: NodeFiles, program: 
     newer = tmp_path / "newer"
     newer.write_text("#!/bin/sh\necho newer\n")
     newer.chmod(0o755)
-    with Follower(node, program) as before, Follower(node, newer) as after:
+    with ExitStack() as stack:
+        before = stack.enter_context(Follower(node, program))
         before.told("cni_in_place")
+        after = stack.enter_context(Follower(node, newer))
         assert "another" in after.told("cni_waiting")["why"]
         assert (node.bin / OURS).read_bytes() == program.read_bytes()
         before.end()

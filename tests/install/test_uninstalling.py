@@ -5,17 +5,19 @@ from __future__ import annotations
 import base64
 import json
 import socket
-import subprocess
-import sys
 import threading
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from typer.testing import CliRunner
 
 from factories import receipt
 from install.node_files import BRIDGE, FILE, OURS, PORTMAP, NodeFiles, conflist
+from k8s_rdma.cli.main import app
+from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.install.directory import NodeDirectory
 from k8s_rdma.linux.receipts import Receipts
 from k8s_rdma.wire.rest import Allocation, NodeReport, Pod, encode_report
@@ -54,9 +56,17 @@ def node_of(host: Path) -> NodeFiles:
     return NodeFiles(bin=host / "node/bin", confs=host / "node/net.d")
 
 
-def uninstall(host: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "k8s_rdma", "uninstall", "--host-root", str(host), "--grace-s", "0"]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def uninstall(host: Path) -> Done:
+    done = CliRunner().invoke(app, ["uninstall", "--host-root", str(host), "--grace-s", "0"])
+    refused = str(done.exception) if isinstance(done.exception, K8sRdmaError) else ""
+    return Done(returncode=done.exit_code, stdout=done.stdout, stderr=refused)
 
 
 def files(host: Path) -> set[str]:

@@ -22,7 +22,7 @@ from k8s_rdma.wire.conflist import plugin_section
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-WAIT_S = 5.0
+WAIT_S = 2.0
 """How long another one may take that is at work in the same directory."""
 
 SUFFIX = ".conflist"

@@ -15,7 +15,7 @@ from k8s_rdma.install.network import ConfDirectory
 from k8s_rdma.install.program import InstalledProgram
 from k8s_rdma.install.uninstalling import NodePaths, Uninstalling
 
-WAIT_S = 5.0
+WAIT_S = 2.0
 """How long another one may take that is at work on the network configuration."""
 CRIO = Path("/run/crio/crio.sock")
 
