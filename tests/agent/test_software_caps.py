@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,7 +19,10 @@ from k8s_rdma.agent.report import Reporter
 from k8s_rdma.agent.software_caps import SoftwareCaps, keep_caps
 from k8s_rdma.agent.upkeep import Upkeep
 from k8s_rdma.core.kernel import Unreadable
+from k8s_rdma.core.rates import NO_RATE
+from k8s_rdma.core.software_caps import NOT_KEPT
 from k8s_rdma.core.step import CapInterface, ConfigureInterface, GiveVf
+from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.sim.fake_function import HOST
 from k8s_rdma.wire.rest import decode_report, encode_report
 
@@ -113,6 +116,39 @@ def test_nothing_is_done_or_told_while_all_caps_hold(machine: Machine) -> None:
         assert it.enforced() == (["software"], [])
 
     run(machine, scenario)
+
+
+@pytest.fixture
+def unable(machine: Machine) -> Machine:
+    """Neither its cards nor its kernel cap anything."""
+    machine.hardware.token_bucket = False
+    for pci, pf in machine.hardware.pfs.items():
+        machine.hardware.pfs[pci] = replace(pf, rates=NO_RATE)
+    return machine
+
+
+def test_auto_gives_a_cap_that_nobody_can_keep_and_says_so(unable: Machine) -> None:
+    async def scenario(it: Pods) -> None:
+        netns = await it.add({"max_tx_rate": 200})
+        assert (it.cap(netns), it.enforced()) == (0, (["accounted"], [NOT_KEPT, NOT_KEPT]))
+        with capture_logs() as logs:
+            assert not await it.verbs.restore_caps()
+        assert logs == []
+
+    run(unable, scenario)
+
+
+def test_software_that_the_kernel_cannot_is_refused_with_the_module_named(unable: Machine) -> None:
+    async def scenario(it: Pods) -> None:
+        with pytest.raises(K8sRdmaError, match="the kernel lacks sch_tbf"):
+            await it.add()
+        assert not it.node.ledger.receipts
+        unable.hardware.token_bucket = True
+        await unable.worker.run(it.node.refresh)
+        assert it.cap(await it.add()) == 200
+        assert it.enforced() == (["software"], [])
+
+    run(unable, scenario)
 
 
 def test_pods_without_such_caps_are_not_looked_into(machine: Machine) -> None:

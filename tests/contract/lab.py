@@ -99,7 +99,7 @@ class FakeLab:
     pf_names = ("enp3s0f0", "enp3s0f1")
     link_mbps = LINK_MBPS
     rates = EVERY_RATE
-    takes = frozenset(Setting) - {Setting.GUID, Setting.PKEY}
+    takes = frozenset(Setting) - {Setting.GUID, Setting.PKEY, Setting.SOFTWARE_CAPS}
     pf_mtu = 9000
     vf_driver = VF_DRIVER
 

@@ -265,7 +265,8 @@ def test_software_that_must_cap_is_refused_by_an_agent_that_cannot() -> None:
         assert isinstance(found, Rejection)
         assert found.reason is Reason.DRIVER_REFUSES
         assert found.message == (
-            "needs 1 interface; enp0s0: its agent is of a version that caps nothing by software"
+            "needs 1 interface; enp0s0: its node caps nothing by software: "
+            "the kernel lacks sch_tbf, or the agent is too old"
         )
 
 

@@ -8,8 +8,15 @@ from hypothesis import strategies as st
 
 from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.inventory import Pf
-from k8s_rdma.core.options import InterfaceOptions, VfDriver
-from k8s_rdma.core.programming import Programmed, objection, programmed, reserved
+from k8s_rdma.core.options import InterfaceOptions, Setting, VfDriver
+from k8s_rdma.core.programming import (
+    Programmed,
+    enforcers,
+    objection,
+    objection_cause,
+    programmed,
+    reserved,
+)
 from k8s_rdma.core.rates import EVERY_RATE, MAX_RATE_MBPS, NO_RATE, Enforce, RateAbility, RateRange
 from k8s_rdma.core.request import InterfaceRequest
 
@@ -40,7 +47,16 @@ WANTED = st.tuples(
 Expected = tuple[int, int, int, bool, bool]
 
 
-def pf(rates: RateAbility, *, link: int | None = 10_000, enforce: Enforce = Enforce.AUTO) -> Pf:
+BY_SOFTWARE = frozenset({Setting.SOFTWARE_CAPS})
+
+
+def pf(
+    rates: RateAbility,
+    *,
+    link: int | None = 10_000,
+    enforce: Enforce = Enforce.AUTO,
+    takes: frozenset[Setting] = BY_SOFTWARE,
+) -> Pf:
     return Pf(
         name="enp1s0",
         pci=PciAddress("0000:01:00.0"),
@@ -49,6 +65,7 @@ def pf(rates: RateAbility, *, link: int | None = 10_000, enforce: Enforce = Enfo
         rates=rates,
         enforce=enforce,
         driver="igb",
+        takes=takes,
     )
 
 
@@ -171,6 +188,28 @@ def test_who_enforces_decides_what_software_does(
         assert found.max_held
     if Enforce.HARDWARE not in demanded and Enforce.SOFTWARE in demanded:
         assert not found.max_tx_rate_mbps
+
+
+@given(ABILITIES, st.none() | st.integers(1, 30_000), WANTED)
+def test_auto_only_accounts_a_cap_of_software_that_the_kernel_cannot_keep(
+    ability: RateAbility, link: int | None, asked: InterfaceRequest
+) -> None:
+    able, unable = (pf(ability, link=link, takes=takes) for takes in (BY_SOFTWARE, frozenset[Setting]()))
+    can, cannot = programmed(able, asked), programmed(unable, asked)
+    assert cannot.software_max_tx_rate_mbps == 0
+    assert cannot[:2] == can[:2]
+    assert cannot.max_held == (can.max_held and not can.software_max_tx_rate_mbps)
+    assert (enforcers(unable, asked).max == "accounted") == (not cannot.max_held)
+    if asked.enforce is Enforce.AUTO:
+        assert not objection(unable, asked)
+
+
+def test_pf_whose_caps_software_must_keep_takes_none_that_the_kernel_cannot_keep() -> None:
+    there = pf(EVERY_RATE, enforce=Enforce.SOFTWARE, takes=frozenset())
+    why = "its node caps nothing by software: the kernel lacks sch_tbf, or the agent is too old"
+    assert objection(there, wanted(0, 500)) == f"{why} (500 Mb/s wanted)"
+    assert objection_cause(there, wanted(0, 500)) == why
+    assert objection(there, wanted(500)) == ""
 
 
 @given(ABILITIES, st.none() | st.integers(1, 30_000), WANTED, st.sampled_from(Enforce))

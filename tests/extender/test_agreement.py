@@ -158,7 +158,7 @@ def test_report_of_an_agent_that_tells_less_is_read():
     capped = Request((InterfaceRequest(max_tx_rate_mbps=5, enforce=Enforce.SOFTWARE),))
     found = place(capped, facts.inventory, used)
     assert not isinstance(found, Placement)
-    assert "its agent is of a version that caps nothing by software" in found.message
+    assert "its node caps nothing by software: " in found.message
 
 
 def test_report_of_a_newer_agent_is_read_as_far_as_it_is_understood():

@@ -262,7 +262,8 @@ async def test_filter_refuses_a_node_whose_agent_cannot_cap_by_software_until_it
         updated = await w.filter("p")
     assert (result["NodeNames"], updated["NodeNames"]) == (["new"], ["old", "new"])
     assert result["FailedAndUnresolvableNodes"]["old"] == (
-        f"{NOT_ENOUGH}needs 1 interface; 1 PF: its agent is of a version that caps nothing by software)"
+        f"{NOT_ENOUGH}needs 1 interface; 1 PF: its node caps nothing by software: "
+        "the kernel lacks sch_tbf, or the agent is too old)"
     )
 
 

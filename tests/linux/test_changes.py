@@ -200,10 +200,12 @@ def uevent(subsystem, *more):
         (uevent("pci", "PCI_SLOT_NAME=0000:3b:00.2"), True, EVERYTHING),
         (uevent("infiniband", "NAME=mlx5_2"), True, NOTHING),
         (uevent("queues"), False, NOTHING),
+        (uevent("module", "DEVPATH=/module/sch_tbf"), True, NOTHING),
+        (uevent("module", "DEVPATH=/module/sch_htb"), False, NOTHING),
         (b"libudev\0\xfe\xed\xca\xfe", False, NOTHING),
         (b"", False, NOTHING),
     ],
-    ids=["net", "pci", "infiniband", "queues", "udev", "nothing"],
+    ids=["net", "pci", "infiniband", "queues", "sch_tbf", "sch_htb", "udev", "nothing"],
 )
 def test_uevent_is_of_interest_by_its_subsystem(message, interesting, dirty):
     gathering = Gathering()

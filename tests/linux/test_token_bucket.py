@@ -13,7 +13,7 @@ from k8s_rdma.core.rates import MAX_RATE_MBPS
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.netlink.rtnl import Rtnl, named, of_kind, u32, with_mtu
 from k8s_rdma.linux.netlink.socket import NetlinkError
-from k8s_rdma.linux.netlink.token_bucket import HANDLE, Bucket, bucket_for, limit, root_qdiscs
+from k8s_rdma.linux.netlink.token_bucket import HANDLE, Bucket, bucket_for, knows, limit, root_qdiscs
 from k8s_rdma.linux.netns import create_namespace, entered
 
 pytestmark = needs_namespaces
@@ -75,6 +75,26 @@ def test_limit_may_be_so_large_that_4_ms_of_it_are_more_than_a_bucket_can_be(lin
     rtnl, index = link
     limit(rtnl.socket, index, mbps, "limit")
     assert mbps_of(rtnl, index) == mbps
+
+
+def loopback():
+    found = subprocess.run(["tc", "qdisc", "show", "dev", "lo"], check=True, capture_output=True, text=True)
+    return found.stdout
+
+
+@pytest.mark.parametrize("roots", [[], ["pfifo"], ["tbf", "rate", "1mbit", "burst", "2000", "limit", "9000"]])
+def test_queueing_discipline_is_known_or_not_and_nothing_is_changed_by_asking(link, roots):
+    rtnl, _ = link
+    if roots:
+        tc("add", "dev", "lo", "root", *roots)
+    before = loopback()
+    assert (knows(rtnl.socket), knows(rtnl.socket, "nosuchqdisc")) == (True, False)
+    assert loopback() == before
+
+
+def test_queueing_discipline_is_neither_known_nor_unknown_when_the_kernel_does_not_say(link):
+    with pytest.raises(NetlinkError, match=r"^queueing discipline x{70}: "):
+        knows(link[0].socket, "x" * 70)
 
 
 SIZE_TABLE = "stab overhead -1000 linklayer ethernet"

@@ -64,9 +64,6 @@ class Vf:
     pool: str = ""
 
 
-_OF_AGENTS = frozenset({Setting.SOFTWARE_CAPS})
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PfState:
     """A physical function and its VFs, ordered by index.
@@ -77,7 +74,7 @@ class PfState:
     pcie_path: its PCI bridges and switches from the root port down; those that share more of it are closer.
     switchdev: whether its embedded switch is in that mode, where VFs are configured through representors.
     rates, enforce: what its driver can program, and what is demanded of it.
-    takes: what else its driver can do for VFs; `asked_of_vfs`: that, and what agents do by themselves.
+    takes: what else its driver can do for VFs. software_caps: whether the kernel can limit what netdevs send.
     problems: one sentence each for an operator, such as that the link is down.
     mac: its netdev's own, which no VF may have; of no meaning for whether anything differs.
     """
@@ -98,13 +95,14 @@ class PfState:
     rates: RateAbility = EVERY_RATE
     enforce: Enforce = Enforce.AUTO
     takes: frozenset[Setting] = frozenset()
+    software_caps: bool = True
     problems: tuple[str, ...] = ()
     mac: str = field(default="", compare=False)
 
     @property
     def asked_of_vfs(self) -> frozenset[Setting]:
         """What may be asked of its VFs besides rates."""
-        return self.takes | _OF_AGENTS
+        return self.takes | {Setting.SOFTWARE_CAPS} if self.software_caps else self.takes
 
     def pools(self) -> dict[str, int]:
         """How many of its VFs exclusive resources have, by resource."""

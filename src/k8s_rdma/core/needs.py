@@ -63,6 +63,9 @@ def unmet_cause(pf: Pf, needs: Needs) -> str:
     return unmet(pf, needs)
 
 
+NOT_BY_SOFTWARE = "its node caps nothing by software: the kernel lacks sch_tbf, or the agent is too old"
+
+
 def selects(selector: PfSelector, pf: Pf) -> bool:
     """Whether a PF is one of these."""
     vendor, _, _ = pf.vendor.partition(":")
@@ -81,7 +84,7 @@ def _cannot(pf: Pf, missing: Collection[Setting]) -> str:
         # No kernel sets one by netlink; see docs/drivers.md.
         return "no driver sets pkey of a VF, as the subnet manager does that by GUID (ask for guid)"
     if Setting.SOFTWARE_CAPS in missing:
-        return "its agent is of a version that caps nothing by software"
+        return NOT_BY_SOFTWARE
     names = ", ".join(sorted(missing))
     return f"{pf.driver or 'its driver'} cannot set {names} of a VF"
 

@@ -47,7 +47,7 @@ class Setting(StrEnum):
     """What a PF's driver may be able to do for a VF, by the key that asks for it.
 
     VLAN_PROTO: another tag than 802.1Q's. VFIO_PCI: whether the VFs can be given as PCI functions.
-    SOFTWARE_CAPS: caps by `core.rates.Enforce.SOFTWARE`, of which older agents know nothing.
+    SOFTWARE_CAPS: caps by `core.rates.Enforce.SOFTWARE`, of which older agents and some kernels know nothing.
     """
 
     VLAN = "vlan"

@@ -2,15 +2,17 @@
 
 A reservation is rounded up to what the driver takes and a cap down. A reservation that the driver does not
 take at all is not programmed: the sums of reservations are accounted all the same. A cap that it does not
-take is kept by software, just as asked for, where the pod gets the kernel's netdev. Where nothing but the
-hardware will do (`Enforce.HARDWARE`, of the PF or of the interface), or no cap but by software
-(`Enforce.SOFTWARE`), the PF does not take an interface whose rates could not be held so.
+take is kept by software, just as asked for, where the pod gets the kernel's netdev and the node's kernel can
+limit that, and else by nobody. Where nothing but the hardware will do (`Enforce.HARDWARE`, of the PF or of
+the interface), or no cap but by software (`Enforce.SOFTWARE`), the PF does not take an interface whose rates
+could not be held so.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from k8s_rdma.core.needs import NOT_BY_SOFTWARE
 from k8s_rdma.core.options import Setting
 from k8s_rdma.core.rates import EVERY_RATE, Enforce
 
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from k8s_rdma.core.request import InterfaceRequest
 
 
-_NOT_BY_SOFTWARE = "software cannot cap a VF that is given to vfio-pci"
+_NOT_VFIO = "software cannot cap a VF that is given to vfio-pci"
 
 
 class Programmed(NamedTuple):
@@ -47,7 +49,8 @@ def programmed(pf: Pf, wanted: InterfaceRequest | Kind) -> Programmed:
     if 0 < set_max < set_min:  # apart by less than a step: the reservation is what was promised
         set_max = 0
     by_link = enforce is not Enforce.SOFTWARE and pf.link_mbps is not None and pf.link_mbps <= most
-    by_software = enforce is not Enforce.HARDWARE and not (set_max or by_link) and _is_netdev(wanted)
+    by_hardware = enforce is Enforce.HARDWARE or set_max > 0 or by_link
+    by_software = not by_hardware and not _why_not_software(pf, wanted)
     return Programmed(
         set_min,
         set_max,
@@ -76,9 +79,9 @@ def enforcers(pf: Pf, wanted: InterfaceRequest | Kind) -> Enforcers:
     """Of an interface that comes to be on a PF as it is now."""
     found = programmed(pf, wanted)
     least: Literal["hardware", "accounted"] = "hardware" if found.min_held else "accounted"
-    if not found.software_max_tx_rate_mbps:
-        return Enforcers(least, "hardware" if found.max_held else "accounted")
-    return Enforcers(least, "software" if Setting.SOFTWARE_CAPS in pf.takes else "accounted")
+    if found.software_max_tx_rate_mbps:
+        return Enforcers(least, "software")
+    return Enforcers(least, "hardware" if found.max_held else "accounted")
 
 
 def reserved(pf: Pf, min_tx_rate_mbps: int) -> int:
@@ -92,8 +95,9 @@ def objection(pf: Pf, wanted: InterfaceRequest | Kind) -> str:
     """Why the PF does not take the interface whatever is free of it, in one clause; empty when it does."""
     enforce = enforcement(pf, wanted)
     if enforce is Enforce.SOFTWARE:
-        most = wanted.max_tx_rate_mbps
-        return "" if programmed(pf, wanted).max_held else f"{_NOT_BY_SOFTWARE} ({most} Mb/s wanted)"
+        said = Setting.SOFTWARE_CAPS in wanted.needs.settings - pf.takes  # by `needs.unmet`
+        held, most = programmed(pf, wanted).max_held, wanted.max_tx_rate_mbps
+        return "" if held or said else f"{_why_not_software(pf, wanted)} ({most} Mb/s wanted)"
     if enforce is Enforce.AUTO or pf.rates is EVERY_RATE:
         return ""
     found = programmed(pf, wanted)
@@ -107,7 +111,7 @@ def objection(pf: Pf, wanted: InterfaceRequest | Kind) -> str:
 def objection_cause(pf: Pf, wanted: InterfaceRequest | Kind) -> str:
     """As `objection`, and without a number."""
     if enforcement(pf, wanted) is Enforce.SOFTWARE:
-        return _NOT_BY_SOFTWARE
+        return _why_not_software(pf, wanted)
     which = "maximum" if programmed(pf, wanted).min_held else "minimum"
     return f"{pf.driver or 'its driver'} does not take {which} rates as they are wanted"
 
@@ -122,9 +126,11 @@ def takes_rates(pf: Pf) -> bool:
     return not (pf.rates.needs_link and pf.link_mbps is None)
 
 
-def _is_netdev(wanted: InterfaceRequest | Kind) -> bool:
-    """Whether the pod gets the VF as a netdev of the kernel's, which alone software can cap."""
-    return Setting.VFIO_PCI not in wanted.needs.settings
+def _why_not_software(pf: Pf, wanted: InterfaceRequest | Kind) -> str:
+    """What keeps software from capping the interface: it needs a netdev, and a kernel that can limit one."""
+    if Setting.VFIO_PCI in wanted.needs.settings:
+        return _NOT_VFIO
+    return "" if Setting.SOFTWARE_CAPS in pf.takes else NOT_BY_SOFTWARE
 
 
 def _reservation(pf: Pf, rate: int) -> int | None:

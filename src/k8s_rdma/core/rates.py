@@ -21,8 +21,8 @@ class Enforce(StrEnum):
     SOFTWARE: caps by a queueing discipline on the VF's netdev in the pod, which sees what the pod's kernel
         sends and none of what RDMA hardware sends by itself; reservations as with AUTO, since no software
         on a sender can keep its neighbours from sending.
-    AUTO: by the NIC where its driver can; else caps as with SOFTWARE, and reservations only accounted. Each
-        allocation says which.
+    AUTO: by the NIC where its driver can; else caps as with SOFTWARE where the kernel can, and reservations
+        only accounted. Each allocation says which.
     """
 
     HARDWARE = "hardware"

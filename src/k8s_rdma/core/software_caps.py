@@ -1,19 +1,20 @@
-"""Which caps that software keeps do not hold, by a look into the pod: whoever is in there may change them."""
+"""Whether software can keep caps, and which it does not: whoever is in a pod may change them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.ledger import AllocatedInterface, Receipt
+from k8s_rdma.core.rates import Enforce
 from k8s_rdma.core.step import CapInterface
 from k8s_rdma.errors import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from k8s_rdma.core.kernel import LocatedVf
+    from k8s_rdma.core.kernel import Hardware, LocatedVf, PfState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +28,20 @@ class AlteredCap:
     interface: AllocatedInterface
     found: str
     step: CapInterface | None
+
+
+NOT_KEPT = "caps are not kept by software: the kernel has no token bucket filter; load its module sch_tbf"
+
+
+def without_software_caps(hardware: Hardware) -> Hardware:
+    """The same where the kernel has no token bucket filter: a problem of PFs that leave caps to software."""
+    return replace(hardware, pfs=tuple(map(_without_software_caps, hardware.pfs)))
+
+
+def _without_software_caps(pf: PfState) -> PfState:
+    by_software = pf.enforce is Enforce.SOFTWARE or (pf.enforce is Enforce.AUTO and pf.rates.max is None)
+    problems = (*pf.problems, NOT_KEPT) if by_software else pf.problems
+    return replace(pf, software_caps=False, problems=problems)
 
 
 def software_capped(receipt: Receipt) -> tuple[AllocatedInterface, ...]:

@@ -26,6 +26,7 @@ from k8s_rdma.core.step import (
     VfRef,
 )
 from k8s_rdma.errors import KernelError
+from k8s_rdma.linux.cap_ability import CapAbility
 from k8s_rdma.linux.changes import Changes
 from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
 from k8s_rdma.linux.discovery.observation import Observer
@@ -85,6 +86,7 @@ class SriovKernel:
             observer = Observer(self._sysfs, self._queries, selection)
             self._pfs = KnownPfs(observer=observer, queries=self._queries, changes=self._changes)
             host = Host(self._queries.rtnl, namespace)
+            self._caps = CapAbility(self._queries.rtnl.socket)
             self._places = VfPlaces(host, self._sysfs)
             rdma = VfRdma(queries=self._queries, sysfs=self._sysfs, host=namespace)
             self._moves = VfMoves(
@@ -116,7 +118,7 @@ class SriovKernel:
             self._files = files
             self._changes.watch_files(self._root / file for file in files)
             hardware = self._pfs.look()  # they may have changed before they were watched
-        return replace(hardware, problems=(*hardware.problems, *self._untold()))
+        return self._caps.shown_in(replace(hardware, problems=(*hardware.problems, *self._untold())))
 
     def apply(self, step: Step) -> None:
         """Make the step hold."""

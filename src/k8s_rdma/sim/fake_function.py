@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.options import LinkState, LinkType, Setting
+from k8s_rdma.core.rates import EVERY_RATE, Enforce, RateAbility
 from k8s_rdma.core.step import Route, Vlan
 
 HOST = 0
@@ -19,7 +20,7 @@ VF_DRIVER = "fakevf"
 
 _OF_INFINIBAND = frozenset({Setting.GUID, Setting.LINK_STATE, Setting.MTU, Setting.TRUST, Setting.VFIO_PCI})
 _TAKEN = {
-    LinkType.ETHERNET: frozenset(Setting) - {Setting.GUID, Setting.PKEY},
+    LinkType.ETHERNET: frozenset(Setting) - {Setting.GUID, Setting.PKEY, Setting.SOFTWARE_CAPS},
     LinkType.INFINIBAND: _OF_INFINIBAND,
 }
 
@@ -28,6 +29,7 @@ _TAKEN = {
 class FakePf:
     """A PF to pretend: VF i is netdev `<name>v<i>`, and with `rdma` RDMA device `<name>r<i>`.
 
+    rates, enforce: which it takes, and what is demanded.
     takes: what it can do for VFs beside rates; None for all that makes sense on its type of link.
     """
 
@@ -39,6 +41,8 @@ class FakePf:
     rdma: bool = False
     link_type: LinkType = LinkType.ETHERNET
     mtu: int = 1500
+    rates: RateAbility = EVERY_RATE
+    enforce: Enforce = Enforce.AUTO
     takes: frozenset[Setting] | None = None
     mac: str = "0a:ff:00:00:00:01"
 

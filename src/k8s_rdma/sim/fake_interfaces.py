@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from k8s_rdma.core.software_caps import NOT_KEPT
 from k8s_rdma.core.step import CapInterface, ClearInterface, ConfigureInterface
+from k8s_rdma.errors import KernelError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,6 +56,8 @@ def _clear(machine: FakeMachine, step: ClearInterface) -> Iterator[None]:
 
 def _cap(machine: FakeMachine, step: CapInterface) -> Iterator[None]:
     without_limit = not step.max_tx_rate_mbps
+    if not (without_limit or machine.token_bucket):
+        raise KernelError(NOT_KEPT)
     device = _found(machine, step) if without_limit else machine.device(step.netns, step.ifname)
     if device is not None and device.max_tx_rate_mbps != step.max_tx_rate_mbps:
         yield

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from k8s_rdma.core.kernel import Hardware, LocatedVf, PfState, PodInterface, Vf
 from k8s_rdma.core.options import LinkState
 from k8s_rdma.core.rate_check import check_rates
-from k8s_rdma.core.rates import EVERY_RATE
+from k8s_rdma.core.software_caps import without_software_caps
 from k8s_rdma.core.step import (
     BindVf,
     BringHome,
@@ -83,10 +83,11 @@ class FakeKernel:
             self.observations += 1
             self._require_answers()
             found = (pf for pci, pf in self.machine.pfs.items() if pci not in self.machine.hidden)
-            return Hardware(
+            seen = Hardware(
                 pfs=tuple(map(self._observe_pf, found)),
                 unreadable=self.machine.unreadable,
             )
+            return seen if self.machine.token_bucket else without_software_caps(seen)
 
     def apply(self, step: Step) -> None:
         """Make the step hold, or fail as `fail` said."""
@@ -213,7 +214,8 @@ class FakeKernel:
             for vf, each in self.machine.functions.items()
             if vf.pf == step.pf
         }
-        check_rates(step, ability=EVERY_RATE, link_mbps=self.machine.links.get(step.pf) or 0, before=before)
+        ability, link_mbps = self.machine.pfs[step.pf].rates, self.machine.links.get(step.pf) or 0
+        check_rates(step, ability=ability, link_mbps=link_mbps, before=before)
         for rate in step.rates:
             function = functions[rate.index]
             wanted = (rate.min_tx_rate_mbps, rate.max_tx_rate_mbps)
@@ -231,6 +233,8 @@ class FakeKernel:
             vfs=tuple(_observe_vf(index, functions[VfRef(pf.pci, index)], pf.mtu) for index in range(pf.vfs)),
             mtu=pf.mtu,
             link_type=pf.link_type,
+            rates=pf.rates,
+            enforce=pf.enforce,
             takes=pf.taken(),
             mac=pf.mac,
         )

@@ -37,6 +37,7 @@ class FakeMachine:
     counters: the traffic of each VF.
     unreadable: what observations shall report as such. hidden: PFs that they do not find then.
     silent: why no question about the hardware is answered; empty while they are.
+    token_bucket: whether its kernel can limit what netdevs send.
     """
 
     def __init__(self, *pfs: FakePf) -> None:
@@ -49,6 +50,7 @@ class FakeMachine:
         self.unreadable: tuple[Unreadable, ...] = ()
         self.hidden: frozenset[PciAddress] = frozenset()
         self.silent = ""
+        self.token_bucket = True
         self.functions = {
             VfRef(pf.pci, index): function_of(pf, number, index)
             for number, pf in enumerate(self.pfs.values())

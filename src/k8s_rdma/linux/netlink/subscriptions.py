@@ -104,6 +104,9 @@ def _address(message: bytes, _gathering: Gathering) -> bool:
     return counts(_MESSAGE_AND_SCOPE.unpack_from(message)[0])
 
 
+_TOKEN_BUCKET = b"/module/sch_tbf"
+
+
 def _uevent(message: bytes, gathering: Gathering) -> bool:
     """`ACTION@DEVPATH` and `KEY=value`s, each ended by NUL."""
     values = dict(line.split(b"=", 1) for line in message.split(b"\0") if b"=" in line)
@@ -112,6 +115,8 @@ def _uevent(message: bytes, gathering: Gathering) -> bool:
             gathering.links.add(int(values.get(b"IFINDEX", b"0")))
         case b"pci":
             gathering.everything = True
+        case b"module" if values.get(b"DEVPATH") == _TOKEN_BUCKET:
+            pass  # from now on caps can be kept by software
         case b"infiniband":
             pass  # for its sake no link and no VF's settings are other than they were
         case _:

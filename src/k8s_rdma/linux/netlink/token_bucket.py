@@ -62,6 +62,10 @@ _KIND, _OPTIONS, _STAB = 1, 2, 8
 _PARMS, _RATE64, _BURST = 1, 4, 6
 _PARAMETERS = struct.Struct("=BBHhHI12xIII")
 """struct tc_tbf_qopt: rate, no peak rate, limit in bytes, bucket and peak bucket in ticks."""
+_UNKNOWN = (errno.ENOENT, errno.EOPNOTSUPP)
+"""Of a queueing discipline that the kernel does not have, or of one that has none at all."""
+_LOOPBACK = 1
+"""Its index in every namespace (LOOPBACK_IFINDEX, include/net/flow.h)."""
 _ETHERNET = 1
 _TICK_NS = 64
 """PSCHED_SHIFT 6, include/net/pkt_sched.h."""
@@ -128,6 +132,22 @@ def root_qdiscs(socket: NetlinkSocket, what: str) -> dict[int, RootQdisc]:
     return found
 
 
+def knows(socket: NetlinkSocket, kind: str = "tbf") -> bool:
+    """Whether the kernel has such a queueing discipline, or a module of it that it loads. Changes nothing.
+
+    It is asked to make one without parameters for the loopback, which it refuses once it has found the code
+    (`tbf_init`). KernelError when it does not say, as without CAP_NET_ADMIN.
+    """
+    try:
+        socket.do(_NEWQDISC, _header(_LOOPBACK) + text(_KIND, kind), f"queueing discipline {kind}", CREATE)
+    except NetlinkError as error:
+        if error.errno in _UNKNOWN:
+            return False
+        if error.errno != errno.EINVAL:
+            raise
+    return True
+
+
 def limit(socket: NetlinkSocket, index: int, mbps: int, what: str) -> None:
     """Let a link send so many Mb/s; 0 for no limit of ours. KernelError when it does not hold afterwards.
 
@@ -166,7 +186,7 @@ def _set(socket: NetlinkSocket, index: int, bucket: Bucket, what: str) -> None:
     try:
         socket.do(_NEWQDISC, body, what, CREATE | REPLACE)
     except NetlinkError as error:
-        if error.errno in (errno.ENOENT, errno.EOPNOTSUPP):
+        if error.errno in _UNKNOWN:
             msg = f"{what}: the kernel has no token bucket filter; load its module sch_tbf"
             raise KernelError(msg, details=str(error)) from error
         raise

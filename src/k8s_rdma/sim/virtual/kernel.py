@@ -26,6 +26,7 @@ from k8s_rdma.core.step import (
     Vlan,
 )
 from k8s_rdma.errors import KernelError
+from k8s_rdma.linux.cap_ability import CapAbility
 from k8s_rdma.linux.changes import Changes
 from k8s_rdma.linux.netlink.link_counters import counters_of_all
 from k8s_rdma.linux.netlink.rtnl import Rtnl
@@ -67,6 +68,7 @@ class VirtualSriov:
         self._host = current_namespace()
         self._open.callback(os.close, self._host)
         self._rtnl = self._open.enter_context(Rtnl())
+        self._caps = CapAbility(self._rtnl.socket)
         shaper = Shaper(self._rtnl)
         self._rates, self._settings = Rates(shaper), Settings(self._rtnl, shaper)
         self._moves = Moves(self._rtnl, self._host, namespaces)
@@ -81,7 +83,8 @@ class VirtualSriov:
         if self._revive_dead(links, unreadable):
             links = {link.name: link for link in self._rtnl.links()}
         states = [self._observe_pf(pf, links, unreadable) for pf in self._pfs.values()]
-        return Hardware(pfs=tuple(filter(None, states)), unreadable=tuple(unreadable))
+        seen = Hardware(pfs=tuple(filter(None, states)), unreadable=tuple(unreadable))
+        return self._caps.shown_in(seen)
 
     def apply(self, step: Step) -> None:
         """Make the step hold."""
