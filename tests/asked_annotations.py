@@ -107,6 +107,7 @@ GOOD = [
     '[{"vlan": 0, "qos": 3, "vlan_proto": "802.1ad"}]',
     '[{"driver": "vfio-pci", "vlan": 7, "enforce": "hardware"}]',
     '[{"guid": "02:00:00:ff:fe:00:00:01", "link_type": "ib", "pkey": "0x8001"}]',
+    '[{"min_tx_rate": 5, "max_tx_rate": 5}, {"min_tx_rate": 7, "max_tx_rate": 0}]',
     json.dumps([{}] * 40),
     r'[{"name": "a\u0062"}]',
 ]
