@@ -120,6 +120,7 @@ image: ## build/image/k8s-rdma-ARCH.tar, by buildah: ARCH=arm64, BASE=debootstra
 
 .PHONY: image-test
 image-test: setup cni ## tests/image, on what `make image` built
+	@compgen -G 'build/image/k8s-rdma-*.tar' >/dev/null || { echo "image-test: there is no image yet: make image" >&2; exit 1; }
 	@for archive in build/image/k8s-rdma-*.tar; do \
 	  echo "$$archive" && K8S_RDMA_IMAGE=$$archive $(RUN) scripts/isolated pytest tests/image $(ARGS); done
 

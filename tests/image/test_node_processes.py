@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import httpx2
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     MakeNode = Callable[..., ContainedNode]
 
+DOCUMENT = Path(__file__).parents[2] / "docs/image.md"
 SERVER = "http://127.0.0.1:54005"
 CONFLICT_FREE = {"type": "host-local", "ranges": [[{"subnet": "10.56.0.0/24"}], [{"subnet": "fd00:56::/64"}]]}
 
@@ -114,6 +116,13 @@ FAILS_WITHOUT = {
 
 def test_agent_has_no_capability_but_those_that_it_is_shown_to_need() -> None:
     assert set(AGENT) == set(FAILS_WITHOUT)
+
+
+@pytest.mark.parametrize("capability", FAILS_WITHOUT)
+def test_document_says_what_each_capability_is_for(capability: str) -> None:
+    rows = [line for line in DOCUMENT.read_text().splitlines() if f"| `{capability}` |" in line]
+    assert len(rows) == 1
+    assert FAILS_WITHOUT[capability] in rows[0]
 
 
 @pytest.mark.parametrize("missing", AGENT)
