@@ -92,11 +92,6 @@ def test_queueing_discipline_is_known_or_not_and_nothing_is_changed_by_asking(li
     assert loopback() == before
 
 
-def test_queueing_discipline_is_neither_known_nor_unknown_when_the_kernel_does_not_say(link):
-    with pytest.raises(NetlinkError, match=r"^queueing discipline x{70}: "):
-        knows(link[0].socket, "x" * 70)
-
-
 SIZE_TABLE = "stab overhead -1000 linklayer ethernet"
 
 OTHERS = {

@@ -139,7 +139,8 @@ def knows(socket: NetlinkSocket, kind: str = "tbf") -> bool:
     (`tbf_init`). KernelError when it does not say, as without CAP_NET_ADMIN.
     """
     try:
-        socket.do(_NEWQDISC, _header(_LOOPBACK) + text(_KIND, kind), f"queueing discipline {kind}", CREATE)
+        body = _header(_LOOPBACK) + text(_KIND, kind)
+        socket.do(_NEWQDISC, body, f"queueing discipline {kind}", CREATE | REPLACE)
     except NetlinkError as error:
         if error.errno in _UNKNOWN:
             return False
