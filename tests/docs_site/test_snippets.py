@@ -1,28 +1,63 @@
-"""What the pages on coming from elsewhere show can be used."""
+"""What the pages on doing things and on coming from elsewhere show can be used."""
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 import yaml
 
+from k8s_rdma.config.hardware import HardwareConfig
 from k8s_rdma.wire.annotation import ANNOTATION, read_pod
+from k8s_rdma.wire.netconf import decode_netconf
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-ASKED = re.compile(r"`rdma_interfaces_required: '(\[.*?\])'`")
+PAGES = sorted([*DOCS.glob("migration-*.md"), *DOCS.glob("howto-*.md")])
 
 
-def annotations(page: str) -> list[str]:
-    """What pods ask for, in blocks of YAML and in the text."""
-    text = (DOCS / page).read_text()
-    pods = [yaml.safe_load(each) for each in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)]
-    in_blocks = [pod["metadata"]["annotations"].get(ANNOTATION) for pod in pods]
-    return [*filter(None, in_blocks), *ASKED.findall(text)]
+def blocks(language: str) -> list[tuple[str, str]]:
+    """Fenced blocks of a language, with their pages' names."""
+    fenced = re.compile(rf"^```{language}\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+    return [(path.name, text) for path in PAGES for text in fenced.findall(path.read_text())]
 
 
-@pytest.mark.parametrize("page", ["migration-sriov.md", "migration-mellanox-shared.md"])
-def test_annotations_of_a_page_ask_for_interfaces(page: str):
-    [asked] = annotations(page)
-    assert read_pod({ANNOTATION: asked}, strict=True).request.interfaces
+DOCUMENTS: list[tuple[str, dict[str, Any]]] = [(name, yaml.safe_load(text)) for name, text in blocks("yaml")]
+PODS = [
+    (name, each) for name, each in DOCUMENTS if ANNOTATION in each.get("metadata", {}).get("annotations", {})
+]
+HARDWARE = [(name, each["hardware"]) for name, each in DOCUMENTS if "hardware" in each]
+IN_TEXT = re.compile(r"`rdma_interfaces_required: '(\[.*?\])'`")
+
+
+@pytest.mark.parametrize(("page", "pod"), PODS)
+def test_pod_asks_for_interfaces(page: str, pod: dict[str, Any]):
+    assert read_pod(pod["metadata"]["annotations"], strict=True).request.interfaces, page
+
+
+@pytest.mark.parametrize(
+    "page", [path for path in PAGES if IN_TEXT.search(path.read_text())], ids=lambda p: p.name
+)
+def test_annotation_in_a_sentence_asks_for_interfaces(page: Path):
+    for asked in IN_TEXT.findall(page.read_text()):
+        assert read_pod({ANNOTATION: asked}, strict=True).request.interfaces
+
+
+@pytest.mark.parametrize(("page", "section"), HARDWARE)
+def test_hardware_can_be_configured_so(page: str, section: dict[str, Any]):
+    assert msgspec.convert(section, HardwareConfig).to_core(), page
+
+
+@pytest.mark.parametrize(("page", "text"), blocks("json"))
+def test_network_can_be_configured_so(page: str, text: str):
+    given = {"cniVersion": "1.0.0", "name": "pods", "prevResult": {"ips": []}}
+    assert decode_netconf(json.dumps(given | json.loads(text)).encode()).chained, page
+
+
+def test_pages_show_something():
+    assert len(PODS) > 4
+    assert HARDWARE
+    assert blocks("json")

@@ -1,0 +1,48 @@
+"""The dashboard and the alerts name metrics that there are, and docs/howto-monitoring.md names the alerts."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import yaml
+
+from docs_site.reference.metrics import metrics_page
+from docs_site.reference.tables import rows_by_name, section
+
+ROOT = Path(__file__).resolve().parents[2]
+MONITORING = ROOT / "deploy" / "monitoring"
+METRIC = re.compile(r"k8s_rdma_\w+")
+
+
+def metrics() -> set[str]:
+    """Of all processes: the node's made of the code, the others' of tables that are held to it."""
+    names = {name for name, _ in rows_by_name(metrics_page())}
+    extender = section((ROOT / "docs" / "extender.md").read_text(), "Metrics")
+    names |= {f"k8s_rdma_extender_{name.partition('{')[0]}" for name, _ in rows_by_name(extender)}
+    devices = section((ROOT / "docs" / "device-plugin.md").read_text(), "Metrics")
+    return names | {name for name, _ in rows_by_name(devices)}
+
+
+def missing(expressions: list[str]) -> set[str]:
+    """Metrics of PromQL that nobody exposes; a histogram's buckets are the histogram's."""
+    used = {name.removesuffix("_bucket") for each in expressions for name in METRIC.findall(each)}
+    assert used
+    return used - metrics()
+
+
+def test_dashboard_shows_metrics_that_there_are():
+    dashboard = json.loads((MONITORING / "dashboard.json").read_text())
+    targets = [target for panel in dashboard["panels"] for target in panel["targets"]]
+    assert not missing([target["expr"] for target in targets])
+    assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
+    [variable] = [each for each in dashboard["templating"]["list"] if each["type"] == "query"]
+    assert not missing([variable["query"]])
+
+
+def test_alerts_are_of_metrics_that_there_are_and_are_all_told():
+    [group] = yaml.safe_load((MONITORING / "alerts.yaml").read_text())["groups"]
+    assert not missing([rule["expr"] for rule in group["rules"]])
+    told = section((ROOT / "docs" / "howto-monitoring.md").read_text(), "Alerts")
+    assert [name for name, _ in rows_by_name(told)] == [rule["alert"] for rule in group["rules"]]
