@@ -15,6 +15,7 @@ from lab.image import build
 from lab.layers import REPOSITORY
 from lab.qemu import Hosting
 from lab.shape import Shape
+from lab.tsc import tsc_khz
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -217,7 +218,13 @@ def _hosting(shape: Shape, shared: Path, name: str, number: int) -> Hosting:
         with disk.open("wb") as file:
             file.truncate(shape.disk_mb * 2**20)
     return Hosting(
-        name=name, number=number, shared=folder, source=REPOSITORY, console=folder / "console.txt", disk=disk
+        name=name,
+        number=number,
+        shared=folder,
+        source=REPOSITORY,
+        console=folder / "console.txt",
+        disk=disk,
+        tsc_khz=tsc_khz(),
     )
 
 

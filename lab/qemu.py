@@ -40,7 +40,7 @@ class Wiring:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hosting:
-    """What this machine gives a guest: folders (source read-only), files of console and disk.
+    """What this machine gives a guest: folders (source read-only), files of console and disk, its counter.
 
     name and number tell it from others of its fabric.
     """
@@ -51,6 +51,7 @@ class Hosting:
     source: Path
     console: Path
     disk: Path | None
+    tsc_khz: int
 
 
 def command_line(image: Image, shape: Shape, hosting: Hosting, wiring: Wiring) -> list[str]:
@@ -82,7 +83,8 @@ def _accelerator() -> list[str]:
 def _append(shape: Shape, hosting: Hosting) -> str:
     disk = " lab.disk" if hosting.disk else ""
     iommu = " intel_iommu=on" if shape.iommu else ""
-    return f"{KERNEL} lab.name={hosting.name} lab.vfs={shape.vfs}{disk}{iommu}"
+    clock = f" tsc_early_khz={hosting.tsc_khz}" if accelerator() == "tcg" else ""
+    return f"{KERNEL} lab.name={hosting.name} lab.vfs={shape.vfs}{disk}{iommu}{clock}"
 
 
 def _iommu(shape: Shape) -> list[str]:

@@ -8,6 +8,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -77,6 +78,19 @@ def test_command_in_the_background_goes_on_until_it_is_stopped(machine: Machine)
     assert not running.running()
     assert running.output() == "one\n"
     assert (machine.shared / "sleeper.log").read_text() == "one\n"
+
+
+def test_clock_of_the_guest_goes_as_fast_as_ours(machine: Machine):
+    def looked() -> tuple[float, float, float]:
+        before = time.monotonic()
+        uptime_s = float(machine.read("/proc/uptime").split()[0])
+        return before, uptime_s, time.monotonic()
+
+    first = looked()
+    time.sleep(3)
+    last = looked()
+    least, most = last[0] - first[2], last[2] - first[0]
+    assert 0.95 * least < last[1] - first[1] < 1.05 * most
 
 
 def test_files_are_written_and_read(machine: Machine):

@@ -86,7 +86,7 @@ SUITES = {
     "shared": Suite(
         arguments=("tests/hardware/test_kernel_rdma.py",),
         vfs=4,
-        fewest=5,
+        fewest=4,
         environment=HARDWARE_PFS,
         prepare=RDMA.format(mode="shared"),
         needless=(EXCLUSIVE,),
