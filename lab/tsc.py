@@ -1,8 +1,8 @@
 """How fast this machine's time stamp counter counts.
 
-An emulated guest reads the same counter (QEMU, `cpu_get_host_ticks`). By itself it would measure the speed when it
-boots, by timers that a busy host lets run late, and then have a clock that is several times too fast: deadlines in
-it pass early, and throughput is told wrong.
+An emulated guest reads the same counter (QEMU, `cpu_get_host_ticks`). By itself it would measure the speed
+when it boots, by timers that a busy host lets run late, and then have a clock that is several times too fast:
+deadlines in it pass early, and throughput is told wrong.
 """
 
 from __future__ import annotations
