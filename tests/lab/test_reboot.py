@@ -1,4 +1,4 @@
-"""The power of a node is cut while pods run, or are being given their interfaces; its ledger is on a disk."""
+"""A node is shut down, or its power cut, while pods have interfaces or get them; its ledger is on a disk."""
 
 from __future__ import annotations
 
@@ -34,18 +34,25 @@ def leases(node: LoneNode) -> list[str]:
     return node.sh(f"ls {node.leases_dir}/rdma | grep '^[0-9]' || true").split()
 
 
-def boot_again(node: LoneNode) -> None:
-    """Everything but the disk is new: configuration, VFs, run_dir. The agent has what the disk tells."""
-    node.machine.crash()
+def boot_again(node: LoneNode, *, orderly: bool = False) -> None:
+    """Everything but the disk is new: configuration, VFs, run_dir. The agent has what the disk tells.
+
+    orderly: by a shutdown, which leaves pods and their sandboxes as they are, too; else by a power cut.
+    """
+    node.machine.reboot() if orderly else node.machine.crash()
     node.agent = node.server = None
     node.write_configuration()
 
 
-def test_pods_of_the_boot_before_hold_nothing_and_their_addresses_are_given_back(node: LoneNode) -> None:
+@pytest.mark.parametrize("orderly", [False, True], ids=["power cut", "shutdown"])
+def test_pods_of_the_boot_before_hold_nothing_and_their_addresses_are_given_back(
+    node: LoneNode, orderly: bool
+) -> None:
     first, _ = node.add("a", CAP, {"min_tx_rate": 600}), node.add("b", {"min_tx_rate": 700, "vlan": 7})
     assert len(leases(node)) == 3
-    node.sh("sync")  # the ledger has been, by the agent; leases are host-local's
-    boot_again(node)
+    if not orderly:
+        node.sh("sync")  # the ledger has been, by the agent; leases are host-local's
+    boot_again(node, orderly=orderly)
     assert len(leases(node)) == 3
     node.init()
     assert vfs_of(node.machine) == node.before
