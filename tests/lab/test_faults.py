@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from lab.machine import Machine
 
-pytestmark = pytest.mark.long
-
 CAP = {"max_tx_rate": 50}
 STRANGE_MAC = "02:00:00:00:aa:01"
 REFUSED = 102
@@ -191,6 +189,7 @@ def test_pf_and_vfs_that_are_renamed_are_the_same_ones(node: LoneNode) -> None:
     node.until("the link", lambda told: all(pf["link_mbps"] for pf in told["pfs"]))
 
 
+@pytest.mark.long
 def test_number_of_vfs_that_somebody_changes_takes_them_from_pods_and_loses_no_receipt(
     node: LoneNode,
 ) -> None:
@@ -218,6 +217,7 @@ def made_anew(node: LoneNode) -> None:
     assert differences(node.before, vfs_of(node.machine)) == {}
 
 
+@pytest.mark.long
 def test_pods_end_while_their_pfs_driver_is_away_and_new_ones_wait_for_it(node: LoneNode) -> None:
     ends, stays = node.add("a", CAP, {"min_tx_rate": 600}), node.add("b", {"min_tx_rate": 700})
     node.sh("rmmod igb")
@@ -238,6 +238,7 @@ def test_pods_end_while_their_pfs_driver_is_away_and_new_ones_wait_for_it(node: 
     node.delete(waiting)
 
 
+@pytest.mark.long
 def test_moment_without_sysfs_changes_nothing(node: LoneNode) -> None:
     sandbox, waiting = node.add("a", CAP), node.sandbox("b", {"min_tx_rate": 100})
     failed = node.count("observe_failed")
@@ -281,6 +282,7 @@ def broken_disk(node: LoneNode) -> Iterator[None]:
         node.start_agent()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("spoilt", "notes_ends"), [(full_disk, False), (broken_disk, True)])
 def test_node_whose_ledger_cannot_be_written_gives_nothing_and_takes_everything_back(
     nodes: Nodes,
@@ -310,6 +312,7 @@ def test_node_whose_ledger_cannot_be_written_gives_nothing_and_takes_everything_
         node.stop()
 
 
+@pytest.mark.long
 def test_rdma_device_that_is_removed_is_missed_where_it_is_demanded(
     nodes: Nodes, lone_machine: Machine
 ) -> None:
