@@ -80,6 +80,25 @@ def test_add_gives_each_interface_its_rates_and_name(machine: Machine) -> None:
     run(scenario)
 
 
+def test_vf_whose_netdev_has_another_mac_than_its_pf_for_it_gets_that_in_the_pod_and_keeps_it(
+    machine: Machine,
+) -> None:
+    async def scenario() -> None:
+        home = machine.pristine.pfs[0].vfs[0]
+        machine.hardware.alter_interface(home.netdev, None, mac="02:00:00:00:00:77")
+        assert not machine.is_pristine()
+        with machine.running() as (node, verbs):
+            netns = machine.hardware.create_namespace()
+            [made] = (await verbs.add(call("ADD"), netns, machine.stdin(asks({})))).receipt.interfaces
+            assert (made.mac, made.home.mac) == (home.mac, home.mac)
+            assert machine.hardware.interface("eth0", netns).mac == home.mac
+            assert node.hardware == machine.kernel.observe()
+            await verbs.delete(call("DEL"), "net")
+            assert machine.is_pristine()
+
+    run(scenario)
+
+
 @needs_host_local
 def test_delete_brings_everything_home_when_called_once_or_twice(tmp_path: Path) -> None:
     machine = Machine(tmp_path, ipam=True)

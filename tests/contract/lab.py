@@ -71,8 +71,8 @@ class Lab(Protocol):
         """Take somebody else's interface from the host's namespace."""
         ...
 
-    def alter(self, ifname: str, netns: NetnsRef, *, name: str, mac: str, mtu: int) -> None:
-        """What a pod may do with its interface."""
+    def alter(self, ifname: str, netns: NetnsRef | None, *, name: str, mac: str, mtu: int) -> None:
+        """What a pod may do with its interface, or anybody with one of the host."""
         ...
 
     def use(self, ifname: str, netns: NetnsRef | None, *addresses: str) -> None:
@@ -131,7 +131,7 @@ class FakeLab:
     def vacate(self, name: str) -> None:
         self.machine.remove_interface(name)
 
-    def alter(self, ifname: str, netns: NetnsRef, *, name: str, mac: str, mtu: int) -> None:
+    def alter(self, ifname: str, netns: NetnsRef | None, *, name: str, mac: str, mtu: int) -> None:
         self.machine.alter_interface(ifname, netns, name=name, mac=mac, mtu=mtu)
 
     def use(self, ifname: str, netns: NetnsRef | None, *addresses: str) -> None:

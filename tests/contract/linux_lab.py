@@ -64,7 +64,7 @@ class LinuxLab:
     def vacate(self, name: str) -> None:
         run("ip", "link", "delete", name)
 
-    def alter(self, ifname: str, netns: NetnsRef, *, name: str, mac: str, mtu: int) -> None:
+    def alter(self, ifname: str, netns: NetnsRef | None, *, name: str, mac: str, mtu: int) -> None:
         link = (*inside(netns), "ip", "link", "set", ifname)
         run(*link, "down")
         run(*link, "name", name, "address", mac, "mtu", str(mtu))

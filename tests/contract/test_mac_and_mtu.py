@@ -55,6 +55,20 @@ def test_interface_has_what_was_wanted_in_the_pod(lab, vf, wanted):
     assert not found.up
 
 
+def test_netdev_that_had_another_mac_than_that_of_home_gets_it_as_it_leaves_and_keeps_it(lab, vf):
+    """As where the PF has one for it that its driver does not know of yet."""
+    before, netns = at_home(lab, vf), lab.namespace()
+    step = give(lab, vf, netns)
+    lab.alter(step.home.name, None, name=step.home.name, mac=MAC, mtu=step.home.mtu)
+    lab.kernel.apply(step)
+    assert lab.seen("rdma0", netns).mac == step.home.mac
+    lab.alter("rdma0", netns, name="rdma0", mac=MAC, mtu=step.home.mtu)
+    lab.kernel.apply(step)
+    assert lab.seen("rdma0", netns).mac == MAC  # what a pod made of its own is the pod's affair
+    lab.kernel.apply(step.inverse)
+    assert at_home(lab, vf) == before
+
+
 @both
 def test_vf_is_exactly_as_before_when_it_came_home(lab, vf, wanted):
     before = at_home(lab, vf)

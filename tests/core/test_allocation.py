@@ -277,6 +277,23 @@ def test_choose_vfs_sets_what_was_asked_for_and_notes_what_was_there() -> None:
     assert (plain.config, plain.previous) == (None, None)
 
 
+@pytest.mark.parametrize(
+    ("admin_mac", "mac"),
+    [
+        ("02:00:00:00:00:99", "02:00:00:00:00:99"),
+        ("00:00:00:00:00:00", vf(PF0, 0).mac),
+        ("", vf(PF0, 0).mac),
+        ("0a:00:00:00:00:00:00:08", vf(PF0, 0).mac),
+    ],
+    ids=["its PF's", "none told", "not known", "a GUID"],
+)
+def test_choose_vfs_gives_a_vf_the_mac_that_its_pf_has_for_it(admin_mac: str, mac: str) -> None:
+    seen = altered(0, admin_mac=admin_mac)
+    [made] = chosen_for(asking(NO_OPTIONS), seen)
+    assert (made.mac, made.home.mac) == (mac, mac)
+    assert given_to_pod(seen, [made]).pfs[0].vfs[0].mac == mac
+
+
 def test_choose_vfs_notes_nothing_of_what_is_not_asked_for() -> None:
     [made] = chosen_for(asking(InterfaceOptions(vlan=7, mtu=1400, name="a")))
     assert made.config == VfConfig(index=0, vlan=Vlan(7))

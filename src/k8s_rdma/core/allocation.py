@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.core.inventory import EVERY_DEVICE, NOTHING_USED, DeviceUse, Used, total
 from k8s_rdma.core.ledger import AllocatedInterface
-from k8s_rdma.core.macs import taken_mac
+from k8s_rdma.core.macs import home_mac, taken_mac
 from k8s_rdma.core.placement import Placement, Rejection, fits, place, usage_of
 from k8s_rdma.core.programming import programmed
 from k8s_rdma.core.reservation import used_on_node
@@ -192,7 +192,7 @@ def allocated(vf: Vf, pf: Pf, placed: PlacedInterface, ifname: str, entry: int) 
         ifname=ifname,
         min_tx_rate_mbps=placed.min_tx_rate_mbps,
         max_tx_rate_mbps=placed.max_tx_rate_mbps,
-        home=VfHome(name=vf.netdev or "", mac=vf.mac, mtu=vf.mtu),
+        home=VfHome(name=vf.netdev or "", mac=home_mac(vf), mtu=vf.mtu),
         set_min_tx_rate_mbps=rates.min_tx_rate_mbps,
         set_max_tx_rate_mbps=rates.max_tx_rate_mbps,
         software_max_tx_rate_mbps=rates.software_max_tx_rate_mbps,
@@ -229,6 +229,7 @@ def _given(interface: AllocatedInterface) -> Mapping[str, Any]:
     rate, config = interface.rate(), interface.config
     changes: dict[str, Any] = {
         "netdev": None,
+        "mac": interface.home.mac,
         "min_tx_rate_mbps": rate.min_tx_rate_mbps,
         "max_tx_rate_mbps": rate.max_tx_rate_mbps,
     }

@@ -1,4 +1,4 @@
-"""Whether a MAC that a pod asks for is in use on the node."""
+"""Which MAC a VF is to have, and whether one that a pod asks for is in use on the node."""
 
 from __future__ import annotations
 
@@ -9,8 +9,22 @@ from k8s_rdma.core.step import VfRef
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from k8s_rdma.core.kernel import Hardware
+    from k8s_rdma.core.kernel import Hardware, Vf
     from k8s_rdma.core.ledger import AllocatedInterface, Ledger
+
+
+NO_MAC = "00:00:00:00:00:00"
+"""What a PF has for a VF whose MAC is the VF's own affair."""
+
+
+def home_mac(vf: Vf) -> str:
+    """The MAC of a VF's netdev at home, and in pods that ask for none: the one its PF has for it, if any.
+
+    The netdev has another where somebody told the PF after the VF's driver had asked it: `igb` and others
+    then drop what it sends and give it nothing. An InfiniBand netdev's address is not to be chosen.
+    """
+    told = len(vf.admin_mac) == len(vf.mac) == len(NO_MAC) and vf.admin_mac != NO_MAC
+    return vf.admin_mac if told else vf.mac
 
 
 def taken_mac(chosen: Iterable[AllocatedInterface], hardware: Hardware, ledger: Ledger) -> str:

@@ -13,6 +13,7 @@ from k8s_rdma.core.allocation import is_free
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.core.kernel import Hardware, PfState, Vf
 from k8s_rdma.core.ledger import AllocatedInterface
+from k8s_rdma.core.macs import NO_MAC
 from k8s_rdma.core.options import NO_OPTIONS, VfDriver
 from k8s_rdma.core.programming import programmed
 from k8s_rdma.core.rates import Enforce
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 MAX_NAME = 15
 """`IFNAMSIZ` without its end."""
 
-_NO_MAC = "00:00:00:00:00:00"
 _DEFAULTS: dict[str, Any] = {
     "vlan": 0,
     "qos": 0,
@@ -104,7 +104,7 @@ def _name(pf: PfState, vf: Vf) -> str:
 def _mac(found: Found, asked: InterfaceRequest | None) -> str:
     """The PF's, unless that is the pod's own choice or none; then the one that it has."""
     own_choice = asked is not None and asked.options.mac is not None
-    known = found.vf.admin_mac not in ("", _NO_MAC) and not own_choice
+    known = found.vf.admin_mac not in ("", NO_MAC) and not own_choice
     return (found.vf.admin_mac if known else found.mac) or found.vf.mac
 
 

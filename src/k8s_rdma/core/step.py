@@ -188,7 +188,8 @@ class UnbindVf:
 class GiveVf:
     """Move a VF's netdev (its RDMA device before it, if it has one) into a namespace under a new name.
 
-    mac, mtu: the netdev's in the pod, set and read back on the way; None for those of home.
+    mac, mtu: the netdev's in the pod, set and read back on the way; None for those of home, of which it is
+        given the MAC as it leaves if it has another.
     """
 
     vf: VfRef

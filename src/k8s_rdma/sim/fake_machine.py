@@ -108,9 +108,9 @@ class FakeMachine:
         self.changed()
 
     def alter_interface(
-        self, ifname: str, netns: NetnsRef, *, name: str | None = None, mac: str = "", mtu: int = 0
+        self, ifname: str, netns: NetnsRef | None, *, name: str | None = None, mac: str = "", mtu: int = 0
     ) -> None:
-        """Let a pod rename its interface or change what it is."""
+        """Let a pod, or the host where no namespace is given, rename an interface or change what it is."""
         with self.lock:
             device = self.device(netns, ifname)
             device.mac, device.mtu = mac or device.mac, mtu or device.mtu

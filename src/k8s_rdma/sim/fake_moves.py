@@ -42,6 +42,7 @@ def _give(machine: FakeMachine, step: GiveVf) -> Iterator[None]:
         msg = f"{_words(step.vf)}: wanted in {step.netns.path}, but it is in {where}"
         raise KernelError(msg)
     _check_mtu(machine, step)
+    mac = step.mac or (step.home.mac if device.place == HOST else device.mac)
     if function.rdma_device and function.rdma_place != target:
         yield
         machine.move_rdma(function, target)
@@ -51,9 +52,9 @@ def _give(machine: FakeMachine, step: GiveVf) -> Iterator[None]:
     if step.mtu not in (None, device.mtu):
         yield
         device.mtu = step.mtu or device.mtu
-    if step.mac not in (None, device.mac):
+    if mac != device.mac:
         yield
-        device.mac = step.mac or device.mac
+        device.mac = mac
 
 
 def _bring_home(machine: FakeMachine, step: BringHome) -> Iterator[None]:

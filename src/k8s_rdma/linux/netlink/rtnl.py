@@ -34,6 +34,9 @@ from k8s_rdma.linux.netlink.socket import (
 if TYPE_CHECKING:
     from k8s_rdma.core.step import Route
 
+INFINIBAND = 32
+"""ARPHRD_INFINIBAND: the address of such a link is a queue pair's and the port's, and not to be set."""
+
 _NEWLINK, _DELLINK, _GETLINK, _SETLINK = 16, 17, 18, 19
 _NEWADDR, _DELADDR, _GETADDR = 20, 21, 22
 _NEWROUTE = 24

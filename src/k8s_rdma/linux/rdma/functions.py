@@ -10,11 +10,10 @@ from k8s_rdma.core.ids import PciAddress, pci_address
 from k8s_rdma.core.options import LinkType
 from k8s_rdma.linux.discovery.pci import PciFunction
 from k8s_rdma.linux.discovery.pfs import own_link
-from k8s_rdma.linux.netlink.rtnl import Link
+from k8s_rdma.linux.netlink.rtnl import INFINIBAND, Link
 from k8s_rdma.linux.sysfs import Sysfs
 
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
-_INFINIBAND = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +41,7 @@ class FunctionFacts:
     def link_type(self) -> LinkType:
         """What the PF's port speaks, by its netdev."""
         link = self.physical.link
-        return LinkType.INFINIBAND if link and link.type == _INFINIBAND else LinkType.ETHERNET
+        return LinkType.INFINIBAND if link and link.type == INFINIBAND else LinkType.ETHERNET
 
 
 @dataclass(slots=True)

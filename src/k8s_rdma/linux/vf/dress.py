@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from k8s_rdma.errors import KernelError
-from k8s_rdma.linux.netlink.rtnl import with_mtu
+from k8s_rdma.linux.netlink.rtnl import INFINIBAND, with_mtu
 from k8s_rdma.linux.netlink.socket import NetlinkError
 from k8s_rdma.linux.vf.macs import REFUSED, take_mac
 from k8s_rdma.linux.vf.places import words
@@ -20,6 +21,12 @@ def require_mtu_of_pf(step: GiveVf, pf: Link) -> None:
     if step.mtu is not None and step.mtu > pf.mtu:
         msg = f"{words(step.vf)}: MTU {step.mtu} is above that of its PF {pf.name}, {pf.mtu}"
         raise KernelError(msg)
+
+
+def with_mac_of_home(step: GiveVf, link: Link) -> GiveVf:
+    """The step, with the MAC of home asked for where a netdev that is still there has another."""
+    differs = step.mac is None and step.home.mac not in ("", link.mac) and link.type != INFINIBAND
+    return replace(step, mac=step.home.mac) if differs else step
 
 
 def dress(link: Link, step: GiveVf, rtnl: Rtnl) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from k8s_rdma.core.kernel import NameTakenError, OtherMacError
 from k8s_rdma.errors import KernelError
-from k8s_rdma.linux.netlink.rtnl import named, with_mtu
+from k8s_rdma.linux.netlink.rtnl import INFINIBAND, named, with_mtu
 from k8s_rdma.linux.netlink.socket import NetlinkError
 from k8s_rdma.linux.pod_interface import make_bare
 from k8s_rdma.linux.vf.macs import REFUSED, take_mac
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from k8s_rdma.core.step import VfHome, VfRef
     from k8s_rdma.linux.netlink.rtnl import Link, Rtnl
-
-_INFINIBAND = 32  # ARPHRD_INFINIBAND: such an address is a queue pair's and the port's, and not to be set
 
 
 def make_as_at_home(
@@ -41,10 +39,10 @@ def make_as_at_home(
         rtnl.change(index, f"{what}: name", named(home.name))
     if link.mtu != home.mtu:
         rtnl.change(index, f"{what}: MTU {home.mtu}", with_mtu(home.mtu))
-    if link.mac != home.mac and link.type != _INFINIBAND:
+    if link.mac != home.mac and link.type != INFINIBAND:
         _restore_mac(link, vf, home, rtnl, let)
     found = _link(index, vf, rtnl)
-    mac = found.mac if found.type == _INFINIBAND else home.mac
+    mac = found.mac if found.type == INFINIBAND else home.mac
     if (found.name, found.mac, found.mtu) != (home.name, mac, home.mtu):
         msg = f"{what}: wanted {home}, found {found.name}, {found.mac}, MTU {found.mtu}"
         raise KernelError(msg)

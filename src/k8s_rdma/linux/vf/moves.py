@@ -13,7 +13,7 @@ from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.discovery.pci import USERSPACE_DRIVERS
 from k8s_rdma.linux.netlink.rtnl import Rtnl, in_namespace, named
 from k8s_rdma.linux.pod_interface import make_bare
-from k8s_rdma.linux.vf.dress import dress, require_dressed, require_mtu_of_pf
+from k8s_rdma.linux.vf.dress import dress, require_dressed, require_mtu_of_pf, with_mac_of_home
 from k8s_rdma.linux.vf.home import make_as_at_home
 from k8s_rdma.linux.vf.places import netdev_of, words
 
@@ -71,6 +71,7 @@ class VfMoves:
                 self._rename(self._present(link, step), step, there)
                 self._rdma.give(pci, None, namespace, words(step.vf))
             else:
+                step = with_mac_of_home(step, link)
                 self._send(link, pci, step, there, namespace)
             found = there.link(step.ifname)
             if found is None or netdev_of(pci, there, namespace, index=found.index) != found:

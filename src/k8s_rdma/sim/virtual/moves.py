@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -53,7 +54,8 @@ class Moves:
                     msg = f"{what}: that name is taken there"
                     raise KernelError(msg)
             self._say_given(port, step.netns.inode)
-            self._rtnl.change(port.peer, what, in_namespace(namespace), named(step.ifname), *_wanted(step))
+            there_as = _wanted(replace(step, mac=step.mac or step.home.mac))
+            self._rtnl.change(port.peer, what, in_namespace(namespace), named(step.ifname), *there_as)
 
     def bring_home(self, pf: VirtualPf, step: BringHome) -> None:
         """Make a VF be at home as it was, from wherever it is unless it serves another namespace."""
