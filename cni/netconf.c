@@ -15,12 +15,14 @@ void netconf_init(struct netconf *conf)
     };
 }
 
-/* libcni takes a configuration without cniVersion for the first version. */
+#define EMPTY_STRING 2 /* its quotes */
+
+/* libcni takes a configuration without cniVersion for the first version, and writes an empty one for it. */
 static bool read_cni_version(struct netconf *conf, struct span value, struct cni_error *error)
 {
     static const unsigned char first[] = "\"0.1.0\"";
     conf->cni_version = (struct span){first, first + sizeof first - 1};
-    if (!value.at)
+    if (!value.at || (json_is(value, '"') && value.end - value.at == EMPTY_STRING))
         return true;
     if (!json_is(value, '"') || value.end - value.at > MAX_VERSION_BYTES)
         return fail(error, CNI_INVALID_NETWORK_CONFIG, "network configuration: cniVersion is no version string");

@@ -85,7 +85,7 @@ def look(data: bytes) -> Found | int:
         delegate=delegate,
         only_plugin=delegate or document.last("emptyResult") is True,
         exclusive_devices=document.last("exclusiveDevices") is True,
-        version=None if version is ABSENT else version,
+        version=None if version in (ABSENT, "") else version,
         prev_result=prev_result if isinstance(prev_result, Members) else None,
     )
 

@@ -206,7 +206,7 @@ def test_error_is_in_the_version_asked_for(program, run_dir, netns, command: str
     assert known or f"asks for {version}, and {command} is from {FIRST_VERSION[command]} on" in error["msg"]
 
 
-@pytest.mark.parametrize("version", ["9.9.9", "", "1.1", "1.1.0 ", "\n"])
+@pytest.mark.parametrize("version", ["9.9.9", "1.1", "1.1.0 ", "\n"])
 def test_version_that_nobody_knows_is_refused_but_on_del(program, run_dir, version: str) -> None:
     for command in ("ADD", "CHECK", "GC", "STATUS"):
         error = program(command, chained(run_dir, {}, cniVersion=version)).error
@@ -215,9 +215,12 @@ def test_version_that_nobody_knows_is_refused_but_on_del(program, run_dir, versi
     assert_silent(program("DEL", chained(run_dir, {}, cniVersion=version)))
 
 
-def test_configuration_without_a_version_is_of_the_first(program, run_dir, netns) -> None:
+@pytest.mark.parametrize("libcni", [False, True])
+def test_configuration_without_a_version_is_of_the_first(program, run_dir, netns, *, libcni: bool) -> None:
     conf = netconf(run_dir)
     del conf["cniVersion"]
+    if libcni:
+        conf["cniVersion"] = ""
     assert program("ADD", conf, env={"CNI_NETNS": netns}).error["cniVersion"] == "0.1.0"
     assert program("CHECK", conf, env={"CNI_NETNS": netns}).error["code"] == 1
 

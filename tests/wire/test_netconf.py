@@ -49,6 +49,13 @@ def refusal(stdin: bytes, *, strict: bool = True) -> str:
     return refused.value.message.removeprefix("network configuration: ")
 
 
+@pytest.mark.parametrize("version", [{}, {"cniVersion": None}, {"cniVersion": ""}])
+def test_netconf_without_a_version_is_of_the_first(version: dict[str, str | None]) -> None:
+    stdin = json.dumps({"name": "net", "type": "k8s-rdma-cni", **version}).encode()
+    assert decode_netconf(stdin).cni_version == "0.1.0"
+    assert decode_network(stdin) == ("net", "0.1.0")
+
+
 @pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.stem)
 def test_netconf_is_read_as_recorded(path: Path) -> None:
     stdin = recorded(path)

@@ -213,8 +213,14 @@ def plugin_type(document: msgspec.Raw, key: str) -> str | None:
 
 
 def _without_nulls(fields: dict[str, msgspec.Raw]) -> bytes:
-    """A null is an absent key (RFC 7396 as Go's decoder has it), also where the model wants a value."""
-    return _encoder.encode({key: value for key, value in fields.items() if bytes(value) != b"null"})
+    """A null is an absent key (RFC 7396 as Go's decoder has it), also where the model wants a value.
+
+    So is an empty version, which libcni writes where a list has none.
+    """
+    absent = {key for key, value in fields.items() if bytes(value) == b"null"}
+    if bytes(fields.get("cniVersion", b"")) == b'""':
+        absent.add("cniVersion")
+    return _encoder.encode({key: value for key, value in fields.items() if key not in absent})
 
 
 def _check_network(conf: _Network) -> None:
