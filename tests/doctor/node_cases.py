@@ -195,6 +195,7 @@ def report(*, foreign: tuple[ForeignVf, ...] = (), phase: str = "attached", prob
         pfs=(pf,),
         allocations=(allocation,),
         problems=(problem,) if problem else (),
+        agent_version="0.1.0",
     )
 
 

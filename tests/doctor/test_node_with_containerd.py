@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from e2e.containerd import Containerd
+from k8s_rdma import __version__
 from k8s_rdma.wire.doctor import decode_doctor
 
 if TYPE_CHECKING:
@@ -61,6 +62,8 @@ def test_doctor_sees_a_node_in_order_and_what_is_broken_of_it(node: Node, contai
     subjects = ("cni", "runtime", "processes", "vfs", "ledger")
     assert {each: ids(document, each) for each in subjects} == {each: {f"{each}-ok"} for each in subjects}
     assert ids(document, "hardware") == {"hardware-virtual"}
+    [agent] = [each for each in document.findings if each.id == "processes-ok"]
+    assert agent.found == f"answers, version {__version__}; 0 sandboxes hold interfaces"
     [runtime] = [each for each in document.findings if each.id == "runtime-ok"]
     assert runtime.found.startswith("version 1.")
     assert str(node.directory / "containerd/config.toml") in runtime.source

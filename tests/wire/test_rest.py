@@ -12,6 +12,7 @@ from k8s_rdma.wire.rest import NodeReport, decode_report, encode_report, without
 DOCUMENT = {
     "node": "w1",
     "generation": "4f.17",
+    "agent_version": "0.1.0",
     "ledger": "ok",
     "pfs": [
         {

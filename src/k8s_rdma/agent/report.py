@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, cast
 
+from k8s_rdma import __version__
 from k8s_rdma.agent.sockets.state_socket import StatePublisher
 from k8s_rdma.wire.node_report import NodeReports
 from k8s_rdma.wire.rest import encode_report
@@ -20,7 +21,7 @@ class Reporter:
     def __init__(self, node: Node) -> None:
         """Begin a new epoch."""
         self._node = node
-        self._reports = NodeReports(node.name, epoch=uuid.uuid4().hex[:12])
+        self._reports = NodeReports(node.name, uuid.uuid4().hex[:12], agent_version=__version__)
         self._told: NodeReport | None = None
         self._encoded = b""
         self.publisher = StatePublisher(self._report)

@@ -40,9 +40,10 @@ NO_LOST_CAPS: Mapping[VfRef, str] = MappingProxyType({})
 class NodeReports:
     """The reports of one observer; a generation is one content: nothing but itself makes it a new one."""
 
-    def __init__(self, node: NodeName, epoch: str) -> None:
-        """epoch: another one for each observer that ever was."""
+    def __init__(self, node: NodeName, epoch: str, agent_version: str = "") -> None:
+        """epoch: another one for each observer that ever was. agent_version: of an agent that observes."""
         self._node = node
+        self._agent_version = agent_version
         self._epoch = epoch
         self._counter = 0
         self._told: NodeReport | None = None
@@ -61,6 +62,7 @@ class NodeReports:
             ledger=ledger,
             caps_lost=caps_lost,
         )
+        now = replace(now, agent_version=self._agent_version)
         if self._told is None or now != self._told:
             self._counter += 1
             self._told = replace(now, generation=str(Generation(self._epoch, self._counter)))

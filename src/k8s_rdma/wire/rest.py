@@ -210,6 +210,7 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
         use is foreign.
     unreadable: what the scan could not see, one sentence each; the document is then shown to nobody.
     problems: what an operator should know of the node and of no PF alone, one sentence each.
+    agent_version: of the agent whose report it is; empty while it is down.
     """
 
     node: str
@@ -219,6 +220,7 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     allocations: tuple[Allocation, ...] = ()
     unreadable: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
+    agent_version: str = ""
 
 
 _encoder = msgspec.json.Encoder()

@@ -89,11 +89,19 @@ def _ask(url: str, *, version_at: str) -> Answer:
     try:
         with httpx2.Client(base_url=url, timeout=_TIMEOUT_S, trust_env=False) as client:
             alive = client.get("/healthz")
-            if alive.status_code != httpx2.codes.OK:
-                return Answer(url=f"{url}/healthz", why=f"HTTP {alive.status_code}")
-            document = client.get(version_at) if version_at else None
-            known = document is not None and document.status_code == httpx2.codes.OK
-            version = str(document.json()["info"]["version"]) if document is not None and known else ""
-            return Answer(url=f"{url}/healthz", version=version)
-    except (httpx2.HTTPError, OSError, ValueError, LookupError) as error:
+            told = client.get(version_at) if version_at else None
+    except (httpx2.HTTPError, OSError) as error:
         return Answer(url=f"{url}/healthz", why=str(error) or type(error).__name__)
+    return Answer(
+        url=f"{url}/healthz",
+        version=_version(told) if told is not None and told.status_code == httpx2.codes.OK else "",
+        why="" if alive.status_code == httpx2.codes.OK else f"HTTP {alive.status_code}",
+    )
+
+
+def _version(answer: httpx2.Response) -> str:
+    """Of an OpenAPI document; empty of anything else."""
+    try:
+        return str(answer.json()["info"]["version"])
+    except (ValueError, LookupError, TypeError):
+        return ""

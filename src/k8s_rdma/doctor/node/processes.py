@@ -61,9 +61,7 @@ def check_processes(facts: ProcessFacts) -> Iterator[Finding]:
             fix="kubectl -n k8s-rdma logs ds/k8s-rdma-node -c agent, or the log of k8s-rdma agent",
         )
     else:
-        pods = len(facts.report.allocations)
-        said = f"answers; {pods} sandboxes hold interfaces, generation {facts.report.generation}"
-        yield OK(said, about="agent", source=facts.socket)
+        yield _check_agent(facts, facts.report)
         for sentence in (*facts.report.unreadable, *facts.report.problems):
             yield PROBLEM(
                 sentence,
@@ -77,6 +75,23 @@ def check_processes(facts: ProcessFacts) -> Iterator[Finding]:
             yield _check_answer(facts, name, answer)
 
 
+def _check_agent(facts: ProcessFacts, report: NodeReport) -> Finding:
+    if report.agent_version != facts.version:
+        return _other_version(facts, "agent", report.agent_version or "before 0.1.0", facts.socket)
+    said = f"answers, version {report.agent_version}; {len(report.allocations)} sandboxes hold interfaces"
+    return OK(said, about="agent", source=f"{facts.socket}, generation {report.generation}")
+
+
+def _other_version(facts: ProcessFacts, name: str, version: str, source: str) -> Finding:
+    return VERSIONS(
+        f"is of version {version}, and this program of {facts.version}",
+        about=name,
+        source=source,
+        wanted="one version on a node",
+        fix="kubectl -n k8s-rdma rollout restart daemonset k8s-rdma-node",
+    )
+
+
 def _check_answer(facts: ProcessFacts, name: str, answer: Answer) -> Finding:
     if answer.why:
         lost = "the extender cannot see this node" if name == "server" else "no container gets device nodes"
@@ -88,13 +103,7 @@ def _check_answer(facts: ProcessFacts, name: str, answer: Answer) -> Finding:
             fix=f"kubectl -n k8s-rdma logs ds/k8s-rdma-node -c {name}",
         )
     if answer.version and answer.version != facts.version:
-        return VERSIONS(
-            f"is of version {answer.version}, and this program of {facts.version}",
-            about=name,
-            source=answer.url,
-            wanted="one version on a node",
-            fix="kubectl -n k8s-rdma rollout restart daemonset k8s-rdma-node",
-        )
+        return _other_version(facts, name, answer.version, answer.url)
     said = f"answers, version {answer.version}" if answer.version else "answers; does not tell its version"
     return OK(said, about=name, source=answer.url)
 
