@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
@@ -104,8 +103,9 @@ class _Keeper:
         self._program = program
         self._until_in_place = until_in_place
         self._problems: tuple[str, ...] | None = None
-        self._wrote: Counter[bytes | None] = Counter()
-        self._wrote_at = 0.0
+        self._wrote: bytes | None = None
+        self._wrote_at = -CALM_S
+        self._undone = 0
 
     def look(self) -> float:
         """For how many seconds there should be no other look."""
@@ -126,16 +126,13 @@ class _Keeper:
         event = "cni_conf_removed" if outcome.own is None else "cni_conf_written"
         _log.info(event, file=str(self._installation.conf.path), made_of=outcome.other)
         now = time.monotonic()
-        if now - self._wrote_at > CALM_S:
-            self._wrote.clear()
-        self._wrote_at = now
-        self._wrote[outcome.own] += 1
-        before = self._wrote[outcome.own] - 1
-        if not before:
+        again = self._undone + 1 if outcome.own == self._wrote and now - self._wrote_at < CALM_S else 0
+        self._wrote, self._wrote_at, self._undone = outcome.own, now, again
+        if not again:
             return 0.0
-        pause_s = min(2.0 ** (before - 1), LONGEST_PAUSE_S)
+        pause_s = min(2.0 ** (again - 1), LONGEST_PAUSE_S)
         _log.warning(
-            "cni_conf_undone", file=str(self._installation.conf.path), times=before, next_look_s=pause_s
+            "cni_conf_undone", file=str(self._installation.conf.path), times=again, next_look_s=pause_s
         )
         return pause_s
 
