@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from enum import Enum, EnumType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import typer
 
@@ -71,6 +71,8 @@ def _values(option: Any) -> str:
     kind = option.type_descriptor.annotation
     if isinstance(kind, EnumType):
         return "|".join(str(each.value) for each in list[Enum](kind))
+    if get_origin(kind) is Literal:
+        return "|".join(get_args(kind))
     return {str: "TEXT", int: "N", float: "N"}.get(kind, "VALUE")
 
 
