@@ -110,6 +110,14 @@ OURS, PLAIN = (
     ("10-flannel.conflist", json.dumps(CHAIN | {"plugins": CHAIN["plugins"][:1]})),
 )
 
+MADE = (
+    "00-k8s-rdma.conflist",
+    json.dumps(
+        json.loads(conflist())
+        | {"k8s-rdma.io/made-of": {"file": "10-flannel.conflist", "types": ["bridge", "portmap"]}}
+    ),
+)
+
 MODULES = ModuleFacts(
     states={
         "igbvf": State.LOADED,
@@ -295,12 +303,13 @@ CASES: dict[str, list[Finding]] = {
     "cni-unreadable": cni(("10-net.conflist", "{")),
     "cni-other-file-first": cni(("05-flannel.conflist", PLAIN[1]), ("10-k8s-rdma.conflist", conflist())),
     "cni-not-chained": cni(PLAIN),
-    "cni-multus": cni(("00-multus.conf", '{"type": "multus"}')),
+    "cni-multus": cni(("00-multus.conf", '{"name": "multus", "type": "multus"}')),
     "cni-nothing-before": cni(("10-net.conflist", json.dumps(CHAIN | {"plugins": CHAIN["plugins"][1:]}))),
     "cni-no-capability": cni(("10-net.conflist", conflist(capabilities={}))),
     "cni-configuration-refused": cni(("10-net.conflist", conflist(interfaceName="rdma{i}"))),
     "cni-other-run-dir": cni(("10-net.conflist", conflist(runDir="/run/other"))),
     "cni-plugin-missing": cni(OURS, missing="host-local"),
+    "cni-outdated": cni(MADE, PLAIN),
     "cni-program": cni(OURS, broken={"k8s-rdma-cni": "Exec format error"}),
     "processes-ok": run(check_processes, PROCESSES),
     "processes-agent-down": run(check_processes, replace(PROCESSES, report=None, why="Connection refused")),

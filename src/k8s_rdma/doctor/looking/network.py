@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from k8s_rdma.doctor.node.cni import OUR_PLUGINS, SUFFIXES, CniFacts, CniFile
+from k8s_rdma.doctor.node.cni import OUR_PLUGINS, CniFacts, CniFile
+from k8s_rdma.wire.conflist import is_read
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,7 +19,7 @@ _QUESTION = b'{"cniVersion":"1.0.0"}'
 def cni_facts(host: Host, *, conf_dir: str, bin_dirs: Sequence[str], run_dir: str) -> CniFacts:
     """OSError where a directory cannot be listed. run_dir: the agent's."""
     programs = {name: f"{each}/{name}" for each in reversed(bin_dirs) for name in host.names(each)}
-    files = tuple(_file(host, conf_dir, name) for name in host.names(conf_dir) if name.endswith(SUFFIXES))
+    files = tuple(_file(host, conf_dir, name) for name in host.names(conf_dir) if is_read(name))
     broken = {name: why for name in OUR_PLUGINS & programs.keys() if (why := _fault(host, programs[name]))}
     return CniFacts(
         directory=conf_dir,

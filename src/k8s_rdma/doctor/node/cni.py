@@ -5,13 +5,16 @@ The runtime takes the first file by name of those that end in .conf, .conflist o
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from k8s_rdma.doctor.finding import Subject
 from k8s_rdma.errors import MalformedError
+from k8s_rdma.wire.conflist import LEGACY_PLUGIN, PLUGIN, ConfList, decode_conf, is_read, made_of
+from k8s_rdma.wire.conflist import MULTUS as MULTUS_PLUGINS
 from k8s_rdma.wire.netconf import POD_ANNOTATIONS, decode_netconf
 
 if TYPE_CHECKING:
@@ -33,9 +36,9 @@ OTHER_RUN_DIR = CNI.error("other-run-dir")
 PLUGIN_MISSING = CNI.error("plugin-missing")
 PROGRAM = CNI.error("program")
 
-OUR_PLUGINS = frozenset({"k8s-rdma-cni", "rit-k8s-rdma-cni-linux-amd64"})
-SUFFIXES = (".conf", ".conflist", ".json")
-_MULTUS = frozenset({"multus", "multus-shim"})
+OUTDATED = CNI.warning("outdated")
+
+OUR_PLUGINS = frozenset({PLUGIN, LEGACY_PLUGIN})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +67,7 @@ class CniFacts:
 
 def check_cni(facts: CniFacts) -> Iterator[Finding]:
     """Everything about the file that the runtime would choose."""
-    files = sorted((each for each in facts.files if each.name.endswith(SUFFIXES)), key=lambda each: each.name)
+    files = sorted((each for each in facts.files if is_read(each.name)), key=lambda each: each.name)
     if not files:
         yield NO_FILE(
             "there is no network configuration",
@@ -74,51 +77,62 @@ def check_cni(facts: CniFacts) -> Iterator[Finding]:
             fix="install the cluster's network plugin, then: k8s-rdma install-cni",
         )
         return
-    first, path = files[0], f"{facts.directory}/{files[0].name}"
+    path = f"{facts.directory}/{files[0].name}"
     try:
-        document, plugins = _plugins(first)
-    except ValueError as error:
+        chosen = _read(files[0])
+    except MalformedError as error:
         yield UNREADABLE(
-            f"the first file by name cannot be used: {error}",
-            about=first.name,
+            f"the first file by name cannot be used: {error.message}",
+            about=files[0].name,
             source=path,
             wanted="a network configuration",
             fix=f"correct or remove {path}",
         )
         return
-    ours = [index for index, plugin in enumerate(plugins) if plugin.get("type") in OUR_PLUGINS]
-    if not ours:
-        yield _without_us(facts, first.name, plugins, files[1:])
+    if not OUR_PLUGINS.intersection(chosen.types):
+        yield _without_us(facts, files[0].name, chosen, files[1:])
         return
-    findings = tuple(_check_chain(facts, path, document, plugins, ours[0]))
+    findings = (*_check_chain(facts, path, chosen), *_check_source(facts, files))
     yield from findings
     if not findings:
-        chain = ", ".join(str(plugin.get("type")) for plugin in plugins)
         yield OK(
-            f"the runtime chooses {first.name}: {chain}; all of their programs are there",
-            about=first.name,
+            f"the runtime chooses {files[0].name}: {', '.join(chosen.types)}; all of these are there",
+            about=files[0].name,
             source=path,
         )
 
 
-def _plugins(file: CniFile) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The file and its plugins; ValueError when the runtime could not read it."""
+def _read(file: CniFile) -> ConfList:
+    """MalformedError when the runtime could not read it."""
     if file.text is None:
-        raise ValueError(file.why)
-    document = json.loads(file.text)
-    if not isinstance(document, dict):
-        msg = "it holds no JSON object"
-        raise ValueError(msg)  # noqa: TRY004 - as the JSON decoder says it
-    plugins = document.get("plugins", []) if file.name.endswith(".conflist") else [document]
-    if not isinstance(plugins, list) or not plugins or not all(isinstance(each, dict) for each in plugins):
-        msg = "plugins: wanted a list of objects"
-        raise ValueError(msg)
-    return document, plugins
+        raise MalformedError(f"{file.name}: {file.why}")
+    return decode_conf(file.name, file.text.encode(errors="surrogateescape"))
 
 
-def _without_us(facts: CniFacts, name: str, plugins: list[dict[str, Any]], later: list[CniFile]) -> Finding:
+def _check_source(facts: CniFacts, files: list[CniFile]) -> Iterator[Finding]:
+    """Whether the first file, if `install-cni` made it, is of what the other file holds now."""
+    told = made_of((files[0].text or "").encode(errors="surrogateescape"))
+    if told is None or not told.file:
+        return
+    other = next((each for each in files[1:] if each.name == told.file), None)
+    try:
+        types = _read(other).types if other else ()
+    except MalformedError:
+        return  # which `install-cni` waits for as well
+    if types != told.types:
+        now = f"has {', '.join(types)} now" if other else "is gone"
+        yield OUTDATED(
+            f"it was made of {told.file} when that had {', '.join(told.types)}; that {now}",
+            about=files[0].name,
+            source=f"{facts.directory}/{told.file}",
+            wanted="what the other network plugin's file holds",
+            fix="k8s-rdma install-cni; with --follow, as in the container cni, it is kept so",
+        )
+
+
+def _without_us(facts: CniFacts, name: str, chosen: ConfList, later: list[CniFile]) -> Finding:
     path = f"{facts.directory}/{name}"
-    if plugins[0].get("type") in _MULTUS:
+    if chosen.types[0] in MULTUS_PLUGINS:
         return MULTUS(
             "Multus is first; ours is then a network attachment definition, or in the file of Multus' main "
             "network, which is not looked at here",
@@ -144,11 +158,11 @@ def _without_us(facts: CniFacts, name: str, plugins: list[dict[str, Any]], later
     )
 
 
-def _check_chain(
-    facts: CniFacts, path: str, document: dict[str, Any], plugins: list[dict[str, Any]], index: int
-) -> Iterator[Finding]:
+def _check_chain(facts: CniFacts, path: str, chosen: ConfList) -> Iterator[Finding]:
+    plugins = [msgspec.json.decode(each) for each in chosen.plugins]
+    index = next(number for number, kind in enumerate(chosen.types) if kind in OUR_PLUGINS)
     section = plugins[index]
-    yield from _check_section(facts, path, document, section)
+    yield from _check_section(facts, path, chosen, section)
     if index == 0 and not section.get("delegate") and not section.get("emptyResult"):
         yield NOTHING_BEFORE(
             "no plugin stands before ours, and it has no delegate: pods get no ordinary interface",
@@ -171,11 +185,11 @@ def _check_chain(
 
 
 def _check_section(
-    facts: CniFacts, path: str, document: dict[str, Any], section: dict[str, Any]
+    facts: CniFacts, path: str, chosen: ConfList, section: dict[str, Any]
 ) -> Iterator[Finding]:
-    whole = {"cniVersion": document.get("cniVersion", "0.1.0"), "name": document.get("name", ""), **section}
+    fields = {key: chosen.fields[key] for key in ("cniVersion", "name") if key in chosen.fields}
     try:
-        conf = decode_netconf(json.dumps(whole).encode())
+        conf = decode_netconf(msgspec.json.encode({**fields, **section}))
     except MalformedError as error:
         yield REFUSED(
             error.message,

@@ -127,7 +127,7 @@ def check_vfs(facts: ProcessFacts) -> Iterator[Finding]:
         if each.phase == "releasing":
             bad = True
             yield RELEASING(
-                f"{len(each.interfaces)} interfaces are on their way home",
+                f"interfaces on their way home: {len(each.interfaces)}",
                 about=f"{each.pod.namespace}/{each.pod.name}",
                 source=f"{facts.socket}, allocations",
                 wanted="an end within seconds",
