@@ -22,7 +22,7 @@ VALUES: dict[str, tuple[list[Any], list[Any]]] = {
         ["data0", "a" * 15, "x-y_z.1"],
         ["", "a" * 16, "..", "a/b", "a b", "a:b", "50%", "lo", "default", 5, None],
     ),
-    "network": (["storage", "a.b-c_d", "n" * 253], ["", "-a", "a b", "n" * 254, 7, {}]),
+    "network": (["storage", "a.b-c_d", "Storage", "aB", "n" * 253], ["", "-a", "a b", "n" * 254, 7, {}]),
     "pf": (
         [
             "enp1s0",
@@ -30,7 +30,7 @@ VALUES: dict[str, tuple[list[Any], list[Any]]] = {
             "41:00.0",
             " 41:00.1 ",
             "50%",
-            {"driver": "mlx5_core"},
+            {"driver": ["mlx5_core", "MLX5", "mLX5"]},
             {"name": ["enp1s0", "enp2s0"], "pci": "0000:41:00.0", "vendor": ["15b3", "15B3:1017"]},
             {"name": ["a"] * 32},
         ],
@@ -46,11 +46,19 @@ VALUES: dict[str, tuple[list[Any], list[Any]]] = {
             None,
             [],
             {},
-            {"driver": ""},
-            {"driver": []},
-            {"driver": 5},
-            {"driver": None},
-            {"driver": {}},
+            *(
+                {key: value}
+                for key in ("name", "pci", "vendor", "driver")
+                for value in ("", [], 5, None, {}, True, False)
+            ),
+            *(
+                {"name": ["a"] * 33},
+                {"pci": ["41:00.0"] * 33},
+                {"vendor": ["15b3"] * 33},
+                {"driver": ["a"] * 33},
+            ),
+            *({key.upper(): "x"} for key in ("name", "pci", "vendor", "driver")),
+            {"vendor": "x15b3"},
             {"driver": "mlx5 core"},
             {"driver": "d" * 56},
             {"vendor": "mellanox"},
@@ -59,9 +67,7 @@ VALUES: dict[str, tuple[list[Any], list[Any]]] = {
             {"pci": ["41:00.0", "enp1s0"]},
             {"name": "a:b"},
             {"name": ["ok", "x" * 16]},
-            {"name": ["a"] * 33},
             {"drivers": "mlx5_core"},
-            {"PCI": "41:00.0"},
             {"": "x"},
             {"k" * 70: "x"},
         ],

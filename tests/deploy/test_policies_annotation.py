@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -87,6 +88,7 @@ def test_policy_refuses_nothing_that_the_extender_takes(text: str):
         "[" + "{}," * 1024 + "{}]",
         '[{"count": 1000}, {"count": 1000}]',
         '[{"pf": {"driver": ["mlx5_core", 5]}}]',
+        json.dumps([{"pf": {"name": [*["a"] * 33, 5]}}]),
         '[{"pf": {"driver": "a", "driver": "a"}}]',
     ],
 )
