@@ -229,6 +229,12 @@ def test_alone_ours_is_the_only_plugin(node: NodeFiles, program: Path) -> None:
     assert document["plugins"] == [{"type": OURS, "capabilities": CAPABILITY, "delegate": BRIDGE}]
 
 
+def test_alone_one_that_sorts_before_ours_is_told_of(node: NodeFiles, program: Path) -> None:
+    (node.confs / "00-first.conf").write_text('{"name": "first", "type": "ptp"}')
+    [told] = node.installation(Network.ALONE).install(program).problems
+    assert told.startswith(f"00-first.conf: comes before {FILE}")
+
+
 def test_only_the_executable_leaves_networks_alone(node: NodeFiles, program: Path) -> None:
     node.installation(Network.NONE).install(program)
     assert (node.bin / OURS).exists()
@@ -267,6 +273,32 @@ def test_read_only_directory_is_named(node: NodeFiles, program: Path, read_only:
     with pytest.raises(K8sRdmaError, match=f"{read_only}.*Read-only file system"):
         node.installation().install(program)
     assert node.types() == ["bridge", "portmap"]
+
+
+@pytest.fixture
+def full(node: NodeFiles, program: Path) -> Iterator[Path]:
+    """Ours is in place, and there is no room for another one."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root, or a user namespace that makes one (`make test`)")
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", node.confs], check=True)
+    (node.confs / "10-pods.conflist").write_text(conflist(BRIDGE))
+    node.installation().install(program)
+    with pytest.raises(OSError, match="No space left"), (node.confs / "filling").open("wb", 0) as file:
+        while True:
+            file.write(bytes(4096))
+    yield node.confs
+    subprocess.run(["umount", node.confs], check=True)
+
+
+def test_full_file_system_leaves_what_was_there(node: NodeFiles, program: Path, full: Path) -> None:
+    before = {path.name for path in full.iterdir()}
+    with pytest.raises(K8sRdmaError, match="No space left on device"):
+        node.installation(plugin='{"timeoutMs": 1000}').install(program)
+    assert node.types() == ["bridge", OURS]
+    assert {path.name for path in full.iterdir()} == before
+    (full / "filling").unlink()
+    node.installation(plugin='{"timeoutMs": 1000}').install(program)
+    assert node.network()[1]["plugins"][-1]["timeoutMs"] == 1000
 
 
 @pytest.mark.parametrize(

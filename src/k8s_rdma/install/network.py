@@ -76,7 +76,8 @@ class Decision:
 def decide(found: Found, wanted: Wanted) -> Decision:
     """What our file should be. The one of before stays while the other's cannot be understood."""
     if wanted.network is Network.ALONE:
-        return Decision(own=lone_list(wanted.name, wanted.version, wanted.section))
+        own = lone_list(wanted.name, wanted.version, wanted.section)
+        return Decision(own=found.own if same(own, found.own) else own, problem=_hidden(found, wanted))
     if not found.other:
         return Decision(own=None, problem="no network of another plugin is there yet; waiting for one")
     try:
@@ -89,12 +90,18 @@ def decide(found: Found, wanted: Wanted) -> Decision:
 
 
 def _chained(found: Found, wanted: Wanted) -> bytes:
-    if os.fsencode(found.other) < os.fsencode(wanted.file):
-        msg = f"{found.other}: comes before {wanted.file}, which no runtime would read; name ours otherwise"
-        raise UnfitError(msg)
+    if hidden := _hidden(found, wanted):
+        raise UnfitError(hidden)
     if found.unreadable:
         raise MalformedError(f"{found.other}: {found.unreadable}")
     return chained_list(found.other, found.data, wanted.section, found.own)
+
+
+def _hidden(found: Found, wanted: Wanted) -> str:
+    """Why no runtime would read our file; empty where it does."""
+    if not found.other or os.fsencode(found.other) > os.fsencode(wanted.file):
+        return ""
+    return f"{found.other}: comes before {wanted.file}, which no runtime would read; name ours otherwise"
 
 
 class ConfDirectory:
