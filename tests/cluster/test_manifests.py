@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,14 +9,13 @@ import yaml
 
 from cluster.processes import running
 from cluster.real import obstacle, real
+from cluster.server_side_apply import Applied
 from cluster.world import cluster, placement
 from deploy.rendering.chart import documents, render
 from deploy.rendering.manifests import MANIFESTS
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import httpx2
 
     from cluster.control_plane import ControlPlane, Json
 
@@ -44,38 +42,6 @@ VALUES: dict[str, Json] = {
 }
 
 
-class Applied:
-    """Server-side apply: fields that there are not are refused, and warnings are failures."""
-
-    def __init__(self, http: httpx2.AsyncClient) -> None:
-        self._http = http
-        self._paths: dict[tuple[str, str], str] = {}
-
-    async def apply(self, document: Json, *, dry_run: bool) -> None:
-        path = await self._path(document)
-        options = {"fieldManager": "test", "fieldValidation": "Strict", "force": "true"}
-        if dry_run:
-            options["dryRun"] = "All"
-        answer = await self._http.patch(
-            path,
-            params=options,
-            content=json.dumps(document),
-            headers={"Content-Type": "application/apply-patch+yaml"},
-        )
-        assert answer.status_code in {200, 201}, f"{path}: {answer.text}"
-        assert "warning" not in answer.headers, f"{path}: {answer.headers['warning']}"
-
-    async def _path(self, document: Json) -> str:
-        version, kind, meta = document["apiVersion"], document["kind"], document["metadata"]
-        group = f"/apis/{version}" if "/" in version else f"/api/{version}"
-        if (version, kind) not in self._paths:
-            for each in (await self._http.get(group)).json()["resources"]:
-                scope = "/namespaces/{namespace}" if each["namespaced"] else ""
-                if "/" not in each["name"]:
-                    self._paths[version, each["kind"]] = f"{group}{scope}/{each['name']}/{{name}}"
-        return self._paths[version, kind].format(namespace=meta.get("namespace"), name=meta["name"])
-
-
 def rendered(plane: ControlPlane, values: Json) -> list[Json]:
     major, minor = plane.release
     return documents(render(values, kubernetes=f"v{major}.{minor}.0"))
@@ -85,7 +51,7 @@ async def test_api_server_takes_all_objects_to_the_letter(tmp_path: Path):
     async with real(tmp_path) as plane, plane.client() as http:
         applied = Applied(http)
         namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
-        await applied.apply(namespace, dry_run=False)
+        await applied.apply(namespace)
         for values in VALUES.values():
             for each in rendered(plane, values):
                 await applied.apply(each, dry_run=True)
@@ -99,11 +65,9 @@ async def test_pod_of_the_second_scheduler_is_bound_with_its_placement(tmp_path:
     async with cluster("real", tmp_path, "w1") as c:
         values = {"extender": {"config": {"source": "http", "nodePort": c.node_port}}}
         applied, objects = Applied(c.http), rendered(c.plane, values)
-        await applied.apply(
-            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}, dry_run=False
-        )
+        await applied.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
         for each in objects:
-            await applied.apply(each, dry_run=False)
+            await applied.apply(each)
         account = await c.account("k8s-rdma-extender", NAMESPACE)
         (files,) = (each["data"] for each in objects if "scheduler.yaml" in each.get("data", {}))
 

@@ -1,0 +1,133 @@
+"""The DaemonSet's pod on a real kubelet, of the image that `K8S_RDMA_IMAGE` names."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+import pytest
+
+from cluster.kubelet import ADDRESS, NODE, Kubelet, obstacle, programs, scratch
+from cluster.server_side_apply import Applied
+from cluster.world import Cluster, cluster
+from deploy.rendering.chart import documents, render
+from e2e.containerd import Containerd
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.skipif(obstacle() is not None, reason=str(obstacle())),
+    pytest.mark.skipif("K8S_RDMA_IMAGE" not in os.environ, reason="needs an image: make image"),
+]
+Json = dict[str, Any]
+NAMESPACE = "k8s-rdma"
+NODES = {"rdma_cm": (10, 122)}
+IMAGE = "docker.io/library/k8s-rdma:0.1.0"
+OTHER = {"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "ptp"}]}
+READY_S = 240
+"""Seven containers start, on processors that others use as well."""
+
+
+def run(*command: str | Path) -> str:
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def import_image(containerd: Containerd) -> None:
+    """What K8S_RDMA_IMAGE names, under the name that the chart has for it."""
+    images = (
+        *containerd.entering,
+        programs() / "ctr",
+        f"--address={containerd.socket}",
+        "-n=k8s.io",
+        "images",
+    )
+    run(*images, "import", "--no-unpack", os.environ["K8S_RDMA_IMAGE"])
+    (name,) = (each for each in run(*images, "list", "--quiet").split() if "k8s-rdma:" in each)
+    run(*images, "tag", "--force", name, IMAGE)
+
+
+@asynccontextmanager
+async def node(directory: Path) -> AsyncIterator[Cluster]:
+    """A kubelet whose node has the image and another network; its root is shared, as systemd has it."""
+    run("ip", "address", "replace", f"{ADDRESS}/32", "dev", "lo")
+    place = directory / "c"
+    prepare = scratch(place, NODES) + " mount --make-rshared / &&"
+    with Containerd(place, plugins=(), deadline_s=60, programs=programs(), prepare=prepare) as containerd:
+        import_image(containerd)
+        other = directory / "other.conflist"
+        other.write_text(json.dumps(OTHER))
+        containerd.use(other)
+        async with cluster("real", directory, deadline_s=READY_S) as c:
+            kubelet = Kubelet(c, containerd, place)
+            try:
+                await kubelet.start()
+                yield c
+            finally:
+                await kubelet.end()
+
+
+async def start_pod(c: Cluster, values: Json) -> Json:
+    """Apply the chart, and do what controllers would: the DaemonSet's pod, and its namespace's authority."""
+    applied = Applied(c.http)
+    await applied.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+    authority = {"ca.crt": c.plane.ca_file.read_text()}
+    meta = {"name": "kube-root-ca.crt", "namespace": NAMESPACE}
+    await applied.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": authority})
+    major, minor = c.plane.release
+    objects = documents(render(values, kubernetes=f"v{major}.{minor}.0"))
+    for each in objects:
+        await applied.apply(each)
+    (template,) = (each["spec"]["template"] for each in objects if each["kind"] == "DaemonSet")
+    meta = template["metadata"] | {"name": "node", "namespace": NAMESPACE}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": meta}
+    await applied.apply({**pod, "spec": template["spec"] | {"nodeName": NODE}})
+    return pod
+
+
+async def ready(c: Cluster) -> Json:
+    """Wait until all of its containers are; the pod."""
+    while True:
+        pod = (await c.http.get(f"/api/v1/namespaces/{NAMESPACE}/pods/node")).json()
+        conditions = {each["type"]: each["status"] for each in pod["status"].get("conditions", ())}
+        if conditions.get("Ready") == "True":
+            return pod
+        await asyncio.sleep(0.1)
+
+
+async def end_pod(c: Cluster) -> None:
+    """As the DaemonSet's controller does it before the next one; it is gone when this returns."""
+    path = f"/api/v1/namespaces/{NAMESPACE}/pods/node"
+    await c.http.delete(path)
+    while (await c.http.get(path)).status_code != 404:  # noqa: ASYNC110  kubelet has it go
+        await asyncio.sleep(0.1)
+
+
+async def test_pod_of_the_daemonset_works_with_its_rights_and_another_takes_all_away(tmp_path: Path):
+    place = tmp_path / "c"
+    cni = {"binDir": f"{place}/bin", "confDir": f"{place}/net.d"}
+    async with node(tmp_path) as c:
+        await start_pod(c, {"node": {"cni": cni}})
+        pod = await ready(c)
+        statuses = {each["name"]: each for each in pod["status"]["containerStatuses"]}
+        assert sorted(statuses) == ["agent", "cni", "device-plugin", "server"]
+        assert {each["restartCount"] for each in statuses.values()} == {0}
+        assert (place / "bin/k8s-rdma-cni").exists()
+        ours = json.loads((place / "net.d/00-k8s-rdma.conflist").read_text())
+        assert [each["type"] for each in ours["plugins"]] == ["ptp", "k8s-rdma-cni"]
+        async with httpx2.AsyncClient(trust_env=False) as http:
+            report = (await http.get(f"http://{ADDRESS}:54005/v1/node")).json()
+        assert (report["node"], report["allocations"]) == (NODE, [])
+
+        await end_pod(c)
+        await start_pod(c, {"node": {"cni": cni, "uninstall": True}})
+        await ready(c)
+        assert not (place / "bin/k8s-rdma-cni").exists()
+        assert [path.name for path in (place / "net.d").iterdir()] == ["10-net.conflist"]
