@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+import tarfile
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from e2e.containerd import Containerd
 from k8s_rdma import __version__
 from k8s_rdma.wire.doctor import decode_doctor
+from k8s_rdma.wire.rest import decode_report
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -52,6 +54,16 @@ def examined(node: Node, *options: str) -> tuple[DoctorDocument, int]:
     return decode_doctor(done.stdout), done.returncode
 
 
+def gathered(node: Node, *options: str) -> dict[str, bytes]:
+    """What an archive holds, by name."""
+    archive, config = node.directory / "report.tar.gz", node.config("agent", node.document())
+    command = [sys.executable, "-m", "k8s_rdma", "gather", "--report", str(archive), "--config", str(config)]
+    subprocess.run([*command, *options], capture_output=True, check=True)
+    with tarfile.open(archive) as opened:
+        files = {member.name: opened.extractfile(member) for member in opened.getmembers()}
+        return {name.partition("/")[2]: file.read() for name, file in files.items() if file is not None}
+
+
 def ids(document: DoctorDocument, subject: str) -> set[str]:
     return {each.id for each in document.findings if each.subject == subject}
 
@@ -67,6 +79,20 @@ def test_doctor_sees_a_node_in_order_and_what_is_broken_of_it(node: Node, contai
     [runtime] = [each for each in document.findings if each.id == "runtime-ok"]
     assert runtime.found.startswith("version 1.")
     assert str(node.directory / "containerd/config.toml") in runtime.source
+
+    log = node.directory / "agent.log"
+    with log.open("a") as file:
+        file.write('{"event": "x", "token": "hunter2"}\n')
+    report = gathered(node, "--log", str(log))
+    assert set(report) == {
+        *("version.json", "doctor.json", "machine.yaml", "state.json"),
+        *("networks/10-net.conflist", "logs/agent.log", "missing.txt"),
+    }
+    assert decode_doctor(report["doctor.json"]).of == "node"
+    assert decode_report(report["state.json"]).agent_version == __version__
+    assert b"k8s-rdma-cni" in report["networks/10-net.conflist"]
+    assert b"hunter2" not in report["logs/agent.log"]
+    assert report["missing.txt"] == b""
 
     other = {"cniVersion": "1.0.0", "name": "other", "plugins": [{"type": "bridge"}]}
     (node.directory / "containerd/net.d/05-other.conflist").write_text(json.dumps(other))

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 DIRECTORIES = (Path("/etc/k8s-rdma/config"), Path("/etc/k8s-rdma"))
 """Where the chart mounts configuration files, and where they are on a node set up by hand."""
+SERVER = "http://127.0.0.1:54005"
 _NAMELESS = "this node"
 
 
@@ -33,27 +34,28 @@ class NodeOptions:
     agent, plugin: configuration files. host_root: where the node's root file system is.
     """
 
-    agent: Path | None
-    plugin: Path | None
-    host_root: Path | None
-    server: str | None
-    plugin_url: str | None
-    conf_dir: str | None
-    bin_dir: str | None
+    agent: Path | None = None
+    plugin: Path | None = None
+    host_root: Path | None = None
+    server: str | None = SERVER
+    plugin_url: str | None = None
+    conf_dir: str | None = None
+    bin_dir: str | None = None
 
 
 def doctor_node(options: NodeOptions, *, as_json: bool, strict: bool) -> int:
     """The exit status: 0, 1, or 2 when this is no node's root file system, or a file cannot be used."""
     try:
         with NetlinkQueries() as queries:
-            findings = tuple(_look(options, queries).findings())
+            findings = tuple(look_at(options, queries).findings())
     except (K8sRdmaError, OSError) as error:
         sys.stderr.write(f"k8s-rdma: could not look: {error}\n")
         return COULD_NOT_LOOK
     return tell("node", findings, as_json=as_json, strict=strict)
 
 
-def _look(options: NodeOptions, queries: Queries) -> NodeLook:
+def look_at(options: NodeOptions, queries: Queries) -> NodeLook:
+    """The node that the options name. K8sRdmaError where it is none, or a file cannot be used."""
     agent = _agent(options.agent)
     root = options.host_root or Path(agent.host_root)
     if not (root / "proc" / "1").is_dir():

@@ -341,11 +341,36 @@ def gather(
     output: Annotated[
         Path | None, typer.Option("--output", metavar="FILE", help="Write to FILE, not to standard output.")
     ] = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(
+            "--report", metavar="FILE", help="Instead an archive (.tar.gz) of all that a report needs."
+        ),
+    ] = None,
+    log: Annotated[
+        list[Path] | None,
+        typer.Option("--log", metavar="FILE", help="With --report: a log; may be repeated."),
+    ] = None,
+    config: ConfigFile = None,
+    host_root: Annotated[
+        Path | None, typer.Option("--host-root", metavar="DIR", help="With --report: the node's root.")
+    ] = None,
 ) -> None:
-    """Record this machine's network cards in a file for a bug report: no host name, no addresses."""
-    from k8s_rdma.cli.gather import gather_machine
+    """Record this machine's network cards in a file for a bug report: no host name, no addresses.
 
-    gather_machine(output)
+    With --report an archive with versions, what `doctor node` says, the agent's state, configurations and
+    logs as well, secrets left out.
+    """
+    if report is None:
+        from k8s_rdma.cli.gather import gather_machine
+
+        gather_machine(output)
+        return
+    from k8s_rdma.cli.doctor_node import NodeOptions
+    from k8s_rdma.cli.gather_report import gather_report
+
+    agent = Path(config) if config else None
+    gather_report(report, NodeOptions(agent=agent, host_root=host_root), tuple(log or ()))
 
 
 @app.command("version")

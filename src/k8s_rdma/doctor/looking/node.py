@@ -32,6 +32,7 @@ from k8s_rdma.linux.sysfs import Sysfs
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from k8s_rdma.doctor.node.cni import CniFacts
     from k8s_rdma.doctor.node.hardware import HardwareFacts
     from k8s_rdma.doctor.node.processes import ProcessFacts
 
@@ -107,16 +108,19 @@ class NodeLook:
             cdi_dir=self.agent.cdi_dir,
         )
 
-    def _cni(self) -> Iterable[Finding]:
+    def networks(self) -> Iterator[tuple[str, str]]:
+        """Files of the runtime's networks that can be read, with their text."""
+        yield from ((each.name, each.text) for each in self._cni_facts().files if each.text is not None)
+
+    def _cni_facts(self) -> CniFacts:
         setup = next(iter(self._runtimes), None)
         default = ("/etc/cni/net.d", ("/opt/cni/bin",)) if setup is None else (setup.conf_dir, setup.bin_dirs)
-        facts = cni_facts(
+        return cni_facts(
             self.host,
             conf_dir=self.conf_dir or default[0],
             bin_dirs=self.bin_dirs or default[1],
             run_dir=self.agent.run_dir,
         )
-        return check_cni(facts)
 
     def _ledger(self) -> Iterable[Finding]:
         answered = self._processes.report is not None
@@ -135,7 +139,7 @@ class NodeLook:
             ("lossless", lambda: check_lossless(self._machine.lossless_facts())),
             ("memlock", lambda: check_memlock(memlock_facts(self.host))),
             ("runtime", lambda: check_runtime(self._runtime_facts())),
-            ("cni", self._cni),
+            ("cni", lambda: check_cni(self._cni_facts())),
             ("processes", lambda: check_processes(self._processes)),
             ("vfs", lambda: check_vfs(self._processes)),
             ("ledger", self._ledger),

@@ -25,7 +25,7 @@ _LEDGER_FILES = ("", "-wal")
 
 def process_facts(state_socket: Path, *, server: str | None, plugin: str | None) -> ProcessFacts:
     """What the agent, and the two at these URLs, answer; None for those that should not be there."""
-    report, why = _ask_agent(state_socket)
+    report, why = ask_agent(state_socket)
     return ProcessFacts(
         socket=str(state_socket),
         report=report,
@@ -62,7 +62,8 @@ def ledger_facts(path: Path, *, told_by: str) -> LedgerFacts:
     )
 
 
-def _ask_agent(path: Path) -> tuple[NodeReport | None, str]:
+def ask_agent(path: Path) -> tuple[NodeReport | None, str]:
+    """What the agent says first at its `state.sock`; None, and why, when it says nothing."""
     try:
         with socket.socket(socket.AF_UNIX) as reader:
             reader.settimeout(_TIMEOUT_S)

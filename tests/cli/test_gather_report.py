@@ -1,0 +1,46 @@
+"""`k8s-rdma gather --report` on a machine where nothing of ours runs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tarfile
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def gather(directory: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    config = directory / "agent.yaml"
+    config.write_text(
+        json.dumps({"node": "w1", "kernel": "virtual", "runDir": str(directory), "stateDir": str(directory)})
+    )
+    command = [sys.executable, "-m", "k8s_rdma", "gather", "--config", str(config), *options]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_what_cannot_be_had_is_told_and_the_rest_is_there(tmp_path):
+    report, log = tmp_path / "report.tar.gz", tmp_path / "absent.log"
+    done = gather(tmp_path, "--report", str(report), "--log", str(log))
+    assert done.returncode == 0, done.stderr
+    with tarfile.open(report) as archive:
+        names = set(archive.getnames())
+        missing = archive.extractfile("k8s-rdma-report/missing.txt").read().decode()
+    assert {f"k8s-rdma-report/{each}" for each in ("version.json", "doctor.json", "machine.yaml")} <= names
+    assert "k8s-rdma-report/state.json" not in names
+    assert f"state.json: {tmp_path}/state.sock: No such file or directory" in missing
+    assert "logs/absent.log: " in missing
+    assert all(f"k8s-rdma: not in the report: {line}" in done.stderr for line in missing.splitlines())
+    assert "read it through" not in done.stderr
+    assert f"read {report} through" in done.stderr
+
+
+@pytest.mark.parametrize("where", ["absent/report.tar.gz", ""])
+def test_archive_that_cannot_be_written_is_an_error(tmp_path, where):
+    done = gather(tmp_path, "--report", str(tmp_path / where))
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"k8s-rdma: --report {tmp_path}")
