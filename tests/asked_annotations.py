@@ -237,6 +237,8 @@ POLICIES = {
     "same_pf": False,
     "Spread-PFs": False,
     "numa": False,
+    "ANY": False,
+    "x" * 60: False,
     "x" * 61: False,
 }
 """Words of `k8s-rdma.io/policy`, and whether there is such a policy."""
