@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,7 +71,7 @@ def test_commands_are_run_or_say_why_not():
 
 @pytest.mark.parametrize("block", HERE, ids=lambda block: block.document)
 def test_command_runs(block: Block, tmp_path: Path):
-    environment = os.environ | {"PATH": f"{ROOT / '.venv' / 'bin'}:{os.environ['PATH']}"}
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     typed = "\n".join(line.removeprefix("$ ") for line in block.text.splitlines())
     subprocess.run(["bash", "-eu", "-c", typed], cwd=tmp_path, env=environment, check=True, timeout=60)
 
