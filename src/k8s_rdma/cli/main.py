@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from k8s_rdma import __version__
+from k8s_rdma.cli.doctor_commands import doctor_app
 from k8s_rdma.cli.extender_options import (
     CaFile,
     CertFile,
@@ -383,122 +384,7 @@ def version_command(
     tell_version(as_json=as_json)
 
 
-doctor_app = typer.Typer(
-    no_args_is_help=True, help="What is wrong with a node or a cluster, and how to mend it."
-)
 app.add_typer(doctor_app, name="doctor")
-
-DoctorJson = Annotated[bool, typer.Option("--json", help="Print a document; docs/doctor.md has its form.")]
-Strict = Annotated[bool, typer.Option("--strict", help="Warnings, too, make the exit status 1.")]
-
-
-@doctor_app.callback()
-def doctor() -> None:
-    """Say what is wrong, with evidence and what to do. Changes nothing."""
-
-
-@doctor_app.command("node")
-def doctor_node(  # noqa: PLR0913 - typer's options
-    *,
-    config: Annotated[
-        Path | None, typer.Option("--config", metavar="FILE", help="The agent's; default as below.")
-    ] = None,
-    device_plugin_config: Annotated[
-        Path | None, typer.Option("--device-plugin-config", metavar="FILE", help="The device plugin's.")
-    ] = None,
-    host_root: Annotated[
-        Path | None, typer.Option("--host-root", metavar="DIR", help="The node's root file system.")
-    ] = None,
-    server_url: Annotated[
-        str, typer.Option("--server", metavar="URL", help="Where the node's server is; empty for none.")
-    ] = "http://127.0.0.1:54005",
-    device_plugin_url: Annotated[
-        str | None, typer.Option("--device-plugin", metavar="URL", help="Default by its file.")
-    ] = None,
-    conf_dir: Annotated[
-        str | None, typer.Option("--cni-conf-dir", metavar="DIR", help="Default by the runtime's file.")
-    ] = None,
-    bin_dir: Annotated[
-        str | None, typer.Option("--cni-bin-dir", metavar="DIR", help="Default by the runtime's file.")
-    ] = None,
-    as_json: DoctorJson = False,
-    strict: Strict = False,
-) -> None:
-    """Look at this node: cards, kernel, runtime, CNI configuration, our processes.
-
-    Files that are not named are looked for in /etc/k8s-rdma. The exit status is 0 when nothing is wrong, 1
-    with errors, and 2 when it could not look.
-    """
-    from k8s_rdma.cli.doctor_node import NodeOptions
-    from k8s_rdma.cli.doctor_node import doctor_node as look
-
-    options = NodeOptions(
-        agent=config,
-        plugin=device_plugin_config,
-        host_root=host_root,
-        server=server_url or None,
-        plugin_url=device_plugin_url,
-        conf_dir=conf_dir,
-        bin_dir=bin_dir,
-    )
-    raise typer.Exit(look(options, as_json=as_json, strict=strict))
-
-
-@doctor_app.command("cluster")
-def doctor_cluster(  # noqa: PLR0913 - typer's options
-    *,
-    kubeconfig: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="Default: the service account, KUBECONFIG, ~/.kube/config."),
-    ] = None,
-    namespace: Annotated[str, typer.Option(metavar="NAME", help="Where the chart is.")] = "k8s-rdma",
-    scheduler_config: Annotated[
-        Path | None, typer.Option("--scheduler-config", metavar="FILE", help="kube-scheduler's.")
-    ] = None,
-    extender_config: Annotated[
-        Path | None, typer.Option("--extender-config", metavar="FILE", help="Default: the chart's.")
-    ] = None,
-    host_root: Annotated[
-        Path, typer.Option("--host-root", metavar="DIR", help="This machine's, for kubeadm's files.")
-    ] = Path("/"),
-    extender: Annotated[
-        str | None,
-        typer.Option("--extender", metavar="URL", envvar="K8S_RDMA_EXTENDER", help="Ask it, too."),
-    ] = None,
-    token_file: TokenFile = None,
-    cert_file: CertFile = None,
-    key_file: KeyFile = None,
-    ca_file: CaFile = None,
-    insecure: Insecure = False,
-    as_json: DoctorJson = False,
-    strict: Strict = False,
-) -> None:
-    """Look at the cluster: scheduler, extender, versions, definition, rights, policies, nodes, stuck pods.
-
-    By the API server, with whatever credentials one has. On a control-plane node of kubeadm's the
-    scheduler's configuration is found, elsewhere name it. The exit status is as that of `doctor node`.
-    """
-    from k8s_rdma.cli.doctor_cluster import ClusterOptions
-    from k8s_rdma.cli.doctor_cluster import doctor_cluster as look
-    from k8s_rdma.cli.extender_options import where
-
-    asked = where(
-        extender=extender,
-        token_file=token_file,
-        cert_file=cert_file,
-        key_file=key_file,
-        ca_file=ca_file,
-        insecure=insecure,
-    )
-    options = ClusterOptions(
-        kubeconfig=kubeconfig,
-        namespace=namespace,
-        scheduler=scheduler_config,
-        extender=extender_config,
-        host_root=host_root,
-        where=asked if extender else None,
-    )
-    raise typer.Exit(look(options, as_json=as_json, strict=strict))
 
 
 def main() -> None:
