@@ -108,6 +108,18 @@ def test_stirrings_tell_of_what_comes_goes_and_is_moved_and_of_the_directory_mad
         assert told(stirrings)
 
 
+def test_stirrings_tell_of_what_is_written_in_place_where_that_is_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with Stirrings() as without, Stirrings(contents=True) as stirrings:
+        for each in (without, stirrings):
+            each.watch([tmp_path])
+        for stir in (lambda: (tmp_path / "file").write_text("x"), lambda: (tmp_path / "file").chmod(0o600)):
+            stir()
+            assert told(stirrings)
+            stirrings.forget()
+        assert not told(without)
+
+
 NO_WATCHES = """
 echo 0 > /proc/sys/user/max_inotify_watches || exit 77
 exec "$0" -c '

@@ -74,7 +74,7 @@ def check_cni(facts: CniFacts) -> Iterator[Finding]:
             about=facts.directory,
             source=facts.directory,
             wanted="a file of the cluster's network plugin, and ours made of it",
-            fix="install the cluster's network plugin, then: k8s-rdma install-cni",
+            fix="install the cluster's network plugin, then: k8s-rdma install-cni --network chained",
         )
         return
     path = f"{facts.directory}/{files[0].name}"
@@ -126,7 +126,7 @@ def _check_source(facts: CniFacts, files: list[CniFile]) -> Iterator[Finding]:
             about=files[0].name,
             source=f"{facts.directory}/{told.file}",
             wanted="what the other network plugin's file holds",
-            fix="k8s-rdma install-cni; with --follow, as in the container cni, it is kept so",
+            fix="k8s-rdma install-cni --network chained; with --follow, as in the container cni, it stays so",
         )
 
 
@@ -146,7 +146,7 @@ def _without_us(facts: CniFacts, name: str, chosen: ConfList, later: list[CniFil
                 about=name,
                 source=path,
                 wanted="the file with our plugin to be the first by name",
-                fix="k8s-rdma install-cni, which keeps 00-k8s-rdma.conflist; and remove "
+                fix="k8s-rdma install-cni --network chained, which keeps 00-k8s-rdma.conflist; and remove "
                 f"{facts.directory}/{file.name}",
             )
     return NOT_OURS(
@@ -154,7 +154,7 @@ def _without_us(facts: CniFacts, name: str, chosen: ConfList, later: list[CniFil
         about=name,
         source=path,
         wanted="k8s-rdma-cni behind the other plugins",
-        fix="k8s-rdma install-cni",
+        fix="k8s-rdma install-cni --network chained",
     )
 
 
@@ -169,7 +169,7 @@ def _check_chain(facts: CniFacts, path: str, chosen: ConfList) -> Iterator[Findi
             about=f"plugins[{index}]",
             source=path,
             wanted="an ordinary plugin before ours, or `delegate`, or `emptyResult: true`",
-            fix="k8s-rdma install-cni, which puts ours behind the node's own network",
+            fix="k8s-rdma install-cni --network chained, which puts ours behind the node's own network",
         )
     capabilities = section.get("capabilities")
     if not isinstance(capabilities, dict) or capabilities.get(POD_ANNOTATIONS) is not True:
