@@ -20,7 +20,11 @@ MUCH = {
             "tokensSecretName": "server-tokens",
         },
         "devicePlugin": {"config": {"port": 54106, "resources": [{"mode": "exact"}]}},
-        "cni": {"plugin": {"ipam": {"type": "host-local"}}, "network": "alone"},
+        "cni": {
+            "plugin": {"ipam": {"type": "host-local"}},
+            "network": "alone",
+            "capabilities": ["DAC_OVERRIDE"],
+        },
     },
     "extender": {
         **SERVICE["extender"],

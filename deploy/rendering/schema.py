@@ -66,6 +66,7 @@ _PATH = {"type": "string", "pattern": "^/"}
 _PORT = {"type": "integer", "minimum": 1, "maximum": 65535}
 _OBJECT = {"type": "object"}
 _TEXTS = {"type": "object", "additionalProperties": {"type": "string"}}
+_CAPABILITIES = {"type": "array", "items": {"type": "string", "pattern": "^[A-Z_]+$"}}
 _OBJECTS = {"type": "array", "items": {"type": "object"}}
 
 SAID: dict[tuple[str, ...], Schema] = {
@@ -81,11 +82,12 @@ SAID: dict[tuple[str, ...], Schema] = {
     ("node", "podLabels"): _TEXTS,
     ("node", "podAnnotations"): _TEXTS,
     ("node", "kubeletDir"): _PATH,
-    ("node", "agent", "capabilities"): {"type": "array", "items": {"type": "string", "pattern": "^[A-Z_]+$"}},
+    ("node", "agent", "capabilities"): _CAPABILITIES,
     ("node", "server", "tls", "secretName"): _NAME_OR_NONE,
     ("node", "server", "tokensSecretName"): _NAME_OR_NONE,
     ("node", "cni", "binDir"): _PATH,
     ("node", "cni", "confDir"): _PATH,
+    ("node", "cni", "capabilities"): _CAPABILITIES,
     ("node", "cni", "network"): {"enum": ["chained", "alone", "none"]},
     ("node", "cni", "plugin"): _OBJECT,
     ("extender", "way"): {"enum": ["second-scheduler", "host-network", "service"]},

@@ -91,6 +91,18 @@ def test_kustomizations_list_each_file_once_and_no_object_comes_twice():
 # Values
 
 
+def test_values_have_a_line_about_each():
+    lines = (CHART / "values.yaml").read_text().splitlines()
+    silent = [
+        line
+        for before, line in zip(["", *lines], lines, strict=False)
+        if re.match(r" *[A-Za-z]+: *[^# ]", line)
+        and " # " not in line
+        and not before.lstrip().startswith("#")
+    ]
+    assert not silent
+
+
 def refused(values: Json) -> str:
     validator = jsonschema_rs.Draft7Validator(schema.values_schema())
     return "; ".join(str(error) for error in validator.iter_errors(with_values(default_values(), values)))

@@ -34,10 +34,10 @@ app.kubernetes.io/component: extender
 {{- if semverCompare ">=1.30.0-0" .Capabilities.KubeVersion.Version }}yes{{ end -}}
 {{- end }}
 
-{{/* A container without any privilege; dict of the user it runs as. */}}
+{{/* A container without any privilege; dict of the user it runs as, and of capabilities that it needs all the same. */}}
 {{- define "k8s-rdma.unprivileged" -}}
 allowPrivilegeEscalation: false
-capabilities: {drop: [ALL]}
+capabilities: {drop: [ALL]{{ with .capabilities }}, add: {{ toJson . }}{{ end }}}
 readOnlyRootFilesystem: true
 {{- if .user }}
 runAsNonRoot: true
