@@ -98,7 +98,7 @@ async def test_what_cannot_be_answered_is_one_line_that_says_what_to_do():
     ran = await k8s_rdma("explain", "pod", "default/p", "--extender", "http://127.0.0.1:1")
     assert ran.status == 1
     assert ran.err.startswith("k8s-rdma: no extender answers at http://127.0.0.1:1: ")
-    assert "kubectl -n kube-system port-forward" in ran.err
+    assert "kubectl -n k8s-rdma port-forward" in ran.err
     async with cluster("w1") as c, served(c) as s:
         await s.ready()
         ran = await k8s_rdma("explain", "pod", "default/none", "--extender", s.url)

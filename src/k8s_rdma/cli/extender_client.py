@@ -22,7 +22,7 @@ URL_VARIABLE = "K8S_RDMA_EXTENDER"
 TIMEOUT_S = 20.0
 _ADVICE = (
     f"say where it is with --extender URL or {URL_VARIABLE}; from outside of the cluster, first run "
-    "`kubectl -n kube-system port-forward deployment/k8s-rdma-extender 8888`"
+    "`kubectl -n k8s-rdma port-forward deployment/k8s-rdma-extender 8888`"
 )
 
 _TRUST = (
