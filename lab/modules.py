@@ -1,4 +1,4 @@
-"""Kernel modules built out of tree: soft-RoCE that knows network namespaces, netdevsim, siw."""
+"""Kernel modules built out of tree: soft-RoCE that knows network namespaces, netdevsim."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 MODULES = {
     "rxe": ("drivers/infiniband/sw/rxe", "CONFIG_RDMA_RXE"),
-    "siw": ("drivers/infiniband/sw/siw", "CONFIG_RDMA_SIW"),
     "netdevsim": ("drivers/net/netdevsim", "CONFIG_NETDEVSIM"),
 }
 """Folder of the kernel's sources, and the setting that makes a module of it. Debian leaves netdevsim out."""
