@@ -72,7 +72,7 @@ def check_modules(facts: ModuleFacts) -> Iterator[Finding]:
         why = "without it there is no /dev/infiniband/rdma_cm, which rdma_cm programs open"
         yield _needed(facts, "rdma_ucm", why, NOT_LOADED)
     if facts.software_caps:
-        yield _on_demand(facts, "sch_tbf", "caps by software are refused")
+        yield _on_demand(facts, "sch_tbf", "no cap is kept by software, and what demands that is refused")
     yield _on_demand(facts, "vfio_pci", "interfaces with driver vfio-pci are refused")
 
 
