@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 FOLDER = "K8S_RDMA_KUBE_BIN"
 NEEDED = ("etcd", "kube-apiserver", "kube-scheduler")
+SERVICE = "10.0.0.1"
+"""Where pods look for the API server: the first address of the range of Services."""
 CONTROLLERS = "disruption"
 """What is not left to the scenario, which is the kubelet: no node is to be found dead."""
 
@@ -167,7 +169,7 @@ async def _etcd(run, folder: Path, directory: Path) -> str:
 
 
 def _api_server(plane: Real, issuer: Issuer, etcd: str, port: int) -> list[str]:
-    served, accounts = issuer.issue("apiserver"), issuer.issue("accounts")
+    served, accounts = issuer.issue("apiserver", SERVICE), issuer.issue("accounts")
     tokens = plane.directory / "tokens.csv"
     tokens.write_text(f'{plane.admin_token},admin,admin,"system:masters"\n')
     return [

@@ -6,13 +6,16 @@ import asyncio
 import json
 import os
 import subprocess
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
+import yaml
 
 from cluster.kubelet import ADDRESS, NODE, Kubelet, obstacle, programs, scratch
+from cluster.publishers import CRD
+from cluster.real import SERVICE
 from cluster.server_side_apply import Applied
 from cluster.world import Cluster, cluster
 from deploy.rendering.chart import documents, render
@@ -55,9 +58,31 @@ def import_image(containerd: Containerd) -> None:
 
 
 @asynccontextmanager
+async def leading_to(port: int) -> AsyncIterator[None]:
+    """The Service of the API server, as kube-proxy has it."""
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there = await asyncio.open_connection("127.0.0.1", port)
+        await asyncio.gather(copied(reader, there[1]), copied(there[0], writer))
+
+    async with await asyncio.start_server(connected, SERVICE, 443):
+        yield
+
+
+async def copied(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """From one end to the other, until either is gone."""
+    with suppress(OSError):
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+    writer.close()
+
+
+@asynccontextmanager
 async def node(directory: Path) -> AsyncIterator[Cluster]:
     """A kubelet whose node has the image and another network; its root is shared, as systemd has it."""
-    run("ip", "address", "replace", f"{ADDRESS}/32", "dev", "lo")
+    for address in (ADDRESS, SERVICE):
+        run("ip", "address", "replace", f"{address}/32", "dev", "lo")
     place = directory / "c"
     prepare = scratch(place, NODES) + " mount --make-rshared / &&"
     with Containerd(place, plugins=(), deadline_s=60, programs=programs(), prepare=prepare) as containerd:
@@ -68,8 +93,9 @@ async def node(directory: Path) -> AsyncIterator[Cluster]:
         async with cluster("real", directory, deadline_s=READY_S) as c:
             kubelet = Kubelet(c, containerd, place)
             try:
-                await kubelet.start()
-                yield c
+                async with leading_to(int(c.plane.url.rpartition(":")[2])):
+                    await kubelet.start()
+                    yield c
             finally:
                 await kubelet.end()
 
@@ -102,6 +128,15 @@ async def ready(c: Cluster) -> Json:
         await asyncio.sleep(0.1)
 
 
+async def published(c: Cluster) -> Json:
+    """Wait until the agent has told of its node; what it told."""
+    while True:
+        answer = await c.http.get(f"/apis/k8s-rdma.io/v1alpha1/rdmanodes/{NODE}")
+        if answer.status_code == 200 and "conditions" in answer.json().get("status", {}):
+            return answer.json()
+        await asyncio.sleep(0.1)
+
+
 async def end_pod(c: Cluster) -> None:
     """As the DaemonSet's controller does it before the next one; it is gone when this returns."""
     path = f"/api/v1/namespaces/{NAMESPACE}/pods/node"
@@ -114,6 +149,7 @@ async def test_pod_of_the_daemonset_works_with_its_rights_and_another_takes_all_
     place = tmp_path / "c"
     cni = {"binDir": f"{place}/bin", "confDir": f"{place}/net.d"}
     async with node(tmp_path) as c:
+        await c.plane.add_crd(yaml.safe_load(CRD.read_text()))
         await start_pod(c, {"node": {"cni": cni}})
         pod = await ready(c)
         statuses = {each["name"]: each for each in pod["status"]["containerStatuses"]}
@@ -125,6 +161,11 @@ async def test_pod_of_the_daemonset_works_with_its_rights_and_another_takes_all_
         async with httpx2.AsyncClient(trust_env=False) as http:
             report = (await http.get(f"http://{ADDRESS}:54005/v1/node")).json()
         assert (report["node"], report["allocations"]) == (NODE, [])
+
+        made = await published(c)
+        assert made["status"]["conditions"][0]["type"] == "Ready"
+        leases = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{NODE}"
+        assert (await c.http.get(leases)).status_code == 200
 
         await end_pod(c)
         await start_pod(c, {"node": {"cni": cni, "uninstall": True}})

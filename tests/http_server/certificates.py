@@ -31,11 +31,12 @@ class Issuer:
         self._request(self.own, self.name, "-addext", "basicConstraints=critical,CA:TRUE")
         return self
 
-    def issue(self, name: str) -> Certificate:
-        """For 127.0.0.1, by whatever name."""
+    def issue(self, name: str, *addresses: str) -> Certificate:
+        """For 127.0.0.1 and more addresses, by whatever name."""
         made = Certificate(self.directory / f"{name}.crt", self.directory / f"{name}.key")
         signer = ["-CA", str(self.own.cert), "-CAkey", str(self.own.key)]
-        self._request(made, name, *signer, "-addext", "subjectAltName=IP:127.0.0.1")
+        names = ",".join(f"IP:{each}" for each in ("127.0.0.1", *addresses))
+        self._request(made, name, *signer, "-addext", f"subjectAltName={names}")
         return made
 
     def _request(self, made: Certificate, name: str, *options: str) -> None:
