@@ -167,6 +167,15 @@ def test_scheduler_of_kubeadm_without_a_configuration_is_told(host):
     assert found.unset
 
 
+@pytest.mark.parametrize(
+    "text", ["kind: Pod", "[", "kind: Pod\nspec: null", "kind: Pod\nspec: {containers: []}"]
+)
+def test_manifest_of_another_form_is_told(host, text):
+    found = of_kubeadm(host(text))
+    assert found is not None
+    assert found.why.startswith("no manifest of a pod: ")
+
+
 def test_configuration_that_is_not_mounted_is_told(host):
     found = of_kubeadm(host(manifest("--config=/elsewhere/scheduler.yaml")))
     assert found is not None

@@ -91,11 +91,20 @@ def test_crio_is_read_with_its_drop_ins(host):
     assert (setup.conf_dir, setup.bin_dirs) == ("/etc/crio/net.d", ("/usr/libexec/cni", "/opt/cni/bin"))
 
 
-def test_configuration_that_is_no_toml_is_a_fault_of_the_runtime(host):
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("version 2", "line 1"),
+        ('imports = "one"', "$.imports"),
+        ('plugins = ["a"]', "$.plugins"),
+        ('[plugins."io.containerd.grpc.v1.cri"]\ncni = 1', "$.cni"),
+    ],
+)
+def test_configuration_of_another_form_is_a_fault_of_the_runtime(host, text, said):
     process(host, 40, "containerd")
-    put(host, "/etc/containerd/config.toml", "version 2")
+    put(host, "/etc/containerd/config.toml", text)
     [setup] = find_runtimes(host)
-    assert "line 1" in setup.runtime.fault
+    assert said in setup.runtime.fault
 
 
 def test_limits_are_of_every_process_that_starts_containers(host):

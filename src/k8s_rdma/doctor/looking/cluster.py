@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import yaml
 
 from k8s_rdma.config.yaml_text import read_yaml
 from k8s_rdma.doctor.cluster.components import (
@@ -123,7 +124,7 @@ class ClusterLook:
             return None
         try:
             return msgspec.convert(read_yaml(text) or {}, ExtenderConfig)
-        except (msgspec.ValidationError, ValueError) as error:
+        except (msgspec.ValidationError, ValueError, yaml.YAMLError) as error:
             msg = f"{where}: extender.yaml: {error}"
             raise MalformedError(msg) from error
 

@@ -6,8 +6,10 @@ Source: containerd `docs/cri/config.md` (1.6 to 2.2), crio.conf(5).
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from k8s_rdma.config.devices import ExactResource, ExclusiveResource, SharedResource
 from k8s_rdma.core.devices.seen import NetnsMode
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 RUNTIMES = frozenset({"containerd", "crio"})
 _STARTERS = RUNTIMES | {"dockerd"}
 _CONFIG = {"containerd": "/etc/containerd/config.toml", "crio": "/etc/crio/crio.conf"}
+_CRI_PLUGINS = ("io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri")
+_CONF_DIR, _BIN_DIR = "/etc/cni/net.d", "/opt/cni/bin"
 _PROGRAMS = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin")
 
 
@@ -31,8 +35,8 @@ class RuntimeSetup:
     """A runtime, and where it looks for networks and plugins."""
 
     runtime: Runtime
-    conf_dir: str = "/etc/cni/net.d"
-    bin_dirs: tuple[str, ...] = ("/opt/cni/bin",)
+    conf_dir: str = _CONF_DIR
+    bin_dirs: tuple[str, ...] = (_BIN_DIR,)
 
 
 def find_runtimes(host: Host) -> tuple[RuntimeSetup, ...]:
@@ -69,69 +73,100 @@ def _by_cdi(plugin: DevicePluginConfig, mode: NetnsMode | None) -> Iterator[str]
                 pass
 
 
+class _Cni(msgspec.Struct, frozen=True):
+    conf_dir: str = ""
+    bin_dir: str = ""
+    bin_dirs: tuple[str, ...] = ()
+
+
+class _Cri(msgspec.Struct, frozen=True):
+    enable_cdi: bool | None = None
+    cdi_spec_dirs: tuple[str, ...] = ()
+    cni: _Cni = _Cni()
+
+
+class _Containerd(msgspec.Struct, frozen=True):
+    imports: tuple[str, ...] = ()
+    plugins: dict[str, Any] = {}
+
+
+class _CrioNetwork(msgspec.Struct, frozen=True):
+    network_dir: str = ""
+    plugin_dirs: tuple[str, ...] = ()
+
+
+class _CrioRuntime(msgspec.Struct, frozen=True):
+    cdi_spec_dirs: tuple[str, ...] = ()
+
+
+class _CrioTable(msgspec.Struct, frozen=True):
+    network: _CrioNetwork = _CrioNetwork()
+    runtime: _CrioRuntime = _CrioRuntime()
+
+
+class _Crio(msgspec.Struct, frozen=True):
+    crio: _CrioTable = _CrioTable()
+
+
 def _setup(host: Host, process: Process) -> RuntimeSetup:
     path = process.option("--config", "-c") or _CONFIG[process.name]
-    version = _version(host, process)
-    try:
-        documents = tuple(_documents(host, process.name, path))
-    except (OSError, tomllib.TOMLDecodeError) as error:
-        return RuntimeSetup(
-            runtime=Runtime(name=process.name, version=version, config=path, fault=str(error))
-        )
+    runtime = Runtime(name=process.name, version=_version(host, process), config=path)
     read = _containerd if process.name == "containerd" else _crio
-    return read(Runtime(name=process.name, version=version, config=path), documents)
+    try:
+        return read(host, runtime)
+    except (OSError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        return RuntimeSetup(runtime=replace(runtime, fault=str(error)))
 
 
-def _documents(host: Host, name: str, path: str) -> Iterator[dict[str, Any]]:
-    """The file, and what it takes in by other files, in the order in which they count."""
-    text = host.read_if_any(path)
-    document = tomllib.loads(text) if text else {}
-    yield document
-    patterns = document.get("imports", []) if name == "containerd" else [f"{path}.d/*.conf"]
-    for pattern in patterns:
-        directory, _, last = str(pattern).rpartition("/")
-        for each in host.names(directory):
-            if last == each or (last.startswith("*") and each.endswith(last[1:])):
-                yield tomllib.loads(host.read(f"{directory}/{each}"))
+def _toml(host: Host, path: str) -> dict[str, Any]:
+    return tomllib.loads(host.read_if_any(path) or "")
 
 
-def _containerd(runtime: Runtime, documents: tuple[dict[str, Any], ...]) -> RuntimeSetup:
-    """Version 2 of the file has all in one section, version 3 images and the runtime in two."""
-    settings: dict[str, Any] = {}
-    for document in documents:
-        plugins = document.get("plugins", {})
-        for name in ("io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"):
-            section = plugins.get(name, {})
-            settings |= {key: section[key] for key in ("enable_cdi", "cdi_spec_dirs") if key in section}
-            settings |= section.get("cni", {})
-    bin_dirs = settings.get("bin_dirs") or [settings.get("bin_dir") or "/opt/cni/bin"]
+def _matching(host: Host, pattern: str) -> Iterator[str]:
+    """Files that a pattern names, of which the last part may begin with `*`, in order."""
+    directory, _, last = pattern.rpartition("/")
+    for name in host.names(directory):
+        if last == name or (last.startswith("*") and name.endswith(last[1:])):
+            yield f"{directory}/{name}"
+
+
+def _containerd(host: Host, runtime: Runtime) -> RuntimeSetup:
+    """Version 2 of the file has all in one section, version 3 images and the runtime in two.
+
+    What is imported stands above the file.
+    """
+    document = msgspec.convert(_toml(host, runtime.config), _Containerd)
+    imported = (path for pattern in document.imports for path in _matching(host, pattern))
+    more = [msgspec.convert(_toml(host, path), _Containerd) for path in imported]
+    sections = [
+        msgspec.convert(each.plugins[name], _Cri)
+        for each in (*reversed(more), document)
+        for name in _CRI_PLUGINS
+        if name in each.plugins
+    ]
+    cnis = [each.cni for each in sections]
+    one_dir = next((each.bin_dir for each in cnis if each.bin_dir), _BIN_DIR)
     return RuntimeSetup(
-        runtime=_with_cdi(runtime, settings.get("enable_cdi"), settings.get("cdi_spec_dirs")),
-        conf_dir=settings.get("conf_dir") or "/etc/cni/net.d",
-        bin_dirs=tuple(bin_dirs),
+        runtime=replace(
+            runtime,
+            enable_cdi=next((each.enable_cdi for each in sections if each.enable_cdi is not None), None),
+            cdi_dirs=next((each.cdi_spec_dirs for each in sections if each.cdi_spec_dirs), ()),
+        ),
+        conf_dir=next((each.conf_dir for each in cnis if each.conf_dir), _CONF_DIR).rstrip("/"),
+        bin_dirs=next((each.bin_dirs for each in cnis if each.bin_dirs), (one_dir,)),
     )
 
 
-def _crio(runtime: Runtime, documents: tuple[dict[str, Any], ...]) -> RuntimeSetup:
-    network: dict[str, Any] = {}
-    own: dict[str, Any] = {}
-    for document in documents:
-        network |= document.get("crio", {}).get("network", {})
-        own |= document.get("crio", {}).get("runtime", {})
+def _crio(host: Host, runtime: Runtime) -> RuntimeSetup:
+    """Drop-ins stand above the file, the last one above all."""
+    paths = (runtime.config, *_matching(host, f"{runtime.config}.d/*.conf"))
+    tables = [msgspec.convert(_toml(host, path), _Crio).crio for path in reversed(paths)]
+    networks = [each.network for each in tables]
+    cdi_dirs = (each.runtime.cdi_spec_dirs for each in tables if each.runtime.cdi_spec_dirs)
     return RuntimeSetup(
-        runtime=_with_cdi(runtime, None, own.get("cdi_spec_dirs")),
-        conf_dir=network.get("network_dir", "/etc/cni/net.d").rstrip("/"),
-        bin_dirs=tuple(network.get("plugin_dirs") or ["/opt/cni/bin"]),
-    )
-
-
-def _with_cdi(runtime: Runtime, enabled: bool | None, dirs: list[str] | None) -> Runtime:
-    return Runtime(
-        name=runtime.name,
-        version=runtime.version,
-        config=runtime.config,
-        enable_cdi=enabled,
-        cdi_dirs=tuple(dirs or ()),
+        runtime=replace(runtime, cdi_dirs=next(cdi_dirs, ())),
+        conf_dir=next((each.network_dir for each in networks if each.network_dir), _CONF_DIR).rstrip("/"),
+        bin_dirs=next((each.plugin_dirs for each in networks if each.plugin_dirs), (_BIN_DIR,)),
     )
 
 
