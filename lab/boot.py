@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import threading
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from lab.shape import Shape
 
 PFS = ("eth0", "eth1")
+REAPED_WITHIN_S = 5.0
 
 
 class Boot:
@@ -52,6 +54,10 @@ class Boot:
         except subprocess.TimeoutExpired:
             return False
         return True
+
+    def aborted(self) -> bool:
+        """Whether QEMU ended by an assertion of its own."""
+        return self.await_end(REAPED_WITHIN_S) and self._qemu.returncode == -signal.SIGABRT
 
     def close(self) -> None:
         """Cut the power, if it is on."""

@@ -14,6 +14,7 @@ from lab.errors import CommandTimedOut, LabError, MachineDied
 from lab.image import build
 from lab.layers import REPOSITORY
 from lab.qemu import Hosting
+from lab.say import say
 from lab.shape import Shape
 from lab.tsc import tsc_khz
 
@@ -28,6 +29,8 @@ __all__ = ["Background", "Completed", "Machine", "Shape", "start", "start_fabric
 
 BOOTED_WITHIN_S = 300.0
 """An emulated machine among many needs a minute, and one whose processors others use much more."""
+BOOTS = 3
+"""QEMU 10.0.2 sometimes fails by an assertion of its own (`iotlb_to_section`) while a guest boots."""
 POWERED_OFF_WITHIN_S = 120.0
 CONSOLE_LINES = 40
 _STREAMS = ".streams"
@@ -150,6 +153,13 @@ class Machine:
     def await_boot(self) -> None:
         """MachineDied with the console if it does not come up."""
         uptime_s = self._boot.channel.await_ready(BOOTED_WITHIN_S)
+        for _ in range(BOOTS - 1):
+            if uptime_s is not None or not self._boot.aborted():
+                break
+            say(f"{self.name}: the emulator failed, once more\n{self.console()}")
+            self.close()
+            self.switch_on()
+            uptime_s = self._boot.channel.await_ready(BOOTED_WITHIN_S)
         if uptime_s is None:
             raise MachineDied(f"{self.name} did not come up\n{self.console()}")
         self.uptime_s = uptime_s
