@@ -163,6 +163,15 @@ def test_disk_survives_a_crash_and_a_reboot_and_memory_does_not(lone_machine: Ma
     assert lone_machine.read("/disk/last") == "last\n"
 
 
+def test_boot_in_which_the_emulator_fails_is_begun_again(lone_machine: Machine):
+    lone_machine.close()
+    lone_machine.switch_on()
+    console = f"id=console,path={lone_machine.shared}/"
+    subprocess.run(["pkill", "-ABRT", "-P", str(os.getpid()), "-f", console], check=True)
+    lone_machine.await_boot()
+    assert lone_machine.run("hostname").stdout == "node\n"
+
+
 def test_machine_that_dies_shows_its_console(lone_machine: Machine):
     with pytest.raises(MachineDied, match=r"(?s)console.*sysrq triggered crash"):
         lone_machine.run("bash", "-c", "echo 1 >/proc/sys/kernel/sysrq; echo c >/proc/sysrq-trigger")
