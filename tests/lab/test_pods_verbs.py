@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from lab.report.flows import DEPTH, TIMEOUT
 from tests.lab.cluster import until
 from tests.lab.pods_image import pod
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.long
 
 MODES = ("exclusive", "shared")
-BANDWIDTH = ("-F", "-s", "65536", "-n", "100")
+BANDWIDTH = ("-F", "-s", "65536", "-n", "100", "-t", str(DEPTH), "-u", TIMEOUT)
 SERVING_S = 120
 NOT_YET = ("Couldn't connect", "RDMA_CM_EVENT_REJECTED", "RDMA_CM_EVENT_UNREACHABLE")
 """What perftest's and rdma_cm's clients say of a server that does not listen."""
