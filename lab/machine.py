@@ -32,7 +32,7 @@ BOOTED_WITHIN_S = 300.0
 BOOTS = 3
 """QEMU 10.0.2 sometimes fails by an assertion of its own (`iotlb_to_section`) while a guest boots."""
 POWERED_OFF_WITHIN_S = 120.0
-CONSOLE_LINES = 40
+CONSOLE_LINES = 100
 _STREAMS = ".streams"
 _KILLED_WITHIN_S = 20.0
 
