@@ -26,7 +26,10 @@ lab-cable eth0 on
 lab-pod del a; echo "deleted: $?"
 lab-pod del a; echo "again: $?"
 lab-pod; echo "usage: $?"
-wget -qO- http://127.0.0.1:54005/v1/node | grep -o '"allocations":[^,]*'
+for _ in {1..50}; do # the server hears of it a moment later
+  wget -qO- http://127.0.0.1:54005/v1/node | grep -o '"allocations":[[]]' && break
+  sleep 0.2
+done
 exit 7
 """
 
