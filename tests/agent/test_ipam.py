@@ -235,6 +235,14 @@ def test_check_fails_when_the_plugin_says_so_and_passes_where_it_knows_none(scri
     asyncio.run(ipams.check(pod, {}))
 
 
+def test_check_passes_where_the_plugin_has_none_for_all_that_its_version_says(script, ipams):
+    """As whereabouts answers, whose pods would not start on CRI-O."""
+    error = '{"cniVersion": "1.0.0", "code": 999, "msg": "CNI CHECK method is not implemented"}'
+    script.speak(MODERN, CHECK=f"echo '{error}'; exit 1")
+    asyncio.run(ipams.check(pod_with(2, script.plugin()), {}))
+    assert len(script.calls("CHECK")) == 2
+
+
 def test_collect_tells_our_interfaces_names_of_this_plugin_and_network(tmp_path, ipams):
     script, other = ScriptedPlugin(tmp_path), ScriptedPlugin(tmp_path, "other")
     mine = pod_with(2, script.plugin(), ipams=(("storage", script.plugin(name="net-storage")),))

@@ -11,11 +11,12 @@ certain address for an interface gives it a network with one.
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
 from k8s_rdma.agent.plugins.called import delete_by
-from k8s_rdma.agent.plugins.runner import NoAnswerError, target_of
+from k8s_rdma.agent.plugins.runner import NoAnswerError, NoVerbError, target_of
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
 from k8s_rdma.wire.cni_conversion import convert
 from k8s_rdma.wire.cni_version import SINCE_CHECK, SINCE_GC
@@ -104,6 +105,7 @@ class IpamPlugins:
     async def check(self, receipt: Receipt, prev_results: Mapping[str, bytes]) -> None:
         """K8sRdmaError when a plugin says that a lease is not what it was; before 0.4.0 none is asked.
 
+        One that has no CHECK says nothing of its leases. CRI-O calls CHECK for every pod that it starts.
         prev_results: what each interface was given, as an IPAM result; without one where that is not known.
         """
 
@@ -113,7 +115,8 @@ class IpamPlugins:
                 told = prev_results.get(ifname, b"")
                 before = convert(told, version, "network configuration: prevResult") if told else b""
                 stdin = stdin_of(ipam.netconf, version, prev_result=before)
-                await self._plugins.run(ipam, "CHECK", stdin, target_of(receipt, ifname))
+                with suppress(NoVerbError):
+                    await self._plugins.run(ipam, "CHECK", stdin, target_of(receipt, ifname))
 
         for _, error in await _each(_wanted(receipt), verify, go_on=False):
             raise error

@@ -32,10 +32,17 @@ _DIES_WITH_US = ("setpriv", "--pdeathsig", "KILL", "--")
 """An ADD that outlived the agent might lease what the next agent has already given back."""
 _SHOWN = 2000
 """Characters of a plugin's stderr that an error tells: the last ones."""
+_NO_VERB = "not implemented"
+"""What plugins say to a verb that they do not have, though their version of CNI does, for which it has no
+error code (whereabouts 0.9.3, `cmd/whereabouts.go`: "CNI CHECK method is not implemented")."""
 
 
 class NoAnswerError(K8sRdmaError):
     """A plugin took longer than it may, and was killed; the same call again would take as long."""
+
+
+class NoVerbError(K8sRdmaError):
+    """A plugin does not have the verb that it was called by."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +103,7 @@ class Plugins:
     async def run(
         self, plugin: DelegatedPlugin, verb: str, stdin: bytes, target: Target | None = None
     ) -> bytes:
-        """What the plugin prints. K8sRdmaError when it fails, is not there, or takes too long.
+        """What the plugin prints. K8sRdmaError when it fails, is not there, or takes too long; NoVerbError.
 
         A call that is given up, in time or by cancellation, is killed with all its children.
         """
@@ -118,6 +125,8 @@ class Plugins:
             raise self._failed(f"{call}: it prints more than {MOST_STDOUT_BYTES >> 20} MiB", details)
         if ended.status:
             said = decode_error(ended.stdout) or _ending(ended.status)
+            if _NO_VERB in said:
+                raise NoVerbError(f"{call}: {said}", reason=self._reason, details=details)
             raise self._failed(f"{call}: {said}", details)
         return ended.stdout
 
