@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _LENGTH_DELIMITED = 2
 _PREFIX = 5
 """Of a gRPC message: whether it is compressed, and its length."""
+_PID_OF_CONTAINER = 1
+"""`NamespaceMode.CONTAINER`: kubelet has no PID namespace made for the pod where its owner does not ask."""
 
 
 class CriError(Exception):
@@ -38,10 +40,10 @@ class CriRuntime:
     def __init__(self, path: Path, *, cgroup_parent: str, deadline_s: float) -> None:
         self._path, self._cgroup_parent, self._deadline_s = path, cgroup_parent, deadline_s
 
-    def run_sandbox(self, pod: PodRef) -> str:
-        """Make the pod's sandbox; its ID."""
-        metadata = _field(1, pod.name) + _field(2, pod.uid) + _field(3, pod.namespace)
-        linux = _field(1, self._cgroup_parent) + _field(2, b"")
+    def run_sandbox(self, pod: PodRef, *, attempt: int = 0) -> str:
+        """Make the pod's sandbox, the first one or a later one; its ID."""
+        metadata = _field(1, pod.name) + _field(2, pod.uid) + _field(3, pod.namespace) + _number(4, attempt)
+        linux = _field(1, self._cgroup_parent) + _field(2, _field(1, _number(2, _PID_OF_CONTAINER)))
         config = _field(1, metadata) + _map(7, pod.annotations) + _field(8, linux)
         return dict(_fields(self._call("RunPodSandbox", _field(1, config))))[1].decode()
 
@@ -60,6 +62,15 @@ class CriRuntime:
         message = _field(1, container) + b"".join(_field(2, word) for word in command)
         return dict(_fields(self._call("ExecSync", message))).get(1, b"").decode()
 
+    def network_problem(self) -> str:
+        """Why pods cannot have a network, as the runtime tells kubelet; empty where they can."""
+        conditions = dict(_fields(self._call("Status", b"")))[1]
+        for _, condition in _fields(conditions):
+            told = {number: value.decode() for number, value in _fields(condition)}
+            if told[1] == "NetworkReady":
+                return told.get(4, "")
+        raise CriError("Status: nothing is said of the network")
+
     def list_sandboxes(self) -> list[str]:
         reply = self._call("ListPodSandbox", b"")
         return [dict(_fields(item))[1].decode() for number, item in _fields(reply) if number == 1]
@@ -70,8 +81,8 @@ class CriRuntime:
         return 1 in dict(_fields(reply))
 
     def sandbox_info(self, sandbox: str) -> dict[str, Any]:
-        """What containerd says of it beyond the interface: PID, the CNI result, the OCI specification."""
-        reply = self._call("PodSandboxStatus", _field(1, sandbox) + b"\x10\x01")
+        """What the runtime says beyond the interface: OCI's specification; containerd the CNI result."""
+        reply = self._call("PodSandboxStatus", _field(1, sandbox) + _number(2, 1))
         info = dict(dict(_fields(item)).values() for number, item in _fields(reply) if number == 2)
         return json.loads(info[b"info"])
 
@@ -119,6 +130,10 @@ def _varint(number: int) -> bytes:
 def _field(number: int, value: bytes | str) -> bytes:
     data = value.encode() if isinstance(value, str) else value
     return _varint(number << 3 | _LENGTH_DELIMITED) + _varint(len(data)) + data
+
+
+def _number(number: int, value: int) -> bytes:
+    return _varint(number << 3) + _varint(value)
 
 
 def _map(number: int, items: Mapping[str, str]) -> bytes:

@@ -140,7 +140,8 @@ class NodeProcesses:
 
     def ip(self, *arguments: str, netns: str | None = None) -> list[dict[str, Any]]:
         inside = ["nsenter", f"--net={netns}"] if netns else []
-        shown = subprocess.run([*inside, "ip", "-json", *arguments], capture_output=True, check=True)
+        command = [*(self.enter if netns else []), *inside, "ip", "-json", *arguments]
+        shown = subprocess.run(command, capture_output=True, check=True)
         return json.loads(shown.stdout or b"[]")
 
     def leases(self, network: str = "*") -> list[str]:

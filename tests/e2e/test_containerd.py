@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from typing import TYPE_CHECKING
 
@@ -11,10 +10,10 @@ import pytest
 from e2e.containerd import Containerd
 from e2e.cri import CriError
 from e2e.processes import pod
+from e2e.real_pods import beside_agent, end, interfaces
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from e2e.node import Node
 
@@ -26,52 +25,12 @@ def node(make_node: Callable[[int], Node]) -> Node:
 
 @pytest.fixture
 def containerd(node: Node) -> Iterator[Containerd]:
-    """It runs, and has shown that pods without our plugin run here; the agent runs, too."""
     for program in ("containerd", "runc", "ctr", "containerd-shim-runc-v2"):
         if shutil.which(program) is None:
             pytest.skip(f"needs {program} (Debian packages containerd, runc)")
-    directory = node.directory / "containerd"
-    try:
-        with Containerd(directory, plugins=node.cni_path, deadline_s=node.deadline_s) as containerd:
-            containerd.use(without_us(node.runtime(chained=True).conflist))
-            run_and_remove(containerd, "probe")
-            containerd.use(node.runtime(chained=True).conflist)
-            node.enter = containerd.entering
-            node.start_agent()
-            yield containerd
-    except UnfitError as error:
-        pytest.skip(f"needs a machine where containerd starts pods: {error.__cause__}")
-
-
-class UnfitError(Exception):
-    """Containerd cannot run here."""
-
-
-def run_and_remove(containerd: Containerd, name: str) -> None:
-    try:
-        sandbox = containerd.cri.run_sandbox(pod(name))
-        containerd.cri.stop_sandbox(sandbox)
-        containerd.cri.remove_sandbox(sandbox)
-    except CriError as error:
-        raise UnfitError from error
-
-
-def without_us(conflist: Path) -> Path:
-    document = json.loads(conflist.read_text())
-    document["plugins"] = document["plugins"][:1]
-    path = conflist.with_name("without-us.conflist")
-    path.write_text(json.dumps(document))
-    return path
-
-
-def interfaces(node: Node, containerd: Containerd, sandbox: str) -> dict[str, list[str]]:
-    """What the pod has, with its IPv4 addresses, as `ip` shows it."""
-    netns = f"/proc/{containerd.cri.sandbox_info(sandbox)['pid']}/ns/net"
-    return {
-        link["ifname"]: [each["local"] for each in link["addr_info"] if each["family"] == "inet"]
-        for link in node.ip("address", "show", netns=netns)
-        if link["ifname"] != "lo"
-    }
+    runtime = Containerd(node.directory / "containerd", plugins=node.cni_path, deadline_s=node.deadline_s)
+    with beside_agent(node, runtime):
+        yield runtime
 
 
 def test_pods_get_their_interfaces_and_give_them_back(node: Node, containerd: Containerd) -> None:
@@ -95,13 +54,11 @@ def test_ordinary_pods_start_and_stop_while_the_agent_is_dead(node: Node, contai
     assert list(interfaces(node, containerd, plain)) == ["eth0"]
     with pytest.raises(CriError, match="the k8s-rdma agent of this node cannot be reached"):
         containerd.cri.run_sandbox(pod("asks", {}))
-    containerd.cri.stop_sandbox(plain)
-    containerd.cri.remove_sandbox(plain)
+    end(containerd, plain)
     with pytest.raises(CriError, match="the k8s-rdma agent of this node cannot be reached"):
         containerd.cri.stop_sandbox(rdma)
     node.start_agent()
-    containerd.cri.stop_sandbox(rdma)
-    containerd.cri.remove_sandbox(rdma)
+    end(containerd, rdma)
     assert containerd.cri.list_sandboxes() == []
     assert node.leftovers() == {}
 
@@ -116,6 +73,5 @@ def test_pod_that_asks_leaves_nothing_where_the_agent_never_ran(node: Node, cont
     assert containerd.cri.list_sandboxes() == []
     assert node.leases() == []
     plain = containerd.cri.run_sandbox(pod("plain"))
-    containerd.cri.stop_sandbox(plain)
-    containerd.cri.remove_sandbox(plain)
+    end(containerd, plain)
     assert node.leases() == []

@@ -1,0 +1,214 @@
+"""Real container runtimes with an image made here, in a mount namespace of their own.
+
+What they keep in `/run` goes with that namespace; what else they leave (processes, cgroups) is taken away.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import subprocess
+import time
+from abc import ABC, abstractmethod
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from e2e.cri import CriError, CriRuntime
+from image_archive import image_archive
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+IMAGE = "docker.io/local/pause:1"
+PAUSE = b"#include <unistd.h>\nint main(void) { for (;;) pause(); }\n"
+CGROUPS = Path("/sys/fs/cgroup")
+
+HOLD = "mount -t tmpfs tmpfs /run && {prepare} echo made && exec sleep infinity"
+
+
+class ContainerRuntime(ABC):
+    """Runs while the block lasts, in the caller's network namespace; it can be started again within.
+
+    directory: where it keeps everything. plugins: directories of CNI plugins. programs: the directory of
+    programs that go before those on PATH. prepare: shell commands that make the mount namespace what it
+    should be, ended by `&&`. sources: in C, of more programs in the image.
+    CriError when it does not start.
+    """
+
+    name: str
+    """Of its socket, `NAME.sock`."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        plugins: Sequence[Path],
+        deadline_s: float,
+        programs: Path | None = None,
+        prepare: str = "",
+        sources: Mapping[str, bytes] | None = None,
+    ) -> None:
+        self.directory, self.deadline_s = directory, deadline_s
+        self.environment = os.environ | ({"PATH": f"{programs}:{os.environ['PATH']}"} if programs else {})
+        self._prepare, self._sources = prepare, {"pause": PAUSE} | dict(sources or {})
+        self.cgroup = f"/k8srdma-{secrets.token_hex(4)}"
+        for name in ("bin", "net.d"):
+            (directory / name).mkdir(parents=True)
+        for plugin in (plugin for path in reversed(plugins) if path.is_dir() for plugin in path.iterdir()):
+            link = directory / "bin" / plugin.name
+            link.unlink(missing_ok=True)
+            link.symlink_to(plugin)
+        self.socket = directory / f"{self.name}.sock"
+        self.cdi = directory / "cdi"
+        self.cri = CriRuntime(self.socket, cgroup_parent=self.cgroup, deadline_s=deadline_s)
+
+    @abstractmethod
+    def command(self) -> list[str]:
+        """What starts it."""
+
+    @abstractmethod
+    def import_image(self, archive: Path) -> None:
+        """Make the image of an archive known to it; CriError."""
+
+    @property
+    def entering(self) -> list[str]:
+        """What runs a program where the sandboxes' namespaces are to be seen."""
+        return ["nsenter", f"--mount=/proc/{self._holder.pid}/ns/mnt"]
+
+    def run(self, *command: str | Path) -> None:
+        """Run a program beside it; CriError with what the program says."""
+        done = subprocess.run(
+            [*self.entering, *map(str, command)],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise CriError(f"{command[0]}: {done.stderr}")
+
+    def use(self, conflist: Path) -> None:
+        """Take this network for the sandboxes to come."""
+        staging = self.directory / "net.d" / ".new"
+        staging.write_text(conflist.read_text())
+        staging.replace(self.directory / "net.d" / "10-net.conflist")
+
+    def netns(self, sandbox: str) -> str:
+        """Where a sandbox's network namespace is, for what is run by `entering`."""
+        namespaces = self.cri.sandbox_info(sandbox)["runtimeSpec"]["linux"]["namespaces"]
+        (path,) = (each["path"] for each in namespaces if each["type"] == "network")
+        return path
+
+    def log(self) -> str:
+        return (self.directory / "log").read_text()
+
+    def start(self) -> None:
+        """Run it; it serves when this returns."""
+        with (self.directory / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [*self.entering, *self.command()],
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        self._wait(self._serves, f"{self.name} does not serve")
+
+    def kill(self) -> None:
+        """`kill -9`; what runs in sandboxes goes on."""
+        self.process.kill()
+        self.process.wait(self.deadline_s)
+
+    def __enter__(self) -> Self:
+        self._hold()
+        try:
+            archive = self.directory / "image.tar"
+            programs = _compiled(self.directory, self._sources)
+            archive.write_bytes(image_archive(IMAGE, programs, entrypoint=["/pause"]))
+            self.start()
+            self.import_image(archive)
+            # It hears of new images by events, and until then would look for this one on the Internet.
+            self._wait(lambda: self.cri.has_image(IMAGE), f"{self.name} does not know {IMAGE}")
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(CriError, OSError):
+            for sandbox in self.cri.list_sandboxes():
+                self.cri.stop_sandbox(sandbox)
+                self.cri.remove_sandbox(sandbox)
+        for pid in list(self._processes()):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait(self.deadline_s)
+        self._holder.wait(self.deadline_s)
+        self._remove_cgroups()
+
+    def _hold(self) -> None:
+        """Make the mount namespace, and what keeps it while the runtime is away."""
+        with (self.directory / "log").open("ab") as log:
+            self.process = self._holder = subprocess.Popen(
+                ["unshare", "--mount", "bash", "-c", HOLD.format(prepare=self._prepare)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+            )
+        with self._holder.stdout as told:
+            if not told.readline():
+                self._holder.wait(self.deadline_s)
+                raise CriError(f"no mount namespace for {self.name}: {self.log()}")
+
+    def _serves(self) -> bool:
+        with suppress(CriError, OSError):
+            self.cri.list_sandboxes()
+            return True
+        return False
+
+    def _wait(self, holds: Callable[[], bool], otherwise: str) -> None:
+        end = time.monotonic() + self.deadline_s
+        while not holds():
+            if self.process.poll() is not None or time.monotonic() > end:
+                raise CriError(f"{otherwise}: {self.log()[-1000:]}")
+            time.sleep(0.05)
+
+    def _processes(self) -> Iterator[int]:
+        """Of the mount namespace (the runtime, its shims) and of the cgroups (what runs in sandboxes)."""
+        ours = _mount_namespace(self._holder.pid)
+        for path in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                here = ours is not None and _mount_namespace(int(path.name)) == ours
+                if here or self.cgroup in (path / "cgroup").read_text():
+                    yield int(path.name)
+
+    def _remove_cgroups(self) -> None:
+        name = self.cgroup.strip("/")
+        end = time.monotonic() + self.deadline_s
+        while left := [*CGROUPS.glob(f"*/{name}"), *CGROUPS.glob(name)]:
+            for top in left:
+                for path in [*sorted(top.rglob("*/"), reverse=True), top]:
+                    with suppress(OSError):  # busy until the kernel is done with what was killed
+                        path.rmdir()
+            if time.monotonic() > end:
+                raise CriError(f"cgroups stay: {left}")
+
+
+def _mount_namespace(pid: int) -> int | None:
+    """Its inode; None of a process that has ended."""
+    try:
+        return os.stat(f"/proc/{pid}/ns/mnt").st_ino  # noqa: PTH116 (the kernel follows this link)
+    except OSError:
+        return None
+
+
+def _compiled(directory: Path, sources: Mapping[str, bytes]) -> dict[str, bytes]:
+    programs = {}
+    for name, source in sources.items():
+        program = directory / name
+        compiler = os.environ.get("CC", "cc")
+        subprocess.run([compiler, "-static", "-x", "c", "-o", program, "-"], input=source, check=True)
+        programs[name] = program.read_bytes()
+    return programs
