@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,36 +12,32 @@ import yaml
 
 from cluster.control_plane import write_kubeconfig
 from cluster.extenders import registration
-from cluster.publishers import prepare, publishing
+from cluster.publishers import AGENT, prepare, publishing
 from cluster.test_rbac import role_without
 from cluster.world import cluster
 from k8s_rdma.wire.doctor import decode_doctor
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
+    from cluster.control_plane import Json
     from cluster.world import Cluster
     from k8s_rdma.wire.doctor import DoctorDocument
 
 pytestmark = pytest.mark.anyio
 
+EXAMPLES = Path(__file__).parents[2] / "examples" / "scheduler"
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/k8s-rdma/leases/w1"
 
 
 async def examined(c: Cluster, *options: str) -> tuple[DoctorDocument, int]:
     kubeconfig = write_kubeconfig(c.directory / "admin.kubeconfig", c.plane, c.plane.admin_token)
-    command = [
-        sys.executable,
-        "-m",
-        "k8s_rdma",
-        "doctor",
-        "cluster",
-        "--kubeconfig",
-        str(kubeconfig),
-        "--json",
-    ]
+    return await doctor("cluster", "--kubeconfig", str(kubeconfig), *options)
+
+
+async def doctor(*options: str) -> tuple[DoctorDocument, int]:
     process = await asyncio.create_subprocess_exec(
-        *command, *options, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        *(sys.executable, "-m", "k8s_rdma", "doctor", *options, "--json"),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
     )
     out, said = await process.communicate()
     assert not said, said.decode()
@@ -97,6 +94,64 @@ async def test_doctor_sees_nodes_that_publish_themselves(kind: str, tmp_path: Pa
         document, status = await examined(c, "--extender-config", str(config))
         assert ids(document, "nodes") == {"nodes-no-lease"}
         assert status == 1
+
+
+def pod_of(name: str, labels: Json, image: str, *command: str) -> Json:
+    """In kube-system."""
+    container = {"name": "c", "image": image, "command": list(command)}
+    meta = {"name": name, "namespace": "kube-system", "labels": labels}
+    return {"kind": "Pod", "apiVersion": "v1", "metadata": meta, "spec": {"containers": [container]}}
+
+
+async def test_doctor_names_the_scheduler_that_asks_and_pods_that_are_left_to_another(
+    kind: str, tmp_path: Path
+):
+    async with cluster(kind, tmp_path, "w1") as c:
+        labels = {"component": "kube-scheduler"}
+        await c.create(pod_of("kube-scheduler-cp1", labels, "kube-scheduler:1", "kube-scheduler"))
+        await c.create_pod("waits", 1_000)
+        document, _ = await examined(c)
+        assert ids(document, "scheduler") == {"scheduler-no-configuration"}
+
+        second = (EXAMPLES / "second-scheduler.yaml").read_text()
+        meta = {"name": "k8s-rdma-extender", "namespace": "kube-system"}
+        data = {"scheduler.yaml": second, "extender.yaml": "{}"}
+        await c.create({"kind": "ConfigMap", "apiVersion": "v1", "metadata": meta, "data": data})
+        await c.create_pod("waits-rightly", 1_000, schedulerName="rdma-scheduler")
+        document, _ = await examined(c)
+        found = {each.id: each for each in document.findings if each.subject == "scheduler"}
+        assert set(found) == {"scheduler-ok", "scheduler-not-asking"}
+        assert found["scheduler-ok"].found.startswith("rdma-scheduler asks the extender")
+        assert found["scheduler-not-asking"].about == "pod kube-system/kube-scheduler-cp1"
+        pods = {each.about: each.id for each in document.findings if each.subject == "pods"}
+        assert pods == {"default/waits": "pods-other-scheduler", "default/waits-rightly": "pods-waiting"}
+
+
+async def test_doctor_compares_a_node_with_its_cluster_by_the_agents_own_account(kind: str, tmp_path: Path):
+    async with cluster(kind, tmp_path, "w1") as c:
+        await prepare(c)
+        settings = {"node": "w1", "kernel": "virtual", "runDir": str(tmp_path), "stateDir": str(tmp_path)}
+        settings |= {"kubeconfig": str(tmp_path / f"{AGENT}.kubeconfig"), "publish": {"rdmaNode": True}}
+        config = tmp_path / "agent.yaml"
+        config.write_text(yaml.safe_dump(settings))
+        options = ["node", "--config", str(config), "--server", ""]
+
+        async def told(kubelet: str, runtime: str) -> set[str]:
+            info = {"kubeletVersion": kubelet, "containerRuntimeVersion": runtime}
+            await c.patch("/api/v1/nodes/w1/status", {"status": {"nodeInfo": info}})
+            document, _ = await doctor(*options)
+            if kind == "real":  # the definition itself is not for agents to see
+                assert ids(document, "crd") == {"crd-ok"}
+            return ids(document, "versions")
+
+        newest = f"v1.{c.plane.release[1]}.0"
+        assert await told(newest, "containerd://2.2.1") == {"versions-ok"}
+        assert await told("v1.27.3", "containerd://1.5.9") == {"versions-too-old", "versions-runtime"}
+        labels = {"app.kubernetes.io/name": "k8s-rdma"}
+        await c.create(pod_of("other", labels, "registry.invalid/k8s-rdma:9.9.9"))
+        assert await told(newest, "containerd://2.2.1") == {"versions-ours-differ"}
+        document, _ = await doctor(*options, "--node", "w2")
+        assert "versions-no-node" in ids(document, "versions")
 
 
 async def test_doctor_ends_with_two_where_nobody_answers(tmp_path: Path):

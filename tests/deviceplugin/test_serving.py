@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 from deviceplugin.looks import seen
 from deviceplugin.played_agent import PlayedAgent, report
 from deviceplugin.plugin_process import MOUNT, SLOTS, follows
+from k8s_rdma import __version__
 from k8s_rdma.core.devices.offers import Choice, Given, OfferedDevice
 from k8s_rdma.core.devices.seen import DevicesSeen
 from k8s_rdma.core.devices.slots import slot_device
@@ -196,6 +197,7 @@ async def test_probes_and_metrics_tell_of_kubelet(world: World) -> None:
     assert (health.status_code, health.text.splitlines()[0]) == (200, "ok")
     figures = read((await plugin.get("/metrics")).text)
     assert value(figures, f"{PREFIX}kubelet_up") == 0
+    assert value(figures, f"{PREFIX}build_info", version=__version__) == 1
     async with world.kubelet() as kubelet:
         await follows(kubelet, MOUNT)
         await plugin.logged("registered")

@@ -9,12 +9,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from doctor.node_cases import run
-from k8s_rdma.doctor.cluster.components import (
-    ExtenderFacts,
-    VersionFacts,
-    check_extender,
-    check_versions,
-)
+from k8s_rdma.doctor.cluster.components import ExtenderFacts, check_extender
 from k8s_rdma.doctor.cluster.nodes import (
     NodeFacts,
     PodFact,
@@ -32,7 +27,16 @@ from k8s_rdma.doctor.cluster.objects import (
     check_policies,
     check_rights,
 )
-from k8s_rdma.doctor.cluster.scheduler import SchedulerFacts, SchedulerFile, check_scheduler
+from k8s_rdma.doctor.cluster.scheduler import check_scheduler
+from k8s_rdma.doctor.cluster.scheduler_file import Profile, SchedulerFacts, SchedulerFile
+from k8s_rdma.doctor.cluster.versions import (
+    NodeVersions,
+    VersionFacts,
+    check_touch_by,
+    check_versions,
+    no_node,
+    not_compared,
+)
 from k8s_rdma.extender.config import ExtenderConfig
 
 if TYPE_CHECKING:
@@ -47,6 +51,18 @@ DEFAULTS = ExtenderConfig()
 def scheduler_text(text: str | None, config: ExtenderConfig = DEFAULTS, **more: Any) -> list[Finding]:
     file = SchedulerFile(where="/etc/kubernetes/scheduler.yaml", text=text, **more)
     return run(check_scheduler, SchedulerFacts(files=(file,), extender=config))
+
+
+SECOND = SchedulerFile(
+    where="ConfigMap k8s-rdma/k8s-rdma-extender, scheduler.yaml",
+    text=(SCHEDULERS / "second-scheduler.yaml").read_text(),
+)
+
+
+def beside_second(text: str | None, **more: Any) -> list[Finding]:
+    """A first scheduler, beside a second one that asks the extender."""
+    first = SchedulerFile(where="/etc/kubernetes/scheduler.yaml", text=text, **more)
+    return run(check_scheduler, SchedulerFacts(files=(first, SECOND), extender=DEFAULTS))
 
 
 def registered(config: ExtenderConfig = DEFAULTS, **keys: Any) -> list[Finding]:
@@ -64,14 +80,20 @@ def extender(**more: Any) -> list[Finding]:
 
 VERSIONS = VersionFacts(
     api="v1.36.2",
-    kubelets=(("w1", "v1.36.2"), ("w2", "v1.33.9")),
-    images=(("k8s-rdma/a", "registry.example:5000/k8s-rdma:0.1.0"), ("k8s-rdma/b", "k8s-rdma:0.1.0")),
-    extender=DEFAULTS,
+    nodes=(
+        NodeVersions(node="w1", kubelet="v1.36.2", runtime="containerd://2.2.1"),
+        NodeVersions(node="w2", kubelet="v1.33.9", runtime="cri-o://1.33.2"),
+    ),
+    ours=(("k8s-rdma/a", "0.1.0"), ("k8s-rdma/b", "v0.1.0"), ("this program", "0.1.0")),
 )
 
 
 def versions(**more: Any) -> list[Finding]:
     return run(check_versions, replace(VERSIONS, **more))
+
+
+def one_node(**more: Any) -> list[Finding]:
+    return versions(nodes=(replace(VERSIONS.nodes[0], **more),))
 
 
 CRD = CrdFacts(
@@ -106,8 +128,14 @@ def nodes(*published: PublishedNode, agents: frozenset[str] = frozenset()) -> li
 POD = PodFact(name="default/a", node="w1", placed=True, running=True)
 
 
-def pod(**more: Any) -> list[Finding]:
-    return run(check_pods, PodFacts(pods=(replace(POD, **more),)))
+SCHEDULERS_SEEN = (
+    Profile(name="default-scheduler", asks=False, where="pod kube-system/kube-scheduler-cp1"),
+    Profile(name="rdma-scheduler", asks=True, where=SECOND.where),
+)
+
+
+def pod(schedulers: tuple[Profile, ...] = (), **more: Any) -> list[Finding]:
+    return run(check_pods, PodFacts(pods=(replace(POD, **more),), schedulers=schedulers))
 
 
 OLD_KEY = (
@@ -137,6 +165,7 @@ CASES: dict[str, list[Finding]] = {
         yaml.safe_dump(RECOMMENDED | {"apiVersion": "kubescheduler.config.k8s.io/v1beta3"})
     ),
     "scheduler-no-extender": registered(urlPrefix="http://127.0.0.1:9999/other"),
+    "scheduler-not-asking": beside_second(None, unset=True),
     "scheduler-wrong-path": registered(filterVerb="filter"),
     "scheduler-no-filter": registered(filterVerb=None),
     "scheduler-no-bind": registered(bindVerb=None),
@@ -151,11 +180,14 @@ CASES: dict[str, list[Finding]] = {
     "extender-no-pod": extender(url="", pods=()),
     "extender-unreachable": extender(why="no extender answers: connection refused"),
     "extender-not-ready": extender(pods=(("k8s-rdma/extender-1", False),)),
+    "versions-not-compared": [not_compared()],
+    "versions-no-node": [no_node("w1")],
     "versions-too-old": versions(api="v1.27.16"),
-    "versions-untried": versions(api="v1.41.0", kubelets=()),
-    "versions-kubelet-skew": versions(kubelets=(("w1", "v1.32.1"),)),
-    "versions-touch-by-label": versions(api="v1.29.3", kubelets=()),
-    "versions-ours-differ": versions(images=(("a", "k8s-rdma:0.1.0"), ("b", "k8s-rdma:0.2.0"))),
+    "versions-untried": versions(api="v1.41.0", nodes=()),
+    "versions-kubelet-skew": one_node(kubelet="v1.32.1"),
+    "versions-runtime": one_node(runtime="containerd://1.5.9"),
+    "versions-touch-by-label": run(lambda api: check_touch_by(api, DEFAULTS), "v1.29.3"),
+    "versions-ours-differ": versions(ours=(("k8s-rdma/a", "0.1.0"), ("this program", "0.2.0"))),
     "crd-missing": crd(found=None),
     "crd-unused": crd(found=None, needed=False),
     "crd-version": crd(found={"spec": {"versions": [{"name": "v1", "served": True}]}}),
@@ -178,6 +210,7 @@ CASES: dict[str, list[Finding]] = {
     "pods-refused": pod(running=False, events=(SHORT,)),
     "pods-waiting": pod(node="", running=False, placed=False, events=(("FailedScheduling", "0/3 nodes"),)),
     "pods-unplaced": pod(placed=False, scheduler="by-hand"),
+    "pods-other-scheduler": pod(SCHEDULERS_SEEN, node="", running=False, placed=False),
     "pods-other-key": pod(running=False, events=(SHORT, OLD_KEY)),
 }
 """By the id that is among them."""

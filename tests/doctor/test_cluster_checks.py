@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import yaml
 
-from doctor.cluster_cases import ROOT, SCHEDULERS, nodes, pod, registered, scheduler_text
-from k8s_rdma.doctor.cluster.components import minor_of, tag_of
+from doctor.cluster_cases import (
+    DEFAULTS,
+    POD,
+    ROOT,
+    SCHEDULERS,
+    SCHEDULERS_SEEN,
+    SECOND,
+    beside_second,
+    nodes,
+    one_node,
+    pod,
+    registered,
+    scheduler_text,
+    versions,
+)
 from k8s_rdma.doctor.cluster.nodes import PodFact, PodFacts, PublishedNode, check_pods
 from k8s_rdma.doctor.cluster.rights import ACCOUNTS, rights
+from k8s_rdma.doctor.cluster.scheduler_file import SchedulerFacts, SchedulerFile, profiles
+from k8s_rdma.doctor.cluster.versions import minor_of, tag_of
 from k8s_rdma.doctor.finding import Severity, worst
 from k8s_rdma.doctor.looking.cluster import POLICIES
 from k8s_rdma.doctor.looking.host import Host
@@ -62,6 +79,82 @@ def test_minor_versions_are_read(version, minor):
 )
 def test_tags_of_images_are_read(image, tag):
     assert tag_of(image) == tag
+
+
+@pytest.mark.parametrize(
+    ("runtime", "told"),
+    [
+        ("containerd://1.6.20", False),
+        ("cri-o://1.28.4", False),
+        ("cri-o://1.27.9", True),
+        ("docker://24.0.7", True),
+        ("", False),
+    ],
+)
+def test_runtimes_that_nobody_has_tried_are_told(runtime, told):
+    assert any(each.id == "versions-runtime" for each in one_node(runtime=runtime)) is told
+
+
+@pytest.mark.parametrize(
+    ("ours", "differ"),
+    [
+        ((("a", "0.1.0"), ("b", "v0.1.0")), False),
+        ((("a", "stable"), ("this program", "0.1.0")), False),
+        ((("a", "stable"), ("b", "edge")), True),
+        ((("a", "0.1.0"), ("b", "0.2.0")), True),
+        ((("a", ""), ("this program", "0.1.0")), False),
+    ],
+)
+def test_versions_are_compared_with_versions_and_other_tags_with_each_other(ours, differ):
+    assert any(each.id == "versions-ours-differ" for each in versions(ours=ours)) is differ
+
+
+def test_kubelet_that_is_older_than_what_is_supported_is_an_error():
+    assert [each.id for each in one_node(kubelet="v1.27.3")] == ["versions-too-old"]
+
+
+# which scheduler asks
+
+
+def names(text: str) -> list[tuple[str, bool]]:
+    facts = SchedulerFacts(files=(SchedulerFile(where="f", text=text),), extender=DEFAULTS)
+    return [(each.name, each.asks) for each in profiles(facts)]
+
+
+def test_schedulers_are_known_by_their_profiles():
+    assert names((SCHEDULERS / "recommended.yaml").read_text()) == [("default-scheduler", True)]
+    assert names(str(SECOND.text)) == [("rdma-scheduler", True)]
+    two = {"kind": "KubeSchedulerConfiguration", "profiles": [{"schedulerName": "a"}, {}]}
+    assert names(yaml.safe_dump(two)) == [("a", False), ("default-scheduler", False)]
+    assert names("kind: Pod") == []
+
+
+def test_scheduler_that_asks_is_named():
+    [*_, second] = beside_second(None, unset=True)
+    assert second.found.startswith("rdma-scheduler asks the extender at ")
+
+
+@pytest.mark.parametrize("text", [None, "kind: Pod", (SCHEDULERS / "filter-only.yaml").read_text()])
+def test_first_scheduler_need_not_ask_beside_a_second(text):
+    without = text and text.replace("extenders:", "others:")
+    assert worst(beside_second(without)).rank <= Severity.NOTE.rank
+
+
+def test_pod_of_a_scheduler_that_was_seen_to_place_is_not_told_of():
+    """A configuration that nobody uses any more says nothing about who asks."""
+    waiting = replace(POD, name="default/b", node="", running=False, placed=False)
+    placed = PodFacts(pods=(POD, waiting), schedulers=SCHEDULERS_SEEN)
+    assert [each.id for each in check_pods(placed)] == ["pods-waiting"]
+
+
+def test_pod_of_the_scheduler_that_asks_waits_as_any_other():
+    found = pod(SCHEDULERS_SEEN, node="", running=False, placed=False, scheduler="rdma-scheduler")
+    assert [each.id for each in found] == ["pods-waiting"]
+
+
+def test_pod_without_a_placement_is_well_where_the_scheduler_binds():
+    unplaced = PodFacts(pods=(replace(POD, placed=False),), extender_binds=False)
+    assert [each.id for each in check_pods(unplaced)] == ["pods-ok"]
 
 
 def test_pod_that_runs_without_a_placement_is_told_and_one_with_it_is_not():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -49,6 +50,21 @@ def test_doctor_tells_programs_the_same_in_a_document(doctor):
     assert (document.format, document.of, document.worst) == (1, "node", "error")
     assert {"cni-no-file", "processes-agent-down", "ledger-none"} <= {each.id for each in document.findings}
     assert done.returncode == 1
+
+
+def test_doctor_knows_the_node_by_the_variable_that_pods_have(tmp_path):
+    """The chart's file is every node's, and names none."""
+    config = tmp_path / "agent.yaml"
+    config.write_text(json.dumps({"kernel": "virtual", "runDir": str(tmp_path), "stateDir": str(tmp_path)}))
+    command = [sys.executable, "-m", "k8s_rdma", "doctor", "node", "--config", str(config), "--server", ""]
+    done = subprocess.run([*command, "--json"], capture_output=True, check=False)
+    assert done.returncode == 2
+    assert b"node" in done.stderr
+    environment = os.environ | {"NODE_NAME": "w1"}
+    done = subprocess.run([*command, "--json"], capture_output=True, check=False, env=environment)
+    assert decode_doctor(done.stdout).of == "node"
+    done = subprocess.run([*command, "--json", "--node", "w1"], capture_output=True, check=False)
+    assert decode_doctor(done.stdout).of == "node"
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ class ContainedNode(Node):
         (self.directory / "state").mkdir()
         self._containers = Containers(image, self._made("containers"))
         self._stack.callback(self._containers.remove_all)
+        self._agent_container = ""
         self._agent = Rights(user=0, capabilities=capabilities)
 
     def document(self) -> dict[str, object]:
@@ -50,7 +51,13 @@ class ContainedNode(Node):
                 [command, "--config", str(config)], rights, [*mounts, Mount(source=config)], log=log
             )
         self._stack.callback(process.wait, self.deadline_s)
+        if command == "agent":
+            self._agent_container = self._containers.started[-1]
         return process
+
+    def in_agent(self, *command: str) -> subprocess.CompletedProcess[bytes]:
+        """Run a command in the agent's container."""
+        return self._containers.execute(self._agent_container, command)
 
     def kill_agent(self) -> None:
         """`kill -9` of the container, not of runc that waits for it."""

@@ -88,6 +88,12 @@ class Containers:
         assert process.returncode == 0, errors.decode()
         return out.decode()
 
+    def execute(self, name: str, command: Sequence[str]) -> subprocess.CompletedProcess[bytes]:
+        """Run a command in a container that runs, with its rights: as `kubectl exec` does it."""
+        return subprocess.run(
+            [*self._runc(), "exec", name, *command], capture_output=True, check=False, timeout=DEADLINE_S
+        )
+
     def remove_all(self) -> None:
         for name in self.started:
             subprocess.run([*self._runc(), "delete", "--force", name], check=False, capture_output=True)

@@ -11,6 +11,7 @@ from k8s_rdma.cli.extender_client import ExtenderClient, NoAnswerError, Where
 from k8s_rdma.doctor.cluster.components import ExtenderFacts
 from k8s_rdma.doctor.looking.cluster import ClusterLook
 from k8s_rdma.doctor.looking.host import Host
+from k8s_rdma.doctor.looking.versions import in_metrics
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.kube.documents import Documents
 
@@ -64,4 +65,12 @@ def ask(where: Where) -> ExtenderFacts:
             return ExtenderFacts(url=extender.url, why=error.message)
         except K8sRdmaError as error:
             return ExtenderFacts(url=extender.url, refused=error.message)
-        return ExtenderFacts(url=extender.url)
+        return ExtenderFacts(url=extender.url, version=_version(extender))
+
+
+def _version(extender: ExtenderClient) -> str:
+    """As it tells it in its metrics; empty where they are not for us."""
+    try:
+        return in_metrics(extender.get("/metrics", {}).decode())
+    except K8sRdmaError:
+        return ""

@@ -31,14 +31,24 @@ def doctor_node(  # noqa: PLR0913 - typer's options
     device_plugin_config: Annotated[
         Path | None, typer.Option("--device-plugin-config", metavar="FILE", help="The device plugin's.")
     ] = None,
+    node: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Its name; default the variable NODE_NAME, or the agent's file's."),
+    ] = None,
+    kubeconfig: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="To compare with the cluster's versions; default the agent's."),
+    ] = None,
     host_root: Annotated[
         Path | None, typer.Option("--host-root", metavar="DIR", help="The node's root file system.")
     ] = None,
     server_url: Annotated[
-        str, typer.Option("--server", metavar="URL", help="Where the node's server is; empty for none.")
-    ] = "http://127.0.0.1:54005",
+        str | None,
+        typer.Option("--server", metavar="URL", help="The node's server; default by its file, empty: none."),
+    ] = None,
     device_plugin_url: Annotated[
-        str | None, typer.Option("--device-plugin", metavar="URL", help="Default by its file.")
+        str | None,
+        typer.Option("--device-plugin", metavar="URL", help="Default by its file, empty: none."),
     ] = None,
     conf_dir: Annotated[
         str | None, typer.Option("--cni-conf-dir", metavar="DIR", help="Default by the runtime's file.")
@@ -49,7 +59,7 @@ def doctor_node(  # noqa: PLR0913 - typer's options
     as_json: DoctorJson = False,
     strict: Strict = False,
 ) -> None:
-    """Look at this node: cards, kernel, runtime, CNI configuration, our processes.
+    """Look at this node: cards, kernel, runtime, CNI configuration, our processes, versions.
 
     Files that are not named are looked for in /etc/k8s-rdma. The exit status is 0 when nothing is wrong, 1
     with errors, and 2 when it could not look.
@@ -59,9 +69,11 @@ def doctor_node(  # noqa: PLR0913 - typer's options
 
     options = NodeOptions(
         agent=config,
+        node=node,
+        kubeconfig=kubeconfig,
         plugin=device_plugin_config,
         host_root=host_root,
-        server=server_url or None,
+        server=server_url,
         plugin_url=device_plugin_url,
         conf_dir=conf_dir,
         bin_dir=bin_dir,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,16 +15,21 @@ from k8s_rdma.config.files import load_config
 from k8s_rdma.doctor.looking.host import Host
 from k8s_rdma.doctor.looking.node import NodeLook
 from k8s_rdma.errors import K8sRdmaError
+from k8s_rdma.kube.documents import Documents
 from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
 from k8s_rdma.linux.sysfs import Sysfs
+from k8s_rdma.server.config import ServerConfig
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from k8s_rdma.config.devices import DevicePluginConfig
     from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries as Queries
 
 DIRECTORIES = (Path("/etc/k8s-rdma/config"), Path("/etc/k8s-rdma"))
 """Where the chart mounts configuration files, and where they are on a node set up by hand."""
-SERVER = "http://127.0.0.1:54005"
+_NODE_NAME = "NODE_NAME"
+"""The environment variable that has the node's name in the chart's pods."""
 _NAMELESS = "this node"
 
 
@@ -31,13 +37,16 @@ _NAMELESS = "this node"
 class NodeOptions:
     """What the command line says; None for what it does not.
 
-    agent, plugin: configuration files. host_root: where the node's root file system is.
+    agent, plugin: configuration files. host_root: where the node's root file system is. node: its name.
+    server, plugin_url: where these processes are; empty where there should be none.
     """
 
     agent: Path | None = None
+    node: str | None = None
+    kubeconfig: str | None = None
     plugin: Path | None = None
     host_root: Path | None = None
-    server: str | None = SERVER
+    server: str | None = None
     plugin_url: str | None = None
     conf_dir: str | None = None
     bin_dir: str | None = None
@@ -56,7 +65,7 @@ def doctor_node(options: NodeOptions, *, as_json: bool, strict: bool) -> int:
 
 def look_at(options: NodeOptions, queries: Queries) -> NodeLook:
     """The node that the options name. K8sRdmaError where it is none, or a file cannot be used."""
-    agent = _agent(options.agent)
+    agent = _agent(options)
     root = options.host_root or Path(agent.host_root)
     if not (root / "proc" / "1").is_dir():
         msg = f"--host-root {root}: there is no /proc below it; wanted a node's root file system"
@@ -69,17 +78,27 @@ def look_at(options: NodeOptions, queries: Queries) -> NodeLook:
         agent=agent,
         plugin=plugin,
         plugin_file=plugin_file,
-        server_url=options.server,
-        plugin_url=_plugin_url(plugin, options.plugin_url),
+        server_url=_server_url() if options.server is None else options.server or None,
+        plugin_url=_plugin_url(plugin) if options.plugin_url is None else options.plugin_url or None,
         conf_dir=options.conf_dir,
         bin_dirs=(options.bin_dir,) if options.bin_dir else None,
+        connect=_connect(agent, options.kubeconfig),
     )
 
 
-def _agent(path: Path | None) -> AgentConfig:
+def _agent(options: NodeOptions) -> AgentConfig:
     """Its file, or the one where it usually is; else all defaults."""
-    found = path or _usual("agent.yaml")
-    return load_config(AgentConfig, str(found), {}) if found else AgentConfig(node=_NAMELESS)
+    node = options.node or os.environ.get(_NODE_NAME) or None
+    found = options.agent or _usual("agent.yaml")
+    if found is None:
+        return AgentConfig(node=node or _NAMELESS)
+    return load_config(AgentConfig, str(found), {"node": node})
+
+
+def _connect(agent: AgentConfig, kubeconfig: str | None) -> Callable[[], Documents] | None:
+    """By the credentials that the command line names, else by the agent's; None without."""
+    path = kubeconfig or agent.kubeconfig
+    return (lambda: Documents(path)) if path or agent.in_cluster else None
 
 
 def _plugin(agent: AgentConfig, path: Path | None) -> tuple[DevicePluginConfig | None, str]:
@@ -96,8 +115,17 @@ def _usual(name: str) -> Path | None:
     return next((each / name for each in DIRECTORIES if (each / name).exists()), None)
 
 
-def _plugin_url(plugin: DevicePluginConfig | None, url: str | None) -> str | None:
-    if url is not None or plugin is None or not plugin.port:
-        return url
-    host = plugin.listen or "127.0.0.1"
-    return f"http://[{host}]:{plugin.port}" if ":" in host else f"http://{host}:{plugin.port}"
+def _server_url() -> str:
+    """By the server's file where it usually is, else by its defaults."""
+    found = _usual("server.yaml")
+    config = load_config(ServerConfig, str(found), {}) if found else ServerConfig()
+    return _url("http" if config.tls is None else "https", config.listen, config.port)
+
+
+def _plugin_url(plugin: DevicePluginConfig | None) -> str | None:
+    return _url("http", plugin.listen, plugin.port) if plugin and plugin.port else None
+
+
+def _url(scheme: str, listen: str, port: int) -> str:
+    host = listen or "127.0.0.1"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

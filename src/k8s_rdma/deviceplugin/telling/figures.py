@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from k8s_rdma import __version__
 from k8s_rdma.http_server.exposition import family, labels
 
 if TYPE_CHECKING:
@@ -20,7 +21,13 @@ _OUTCOMES = {True: "taken", False: "failed"}
 
 def render_figures(keepers: Sequence[Keeper], looking: Looking) -> str:
     """The exposition."""
-    return "\n".join((*_of_resources(keepers), *_of_health(looking), *_of_looks(looking))) + "\n"
+    parts = (*_of_build(), *_of_resources(keepers), *_of_health(looking), *_of_looks(looking))
+    return "\n".join(parts) + "\n"
+
+
+def _of_build() -> Iterator[str]:
+    sample = labels({"version": __version__}), 1
+    yield from family(f"{_PREFIX}build_info", "gauge", "1, with the program's version.", [sample])
 
 
 def _of_resources(keepers: Sequence[Keeper]) -> Iterator[str]:

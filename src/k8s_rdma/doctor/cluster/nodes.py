@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from k8s_rdma.doctor.cluster.scheduler_file import Profile
 from k8s_rdma.doctor.finding import Subject
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ PODS_OK = PODS.ok()
 REFUSED = PODS.warning("refused")
 WAITING = PODS.warning("waiting")
 UNPLACED = PODS.warning("unplaced")
+OTHER_SCHEDULER = PODS.error("other-scheduler")
 OTHER_KEY = PODS.error("other-key")
 
 STALE_S = 60.0
@@ -77,9 +79,21 @@ class PodFact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodFacts:
-    """All of them."""
+    """All of them. schedulers: those that are known of. extender_binds: not with `binder: scheduler`."""
 
     pods: tuple[PodFact, ...]
+    schedulers: tuple[Profile, ...] = ()
+    extender_binds: bool = True
+
+    def unasking(self) -> dict[str, Profile]:
+        """By name: schedulers that never ask the extender, by their configuration and by what they did."""
+        asking = {each.name for each in self.schedulers if each.asks}
+        asking |= {pod.scheduler for pod in self.pods if pod.placed}
+        return {each.name: each for each in self.schedulers if each.name not in asking}
+
+    def asking(self) -> tuple[str, ...]:
+        """The names that pods can have for a scheduler that asks the extender."""
+        return tuple(dict.fromkeys(each.name for each in self.schedulers if each.asks))
 
 
 def check_nodes(facts: NodeFacts) -> Iterator[Finding]:
@@ -142,7 +156,8 @@ def _check_node(node: PublishedNode, facts: NodeFacts) -> Finding:
 
 def check_pods(facts: PodFacts) -> Iterator[Finding]:
     """Pods that wait for interfaces, and why; the first of many."""
-    found = [finding for pod in facts.pods for finding in _check_pod(pod)]
+    unasking = facts.unasking()
+    found = [finding for pod in facts.pods for finding in _check_pod(pod, unasking.get(pod.scheduler), facts)]
     yield from sorted(found, key=lambda each: -each.severity.rank)[:_SHOWN]
     if len(found) > _SHOWN:
         yield WAITING(
@@ -157,8 +172,9 @@ def check_pods(facts: PodFacts) -> Iterator[Finding]:
         )
 
 
-def _check_pod(pod: PodFact) -> Iterator[Finding]:
-    if pod.running and pod.placed:
+def _check_pod(pod: PodFact, other: Profile | None, facts: PodFacts) -> Iterator[Finding]:
+    """other: its scheduler, where that never asks the extender."""
+    if pod.running and (pod.placed or not facts.extender_binds):
         return
     ours = [(reason, message) for reason, message in pod.events if reason.startswith("Rdma")]
     if any(_KEY_SIGN in message for _, message in ours):
@@ -177,6 +193,8 @@ def _check_pod(pod: PodFact) -> Iterator[Finding]:
             wanted="interfaces",
             fix=f"k8s-rdma explain pod {pod.name}; docs/cni.md, Errors",
         )
+    elif other is not None and not pod.running:
+        yield _of_other_scheduler(pod, other, facts.asking())
     elif not pod.node:
         said = next((message for reason, message in reversed(pod.events) if reason == "FailedScheduling"), "")
         yield WAITING(
@@ -186,7 +204,7 @@ def _check_pod(pod: PodFact) -> Iterator[Finding]:
             wanted="a node",
             fix=f"k8s-rdma explain pod {pod.name}",
         )
-    elif not pod.placed:
+    elif not pod.placed and facts.extender_binds:
         yield UNPLACED(
             f"was bound to {pod.node} without a placement by {pod.scheduler}: not by the extender",
             about=pod.name,
@@ -194,3 +212,14 @@ def _check_pod(pod: PodFact) -> Iterator[Finding]:
             wanted="a placement",
             fix="the pod requests one of the extender's managedResources, or names its scheduler",
         )
+
+
+def _of_other_scheduler(pod: PodFact, other: Profile, asking: tuple[str, ...]) -> Finding:
+    name = asking[0] if asking else "NAME"
+    return OTHER_SCHEDULER(
+        f"is left to {other.name}, which does not ask the extender: it gets no placement",
+        about=pod.name,
+        source=f"spec.schedulerName; {other.where}",
+        wanted=" or ".join(asking) or "a scheduler that asks the extender",
+        fix=f"schedulerName: {name} in what makes the pod; a pod's own cannot be changed",
+    )

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from k8s_rdma.config.yaml_text import read_yaml
-from k8s_rdma.doctor.finding import Subject
-from k8s_rdma.extender.config import ExtenderConfig
+from k8s_rdma.doctor.cluster.scheduler_file import (
+    DEFAULT_NAME,
+    SchedulerFacts,
+    SchedulerFile,
+    extenders,
+    our_entry,
+    paths,
+    profile_names,
+    profiles,
+    read_configuration,
+    wanted_paths,
+)
+from k8s_rdma.doctor.finding import Severity, Subject, worst
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from k8s_rdma.doctor.finding import Finding
+    from k8s_rdma.extender.config import ExtenderConfig
 
 SCHEDULER = Subject("scheduler", "kube-scheduler")
 OK = SCHEDULER.ok()
@@ -24,6 +34,7 @@ UNREADABLE = SCHEDULER.error("unreadable")
 NO_CONFIGURATION = SCHEDULER.error("no-configuration")
 OLD_API = SCHEDULER.error("old-api")
 NO_EXTENDER = SCHEDULER.error("no-extender")
+NOT_ASKING = SCHEDULER.note("not-asking")
 WRONG_PATH = SCHEDULER.error("wrong-path")
 NO_FILTER = SCHEDULER.error("no-filter")
 NO_BIND = SCHEDULER.warning("no-bind")
@@ -44,60 +55,29 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
 _ADVICE = "examples/scheduler/recommended.yaml"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchedulerFile:
-    """A KubeSchedulerConfiguration. where: the file, or the object and key, that it is in.
-
-    text: None where there is none, for `why`: `manifest` tells then of a kube-scheduler without one.
-    """
-
-    where: str
-    text: str | None
-    why: str = ""
-    unset: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchedulerFacts:
-    """extender: its configuration where that is known; else its defaults count."""
-
-    files: tuple[SchedulerFile, ...]
-    extender: ExtenderConfig
-
-
 def check_scheduler(facts: SchedulerFacts) -> Iterator[Finding]:
-    """Each configuration that was found; that there is one is enough, as there may be several schedulers."""
+    """Each configuration that was found; that one asks the extender is enough, as there may be several."""
     if not facts.files:
         yield NOT_SEEN(
             "no configuration of kube-scheduler was seen",
-            source="/etc/kubernetes/manifests/kube-scheduler.yaml; ConfigMap k8s-rdma-extender",
+            source="/etc/kubernetes/manifests/kube-scheduler.yaml; pods of kube-system; ConfigMaps",
             wanted="one that registers the extender",
             fix="run k8s-rdma doctor cluster on a control-plane node, or with --scheduler-config FILE",
         )
+    asking = tuple(dict.fromkeys(each.name for each in profiles(facts) if each.asks))
     for file in facts.files:
-        yield from _check_file(file, facts.extender)
+        yield from _check_file(file, facts.extender, asking)
 
 
-def _check_file(file: SchedulerFile, config: ExtenderConfig) -> Iterator[Finding]:
+def _check_file(file: SchedulerFile, config: ExtenderConfig, asking: tuple[str, ...]) -> Iterator[Finding]:
+    """asking: the names of those that ask the extender, in whatever file."""
     if file.unset:
-        yield NO_CONFIGURATION(
-            "kube-scheduler runs without --config, so that no extender is asked",
-            about=file.where,
-            source=file.where,
-            wanted="--config=FILE, with the file mounted into its pod",
-            fix=f"docs/extender.md, Registration; {_ADVICE}",
-        )
+        yield _not_asking(file, (DEFAULT_NAME,), asking) if asking else _without_file(file)
         return
     try:
-        document = _read(file)
+        document = read_configuration(file)
     except (ValueError, yaml.YAMLError) as error:
-        yield UNREADABLE(
-            f"cannot be used: {' '.join(str(error).split())}",
-            about=file.where,
-            source=file.where,
-            wanted="a KubeSchedulerConfiguration that its pod can read",
-            fix=_ADVICE,
-        )
+        yield _unreadable(file, error, asking)
         return
     if document.get("apiVersion") not in API_VERSIONS:
         yield OLD_API(
@@ -107,52 +87,55 @@ def _check_file(file: SchedulerFile, config: ExtenderConfig) -> Iterator[Finding
             wanted=API_VERSIONS[0],
             fix=f"apiVersion: {API_VERSIONS[0]}",
         )
-    extenders = [each for each in document.get("extenders") or () if isinstance(each, dict)]
-    ours = next((each for each in extenders if _is_ours(each, config)), None)
-    if ours is None:
-        yield _without_us(file, extenders, config)
+    names = profile_names(document)
+    if (ours := our_entry(document, config)) is None:
+        yield _not_asking(file, names, asking) if asking else _without_us(file, document, config)
         return
-    found = tuple(_check_entry(file, ours, document, config))
+    found = tuple(_check_entry(f"{file.where} ({', '.join(names)})", ours, names, config))
     yield from found
-    if not found:
-        yield OK(f"asks the extender at {ours.get('urlPrefix')}", about=file.where, source=file.where)
+    if worst(found).rank <= Severity.NOTE.rank:
+        yield OK(
+            f"{_ask(names)} the extender at {ours.get('urlPrefix')}", about=file.where, source=file.where
+        )
 
 
-def _read(file: SchedulerFile) -> dict[str, Any]:
-    if file.text is None:
-        raise ValueError(file.why)
-    document = read_yaml(file.text)
-    if not isinstance(document, dict) or document.get("kind") != "KubeSchedulerConfiguration":
-        msg = "kind: wanted KubeSchedulerConfiguration"
-        raise ValueError(msg)
-    return document
+def _ask(names: tuple[str, ...]) -> str:
+    return f"{', '.join(names)} {'asks' if len(names) == 1 else 'ask'}"
 
 
-def _paths(entry: dict[str, Any]) -> dict[str, str]:
-    """The path of each verb that is set: that of `urlPrefix`, and the verb."""
-    prefix = re.sub(r"^https?://[^/]*", "", str(entry.get("urlPrefix", ""))).rstrip("/")
-    verbs = ("filterVerb", "prioritizeVerb", "preemptVerb", "bindVerb")
-    return {verb: f"{prefix}/{entry[verb]}" for verb in verbs if entry.get(verb)}
+def _not_asking(file: SchedulerFile, names: tuple[str, ...], asking: tuple[str, ...]) -> Finding:
+    does = "does" if len(names) == 1 else "do"
+    return NOT_ASKING(
+        f"{', '.join(names)} {does} not ask the extender: pods with the annotation name "
+        f"{' or '.join(asking)}",
+        about=file.where,
+        source=file.where,
+    )
 
 
-def _wanted(config: ExtenderConfig) -> dict[str, str]:
-    return {
-        "filterVerb": config.filter_path,
-        "prioritizeVerb": config.prioritize_path,
-        "preemptVerb": config.preempt_path,
-        "bindVerb": config.bind_path,
-    }
+def _without_file(file: SchedulerFile) -> Finding:
+    return NO_CONFIGURATION(
+        "kube-scheduler runs without --config, so that no extender is asked",
+        about=file.where,
+        source=file.where,
+        wanted="--config=FILE, with the file mounted into its pod",
+        fix=f"docs/extender.md, Registration; {_ADVICE}",
+    )
 
 
-def _is_ours(entry: dict[str, Any], config: ExtenderConfig) -> bool:
-    """Whether any verb leads to one of the extender's paths, or to its port."""
-    port = f":{config.port}"
-    host = re.sub(r"^https?://([^/]*).*", r"\1", str(entry.get("urlPrefix", "")))
-    return host.endswith(port) or bool(set(_paths(entry).values()) & set(_wanted(config).values()))
+def _unreadable(file: SchedulerFile, error: Exception, asking: tuple[str, ...]) -> Finding:
+    """Where others ask the extender, this one need not."""
+    return (NOT_SEEN if asking else UNREADABLE)(
+        f"cannot be used: {' '.join(str(error).split())}",
+        about=file.where,
+        source=file.where,
+        wanted="a KubeSchedulerConfiguration that its pod can read",
+        fix=_ADVICE,
+    )
 
 
-def _without_us(file: SchedulerFile, extenders: list[dict[str, Any]], config: ExtenderConfig) -> Finding:
-    others = ", ".join(str(each.get("urlPrefix")) for each in extenders) or "none"
+def _without_us(file: SchedulerFile, document: dict[str, Any], config: ExtenderConfig) -> Finding:
+    others = ", ".join(str(each.get("urlPrefix")) for each in extenders(document)) or "none"
     return NO_EXTENDER(
         f"of its extenders ({others}) none is k8s-rdma's",
         about=file.where,
@@ -163,11 +146,10 @@ def _without_us(file: SchedulerFile, extenders: list[dict[str, Any]], config: Ex
 
 
 def _check_entry(
-    file: SchedulerFile, entry: dict[str, Any], document: dict[str, Any], config: ExtenderConfig
+    where: str, entry: dict[str, Any], names: tuple[str, ...], config: ExtenderConfig
 ) -> Iterator[Finding]:
-    where = file.where
     yield from _check_verbs(where, entry, config)
-    if not entry.get("managedResources") and not _of_its_own(document):
+    if not entry.get("managedResources") and DEFAULT_NAME in names:
         yield EVERY_POD(
             "managedResources is not set: while the extender is away, every pod of the cluster waits",
             about="managedResources",
@@ -210,8 +192,8 @@ def _check_entry(
 
 
 def _check_verbs(where: str, entry: dict[str, Any], config: ExtenderConfig) -> Iterator[Finding]:
-    paths, wanted = _paths(entry), _wanted(config)
-    for verb, path in paths.items():
+    given, wanted = paths(entry), wanted_paths(config)
+    for verb, path in given.items():
         if path != wanted[verb]:
             yield WRONG_PATH(
                 f"{verb} leads to {path}, where the extender answers 404",
@@ -220,7 +202,7 @@ def _check_verbs(where: str, entry: dict[str, Any], config: ExtenderConfig) -> I
                 wanted=wanted[verb],
                 fix=f"urlPrefix and {verb} that make {wanted[verb]}",
             )
-    if "filterVerb" not in paths:
+    if "filterVerb" not in given:
         yield NO_FILTER(
             "there is no filterVerb: pods come to nodes that cannot keep their promise",
             about="filterVerb",
@@ -228,7 +210,7 @@ def _check_verbs(where: str, entry: dict[str, Any], config: ExtenderConfig) -> I
             wanted=wanted["filterVerb"],
             fix="filterVerb: rdma_scheduling",
         )
-    if "bindVerb" in paths and config.binder == "scheduler":
+    if "bindVerb" in given and config.binder == "scheduler":
         yield BIND_UNWANTED(
             "a bindVerb is registered, and the extender's file says binder: scheduler",
             about="bindVerb",
@@ -236,7 +218,7 @@ def _check_verbs(where: str, entry: dict[str, Any], config: ExtenderConfig) -> I
             wanted="one of them",
             fix="binder: extender in the extender's file",
         )
-    if "bindVerb" not in paths and config.binder == "extender":
+    if "bindVerb" not in given and config.binder == "extender":
         yield NO_BIND(
             "there is no bindVerb: pods are bound without a placement, see docs/extender.md, Filter only",
             about="bindVerb",
@@ -245,16 +227,9 @@ def _check_verbs(where: str, entry: dict[str, Any], config: ExtenderConfig) -> I
             fix="bindVerb: bind; or binder: scheduler in the extender's file",
         )
     for verb in ("prioritizeVerb", "preemptVerb"):
-        if verb not in paths:
+        if verb not in given:
             lost = "nodes are not compared" if verb == "prioritizeVerb" else "no pod is evicted for another"
             yield NO_VERB(f"there is no {verb}: {lost}", about=verb, source=where)
-
-
-def _of_its_own(document: dict[str, Any]) -> bool:
-    """Whether only pods that name this scheduler come to it."""
-    profiles = document.get("profiles") or [{}]
-    names = {each.get("schedulerName", "default-scheduler") for each in profiles if isinstance(each, dict)}
-    return "default-scheduler" not in names
 
 
 def _seconds(duration: object) -> float:

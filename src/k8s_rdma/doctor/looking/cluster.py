@@ -12,24 +12,17 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import yaml
 
+from k8s_rdma import __version__
 from k8s_rdma.config.yaml_text import read_yaml
-from k8s_rdma.doctor.cluster.components import (
-    ExtenderFacts,
-    VersionFacts,
-    check_extender,
-    check_versions,
-)
+from k8s_rdma.doctor.cluster.components import ExtenderFacts, check_extender
 from k8s_rdma.doctor.cluster.nodes import (
     NodeFacts,
-    PodFact,
     PodFacts,
     PublishedNode,
     check_nodes,
     check_pods,
 )
 from k8s_rdma.doctor.cluster.objects import (
-    CRD_NAME,
-    CrdFacts,
     PolicyFacts,
     Right,
     RightsFacts,
@@ -38,16 +31,19 @@ from k8s_rdma.doctor.cluster.objects import (
     check_rights,
 )
 from k8s_rdma.doctor.cluster.rights import ACCOUNTS, rights
-from k8s_rdma.doctor.cluster.scheduler import SchedulerFacts, SchedulerFile, check_scheduler
+from k8s_rdma.doctor.cluster.scheduler import check_scheduler
+from k8s_rdma.doctor.cluster.scheduler_file import Profile, SchedulerFacts, profiles
+from k8s_rdma.doctor.cluster.versions import VersionFacts, check_touch_by, check_versions
+from k8s_rdma.doctor.looking.definition import crd_facts
 from k8s_rdma.doctor.looking.host import Host
 from k8s_rdma.doctor.looking.node import looked_at
-from k8s_rdma.doctor.looking.scheduler import named_file, of_kubeadm
-from k8s_rdma.errors import MalformedError
+from k8s_rdma.doctor.looking.pods import asking_pods, full_name
+from k8s_rdma.doctor.looking.scheduler import seen_files
+from k8s_rdma.doctor.looking.versions import OURS, api_version, nodes_of, of_images
+from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.kube.documents import Documents
-from k8s_rdma.wire.annotation import ANNOTATION
-from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION
-from k8s_rdma.wire.rdma_node import GROUP, PLURAL, VERSION, RdmaNodeStatus
+from k8s_rdma.wire.rdma_node import GROUP, PLURAL, VERSION
 
 if TYPE_CHECKING:
     from k8s_rdma.doctor.finding import Finding
@@ -55,14 +51,10 @@ if TYPE_CHECKING:
 POLICIES = frozenset({"k8s-rdma-annotation", "k8s-rdma-own-node"})
 """Those of deploy/policies that every cluster should have."""
 
-_OURS = {"labelSelector": "app.kubernetes.io/name=k8s-rdma"}
 _COMPONENT = "app.kubernetes.io/component"
-_UNFINISHED = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
 _CONFIGURATION = "k8s-rdma-extender"
 _REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 _ADMISSION = "/apis/admissionregistration.k8s.io/v1"
-_LATER = 50
-"""Pods whose events are looked at."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,10 +76,10 @@ class ClusterLook:
     def findings(self) -> Iterator[Finding]:
         """All of them, subject by subject; what cannot be looked at is one of them."""
         subjects: tuple[tuple[str, Callable[[], Iterable[Finding]]], ...] = (
-            ("versions", lambda: check_versions(self._versions())),
-            ("scheduler", lambda: check_scheduler(self._scheduler())),
+            ("versions", self._check_versions),
+            ("scheduler", lambda: check_scheduler(self._scheduler)),
             ("extender", lambda: check_extender(self._extender_facts())),
-            ("crd", lambda: check_crd(self._crd())),
+            ("crd", lambda: check_crd(crd_facts(self.api, needed=self._crd_needed))),
             ("rights", lambda: check_rights(self._rights())),
             ("policies", lambda: check_policies(self._policies())),
             ("nodes", lambda: check_nodes(self._nodes())),
@@ -99,11 +91,11 @@ class ClusterLook:
     @cached_property
     def version(self) -> str:
         """The API server's. K8sRdmaError where it cannot be asked."""
-        return str((self.api.get("/version") or {}).get("gitVersion", "unknown"))
+        return api_version(self.api)
 
     @cached_property
     def _own_pods(self) -> tuple[dict[str, Any], ...]:
-        return tuple(self.api.items("/api/v1/pods", _OURS))
+        return tuple(self.api.items("/api/v1/pods", OURS))
 
     @cached_property
     def _config_map(self) -> tuple[str, dict[str, str]]:
@@ -138,48 +130,32 @@ class ClusterLook:
         """Whether the extender reads RdmaNodes; None where its configuration is not seen."""
         return None if self._extender is None else self._extender.source == "crd"
 
-    def _versions(self) -> VersionFacts:
-        kubelets = (
-            (_name(node), str(node.get("status", {}).get("nodeInfo", {}).get("kubeletVersion", "")))
-            for node in self.api.items("/api/v1/nodes")
+    def _check_versions(self) -> Iterator[Finding]:
+        told = (("the extender", self._asked.version), ("this program", __version__))
+        yield from check_versions(
+            VersionFacts(api=self.version, nodes=nodes_of(self.api), ours=(*of_images(self._own_pods), *told))
         )
-        return VersionFacts(
-            api=self.version,
-            kubelets=tuple(kubelets),
-            images=tuple(
-                (_full_name(pod), str(container["image"]))
-                for pod in self._own_pods
-                for container in pod["spec"]["containers"]
-                if "k8s-rdma" in str(container["image"]).rpartition("/")[2]
-            ),
-            extender=self._extender,
-        )
+        yield from check_touch_by(self.version, self._extender)
 
+    @cached_property
     def _scheduler(self) -> SchedulerFacts:
-        where, data = self._config_map
-        found: list[SchedulerFile | None] = [
-            named_file(self.scheduler_file) if self.scheduler_file else of_kubeadm(self.host)
-        ]
-        if "scheduler.yaml" in data:
-            found.append(SchedulerFile(where=f"{where}, scheduler.yaml", text=data["scheduler.yaml"]))
-        files = tuple(each for each in found if each is not None)
-        if len(files) > 1 and self.scheduler_file is None:  # a second scheduler: the first need not know us
-            files = files[1:]
-        return SchedulerFacts(files=files, extender=self._extender or ExtenderConfig())
+        files = seen_files(self.api, self.host, namespaces=self.namespaces, named=self.scheduler_file)
+        return SchedulerFacts(files=tuple(files), extender=self._extender or ExtenderConfig())
+
+    def _profiles(self) -> tuple[Profile, ...]:
+        """None where configurations cannot be looked at, which is told elsewhere."""
+        try:
+            return tuple(profiles(self._scheduler))
+        except (OSError, K8sRdmaError):
+            return ()
+
+    @cached_property
+    def _asked(self) -> ExtenderFacts:
+        return self.ask_extender() if self.ask_extender else ExtenderFacts()
 
     def _extender_facts(self) -> ExtenderFacts:
-        pods = tuple((_full_name(pod), _is_ready(pod)) for pod in self._component("extender"))
-        asked = self.ask_extender() if self.ask_extender else ExtenderFacts()
-        return ExtenderFacts(url=asked.url, refused=asked.refused, why=asked.why, pods=pods)
-
-    def _crd(self) -> CrdFacts:
-        path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{CRD_NAME}"
-        fields = msgspec.structs.fields(RdmaNodeStatus)
-        return CrdFacts(
-            found=self.api.get(path),
-            wanted=frozenset(each.encode_name for each in fields),
-            needed=self._crd_needed,
-        )
+        pods = tuple((full_name(pod), _is_ready(pod)) for pod in self._component("extender"))
+        return replace(self._asked, pods=pods)
 
     def _rights(self) -> RightsFacts:
         config = self._extender or ExtenderConfig()
@@ -248,22 +224,10 @@ class ClusterLook:
         )
 
     def _pods(self) -> PodFacts:
-        asking = [
-            pod
-            for pod in self.api.items("/api/v1/pods", _UNFINISHED)
-            if (pod["metadata"].get("annotations") or {}).get(ANNOTATION, "").strip() not in {"", "[]"}
-        ]
-        facts = [_pod_fact(pod) for pod in asking]
-        stuck = [pod for pod, fact in zip(asking, facts, strict=True) if not (fact.running and fact.placed)]
-        told = {_full_name(pod): self._events(pod) for pod in stuck[:_LATER]}
-        return PodFacts(pods=tuple(replace(each, events=told.get(each.name, ())) for each in facts))
-
-    def _events(self, pod: dict[str, Any]) -> tuple[tuple[str, str], ...]:
-        """Reason and message, the latest last."""
-        path = f"/api/v1/namespaces/{pod['metadata']['namespace']}/events"
-        found = list(self.api.items(path, {"fieldSelector": f"involvedObject.uid={pod['metadata']['uid']}"}))
-        found.sort(key=lambda each: str(each.get("lastTimestamp") or each.get("eventTime") or ""))
-        return tuple((str(each.get("reason", "")), str(each.get("message", ""))) for each in found)
+        binder = (self._extender or ExtenderConfig()).binder
+        return PodFacts(
+            pods=asking_pods(self.api), schedulers=self._profiles(), extender_binds=binder == "extender"
+        )
 
     def _component(self, name: str) -> Iterator[dict[str, Any]]:
         for pod in self._own_pods:
@@ -275,20 +239,6 @@ def _name(obj: dict[str, Any]) -> str:
     return str(obj["metadata"]["name"])
 
 
-def _full_name(obj: dict[str, Any]) -> str:
-    return f"{obj['metadata'].get('namespace', '')}/{obj['metadata']['name']}"
-
-
 def _is_ready(pod: dict[str, Any]) -> bool:
     conditions = pod.get("status", {}).get("conditions") or ()
     return any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)
-
-
-def _pod_fact(pod: dict[str, Any]) -> PodFact:
-    return PodFact(
-        name=_full_name(pod),
-        node=str(pod["spec"].get("nodeName") or ""),
-        placed=PLACEMENT_ANNOTATION in (pod["metadata"].get("annotations") or {}),
-        running=pod.get("status", {}).get("phase") == "Running",
-        scheduler=str(pod["spec"].get("schedulerName") or "default-scheduler"),
-    )

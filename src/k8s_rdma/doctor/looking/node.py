@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from k8s_rdma import __version__
 from k8s_rdma.agent.config import AgentConfig
 from k8s_rdma.config.devices import DevicePluginConfig
 from k8s_rdma.core.devices.seen import NetnsMode
+from k8s_rdma.doctor.cluster.objects import check_crd
+from k8s_rdma.doctor.cluster.versions import VersionFacts, check_versions, no_node, not_compared
 from k8s_rdma.doctor.finding import Finding, not_looked_at
+from k8s_rdma.doctor.looking.definition import crd_facts
 from k8s_rdma.doctor.looking.host import Host
 from k8s_rdma.doctor.looking.machine import MachineLook, NodeQueries
 from k8s_rdma.doctor.looking.network import cni_facts
 from k8s_rdma.doctor.looking.processes import ledger_facts, process_facts
 from k8s_rdma.doctor.looking.runtimes import RuntimeSetup, find_runtimes, memlock_facts, needs_cdi
+from k8s_rdma.doctor.looking.versions import OURS, api_version, nodes_of, of_images
 from k8s_rdma.doctor.node.cni import check_cni
 from k8s_rdma.doctor.node.hardware import check_firmware, check_hardware
 from k8s_rdma.doctor.node.iommu import check_iommu
@@ -27,10 +33,11 @@ from k8s_rdma.doctor.node.processes import check_processes, check_vfs
 from k8s_rdma.doctor.node.rdma_namespaces import RdmaFacts, check_isolation, check_rdma_namespaces
 from k8s_rdma.doctor.node.runtime import RuntimeFacts, check_runtime
 from k8s_rdma.errors import K8sRdmaError
+from k8s_rdma.kube.documents import Documents
 from k8s_rdma.linux.sysfs import Sysfs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
     from k8s_rdma.doctor.node.cni import CniFacts
     from k8s_rdma.doctor.node.hardware import HardwareFacts
@@ -47,6 +54,7 @@ class NodeLook:
     plugin: the device plugin's configuration, of the file `plugin_file`; None where there is none.
     server_url, plugin_url: None where there should be no such process.
     conf_dir, bin_dirs: None for those of the runtime's own configuration.
+    connect: to the API server, for versions; None where nobody has credentials.
     """
 
     host: Host
@@ -59,6 +67,7 @@ class NodeLook:
     plugin_url: str | None
     conf_dir: str | None = None
     bin_dirs: tuple[str, ...] | None = None
+    connect: Callable[[], Documents] | None = None
 
     @cached_property
     def _machine(self) -> MachineLook:
@@ -127,6 +136,23 @@ class NodeLook:
         path = Path(self.agent.state_dir) / "ledger.db"
         return check_ledger(ledger_facts(path, told_by=self._processes.socket if answered else ""))
 
+    def _check_versions(self) -> Iterator[Finding]:
+        """This node's against the API server's, and this program's against those of our pods' images."""
+        if self.connect is None:
+            yield not_compared()
+            return
+        with self.connect() as api:
+            if not (nodes := nodes_of(api, self.agent.node)):
+                yield no_node(self.agent.node)
+            ours = (*of_images(api.items("/api/v1/pods", OURS)), ("this program", __version__))
+            yield from check_versions(VersionFacts(api=api_version(api), nodes=nodes, ours=ours))
+
+    def _check_crd(self) -> Iterator[Finding]:
+        """Where this node publishes itself."""
+        if self.connect is not None and self.agent.publish.rdma_node:
+            with self.connect() as api:
+                yield from check_crd(crd_facts(api, needed=True))
+
     def findings(self) -> Iterator[Finding]:
         """All of them, subject by subject; what cannot be looked at is one of them."""
         subjects: tuple[tuple[str, Callable[[], Iterable[Finding]]], ...] = (
@@ -143,6 +169,8 @@ class NodeLook:
             ("processes", lambda: check_processes(self._processes)),
             ("vfs", lambda: check_vfs(self._processes)),
             ("ledger", self._ledger),
+            ("versions", self._check_versions),
+            ("crd", self._check_crd),
         )
         for name, look in subjects:
             yield from looked_at(name, look)

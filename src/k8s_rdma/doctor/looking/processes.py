@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import socket
 import tempfile
 from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import httpx2
 
 from k8s_rdma import __version__
 from k8s_rdma.core.ledger import Phase
+from k8s_rdma.doctor.looking.versions import in_metrics
 from k8s_rdma.doctor.node.ledger import LedgerFacts
 from k8s_rdma.doctor.node.processes import Answer, ProcessFacts
 from k8s_rdma.errors import LedgerError, MalformedError
@@ -19,7 +22,12 @@ from k8s_rdma.linux.receipts import Receipts
 from k8s_rdma.wire.rest import NodeReport, decode_report
 from k8s_rdma.wire.state import HEADER, Kind, decode_header
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 _TIMEOUT_S = 5.0
+_CERTIFICATE_REQUIRED = "TLSV13_ALERT_CERTIFICATE_REQUIRED"
+"""Of the text of OpenSSL's error (RFC 8446, certificate_required)."""
 _LEDGER_FILES = ("", "-wal")
 
 
@@ -30,8 +38,8 @@ def process_facts(state_socket: Path, *, server: str | None, plugin: str | None)
         socket=str(state_socket),
         report=report,
         why=why,
-        server=_ask(server, version_at="/openapi.json") if server else None,
-        plugin=_ask(plugin, version_at="") if plugin else None,
+        server=_ask(server, version_at="/openapi.json", read=_in_openapi) if server else None,
+        plugin=_ask(plugin, version_at="/metrics", read=in_metrics) if plugin else None,
         version=__version__,
     )
 
@@ -85,24 +93,29 @@ def _receive(reader: socket.socket, count: int) -> bytes:
     return data
 
 
-def _ask(url: str, *, version_at: str) -> Answer:
-    """Whether it is alive; its version where there is a document that has it, and that is open to us."""
+def _ask(url: str, *, version_at: str, read: Callable[[str], str]) -> Answer:
+    """Whether it is alive; its version where the document that has it is open to us.
+
+    Whose certificate it shows does not matter: it is on this node, and is told nothing. One that demands ours
+    is alive.
+    """
     try:
-        with httpx2.Client(base_url=url, timeout=_TIMEOUT_S, trust_env=False) as client:
+        with httpx2.Client(base_url=url, timeout=_TIMEOUT_S, trust_env=False, verify=False) as client:
             alive = client.get("/healthz")
-            told = client.get(version_at) if version_at else None
+            told = client.get(version_at)
     except (httpx2.HTTPError, OSError) as error:
-        return Answer(url=f"{url}/healthz", why=str(error) or type(error).__name__)
+        said = str(error) or type(error).__name__
+        return Answer(url=f"{url}/healthz", why="" if _CERTIFICATE_REQUIRED in said else said)
     return Answer(
         url=f"{url}/healthz",
-        version=_version(told) if told is not None and told.status_code == httpx2.codes.OK else "",
+        version=read(told.text) if told.status_code == httpx2.codes.OK else "",
         why="" if alive.status_code == httpx2.codes.OK else f"HTTP {alive.status_code}",
     )
 
 
-def _version(answer: httpx2.Response) -> str:
+def _in_openapi(text: str) -> str:
     """Of an OpenAPI document; empty of anything else."""
     try:
-        return str(answer.json()["info"]["version"])
+        return str(json.loads(text)["info"]["version"])
     except (ValueError, LookupError, TypeError):
         return ""

@@ -171,9 +171,17 @@ def _crio(host: Host, runtime: Runtime) -> RuntimeSetup:
 
 
 def _version(host: Host, process: Process) -> str:
-    """As the program itself says it; empty where it cannot be run."""
-    places = (host.program(process.pid), *(f"{each}/{process.name}" for each in _PROGRAMS))
-    program = next((each for each in places if each and host.here(each).exists()), None)
+    """As the program itself says it; empty where it cannot be run.
+
+    What a process runs is for those alone who may look into it, as what it was called by is not.
+    """
+    places = (
+        host.program(process.pid),
+        *process.arguments[:1],
+        *(f"{each}/{process.name}" for each in _PROGRAMS),
+    )
+    absolute = (each for each in places if each and each.startswith("/"))
+    program = next((each for each in absolute if host.here(each).exists()), None)
     if program is None:
         return ""
     try:

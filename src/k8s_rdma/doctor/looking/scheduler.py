@@ -1,22 +1,32 @@
-"""Where kube-scheduler's configuration may be: in a file that is named, or where kubeadm's manifest says."""
+"""Where configurations of kube-scheduler may be.
+
+In a file that is named, where kubeadm's manifest says, and in ConfigMaps; kubeadm's pods tell whether they
+have any.
+"""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 import yaml
 
 from k8s_rdma.config.yaml_text import read_yaml
-from k8s_rdma.doctor.cluster.scheduler import SchedulerFile
+from k8s_rdma.doctor.cluster.scheduler_file import SchedulerFile
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from k8s_rdma.doctor.looking.host import Host
+    from k8s_rdma.kube.documents import Documents
 
 MANIFEST = "/etc/kubernetes/manifests/kube-scheduler.yaml"
 _OPTION = "--config"
+_STATIC_PODS = "/api/v1/namespaces/kube-system/pods"
+_OF_KUBEADM = {"labelSelector": "component=kube-scheduler"}
+_CONFIGURATION = re.compile(r"^kind: *[\"']?KubeSchedulerConfiguration", re.MULTILINE)
 
 
 class _Mount(msgspec.Struct, frozen=True, rename="camel"):
@@ -46,8 +56,47 @@ class _Spec(msgspec.Struct, frozen=True):
 
 
 class _Pod(msgspec.Struct, frozen=True):
-    kind: Literal["Pod"]
     spec: _Spec
+
+
+class _Manifest(_Pod, frozen=True):
+    kind: Literal["Pod"]
+
+
+def seen_files(
+    api: Documents, host: Host, *, namespaces: Sequence[str], named: Path | None
+) -> Iterator[SchedulerFile]:
+    """Those of the first scheduler, then those of ConfigMaps in these namespaces.
+
+    The first one's is the file that is named, else that of this control-plane node; elsewhere its pods tell
+    when they have none. OSError and K8sRdmaError where they cannot be looked at.
+    """
+    if named is not None:
+        yield named_file(named)
+    elif (found := of_kubeadm(host)) is not None:
+        yield found
+    else:
+        yield from of_static_pods(api)
+    for namespace in namespaces:
+        yield from of_config_maps(api, namespace)
+
+
+def of_static_pods(api: Documents) -> Iterator[SchedulerFile]:
+    """Those of kubeadm that were started without a configuration; of others only their node knows it."""
+    for pod in api.items(_STATIC_PODS, _OF_KUBEADM):
+        if _config_of(msgspec.convert(pod, _Pod).spec.containers[0]) is None:
+            where = f"pod kube-system/{pod['metadata']['name']}"
+            yield SchedulerFile(where=where, text=None, unset=True)
+
+
+def of_config_maps(api: Documents, namespace: str) -> Iterator[SchedulerFile]:
+    """Configurations under whatever key."""
+    for each in api.items(f"/api/v1/namespaces/{namespace}/configmaps"):
+        for key, text in (each.get("data") or {}).items():
+            if _CONFIGURATION.search(text):
+                yield SchedulerFile(
+                    where=f"ConfigMap {namespace}/{each['metadata']['name']}, {key}", text=text
+                )
 
 
 def named_file(path: Path) -> SchedulerFile:
@@ -64,7 +113,7 @@ def of_kubeadm(host: Host) -> SchedulerFile | None:
     if text is None:
         return None
     try:
-        spec = msgspec.convert(read_yaml(text), _Pod).spec
+        spec = msgspec.convert(read_yaml(text), _Manifest).spec
     except (msgspec.ValidationError, ValueError, yaml.YAMLError) as error:
         return SchedulerFile(where=MANIFEST, text=None, why=f"no manifest of a pod: {error}")
     path = _config_of(spec.containers[0])

@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from k8s_rdma import __version__
 from k8s_rdma.http_server.exposition import Histogram, family, histograms, labels
 
 if TYPE_CHECKING:
@@ -27,7 +28,9 @@ class Metrics:
     """Requests by verb, and what is read from elsewhere when somebody asks."""
 
     def __init__(self) -> None:
-        self._readings: dict[str, Reading] = {}
+        self._readings: dict[str, Reading] = {
+            "build_info": ("1, with the program's version.", "gauge", lambda: [({"version": __version__}, 1)])
+        }
         self._requests: Counter[tuple[str, ...]] = Counter()
         self._seconds: defaultdict[str, Histogram] = defaultdict(lambda: Histogram(SECONDS))
         self._under_way: Counter[tuple[str, ...]] = Counter()

@@ -81,6 +81,7 @@ NAMESPACES = ResourceType(
 SERVICE_ACCOUNTS = ResourceType(
     group="", version="v1", plural="serviceaccounts", kind="ServiceAccount", namespaced=True
 )
+CONFIG_MAPS = ResourceType(group="", version="v1", plural="configmaps", kind="ConfigMap", namespaced=True)
 
 
 def _of_rbac(plural: str, kind: str, *, namespaced: bool) -> ResourceType:
@@ -100,6 +101,7 @@ BUILT_IN = (
     LEASES,
     POD_DISRUPTION_BUDGETS,
     SERVICE_ACCOUNTS,
+    CONFIG_MAPS,
     ROLES,
     ROLE_BINDINGS,
     CLUSTER_ROLES,

@@ -1,0 +1,176 @@
+"""Whether the versions of all that takes part go together, as docs/compatibility-versions.md has it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from k8s_rdma.doctor.finding import Severity, Subject, worst
+from k8s_rdma.doctor.node.runtime import OLDEST as OLDEST_RUNTIMES
+from k8s_rdma.doctor.node.runtime import version_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from k8s_rdma.doctor.finding import Finding
+    from k8s_rdma.extender.config import ExtenderConfig
+
+VERSIONS = Subject("versions", "Versions")
+OK = VERSIONS.ok()
+NOT_COMPARED = VERSIONS.note("not-compared")
+NO_NODE = VERSIONS.warning("no-node")
+TOO_OLD = VERSIONS.error("too-old")
+UNTRIED = VERSIONS.note("untried")
+KUBELET_SKEW = VERSIONS.warning("kubelet-skew")
+RUNTIME = VERSIONS.warning("runtime")
+TOUCH_BY = VERSIONS.warning("touch-by-label")
+OURS_DIFFER = VERSIONS.warning("ours-differ")
+
+OLDEST, NEWEST = 28, 36
+"""Minor versions of Kubernetes 1 that are supported."""
+LABEL_ONLY = (28, 29)
+"""Whose kube-scheduler heeds no annotation of a node (docs/extender.md, Configuration)."""
+KUBELET_BEHIND = 3
+"""Minor versions (kubernetes.io, Version Skew Policy)."""
+_NUMBERED = re.compile(r"v?(\d+\.\d+\.\d+.*)")
+_RUNTIMES = {"containerd": "containerd", "cri-o": "crio"}
+"""By the scheme of a Node's `containerRuntimeVersion`, the name that they run under."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeVersions:
+    """As a Node object has them: kubelet's, `v1.36.2`, and the runtime's, `containerd://2.2.1`."""
+
+    node: str
+    kubelet: str
+    runtime: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionFacts:
+    """api: the API server's, `v1.36.2`. ours: of our processes, who it is and its version.
+
+    That is the process' own word, or the tag of its pod's image, which may be anything.
+    """
+
+    api: str
+    nodes: tuple[NodeVersions, ...]
+    ours: tuple[tuple[str, str], ...]
+
+
+def not_compared() -> Finding:
+    """Where a node has no way to the API server."""
+    return NOT_COMPARED(
+        "not compared with the cluster's: the agent's file has no credentials",
+        source="kubeconfig and inCluster of the agent's file",
+        fix="--kubeconfig FILE",
+    )
+
+
+def no_node(name: str) -> Finding:
+    """Where the cluster has no node of the name that the agent goes by."""
+    return NO_NODE(
+        f"the API server has no node {name}",
+        about=name,
+        source="nodes",
+        wanted="the node's name in Kubernetes",
+        fix="--node NAME, and the same in the agent's file",
+    )
+
+
+def check_versions(facts: VersionFacts) -> Iterator[Finding]:
+    """The API server's, kubelets', their runtimes' and our own."""
+    found = (*_check_kubernetes(facts), *_check_runtimes(facts.nodes), *_check_ours(facts.ours))
+    yield from found
+    if worst(found).rank <= Severity.NOTE.rank:
+        ours = next((f", k8s-rdma {version}" for _, version in facts.ours if version), "")
+        kubelets = f"{len(facts.nodes)} kubelet{'' if len(facts.nodes) == 1 else 's'}"
+        yield OK(f"Kubernetes {facts.api}, {kubelets}{ours}", source="/version; nodes; pods")
+
+
+def check_touch_by(api: str, extender: ExtenderConfig | None) -> Iterator[Finding]:
+    """Whether the extender wakes waiting pods in a way that this kube-scheduler heeds."""
+    if minor_of(api) in LABEL_ONLY and (extender is None or extender.touch_by != "label"):
+        yield TOUCH_BY(
+            f"kube-scheduler {api} heeds no annotation of a node: refused pods wait up to 5 minutes when "
+            "capacity comes free",
+            about="touchBy",
+            source="/version; the extender's configuration" + ("" if extender else ", which is not seen"),
+            wanted="label",
+            fix="touchBy: label in the extender's file",
+        )
+
+
+def _check_kubernetes(facts: VersionFacts) -> Iterator[Finding]:
+    api = minor_of(facts.api)
+    if api is None or api < OLDEST:
+        yield _too_old("API server", f"the API server is {facts.api}", "/version")
+    elif api > NEWEST:
+        yield UNTRIED(f"the API server is {facts.api}, as yet untried", about="API server", source="/version")
+    for each in facts.nodes:
+        minor = minor_of(each.kubelet)
+        if minor is not None and minor < OLDEST:
+            yield _too_old(each.node, f"kubelet is {each.kubelet}", f"node {each.node}, nodeInfo")
+        elif minor is not None and api is not None and not api - KUBELET_BEHIND <= minor <= api:
+            yield KUBELET_SKEW(
+                f"kubelet is {each.kubelet}, and the API server {facts.api}",
+                about=each.node,
+                source=f"node {each.node}, nodeInfo",
+                wanted=f"no newer, and at most {KUBELET_BEHIND} minor versions older",
+                fix="update kubelet, or the control plane first",
+            )
+
+
+def _too_old(about: str, found: str, source: str) -> Finding:
+    return TOO_OLD(
+        found, about=about, source=source, wanted=f"v1.{OLDEST} or newer", fix="update the cluster"
+    )
+
+
+def _check_runtimes(nodes: Iterable[NodeVersions]) -> Iterator[Finding]:
+    for each in nodes:
+        scheme, _, version = each.runtime.partition("://")
+        oldest = OLDEST_RUNTIMES.get(_RUNTIMES.get(scheme, ""))
+        numbers = version_of(version)
+        if each.runtime and (oldest is None or numbers is None or numbers < oldest):
+            yield RUNTIME(
+                f"its container runtime is {each.runtime}",
+                about=each.node,
+                source=f"node {each.node}, nodeInfo",
+                wanted="containerd 1.6 or CRI-O 1.28, or newer; docs/compatibility-versions.md",
+                fix="update the runtime",
+            )
+
+
+def _check_ours(ours: tuple[tuple[str, str], ...]) -> Iterator[Finding]:
+    """Numbers are compared with numbers: a tag such as `stable` tells of no version."""
+    numbered: dict[str, str] = {}
+    others: dict[str, str] = {}
+    for who, version in ours:
+        if found := _NUMBERED.fullmatch(version):
+            numbered.setdefault(found[1], who)
+        elif version:
+            others.setdefault(version, who)
+    for versions in (numbered, others):
+        if len(versions) > 1:
+            yield OURS_DIFFER(
+                f"several versions: {', '.join(f'{each} ({who})' for each, who in versions.items())}",
+                about="k8s-rdma",
+                source="pods' images, and what processes say of themselves",
+                wanted="one version, but during an update; the extender first",
+                fix="helm upgrade, or kubectl rollout restart; docs/extender.md",
+            )
+
+
+def minor_of(version: str) -> int | None:
+    """28 of `v1.28.15-gke.100`; None of what is no version of Kubernetes 1."""
+    found = re.match(r"v?1\.(\d+)", version)
+    return int(found[1]) if found else None
+
+
+def tag_of(image: str) -> str:
+    """`0.1.0` of `registry.example:5000/k8s-rdma:0.1.0@sha256:...`; a digest alone is its first 12 digits."""
+    name, _, digest = image.partition("@")
+    _, colon, tag = name.rpartition("/")[2].partition(":")
+    return tag if colon else digest.partition(":")[2][:12]

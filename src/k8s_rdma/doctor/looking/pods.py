@@ -1,0 +1,54 @@
+"""Pods that ask for interfaces, with the events of those that wait."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from k8s_rdma.doctor.cluster.nodes import PodFact
+from k8s_rdma.doctor.cluster.scheduler_file import DEFAULT_NAME
+from k8s_rdma.wire.annotation import ANNOTATION
+from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION
+
+if TYPE_CHECKING:
+    from k8s_rdma.kube.documents import Documents
+
+_UNFINISHED = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
+_LATER = 50
+"""Pods whose events are looked at."""
+
+
+def asking_pods(api: Documents) -> tuple[PodFact, ...]:
+    """Unfinished ones with the annotation; events of the first that are stuck."""
+    asking = [
+        pod
+        for pod in api.items("/api/v1/pods", _UNFINISHED)
+        if (pod["metadata"].get("annotations") or {}).get(ANNOTATION, "").strip() not in {"", "[]"}
+    ]
+    facts = [_fact(pod) for pod in asking]
+    stuck = [pod for pod, fact in zip(asking, facts, strict=True) if not (fact.running and fact.placed)]
+    told = {full_name(pod): _events(api, pod) for pod in stuck[:_LATER]}
+    return tuple(replace(each, events=told.get(each.name, ())) for each in facts)
+
+
+def full_name(obj: dict[str, Any]) -> str:
+    """`namespace/name` of an object."""
+    return f"{obj['metadata'].get('namespace', '')}/{obj['metadata']['name']}"
+
+
+def _events(api: Documents, pod: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+    """Reason and message, the latest last."""
+    path = f"/api/v1/namespaces/{pod['metadata']['namespace']}/events"
+    found = list(api.items(path, {"fieldSelector": f"involvedObject.uid={pod['metadata']['uid']}"}))
+    found.sort(key=lambda each: str(each.get("lastTimestamp") or each.get("eventTime") or ""))
+    return tuple((str(each.get("reason", "")), str(each.get("message", ""))) for each in found)
+
+
+def _fact(pod: dict[str, Any]) -> PodFact:
+    return PodFact(
+        name=full_name(pod),
+        node=str(pod["spec"].get("nodeName") or ""),
+        placed=PLACEMENT_ANNOTATION in (pod["metadata"].get("annotations") or {}),
+        running=pod.get("status", {}).get("phase") == "Running",
+        scheduler=str(pod["spec"].get("schedulerName") or DEFAULT_NAME),
+    )

@@ -1,0 +1,55 @@
+"""Versions, as the API server and our processes tell them."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from k8s_rdma.doctor.cluster.versions import NodeVersions, tag_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from k8s_rdma.kube.documents import Documents
+
+OURS = {"labelSelector": "app.kubernetes.io/name=k8s-rdma"}
+"""Pods of the chart."""
+_IMAGE = "k8s-rdma"
+
+
+def api_version(api: Documents) -> str:
+    """The API server's. K8sRdmaError where it cannot be asked."""
+    return str((api.get("/version") or {}).get("gitVersion", "unknown"))
+
+
+def nodes_of(api: Documents, name: str = "") -> tuple[NodeVersions, ...]:
+    """All nodes', or those of one; none where there is no such node.
+
+    By a list in either case, as agents may list nodes and not get them.
+    """
+    query = {"fieldSelector": f"metadata.name={name}"} if name else {}
+    return tuple(map(_versions, api.items("/api/v1/nodes", query)))
+
+
+def of_images(pods: Iterable[dict[str, Any]]) -> Iterator[tuple[str, str]]:
+    """The tags of our image in pods, by `namespace/pod`."""
+    for pod in pods:
+        name = f"{pod['metadata'].get('namespace', '')}/{pod['metadata']['name']}"
+        for container in pod["spec"]["containers"]:
+            if _IMAGE in (image := str(container["image"])).rpartition("/")[2]:
+                yield name, tag_of(image)
+
+
+def in_metrics(text: str) -> str:
+    """That of a process, in its metrics; empty where an older one does not tell it."""
+    found = re.search(r"^k8s_rdma_\w+_build_info\{version=\"([^\"]*)\"\} 1$", text, re.MULTILINE)
+    return found[1] if found else ""
+
+
+def _versions(node: dict[str, Any]) -> NodeVersions:
+    info = (node.get("status") or {}).get("nodeInfo") or {}
+    return NodeVersions(
+        node=str(node["metadata"]["name"]),
+        kubelet=str(info.get("kubeletVersion", "")),
+        runtime=str(info.get("containerRuntimeVersion", "")),
+    )
