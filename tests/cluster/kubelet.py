@@ -1,4 +1,4 @@
-"""A real kubelet beside a real containerd, in a mount namespace of their own, and pods that it starts.
+"""A real kubelet beside a real container runtime, in a mount namespace of their own, and pods that it starts.
 
 What both keep in fixed places (`/var/lib`, `/var/log`, `/run`, `/dev`) is of this namespace and goes with it.
 What kubelet would set in the kernel (`/proc/sys`) stays as it is.
@@ -21,14 +21,20 @@ from cluster.control_plane import free_port, write_kubeconfig
 from cluster.processes import Program
 from cluster.real import FOLDER
 from cluster.real import obstacle as missing_control_plane
-from e2e.containerd import IMAGE, Containerd
+from e2e.container_runtime import IMAGE
+from e2e.containerd import Containerd
+from e2e.crio import Crio
+from e2e.runtimes import RUNTIMES, runtime_obstacle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from cluster.control_plane import Json
     from cluster.world import Cluster
+    from e2e.container_runtime import ContainerRuntime
 
+RUNTIME = "K8S_RDMA_RUNTIME"
+"""The variable that names the container runtime: `crio`, or containerd."""
 NODE = "w1"
 ADDRESS = "192.0.2.1"
 """Of the node: kubelet refuses loopback."""
@@ -81,14 +87,20 @@ def obstacle() -> str | None:
     here = str(programs())
     if shutil.which("kubelet", path=here) is None:
         return f"{FOLDER}: {here} has no program kubelet"
-    for name in ("containerd", "containerd-shim-runc-v2", "ctr", "runc"):
-        if shutil.which(name, path=here) is None and shutil.which(name) is None:
-            return f"needs {name}, in the folder of {FOLDER} or on PATH"
+    if why := _runtime_obstacle(here):
+        return why
     return None if _makes_device_nodes() else "needs root, that of the machine: it makes device nodes"
+
+
+def runtime_class() -> type[ContainerRuntime]:
+    """Which runtime kubelet has."""
+    return RUNTIMES[os.environ.get(RUNTIME, Containerd.name)]
 
 
 def cdi_obstacle() -> str | None:
     """Why the runtime knows no CDI; None when it does. To be asked where there is a kubelet."""
+    if runtime_class() is Crio:
+        return None
     program = shutil.which("containerd", path=str(programs())) or shutil.which("containerd")
     found = _release(program)
     return None if found >= FIRST_CDI else f"needs containerd {_dotted(FIRST_CDI)}, not {_dotted(found)}"
@@ -143,12 +155,12 @@ class Kubelet:
     lib: what it has as `/var/lib/kubelet`. plugins: where its sockets for plugins are.
     """
 
-    def __init__(self, cluster: Cluster, containerd: Containerd, directory: Path) -> None:
-        self._cluster, self._containerd, self._directory = cluster, containerd, directory
+    def __init__(self, cluster: Cluster, runtime: ContainerRuntime, directory: Path) -> None:
+        self._cluster, self._runtime, self._directory = cluster, runtime, directory
         self.lib = directory / "var-lib" / "kubelet"
         self.plugins = self.lib / "device-plugins"
-        self.cdi = containerd.cdi
-        self.use = containerd.use
+        self.cdi = runtime.cdi
+        self.use = runtime.use
         self.program: Program | None = None
         self._said = 0
 
@@ -164,7 +176,7 @@ class Kubelet:
         )
         self.program = await Program.start(
             log,
-            *self._containerd.entering,
+            *self._runtime.entering,
             programs() / "kubelet",
             f"--config={config}",
             f"--kubeconfig={kubeconfig}",
@@ -192,7 +204,7 @@ class Kubelet:
     async def stop_container(self, pod: Json, container: str) -> Json:
         """Have a container end; the pod when another runs in its place."""
         before = _id(pod, container)
-        self._containerd.cri.stop_container(before)
+        self._runtime.cri.stop_container(before)
         return await self._cluster.when(
             pod["metadata"]["name"], lambda pod: _id(pod, container) != before and _all_run(pod)
         )
@@ -265,7 +277,7 @@ class Kubelet:
     def look(self, pod: Json, container: str) -> Look:
         """Look around in a running container."""
         found = Look()
-        for line in self._containerd.cri.execute(_id(pod, container), "/look").splitlines():
+        for line in self._runtime.cri.execute(_id(pod, container), "/look").splitlines():
             kind, _, rest = line.partition(" ")
             if kind == "env":
                 name, _, found.env[name] = rest.partition("=")
@@ -284,7 +296,7 @@ class Kubelet:
         return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
     def _settings(self, release: tuple[int, int]) -> Json:
-        socket = f"unix://{self._containerd.socket}"
+        socket = f"unix://{self._runtime.socket}"
         settings = {
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
             "kind": "KubeletConfiguration",
@@ -299,7 +311,7 @@ class Kubelet:
             "resolvConf": "",
             "failSwapOn": False,
             "cgroupDriver": "cgroupfs",
-            "cgroupRoot": self._containerd.cgroup,
+            "cgroupRoot": self._runtime.cgroup,
             "cgroupsPerQOS": False,
             "enforceNodeAllocatable": [],
             "makeIPTablesUtilChains": False,
@@ -333,6 +345,15 @@ def _sysfs(nodes: Mapping[str, tuple[int, int]], verbs: Mapping[str, str]) -> It
         major, minor = nodes[name]
         yield f"mkdir -p {directory} && echo {major}:{minor} > {directory}/dev"
         yield f"echo of_{name} > {directory}/ibdev"
+
+
+def _runtime_obstacle(here: str) -> str | None:
+    if runtime_class() is Crio:
+        return runtime_obstacle(Crio.name)
+    for name in ("containerd", "containerd-shim-runc-v2", "ctr", "runc"):
+        if shutil.which(name, path=here) is None and shutil.which(name) is None:
+            return f"needs {name}, in the folder of {FOLDER} or on PATH"
+    return None
 
 
 def _makes_device_nodes() -> bool:

@@ -10,12 +10,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cluster.kubelet import ADDRESS, LOOK, Kubelet, cdi_obstacle, obstacle, programs, scratch
+from cluster.kubelet import (
+    ADDRESS,
+    LOOK,
+    Kubelet,
+    cdi_obstacle,
+    obstacle,
+    programs,
+    runtime_class,
+    scratch,
+)
 from cluster.offering import offering
 from cluster.world import cluster
 from e2e.conftest import build_dir, make_node, program
-from e2e.containerd import Containerd
-from e2e.test_containerd import without_us
+from e2e.real_pods import without_us
 from k8s_rdma.config.devices import (
     HUSTCAT_RESOURCE,
     MOUNT_RESOURCE,
@@ -89,7 +97,7 @@ def verbs(node: Node) -> dict[str, str]:
 async def kubelet_of(node: Node, tmp_path: Path) -> AsyncIterator[Kubelet]:
     """A kubelet that runs on the node, whose pods have an ordinary network."""
     directory = node.directory / "c"
-    containerd = Containerd(
+    runtime = runtime_class()(
         directory,
         plugins=node.cni_path,
         deadline_s=node.deadline_s,
@@ -97,11 +105,11 @@ async def kubelet_of(node: Node, tmp_path: Path) -> AsyncIterator[Kubelet]:
         prepare=scratch(directory, NODES, verbs(node)),
         sources={"look": LOOK},
     )
-    with containerd:
-        containerd.use(without_us(node.runtime(chained=True).conflist))
-        node.enter = containerd.entering
+    with runtime:
+        runtime.use(without_us(node.runtime(chained=True).conflist))
+        node.enter = runtime.entering
         async with cluster("real", tmp_path) as world:
-            kubelet = Kubelet(world, containerd, directory)
+            kubelet = Kubelet(world, runtime, directory)
             try:
                 await kubelet.start()
                 yield kubelet

@@ -1,0 +1,82 @@
+"""CRI-O with conmon and runc."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from e2e.container_runtime import IMAGE, ContainerRuntime
+from e2e.neighbours import search_path
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CONFIG = """
+[crio]
+root = "{directory}/root"
+runroot = "{directory}/state"
+storage_driver = "vfs"
+log_dir = "{directory}/logs"
+version_file = "{directory}/version"
+clean_shutdown_file = ""
+[crio.api]
+listen = "{directory}/crio.sock"
+stream_address = "127.0.0.1"
+stream_port = "0"
+[crio.runtime]
+default_runtime = "runc"
+cgroup_manager = "cgroupfs"
+conmon_cgroup = "pod"
+apparmor_profile = "unconfined"
+seccomp_profile = "unconfined"
+enable_criu_support = false
+hooks_dir = []
+irqbalance_config_restore_file = "disable"
+disable_hostport_mapping = true
+cdi_spec_dirs = ["{directory}/cdi"]
+[crio.runtime.runtimes.runc]
+runtime_root = "{directory}/runc"
+monitor_cgroup = "pod"
+[crio.image]
+pause_image = "{image}"
+signature_policy = "{directory}/policy.json"
+signature_policy_dir = "{directory}/policies"
+namespaced_auth_dir = "{directory}/auth"
+[crio.network]
+network_dir = "{directory}/net.d"
+plugin_dirs = ["{directory}/bin"]
+cni_default_network = "{network}"
+[crio.nri]
+enable_nri = false
+"""
+POLICY = '{"default": [{"type": "insecureAcceptAnything"}]}'
+
+PREPARE = "mkdir -p {cache} /var/lib/cni && mount --bind {cache} /var/lib/cni &&"
+"""CRI-O's results of CNI calls have a fixed place."""
+
+
+class Crio(ContainerRuntime):
+    """`crio`; its images are imported by buildah, which keeps them in the same way.
+
+    network: the only network that it takes (`cni_default_network`); by default that of the first file.
+    """
+
+    name = "crio"
+
+    def __init__(self, directory: Path, *, network: str = "", prepare: str = "", **options: Any) -> None:
+        """options: as `ContainerRuntime` has them."""
+        prepare += PREPARE.format(cache=directory / "cni-cache")
+        super().__init__(directory, prepare=prepare, **options)
+        self.environment |= {"PATH": search_path(self.environment["PATH"])}
+        self._network = network
+
+    def command(self) -> list[str]:
+        config, policy = self.directory / "crio.conf", self.directory / "policy.json"
+        config.write_text(CONFIG.format(directory=self.directory, image=IMAGE, network=self._network))
+        policy.write_text(POLICY)
+        return ["crio", "--config", str(config), "--config-dir", ""]
+
+    def import_image(self, archive: Path) -> None:
+        store = ("--root", self.directory / "root", "--runroot", self.directory / "state")
+        buildah = ("buildah", *store, "--storage-driver", "vfs")
+        policy = ("--signature-policy", self.directory / "policy.json")
+        self.run(*buildah, "pull", "--quiet", *policy, f"docker-archive:{archive}")
