@@ -16,12 +16,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-DOCUMENTS = [
-    ROOT / "README.md",
-    *sorted((ROOT / "docs").rglob("*.md")),
-    *sorted((ROOT / "examples").rglob("*.md")),
-]
+from documents import DOCUMENTS, FOLDERS, ROOT
 
 _BLOCK = re.compile(
     r"^(?:<!-- (?P<above>[^\n]*) -->\n)?```(?P<language>\w*)\n(?P<text>.*?)^```$"
@@ -29,7 +24,8 @@ _BLOCK = re.compile(
     re.DOTALL | re.MULTILINE,
 )
 _COMMAND = re.compile(
-    r"^(\$ )?(k8s-rdma|make|kubectl|curl|python|helm|ip|rdma|modprobe|scripts/\w+) ", re.MULTILINE
+    r"^(\$ )?(?:[A-Z0-9_]+=\S+ )*(k8s-rdma|make|kubectl|curl|python|helm|ip|rdma|modprobe|scripts/\w+) ",
+    re.MULTILINE,
 )
 
 
@@ -62,6 +58,12 @@ def accounted_for(block: Block) -> bool:
     """Whether the mark says who runs the block, or why nobody does; files that it names are there."""
     told = block.mark == "run" or re.fullmatch(r"run by \S+.*|not run: .{10,}", block.mark)
     return bool(told) and all((ROOT / path).is_file() for path in re.findall(r"tests/[\w/]+\.py", block.mark))
+
+
+def test_documents_of_every_folder_are_looked_at():
+    folders = {path.name for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith(".")}
+    others = folders - {*FOLDERS, "build"}
+    assert not [each for each in others if any((ROOT / each).rglob("*.md"))]
 
 
 def test_commands_are_run_or_say_why_not():
@@ -98,3 +100,4 @@ def test_mark_says_who_runs_it_or_why_nobody_does(mark: str, enough: bool):
 def test_blocks_that_are_no_commands_are_left_alone():
     assert not commands_of("x.md", "```\nnode  PFs\n```\n```yaml\nkey: make it\n```\n")
     assert len(commands_of("x.md", "```\n$ kubectl get nodes\n```\n```sh\nanything\n```\n")) == 2
+    assert len(commands_of("x.md", "```\nHERE=/x make e2e\n```\n")) == 1
