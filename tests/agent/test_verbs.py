@@ -12,10 +12,10 @@ import pytest
 
 from agent.machine import PLUGINS, Machine, asks, call
 from factories import PF0, PF1
-from k8s_rdma.agent.node import Node, Sandbox
 from k8s_rdma.agent.plugins.called import called_plugins
 from k8s_rdma.agent.plugins.ipam import IpamPlugins, addressing
 from k8s_rdma.agent.plugins.runner import Plugins
+from k8s_rdma.agent.sandbox import Sandbox
 from k8s_rdma.core.allocation import foreign_vfs
 from k8s_rdma.core.ids import ContainerId, NodeName, PodUid
 from k8s_rdma.core.kernel import Unreadable
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from k8s_rdma.agent.calls.verbs import Verbs
+    from k8s_rdma.agent.node import Node
     from k8s_rdma.core.ids import PciAddress
     from k8s_rdma.core.step import NetnsRef
 

@@ -6,23 +6,22 @@ from other programs) is three calls, `prepare`, `give` and `attach`; what lies b
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from k8s_rdma.agent.cap_restoring import CapFinding, CapsSeen, restore_caps
+from k8s_rdma.agent.kept_ledger import KeptLedger
 from k8s_rdma.agent.release import release
+from k8s_rdma.agent.sandbox import Sandbox, attached_already, held_elsewhere
 from k8s_rdma.agent.scanner import Scanner
-from k8s_rdma.agent.software_caps import CapFinding, CapsSeen, restore_caps
 from k8s_rdma.core.adoption import NOBODYS, Candidate, Scope, candidates
 from k8s_rdma.core.allocation import choose_vfs, decide, given, returned
 from k8s_rdma.core.claims import inherited_placement, outstanding, pfs_beside
-from k8s_rdma.core.devices.held_vfs import HeldDevice, held_interfaces
-from k8s_rdma.core.devices.slots import SlotHeld
-from k8s_rdma.core.ledger import AllocatedInterface, Attachment, DelegatedPlugin, Phase, Pod, Receipt
+from k8s_rdma.core.devices.held_vfs import held_interfaces
+from k8s_rdma.core.ledger import AllocatedInterface, Attachment, Phase, Pod, Receipt
 from k8s_rdma.core.placement import Rejection
 from k8s_rdma.core.plan import configurations, hand_over
-from k8s_rdma.core.step import NetnsRef
-from k8s_rdma.errors import K8sRdmaError, KernelError, LedgerError, MalformedError, Reason
+from k8s_rdma.errors import K8sRdmaError, KernelError, MalformedError, Reason
 from k8s_rdma.wire.adopt import Outcome
 
 if TYPE_CHECKING:
@@ -30,52 +29,13 @@ if TYPE_CHECKING:
 
     from k8s_rdma.agent.markers import Markers
     from k8s_rdma.core.devices.pools import Pool
-    from k8s_rdma.core.ids import ContainerId, NodeName, PodUid
+    from k8s_rdma.core.ids import NodeName, PodUid
     from k8s_rdma.core.kernel import Hardware, Kernel, PodInterface, VfCounters
     from k8s_rdma.core.ledger import Ledger
     from k8s_rdma.core.placement import Placement
     from k8s_rdma.core.plan import Addressing
     from k8s_rdma.core.request import Request
     from k8s_rdma.linux.receipts import Receipts
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sandbox:
-    """Where interfaces shall go: the attachment that a CNI ADD asks for, and how it wants them.
-
-    ifnames: names in the sandbox, in the request's order. entries: which of the pod's request these are, by
-        index; a pod with several attachments has some of its interfaces in each.
-    ipam, ipams, delegate, device_info_file, slots: as in `Receipt`.
-    devices: of a pod that holds exclusive ones, those that the interfaces are, one for each.
-    """
-
-    attachment: Attachment
-    pod: Pod
-    netns: NetnsRef
-    ifnames: tuple[str, ...]
-    entries: tuple[int, ...]
-    ipam: DelegatedPlugin | None = None
-    ipams: tuple[tuple[str, DelegatedPlugin | None], ...] = ()
-    delegate: DelegatedPlugin | None = None
-    device_info_file: str = ""
-    slots: tuple[SlotHeld, ...] = ()
-    devices: tuple[HeldDevice, ...] = ()
-
-    def receipt(self, interfaces: tuple[AllocatedInterface, ...], *, phase: Phase, boot_id: str) -> Receipt:
-        """The record of what is given to it."""
-        return Receipt(
-            attachment=self.attachment,
-            pod=self.pod,
-            netns=self.netns,
-            boot_id=boot_id,
-            phase=phase,
-            interfaces=interfaces,
-            ipam=self.ipam,
-            ipams=self.ipams,
-            delegate=self.delegate,
-            device_info_file=self.device_info_file,
-            slots=self.slots,
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,15 +76,18 @@ class Node:
         """Load the ledger and look at the hardware; changes nothing yet (see `unfinished`)."""
         self.name = name
         self._kernel = kernel
-        self._receipts = receipts
-        self._markers = markers
         self._boot_id = boot_id
         self.scanner = Scanner(kernel, pools)
-        self.ledger: Ledger = receipts.load()
+        self._kept = KeptLedger(receipts, markers)
         self.claims: Mapping[PodUid, Placement] = {}
         self.caps = CapsSeen()
         self.hardware: Hardware = self.scanner.look()
-        self._mark_all()
+        self._kept.mark_all()
+
+    @property
+    def ledger(self) -> Ledger:
+        """Who holds what now."""
+        return self._kept.ledger
 
     def refresh(self) -> bool:
         """Observe the hardware anew; whether anything differs from before.
@@ -162,7 +125,7 @@ class Node:
         if isinstance(interfaces, Rejection):
             return interfaces
         receipt = sandbox.receipt(interfaces, phase=Phase.PREPARED, boot_id=self._boot_id)
-        self._claim(receipt, ledger, inherited)
+        self._kept.claim(receipt, ledger, inherited)
         return receipt
 
     def _require_once(self, sandbox: Sandbox, ledger: Ledger) -> None:
@@ -172,7 +135,7 @@ class Node:
                 raise held_elsewhere(held)
             for interface in held.interfaces:
                 if interface.entry in sandbox.entries:
-                    raise _attached_already(held, interface)
+                    raise attached_already(held, interface)
 
     def _interfaces(
         self, sandbox: Sandbox, request: Request, promised: Placement | None, ledger: Ledger
@@ -185,25 +148,6 @@ class Node:
             # What was refused was not the node of now.
             interfaces = self._choose(sandbox, request, promised, ledger)
         return self._doubted(interfaces) if isinstance(interfaces, Rejection) else interfaces
-
-    def _claim(self, receipt: Receipt, others: Ledger, inherited: Collection[Attachment]) -> None:
-        """Record a claim, the end of what it inherits, and whose slots are its now.
-
-        LedgerError: all is as before.
-        """
-        container, losing = receipt.attachment.container, others.losing_slots(receipt)
-        ledger = others.with_receipt(receipt)
-        for loser in losing:
-            ledger = ledger.with_receipt(loser)
-        self._markers.add(container)
-        try:
-            self._receipts.put(receipt, *losing, instead_of=inherited)
-        except LedgerError:
-            self._unmark(container)
-            raise
-        self.ledger = ledger
-        for each in inherited:
-            self._unmark(each.container)
 
     def _require_seen(self, promised: Placement | None) -> None:
         """K8sRdmaError (`UNREADABLE_NODE`) when it is not known what there is where it was promised."""
@@ -268,7 +212,7 @@ class Node:
         """Bring up what the pod has, with these addresses; a failure as with `give`."""
         for step in configurations(receipt, addressing):
             self._kernel.apply(step)
-        return self._record(replace(receipt, phase=Phase.ATTACHED))
+        return self._kept.record(replace(receipt, phase=Phase.ATTACHED))
 
     def detach(self, receipt: Receipt) -> None:
         """Bring every VF of a receipt home, wherever its ADD stopped; the receipt stays until `forget`.
@@ -277,7 +221,7 @@ class Node:
         Tries everything and fails as `release`.
         """
         releasing = replace(receipt, phase=Phase.RELEASING)
-        self._mark(releasing)
+        self._kept.note(releasing)
         self.caps.forget(receipt)
         if receipt.boot_id != self._boot_id:
             return
@@ -286,13 +230,11 @@ class Node:
 
     def keep_for_rates(self, attachment: Attachment) -> None:
         """Note that nothing but rates is left of an attachment: its addresses are given back, too."""
-        self._mark(replace(self.ledger.receipts[attachment], ipam=None, ipams=(), delegate=None))
+        self._kept.note(replace(self.ledger.receipts[attachment], ipam=None, ipams=(), delegate=None))
 
     def forget(self, attachment: Attachment) -> None:
         """Drop the receipt: from here on the VFs may go to others."""
-        self._receipts.remove(attachment)
-        self.ledger = self.ledger.without(attachment)
-        self._unmark(attachment.container)
+        self._kept.forget(attachment)
 
     def restore_caps(self, attachment: Attachment) -> tuple[CapFinding, ...] | None:
         """Have the caps of an attachment hold that software keeps; what of them did not.
@@ -316,8 +258,7 @@ class Node:
 
     def require_ledger(self) -> None:
         """LedgerError when nothing could be recorded now."""
-        self._receipts.require_writable()
-        self._markers.require()
+        self._kept.require_writable()
 
     def traffic(self) -> tuple[tuple[VfCounters, Holder | None], ...]:
         """The counters of every VF that can be asked, and who has it. KernelError when none can."""
@@ -354,9 +295,7 @@ class Node:
 
     def unfinished(self) -> tuple[Receipt, ...]:
         """Receipts that must be ended."""
-        if self._marked_in_vain or self._markers.lost:
-            with suppress(LedgerError):
-                self._mark_all()
+        self._kept.mend_markers()
         return tuple(filter(self.is_unfinished, self.ledger.receipts.values()))
 
     def is_unfinished(self, receipt: Receipt) -> bool:
@@ -371,62 +310,3 @@ class Node:
         """The hardware of now; what was seen last stands after a KernelError."""
         self.hardware = self.scanner.look()
         return self.hardware
-
-    def _mark_all(self) -> None:
-        self._markers.replace_all({key.container for key in self.ledger.receipts})
-        self._marked_in_vain = False
-
-    def _mark(self, receipt: Receipt) -> None:
-        """Go on although the mark may not get on disk, as a full one must not keep VFs in pods.
-
-        Without it a start finds the receipt as it was, and what followed is done once more.
-        """
-        receipt = self._with_its_slots(receipt)
-        self.ledger = self.ledger.with_receipt(receipt)
-        with suppress(LedgerError):
-            self._receipts.put(receipt)
-
-    def _record(self, receipt: Receipt) -> Receipt:
-        receipt = self._with_its_slots(receipt)
-        ledger = self.ledger.with_receipt(receipt)
-        self._receipts.put(receipt)
-        self.ledger = ledger
-        return receipt
-
-    def _with_its_slots(self, receipt: Receipt) -> Receipt:
-        """As the ledger has it: another pod's ADD may have got some since the caller read the receipt."""
-        now = self.ledger.receipts.get(receipt.attachment, receipt)
-        return replace(receipt, slots=now.slots)
-
-    def _unmark(self, container: ContainerId) -> None:
-        """A marker too many makes the executable ask us in vain, no more: it may go later (`unfinished`)."""
-        if self.ledger.of_container(container):
-            return
-        try:
-            self._markers.discard(container)
-        except LedgerError:
-            self._marked_in_vain = True
-
-
-def held_elsewhere(receipt: Receipt) -> K8sRdmaError:
-    """The failure of an ADD whose pod holds its interfaces already."""
-    msg = (
-        f"pod {receipt.pod.namespace}/{receipt.pod.name} still holds its interfaces, in sandbox "
-        f"{receipt.attachment.container} as {receipt.attachment.ifname} of network {receipt.network}; "
-        "try again when that is gone"
-    )
-    return K8sRdmaError(msg, reason=Reason.HELD_BY_OLDER_SANDBOX)
-
-
-def _attached_already(receipt: Receipt, interface: AllocatedInterface) -> K8sRdmaError:
-    msg = (
-        f"pod {receipt.pod.namespace}/{receipt.pod.name} has interface {interface.entry} of its request "
-        f"already, as {interface.ifname} by network {receipt.network}"
-    )
-    return K8sRdmaError(msg, reason=Reason.ALREADY_ATTACHED)
-
-
-def rejected(rejection: Rejection, pod: Pod) -> K8sRdmaError:
-    """The failure of an ADD that the node cannot serve."""
-    message = f"node {rejection.node}: cannot give pod {pod.namespace}/{pod.name} its RDMA interfaces: "
-    return K8sRdmaError(message + rejection.message, reason=rejection.reason)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from k8s_rdma.agent.calls.ifnames import POD_IFNAME, interface_names
 from k8s_rdma.agent.device_files import device_info_file
-from k8s_rdma.agent.node import Sandbox
 from k8s_rdma.agent.plugins.called import CalledPlugins
+from k8s_rdma.agent.sandbox import Sandbox
 from k8s_rdma.core.ids import PodUid
 from k8s_rdma.core.ledger import Attachment, Pod
 from k8s_rdma.core.options import VfDriver

@@ -17,10 +17,10 @@ from k8s_rdma.agent.calls.results import result_interfaces
 from k8s_rdma.agent.calls.settling import settle
 from k8s_rdma.agent.calls.share import doubtful, share
 from k8s_rdma.agent.calls.wanted import wanted
-from k8s_rdma.agent.node import Sandbox, rejected
 from k8s_rdma.agent.plugins.called import called_plugins
 from k8s_rdma.agent.plugins.ipam import addressing
 from k8s_rdma.agent.plugins.runner import target_of
+from k8s_rdma.agent.sandbox import Sandbox, rejected
 from k8s_rdma.core.ledger import Attachment, Pod, Receipt
 from k8s_rdma.core.options import VfDriver
 from k8s_rdma.core.placement import Rejection

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
     from k8s_rdma.agent.calls.ending import Ending
     from k8s_rdma.agent.calls.means import Means
-    from k8s_rdma.agent.node import Sandbox
     from k8s_rdma.agent.plugins.called import CalledPlugins
+    from k8s_rdma.agent.sandbox import Sandbox
     from k8s_rdma.core.ledger import Attachment
 
 
