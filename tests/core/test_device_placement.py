@@ -18,7 +18,8 @@ from k8s_rdma.core.policy import PfPolicy
 from k8s_rdma.core.rates import Enforce, RateAbility, RateRange
 from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.core.reservation import used_on_node
-from k8s_rdma.core.score import MAX_SCORE, Strategy, score
+from k8s_rdma.core.score import MAX_SCORE, score
+from k8s_rdma.core.strategy import Strategy
 from k8s_rdma.errors import Reason
 from packing_oracle import pci
 

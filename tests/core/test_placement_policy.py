@@ -15,7 +15,7 @@ from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection, fits,
 from k8s_rdma.core.policy import PfPolicy, groups
 from k8s_rdma.core.rates import EVERY_RATE, Enforce, RateAbility, RateRange
 from k8s_rdma.core.request import InterfaceRequest, Request
-from k8s_rdma.core.score import Strategy
+from k8s_rdma.core.strategy import Strategy
 from k8s_rdma.errors import Reason
 from packing_oracle import NODE, pci
 from placement_oracle import ABILITIES, COARSE, REQUESTS, as_wanted, needy, nodes, possible, takes

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from k8s_rdma.core.inventory import Used
 from k8s_rdma.core.placement import PlacedInterface, Placement
-from k8s_rdma.core.score import MAX_SCORE, Strategy, score
+from k8s_rdma.core.score import MAX_SCORE, score
+from k8s_rdma.core.strategy import Strategy
 from packing_oracle import NODE, inventory, pci
 
 FOUR = inventory(*[(100_000, 10)] * 4)

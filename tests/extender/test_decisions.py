@@ -14,7 +14,7 @@ from k8s_rdma.core.policy import PfPolicy
 from k8s_rdma.core.rates import Enforce
 from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.core.said import Detail
-from k8s_rdma.core.score import Strategy
+from k8s_rdma.core.strategy import Strategy
 from k8s_rdma.errors import Reason
 from k8s_rdma.extender.cluster.facts import facts_of
 from k8s_rdma.extender.cluster.state import Situation

@@ -12,7 +12,7 @@ from extender.world import until, world
 from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.policy import PfPolicy
 from k8s_rdma.core.said import Detail
-from k8s_rdma.core.score import Strategy
+from k8s_rdma.core.strategy import Strategy
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, decode
 
 if TYPE_CHECKING:

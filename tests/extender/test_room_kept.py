@@ -16,7 +16,7 @@ from extender.world import interfaces
 from k8s_rdma.core.ids import NodeName, PciAddress, PodUid
 from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf
 from k8s_rdma.core.placement import Placement
-from k8s_rdma.core.score import Strategy
+from k8s_rdma.core.strategy import Strategy
 from k8s_rdma.extender.cluster.expecting import Expecting
 from k8s_rdma.extender.cluster.facts import NodeFacts
 from k8s_rdma.extender.cluster.limits import Limits

@@ -19,7 +19,7 @@ from k8s_rdma.core.preference import Standing, preference
 from k8s_rdma.core.rates import EVERY_RATE, Enforce
 from k8s_rdma.core.request import InterfaceRequest
 from k8s_rdma.core.rooms import OutOfWorkError, Verdict
-from k8s_rdma.core.score import Strategy
+from k8s_rdma.core.strategy import Strategy
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence

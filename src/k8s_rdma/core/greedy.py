@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from k8s_rdma.core.offers import Offer
     from k8s_rdma.core.rooms import Work
-    from k8s_rdma.core.score import Strategy
+    from k8s_rdma.core.strategy import Strategy
     from k8s_rdma.core.weights import Load
 
 

@@ -20,7 +20,7 @@ from k8s_rdma.core.rejecting import why_not
 from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.core.rooms import Verdict, Work
 from k8s_rdma.core.said import Detail, Said
-from k8s_rdma.core.score import Strategy
+from k8s_rdma.core.strategy import Strategy
 from k8s_rdma.core.weights import RoundRobin, may_fall_short
 from k8s_rdma.errors import Reason
 

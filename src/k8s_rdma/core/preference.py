@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from k8s_rdma.core.score import Strategy, fullness, gap
+from k8s_rdma.core.strategy import Strategy, fullness, gap
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -12,7 +12,7 @@ from k8s_rdma.core.policy_refusal import explain_policy
 from k8s_rdma.core.refusal import Free, explain, is_empty
 from k8s_rdma.core.rooms import Verdict
 from k8s_rdma.core.said import Said
-from k8s_rdma.core.score import Strategy
+from k8s_rdma.core.strategy import Strategy
 from k8s_rdma.errors import Reason
 
 if TYPE_CHECKING:

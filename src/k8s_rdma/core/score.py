@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from enum import StrEnum, unique
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.inventory import NOTHING_USED, total
+from k8s_rdma.core.strategy import WHOLE, Strategy, fullness, gap
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,24 +15,8 @@ if TYPE_CHECKING:
     from k8s_rdma.core.placement import Placement
 
 
-@unique
-class Strategy(StrEnum):
-    """Which of the nodes that fit are the better ones, and which of a node's PFs.
-
-    BINPACK: the fuller, so that large holes stay for large pods. SPREAD: the emptier. BALANCED: those on
-    which VFs and bandwidth run out together.
-    """
-
-    BINPACK = "binpack"
-    SPREAD = "spread"
-    BALANCED = "balanced"
-
-
 MAX_SCORE = 10
 """The largest score of a scheduler extender (kube-scheduler/extender/v1, `MaxExtenderPriority`)."""
-
-_WHOLE = 1000
-"""Shares are counted in thousandths."""
 
 
 def score(
@@ -56,7 +40,7 @@ def score(
     worth = {pf.pci: _worth(pf, after.get(pf.pci, NOTHING_USED), strategy) for pf in inventory.pfs}
     placed = sum(worth[interface.pf] for interface in placement.interfaces) // len(placement.interfaces)
     node = sum(worth.values()) // len(worth)
-    return MAX_SCORE * (placed + node) // (2 * _WHOLE)
+    return MAX_SCORE * (placed + node) // (2 * WHOLE)
 
 
 def _worth(pf: Pf, used: Used, strategy: Strategy) -> int:
@@ -64,19 +48,4 @@ def _worth(pf: Pf, used: Used, strategy: Strategy) -> int:
     taken = used.vfs, pf.capacity_vfs, used.mbps, pf.link_mbps or 0
     if strategy is Strategy.BINPACK:
         return fullness(*taken)
-    return _WHOLE - (fullness(*taken) if strategy is Strategy.SPREAD else gap(*taken))
-
-
-def fullness(vfs: int, capacity_vfs: int, mbps: int, link_mbps: int) -> int:
-    """The larger share taken, in thousandths; no VF at all is full, and no bandwidth does not count."""
-    taken = _share(vfs, capacity_vfs)
-    return max(taken, _share(mbps, link_mbps)) if link_mbps else taken
-
-
-def gap(vfs: int, capacity_vfs: int, mbps: int, link_mbps: int) -> int:
-    """How far apart the shares taken are, in thousandths; where there is no bandwidth none is left behind."""
-    return abs(_share(vfs, capacity_vfs) - _share(mbps, link_mbps)) if link_mbps else 0
-
-
-def _share(taken: int, capacity: int) -> int:
-    return min(_WHOLE, _WHOLE * taken // capacity) if capacity > 0 else _WHOLE
+    return WHOLE - (fullness(*taken) if strategy is Strategy.SPREAD else gap(*taken))

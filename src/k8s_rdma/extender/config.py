@@ -8,7 +8,7 @@ import msgspec
 
 from k8s_rdma.config.files import MAX_PORT, Port, ResourceText, require_resource_name
 from k8s_rdma.core.said import Detail
-from k8s_rdma.core.score import Strategy
+from k8s_rdma.core.strategy import Strategy
 from k8s_rdma.extender.contradictions import contradictions
 from k8s_rdma.http_server.tls import File, TlsConfig
 

@@ -18,7 +18,8 @@ from k8s_rdma.core.placement import Placement, Rejection, place
 from k8s_rdma.core.policy import PfPolicy
 from k8s_rdma.core.request import Request
 from k8s_rdma.core.said import Detail
-from k8s_rdma.core.score import Strategy, score
+from k8s_rdma.core.score import score
+from k8s_rdma.core.strategy import Strategy
 from k8s_rdma.errors import Reason
 from k8s_rdma.wire.extender import NOT_ENOUGH_FREE
 
