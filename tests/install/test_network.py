@@ -73,10 +73,11 @@ def test_values_are_handed_on_as_they_are_written(node: NodeFiles, program: Path
             {"version": "2.0.0", "cniVersions": ["1.0.0", "1.1.0", "2.0.0"]},
             {"cniVersion": "1.1.0", "cniVersions": ["1.0.0", "1.1.0"]},
         ),
-        ({"disableCheck": True, "disableGC": True}, {"disableCheck": True, "disableGC": True}),
+        ({"disableGC": True}, {"disableCheck": True, "disableGC": True}),
+        ({"disableCheck": False}, {"disableCheck": False}),
     ],
 )
-def test_versions_of_the_list_are_those_that_our_plugin_speaks_too(
+def test_list_is_of_our_plugins_versions_and_without_check_unless_it_says(
     node: NodeFiles, program: Path, fields: dict[str, Any], kept: dict[str, Any]
 ) -> None:
     (node.confs / "10-pods.conflist").write_text(conflist(BRIDGE, **fields))

@@ -30,6 +30,10 @@ MULTUS = frozenset({"multus", "multus-shim", "multus-cni"})
 MADE_OF = "k8s-rdma.io/made-of"
 """The key of a list of ours that tells what it was made of; runtimes pass over keys that they do not know."""
 
+_UNCHECKED = {"disableCheck": msgspec.Raw(b"true")}
+"""`bridge`, `ptp` and others take all addresses of a result for their own interface's, and fail CHECK over
+ours (`ValidateExpectedInterfaceIPs` of plugins 1.9). CRI-O calls CHECK for every pod that it starts."""
+
 _OF_THE_LIST = ("type", "name", "cniVersion", "prevResult", "runtimeConfig")
 
 
@@ -136,12 +140,12 @@ def plugin_section(text: bytes, *, chained: bool) -> msgspec.Raw:
 def chained_list(name: str, data: bytes, section: msgspec.Raw, own: bytes | None) -> bytes:
     """Another's file with our plugin as its last; what others put into our own file meanwhile stays in it.
 
-    name: the other's file. own: our file as it is now. MalformedError for a file that a runtime could not
-    read either, UnfitError for one that ours cannot be chained to.
+    CHECK is off, unless the other's file says. name: that file. own: ours as it is now. MalformedError for a
+    file that a runtime could not read either, UnfitError for one that ours cannot be chained to.
     """
     other = decode_conf(name, data)
     _check_types(name, other.types)
-    fields = {**other.fields, **_versions(name, other.fields)}
+    fields = {**_UNCHECKED, **other.fields, **_versions(name, other.fields)}
     before, after = _added(own, other.types)
     plugins = [*other.plugins, *before, section, *after]
     return _encoded(fields, plugins, MadeOf(file=name, types=other.types))
