@@ -163,6 +163,9 @@ static bool read_netns(struct call *call)
     return true;
 }
 
+/* Of CHECK nothing is said where nobody can be asked: that an agent is away is no fault of the pod's, and CRI-O,
+ * which calls CHECK of all pods when it starts, takes one that fails for a pod without a network, which kubelet
+ * then ends. */
 static bool ask(struct call *call, struct reply *reply)
 {
     uint32_t timeout_ms = call->conf.timeout_ms;
@@ -174,7 +177,7 @@ static bool ask(struct call *call, struct reply *reply)
         return true;
     if (call->verb == STATUS)
         call->error.code = CNI_NOT_AVAILABLE;
-    return false;
+    return call->verb == CHECK;
 }
 
 static bool serve(struct call *call, struct reply *reply)

@@ -90,6 +90,22 @@ def test_add_is_refused_without_waiting_when_the_namespace_is_a_fifo(program, ru
     assert error["code"] == 4
 
 
+def test_check_asks_when_there_is_a_marker(program, run_dir, agent) -> None:
+    (run_dir / "attachments" / CONTAINER).touch()
+    assert program("CHECK", chained(run_dir, {})).stdout == b"asked"
+
+
+def test_check_asks_when_something_is_wanted_and_there_is_no_marker(program, run_dir, agent) -> None:
+    assert program("CHECK", chained(run_dir, WISH)).stdout == b"asked"
+
+
+@pytest.mark.parametrize("length", [0, 1, 12, 13])
+def test_check_succeeds_when_the_reply_is_cut_short(program, run_dir, agent, length: int) -> None:
+    agent.answer = encode_reply(Reply(exit_status=1, stdout=b'{"code":102}'))[:length]
+    outcome = program("CHECK", chained(run_dir, WISH))
+    assert (outcome.exit_status, outcome.stdout) == (0, b"")
+
+
 def test_agent_is_not_asked_when_a_chained_pod_wants_nothing(program, run_dir, agent, netns) -> None:
     assert program("ADD", chained(run_dir, {}), env={"CNI_NETNS": netns}).exit_status == 0
     assert program("DEL", chained(run_dir, {}), env={"CNI_NETNS": netns}).exit_status == 0

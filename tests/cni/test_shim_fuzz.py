@@ -205,5 +205,7 @@ def test_program_does_what_the_model_says(world: World, call) -> None:
     elif expected := whole_reply(reply):
         assert (status, stdout) == (expected.exit_status, expected.stdout)
         assert [received.request.stdin for received in world.agent.received] == [stdin]
+    elif command == "CHECK":
+        assert (status, stdout) == (0, b"")
     else:
         assert error_code(status, stdout) == (50 if command == "STATUS" else 11)
