@@ -36,9 +36,8 @@ from k8s_rdma.agent.sockets.cdi_socket import CdiSocket
 from k8s_rdma.agent.sockets.cni_socket import CniSocket
 from k8s_rdma.agent.sockets.state_socket import StateSocket
 from k8s_rdma.agent.sockets.unix_socket import listen_unix, lost, serve_connections
-from k8s_rdma.agent.software_caps import keep_caps
 from k8s_rdma.agent.specifications import Specifications
-from k8s_rdma.agent.upkeep import Upkeep
+from k8s_rdma.agent.upkeep import Upkeep, keep_caps
 from k8s_rdma.agent.worker import Worker
 from k8s_rdma.config.files import load_key
 from k8s_rdma.core.ids import NodeName

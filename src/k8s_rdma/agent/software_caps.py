@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import TYPE_CHECKING
 
@@ -11,13 +10,10 @@ import structlog
 from k8s_rdma.core.software_caps import software_capped
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
-    from typing import NoReturn
+    from collections.abc import Callable, Mapping
 
     from k8s_rdma.agent.calls.means import Means
-    from k8s_rdma.agent.calls.verbs import Verbs
     from k8s_rdma.agent.cap_restoring import CapFinding
-    from k8s_rdma.agent.report import Reporter
     from k8s_rdma.core.ledger import Attachment, Receipt
 
 _log = structlog.get_logger()
@@ -122,24 +118,6 @@ class SoftwareCaps:
         self._logged_lost = {key for key in self._logged_lost if key[0] in receipts}
         for attachment in self._rest_until.keys() - receipts.keys():
             self._rest_until.pop(attachment)
-
-
-async def keep_caps(
-    verbs: Verbs,
-    reporter: Reporter,
-    *,
-    every_s: float,
-    pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
-) -> NoReturn:
-    """Have them hold time and again, until cancelled.
-
-    By a clock of their own: a look at the hardware is let rest for long, and attachments that cannot be ended
-    wait for other programs. pause: as `asyncio.sleep`.
-    """
-    while True:
-        await pause(every_s)
-        if await verbs.restore_caps():
-            await reporter.publish()
 
 
 def _words(receipt: Receipt, finding: CapFinding) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""What the agent does unasked: looks again when the hardware changed, ends what no call will end."""
+"""What the agent does unasked: looks again after a change, ends what no call will end, keeps caps."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import structlog
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+    from typing import NoReturn
 
     from k8s_rdma.agent.calls.verbs import Verbs
     from k8s_rdma.agent.report import Reporter
@@ -132,3 +133,21 @@ class Upkeep:
             _log.warning("observe_failed", error=scanner.error, unreadable=unreadable)
         else:
             self._retry_s = 0.0
+
+
+async def keep_caps(
+    verbs: Verbs,
+    reporter: Reporter,
+    *,
+    every_s: float,
+    pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> NoReturn:
+    """Have the caps hold that software keeps, time and again, until cancelled.
+
+    By a clock of their own: a look at the hardware is let rest for long, and attachments that cannot be ended
+    wait for other programs. pause: as `asyncio.sleep`.
+    """
+    while True:
+        await pause(every_s)
+        if await verbs.restore_caps():
+            await reporter.publish()
