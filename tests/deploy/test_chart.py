@@ -14,6 +14,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from admission import read_policy
 from chart_values import GIVEN, MUCH
 from deploy.rendering import privileges, schema
 from deploy.rendering.chart import CHART, default_values, documents, render, with_values
@@ -299,6 +300,37 @@ def test_release_without_the_apparmor_field_is_told_by_annotation_and_has_no_pol
     )
     assert "appArmorProfile" not in json.dumps(template)
     assert not [each for each in objects if each["kind"].startswith("ValidatingAdmissionPolicy")]
+
+
+@pytest.mark.parametrize(
+    ("kubernetes", "given", "how"),
+    [("v1.29.4", {}, "label"), ("v1.29.4", {"touchBy": "annotation"}, "annotation"), ("v1.30.0", {}, None)],
+)
+def test_nodes_are_touched_in_the_way_that_the_clusters_scheduler_heeds(kubernetes, given, how):
+    objects = documents(render({"extender": {"config": given}}, kubernetes=kubernetes))
+    settings = yaml.safe_load(by_name(objects, "ConfigMap", "k8s-rdma-extender")["data"]["extender.yaml"])
+    assert settings.get("touchBy") == how
+
+
+LENIENT = {"extender": {"config": {"strict": False}}, "node": {"agent": {"config": {"strict": False}}}}
+
+
+@pytest.mark.parametrize(("values", "refused"), [({}, True), (LENIENT, False)])
+def test_policy_refuses_unknown_keys_where_extender_and_agents_do(values, refused):
+    objects = documents(render(values))
+    policy = read_policy(by_name(objects, "ValidatingAdmissionPolicy", "k8s-rdma-annotation"))
+
+    def refusals(text):
+        metadata = {"annotations": {"rdma_interfaces_required": text}}
+        return policy.refusals({"kind": "Pod", "apiVersion": "v1", "metadata": metadata, "spec": {}})
+
+    assert bool(refusals('[{"min_tx_rat": 1}]')) is refused
+    assert refusals('[{"min_tx_rate": "one"}]')
+
+
+def test_extender_and_agents_that_would_judge_otherwise_are_refused():
+    with pytest.raises(TemplateError, match=r"node\.agent\.config\.strict: must be the same"):
+        render({"extender": {"config": {"strict": False}}})
 
 
 def test_second_scheduler_is_of_the_clusters_release():

@@ -4,6 +4,9 @@
 {{- $tls := dict "certFile" "/etc/k8s-rdma/tls/tls.crt" "keyFile" "/etc/k8s-rdma/tls/tls.key" "clientCaFile" "/etc/k8s-rdma/tls/ca.crt" -}}
 {{- $_ := set $ours "tls" $tls -}}
 {{- end -}}
+{{- if not (include "k8s-rdma.has-apparmor-field" .) -}}
+{{- $_ := set $ours "touchBy" (.Values.extender.config.touchBy | default "label") -}}{{/* kube-scheduler before 1.30 heeds no annotation */}}
+{{- end -}}
 {{- $settings := merge $ours .Values.extender.config -}}
 {{- $_ := set $settings "listen" (ternary "" "127.0.0.1" (eq .Values.extender.way "service")) -}}
 {{- toYaml $settings -}}

@@ -19,6 +19,8 @@ ACCOUNTS: Mapping[str, str] = {
     "device-plugin": "k8s-rdma-device-plugin",
 }
 """The service account of each process, by its name."""
+OPTIONAL = frozenset({"device-plugin"})
+"""Processes that do their work without an account: Events are all that they need one for."""
 
 
 def rights(process: str, *, leases: str, lease_of_binder: tuple[str, str], crd: bool) -> tuple[Right, ...]:

@@ -30,7 +30,7 @@ from k8s_rdma.doctor.cluster.objects import (
     check_policies,
     check_rights,
 )
-from k8s_rdma.doctor.cluster.rights import ACCOUNTS, rights
+from k8s_rdma.doctor.cluster.rights import ACCOUNTS, OPTIONAL, rights
 from k8s_rdma.doctor.cluster.scheduler import check_scheduler
 from k8s_rdma.doctor.cluster.scheduler_file import Profile, SchedulerFacts, profiles
 from k8s_rdma.doctor.cluster.versions import VersionFacts, check_touch_by, check_versions
@@ -163,6 +163,8 @@ class ClusterLook:
         found = []
         for process, account in ACCOUNTS.items():
             namespace = self._namespace_of(account)
+            if not namespace and process in OPTIONAL:
+                continue
             wanted = rights(
                 process, leases=self._leases, lease_of_binder=binder, crd=self._crd_needed is not False
             )
