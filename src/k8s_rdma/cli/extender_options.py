@@ -49,7 +49,7 @@ def where(  # noqa: PLR0913 - as many as there are options
     insecure: bool,
 ) -> Where:
     """What the options say together."""
-    from k8s_rdma.cli.extender_client import DEFAULT_URL, Where  # noqa: PLC0415 - loads an HTTP client
+    from k8s_rdma.cli.extender_client import DEFAULT_URL, Where
 
     return Where(
         url=extender or DEFAULT_URL,

@@ -55,8 +55,8 @@ def install_cni(  # noqa: PLR0913, PLR0917  options of a command
 ) -> None:
     """Put the CNI executable and the network where the container runtime finds them, or take them away."""
     load_structlog()
-    from k8s_rdma.cli.install_cni import install_cni as install  # noqa: PLC0415  a command loads its own
-    from k8s_rdma.cli.install_cni import wanted  # noqa: PLC0415
+    from k8s_rdma.cli.install_cni import install_cni as install
+    from k8s_rdma.cli.install_cni import wanted
 
     install(
         wanted=wanted(network=network, file=conf_name, plugin=plugin, name=network_name, version=cni_version),
@@ -94,8 +94,8 @@ def uninstall(  # noqa: PLR0913, PLR0917  options of a command
     It refuses, and names the pods, before it removes anything. Exit status 1: run it again, as it says when.
     """
     load_structlog()
-    from k8s_rdma.cli.uninstall import Places  # noqa: PLC0415
-    from k8s_rdma.cli.uninstall import uninstall as take_off  # noqa: PLC0415
+    from k8s_rdma.cli.uninstall import Places
+    from k8s_rdma.cli.uninstall import uninstall as take_off
 
     places = Places(
         host_root=host_root,

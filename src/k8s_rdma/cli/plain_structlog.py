@@ -23,6 +23,6 @@ def load_structlog() -> None:
         return
     sys.modules["rich"] = cast("ModuleType", None)
     try:
-        import structlog  # noqa: F401, PLC0415
+        import structlog  # noqa: F401
     finally:
         del sys.modules["rich"]
