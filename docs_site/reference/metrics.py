@@ -1,35 +1,108 @@
-"""The page of a node's metrics: what the server says of them in its own exposition."""
+"""The page of metrics: what each process says of them in its own exposition."""
 
 from __future__ import annotations
 
+import asyncio
 import re
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, cast
 
 from docs_site.reference.tables import code, table
+from k8s_rdma.config.devices import DevicePluginConfig
+from k8s_rdma.deviceplugin.seeing.looking import Looking
+from k8s_rdma.deviceplugin.seeing.watching import Host
+from k8s_rdma.deviceplugin.telling.figures import render_figures
+from k8s_rdma.extender.config import ExtenderConfig
+from k8s_rdma.extender.service import running
+from k8s_rdma.extender.sources.crd_states import CrdNodeStates
+from k8s_rdma.extender.telling.metrics import Metrics
+from k8s_rdma.kube.absent import AbsentApi
 from k8s_rdma.server.metrics import render_metrics
 from k8s_rdma.server.traffic_metrics import render_age, render_traffic
 from k8s_rdma.wire.rest import NodeReport
 from k8s_rdma.wire.state import Counters, ScanCounts
 
+if TYPE_CHECKING:
+    from k8s_rdma.kube.published import PublishedApi
+
 HEAD = """# Metrics
 
-Of a node, made of the code: `GET /metrics` on port 54005. Labels, and how often traffic is looked at:
-[a node in operation](../operating-a-node.md#metrics). The metrics of other processes are on pages that
-tests hold complete: [extender](../extender.md#metrics), port 8888;
-[device plugin](../device-plugin.md#metrics), port 54006.
+Made of the code. Each process answers `GET /metrics` in the Prometheus text format; its own page tells of
+labels, and of what is worth an alert. Dashboard and alerts: [monitoring](../howto-monitoring.md).
 """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """title: of its section. about: where it answers, and which page tells more. exposition: its text."""
+
+    title: str
+    about: str
+    exposition: str
+
 
 _FAMILY = re.compile(r"^# HELP (\S+) (.*)\n# TYPE \S+ (\w+)$", re.MULTILINE)
 
 
 def metrics_page() -> str:
-    """Every family with its type."""
-    rows = [[code(name), kind, help_text] for name, help_text, kind in _FAMILY.findall(_exposition())]
-    return f"{HEAD}\n{table(('metric', 'type', 'meaning'), rows)}"
+    """Every family of every process, with its type."""
+    return "\n".join([HEAD, *map(_section, processes())])
 
 
-def _exposition() -> str:
-    """Of a node without PFs: families are there without samples as well."""
+def processes() -> tuple[Process, ...]:
+    """Each with all families that it can have, which are there without samples as well."""
+    return (
+        Process(
+            title="Node",
+            about="Port 54005; [a node in operation](../operating-a-node.md#metrics).",
+            exposition=_of_a_node(),
+        ),
+        Process(
+            title="Extender",
+            about="Port 8888; [scheduler extender](../extender.md#metrics).",
+            exposition=asyncio.run(_of_an_extender()),
+        ),
+        Process(
+            title="Device plugin",
+            about="Port 54006; [device plugin](../device-plugin.md#metrics).",
+            exposition=asyncio.run(_of_a_device_plugin()),
+        ),
+    )
+
+
+def _section(process: Process) -> str:
+    kinds: dict[str, str] = {}
+    texts: dict[str, dict[str, None]] = {}
+    for name, text, kind in _FAMILY.findall(process.exposition):
+        kinds[name] = kind
+        texts.setdefault(name, {})[text] = None
+    rows = [[code(name), kind, " ".join(texts[name])] for name, kind in kinds.items()]
+    return f"## {process.title}\n\n{process.about}\n\n{table(('metric', 'type', 'meaning'), rows)}"
+
+
+def _of_a_node() -> str:
+    """Without PFs."""
     report = NodeReport(node="w1", generation="0.0", ledger="ok", pfs=())
     scans = ScanCounts(total=0, failed=0, seconds=0)
     counters = Counters(node="w1", age_s=0, failed_samples=0, scans=scans)
     return b"".join([render_metrics(report), render_traffic(counters), render_age(counters, 0)]).decode()
+
+
+async def _of_an_extender() -> str:
+    """Without an API server; that asks nodes, and that reads what they publish."""
+    published = Metrics()
+    async with running(ExtenderConfig(), AbsentApi()) as extender:
+        nobody = cast("PublishedApi", AbsentApi())  # it is not entered, and so asks nobody
+        states = CrdNodeStates(extender.binder.state, nobody, float, stale_s=1, namespace="")
+        published.add(states.readings())
+        return extender.metrics.render() + published.render()
+
+
+async def _of_a_device_plugin() -> str:
+    """On a machine without devices, and without a kubelet."""
+    with TemporaryDirectory() as nothing:
+        host = Host(sysfs=Path(nothing), dev=Path(nothing))
+        async with Looking(DevicePluginConfig(run_dir=nothing), host=host) as looking:
+            return render_figures((), looking)

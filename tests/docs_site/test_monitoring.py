@@ -17,12 +17,8 @@ METRIC = re.compile(r"k8s_rdma_\w+")
 
 
 def metrics() -> set[str]:
-    """Of all processes: the node's made of the code, the others' of tables that are held to it."""
-    names = {name for name, _ in rows_by_name(metrics_page())}
-    extender = section((ROOT / "docs" / "extender.md").read_text(), "Metrics")
-    names |= {f"k8s_rdma_extender_{name.partition('{')[0]}" for name, _ in rows_by_name(extender)}
-    devices = section((ROOT / "docs" / "device-plugin.md").read_text(), "Metrics")
-    return names | {name for name, _ in rows_by_name(devices)}
+    """Of all processes."""
+    return {name for name, _ in rows_by_name(metrics_page())}
 
 
 def missing(expressions: list[str]) -> set[str]:

@@ -69,11 +69,20 @@ def test_every_reason_is_told():
     assert sorted(told) == sorted(reason.value for reason in Reason)
 
 
-def test_every_metric_of_a_node_is_told_also_by_hand():
-    by_hand = section((ROOT / "docs" / "operating-a-node.md").read_text(), "Metrics")
-    told = {name for name, _ in rows_by_name(by_hand) if not name.startswith("_")}
-    assert told == {name for name, _ in rows_by_name(metrics_page())}
-    assert len(told) > 20
+@pytest.mark.parametrize(
+    ("process", "page", "prefix", "many"),
+    [
+        ("Node", "operating-a-node", "", 20),
+        ("Extender", "extender", "k8s_rdma_extender_", 25),
+        ("Device plugin", "device-plugin", "", 12),
+    ],
+)
+def test_every_metric_is_told_also_by_hand(process: str, page: str, prefix: str, many: int):
+    by_hand = section((ROOT / "docs" / f"{page}.md").read_text(), "Metrics")
+    names = (name.partition("{")[0] for name, _ in rows_by_name(by_hand))
+    told = {f"{prefix}{name}" for name in names if not name.startswith("_") and name != f"{prefix}..."}
+    assert told == {name for name, _ in rows_by_name(section(metrics_page(), process))}
+    assert len(told) > many
 
 
 def test_every_column_of_an_object_is_told():
