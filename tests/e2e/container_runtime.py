@@ -91,7 +91,7 @@ class ContainerRuntime(ABC):
 
     def use(self, conflist: Path) -> None:
         """Take this network for the sandboxes to come."""
-        staging = self.directory / "net.d" / ".new"
+        staging = self.directory / "new.conflist"
         staging.write_text(conflist.read_text())
         staging.replace(self.directory / "net.d" / "10-net.conflist")
 
@@ -114,7 +114,7 @@ class ContainerRuntime(ABC):
                 stdout=log,
                 stderr=log,
             )
-        self._wait(self._serves, f"{self.name} does not serve")
+        self.wait(self._serves, f"{self.name} does not serve")
 
     def kill(self) -> None:
         """`kill -9`; what runs in sandboxes goes on."""
@@ -130,7 +130,7 @@ class ContainerRuntime(ABC):
             self.start()
             self.import_image(archive)
             # It hears of new images by events, and until then would look for this one on the Internet.
-            self._wait(lambda: self.cri.has_image(IMAGE), f"{self.name} does not know {IMAGE}")
+            self.wait(lambda: self.cri.has_image(IMAGE), f"{self.name} does not know {IMAGE}")
         except BaseException:
             self.__exit__()
             raise
@@ -168,7 +168,8 @@ class ContainerRuntime(ABC):
             return True
         return False
 
-    def _wait(self, holds: Callable[[], bool], otherwise: str) -> None:
+    def wait(self, holds: Callable[[], bool], otherwise: str) -> None:
+        """Look until it holds; CriError where it ends or that takes too long."""
         end = time.monotonic() + self.deadline_s
         while not holds():
             if self.process.poll() is not None or time.monotonic() > end:

@@ -75,6 +75,14 @@ class Crio(ContainerRuntime):
         policy.write_text(POLICY)
         return ["crio", "--config", str(config), "--config-dir", ""]
 
+    def use(self, conflist: Path) -> None:
+        before = self._networks_found()
+        super().use(conflist)
+        self.wait(lambda: self._networks_found() > before, f"{conflist} is not taken")
+
+    def _networks_found(self) -> int:
+        return self.log().count("Found CNI network")
+
     def import_image(self, archive: Path) -> None:
         store = ("--root", self.directory / "root", "--runroot", self.directory / "state")
         buildah = ("buildah", *store, "--storage-driver", "vfs")

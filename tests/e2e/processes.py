@@ -119,7 +119,7 @@ class NodeProcesses:
     # The runtime
 
     def runtime(self, *, chained: bool, ours: dict[str, object] | None = None) -> CniRuntime:
-        """With our plugin alone, or behind `bridge`."""
+        """With our plugin alone, or behind `bridge`, whose CHECK knows no addresses but its own."""
         rdma = {
             "type": "k8s-rdma-cni",
             "runDir": str(self.run_dir),
@@ -129,7 +129,8 @@ class NodeProcesses:
         before = {"type": "bridge", "bridge": "cni0", "ipam": self._ipam("pods", "10.244.0.0/24")}
         plugins = [*([before] if chained else []), rdma | (ours or {})]
         conflist = self.directory / ("chained.conflist" if chained else "alone.conflist")
-        conflist.write_text(json.dumps({"cniVersion": "1.0.0", "name": "net", "plugins": plugins}))
+        network = {"cniVersion": "1.0.0", "name": "net", "disableCheck": chained, "plugins": plugins}
+        conflist.write_text(json.dumps(network))
         return CniRuntime(self.cni_path, conflist, self.directory / "netns")
 
     def _ipam(self, name: str, subnet: str) -> dict[str, object]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import shutil
 import subprocess
 import sys
 import threading
@@ -15,17 +14,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from e2e.containerd import Containerd
 from e2e.cri import CriError
 from e2e.processes import pod
+from e2e.runtimes import RUNTIMES, runtime_obstacle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
+    from e2e.container_runtime import ContainerRuntime
     from e2e.node import Node
 
 OURS, FILE = "k8s-rdma-cni", "00-k8s-rdma.conflist"
+OTHERS = {"containerd": "10-net", "crio": "100-crio-bridge"}
+"""What the other plugin's file is called; the second is that which CRI-O brings."""
 GRACE_S = 1
 
 
@@ -37,9 +38,10 @@ def node(make_node: Callable[[int], Node]) -> Node:
 class Site:
     """A node whose own network is `bridge`, and the installer on it."""
 
-    def __init__(self, node: Node, containerd: Containerd, directory: Path) -> None:
-        self.cri = containerd.cri
-        self.bin, self.confs = directory / "bin", directory / "net.d"
+    def __init__(self, node: Node, runtime: ContainerRuntime) -> None:
+        self.cri = runtime.cri
+        self.bin, self.confs = runtime.directory / "bin", runtime.directory / "net.d"
+        self._other = OTHERS[runtime.name]
         self._node = node
         ours = json.loads(node.runtime(chained=True).conflist.read_text())["plugins"].pop()
         self._plugin = json.dumps({key: ours[key] for key in ("runDir", "ipam")})
@@ -50,16 +52,17 @@ class Site:
         """The other plugin's file, as its own installer replaces it."""
         document = json.loads(self._node.runtime(chained=True).conflist.read_text())
         document["plugins"] = document["plugins"][:1]
-        draft = self.confs / "10-net.new"
+        del document["disableCheck"]
+        draft = self.confs / f"{self._other}.new"
         draft.write_text(json.dumps(document | more))
-        draft.rename(self.confs / "10-net.conflist")
+        draft.rename(self.confs / f"{self._other}.conflist")
 
     def write_single_plugin(self) -> None:
         """The other's network as one plugin without a version, for which libcni writes an empty one."""
-        document = json.loads((self.confs / "10-net.conflist").read_text())
+        document = json.loads((self.confs / f"{self._other}.conflist").read_text())
         [plugin] = document["plugins"]
-        (self.confs / "10-net.conf").write_text(json.dumps({"name": document["name"], **plugin}))
-        (self.confs / "10-net.conflist").unlink()
+        (self.confs / f"{self._other}.conf").write_text(json.dumps({"name": document["name"], **plugin}))
+        (self.confs / f"{self._other}.conflist").unlink()
 
     def installer(self, *options: str) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "k8s_rdma", "install-cni", str(self.bin), "--network", "chained"]
@@ -74,19 +77,18 @@ class Site:
         return (self.confs / FILE).exists()
 
 
-@pytest.fixture
-def site(node: Node) -> Iterator[Site]:
-    for program in ("containerd", "runc", "ctr", "containerd-shim-runc-v2"):
-        if shutil.which(program) is None:
-            pytest.skip(f"needs {program} (Debian packages containerd, runc)")
-    directory = node.directory / "containerd"
-    with Containerd(directory, plugins=node.cni_path, deadline_s=node.deadline_s) as containerd:
-        made = Site(node, containerd, directory)
+@pytest.fixture(params=RUNTIMES)
+def site(request: pytest.FixtureRequest, node: Node) -> Iterator[Site]:
+    if why := runtime_obstacle(request.param):
+        pytest.skip(why)
+    directory = node.directory / request.param
+    with RUNTIMES[request.param](directory, plugins=node.cni_path, deadline_s=node.deadline_s) as runtime:
+        made = Site(node, runtime)
         try:
             node.wait("a pod without us", lambda: starts(made, "probe"))
         except AssertionError as error:
-            pytest.skip(f"needs a machine where containerd starts pods: {error}")
-        node.enter = containerd.entering
+            pytest.skip(f"needs a machine where {runtime.name} starts pods: {error}")
+        node.enter = runtime.entering
         node.start_agent()
         yield made
 
