@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 FOLDER = "K8S_RDMA_KUBE_BIN"
 NEEDED = ("etcd", "kube-apiserver", "kube-scheduler")
-SERVICE = "10.0.0.1"
+SERVICE = "10.96.0.1"
 """Where pods look for the API server: the first address of the range of Services."""
 CONTROLLERS = "disruption"
 """What is not left to the scenario, which is the kubelet: no node is to be found dead."""
@@ -180,12 +180,13 @@ def _api_server(plane: Real, issuer: Issuer, etcd: str, port: int) -> list[str]:
         f"--tls-cert-file={served.cert}",
         f"--tls-private-key-file={served.key}",
         f"--token-auth-file={tokens}",
+        f"--client-ca-file={plane.ca_file}",
         "--allow-privileged=true",  # as kubeadm has it
         "--authorization-mode=RBAC",
         "--service-account-issuer=https://kubernetes.default.svc",
         f"--service-account-key-file={accounts.cert}",
         f"--service-account-signing-key-file={accounts.key}",
-        "--service-cluster-ip-range=10.0.0.0/24",
+        "--service-cluster-ip-range=10.96.0.0/12",  # as kubeadm has it
         # Both need a controller that is not run: one makes every namespace's account, one takes taints away.
         "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
     ]

@@ -31,7 +31,7 @@ VALUES: dict[str, Json] = {
     "defaults": {},
     "host network": {"extender": {"way": "host-network"}},
     "service": {
-        "extender": {"way": "service", "replicas": 2, "tlsSecretName": "tls", "clusterIP": "10.0.0.88"},
+        "extender": {"way": "service", "replicas": 2, "tlsSecretName": "tls", "clusterIP": "10.96.0.88"},
         "node": {
             "agent": {"config": {"stuckAfterS": 60, "publish": {"vfResource": "k8s-rdma.io/vf"}}},
             "server": {"tls": {"secretName": "tls", "clientCa": True}, "tokensSecretName": "tokens"},
