@@ -19,7 +19,7 @@ from k8s_rdma.core.ledger import DelegatedPlugin, Phase
 from k8s_rdma.core.rates import Enforce
 from k8s_rdma.errors import LedgerError
 from k8s_rdma.linux.receipts import REBUILD, CorruptLedgerError, Receipts
-from k8s_rdma.linux.receipts_schema import VERSION
+from k8s_rdma.linux.receipts_schema import OLDEST, VERSION
 from k8s_rdma.wire.receipt import encode_receipt
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ def test_receipts_of_a_program_before_versions_are_brought_up_to_date(tmp_path: 
         assert ledger.receipts[two.attachment] == two
         assert {key.container for key in ledger.receipts} == {"c0", "c1"}
     with sqlite3.connect(path) as database:
-        assert database.execute("PRAGMA user_version").fetchall() == [(VERSION,)]
+        assert database.execute("PRAGMA user_version").fetchall() == [(OLDEST,)]
         assert database.execute("SELECT network FROM receipts").fetchall() == [("net",), ("net",)]
     database.close()
 
@@ -282,7 +282,7 @@ def test_receipts_of_a_program_that_knew_no_slots_hold_none(tmp_path: Path) -> N
     database.close()
     assert opened(path).receipts == {made.attachment: made}
     with sqlite3.connect(path) as database:
-        assert database.execute("PRAGMA user_version").fetchall() == [(VERSION,)]
+        assert database.execute("PRAGMA user_version").fetchall() == [(OLDEST,)]
     database.close()
 
 
@@ -300,7 +300,7 @@ def test_receipts_of_a_program_that_capped_nothing_by_software_hold_no_such_caps
     assert found == made
     assert found.interfaces[0].software_max_tx_rate_mbps == 0
     with sqlite3.connect(path) as database:
-        assert database.execute("PRAGMA user_version").fetchall() == [(VERSION,)]
+        assert database.execute("PRAGMA user_version").fetchall() == [(OLDEST,)]
     database.close()
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from k8s_rdma.core.ledger import Ledger, Phase
 from k8s_rdma.errors import LedgerError, MalformedError
-from k8s_rdma.linux.receipts_schema import INSERT, bring_up_to_date
+from k8s_rdma.linux.receipts_schema import INSERT, bring_up_to_date, lower_version, raise_version
 from k8s_rdma.wire.receipt import decode_receipt, encode_receipt
 
 if TYPE_CHECKING:
@@ -90,6 +90,7 @@ class Receipts:
         with self._failures("cannot be written"), self._transaction(durable=durable):
             for attachment in instead_of:
                 self._delete(attachment)
+            raise_version(self._db, (receipt, *beside))
             for each in (receipt, *beside):
                 self._db.execute(INSERT, (*astuple(each.attachment), encode_receipt(each)))
 
@@ -97,6 +98,7 @@ class Receipts:
         """Forget an attachment. If a crash loses this mark, the next start finds nothing left to undo."""
         with self._failures("cannot be written"), self._transaction(durable=False):
             self._delete(attachment)
+            lower_version(self._db)
 
     def require_writable(self) -> None:
         """LedgerError unless a receipt could be written now; tried by a write that changes nothing."""
