@@ -148,6 +148,14 @@ def test_it_waits_and_ends_when_ours_is_in_place(tmp_path: Path, program: Path) 
     assert node.types() == ["bridge", OURS]
 
 
+def test_it_waits_for_nothing_where_somebody_chained_ours_by_hand(node: NodeFiles, program: Path) -> None:
+    (node.confs / "10-pods.conflist").write_text(conflist(BRIDGE, {"type": OURS}))
+    with Follower(node, program, mode="--wait") as waiter:
+        assert waiter.told("cni_in_place")["by_hand"] == "10-pods.conflist"
+        waiter.ended()
+    assert node.types() == ["bridge", OURS]
+
+
 def test_a_directory_that_is_gone_for_good_ends_it(node: NodeFiles, program: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("needs root, or a user namespace that makes one (`make test`)")

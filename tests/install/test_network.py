@@ -93,8 +93,8 @@ def test_a_list_without_a_version_stays_without(node: NodeFiles, program: Path) 
 
 UNFIT = {
     "cniVersion": conflist(BRIDGE, version="2.0.0"),
-    "has k8s-rdma-cni already": conflist(BRIDGE, {"type": OURS}),
-    "has rit-k8s-rdma-cni-linux-amd64 already": conflist(BRIDGE, {"type": "rit-k8s-rdma-cni-linux-amd64"}),
+    "k8s-rdma-cni: has no plugin before it": conflist({"type": OURS}, PORTMAP),
+    "plugins[1]: network configuration: interfaceName": conflist(BRIDGE, {"type": OURS, "interfaceName": 1}),
     "NetworkAttachmentDefinition": conflist({"type": "multus-shim"}),
 }
 
@@ -108,6 +108,42 @@ def test_ours_goes_where_it_cannot_be_chained(node: NodeFiles, program: Path, pr
     assert told.startswith("10-pods.conflist: ")
     assert problem in told
     assert not (node.confs / FILE).exists()
+
+
+BY_HAND = {
+    "behind": conflist(BRIDGE, {"type": OURS, "timeoutMs": 1000}, PORTMAP),
+    "under its former name": conflist(BRIDGE, {"type": "rit-k8s-rdma-cni-linux-amd64"}),
+    "with a delegate": conflist({"type": OURS, "delegate": BRIDGE}),
+}
+
+
+@pytest.mark.parametrize("text", BY_HAND.values(), ids=BY_HAND)
+def test_what_somebody_chained_by_hand_is_left_alone_and_is_all_that_is_wanted(
+    node: NodeFiles, program: Path, text: str
+) -> None:
+    installation = node.installation()
+    installation.install(program)
+    (node.confs / "10-pods.conflist").write_text(text)
+    outcome = installation.install(program)
+    assert (outcome.problems, outcome.by_hand, outcome.other) == ((), True, "10-pods.conflist")
+    assert installation.serves(outcome)
+    assert not (node.confs / FILE).exists()
+    assert (node.confs / "10-pods.conflist").read_text() == text
+    (node.confs / "10-pods.conflist").write_text(conflist(BRIDGE))
+    assert not installation.install(program).by_hand
+    assert node.types() == ["bridge", OURS]
+
+
+def test_executable_stays_where_somebodys_network_has_it(node: NodeFiles, program: Path) -> None:
+    installation = node.installation()
+    (node.confs / "10-pods.conflist").write_text(BY_HAND["behind"])
+    installation.install(program)
+    with pytest.raises(K8sRdmaError, match=r"left: .*/k8s-rdma-cni, which 10-pods\.conflist calls"):
+        installation.remove(0, print)
+    assert node.types() == ["bridge", OURS, "portmap"]
+    (node.confs / "10-pods.conflist").write_text(conflist(BRIDGE))
+    installation.remove(0, print)
+    assert not (node.bin / OURS).exists()
 
 
 BROKEN = {

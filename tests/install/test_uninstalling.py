@@ -86,6 +86,18 @@ def test_a_node_that_nobody_uses_is_as_if_it_had_never_been_installed(host: Path
     assert (again.returncode, "removed" in again.stdout) == (0, False)
 
 
+def test_executable_that_somebodys_network_has_is_left(host: Path) -> None:
+    network = node_of(host).confs / "10-pods.conflist"
+    network.write_text(conflist(BRIDGE, {"type": OURS}))
+    done = uninstall(host)
+    assert done.returncode == 1
+    assert "which 10-pods.conflist calls; take it out there" in done.stdout
+    assert (node_of(host).bin / OURS).exists()
+    network.write_text(conflist(BRIDGE))
+    assert uninstall(host).returncode == 0
+    assert not (node_of(host).bin / OURS).exists()
+
+
 def test_pods_in_the_ledger_are_named_and_nothing_is_removed(host: Path) -> None:
     with closing(Receipts(host / STATE / "ledger.db")) as receipts:
         receipts.put(receipt())

@@ -79,7 +79,7 @@ def _install(installation: Installation) -> None:
         outcome = installation.install(program)
     if outcome.problems:
         raise K8sRdmaError("; ".join(outcome.problems))
-    for path in installation.paths:
+    for path in installation.paths(outcome):
         typer.echo(path)
 
 

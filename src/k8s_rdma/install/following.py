@@ -102,7 +102,7 @@ class _Keeper:
         self._installation = installation
         self._program = program
         self._until_in_place = until_in_place
-        self._problems: tuple[str, ...] | None = None
+        self._last: tuple[tuple[str, ...], str] | None = None
         self._wrote: bytes | None = None
         self._wrote_at = -CALM_S
         self._undone = 0
@@ -117,7 +117,7 @@ class _Keeper:
         if outcome.replaced:
             _log.info("cni_program_installed", program=str(self._installation.program.paths[0]))
         pause_s = self._rewrote(outcome) if outcome.rewritten else 0.0
-        self._tell(*outcome.problems)
+        self._tell(*outcome.problems, by_hand=outcome.other if outcome.by_hand else "")
         self.done = self._until_in_place and self._installation.serves(outcome)
         return pause_s
 
@@ -136,14 +136,16 @@ class _Keeper:
         )
         return pause_s
 
-    def _tell(self, *problems: str) -> None:
-        if problems == self._problems:
+    def _tell(self, *problems: str, by_hand: str = "") -> None:
+        """by_hand: somebody's file that has our plugin; empty where ours has it."""
+        if (problems, by_hand) == self._last:
             return
         if problems:
             _log.warning("cni_not_in_place", problems=problems)
         else:
-            _log.info("cni_in_place", program=str(self._installation.program.paths[0]))
-        self._problems = problems
+            whose = {"by_hand": by_hand} if by_hand else {}
+            _log.info("cni_in_place", program=str(self._installation.program.paths[0]), **whose)
+        self._last = problems, by_hand
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.install.network import ConfDirectory, Decision, Network, decide
-from k8s_rdma.install.program import InstalledProgram
+from k8s_rdma.install.program import InstalledProgram, left_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,14 +28,15 @@ class Outcome:
     """What a pass found and did.
 
     replaced: whether the executable was put there. rewritten: whether our file was put there, changed or
-    taken away. own: what is in it now. other: the file that it was made of. problems: why not all is as it
-    should be.
+    taken away. own: what is in it now. other: the file that it was made of, or that has our plugin by hand.
+    problems: why not all is as it should be.
     """
 
     replaced: bool = False
     rewritten: bool = False
     own: bytes | None = None
     other: str = ""
+    by_hand: bool = False
     problems: tuple[str, ...] = ()
 
 
@@ -54,14 +55,19 @@ class Installation:
         """Whether there is a file of ours to keep."""
         return self._wanted.network is not Network.NONE
 
-    @property
-    def paths(self) -> tuple[Path, ...]:
-        """What is there when all is in place."""
-        return (*self.program.paths, self.conf.path) if self.has_network else self.program.paths
+    def paths(self, outcome: Outcome) -> tuple[Path, ...]:
+        """What is in place: the executable, and the file that has our plugin."""
+        if not self.has_network:
+            return self.program.paths
+        return (
+            *self.program.paths,
+            self.conf.path.with_name(outcome.other) if outcome.by_hand else self.conf.path,
+        )
 
     def serves(self, outcome: Outcome) -> bool:
         """Whether pods get our plugin now, be it by a network of before."""
-        return self.program.there() and (outcome.own is not None or not self.has_network)
+        has_network = outcome.own is not None or outcome.by_hand
+        return self.program.there() and (has_network or not self.has_network)
 
     def locked(self, wait_s: float) -> AbstractContextManager[None]:
         """Be the only one at work within the block. OSError, or K8sRdmaError when another one is."""
@@ -80,7 +86,12 @@ class Installation:
         rewritten = self.conf.apply(decision, found)
         told = (*problems, decision.problem) if decision.problem else problems
         return Outcome(
-            replaced=replaced, rewritten=rewritten, own=decision.own, other=decision.other, problems=told
+            replaced=replaced,
+            rewritten=rewritten,
+            own=decision.own,
+            other=decision.other,
+            by_hand=decision.by_hand,
+            problems=told,
         )
 
     def remove(self, grace_s: float, told: Callable[[str], None]) -> None:
@@ -93,6 +104,8 @@ class Installation:
             if self.program.there() and grace_s > 0:
                 told(f"the executable goes in {grace_s:g} s, when calls that were begun have ended")
                 time.sleep(grace_s)
+        if self.has_network and (files := self.conf.others_with_ours()):
+            raise K8sRdmaError(left_for(self.program.paths[0], files))
         if self.program.remove():
             told(f"removed {self.program.paths[0]}")
 

@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from k8s_rdma.errors import K8sRdmaError, MalformedError
-from k8s_rdma.wire.conflist import UnfitError, chained_list, is_read, lone_list, made_of, same
+from k8s_rdma.wire.conflist import (
+    UnfitError,
+    chained_list,
+    has_ours,
+    is_chained,
+    is_read,
+    lone_list,
+    made_of,
+    same,
+)
 
 if TYPE_CHECKING:
     from k8s_rdma.install.directory import NodeDirectory
@@ -66,21 +75,30 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """own: what our file is to hold; None for no file. problem: why our plugin is not where it should be."""
+    """own: what our file is to hold; None for no file. problem: why our plugin is not where it should be.
+
+    by_hand: the other's file has our plugin already, where it should be.
+    """
 
     own: bytes | None
     problem: str = ""
     other: str = ""
+    by_hand: bool = False
 
 
 def decide(found: Found, wanted: Wanted) -> Decision:
-    """What our file should be. The one of before stays while the other's cannot be understood."""
+    """What our file should be. The one of before stays while the other's cannot be understood.
+
+    Whoever has chained our plugin by hand is left alone: that is what is wanted, in a file of theirs.
+    """
     if wanted.network is Network.ALONE:
         own = lone_list(wanted.name, wanted.version, wanted.section)
         return Decision(own=found.own if same(own, found.own) else own, problem=_hidden(found, wanted))
     if not found.other:
         return Decision(own=None, problem="no network of another plugin is there yet; waiting for one")
     try:
+        if not found.unreadable and is_chained(found.other, found.data):
+            return Decision(own=None, other=found.other, by_hand=True)
         own = _chained(found, wanted)
     except UnfitError as error:
         return Decision(own=None, problem=error.message, other=found.other)
@@ -143,6 +161,19 @@ class ConfDirectory:
             return sum(self._directory.remove(name) for name in (*former, self._file)) > 0
         except OSError as error:
             raise _failed(f"{self.path}: cannot be removed", error) from error
+
+    def others_with_ours(self) -> tuple[str, ...]:
+        """Files of others that have our plugin in them; K8sRdmaError when that cannot be known."""
+        try:
+            if not self._directory.path.is_dir():
+                return ()
+            names = [each for each in filter(is_read, self._directory.names()) if each != self._file]
+            texts = ((name, self._directory.read(name)) for name in names)
+            return tuple(
+                name for name, text in texts if text and made_of(text) is None and has_ours(name, text)
+            )
+        except OSError as error:
+            raise _failed(f"{self._directory.path}: cannot be looked at", error) from error
 
     def _look(self) -> Found:
         own, former, other = None, [], ""

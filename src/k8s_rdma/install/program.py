@@ -13,7 +13,7 @@ from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.wire.conflist import LEGACY_PLUGIN, PLUGIN
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from k8s_rdma.install.directory import NodeDirectory
 
@@ -55,6 +55,11 @@ def require_program() -> Path:
         msg = f"{PROGRAM} was not found: build it with `make cni`, or name it in K8S_RDMA_CNI"
         raise K8sRdmaError(msg)
     return program
+
+
+def left_for(program: Path, files: Sequence[str]) -> str:
+    """Why the executable has to stay where these files name it: without it no pod of the node would start."""
+    return f"left: {program}, which {', '.join(files)} calls; take it out there, and run this again"
 
 
 class InstalledProgram:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.install.holders import held, started_with_us
 from k8s_rdma.install.leftovers import functions_with_vfs, remove_run_dir, remove_specifications
+from k8s_rdma.install.program import left_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -92,7 +93,10 @@ class Uninstalling:
         )
 
     def _remove_program(self) -> bool:
-        """Unless CRI-O will call it: then a pod that was started with it could not be ended."""
+        """Unless somebody's network has it, or CRI-O will call it to end pods that were started with it."""
+        if files := self._conf.others_with_ours():
+            self._told(left_for(self._program.paths[0], files))
+            return False
         attachments = started_with_us(self._paths.caches) if self._paths.crio.exists() else ()
         if attachments:
             self._told(

@@ -26,6 +26,8 @@ SUFFIXES = (".conf", ".conflist", ".json")
 PLUGIN = "k8s-rdma-cni"
 LEGACY_PLUGIN = "rit-k8s-rdma-cni-linux-amd64"
 """What configurations of the system that this one replaces call their plugin."""
+OURS = frozenset({PLUGIN, LEGACY_PLUGIN})
+"""The names by which a list has our plugin."""
 MULTUS = frozenset({"multus", "multus-shim", "multus-cni"})
 MADE_OF = "k8s-rdma.io/made-of"
 """The key of a list of ours that tells what it was made of; runtimes pass over keys that they do not know."""
@@ -151,6 +153,36 @@ def chained_list(name: str, data: bytes, section: msgspec.Raw, own: bytes | None
     return _encoded(fields, plugins, MadeOf(file=name, types=other.types))
 
 
+def has_ours(name: str, data: bytes) -> bool:
+    """Whether another's file has our plugin; what no runtime could read has nothing."""
+    try:
+        return not OURS.isdisjoint(decode_conf(name, data).types)
+    except MalformedError:
+        return False
+
+
+def is_chained(name: str, data: bytes) -> bool:
+    """Whether another's file has our plugin in it, where pods get it beside their ordinary interface.
+
+    False for one that has none. MalformedError for a file that a runtime could not read either, UnfitError
+    for one by which pods would be failed, or have no ordinary interface.
+    """
+    other = decode_conf(name, data)
+    place = next((number for number, kind in enumerate(other.types) if kind in OURS), None)
+    if place is None:
+        return False
+    _versions(name, other.fields)
+    section = decode(other.plugins[place], _fields_decoder, name)
+    if place == 0 and "delegate" not in section:
+        raise UnfitError(f"{name}: {other.types[0]}: has no plugin before it, and no delegate")
+    given = {key: other.fields[key] for key in ("cniVersion", "name") if key in other.fields}
+    try:
+        decode_netconf(msgspec.json.encode({**given, **section}))
+    except MalformedError as error:
+        raise UnfitError(f"{name}: plugins[{place}]: {error.message}") from error
+    return True
+
+
 def lone_list(network: str, version: str, section: msgspec.Raw) -> bytes:
     """A network of our plugin alone."""
     fields = {"cniVersion": msgspec.json.encode(version), "name": msgspec.json.encode(network)}
@@ -174,8 +206,6 @@ def _encoded(fields: Mapping[str, msgspec.Raw], plugins: Iterable[msgspec.Raw], 
 
 def _check_types(name: str, types: Iterable[str]) -> None:
     for found in types:
-        if found in (PLUGIN, LEGACY_PLUGIN):
-            raise UnfitError(f"{name}: has {found} already; take it out there, or use --network none")
         if found in MULTUS:
             msg = f"{name}: is that of Multus; use --network none and a NetworkAttachmentDefinition"
             raise UnfitError(msg)
@@ -219,6 +249,6 @@ def _added(own: bytes | None, types: Iterable[str]) -> tuple[list[msgspec.Raw], 
     behind = False
     for section, kind in zip(found.plugins, found.types, strict=True):
         behind |= kind == PLUGIN
-        if kind not in known and kind not in (PLUGIN, LEGACY_PLUGIN):
+        if kind not in known and kind not in OURS:
             sides[behind].append(section)
     return sides
