@@ -91,7 +91,7 @@ class ContainerRuntime(ABC):
 
     def use(self, conflist: Path) -> None:
         """Take this network for the sandboxes to come."""
-        staging = self.directory / "new.conflist"
+        staging = self.directory / "net.d" / ".new"  # of another directory, containerd would not be told
         staging.write_text(conflist.read_text())
         staging.replace(self.directory / "net.d" / "10-net.conflist")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -46,15 +47,16 @@ def definition(kind: str) -> dict[str, Any]:
 
 
 def use_whereabouts(node: Node, runtime: ContainerRuntime, kubeconfig: Path) -> None:
-    """The chained network, whose addresses for us are of the cluster."""
-    ipam = {
-        "type": "whereabouts",
-        "range": "10.55.206.0/24",
-        "kubernetes": {"kubeconfig": str(kubeconfig)},
-        "configuration_path": str(node.directory),
+    """Ours is the only plugin, so that CHECK need not be off; its addresses are of the cluster."""
+    file = node.directory / "whereabouts.conf"
+    file.write_text(json.dumps({"datastore": "kubernetes", "kubernetes": {"kubeconfig": str(kubeconfig)}}))
+    ours = {
+        "ipam": {"type": "whereabouts", "range": "10.55.206.0/24", "configuration_path": str(file)},
+        "interfaceNames": "rdma{i}",
+        "delegate": json.loads(node.runtime(chained=True).conflist.read_text())["plugins"][0],
     }
-    (node.directory / "nodename").write_text("w1")
-    runtime.use(node.runtime(chained=True, ours={"ipam": ipam}).conflist)
+    runtime.use(node.runtime(chained=False, ours=ours).conflist)
+    runtime.wait(lambda: not runtime.cri.network_problem(), "no network")
 
 
 @pytest.fixture
