@@ -77,6 +77,7 @@ _SET_BY_KUBELET = (
 )
 """Of the whole machine (kubelet's `setupKernelTunables`): it is given files instead."""
 
+_HUGE_PAGES = "/sys/kernel/mm/hugepages"
 _NODES = "null zero full random urandom tty kmsg ptmx"
 
 
@@ -130,6 +131,8 @@ def scratch(
         ),
         f"mount --rbind {directory}/dev /dev",
         *_sysfs(nodes, verbs or {}),
+        # CRI-O fails over limits of huge pages where their cgroup is not mounted.
+        f"{{ [ ! -d {_HUGE_PAGES} ] || mount -t tmpfs tmpfs {_HUGE_PAGES}; }}",
         f"mount --bind {directory}/var-lib /var/lib",
         f"mount --bind {directory}/var-log /var/log",
         *(_copied(f"/proc/sys/{name}", f"{directory}/{name.replace('/', '-')}") for name in _SET_BY_KUBELET),
