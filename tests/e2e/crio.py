@@ -50,8 +50,11 @@ enable_nri = false
 """
 POLICY = '{"default": [{"type": "insecureAcceptAnything"}]}'
 
-PREPARE = "mkdir -p {cache} /var/lib/cni && mount --bind {cache} /var/lib/cni &&"
-"""CRI-O's results of CNI calls have a fixed place."""
+PREPARE = (
+    "mkdir -p {directory}/cni-cache /var/lib/cni && mount --bind {directory}/cni-cache /var/lib/cni && "
+    "mkdir /run/crio && ln -s {directory}/crio.sock /run/crio/crio.sock &&"
+)
+"""CRI-O's results of CNI calls have a fixed place, and others look for its socket in one."""
 
 
 class Crio(ContainerRuntime):
@@ -64,7 +67,7 @@ class Crio(ContainerRuntime):
 
     def __init__(self, directory: Path, *, network: str = "", prepare: str = "", **options: Any) -> None:
         """options: as `ContainerRuntime` has them."""
-        prepare += PREPARE.format(cache=directory / "cni-cache")
+        prepare += PREPARE.format(directory=directory)
         super().__init__(directory, prepare=prepare, **options)
         self.environment |= {"PATH": search_path(self.environment["PATH"])}
         self._network = network

@@ -73,6 +73,15 @@ class Site:
             stderr=subprocess.DEVNULL,
         )
 
+    def uninstall(self, *, said: str) -> None:
+        """Take everything off the node that can be."""
+        paths = {"bin": self.bin, "conf": self.confs, "run": self._node.run_dir}
+        paths |= {"state": self._node.directory / "state", "cdi": self._node.directory / "cdi"}
+        options = [word for name, path in paths.items() for word in (f"--{name}-dir", str(path))]
+        command = [*self._node.enter, sys.executable, "-m", "k8s_rdma", "uninstall", "--grace-s", "0"]
+        done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
+        assert said in done.stdout, done
+
     def chained(self) -> bool:
         return (self.confs / FILE).exists()
 
@@ -147,6 +156,7 @@ def test_pods_start_at_every_moment_while_ours_comes_and_goes(node: Node, site: 
     assert failures == []
 
 
+@pytest.mark.parametrize("site", ["containerd"], indirect=True)
 def test_pod_loses_nothing_when_ours_goes_and_its_vfs_come_home_when_it_ends(node: Node, site: Site) -> None:
     site.write_single_plugin()
     assert site.installer().wait(node.deadline_s) == 0
@@ -159,3 +169,19 @@ def test_pod_loses_nothing_when_ours_goes_and_its_vfs_come_home_when_it_ends(nod
     site.cri.stop_sandbox(rdma)
     site.cri.remove_sandbox(rdma)
     node.wait("its VFs", lambda: node.leftovers() == {})
+
+
+@pytest.mark.parametrize("site", ["crio"], indirect=True)
+def test_executable_stays_until_pods_have_ended_that_crio_ends_with_it(node: Node, site: Site) -> None:
+    """An ordinary pod's end fails without it, too: CRI-O ends it by the list that it was started with."""
+    assert site.installer().wait(node.deadline_s) == 0
+    node.wait("our network", lambda: starts(site, "settled"))
+    plain = site.cri.run_sandbox(pod("plain"))
+    site.uninstall(said="which CRI-O calls when pods end")
+    assert (site.bin / OURS).exists()
+    assert not site.chained()
+    site.cri.stop_sandbox(plain)
+    site.cri.remove_sandbox(plain)
+    node.kill_agent()
+    site.uninstall(said=f"removed {site.bin / OURS}")
+    assert node.leases() == []
