@@ -58,14 +58,14 @@ def import_image(containerd: Containerd) -> None:
 
 
 @asynccontextmanager
-async def leading_to(port: int) -> AsyncIterator[None]:
-    """The Service of the API server, as kube-proxy has it."""
+async def leading_to(port: int, at: int = 443) -> AsyncIterator[None]:
+    """The Service of the API server, as kube-proxy has it; at another port a node that it runs on."""
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there = await asyncio.open_connection("127.0.0.1", port)
         await asyncio.gather(copied(reader, there[1]), copied(there[0], writer))
 
-    async with await asyncio.start_server(connected, SERVICE, 443):
+    async with await asyncio.start_server(connected, SERVICE, at):
         yield
 
 
