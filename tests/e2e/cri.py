@@ -80,6 +80,11 @@ class CriRuntime:
         reply = self._call("ImageStatus", _field(1, _field(1, image)), service="ImageService")
         return 1 in dict(_fields(reply))
 
+    def sandbox_address(self, sandbox: str) -> str:
+        """The pod's address as kubelet is told it; kubelet has a sandbox made anew that has none."""
+        status = dict(_fields(self._call("PodSandboxStatus", _field(1, sandbox))))[1]
+        return dict(_fields(dict(_fields(status))[5])).get(1, b"").decode()
+
     def sandbox_info(self, sandbox: str) -> dict[str, Any]:
         """What the runtime says beyond the interface: OCI's specification; containerd the CNI result."""
         reply = self._call("PodSandboxStatus", _field(1, sandbox) + _number(2, 1))

@@ -96,6 +96,23 @@ def test_ordinary_pods_start_and_stop_while_the_agent_is_dead(node: Node, crio: 
     assert node.leftovers() == {}
 
 
+def test_pod_keeps_its_address_when_crio_starts_while_the_agent_is_dead(node: Node, crio: Crio) -> None:
+    """It calls CHECK then, and has no address to tell kubelet where that fails."""
+    delegate = json.loads(node.runtime(chained=True).conflist.read_text())["plugins"][0]
+    ours = {"delegate": delegate, "interfaceNames": "rdma{i}"}
+    crio.use(node.runtime(chained=False, ours=ours).conflist)
+    sandbox = crio.cri.run_sandbox(pod("p", {}))
+    address = crio.cri.sandbox_address(sandbox)
+    assert address.startswith("10.244.0.")
+    node.kill_agent()
+    crio.kill()
+    crio.start()
+    assert crio.cri.sandbox_address(sandbox) == address
+    node.start_agent()
+    end(crio, sandbox)
+    assert node.leftovers() == {}
+
+
 def test_vfs_come_home_though_crio_calls_del_but_once(node: Node, crio: Crio) -> None:
     sandbox = crio.cri.run_sandbox(pod("rdma", {"min_tx_rate": 100}))
     node.kill_agent()
