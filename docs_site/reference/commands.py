@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from enum import Enum, EnumType
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -68,12 +67,9 @@ def _option(option: Any) -> tuple[str, str, str]:
 
 
 def _values(option: Any) -> str:
-    kind = option.type_descriptor.annotation
-    if isinstance(kind, EnumType):
-        return "|".join(str(each.value) for each in list[Enum](kind))
-    if get_origin(kind) is Literal:
-        return "|".join(get_args(kind))
-    return {str: "TEXT", int: "N", float: "N"}.get(kind, "VALUE")
+    if choices := getattr(option.type, "choices", ()):
+        return "|".join(str(getattr(each, "value", each)) for each in choices)
+    return {"str": "TEXT", "integer": "N", "float": "N"}.get(option.type.name, "VALUE")
 
 
 def _default(parameter: Any) -> str:
