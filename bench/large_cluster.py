@@ -22,8 +22,9 @@ from k8s_rdma.core.ids import NodeName, PciAddress, PodUid
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.rates import EVERY_RATE
 from k8s_rdma.wire.placement_annotation import encode as encode_placement
+from k8s_rdma.wire.rates import rates_of
 from k8s_rdma.wire.rdma_node import status_of
-from k8s_rdma.wire.rest import Allocation, Enforced, ForeignVf, Interface, NodeReport, PfReport, Pod, rates_of
+from k8s_rdma.wire.rest import Allocation, Enforced, ForeignVf, Interface, NodeReport, PfReport, Pod
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -41,6 +41,7 @@ from k8s_rdma.extender.sources.http_node import Asking
 from k8s_rdma.extender.sources.http_states import HttpNodeStates
 from k8s_rdma.http_server import listen
 from k8s_rdma.kube.api import Listed, NodeView
+from k8s_rdma.wire.rates import rates_of
 from k8s_rdma.wire.rest import (
     Allocation,
     Enforced,
@@ -50,7 +51,6 @@ from k8s_rdma.wire.rest import (
     PfReport,
     Pod,
     encode_report,
-    rates_of,
 )
 
 if TYPE_CHECKING:

@@ -16,7 +16,8 @@ from k8s_rdma.core.options import InterfaceOptions, PfSelector, Setting, VfDrive
 from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection
 from k8s_rdma.core.rates import EVERY_RATE, NO_RATE, Enforce, RateAbility, RateRange
 from k8s_rdma.wire.node_report import node_report
-from k8s_rdma.wire.rest import Enforced, ability_of, decode_report, encode_report
+from k8s_rdma.wire.rates import ability_of
+from k8s_rdma.wire.rest import Enforced, decode_report, encode_report
 
 if TYPE_CHECKING:
     from k8s_rdma.core.kernel import Hardware, PfState

@@ -17,7 +17,7 @@ from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.extender.serving.access import access_of
 from k8s_rdma.http_server.tls import TlsConfig
 from k8s_rdma.wire.explain import decode_explanation
-from k8s_rdma.wire.rest import rates_of
+from k8s_rdma.wire.rates import rates_of
 
 if TYPE_CHECKING:
     from pathlib import Path

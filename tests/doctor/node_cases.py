@@ -32,16 +32,8 @@ from k8s_rdma.doctor.node.rdma_namespaces import RdmaFacts, check_isolation, che
 from k8s_rdma.doctor.node.runtime import Runtime, RuntimeFacts, check_runtime
 from k8s_rdma.sim.recorded_machine import RecordedMachine
 from k8s_rdma.wire.machine import read_machine
-from k8s_rdma.wire.rest import (
-    Allocation,
-    Enforced,
-    ForeignVf,
-    Interface,
-    NodeReport,
-    PfReport,
-    Pod,
-    Rates,
-)
+from k8s_rdma.wire.rates import Rates
+from k8s_rdma.wire.rest import Allocation, Enforced, ForeignVf, Interface, NodeReport, PfReport, Pod
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.rates import EVERY_RATE
+from k8s_rdma.wire.rates import Range, Rates, rates_of
 from k8s_rdma.wire.rest import (
     Allocation,
     Enforced,
@@ -18,10 +19,7 @@ from k8s_rdma.wire.rest import (
     NodeReport,
     PfReport,
     Pod,
-    Range,
-    Rates,
     encode_report,
-    rates_of,
 )
 
 if TYPE_CHECKING:

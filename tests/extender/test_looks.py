@@ -16,7 +16,7 @@ from k8s_rdma.core.rates import NO_RATE
 from k8s_rdma.extender.config import NamespaceLimit
 from k8s_rdma.wire.cluster_view import ClusterView, decode_view
 from k8s_rdma.wire.explain import Explanation, decode_explanation
-from k8s_rdma.wire.rest import rates_of
+from k8s_rdma.wire.rates import rates_of
 
 if TYPE_CHECKING:
     from extender.serving import Served

@@ -16,6 +16,7 @@ from k8s_rdma.http_server import listen
 from k8s_rdma.server.agent_link import AgentLink
 from k8s_rdma.server.run import EVERYBODY, Access, serve
 from k8s_rdma.server.traffic import Traffic
+from k8s_rdma.wire.rates import rates_of
 from k8s_rdma.wire.rest import (
     Allocation,
     Enforced,
@@ -26,7 +27,6 @@ from k8s_rdma.wire.rest import (
     Pod,
     VfReport,
     encode_report,
-    rates_of,
 )
 from k8s_rdma.wire.state import HEADER, Kind, decode_header, encode_counters, encode_message
 

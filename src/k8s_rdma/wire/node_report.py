@@ -15,17 +15,8 @@ from k8s_rdma.core.losses import lost_interfaces
 from k8s_rdma.core.promises import broken_promises, holds_its_rates, lost_caps, lost_rates
 from k8s_rdma.core.step import VfRef
 from k8s_rdma.wire.annotation_options import format_options
-from k8s_rdma.wire.rest import (
-    Allocation,
-    Enforced,
-    ForeignVf,
-    Interface,
-    NodeReport,
-    PfReport,
-    Pod,
-    VfReport,
-    rates_of,
-)
+from k8s_rdma.wire.rates import rates_of
+from k8s_rdma.wire.rest import Allocation, Enforced, ForeignVf, Interface, NodeReport, PfReport, Pod, VfReport
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

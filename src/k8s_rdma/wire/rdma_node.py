@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 import msgspec
 
 from k8s_rdma.wire.json import decode
-from k8s_rdma.wire.rest import GenerationText, Pod, Range
+from k8s_rdma.wire.rates import PfRates, published_rates
+from k8s_rdma.wire.rest import GenerationText, Pod
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from k8s_rdma.wire.rest import Allocation, NodeReport, PfReport, Rates
+    from k8s_rdma.wire.rest import Allocation, NodeReport, PfReport
 
 GROUP, VERSION, PLURAL, KIND = "k8s-rdma.io", "v1alpha1", "rdmanodes", "RdmaNode"
 
@@ -31,16 +32,6 @@ _MOST_OF_MESSAGE = 1024
 Count = Annotated[int, msgspec.Meta(ge=0)]
 _Kind: TypeAlias = tuple[str, str, int, int]
 """Of a held interface: PF, pool, minimum and maximum rate."""
-
-
-class PfRates(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """What a PF's driver does with minimum and maximum rates; a range that is absent takes none but 0."""
-
-    min: Range | None = None
-    max: Range | None = None
-    sum_checked: bool = False
-    needs_link: bool = False
-    weights: int | None = None
 
 
 class ForeignUse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
@@ -194,23 +185,13 @@ def _pf(pf: PfReport) -> PfStatus:
         mtu=pf.mtu,
         capacity_vfs=pf.capacity_vfs,
         pools=tuple(PoolVfs(resource=resource, vfs=vfs) for resource, vfs in sorted(pf.pools.items())),
-        rates=_rates(pf.rates),
+        rates=published_rates(pf.rates),
         enforce=pf.enforce,
         takes=pf.takes,
         foreign=tuple(
             ForeignUse(vfs=vfs, min_mbps=rate, pool=pool) for (pool, rate), vfs in sorted(foreign.items())
         ),
         problems=_few(pf.problems),
-    )
-
-
-def _rates(rates: Rates) -> PfRates:
-    return PfRates(
-        min=rates.min,
-        max=rates.max,
-        sum_checked=rates.sum_checked,
-        needs_link=rates.needs_link,
-        weights=rates.weights,
     )
 
 

@@ -15,8 +15,8 @@ from k8s_rdma.core.options import LinkType, Setting
 from k8s_rdma.core.placement import PlacedInterface
 from k8s_rdma.core.rates import Enforce
 from k8s_rdma.errors import MalformedError, Reason
+from k8s_rdma.wire.rates import ability_of
 from k8s_rdma.wire.rdma_node import status_of
-from k8s_rdma.wire.rest import ability_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
