@@ -277,12 +277,18 @@ async def cluster(
             for server in servers.values():
                 await made.add_node(Node(server), **resources)
             kubelets = asyncio.create_task(made.kubelets())
-            stack.callback(kubelets.cancel)
+            stack.push_async_callback(_ended, kubelets)
             yield made
             assert not kubelets.done(), kubelets.exception()
     except BaseException:
         sys.stderr.write(f"logs of this scenario: {directory}\n")
         raise
+
+
+async def _ended(work: asyncio.Task[None]) -> None:
+    """Cancelled, and through with it: its connection is not left to be closed by nobody."""
+    work.cancel()
+    await asyncio.wait([work])
 
 
 def _client(plane: ControlPlane) -> httpx2.AsyncClient:
