@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cluster.control_plane import write_kubeconfig
 from cluster.processes import running
+from cluster.real import FOLDER
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from cluster.real import Real
+
+
+PROGRAM = "kube-controller-manager"
+
+
+def obstacle() -> str | None:
+    """Why there are none to be had here; None when there are."""
+    folder = os.environ.get(FOLDER, "")
+    return None if os.access(Path(folder) / PROGRAM, os.X_OK) else f"{FOLDER}: no program {PROGRAM} there"
 
 
 @asynccontextmanager
@@ -25,6 +37,6 @@ async def controllers(plane: Real, *names: str) -> AsyncIterator[None]:
         "--leader-elect=false",
         "--secure-port=0",
     )
-    log = plane.directory / f"kube-controller-manager-{names[0]}.log"
-    async with running(log, plane.programs / "kube-controller-manager", *arguments):
+    log = plane.directory / f"{PROGRAM}-{names[0]}.log"
+    async with running(log, plane.programs / PROGRAM, *arguments):
         yield

@@ -15,11 +15,13 @@ import pytest
 import yaml
 
 from cluster.controllers import controllers
+from cluster.controllers import obstacle as controllers_obstacle
 from cluster.kubelet import ADDRESS, Kubelet, programs, scratch
 from cluster.publishers import CRD
 from cluster.real import SERVICE
 from cluster.server_side_apply import Applied
-from cluster.test_real_daemonset import NAMESPACE, NODES, READY_S, import_image, leading_to, pytestmark, run
+from cluster.test_real_daemonset import NAMESPACE, NODES, READY_S, import_image, leading_to, run
+from cluster.test_real_daemonset import pytestmark as marks
 from cluster.world import cluster
 from deploy.rendering.chart import documents, render
 from e2e.conftest import build_dir, make_node, program
@@ -34,8 +36,9 @@ if TYPE_CHECKING:
     from cluster.world import Cluster
     from e2e.node import Node
 
-__all__ = ["build_dir", "make_node", "program", "pytestmark"]
+__all__ = ["build_dir", "make_node", "program"]
 
+pytestmark = [*marks, pytest.mark.skipif(bool(why := controllers_obstacle()), reason=str(why))]
 Json = dict[str, Any]
 DAEMONSETS = f"/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"

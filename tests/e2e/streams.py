@@ -8,7 +8,7 @@ import socket
 import subprocess
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
@@ -89,21 +89,23 @@ class Stream:
         self._in.close()
 
     def lost(self) -> list[int]:
-        """Numbers that did not arrive; after the end of it."""
-        return sorted({*range(self.sent)} - {*self.received})
+        """Numbers that did not arrive, the last one among them; after the end of it."""
+        return sorted({*range(self.sent), END} - {*self.received})
 
     def _send(self) -> None:
         while not self._stop.wait(PAUSE_S):
-            self._out.sendto(self.sent.to_bytes(4, "big").ljust(256, b"."), self._to)
+            self._send_one(self.sent)
             self.sent += 1
-        self._out.sendto(END.to_bytes(4, "big"), self._to)
+        self._send_one(END)
+
+    def _send_one(self, number: int) -> None:
+        with suppress(OSError):  # it is lost then
+            self._out.sendto(number.to_bytes(4, "big").ljust(256, b"."), self._to)
 
     def _receive(self) -> None:
-        try:
-            while (number := int.from_bytes(self._in.recv(2048)[:4], "big")) != END:
-                self.received.append(number)
-        except TimeoutError:
-            return  # the last was lost, too
+        with suppress(TimeoutError):  # the last one is lost then
+            while END not in self.received[-1:]:
+                self.received.append(int.from_bytes(self._in.recv(2048)[:4], "big"))
 
 
 @contextmanager

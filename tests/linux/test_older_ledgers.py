@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
     from k8s_rdma.core.ledger import Ledger
 
-RECORDED = sorted((Path(__file__).parents[1] / "recordings" / "ledgers").glob("*.json"))
+RECORDINGS = Path(__file__).parents[1] / "recordings" / "ledgers"
+RECORDED = sorted(RECORDINGS.glob("*.json"))
 MOMENTS_S = [0.002 * number**2 for number in range(5)]
 Json = dict[str, Any]
 
@@ -188,7 +189,7 @@ Receipts(Path(sys.argv[1]))
 
 
 def test_ledger_is_whole_when_the_program_that_brings_it_up_to_date_is_killed(tmp_path: Path) -> None:
-    of_then = json.loads(RECORDED[0].read_text())
+    of_then = json.loads((RECORDINGS / "0.json").read_text())
     row = of_then["rows"][0]
     of_then["rows"] = [_another(row, number) for number in range(200)]
     for number, moment_s in enumerate(MOMENTS_S):
