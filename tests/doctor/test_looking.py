@@ -14,6 +14,7 @@ from k8s_rdma.doctor.looking.host import Host, Process
 from k8s_rdma.doctor.looking.network import cni_facts
 from k8s_rdma.doctor.looking.processes import ledger_facts, process_facts
 from k8s_rdma.doctor.looking.runtimes import find_runtimes, memlock_facts, needs_cdi
+from k8s_rdma.doctor.node.runtime import RuntimeFacts, check_runtime
 from k8s_rdma.linux.receipts import Receipts
 
 LIMITS = """\
@@ -69,6 +70,19 @@ def test_containerd_is_read_with_what_it_imports(host):
     assert setup.runtime.enable_cdi is True
     assert setup.runtime.cdi_dirs == ("/etc/cdi",)
     assert setup.runtime.version == ""  # no program to ask
+
+
+@pytest.mark.parametrize(
+    ("told", "version"), [("containerd://2.2.1", "2.2.1"), ("cri-o://1.33.2", ""), ("", "")]
+)
+def test_runtime_that_does_not_say_its_version_is_of_the_one_that_kubelet_tells(host, told, version):
+    process(host, 40, "containerd")
+    put(host, "/usr/bin/containerd", "")  # may be another's: Docker brings one as well
+    [setup] = find_runtimes(host, lambda: told)
+    assert setup.runtime.version == version
+    if version:
+        [found] = check_runtime(RuntimeFacts(runtimes=(setup.runtime,)))
+        assert found.source == "kubelet; /etc/containerd/config.toml"
 
 
 def test_containerd_is_read_where_its_command_line_says(host):

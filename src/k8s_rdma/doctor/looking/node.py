@@ -85,7 +85,17 @@ class NodeLook:
 
     @cached_property
     def _runtimes(self) -> tuple[RuntimeSetup, ...]:
-        return find_runtimes(self.host)
+        return find_runtimes(self.host, self._runtime_of_kubelet)
+
+    def _runtime_of_kubelet(self) -> str:
+        """Empty where nobody can tell; why is another subject's to say."""
+        if self.connect is None:
+            return ""
+        try:
+            with self.connect() as api:
+                return next((each.runtime for each in nodes_of(api, self.agent.node)), "")
+        except K8sRdmaError:
+            return ""
 
     @cached_property
     def _processes(self) -> ProcessFacts:

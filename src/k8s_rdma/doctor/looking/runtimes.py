@@ -17,7 +17,7 @@ from k8s_rdma.doctor.node.memlock import LockingProcess, MemlockFacts
 from k8s_rdma.doctor.node.runtime import Runtime
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from k8s_rdma.config.devices import DevicePluginConfig
     from k8s_rdma.doctor.looking.host import Host, Process
@@ -27,7 +27,6 @@ _STARTERS = RUNTIMES | {"dockerd"}
 _CONFIG = {"containerd": "/etc/containerd/config.toml", "crio": "/etc/crio/crio.conf"}
 _CRI_PLUGINS = ("io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri")
 _CONF_DIR, _BIN_DIR = "/etc/cni/net.d", "/opt/cni/bin"
-_PROGRAMS = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,12 +38,24 @@ class RuntimeSetup:
     bin_dirs: tuple[str, ...] = (_BIN_DIR,)
 
 
-def find_runtimes(host: Host) -> tuple[RuntimeSetup, ...]:
-    """One of each that runs. OSError where processes cannot be looked at."""
+def find_runtimes(host: Host, told: Callable[[], str] = str) -> tuple[RuntimeSetup, ...]:
+    """One of each that runs. OSError where processes cannot be looked at.
+
+    told: what kubelet says of its runtime, `containerd://2.2.1`; asked where a program does not say its own.
+    """
     first: dict[str, Process] = {}
     for process in host.processes(RUNTIMES):
         first.setdefault(process.name, process)
-    return tuple(_setup(host, process) for process in first.values())
+    return tuple(_of_kubelet(_setup(host, process), told) for process in first.values())
+
+
+def _of_kubelet(setup: RuntimeSetup, told: Callable[[], str]) -> RuntimeSetup:
+    if setup.runtime.version or setup.runtime.fault:
+        return setup
+    scheme, _, version = told().partition("://")
+    if scheme.replace("-", "") != setup.runtime.name:
+        return setup
+    return replace(setup, runtime=replace(setup.runtime, version=version, told_by="kubelet"))
 
 
 def memlock_facts(host: Host) -> MemlockFacts:
@@ -171,15 +182,11 @@ def _crio(host: Host, runtime: Runtime) -> RuntimeSetup:
 
 
 def _version(host: Host, process: Process) -> str:
-    """As the program itself says it; empty where it cannot be run.
+    """As the program itself says it; empty where it is not known, or cannot be run.
 
     What a process runs is for those alone who may look into it, as what it was called by is not.
     """
-    places = (
-        host.program(process.pid),
-        *process.arguments[:1],
-        *(f"{each}/{process.name}" for each in _PROGRAMS),
-    )
+    places = (host.program(process.pid), *process.arguments[:1])
     absolute = (each for each in places if each and each.startswith("/"))
     program = next((each for each in absolute if host.here(each).exists()), None)
     if program is None:

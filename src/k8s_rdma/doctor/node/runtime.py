@@ -33,17 +33,24 @@ DEFAULT_CDI_DIRS = ("/etc/cdi", "/var/run/cdi")
 class Runtime:
     """A runtime that runs, or is set up.
 
-    name: `containerd` or `crio`. version: as it says it itself, empty where nobody says it. config: the path
-    of its configuration, which need not be there. fault: why that cannot be read.
+    name: `containerd` or `crio`. version: as it says it itself, or `told_by` somebody else; empty where
+    nobody says it. config: the path of its configuration, which need not be there. fault: why that cannot be
+    read.
     enable_cdi: None where it is not said. cdi_dirs: empty where not said.
     """
 
     name: str
     version: str = ""
+    told_by: str = ""
     config: str = ""
     fault: str = ""
     enable_cdi: bool | None = None
     cdi_dirs: tuple[str, ...] = ()
+
+    @property
+    def version_source(self) -> str:
+        """Who says the version."""
+        return self.told_by or f"{self.name} --version"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,15 +93,13 @@ def _check(facts: RuntimeFacts, runtime: Runtime) -> Iterator[Finding]:
         return
     version = version_of(runtime.version)
     if version is None:
-        yield VERSION_UNKNOWN(
-            "does not say its version", about=runtime.name, source=f"{runtime.name} --version"
-        )
+        yield VERSION_UNKNOWN("does not say its version", about=runtime.name, source=runtime.version_source)
     elif version < OLDEST[runtime.name]:
         oldest = _words(OLDEST[runtime.name])
         yield TOO_OLD(
             f"version {runtime.version}",
             about=runtime.name,
-            source=f"{runtime.name} --version",
+            source=runtime.version_source,
             wanted=f"{oldest} or newer, see docs/compatibility-versions.md",
             fix=f"update {runtime.name}",
         )
@@ -105,7 +110,7 @@ def _check(facts: RuntimeFacts, runtime: Runtime) -> Iterator[Finding]:
         yield OK(
             f"version {runtime.version}; {devices}",
             about=runtime.name,
-            source=f"{runtime.name} --version; {runtime.config}",
+            source=f"{runtime.version_source}; {runtime.config}",
         )
 
 
