@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, TypeVar
 
-from k8s_rdma.core.devices.of_pod import PodDevices
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
 from k8s_rdma.kube import grpc_calls
 from k8s_rdma.kube.grpc_calls import AioRpcError, StatusCode
@@ -14,6 +13,7 @@ from k8s_rdma.wire.pod_resources import GET, LIST, PodName
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from k8s_rdma.core.devices.of_pod import PodDevices
     from k8s_rdma.wire.protobuf import Method
 
 Asked = TypeVar("Asked")
@@ -26,6 +26,7 @@ _NO_GET = frozenset({StatusCode.UNIMPLEMENTED, StatusCode.UNKNOWN, StatusCode.NO
 """A kubelet without Get; one that has it switched off, or knows no such pod, says UNKNOWN to both."""
 
 _PAUSE_S = 0.05
+_UNKNOWN_PAUSE_S = 0.2
 
 
 class PodResourcesClient:
@@ -37,16 +38,19 @@ class PodResourcesClient:
         self._channel = grpc_calls.connect(socket)
 
     async def of_pod(self, namespace: str, name: str) -> PodDevices:
-        """What one pod holds. Where Get has no answer, List has: also that there is no such pod."""
+        """What one pod holds. One that kubelet does not know is waited for: that does not say what it holds.
+
+        After its start kubelet knows no pods, until the API server has told it; and an ADD that was begun for
+        the one before goes on (CRI-O 1.36, `server/sandbox_run_linux.go`; containerd breaks it off).
+        """
         deadline = self._deadline()
-        try:
-            return await self._ask(GET, PodName(namespace=namespace, name=name), deadline)
-        except AioRpcError as error:
-            if error.code() not in _NO_GET:
-                raise self._failure(GET, error.details()) from error
-        pods = await self._list(deadline)
-        found = (pod for pod in pods if (pod.namespace, pod.name) == (namespace, name))
-        return next(found, PodDevices(namespace=namespace, name=name))
+        now = asyncio.get_running_loop().time
+        while (found := await self._find(namespace, name, deadline)) is None:
+            if now() + _UNKNOWN_PAUSE_S >= deadline:
+                msg = f"kubelet at {self._socket} knows no pod {namespace}/{name}; try again when it does"
+                raise K8sRdmaError(msg, reason=Reason.KUBELET_FAILURE)
+            await asyncio.sleep(_UNKNOWN_PAUSE_S)
+        return found
 
     async def all(self) -> tuple[PodDevices, ...]:
         """What every active pod holds."""
@@ -58,6 +62,16 @@ class PodResourcesClient:
 
     def _deadline(self) -> float:
         return asyncio.get_running_loop().time() + self._timeout_s
+
+    async def _find(self, namespace: str, name: str, deadline: float) -> PodDevices | None:
+        """A pod; None where kubelet knows none. Where Get has no answer, List has."""
+        try:
+            return await self._ask(GET, PodName(namespace=namespace, name=name), deadline)
+        except AioRpcError as error:
+            if error.code() not in _NO_GET:
+                raise self._failure(GET, error.details()) from error
+        pods = await self._list(deadline)
+        return next((pod for pod in pods if (pod.namespace, pod.name) == (namespace, name)), None)
 
     async def _list(self, deadline: float) -> tuple[PodDevices, ...]:
         try:
