@@ -53,7 +53,7 @@ class Rollout:
 
     def __init__(self, c: Cluster, kubelet: Kubelet, node: Node, place: Path, root: Path) -> None:
         self.c, self.kubelet, self.place = c, kubelet, place
-        self._applied, self._node, self._root = Applied(c.http), node, root
+        self._applied, self._node, self.root = Applied(c.http), node, root
 
     async def apply(self, **node: Any) -> None:
         """As `helm upgrade` does it. node: values below `node` besides those of this node."""
@@ -103,12 +103,26 @@ class Rollout:
         annotations = {"rdma_interfaces_required": json.dumps([{"pf": PF, **wish}])}
         await self.kubelet.create_pod(name, {"name": "c"}, annotations=annotations)
         pod = await self.kubelet.running(name)
-        for netns in (self._root / "run/netns").iterdir():
+        for netns in (self.root / "run/netns").iterdir():
             links = self._node.ip("address", "show", netns=str(netns))
             found = {each["ifname"]: [it["local"] for it in each["addr_info"]] for each in links}
             if pod["status"]["podIP"] in found["eth0"]:
                 return Endpoint(str(netns), "rdma0", found["rdma0"][0])
         raise AssertionError(f"no namespace of {name}")
+
+    async def end_pods(self, *names: str) -> None:
+        """They have given all back when this returns."""
+        for name in names:
+            await self.kubelet.delete_pod(name)
+            await self.c.gone(name)
+        while await self.holders():  # noqa: ASYNC110  kubelet has them go
+            await asyncio.sleep(0.1)
+
+    async def delete(self) -> None:
+        """As `helm uninstall` does it; the pods are gone when this returns."""
+        await self.c.http.delete(f"{DAEMONSETS}/k8s-rdma-node")
+        while await self.pods():  # noqa: ASYNC110  another process makes them go
+            await asyncio.sleep(0.1)
 
     async def holders(self) -> set[str]:
         """Pods that hold something, by the node's server."""
@@ -134,7 +148,7 @@ async def rollout(node: Node, directory: Path) -> AsyncIterator[Rollout]:
     ) as containerd:
         import_image(containerd)
         containerd.use(without_us(node.runtime(chained=True).conflist))
-        async with cluster("real", directory, deadline_s=READY_S) as c:
+        async with cluster("real", directory, deadline_s=2 * READY_S) as c:
             kubelet = Kubelet(c, containerd, place)
             root = Path(containerd.entering[-1].partition("=")[2]).parents[1] / "root"
             try:
@@ -155,7 +169,7 @@ async def rollout(node: Node, directory: Path) -> AsyncIterator[Rollout]:
 
 
 @pytest.mark.timeout(600)
-async def test_pods_keep_their_interfaces_while_the_daemonset_is_rolled_and_until_it_uninstalls(
+async def test_pods_keep_their_interfaces_while_the_daemonset_is_rolled_until_they_end_and_it_uninstalls(
     node: Node, tmp_path: Path
 ):
     async with rollout(node, tmp_path) as it:
@@ -187,16 +201,18 @@ async def test_pods_keep_their_interfaces_while_the_daemonset_is_rolled_and_unti
         assert stream.lost() == []
         assert stream.sent > 0
 
-        for name in names:
-            await it.kubelet.delete_pod(name)
-            await it.c.gone(name)
-        while await it.holders():  # noqa: ASYNC110  kubelet has them go
-            await asyncio.sleep(0.1)
+        await it.end_pods(*names)
         await it.apply(uninstall=True)
         await it.rolled()
         assert not (it.place / "bin/k8s-rdma-cni").exists()
         assert [path.name for path in (it.place / "net.d").iterdir()] == ["10-net.conflist"]
+        assert not (it.root / "run/k8s-rdma").exists()
         assert node.kernel_state() == node.pristine
-        await it.c.http.delete(f"{DAEMONSETS}/k8s-rdma-node")
-        while await it.pods():  # noqa: ASYNC110  another process makes it go
-            await asyncio.sleep(0.1)
+        await it.delete()
+
+        await it.apply()
+        await it.rolled()
+        await it.start_pod("again", min_tx_rate=100)
+        assert await it.holders() == {"again"}
+        await it.end_pods("again")
+        assert node.kernel_state() == node.pristine
