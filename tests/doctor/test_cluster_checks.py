@@ -152,6 +152,11 @@ def test_pod_of_the_scheduler_that_asks_waits_as_any_other():
     assert [each.id for each in found] == ["pods-waiting"]
 
 
+def test_pod_that_names_a_scheduler_of_which_nothing_is_seen_is_told_so():
+    [found] = pod(SCHEDULERS_SEEN, node="", running=False, placed=False, scheduler="rdma-sheduler")
+    assert (found.id, "nothing was seen of a scheduler of that name" in found.found) == ("pods-waiting", True)
+
+
 def test_pod_without_a_placement_is_well_where_the_scheduler_binds():
     unplaced = PodFacts(pods=(replace(POD, placed=False),), extender_binds=False)
     assert [each.id for each in check_pods(unplaced)] == ["pods-ok"]

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from http_server.certificates import Issuer
+from k8s_rdma import __version__
 from k8s_rdma.config.devices import DevicePluginConfig, ExactResource, ExclusiveResource, SharedResource
 from k8s_rdma.core.devices.seen import NetnsMode
 from k8s_rdma.doctor.looking.host import Host, Process
@@ -205,3 +210,22 @@ def test_process_that_does_not_answer_is_told(tmp_path):
     assert facts.server is not None
     assert "refused" in facts.server.why
     assert facts.plugin is None
+
+
+@pytest.mark.parametrize(("demanding", "version"), [(False, __version__), (True, "")])
+def test_server_with_a_certificate_is_alive_also_when_it_demands_ours(tmp_path, demanding, version):
+    issuer = Issuer(tmp_path).make()
+    own = issuer.issue("server")
+    tls = {"certFile": str(own.cert), "keyFile": str(own.key)}
+    tls |= {"clientCaFile": str(issuer.own.cert)} if demanding else {}
+    settings = {"listen": "127.0.0.1", "port": 0, "runDir": str(tmp_path), "tls": tls}
+    (tmp_path / "server.yaml").write_text(json.dumps(settings))
+    command = [sys.executable, "-m", "k8s_rdma", "server", "--config", str(tmp_path / "server.yaml")]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stderr is not None
+        lines = (json.loads(line) for line in server.stderr)
+        port = next(line["port"] for line in lines if line["event"] == "server_ready")
+        answer = process_facts(tmp_path / "none", server=f"https://127.0.0.1:{port}", plugin=None).server
+        server.terminate()
+    assert answer is not None
+    assert (answer.why, answer.version) == ("", version)

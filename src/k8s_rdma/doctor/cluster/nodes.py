@@ -197,6 +197,8 @@ def _check_pod(pod: PodFact, other: Profile | None, facts: PodFacts) -> Iterator
         yield _of_other_scheduler(pod, other, facts.asking())
     elif not pod.node:
         said = next((message for reason, message in reversed(pod.events) if reason == "FailedScheduling"), "")
+        if not said and facts.schedulers and all(each.name != pod.scheduler for each in facts.schedulers):
+            said = "nothing was seen of a scheduler of that name, and nothing is said of the pod"
         yield WAITING(
             f"is not bound by {pod.scheduler}" + (f": {said}" if said else ""),
             about=pod.name,

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _TIMEOUT_S = 5.0
-_CERTIFICATE_REQUIRED = "TLSV13_ALERT_CERTIFICATE_REQUIRED"
-"""Of the text of OpenSSL's error (RFC 8446, certificate_required)."""
 _LEDGER_FILES = ("", "-wal")
 
 
@@ -96,16 +94,18 @@ def _receive(reader: socket.socket, count: int) -> bytes:
 def _ask(url: str, *, version_at: str, read: Callable[[str], str]) -> Answer:
     """Whether it is alive; its version where the document that has it is open to us.
 
-    Whose certificate it shows does not matter: it is on this node, and is told nothing. One that demands ours
-    is alive.
+    Whose certificate it shows does not matter: it is on this node, and is told nothing. One that ends a
+    connection by TLS which it has taken demands a certificate of ours, and is alive.
     """
     try:
         with httpx2.Client(base_url=url, timeout=_TIMEOUT_S, trust_env=False, verify=False) as client:
             alive = client.get("/healthz")
             told = client.get(version_at)
     except (httpx2.HTTPError, OSError) as error:
-        said = str(error) or type(error).__name__
-        return Answer(url=f"{url}/healthz", why="" if _CERTIFICATE_REQUIRED in said else said)
+        demanding = url.startswith("https:") and isinstance(
+            error, httpx2.RemoteProtocolError | httpx2.ReadError
+        )
+        return Answer(url=f"{url}/healthz", why="" if demanding else str(error) or type(error).__name__)
     return Answer(
         url=f"{url}/healthz",
         version=read(told.text) if told.status_code == httpx2.codes.OK else "",
