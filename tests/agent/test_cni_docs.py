@@ -5,10 +5,15 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from k8s_rdma.errors import STATUS
+import pytest
+
+from k8s_rdma.agent.calls.wanted import Policy, wanted
+from k8s_rdma.core.ids import NodeName, PodUid
+from k8s_rdma.errors import STATUS, K8sRdmaError, Reason
 from k8s_rdma.wire.netconf_keys import INHERITED_KEYS, OWN_KEYS
 
-ROWS = re.findall(r"^\| `?([\w]+)`? \|", (Path(__file__).parents[2] / "docs" / "cni.md").read_text(), re.M)
+PAGE = (Path(__file__).parents[2] / "docs" / "cni.md").read_text()
+ROWS = re.findall(r"^\| `?([\w]+)`? \|", PAGE, re.M)
 OF_THE_EXECUTABLE = {5}
 """An I/O failure (CNI specification 1.1.0, section 5): see `cni/cni_error.h`."""
 
@@ -20,3 +25,12 @@ def test_every_key_of_ours_is_documented() -> None:
 def test_the_codes_of_errors_are_those_that_are_documented() -> None:
     documented = [int(row) for row in ROWS if row.isdigit()]
     assert documented == sorted({status.cni for status in STATUS.values()} | OF_THE_EXECUTABLE)
+
+
+def test_a_pod_that_the_extender_did_not_place_is_refused_in_the_words_of_the_table() -> None:
+    (row,) = re.findall(rf"^\| {STATUS[Reason.STALE_PLACEMENT].cni} \|.*", PAGE, re.M)
+    asked = {"rdma_interfaces_required": "[{}]"}
+    with pytest.raises(K8sRdmaError) as caught:
+        wanted(asked, uid=PodUid("u"), node=NodeName("w1"), policy=Policy(key=b"key"))
+    cause, _, _ = caught.value.message.partition(";")
+    assert cause in row.replace("`", "")

@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 
 _Interface = TypeVar("_Interface", InterfaceRequest, PlacedInterface)
 
+_UNPLACED = (
+    "the extender did not place this pod: its schedulerName is not the one that asks it, or it requests no "
+    "managed resource; correct that in what makes the pod, and make the pod anew"
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
@@ -96,8 +101,7 @@ def wanted(annotations: Mapping[str, str], *, uid: PodUid, node: NodeName, polic
     """
     found = _read(annotations, uid, node, policy)
     if found.request and found.promised is None and policy.needs_placement:
-        why = found.ignored or f"it has no annotation {PLACEMENT_ANNOTATION}"
-        msg = f"not placed by the scheduler extender, and allowUnplaced is off: {why}"
+        msg = f"the pod's placement does not count: {found.ignored}" if found.ignored else _UNPLACED
         raise K8sRdmaError(msg, reason=Reason.STALE_PLACEMENT)
     return found
 
