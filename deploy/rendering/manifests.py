@@ -17,6 +17,9 @@ WAYS = ("second-scheduler", "host-network")
 GIVEN = {"namespace": {"create": True}, "placementKey": {"create": False}}
 """Nobody else makes the namespace; the key is made by hand, as kubectl cannot ask whether there is one."""
 
+EVERY_RELEASE = {"scheduler": {"chosen": False}}
+"""kubectl does not ask for the cluster's release, either, and kinds that an older one lacks are refused."""
+
 OF_THE_WAY = "templates/extender/"
 
 NOTICE = "# Made of deploy/chart by `make chart`; edit it there.\n"
@@ -24,7 +27,9 @@ NOTICE = "# Made of deploy/chart by `make chart`; edit it there.\n"
 
 def manifests() -> dict[str, str]:
     """All files by their path below `deploy/manifests`."""
-    rendered = {way: render({**GIVEN, "extender": {"way": way}}, service="kubectl") for way in WAYS}
+    rendered = {
+        way: render({**GIVEN, "extender": {"way": way, **EVERY_RELEASE}}, service="kubectl") for way in WAYS
+    }
     files = {f"base/{path.name}": NOTICE + path.read_text() for path in sorted((CHART / "crds").iterdir())}
     for path, text in rendered[WAYS[0]].items():
         if not path.startswith(OF_THE_WAY):
@@ -41,9 +46,10 @@ def manifests() -> dict[str, str]:
 
 def write_manifests() -> None:
     """Make the folder anew."""
+    made = manifests()
     if MANIFESTS.exists():
         shutil.rmtree(MANIFESTS)
-    for name, text in manifests().items():
+    for name, text in made.items():
         path = MANIFESTS / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)

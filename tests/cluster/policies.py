@@ -1,4 +1,4 @@
-"""ValidatingAdmissionPolicies in a real API server, and tokens that are bound to a pod of a node."""
+"""Admission policies in a real API server, and tokens that are bound to a pod of a node."""
 
 from __future__ import annotations
 
@@ -21,10 +21,12 @@ if TYPE_CHECKING:
 POLICIES = Path(__file__).parents[2] / "deploy" / "policies"
 GROUP = "/apis/admissionregistration.k8s.io/v1"
 SINCE = (1, 30)
-"""The release from which on the API server has them."""
+"""The release from which on the API server has those that validate."""
 _PLURAL = {
     "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
     "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
+    "MutatingAdmissionPolicy": "mutatingadmissionpolicies",
+    "MutatingAdmissionPolicyBinding": "mutatingadmissionpolicybindings",
 }
 
 

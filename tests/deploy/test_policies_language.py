@@ -13,7 +13,8 @@ from admission import POLICIES, documents, read_policy
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-NAMES = sorted(file.stem for file in POLICIES.glob("*.yaml"))
+NAMES = sorted(file.stem for file in POLICIES.glob("*.yaml") if file.stem != "choose-scheduler")
+"""Those of 1.30."""
 
 FUNCTIONS = {
     *("all", "exists", "filter", "has", "map"),  # CEL's macros
@@ -101,6 +102,27 @@ def accounts() -> set[tuple[str, str]]:
         for each in found
         if each["kind"] == "ServiceAccount"
     }
+
+
+def test_pods_that_are_given_a_scheduler_are_those_that_ask_for_interfaces():
+    policy, binding = documents("choose-scheduler")
+    assert [policy["kind"], binding["kind"]] == ["MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"]
+    assert binding["spec"]["policyName"] == policy["metadata"]["name"] == "k8s-rdma-choose-scheduler"
+    assert policy["spec"]["failurePolicy"] == "Ignore"
+    conditions = read_policy({**policy, "spec": {**policy["spec"], "validations": [SAYS_YES]}})
+
+    def chosen(annotation: str | None, **spec: str) -> bool:
+        metadata = {} if annotation is None else {"annotations": {"rdma_interfaces_required": annotation}}
+        return bool(conditions.refusals({"kind": "Pod", "metadata": metadata, "spec": spec}))
+
+    assert chosen("[{}]")
+    assert chosen("nonsense", schedulerName="default-scheduler")
+    assert not any(chosen(empty) for empty in (None, "", " [ ]\n"))
+    assert not chosen("[{}]", schedulerName="another")
+    assert not chosen("[{}]", nodeName="w1")
+
+
+SAYS_YES = {"expression": "false", "messageExpression": "'yes'"}
 
 
 def test_both_that_look_at_pods_and_templates_match_the_same_objects():
