@@ -142,6 +142,31 @@ def test_pods_keep_all_they_have_through_newer_and_older_agents_and_until_the_no
     asyncio.run(live(life))
 
 
+@pytest.mark.parametrize("older", [True, False], ids=["an older agent", "a newer agent"])
+def test_what_an_agent_had_begun_when_it_was_killed_is_undone_by_one_of_another_version(
+    life: Life, older: bool
+) -> None:
+    asyncio.run(cut_short(life, older=older))
+
+
+async def cut_short(life: Life, *, older: bool) -> None:
+    """Killed with some of the addresses leased, and some of the VFs in the pod."""
+    node, runtime = life.node, life.installed
+    life.install()
+    life.start(older=older)
+    adding = asyncio.create_task(runtime.add(pod("begun", *[{"min_tx_rate": 10}] * 8)))
+    await asyncio.to_thread(node.wait, "the first address", lambda: bool(node.leases("rdma")))
+    node.kill_agent()
+    with pytest.raises(AttachError) as failed:
+        await adding
+    life.start(older=not older)
+    assert node.kernel_state() == node.pristine
+    assert node.leases("rdma") == []
+    assert failed.value.left is not None
+    await runtime.delete(failed.value.left)
+    assert node.leftovers() == {}
+
+
 async def live(life: Life) -> None:
     node, runtime = life.node, life.installed
     life.install()
