@@ -42,7 +42,7 @@ async def test_doctor_sees_node_and_cluster_from_the_agents_container(tmp_path: 
     cni = {"binDir": f"{place}/bin", "confDir": f"{place}/net.d"}
     async with node(tmp_path) as c:
         await c.plane.add_crd(yaml.safe_load(CRD.read_text()))
-        await start_pod(c, {"node": {"cni": cni}})
+        await start_pod(c, {"node": {"cni": cni, "agent": {"config": {"cdiDir": f"{place}/cdi"}}}})
         pod = await ready(c)
         await published(c)
         document = decode_doctor(await in_agent(pod, place, "k8s-rdma", "doctor", "node", "--json"))
