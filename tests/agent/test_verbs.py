@@ -395,7 +395,7 @@ def test_add_refuses_a_placement_that_it_cannot_trust_and_never_follows_it(
     async def scenario() -> None:
         with machine.running(KEY) as (node, verbs):
             netns = machine.hardware.create_namespace()
-            with pytest.raises(K8sRdmaError, match="^the pod's placement does not count: ") as caught:
+            with pytest.raises(K8sRdmaError, match=r"^the pod's placement does not count: ") as caught:
                 await verbs.add(call("ADD"), netns, machine.stdin(asks({"min_tx_rate": 7}) | forged))
             assert caught.value.reason is Reason.STALE_PLACEMENT
             assert not node.ledger.receipts

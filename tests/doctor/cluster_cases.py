@@ -10,14 +10,7 @@ import yaml
 
 from doctor.node_cases import run
 from k8s_rdma.doctor.cluster.components import ExtenderFacts, check_extender
-from k8s_rdma.doctor.cluster.nodes import (
-    NodeFacts,
-    PodFact,
-    PodFacts,
-    PublishedNode,
-    check_nodes,
-    check_pods,
-)
+from k8s_rdma.doctor.cluster.nodes import NodeFacts, PublishedNode, check_nodes
 from k8s_rdma.doctor.cluster.objects import (
     CrdFacts,
     PolicyFacts,
@@ -27,6 +20,7 @@ from k8s_rdma.doctor.cluster.objects import (
     check_policies,
     check_rights,
 )
+from k8s_rdma.doctor.cluster.pods import PodFact, PodFacts, check_pods
 from k8s_rdma.doctor.cluster.scheduler import check_scheduler
 from k8s_rdma.doctor.cluster.scheduler_file import Profile, SchedulerFacts, SchedulerFile
 from k8s_rdma.doctor.cluster.versions import (
@@ -142,6 +136,14 @@ OLD_KEY = (
     "RdmaStalePlacement",
     "hmac: not made with this cluster's key, or the placement was changed afterwards",
 )
+NO_AGENT = (
+    "FailedCreatePodSandBox",
+    (
+        'Failed to create pod sandbox: rpc error: code = Unknown desc = failed to setup network for "0123": '
+        'plugin type="k8s-rdma-cni" failed (add): the k8s-rdma agent of this node cannot be reached at '
+        "/run/k8s-rdma/cni.sock: see whether its pod runs here; try again later"
+    ),
+)
 SHORT = ("RdmaInsufficient", "node w1: PF eth0 has 0 of 1000 Mb/s unreserved")
 
 GOOD: dict[str, list[Finding]] = {
@@ -208,6 +210,7 @@ CASES: dict[str, list[Finding]] = {
     "nodes-stale": nodes(replace(NODE, lease_age_s=61.0)),
     "nodes-not-ready": nodes(replace(NODE, ready="False", message="PF eth0 cannot be read")),
     "pods-refused": pod(running=False, events=(SHORT,)),
+    "pods-not-started": pod(running=False, events=(NO_AGENT,)),
     "pods-waiting": pod(node="", running=False, placed=False, events=(("FailedScheduling", "0/3 nodes"),)),
     "pods-unplaced": pod(placed=False, scheduler="by-hand"),
     "pods-other-scheduler": pod(SCHEDULERS_SEEN, node="", running=False, placed=False),

@@ -9,11 +9,14 @@ import yaml
 
 from doctor.cluster_cases import (
     DEFAULTS,
+    NO_AGENT,
+    OLD_KEY,
     POD,
     ROOT,
     SCHEDULERS,
     SCHEDULERS_SEEN,
     SECOND,
+    SHORT,
     beside_second,
     nodes,
     one_node,
@@ -22,7 +25,8 @@ from doctor.cluster_cases import (
     scheduler_text,
     versions,
 )
-from k8s_rdma.doctor.cluster.nodes import PodFact, PodFacts, PublishedNode, check_pods
+from k8s_rdma.doctor.cluster.nodes import PublishedNode
+from k8s_rdma.doctor.cluster.pods import PodFact, PodFacts, check_pods
 from k8s_rdma.doctor.cluster.rights import ACCOUNTS, rights
 from k8s_rdma.doctor.cluster.scheduler_file import SchedulerFacts, SchedulerFile, profiles
 from k8s_rdma.doctor.cluster.versions import minor_of, tag_of
@@ -155,6 +159,44 @@ def test_pod_of_the_scheduler_that_asks_waits_as_any_other():
 def test_pod_that_names_a_scheduler_of_which_nothing_is_seen_is_told_so():
     [found] = pod(SCHEDULERS_SEEN, node="", running=False, placed=False, scheduler="rdma-sheduler")
     assert (found.id, "nothing was seen of a scheduler of that name" in found.found) == ("pods-waiting", True)
+
+
+@pytest.mark.parametrize("event", [SHORT, NO_AGENT])
+def test_pod_of_another_scheduler_is_told_of_that_whatever_its_node_says(event):
+    [found] = pod(SCHEDULERS_SEEN, running=False, placed=False, events=(event,))
+    assert (found.id, found.fix.partition(" in ")[0]) == (
+        "pods-other-scheduler",
+        "schedulerName: rdma-scheduler",
+    )
+
+
+@pytest.mark.parametrize(
+    ("plugin", "id_"),
+    [
+        ('type="k8s-rdma-cni"', "pods-not-started"),
+        ('type="k8s-rdma-cni" name="pods"', "pods-not-started"),
+        ('type="rit-k8s-rdma-cni-linux-amd64"', "pods-not-started"),
+        ('type="multus" failed (add): [default/a:x]: plugin type="k8s-rdma-cni"', "pods-not-started"),
+        ('type="flannel"', "pods-ok"),
+    ],
+)
+def test_pod_whose_sandbox_our_plugin_keeps_from_being_made_is_told_of(plugin, id_):
+    event = ("FailedCreatePodSandBox", f"Failed to create pod sandbox: plugin {plugin} failed (add): no: x")
+    [found] = pod(running=False, events=(event,))
+    assert found.id == id_
+    assert id_ == "pods-ok" or found.found == "is not started on w1: no: x"
+
+
+def test_pod_that_got_its_sandbox_since_is_well():
+    assert [each.id for each in pod(running=False, events=(NO_AGENT, ("Pulling", "image x")))] == ["pods-ok"]
+    assert [each.id for each in pod(running=False, events=(("Pulling", "image x"), NO_AGENT))] == [
+        "pods-not-started"
+    ]
+
+
+def test_pod_whose_agent_has_another_key_is_told_of_also_by_kubelets_word_alone():
+    event = ("FailedCreatePodSandBox", NO_AGENT[1] + ": " + OLD_KEY[1])
+    assert [each.id for each in pod(running=False, events=(event,))] == ["pods-other-key"]
 
 
 def test_pod_without_a_placement_is_well_where_the_scheduler_binds():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from k8s_rdma.doctor.cluster import components, nodes, objects, scheduler, versions
+from k8s_rdma.doctor.cluster import components, nodes, objects, pods, scheduler, versions
 from k8s_rdma.doctor.finding import NOT_LOOKED_AT, Kind, Subject
 from k8s_rdma.doctor.node import (
     cni,
@@ -18,7 +18,7 @@ from k8s_rdma.doctor.node import (
 )
 
 NODE = (hardware, modules, iommu, rdma_namespaces, lossless, memlock, runtime, cni, processes, ledger)
-CLUSTER = (components, versions, scheduler, objects, nodes)
+CLUSTER = (components, versions, scheduler, objects, nodes, pods)
 
 KINDS: tuple[Kind, ...] = (
     NOT_LOOKED_AT,

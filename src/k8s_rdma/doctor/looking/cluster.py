@@ -15,13 +15,7 @@ import yaml
 from k8s_rdma import __version__
 from k8s_rdma.config.yaml_text import read_yaml
 from k8s_rdma.doctor.cluster.components import ExtenderFacts, check_extender
-from k8s_rdma.doctor.cluster.nodes import (
-    NodeFacts,
-    PodFacts,
-    PublishedNode,
-    check_nodes,
-    check_pods,
-)
+from k8s_rdma.doctor.cluster.nodes import NodeFacts, PublishedNode, check_nodes
 from k8s_rdma.doctor.cluster.objects import (
     PolicyFacts,
     Right,
@@ -30,6 +24,7 @@ from k8s_rdma.doctor.cluster.objects import (
     check_policies,
     check_rights,
 )
+from k8s_rdma.doctor.cluster.pods import PodFacts, check_pods
 from k8s_rdma.doctor.cluster.rights import ACCOUNTS, OPTIONAL, rights
 from k8s_rdma.doctor.cluster.scheduler import check_scheduler
 from k8s_rdma.doctor.cluster.scheduler_file import Profile, SchedulerFacts, profiles

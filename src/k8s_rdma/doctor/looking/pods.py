@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from k8s_rdma.doctor.cluster.nodes import PodFact
+from k8s_rdma.doctor.cluster.pods import PodFact
 from k8s_rdma.doctor.cluster.scheduler_file import DEFAULT_NAME
 from k8s_rdma.wire.annotation import ANNOTATION
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION

@@ -1,0 +1,162 @@
+"""Pods that do not get what they ask for, and why."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from k8s_rdma.doctor.cluster.scheduler_file import Profile
+from k8s_rdma.doctor.finding import Subject
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from k8s_rdma.doctor.finding import Finding
+
+PODS = Subject("pods", "Pods")
+PODS_OK = PODS.ok()
+REFUSED = PODS.warning("refused")
+NOT_STARTED = PODS.warning("not-started")
+WAITING = PODS.warning("waiting")
+UNPLACED = PODS.warning("unplaced")
+OTHER_SCHEDULER = PODS.error("other-scheduler")
+OTHER_KEY = PODS.error("other-key")
+
+_SHOWN = 20
+_KEY_SIGN = "not made with this cluster's key"
+"""Of the message in which an agent refuses a placement (`wire.placement_annotation`)."""
+_SANDBOX_FAILED = "FailedCreatePodSandBox"
+_BY_US = re.compile(r'plugin type="[^"]*k8s-rdma-cni[^"]*"(?: name="[^"]*")? failed \(add\): (.*)', re.DOTALL)
+"""In its message, our plugin's own: libcni, `pluginDescription` and `AddNetworkList` in libcni/api.go."""
+_HAS_SANDBOX = frozenset({"Pulling", "Pulled", "Created", "Started", "BackOff", "Failed"})
+"""Of kubelet about a pod's containers: its network is there (pkg/kubelet/events/event.go)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodFact:
+    """A pod that asks for interfaces and has not finished. node: empty while it is unbound.
+
+    placed: whether it has a placement. running: whether its containers were started. scheduler: whose it is.
+    events: of anybody, the latest last: reason and message.
+    """
+
+    name: str
+    node: str
+    placed: bool
+    running: bool
+    scheduler: str = "default-scheduler"
+    events: tuple[tuple[str, str], ...] = ()
+
+    def last_said(self) -> tuple[str, str]:
+        """The last that extender, agent or plugin said against it, and not overcome since; or nothing."""
+        for reason, message in reversed(self.events):
+            if reason in _HAS_SANDBOX:
+                break
+            if reason.startswith("Rdma"):
+                return reason, message
+            if reason == _SANDBOX_FAILED and (found := _BY_US.search(message)):
+                return reason, found[1]
+        return "", ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodFacts:
+    """All of them. schedulers: those that are known of. extender_binds: not with `binder: scheduler`."""
+
+    pods: tuple[PodFact, ...]
+    schedulers: tuple[Profile, ...] = ()
+    extender_binds: bool = True
+
+    def unasking(self) -> dict[str, Profile]:
+        """By name: schedulers that never ask the extender, by their configuration and by what they did."""
+        asking = {each.name for each in self.schedulers if each.asks}
+        asking |= {pod.scheduler for pod in self.pods if pod.placed}
+        return {each.name: each for each in self.schedulers if each.name not in asking}
+
+    def asking(self) -> tuple[str, ...]:
+        """The names that pods can have for a scheduler that asks the extender."""
+        return tuple(dict.fromkeys(each.name for each in self.schedulers if each.asks))
+
+
+def check_pods(facts: PodFacts) -> Iterator[Finding]:
+    """Pods that wait for interfaces, and why; the first of many."""
+    unasking = facts.unasking()
+    found = [finding for pod in facts.pods for finding in _check_pod(pod, unasking.get(pod.scheduler), facts)]
+    yield from sorted(found, key=lambda each: -each.severity.rank)[:_SHOWN]
+    if len(found) > _SHOWN:
+        yield WAITING(
+            f"and {len(found) - _SHOWN} more pods",
+            source="pods",
+            wanted="running",
+            fix="k8s-rdma top; k8s-rdma explain pod NAMESPACE/NAME",
+        )
+    if not found:
+        yield PODS_OK(
+            f"none of {len(facts.pods)} pods that ask for interfaces is stuck", source="pods; events"
+        )
+
+
+def _check_pod(pod: PodFact, other: Profile | None, facts: PodFacts) -> Iterator[Finding]:
+    """other: its scheduler, where that never asks the extender."""
+    if pod.running and (pod.placed or not facts.extender_binds):
+        return
+    reason, message = pod.last_said()
+    if _KEY_SIGN in message:
+        yield OTHER_KEY(
+            f"node {pod.node} refuses its placement: {message}",
+            about=pod.name,
+            source="events",
+            wanted="one key for the extender and all agents",
+            fix="the Secret of placementKeyFile is the same everywhere; restart who has the older one",
+        )
+    elif (
+        other is not None and not pod.running
+    ):  # else it is told what the agent says, and not why it comes to that
+        yield _of_other_scheduler(pod, other, facts.asking())
+    elif reason == _SANDBOX_FAILED and not pod.running:
+        yield NOT_STARTED(
+            f"is not started on {pod.node}: {message}",
+            about=pod.name,
+            source=f"events, {reason}",
+            wanted="interfaces",
+            fix=f"docs/cni.md, Errors; k8s-rdma doctor node on {pod.node}, and its agent's log",
+        )
+    elif reason and not pod.running:
+        yield REFUSED(
+            f"{reason}: {message}",
+            about=pod.name,
+            source="events",
+            wanted="interfaces",
+            fix=f"k8s-rdma explain pod {pod.name}; docs/cni.md, Errors",
+        )
+    elif not pod.node:
+        said = next((message for reason, message in reversed(pod.events) if reason == "FailedScheduling"), "")
+        if not said and facts.schedulers and all(each.name != pod.scheduler for each in facts.schedulers):
+            said = "nothing was seen of a scheduler of that name, and nothing is said of the pod"
+        yield WAITING(
+            f"is not bound by {pod.scheduler}" + (f": {said}" if said else ""),
+            about=pod.name,
+            source="pods; events",
+            wanted="a node",
+            fix=f"k8s-rdma explain pod {pod.name}",
+        )
+    elif not pod.placed and facts.extender_binds:
+        yield UNPLACED(
+            f"was bound to {pod.node} without a placement by {pod.scheduler}: not by the extender",
+            about=pod.name,
+            source="annotation k8s-rdma.io/placement",
+            wanted="a placement",
+            fix="the pod requests one of the extender's managedResources, or names its scheduler",
+        )
+
+
+def _of_other_scheduler(pod: PodFact, other: Profile, asking: tuple[str, ...]) -> Finding:
+    name = asking[0] if asking else "NAME"
+    return OTHER_SCHEDULER(
+        f"is left to {other.name}, which does not ask the extender: it gets no placement",
+        about=pod.name,
+        source=f"spec.schedulerName; {other.where}",
+        wanted=" or ".join(asking) or "a scheduler that asks the extender",
+        fix=f"schedulerName: {name} in what makes the pod; a pod's own cannot be changed",
+    )
