@@ -1,7 +1,9 @@
-"""Every document of the repository."""
+"""Every document of the repository, and its blocks of commands."""
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -9,4 +11,38 @@ FOLDERS = ("docs", "examples", "tests", "lab", "bench", "deploy", "cni")
 DOCUMENTS = [
     *sorted(ROOT.glob("*.md")),
     *(path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.md"))),
+]
+
+_BLOCK = re.compile(
+    r"^(?:<!-- (?P<above>[^\n]*) -->\n)?```(?P<language>\w*)\n(?P<text>.*?)^```$"
+    r"(?:\n<!-- (?P<below>(?:run|not run)[^\n]*) -->$)?",
+    re.DOTALL | re.MULTILINE,
+)
+_COMMAND = re.compile(
+    r"^(\$ )?(?:[A-Z0-9_]+=\S+ )*(k8s-rdma|make|kubectl|curl|python|helm|ip|rdma|modprobe|scripts/\w+) ",
+    re.MULTILINE,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """A fenced block of commands. mark: the comment beside it; empty without one."""
+
+    document: str
+    mark: str
+    text: str
+
+
+def commands_of(document: str, text: str) -> list[Block]:
+    """Blocks in a shell's language, and those of none that begin with a command."""
+    return [
+        Block(document=document, mark=found["above"] or found["below"] or "", text=found["text"])
+        for found in _BLOCK.finditer(text)
+        if found["language"] in {"sh", "bash", "console"}
+        or (not found["language"] and _COMMAND.match(found["text"]))
+    ]
+
+
+BLOCKS = [
+    block for path in DOCUMENTS for block in commands_of(path.relative_to(ROOT).as_posix(), path.read_text())
 ]

@@ -11,46 +11,12 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from documents import DOCUMENTS, FOLDERS, ROOT
+from documents import BLOCKS, FOLDERS, ROOT, Block, commands_of
 
-_BLOCK = re.compile(
-    r"^(?:<!-- (?P<above>[^\n]*) -->\n)?```(?P<language>\w*)\n(?P<text>.*?)^```$"
-    r"(?:\n<!-- (?P<below>(?:run|not run)[^\n]*) -->$)?",
-    re.DOTALL | re.MULTILINE,
-)
-_COMMAND = re.compile(
-    r"^(\$ )?(?:[A-Z0-9_]+=\S+ )*(k8s-rdma|make|kubectl|curl|python|helm|ip|rdma|modprobe|scripts/\w+) ",
-    re.MULTILINE,
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
-    """A fenced block of commands. mark: the comment beside it; empty without one."""
-
-    document: str
-    mark: str
-    text: str
-
-
-def commands_of(document: str, text: str) -> list[Block]:
-    """Blocks in a shell's language, and those of none that begin with a command."""
-    return [
-        Block(document=document, mark=found["above"] or found["below"] or "", text=found["text"])
-        for found in _BLOCK.finditer(text)
-        if found["language"] in {"sh", "bash", "console"}
-        or (not found["language"] and _COMMAND.match(found["text"]))
-    ]
-
-
-BLOCKS = [
-    block for path in DOCUMENTS for block in commands_of(path.relative_to(ROOT).as_posix(), path.read_text())
-]
 HERE = [block for block in BLOCKS if block.mark == "run"]
 
 

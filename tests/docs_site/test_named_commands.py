@@ -1,19 +1,17 @@
-"""Commands that sentences and tables of the documents name, in backticks, are there with these options."""
+"""Commands that the documents name, in backticks and in blocks, are there with these options."""
 
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import pytest
-import typer
 
-from documents import DOCUMENTS, ROOT
-from k8s_rdma.cli.main import app
+from documents import BLOCKS, DOCUMENTS, ROOT
+from named_commands import wrong
 
 _NAMED = re.compile(r"`((?:k8s-rdma|make|scripts/\w+)(?:\s[^`]*)?)`")
+_TYPED = re.compile(r"(?:\$ )?(?:[A-Z0-9_]+=\S+ )*((?:k8s-rdma|make|scripts/\w+)(?: [^|;&#<>]*)?)")
 _FENCED = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
-TARGETS = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 NO_COMMAND = {"k8s-rdma demo"}
 """What a sentence says that there is not."""
 
@@ -28,31 +26,17 @@ NAMED = sorted(
 )
 
 
-def wrong(command: str) -> str:
-    """The first word that nothing answers to; empty when all is there."""
-    program, *words = command.split()
-    if program == "make":
-        return next((word for word in words[:1] if word not in TARGETS), "")
-    if program != "k8s-rdma":
-        return "" if (ROOT / program).is_file() else program
-    found = typer.main.get_command(app)
-    while words and words[0] in getattr(found, "commands", {}):
-        found = found.commands[words.pop(0)]
-    if words and words[0].islower() and hasattr(found, "commands") and not words[0].startswith("-"):
-        return words[0]
-    return next(
-        (word for word in words if word.startswith("--") and word.partition("=")[0] not in options(found)), ""
-    )
+TYPED = sorted(
+    {
+        (block.document, found[1].strip())
+        for block in BLOCKS
+        for line in block.text.replace("\\\n", " ").splitlines()
+        if (found := _TYPED.match(line))
+    }
+)
 
 
-def options(command: Any) -> set[str]:
-    """Those of a command, and of those below it."""
-    below = getattr(command, "commands", {}).values()
-    own = {name for each in command.params for name in (*each.opts, *each.secondary_opts)}
-    return own.union({"--help"}, *map(options, below))
-
-
-@pytest.mark.parametrize(("document", "command"), NAMED)
+@pytest.mark.parametrize(("document", "command"), NAMED + TYPED)
 def test_command_of_a_sentence_is_there(document: str, command: str):
     assert command in NO_COMMAND or not wrong(command), document
 
@@ -75,4 +59,5 @@ def test_word_that_nothing_answers_to_is_found(command: str, word: str):
 
 
 def test_commands_are_found_in_sentences_and_not_in_blocks():
+    assert len(TYPED) > 20
     assert named("With `make\nlab` and `k8s-rdma-cni`.\n```\n`make x`\n```\n") == ["make lab"]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from doctor import cluster_cases, node_cases
 from k8s_rdma.doctor.catalogue import KINDS, SUBJECTS
 from k8s_rdma.doctor.finding import Severity, worst
+from named_commands import wrong
 
 CASES = node_cases.CASES | cluster_cases.CASES
 GOOD = node_cases.GOOD | cluster_cases.GOOD
@@ -29,6 +32,25 @@ def test_check_finds_it_and_says_what_to_do(name):
             assert each.wanted
             assert each.fix
             assert each.source
+
+
+def commands(fix):
+    """Ours in it, each up to what ends it."""
+    return [
+        found.strip() for found in re.findall(r"(?<!-n )(?<![\w/-])(k8s-rdma(?![\w-])(?: [\w/.=-]+)*)", fix)
+    ]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_fix_is_a_command_that_there_is(name):
+    assert not [each for found in CASES[name] for each in commands(found.fix) if wrong(each)]
+
+
+def test_commands_are_seen_in_a_fix():
+    assert commands("kubectl -n k8s-rdma logs x; k8s-rdma explain pod a/b, or k8s-rdma doctor --x") == [
+        "k8s-rdma explain pod a/b",
+        "k8s-rdma doctor --x",
+    ]
 
 
 @pytest.mark.parametrize("subject", GOOD)
