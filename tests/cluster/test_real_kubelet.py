@@ -74,6 +74,8 @@ SEEN = DevicesSeen(
     directory=True,
 )
 OF_DEVICE = {"mlx5_0": {"rdma_cm", "uverbs0"}, "mlx5_1": {"rdma_cm", "umad1", "uverbs1"}}
+RUNTIME_LOG = 50_000
+"""Characters of the runtime's log that are shown when a scenario fails."""
 PCI_VARIABLE = "PCIDEVICE_K8S_RDMA_IO_SLOT"
 DEVICES_VARIABLE = "K8S_RDMA_DEVICES_TENCENT_COM_RDMA"
 
@@ -116,6 +118,7 @@ async def kubelet_of(node: Node, tmp_path: Path) -> AsyncIterator[Kubelet]:
             except BaseException:
                 for log in sorted(node.directory.glob("*.log")):
                     sys.stderr.write(f"{log.name}:\n{log.read_text()}\n")
+                sys.stderr.write(f"{runtime.name}:\n{runtime.log()[-RUNTIME_LOG:]}\n")
                 raise
             finally:
                 await kubelet.end()

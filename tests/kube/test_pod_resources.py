@@ -53,24 +53,12 @@ async def test_pod_is_told_with_its_devices(node, get):
 
 @pytest.mark.parametrize("get", [True, False], ids=["get", "list alone"])
 async def test_pod_that_kubelet_does_not_know_is_not_taken_for_one_that_holds_nothing(node, get):
-    async with devices_for(node, "vf0", get=get) as manager, asking(node, timeout_s=0.5) as client:
+    async with devices_for(node, "vf0", get=get) as manager, asking(node) as client:
         await manager.admit(pod())
         for namespace, name in (("default", "p2"), ("other", "p1")):
             with pytest.raises(K8sRdmaError, match=f"knows no pod {namespace}/{name}") as failed:
                 await client.of_pod(namespace, name)
             assert failed.value.reason is Reason.KUBELET_FAILURE
-
-
-@pytest.mark.parametrize("get", [True, False], ids=["get", "list alone"])
-async def test_pod_that_kubelet_hears_of_in_time_is_told(node, get):
-    """After its start: an ADD that outlived the kubelet before asks of a pod that this one hears of next."""
-    async with devices_for(node, "vf0", get=get) as manager:
-        await manager.admit(pod())
-    async with node.kubelet(get=get) as manager, asking(node) as client:
-        question = asyncio.create_task(client.of_pod("default", "p1"))
-        assert await client.all() == ()
-        await manager.admit(pod(), running=frozenset({"main"}))
-        assert (await question).of(RESOURCE) == ("vf0",)
 
 
 async def test_pod_that_is_over_is_not_told(node):

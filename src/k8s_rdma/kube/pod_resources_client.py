@@ -26,7 +26,6 @@ _NO_GET = frozenset({StatusCode.UNIMPLEMENTED, StatusCode.UNKNOWN, StatusCode.NO
 """A kubelet without Get; one that has it switched off, or knows no such pod, says UNKNOWN to both."""
 
 _PAUSE_S = 0.05
-_UNKNOWN_PAUSE_S = 0.2
 
 
 class PodResourcesClient:
@@ -38,19 +37,24 @@ class PodResourcesClient:
         self._channel = grpc_calls.connect(socket)
 
     async def of_pod(self, namespace: str, name: str) -> PodDevices:
-        """What one pod holds. One that kubelet does not know is waited for: that does not say what it holds.
+        """What one pod holds. Where Get has no answer, List has.
 
-        After its start kubelet knows no pods, until the API server has told it; and an ADD that was begun for
-        the one before goes on (CRI-O 1.36, `server/sandbox_run_linux.go`; containerd breaks it off).
+        A pod that kubelet does not know is not one that holds nothing. After its start kubelet knows no pods,
+        until the API server has told it, and an ADD that was begun for the one before goes on (CRI-O 1.36,
+        `server/sandbox_run_linux.go`; containerd breaks it off). It is not waited for: CRI-O keeps the new
+        kubelet's own request waiting as long as that ADD lasts, and minutes beyond.
         """
         deadline = self._deadline()
-        now = asyncio.get_running_loop().time
-        while (found := await self._find(namespace, name, deadline)) is None:
-            if now() + _UNKNOWN_PAUSE_S >= deadline:
-                msg = f"kubelet at {self._socket} knows no pod {namespace}/{name}; try again when it does"
-                raise K8sRdmaError(msg, reason=Reason.KUBELET_FAILURE)
-            await asyncio.sleep(_UNKNOWN_PAUSE_S)
-        return found
+        try:
+            return await self._ask(GET, PodName(namespace=namespace, name=name), deadline)
+        except AioRpcError as error:
+            if error.code() not in _NO_GET:
+                raise self._failure(GET, error.details()) from error
+        for pod in await self._list(deadline):
+            if (pod.namespace, pod.name) == (namespace, name):
+                return pod
+        msg = f"kubelet at {self._socket} knows no pod {namespace}/{name}; try again when it does"
+        raise K8sRdmaError(msg, reason=Reason.KUBELET_FAILURE)
 
     async def all(self) -> tuple[PodDevices, ...]:
         """What every active pod holds."""
@@ -62,16 +66,6 @@ class PodResourcesClient:
 
     def _deadline(self) -> float:
         return asyncio.get_running_loop().time() + self._timeout_s
-
-    async def _find(self, namespace: str, name: str, deadline: float) -> PodDevices | None:
-        """A pod; None where kubelet knows none. Where Get has no answer, List has."""
-        try:
-            return await self._ask(GET, PodName(namespace=namespace, name=name), deadline)
-        except AioRpcError as error:
-            if error.code() not in _NO_GET:
-                raise self._failure(GET, error.details()) from error
-        pods = await self._list(deadline)
-        return next((pod for pod in pods if (pod.namespace, pod.name) == (namespace, name)), None)
 
     async def _list(self, deadline: float) -> tuple[PodDevices, ...]:
         try:
