@@ -15,6 +15,7 @@ from cluster.extenders import registration
 from cluster.publishers import AGENT, prepare, publishing
 from cluster.test_rbac import role_without
 from cluster.world import cluster
+from k8s_rdma import __version__
 from k8s_rdma.wire.doctor import decode_doctor
 
 if TYPE_CHECKING:
@@ -56,7 +57,9 @@ async def test_doctor_sees_the_extender_its_rights_and_pods_that_wait(kind: str,
         options = ["--scheduler-config", str(file), "--extender", extender.url]
         options += ["--extender-config", str(tmp_path / "extender.yaml")]
         document, _ = await examined(c, *options)
-        assert ids(document, "extender") == {"extender-ok"}
+        [asked] = [each for each in document.findings if each.subject == "extender"]
+        assert (asked.id, asked.about) == ("extender-ok", extender.url)
+        assert asked.found == f"answers, version {__version__}, and is ready"
         assert ids(document, "rights") == {"rights-ok", "rights-no-account"}  # no agents here
         assert ids(document, "pods") == {"pods-ok"}
         assert ids(document, "crd") <= {"crd-unused", "crd-ok"}

@@ -31,6 +31,8 @@ DIRECTORIES = (Path("/etc/k8s-rdma/config"), Path("/etc/k8s-rdma"))
 _NODE_NAME = "NODE_NAME"
 """The environment variable that has the node's name in the chart's pods."""
 _NAMELESS = "this node"
+_API_TIMEOUT_S = 5.0
+"""Of each question; there are a few, and most of the node can be seen without an answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +100,7 @@ def _agent(options: NodeOptions) -> AgentConfig:
 def _connect(agent: AgentConfig, kubeconfig: str | None) -> Callable[[], Documents] | None:
     """By the credentials that the command line names, else by the agent's; None without."""
     path = kubeconfig or agent.kubeconfig
-    return (lambda: Documents(path)) if path or agent.in_cluster else None
+    return (lambda: Documents(path, timeout_s=_API_TIMEOUT_S)) if path or agent.in_cluster else None
 
 
 def _plugin(agent: AgentConfig, path: Path | None) -> tuple[DevicePluginConfig | None, str]:
