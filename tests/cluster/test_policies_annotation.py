@@ -1,4 +1,4 @@
-"""deploy/policies/annotation.yaml and managed-resource.yaml in a real API server, of 1.30 and later.
+"""deploy/policies that look at pods and their templates, in a real API server, of 1.30 and later.
 
 It answers what tests/deploy finds without one, where its words are compared with the extender's.
 """
@@ -159,3 +159,19 @@ async def test_pod_that_goes_past_the_extender_is_refused_where_the_binding_says
             "asks for interfaces, and no container requests any of k8s-rdma.io/slot"
             in (await answer(c, pod("[{}]")))[0]
         )
+
+
+async def test_pod_of_a_scheduler_that_does_not_ask_the_extender_is_warned_of(tmp_path: Path):
+    def of(scheduler: str, text: str = "[{}]") -> Json:
+        made = pod(text)
+        return {**made, "spec": {**made["spec"], "schedulerName": scheduler}}
+
+    async with with_policy(tmp_path, "scheduler-name", pod("[{}]")) as c:
+        for asked in (pod("[{}]"), of("volcano")):
+            (expected,) = policy("scheduler-name").refusals(asked)
+            for document in (asked, *workloads(template_of(asked))):
+                refusal, warned = await answer(c, document)
+                assert (refusal, expected in warned) == ("", True), (document["kind"], warned)
+        placed = of("rdma-scheduler")
+        for document in (placed, pod("[]"), *workloads(template_of(placed))):
+            assert await answer(c, document) == ("", ""), document["kind"]

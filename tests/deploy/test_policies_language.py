@@ -70,6 +70,7 @@ def test_file_holds_a_policy_and_what_binds_it(name: str):
         ("evictions", "Fail", ["Deny"]),
         ("annotation", "Ignore", ["Deny"]),
         ("managed-resource", "Ignore", ["Warn", "Audit"]),
+        ("scheduler-name", "Ignore", ["Warn", "Audit"]),
     ],
 )
 def test_what_guards_fails_closed_and_what_helps_never_stands_in_the_way(
@@ -125,8 +126,9 @@ def test_pods_that_are_given_a_scheduler_are_those_that_ask_for_interfaces():
 SAYS_YES = {"expression": "false", "messageExpression": "'yes'"}
 
 
-def test_both_that_look_at_pods_and_templates_match_the_same_objects():
-    one, other = (
-        documents(name)[0]["spec"]["matchConstraints"] for name in ("annotation", "managed-resource")
+def test_all_that_look_at_pods_and_templates_match_the_same_objects():
+    one, *others = (
+        documents(name)[0]["spec"]["matchConstraints"]
+        for name in ("annotation", "managed-resource", "scheduler-name")
     )
-    assert one == other
+    assert others == [one, one]

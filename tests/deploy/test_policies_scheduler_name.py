@@ -1,0 +1,96 @@
+"""deploy/policies/scheduler-name.yaml: pods whose scheduler does not ask the extender."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+
+from admission import POLICIES, document, policy, read_policy
+from deploy.rendering.chart import documents, render
+from k8s_rdma.wire.annotation import ANNOTATION
+
+ROOT = POLICIES.parents[1]
+NAME = "k8s-rdma-scheduler-name"
+
+
+def pod(text: str | None, scheduler: str | None = "default-scheduler") -> dict[str, Any]:
+    annotations = {} if text is None else {ANNOTATION: text}
+    spec = {"containers": [{"name": "c"}], **({"schedulerName": scheduler} if scheduler else {})}
+    return {"kind": "Pod", "metadata": {"annotations": annotations}, "spec": spec}
+
+
+def told(found: dict[str, Any]) -> list[str]:
+    return policy("scheduler-name").refusals(found)
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [("default-scheduler", "default-scheduler"), (None, "default-scheduler"), ("volcano", "volcano")],
+)
+def test_pod_of_a_scheduler_that_does_not_ask_the_extender_is_told_of(given: str | None, named: str):
+    (warning,) = told(pod("[{}]", given))
+    assert warning == (
+        f"rdma_interfaces_required: schedulerName is {named}, which does not ask the extender; "
+        "set schedulerName: rdma-scheduler"
+    )
+    page = " ".join((ROOT / "docs" / "policies.md").read_text().split())
+    assert (f"'{NAME}' with binding '{NAME}': {warning}" in page) is (named == "default-scheduler")
+
+
+def test_pod_of_the_second_scheduler_is_in_order():
+    assert told(pod("[{}]", "rdma-scheduler")) == []
+
+
+@pytest.mark.parametrize("text", [None, "", " \n", "[]", " [\t]\n"])
+def test_pod_that_asks_for_nothing_may_be_anybodys(text: str | None):
+    assert told(pod(text)) == []
+
+
+def test_templates_are_looked_into():
+    template = pod("[{}]")
+    for kind, spec in (
+        ("Deployment", {"template": template}),
+        ("CronJob", {"jobTemplate": {"spec": {"template": template}}}),
+    ):
+        assert told({"kind": kind, "spec": spec}), kind
+    assert told({"kind": "PodTemplate", "template": template})
+    assert told({"kind": "ReplicationController", "spec": {}}) == []
+    assert told({"kind": "PodTemplate"}) == []
+
+
+def test_name_is_that_of_the_second_schedulers_example():
+    (profile,) = yaml.safe_load((ROOT / "examples/scheduler/second-scheduler.yaml").read_text())["profiles"]
+    (names,) = (
+        each["expression"]
+        for each in document("scheduler-name")["spec"]["variables"]
+        if each["name"] == "schedulers"
+    )
+    assert yaml.safe_load(names) == [profile["schedulerName"]]
+
+
+def in_chart(kubernetes: str, extender: dict[str, Any]) -> dict[str, Any] | None:
+    objects = documents(render({"extender": extender}, kubernetes=kubernetes))
+    named = (each for each in objects if each["metadata"]["name"] == NAME)
+    return next((each for each in named if each["kind"] == "ValidatingAdmissionPolicy"), None)
+
+
+@pytest.mark.parametrize(
+    ("kubernetes", "warned"), [("v1.30.0", ["default-scheduler", "other"]), ("v1.36.0", ["other"])]
+)
+def test_chart_warns_of_names_that_nobody_makes_good(kubernetes: str, warned: list[str]):
+    found = in_chart(kubernetes, {"scheduler": {"name": "mine"}})
+    assert found is not None
+    names = ("default-scheduler", "other", "mine")
+    sentences = {name: read_policy(found).refusals(pod("[{}]", name)) for name in names}
+    assert [name for name in names if sentences[name]] == warned
+    assert sentences["other"][0].endswith("set schedulerName: mine")
+
+
+@pytest.mark.parametrize(
+    ("kubernetes", "extender"),
+    [("v1.29.9", {}), ("v1.36.0", {"way": "host-network"}), ("v1.36.0", {"enabled": False})],
+)
+def test_chart_has_it_beside_a_second_scheduler_alone(kubernetes: str, extender: dict[str, Any]):
+    assert in_chart(kubernetes, extender) is None
