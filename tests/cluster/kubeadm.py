@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from cluster.control_plane import ControlPlane, Json
     from cluster.typed import Shell
 
-NAME = "control-1"
 PORT = 6443
 """Of the API server, where nothing says otherwise."""
 MANIFESTS = "/etc/kubernetes/manifests"
@@ -38,8 +37,8 @@ _HOST_PATHS = {
 class ControlPlaneNode:
     """The node. etc: its `/etc`. entering: the command by which others see that."""
 
-    def __init__(self, directory: Path) -> None:
-        self.etc = directory / "etc"
+    def __init__(self, directory: Path, name: str) -> None:
+        self.name, self.etc = name, directory / "etc"
         subprocess.run(["cp", "--archive", "/etc", self.etc], check=True)
         mounted = f'mount --bind {self.etc} /etc && exec "$@"'
         self.entering = ("unshare", "--mount", "sh", "-c", mounted, "enter")
@@ -63,14 +62,15 @@ class ControlPlaneNode:
         config.write_text(
             "apiVersion: kubeadm.k8s.io/v1beta4\n"
             "kind: InitConfiguration\n"
-            f"nodeRegistration: {{name: {NAME}, criSocket: 'unix:///run/containerd/containerd.sock'}}\n"
+            f"nodeRegistration: {{name: {self.name}, criSocket: 'unix:///run/containerd/containerd.sock'}}\n"
             f"localAPIEndpoint: {{advertiseAddress: {SERVICE}, bindPort: {PORT}}}\n"
             "---\n"
             "apiVersion: kubeadm.k8s.io/v1beta4\n"
             "kind: ClusterConfiguration\n"
             f"kubernetesVersion: v{major}.{minor}.0\n"
+            "etcd: {external: {endpoints: ['http://127.0.0.1:2379']}}\n"  # it is no pod
         )
-        phases = ("certs all", "kubeconfig all", "control-plane all", "upload-config kubeadm")
+        phases = ("certs all", "kubeconfig all", "control-plane all", "upload-config all")
         for phase in phases:
             await shell.types(f"kubeadm init phase {phase} --config {config}")
 

@@ -155,11 +155,15 @@ class Look:
 class Kubelet:
     """The kubelet of node `w1` with its runtime; started and ended at will.
 
-    lib: what it has as `/var/lib/kubelet`. plugins: where its sockets for plugins are.
+    static_pods: the directory of their files. lib: what it has as `/var/lib/kubelet`. plugins: where its
+    sockets for plugins are.
     """
 
-    def __init__(self, cluster: Cluster, runtime: ContainerRuntime, directory: Path) -> None:
+    def __init__(
+        self, cluster: Cluster, runtime: ContainerRuntime, directory: Path, static_pods: str = ""
+    ) -> None:
         self._cluster, self._runtime, self._directory = cluster, runtime, directory
+        self._static_pods = static_pods
         self.lib = directory / "var-lib" / "kubelet"
         self.plugins = self.lib / "device-plugins"
         self.cdi = runtime.cdi
@@ -310,6 +314,7 @@ class Kubelet:
             "authorization": {"mode": "AlwaysAllow"},
             "containerRuntimeEndpoint": socket,
             "imageServiceEndpoint": socket,
+            "staticPodPath": self._static_pods,
             "volumePluginDir": str(self._directory / "volume-plugins"),
             "resolvConf": "",
             "failSwapOn": False,

@@ -16,7 +16,7 @@ import yaml
 
 from cluster import kubeadm
 from cluster.control_plane import write_kubeconfig
-from cluster.kubeadm import MANIFESTS, NAME, ControlPlaneNode, container, network
+from cluster.kubeadm import MANIFESTS, ControlPlaneNode, container, network
 from cluster.nodes import node_object
 from cluster.policies import pod_of, token_of
 from cluster.processes import running
@@ -57,9 +57,13 @@ def shown(part: str) -> Json:
 
 @dataclass
 class Administered:
-    """A cluster, its control-plane node, and its administrator there, in a clone of the repository."""
+    """A cluster, its control-plane node, and its administrator there, in a clone of the repository.
+
+    worker: the node that has slots.
+    """
 
     c: Cluster
+    worker: str
     node: ControlPlaneNode
     shell: Shell
 
@@ -85,10 +89,10 @@ class Administered:
 
     @asynccontextmanager
     async def agent(self) -> AsyncIterator[None]:
-        """The agent of node w1 publishes it, with a token of its pod."""
-        token = await token_of(self.c, AGENT, await pod_of(self.c, AGENT, "w1"))
+        """The worker's agent publishes it, with a token of its pod."""
+        token = await token_of(self.c, AGENT, await pod_of(self.c, AGENT, self.worker))
         write_kubeconfig(self.c.directory / f"{AGENT}.kubeconfig", self.c.plane, token)
-        async with publishing(self.c, self.c.nodes["w1"]):
+        async with publishing(self.c, self.c.nodes[self.worker]):
             yield
 
     @asynccontextmanager
@@ -103,34 +107,40 @@ class Administered:
 
 
 @asynccontextmanager
-async def administered(directory: Path) -> AsyncIterator[Administered]:
-    """A cluster as `kubeadm init` leaves it, with a node w1 that has slots."""
+async def administered(
+    directory: Path, worker: str = "w1", name: str = "control-1", *, kubelet: bool = False
+) -> AsyncIterator[Administered]:
+    """A cluster as `kubeadm init` leaves it, with a worker.
+
+    name: of the control-plane node. kubelet: it has one, which tells of the node itself.
+    """
     async with AsyncExitStack() as stack:
         stack.enter_context(network(SERVICE, CLUSTER_IP))
         c = await stack.enter_async_context(
-            cluster("real", directory, "w1", deadline_s=DEADLINE_S, **{SLOT: "4"})
+            cluster("real", directory, worker, deadline_s=DEADLINE_S, **{SLOT: "4"})
         )
         port = int(c.plane.url.rpartition(":")[2])
         await stack.enter_async_context(leading_to(port, at=kubeadm.PORT))
         clone = directory / "clone"
         for part in ("deploy/manifests", "examples/scheduler"):
             shutil.copytree(ROOT / part, clone / part)
-        node = ControlPlaneNode(directory)
+        node = ControlPlaneNode(directory, name)
         admin = Path("/etc/kubernetes/admin.conf")
         shell = Shell(directory=clone, kubeconfig=admin, home=directory, entering=node.entering)
         await node.make(c.plane, shell, (c.plane.ca_file, c.plane.ca_file.with_suffix(".key")))
-        await register(c, node)
-        yield Administered(c, node, shell)
+        if not kubelet:
+            await register(c, node)
+        yield Administered(c, worker, node, shell)
 
 
 async def register(c: Cluster, node: ControlPlaneNode) -> None:
     """What kubelet and kubeadm tell of the control-plane node: the Node, and the API server's static pod."""
-    known = node_object(NAME, SERVICE, {})
+    known = node_object(node.name, SERVICE, {})
     known["metadata"]["annotations"] = {"kubeadm.alpha.kubernetes.io/cri-socket": "unix:///run/c.sock"}
     known["spec"] = {"taints": [{"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}]}
     await c.create(known)
     pod = node.manifest("kube-apiserver")
-    pod["spec"]["nodeName"] = NAME
+    pod["spec"]["nodeName"] = node.name
     await c.create(pod)
 
 
@@ -152,12 +162,7 @@ async def test_page_leads_from_kubeadm_to_a_pod_with_its_placement(tmp_path: Pat
 
 async def test_edit_by_hand_is_what_kubeadm_writes_and_what_an_upgrade_takes_away(tmp_path: Path):
     async with administered(tmp_path) as a:
-        by_hand, new = a.node.manifest("kube-scheduler"), shown("- kube-scheduler\n")["spec"]
-        (container,), (added,) = by_hand["spec"]["containers"], new["containers"]
-        container["command"] += added["command"][1:]
-        container["volumeMounts"] += added["volumeMounts"]
-        by_hand["spec"]["volumes"] += new["volumes"]
-        a.node.path(f"{MANIFESTS}/kube-scheduler.yaml").write_text(yaml.safe_dump(by_hand))
+        by_hand = edit(a.node)
         lost = await a.shell.types("kubeadm upgrade diff")
         assert "-    - --config=/etc/kubernetes/k8s-rdma/scheduler.yaml" in lost
 
@@ -208,6 +213,17 @@ async def test_kube_schedulers_of_several_nodes_reach_the_extender_by_its_servic
             await a.shell.types(START)
             assert placement(await a.c.bound("guaranteed"))
             assert "forbidden" not in log.read_text()
+
+
+def edit(node: ControlPlaneNode) -> Json:
+    """The static pod with what the page shows added to its file by hand."""
+    pod, new = node.manifest("kube-scheduler"), shown("- kube-scheduler\n")["spec"]
+    (only,), (added,) = pod["spec"]["containers"], new["containers"]
+    only["command"] += added["command"][1:]
+    only["volumeMounts"] += added["volumeMounts"]
+    pod["spec"]["volumes"] += new["volumes"]
+    node.path(f"{MANIFESTS}/kube-scheduler.yaml").write_text(yaml.safe_dump(pod))
+    return pod
 
 
 def in_any_order(pod: Json) -> Json:

@@ -60,22 +60,34 @@ def import_image(containerd: Containerd) -> None:
 @asynccontextmanager
 async def leading_to(port: int, at: int = 443) -> AsyncIterator[None]:
     """The Service of the API server, as kube-proxy has it; at another port a node that it runs on."""
+    under_way: set[asyncio.Future[Any]] = set()
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there = await asyncio.open_connection("127.0.0.1", port)
-        await asyncio.gather(copied(reader, there[1]), copied(there[0], writer))
+        work = asyncio.gather(copied(reader, there[1]), copied(there[0], writer))
+        under_way.add(work)
+        with suppress(asyncio.CancelledError):
+            await work
+        under_way.discard(work)
 
-    async with await asyncio.start_server(connected, SERVICE, at):
-        yield
+    try:
+        async with await asyncio.start_server(connected, SERVICE, at):
+            yield
+    finally:
+        for each in tuple(under_way):
+            each.cancel()
+        await asyncio.gather(*under_way, return_exceptions=True)
 
 
 async def copied(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """From one end to the other, until either is gone."""
-    with suppress(OSError):
-        while data := await reader.read(65536):
-            writer.write(data)
-            await writer.drain()
-    writer.close()
+    try:
+        with suppress(OSError):
+            while data := await reader.read(65536):
+                writer.write(data)
+                await writer.drain()
+    finally:
+        writer.close()
 
 
 @asynccontextmanager
