@@ -322,6 +322,10 @@ CASES: dict[str, list[Finding]] = {
     "ledger-ok": run(check_ledger, LEDGER),
     "ledger-none": run(check_ledger, replace(LEDGER, there=False)),
     "ledger-unusable": run(check_ledger, replace(LEDGER, fault="corrupt: row net/c/eth0")),
+    "ledger-newer": run(
+        check_ledger,
+        replace(LEDGER, fault="of version 5, and this program knows versions up to 4", newer=True),
+    ),
     "ledger-unfinished": run(check_ledger, replace(LEDGER, unfinished=("default/a (prepared)",))),
 }
 """By the id that is among them."""

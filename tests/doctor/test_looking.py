@@ -186,8 +186,10 @@ def test_ledger_is_read_without_being_touched(tmp_path):
     assert (path.read_bytes(), sorted(each.name for each in tmp_path.iterdir())) == before
 
 
-@pytest.mark.parametrize(("version", "said"), [(99, "of version 99"), (None, "corrupt")])
-def test_ledger_that_no_agent_could_use_is_a_fault(tmp_path, version, said):
+@pytest.mark.parametrize(
+    ("version", "said", "newer"), [(99, "of version 99", True), (None, "corrupt", False)]
+)
+def test_ledger_that_no_agent_could_use_is_a_fault(tmp_path, version, said, newer):
     path = tmp_path / "ledger.db"
     if version is None:
         path.write_bytes(b"no database" * 100)
@@ -196,6 +198,7 @@ def test_ledger_that_no_agent_could_use_is_a_fault(tmp_path, version, said):
             db.execute(f"PRAGMA user_version = {version}")
     facts = ledger_facts(path, told_by="")
     assert said in facts.fault
+    assert facts.newer is newer
     assert str(path) in facts.fault
 
 

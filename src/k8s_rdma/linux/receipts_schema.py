@@ -41,11 +41,15 @@ CREATE TABLE receipts (
 """
 
 
+class NewerLedgerError(LedgerError):
+    """Pods hold what only a newer program takes back; nothing is wrong with the file."""
+
+
 def bring_up_to_date(db: sqlite3.Connection, what: str) -> None:
     """Make the file one of now; within the caller's transaction, so that it is that or as it was.
 
-    what: the file in words. LedgerError when a newer program wrote it, MalformedError when a row cannot be
-        understood.
+    what: the file in words. NewerLedgerError when it is a newer program's, MalformedError when a row cannot
+        be understood.
     """
     version = _version(db)
     if version > VERSION:
@@ -53,7 +57,7 @@ def bring_up_to_date(db: sqlite3.Connection, what: str) -> None:
             f"{what}: of version {version}, and this program knows versions up to {VERSION}: pods hold what "
             "only a newer program takes back; run that one, end these pods or drain the node, then go back"
         )
-        raise LedgerError(msg)
+        raise NewerLedgerError(msg)
     if version >= OLDEST:
         return
     if db.execute("SELECT name FROM sqlite_schema WHERE name = 'receipts'").fetchone():

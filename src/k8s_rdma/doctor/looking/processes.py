@@ -19,6 +19,7 @@ from k8s_rdma.doctor.node.ledger import LedgerFacts
 from k8s_rdma.doctor.node.processes import Answer, ProcessFacts
 from k8s_rdma.errors import LedgerError, MalformedError
 from k8s_rdma.linux.receipts import Receipts
+from k8s_rdma.linux.receipts_schema import NewerLedgerError
 from k8s_rdma.wire.rest import NodeReport, decode_report
 from k8s_rdma.wire.state import HEADER, Kind, decode_header
 
@@ -58,7 +59,12 @@ def ledger_facts(path: Path, *, told_by: str) -> LedgerFacts:
             with closing(Receipts(copy)) as receipts:
                 found = tuple(receipts.load().receipts.values())
         except LedgerError as error:
-            return LedgerFacts(path=str(path), there=True, fault=str(error).replace(str(copy), str(path)))
+            return LedgerFacts(
+                path=str(path),
+                there=True,
+                fault=str(error).replace(str(copy), str(path)),
+                newer=isinstance(error, NewerLedgerError),
+            )
     unfinished = (each for each in found if each.phase is not Phase.ATTACHED)
     return LedgerFacts(
         path=str(path),

@@ -16,6 +16,7 @@ LEDGER = Subject("ledger", "Ledger")
 OK = LEDGER.ok()
 NONE = LEDGER.note("none")
 UNUSABLE = LEDGER.error("unusable")
+NEWER = LEDGER.error("newer")
 UNFINISHED = LEDGER.warning("unfinished")
 
 
@@ -23,13 +24,15 @@ UNFINISHED = LEDGER.warning("unfinished")
 class LedgerFacts:
     """there: whether there is a file. fault: why an agent could not use it; empty when it could.
 
-    receipts: how many there are; unfinished: of those, not in the phase `held`, in words. told_by: the agent
-    that has it open, so that it was not read here; empty without.
+    newer: whether that is as a newer agent alone can. receipts: how many there are; unfinished: of those, not
+    in the phase `held`, in words. told_by: the agent that has it open, so that it was not read here; empty
+    without.
     """
 
     path: str
     there: bool
     fault: str = ""
+    newer: bool = False
     receipts: int = 0
     unfinished: tuple[str, ...] = ()
     told_by: str = ""
@@ -41,6 +44,14 @@ def check_ledger(facts: LedgerFacts) -> Iterator[Finding]:
         yield OK("the agent that runs has it open and in order", about=facts.path, source=facts.told_by)
     elif not facts.there:
         yield NONE("there is none: no agent has run here", about=facts.path, source=facts.path)
+    elif facts.newer:
+        yield NEWER(
+            facts.fault,
+            about=facts.path,
+            source=facts.path,
+            wanted="an agent of that version, or pods that hold nothing that it alone knows",
+            fix="run the newer agent again; docs/operating-a-node.md, newer and older versions",
+        )
     elif facts.fault:
         yield UNUSABLE(
             facts.fault,
