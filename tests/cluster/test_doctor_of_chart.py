@@ -41,16 +41,18 @@ async def install(c: Cluster, values: Json) -> None:
 
 
 async def run(c: Cluster, workload: Json) -> None:
-    """The pod that its controller would make, as it is when kubelet has started it."""
+    """The pods that its controller would make, as they are when kubelet has started them."""
     template, name = workload["spec"]["template"], workload["metadata"]["name"]
-    meta = {**template["metadata"], "name": name, "namespace": workload["metadata"]["namespace"]}
     spec = {**template["spec"], "nodeName": "w1"}
-    await c.create({"kind": "Pod", "apiVersion": "v1", "metadata": meta, "spec": spec})
-    status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
-    await c.patch(f"/api/v1/namespaces/{meta['namespace']}/pods/{name}/status", {"status": status})
+    for number in range(workload["spec"].get("replicas", 1)):
+        meta = {**template["metadata"], "name": f"{name}-{number}", "namespace": NAMESPACE}
+        await c.create({"kind": "Pod", "apiVersion": "v1", "metadata": meta, "spec": spec})
+        ready = {"type": "Ready", "status": str(number == 0)}  # one of the extender's replicas is
+        status = {"status": {"phase": "Running", "conditions": [ready]}}
+        await c.patch(f"/api/v1/namespaces/{NAMESPACE}/pods/{name}-{number}/status", status)
 
 
-@pytest.mark.parametrize("way", ["defaults", "host network"])
+@pytest.mark.parametrize("way", ["defaults", "host network", "service"])
 async def test_doctor_finds_nothing_wrong_with_what_the_chart_installs(tmp_path: Path, way: str):
     async with cluster("real", tmp_path, "w1") as c:
         await install(c, VALUES[way])
@@ -59,7 +61,7 @@ async def test_doctor_finds_nothing_wrong_with_what_the_chart_installs(tmp_path:
             "containerRuntimeVersion": "containerd://2.2.1",
         }
         await c.patch("/api/v1/nodes/w1/status", {"status": {"nodeInfo": info}})
-        token = await token_of(c, AGENT, "k8s-rdma-node")
+        token = await token_of(c, AGENT, "k8s-rdma-node-0")
         write_kubeconfig(tmp_path / f"{AGENT}.kubeconfig", c.plane, token)
         async with publishing(c, c.nodes["w1"]):
             while (await c.http.get(LEASE)).status_code != 200:  # noqa: ASYNC110  another process makes it

@@ -182,6 +182,7 @@ CASES: dict[str, list[Finding]] = {
     "extender-no-pod": extender(url="", pods=()),
     "extender-unreachable": extender(why="no extender answers: connection refused"),
     "extender-not-ready": extender(pods=(("k8s-rdma/extender-1", False),)),
+    "extender-standby": extender(pods=(("k8s-rdma/extender-1", True), ("k8s-rdma/extender-2", False))),
     "versions-not-compared": [not_compared()],
     "versions-no-node": [no_node("w1")],
     "versions-too-old": versions(api="v1.27.16"),

@@ -18,6 +18,7 @@ NOT_ASKED = EXTENDER.note("not-asked")
 NO_POD = EXTENDER.error("no-pod")
 UNREACHABLE = EXTENDER.error("unreachable")
 NOT_READY = EXTENDER.error("not-ready")
+STANDBY = EXTENDER.note("standby")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +39,15 @@ class ExtenderFacts:
 def check_extender(facts: ExtenderFacts) -> Iterator[Finding]:
     """Whether it is there, reachable and ready to bind."""
     for name, ready in facts.pods or ():
-        if not ready:
+        if ready:
+            yield EXTENDER_OK("the pod is ready", about=name, source="pods")
+        elif any(other for _, other in facts.pods or ()):
+            yield STANDBY(
+                "the pod is not ready, as one replica binds at a time and another one is",
+                about=name,
+                source="pods",
+            )
+        else:
             yield NOT_READY(
                 "the pod is not ready, so that pods with the annotation wait",
                 about=name,
@@ -46,8 +55,6 @@ def check_extender(facts: ExtenderFacts) -> Iterator[Finding]:
                 wanted="ready; of several replicas the one that holds the Lease",
                 fix=f"kubectl -n {name.partition('/')[0]} logs {name.partition('/')[2]}",
             )
-        else:
-            yield EXTENDER_OK("the pod is ready", about=name, source="pods")
     if facts.pods == () and not facts.url:
         yield NO_POD(
             "no pod of the extender runs in the cluster",
