@@ -72,17 +72,20 @@ def agent(directory: Path) -> Iterator[subprocess.Popen[str]]:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("nodes: w1", ["`nodes`"]),
-        ("node: 1", ["`$.node`", "`str`"]),
-        ("node: ''", ["`$.node`"]),
-        ("node: w1\nipamTimeoutS: soon", ["`$.ipamTimeoutS`"]),
-        ("node: w1\nipamTimeoutS: 0", ["`$.ipamTimeoutS`"]),
-        ("node: w1\nkernel: bsd", ["`$.kernel`", "bsd"]),
-        ("node: w1\nhardware: {requireRDMA: no}", ["`$.hardware`", "`requireRDMA`"]),
-        ("node: w1\nhardware: {pfs: [{numVfs: many}]}", ["`$.hardware.pfs[0]`", "numVfs", "many"]),
-        ("node: w1\nhardware: {pfs: []}", ["`$.hardware`", "pfs: is empty"]),
-        ("node: w1\nrunDir: run", ["`$.runDir`"]),
-        ("node: w1\nstateDir: ''", ["`$.stateDir`"]),
+        ("nodes: w1", ["nodes: unknown key; did you mean node?"]),
+        ("node: 1", ["node: is a number; wanted the node's name", "in quotes"]),
+        ("node: ''", ["node: is empty; wanted"]),
+        ("node: w1\nipamTimeoutS: soon", ["ipamTimeoutS: is text; wanted a number"]),
+        ("node: w1\nipamTimeoutS: 0", ["ipamTimeoutS: 0; wanted a number above 0"]),
+        ("node: w1\nkernel: bsd", ["kernel: bsd; wanted linux or virtual"]),
+        (
+            "node: w1\nhardware: {requireRDMA: no}",
+            ["hardware.requireRDMA: unknown key; did you mean requireRdma?"],
+        ),
+        ("node: w1\nhardware: {pfs: [{numVfs: many}]}", ["hardware.pfs[0].numVfs: many"]),
+        ("node: w1\nhardware: {pfs: []}", ["hardware.pfs: is empty"]),
+        ("node: w1\nrunDir: run", ["runDir: run; wanted an absolute path"]),
+        ("node: w1\nstateDir: ''", ["stateDir: is empty; wanted an absolute path"]),
     ],
 )
 def test_configuration_that_cannot_be_is_refused_in_one_line_that_names_the_key(
@@ -107,7 +110,7 @@ def test_configuration_that_cannot_be_is_refused_in_one_line_that_names_the_key(
 def test_configuration_that_says_nothing_is_refused(directory: Path, text: str) -> None:
     path = directory / "agent.yaml"
     path.write_text(text)
-    words = "`node`" if text in ("", "{}") else "expected a mapping"
+    words = "node: not set" if text in ("", "{}") else "wanted a mapping"
     assert words in refusal(path)
 
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import re
 from typing import TYPE_CHECKING
 
-import msgspec
 import pytest
 
-from k8s_rdma.config.devices import MODES, DevicePluginConfig, pf_choice
+from k8s_rdma.config.devices import pf_choice
 from k8s_rdma.config.devices_file import load_device_config
 from k8s_rdma.config.files import is_resource_name
 from k8s_rdma.core.devices.offers import PluginOptions, PluginRegistration
@@ -51,18 +48,24 @@ LONG = "b" * 60
         ),
         ("{mode: exclusive, select: {pfs: [enp1s0f0np0v1234]}}", "'enp1s0f0np0v1234': expected a netdev"),
         ("{mode: exclusive, select: {pfs: ['eth0#']}}", "'eth0#': expected a netdev"),
-        ("{mode: exact, count: 0}", r"at `\$.resources\[0\].count`"),
+        ("{mode: exact, count: 0}", r"resources\[0\].count: 0; wanted a whole number from 1 to 100000"),
         (
             "{mode: mount, name: kubernetes.io/x}",
-            r"name: 'kubernetes.io/x': expected a domain .* - at `\$.resources\[0\]`",
+            r"resources\[0\].name: 'kubernetes.io/x': expected a domain",
         ),
         ("{mode: mount, name: rdma}", r"name: 'rdma': expected a domain"),
-        ("{mode: exakt}", r"resources\[0\].mode: 'exakt': expected one of exact, exclusive, mount, shared"),
-        ("{mode: [exact]}", r"resources\[0\].mode: \['exact'\]: expected one of"),
-        ("{name: a.b/c}", "missing required field `mode`"),
-        ("exact", r"Expected `object`, got `str` - at `\$.resources\[0\]`"),
-        ("{mode: mount, scope: all}", r"'all' - at `\$.resources\[0\].scope`"),
-        ("{mode: exclusive, select: {pf: [eth0]}}", "unknown field `pf`"),
+        ("{mode: exakt}", r"resources\[0\].mode: exakt; wanted exact, mount, exclusive or shared"),
+        ("{mode: [exact]}", r"resources\[0\].mode: \['exact'\]; wanted exact"),
+        ("{name: a.b/c}", r"resources\[0\].mode: not set; wanted exact"),
+        ("exact", r"resources\[0\]: is text; wanted a mapping of settings"),
+        (
+            "{mode: mount, scope: all}",
+            r"resources\[0\].scope: all; wanted devices, directory or rdma-cm-only",
+        ),
+        (
+            "{mode: exclusive, select: {pf: [eth0]}}",
+            r"resources\[0\].select.pf: unknown key; did you mean pfs",
+        ),
     ],
 )
 def test_mistake_in_a_resource_is_named(tmp_path: Path, resource: str, named: str) -> None:
@@ -70,11 +73,6 @@ def test_mistake_in_a_resource_is_named(tmp_path: Path, resource: str, named: st
     file.write_text(f"resources: [{resource}]")
     with pytest.raises(MalformedError, match=named):
         load_device_config(str(file), {})
-
-
-def test_modes_are_all_known() -> None:
-    schema = json.dumps(msgspec.json.schema(DevicePluginConfig))
-    assert set(re.findall(r'"mode": {"enum": \["(\w+)"\]}', schema)) == set(MODES)
 
 
 def test_pf_is_chosen_by_either_of_its_names() -> None:

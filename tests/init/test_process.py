@@ -36,19 +36,22 @@ def init(directory: Path, text: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("numVfs: 3", ["`numVfs`"]),
-        ("hardware: {numVfs: 3}", ["`numVfs`", "`$.hardware`"]),
-        ("hardware: {pfs: [{numVfs: many}]}", ["numVfs", "many", "`$.hardware.pfs[0]`"]),
-        ("hardware: {pfs: [{numVfs: -1}]}", ["`$.hardware.pfs[0].numVfs`"]),
+        ("numVfs: 3", ["numVfs: unknown key"]),
+        ("hardware: {numVfs: 3}", ["hardware.numVfs: unknown key"]),
+        (
+            "hardware: {pfs: [{numVfs: many}]}",
+            ["hardware.pfs[0].numVfs: many; wanted a whole number of at least 0 or all"],
+        ),
+        ("hardware: {pfs: [{numVfs: -1}]}", ["hardware.pfs[0].numVfs: -1; wanted"]),
         (
             "hardware: {pfs: [{enforce: firmware}]}",
-            ["enforce: expected one of hardware, software, auto, got 'firmware'", "`$.hardware.pfs[0]`"],
+            ["hardware.pfs[0].enforce: firmware; wanted hardware, software or auto"],
         ),
-        ("hardware: {pfs: []}", ["`$.hardware`", "pfs", "empty"]),
-        ("tries: 0", ["`$.tries`"]),
-        ("backoffS: -1", ["`$.backoffS`"]),
-        ("stateDir: state", ["`$.stateDir`"]),
-        ("keepUsedVfs: maybe", ["`$.keepUsedVfs`"]),
+        ("hardware: {pfs: []}", ["hardware.pfs: is empty"]),
+        ("tries: 0", ["tries: 0; wanted a whole number from 1 to 100"]),
+        ("backoffS: -1", ["backoffS: -1; wanted a number of at least 0"]),
+        ("stateDir: state", ["stateDir: state; wanted an absolute path"]),
+        ("keepUsedVfs: maybe", ["keepUsedVfs: is text; wanted true or false"]),
     ],
 )
 def test_configuration_that_cannot_be_is_refused_in_one_line_that_names_the_key(

@@ -7,15 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 
 from k8s_rdma.config.devices_file import load_device_config
-from k8s_rdma.config.files import ResourceText, require_resource_name
+from k8s_rdma.config.files import AbsolutePath, NodeText, ResourceText, require_resource_name
 from k8s_rdma.config.hardware import HardwareConfig
 from k8s_rdma.errors import MalformedError
 
 if TYPE_CHECKING:
     from k8s_rdma.config.devices import DevicePluginConfig
-
-AbsolutePath = Annotated[str, msgspec.Meta(pattern="^/")]
-"""Absolute, so that it does not depend on where the process was started."""
 
 
 class PublishConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -72,7 +69,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
         plugins are. For `--rebuild-ledger` alone: of a call the runtime says where they are.
     """
 
-    node: Annotated[str, msgspec.Meta(min_length=1)]
+    node: NodeText
     kernel: Literal["linux", "virtual"] = "linux"
     hardware: HardwareConfig = HardwareConfig()
     run_dir: AbsolutePath = "/run/k8s-rdma"

@@ -6,21 +6,23 @@ So there is one place that says which VFs belong to which resource.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
+from typing import Annotated, Literal, NoReturn
 
 import msgspec
 
-from k8s_rdma.config.files import Port, ResourceText, is_resource_name, require_resource_name
-from k8s_rdma.config.hardware import PciText, VendorText
+from k8s_rdma.config.files import (
+    AbsolutePath,
+    NodeText,
+    Port,
+    ResourceText,
+    is_resource_name,
+    require_resource_name,
+)
+from k8s_rdma.config.hardware import NetdevText, PciText, VendorText
 from k8s_rdma.core.devices.pools import Functions, FunctionSelector, PfChoice, Pool
 from k8s_rdma.core.devices.slots import shared_resource
 from k8s_rdma.core.ids import pci_address
 from k8s_rdma.core.options import LinkType
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-AbsolutePath = Annotated[str, msgspec.Meta(pattern="^/")]
 
 DEFAULT_PORT = 54006
 """Beside the server's."""
@@ -36,10 +38,13 @@ LAST_VF = 0xFFFF
 """PCI Express counts VFs with 16 bits (NumVFs)."""
 
 _CHOICE = re.compile(
-    r"((?P<pci>([0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[01][0-9a-fA-F]\.[0-7])|(?P<netdev>[^#\s:/]{1,15}))"
+    r"((?P<pci>([0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[01][0-9a-fA-F]\.[0-7])|(?P<netdev>[^#\s:/*?\[\]]{1,15}))"
     r"(#(?P<vfs>\d+(-\d+)?(,\d+(-\d+)?)*))?"
 )
-"""Names of netdevs: `dev_valid_name` of the kernel's net/core/dev.c."""
+"""Names of netdevs: as `config.hardware.NetdevText`."""
+
+
+DeviceText = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{4}$", description="a PCI device, such as 1017")]
 
 
 class Selector(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -82,8 +87,8 @@ class SharedSelector(Selector, frozen=True, kw_only=True, rename="camel", forbid
     rdma_devices: by name.
     """
 
-    device_ids: tuple[Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{4}$")], ...] = ()
-    if_names: tuple[str, ...] = ()
+    device_ids: tuple[DeviceText, ...] = ()
+    if_names: tuple[NetdevText, ...] = ()
     rdma_devices: tuple[str, ...] = ()
 
 
@@ -169,8 +174,6 @@ class SharedResource(
 
 Resource = ExactResource | MountResource | ExclusiveResource | SharedResource
 
-MODES = ("exact", "exclusive", "mount", "shared")
-
 
 class DevicePluginConfig(
     msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True
@@ -186,7 +189,7 @@ class DevicePluginConfig(
     kubeconfig, in_cluster: credentials for events, as in the agent's file.
     """
 
-    node: Annotated[str, msgspec.Meta(min_length=1)] | None = None
+    node: NodeText | None = None
     resources: tuple[Resource, ...] = (ExactResource(), MountResource())
     kubelet_dir: AbsolutePath = "/var/lib/kubelet/device-plugins"
     pod_resources: AbsolutePath = "/var/lib/kubelet/pod-resources/kubelet.sock"
@@ -222,14 +225,6 @@ class DevicePluginConfig(
     def pools(self) -> tuple[Pool, ...]:
         """The exclusive resources' pools, in their order: a VF is in the first that selects it."""
         return tuple(each.pool() for each in self.resources if isinstance(each, ExclusiveResource))
-
-
-def check_modes(settings: Mapping[str, Any]) -> None:
-    """ValueError for a mode that there is not names those that there are."""
-    resources = settings.get("resources")
-    for index, each in enumerate(resources if isinstance(resources, list) else ()):
-        if isinstance(each, dict) and each.get("mode", MODES[0]) not in MODES:
-            _refuse(f"resources[{index}].mode: {each['mode']!r}: expected one of {', '.join(MODES)}")
 
 
 def pf_choice(text: str) -> PfChoice:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from k8s_rdma.config.devices import DevicePluginConfig, check_modes
+from k8s_rdma.config.devices import DevicePluginConfig
 from k8s_rdma.config.files import load_config
 from k8s_rdma.config.mellanox import Read, from_mellanox, is_mellanox
 from k8s_rdma.errors import MalformedError
@@ -27,7 +27,7 @@ def load_device_config(path: str | None, overrides: Mapping[str, Any], *, cdi: b
             raise MalformedError(
                 f"{path}: has no configList, which --use-cdi is for; say cdi: true of a resource"
             )
-        return Read(load_config(DevicePluginConfig, path, overrides, check=check_modes), ())
+        return Read(load_config(DevicePluginConfig, path, overrides), ())
     return _from_mellanox(document, path, overrides, cdi=cdi)
 
 

@@ -13,7 +13,7 @@ from k8s_rdma.config.yaml_text import read_yaml
 from k8s_rdma.errors import MalformedError, Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
 T = TypeVar("T")
 
@@ -22,8 +22,21 @@ MAX_PORT = 65535
 Port = Annotated[int, msgspec.Meta(ge=0, le=MAX_PORT)]
 """A TCP port; 0 for a free one."""
 
+AbsolutePath = Annotated[str, msgspec.Meta(pattern="^/", description="an absolute path")]
+"""Absolute, so that it does not depend on where the process was started."""
 
 _LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+NodeText = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=rf"^{_LABEL}(\.{_LABEL})*$",
+        max_length=253,
+        description="the node's name in Kubernetes, such as worker-1",
+    ),
+]
+"""A DNS subdomain (RFC 1123), as names of Node objects are (`ValidateNodeName` in Kubernetes'
+pkg/apis/core/validation)."""
+
 RESOURCE_PATTERN = (
     r"^(?!requests\.)(?![^/]*kubernetes\.io/)"
     rf"(?=[^/]{{1,244}}/){_LABEL}(\.{_LABEL})*/"
@@ -65,32 +78,51 @@ class Listening(Protocol):
         ...
 
 
-def load_config(
-    kind: type[T],
-    path: str | None,
-    overrides: Mapping[str, Any],
-    *,
-    check: Callable[[Mapping[str, Any]], None] = lambda _: None,
-) -> T:
+def fit(kind: type[T], document: object) -> T:
+    """The document as what its model is; MalformedError names the field, and what it wants."""
+    try:
+        return msgspec.convert(document, kind)
+    except msgspec.ValidationError as error:
+        from k8s_rdma.config.faults import first_fault  # noqa: PLC0415  memory of those that start well
+
+        raise MalformedError(str(first_fault(kind, document) or error)) from error
+
+
+def load_config(kind: type[T], path: str | None, overrides: Mapping[str, Any]) -> T:
     """Defaults, then the file, then the overrides that are not None (keys as in the file).
 
-    MalformedError names the file and the field. check: of the settings before they are read; its ValueError
-    says better what is wrong.
+    Each override is an option of that name on the command line. MalformedError names the file, or the option,
+    and the field.
     """
-    where = path or "command line"
+    given = {key: value for key, value in overrides.items() if value is not None}
+    document = _read(path) if path else {}
+    settings = {**document, **given} if isinstance(document, dict) else document
     try:
-        document = read_yaml(Path(path).read_text(encoding="utf-8")) if path else {}
-        document = {} if document is None else document
-        if not isinstance(document, dict):
-            msg = f"{where}: expected a mapping of settings, got {type(document).__name__}"
-            raise MalformedError(msg)
-        given = {key: value for key, value in overrides.items() if value is not None}
-        settings = {**document, **given}
-        check(settings)
         return msgspec.convert(settings, kind)
-    except (OSError, ValueError, yaml.YAMLError, msgspec.ValidationError) as error:
-        msg = f"{where}: {_words(error)}"
-        raise MalformedError(msg) from error
+    except msgspec.ValidationError as error:
+        raise MalformedError(_refusal(kind, settings, path, overrides) or str(error)) from error
+
+
+def _read(path: str) -> Any:
+    try:
+        document = read_yaml(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise MalformedError(f"{path}: {_words(error)}") from error
+    return {} if document is None else document
+
+
+def _refusal(kind: type[Any], settings: Any, path: str | None, overrides: Mapping[str, Any]) -> str:
+    """What does not fit, and where it was written."""
+    from k8s_rdma.config.faults import first_fault  # noqa: PLC0415  memory of those that start well
+
+    fault = first_fault(kind, settings)
+    if fault is None:
+        return ""
+    key = fault.field.partition(".")[0].partition("[")[0]
+    if fault.field in overrides and key not in settings:
+        return f"{key}: not set; --{key} NAME, or {key}: in {path or '--config FILE'}"
+    where = "command line" if path is None or overrides.get(key) is not None else path
+    return f"{where}: {fault}"
 
 
 def load_key(path: str | None) -> bytes | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -11,32 +11,43 @@ from k8s_rdma.core.options import LinkType
 from k8s_rdma.core.rates import Enforce
 from k8s_rdma.core.selection import PfRule, Selection
 
-PciText = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[01][0-9a-fA-F]\.[0-7]$")]
-VendorText = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{4}(:[0-9a-f]{4})?$")]
+PciText = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=r"^([0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[01][0-9a-fA-F]\.[0-7]$",
+        description="a PCI address, such as 0000:03:00.0",
+    ),
+]
+VendorText = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=r"^[0-9a-f]{4}(:[0-9a-f]{4})?$",
+        description="a PCI vendor, such as 15b3, or vendor and device, such as 15b3:1017",
+    ),
+]
+NetdevText = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=r"^[^\s:/*?\[\]]{1,15}$",
+        description="the whole name of a network device, such as enp1s0f0",
+    ),
+]
+"""As `dev_valid_name` of the kernel's net/core/dev.c has it, without the signs of patterns: there are none
+here, and one would select nothing."""
 Count = Annotated[int, msgspec.Meta(ge=0)]
-_ENFORCE = tuple(each.value for each in Enforce)
 
 
 class PfConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """One rule; see `core.selection.PfRule`. numVfs: a number, or `all`. enforce: as `core.rates.Enforce`."""
+    """One rule; see `core.selection.PfRule`. numVfs: a number, or `all`."""
 
-    names: tuple[str, ...] = ()
+    names: tuple[NetdevText, ...] = ()
     pcis: tuple[PciText, ...] = ()
     vendors: tuple[VendorText, ...] = ()
     drivers: tuple[str, ...] = ()
     link_types: tuple[LinkType, ...] = ()
-    num_vfs: Count | str = "all"
-    enforce: str = Enforce.AUTO.value
+    num_vfs: Count | Literal["all"] = "all"
+    enforce: Enforce = Enforce.AUTO
     trust: bool | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse any other text than those that mean something, and say which do."""
-        if isinstance(self.num_vfs, str) and self.num_vfs != "all":
-            msg = f"numVfs: expected a number or `all`, got {self.num_vfs!r}"
-            raise ValueError(msg)
-        if self.enforce not in _ENFORCE:
-            msg = f"enforce: expected one of {', '.join(_ENFORCE)}, got {self.enforce!r}"
-            raise ValueError(msg)
 
     def to_core(self) -> PfRule:
         """The rule."""
@@ -47,7 +58,7 @@ class PfConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid
             drivers=frozenset(self.drivers),
             link_types=frozenset(self.link_types),
             num_vfs=None if isinstance(self.num_vfs, str) else self.num_vfs,
-            enforce=Enforce(self.enforce),
+            enforce=self.enforce,
             trust=self.trust,
         )
 

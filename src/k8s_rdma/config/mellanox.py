@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from k8s_rdma.config.devices import DevicePluginConfig
-from k8s_rdma.config.files import is_resource_name
+from k8s_rdma.config.files import fit, is_resource_name
 from k8s_rdma.core.options import LinkType
 from k8s_rdma.errors import MalformedError
 
@@ -91,16 +91,9 @@ def is_mellanox(document: object) -> bool:
 def from_mellanox(document: object, *, cdi: bool, overrides: Mapping[str, Any]) -> Read:
     """MalformedError names the field. overrides: keys of our own file, and values."""
     ignored: list[str] = []
-    try:
-        read = msgspec.convert(_known(document, _KEYS, "", ignored), MellanoxConfig)
-    except msgspec.ValidationError as error:
-        raise MalformedError(str(error)) from error
+    read = fit(MellanoxConfig, _known(document, _KEYS, "", ignored))
     own = {"rescanS": _rescan_s(read), "resources": _resources(read.config_list, cdi=cdi)}
-    try:
-        config = msgspec.convert({**own, **overrides}, DevicePluginConfig)
-    except msgspec.ValidationError as error:
-        raise MalformedError(str(error)) from error
-    return Read(config, tuple(ignored))
+    return Read(fit(DevicePluginConfig, {**own, **overrides}), tuple(ignored))
 
 
 def _known(value: object, keys: Mapping[str, Any] | None, where: str, ignored: list[str]) -> object:

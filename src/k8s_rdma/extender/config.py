@@ -16,7 +16,13 @@ DEFAULT_PORT = 8888
 """Where the RDMA scheduler extender has always listened."""
 
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
-Path = Annotated[str, msgspec.Meta(pattern="^/[^?#{}]*[^/?#{}]$")]
+Path = Annotated[
+    str,
+    msgspec.Meta(
+        pattern="^/[^?#{}]*[^/?#{}]$",
+        description="the path of a URL, such as /scheduler/bind, without ? # { } and no / at its end",
+    ),
+]
 
 
 class NodeTls(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -39,7 +45,12 @@ class NamespaceLimit(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
         reservations. vfs: of all its interfaces.
     """
 
-    namespace: Annotated[str, msgspec.Meta(pattern=r"^(\*|[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)$")]
+    namespace: Annotated[
+        str,
+        msgspec.Meta(
+            pattern=r"^(\*|[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)$", description="a namespace's name, or *"
+        ),
+    ]
     reserved_mbps: Annotated[int, msgspec.Meta(ge=0)] | None = None
     vfs: Annotated[int, msgspec.Meta(ge=0)] | None = None
 

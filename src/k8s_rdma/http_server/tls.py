@@ -15,7 +15,7 @@ from k8s_rdma.http_server.reloaded import Reloaded
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-File = Annotated[str, msgspec.Meta(pattern="^/")]
+File = Annotated[str, msgspec.Meta(pattern="^/", description="an absolute path")]
 """Absolute, so that it does not depend on where the process was started."""
 
 

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import msgspec
 
+from k8s_rdma.config.files import AbsolutePath
 from k8s_rdma.config.hardware import HardwareConfig
 
-Directory = Annotated[str, msgspec.Meta(pattern="^/")]
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
 
 
@@ -31,8 +31,8 @@ class InitConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forb
     """
 
     hardware: HardwareConfig = HardwareConfig()
-    state_dir: Directory = "/var/lib/k8s-rdma"
-    sys_root: Directory = "/sys"
+    state_dir: AbsolutePath = "/var/lib/k8s-rdma"
+    sys_root: AbsolutePath = "/sys"
     keep_used_vfs: bool = False
     name_vfs: bool = True
     tries: Annotated[int, msgspec.Meta(ge=1, le=100)] = 3

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from k8s_rdma.config.files import Port
+from k8s_rdma.config.files import NodeText, Port
 from k8s_rdma.config.hardware import HardwareConfig
 from k8s_rdma.http_server.tls import File, TlsConfig
 
@@ -29,7 +29,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
     listen: str = ""
     port: Port = DEFAULT_PORT
     run_dir: str = "/run/k8s-rdma"
-    node: Annotated[str, msgspec.Meta(min_length=1)] | None = None
+    node: NodeText | None = None
     kernel: Literal["linux", "virtual"] = "linux"
     hardware: HardwareConfig = HardwareConfig()
     tls: TlsConfig | None = None

@@ -1,0 +1,208 @@
+"""Every mistake that a configuration file can have is told in the words of the file: over all models."""
+
+from __future__ import annotations
+
+import datetime
+from types import NoneType
+from typing import TYPE_CHECKING, Any, get_args
+
+import msgspec
+import pytest
+from msgspec import inspect
+
+from k8s_rdma.agent.config import AgentConfig
+from k8s_rdma.config.devices import DevicePluginConfig
+from k8s_rdma.config.faults import first_fault
+from k8s_rdma.config.files import fit, load_config
+from k8s_rdma.config.mellanox import MellanoxConfig
+from k8s_rdma.errors import MalformedError
+from k8s_rdma.extender.config import ExtenderConfig
+from k8s_rdma.init.config import InitConfig
+from k8s_rdma.server.config import ServerConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    Struct = type[msgspec.Struct]
+    Put = Callable[[dict[str, Any]], dict[str, Any]]
+
+FILES: tuple[Struct, ...] = (
+    *(AgentConfig, InitConfig, ServerConfig, ExtenderConfig),
+    *(DevicePluginConfig, MellanoxConfig),
+)
+FITTING: tuple[object, ...] = ("/a", "a", "15b3", "0000:03:00.0", "a.b/c", 1, 10)
+PROBES: tuple[object, ...] = (
+    *(None, -1, 10**9, "", "No Such ? Thing", datetime.date(2026, 1, 2)),
+    *(["No Such ? Thing"], [7], {"zzz": 1}),
+)
+FOREIGN = ("`", "$", "Expected", "Object", "regex", "Invalid", "StrType")
+"""What msgspec's sentences have, and ours do not."""
+
+
+def of_kind(field_type: object) -> Iterator[tuple[Struct, bool]]:
+    """The models below a field, and whether in a list."""
+    for each in get_args(field_type) or (field_type,):
+        if isinstance(each, type) and issubclass(each, msgspec.Struct):
+            yield each, False
+        elif each not in {NoneType, ...} and get_args(each):
+            yield from of_kind(each)
+
+
+def models(struct: Struct, at: str = "", put: Put = lambda document: document) -> Iterator[Any]:
+    """Every model of a file: it, where it is, and how a document of it gets into the file's."""
+    yield struct, at, put
+    for field in msgspec.structs.fields(struct):
+        many = "tuple" in str(field.type)
+        for below, _ in of_kind(field.type):
+            name = f"{at}.{field.encode_name}".lstrip(".") + ("[0]" if many else "")
+
+            def inside(document: dict[str, Any], key: str = field.encode_name, many: bool = many) -> Any:
+                return put({**least(struct), key: [document] if many else document})
+
+            yield from models(below, name, inside)
+
+
+def least(struct: Struct) -> dict[str, Any]:
+    """A document with what must be there, and no more."""
+    config = struct.__struct_config__
+    tag = {config.tag_field: config.tag} if config.tag_field else {}
+    fields = (field for field in msgspec.structs.fields(struct) if field.required)
+    return tag | {field.encode_name: fitting(field.type) for field in fields}
+
+
+def fitting(kind: Any) -> object:
+    return next(each for each in FITTING if first_fault(kind, each) is None)
+
+
+CASES = [
+    pytest.param(file, struct, at, put, id=f"{file.__name__}:{at}:{struct.__name__}")
+    for struct, (file, at, put) in {
+        struct: (file, at, put) for file in FILES for struct, at, put in models(file)
+    }.items()
+]
+"""Each model in one of the files that have it."""
+
+
+def told(file: Struct, document: object) -> str | None:
+    """The refusal; None where it is taken."""
+    try:
+        fit(file, document)
+    except MalformedError as error:
+        return error.message
+    return None
+
+
+@pytest.mark.parametrize(("file", "struct", "at", "put"), CASES)
+def test_value_that_does_not_fit_is_told_with_its_place_and_what_is_wanted(
+    file: Struct, struct: Struct, at: str, put: Put
+) -> None:
+    refused = 0
+    for field in msgspec.structs.fields(struct):
+        for probe in PROBES:
+            said = told(file, put({**least(struct), field.encode_name: probe}))
+            if said is None:
+                continue
+            refused += 1
+            assert not any(word in said for word in FOREIGN), said
+            assert "\n" not in said
+            if first_fault(field.type, probe) is None:  # a model's own sentence, of fields together
+                continue
+            place = f"{at}.{field.encode_name}".lstrip(".")
+            assert said.startswith(place), (place, said)
+            assert any(
+                words in said for words in ("; wanted ", "unknown key", ": expected ", ": is empty, so")
+            )
+    assert refused >= len(msgspec.structs.fields(struct))
+
+
+@pytest.mark.parametrize(("file", "struct", "at", "put"), CASES)
+def test_key_that_is_missing_or_misspelt_is_told_with_its_place(
+    file: Struct, struct: Struct, at: str, put: Put
+) -> None:
+    for field in msgspec.structs.fields(struct):
+        name = field.encode_name
+        place = f"{at}.{name}".lstrip(".")
+        if field.required:
+            without = {key: value for key, value in least(struct).items() if key != name}
+            assert (told(file, put(without)) or "").startswith(f"{place}: not set; wanted ")
+        if struct.__struct_config__.forbid_unknown_fields:
+            said = told(file, put({**least(struct), f"{name}x": 1}))
+            assert said == f"{place}x: unknown key; did you mean {name}?"
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_pattern_and_length_are_never_told_without_words(file: Struct) -> None:
+    for struct, _, _ in models(file):
+        for info in leaves(inspect.type_info(struct)):
+            assert getattr(info, "pattern", None) is None, struct
+
+
+def leaves(info: inspect.Type) -> Iterator[inspect.Type]:
+    """The types of a model's fields that have no description."""
+    match info:
+        case inspect.StructType():
+            for field in info.fields:
+                yield from leaves(field.type)
+        case inspect.UnionType():
+            for each in info.types:
+                yield from leaves(each)
+        case inspect.VarTupleType():
+            yield from leaves(info.item_type)
+        case inspect.Metadata() if "description" not in (info.extra_json_schema or {}):
+            yield info.type
+        case inspect.Metadata():
+            return
+        case _:
+            yield info
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("hardwre: {}", "hardwre: unknown key; did you mean hardware?"),
+        ("kernel: lnux", "kernel: lnux; wanted linux or virtual"),
+        ("hardware: {pfs: [{names: eth0}]}", "hardware.pfs[0].names: is text; wanted a list, such as [eth0]"),
+        (
+            "hardware: {pfs: [{vendors: [mellanox]}]}",
+            "hardware.pfs[0].vendors[0]: mellanox; wanted a PCI vendor, such as 15b3, or vendor and device",
+        ),
+        (
+            "hardware: {pfs: [{pcis: [03:00.0]}]}",
+            "hardware.pfs[0].pcis[0]: is a number; wanted a PCI address, such as 0000:03:00.0, in quotes",
+        ),
+        (
+            "hardware: {pfs: [{names: ['enp*']}]}",
+            "hardware.pfs[0].names[0]: enp*; wanted the whole name of a network device, such as enp1s0f0",
+        ),
+        ("strict:", "strict: is empty; wanted true or false"),
+        ("publish: {renewS: 0}", "publish.renewS: 0; wanted a number above 0 and at most 3600"),
+        ("publish: {vfResource: vf}", "publish.vfResource: 'vf': expected a domain"),
+        ("1: 2", "1: unknown key; known are node, kernel, "),
+    ],
+)
+def test_mistake_is_told_in_these_words(tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "agent.yaml"
+    file.write_text(text)
+    with pytest.raises(MalformedError) as refused:
+        load_config(AgentConfig, str(file), {"node": "w1"})
+    assert refused.value.message.startswith(f"{file}: {said}")
+
+
+@pytest.mark.parametrize("name", ["W 1!", "w_1", "", ".w", "w" * 254])
+def test_name_that_no_node_can_have_is_refused_where_it_was_said(tmp_path: Path, name: str) -> None:
+    file = tmp_path / "agent.yaml"
+    file.write_text(f"node: '{name}'")
+    for overrides, where in (({"node": None}, str(file)), ({"node": name}, "command line")):
+        with pytest.raises(MalformedError) as refused:
+            load_config(AgentConfig, str(file), overrides)
+        assert refused.value.message.startswith(f"{where}: node: ")
+        assert refused.value.message.endswith("; wanted the node's name in Kubernetes, such as worker-1")
+
+
+def test_setting_that_is_missing_is_told_with_both_ways_to_give_it(tmp_path: Path) -> None:
+    (tmp_path / "agent.yaml").write_text("strict: true")
+    for path, place in ((None, "--config FILE"), (str(tmp_path / "agent.yaml"), tmp_path / "agent.yaml")):
+        with pytest.raises(MalformedError) as refused:
+            load_config(AgentConfig, path, {"node": None, "kernel": None})
+        assert refused.value.message == f"node: not set; --node NAME, or node: in {place}"
