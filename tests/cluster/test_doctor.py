@@ -12,6 +12,7 @@ import yaml
 
 from cluster.control_plane import write_kubeconfig
 from cluster.extenders import registration
+from cluster.policies import SINCE
 from cluster.publishers import AGENT, prepare, publishing
 from cluster.test_rbac import role_without
 from cluster.world import cluster
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "scheduler"
+NAME_POLICY = "k8s-rdma-scheduler-name"
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/k8s-rdma/leases/w1"
 
 
@@ -106,6 +108,11 @@ def pod_of(name: str, labels: Json, image: str, *command: str) -> Json:
     return {"kind": "Pod", "apiVersion": "v1", "metadata": meta, "spec": {"containers": [container]}}
 
 
+def missing(document: DoctorDocument) -> dict[str, str]:
+    """Policies that are not there, and what to do."""
+    return {each.about: each.fix for each in document.findings if each.id == "policies-missing"}
+
+
 async def test_doctor_names_the_scheduler_that_asks_and_pods_that_are_left_to_another(
     kind: str, tmp_path: Path
 ):
@@ -115,6 +122,7 @@ async def test_doctor_names_the_scheduler_that_asks_and_pods_that_are_left_to_an
         await c.create_pod("waits", 1_000)
         document, _ = await examined(c)
         assert ids(document, "scheduler") == {"scheduler-no-configuration"}
+        assert NAME_POLICY not in missing(document)
 
         second = (EXAMPLES / "second-scheduler.yaml").read_text()
         meta = {"name": "k8s-rdma-extender", "namespace": "kube-system"}
@@ -128,6 +136,7 @@ async def test_doctor_names_the_scheduler_that_asks_and_pods_that_are_left_to_an
         assert found["scheduler-not-asking"].about == "pod kube-system/kube-scheduler-cp1"
         pods = {each.about: each.id for each in document.findings if each.subject == "pods"}
         assert pods == {"default/waits": "pods-other-scheduler", "default/waits-rightly": "pods-waiting"}
+        assert (NAME_POLICY in missing(document)) is (c.plane.release >= SINCE)
 
 
 async def test_doctor_compares_a_node_with_its_cluster_by_the_agents_own_account(kind: str, tmp_path: Path):

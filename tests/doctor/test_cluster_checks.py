@@ -31,7 +31,7 @@ from k8s_rdma.doctor.cluster.rights import ACCOUNTS, rights
 from k8s_rdma.doctor.cluster.scheduler_file import SchedulerFacts, SchedulerFile, profiles
 from k8s_rdma.doctor.cluster.versions import minor_of, tag_of
 from k8s_rdma.doctor.finding import Severity, worst
-from k8s_rdma.doctor.looking.cluster import POLICIES
+from k8s_rdma.doctor.looking.cluster import OF_A_SECOND_SCHEDULER, POLICIES
 from k8s_rdma.doctor.looking.host import Host
 from k8s_rdma.doctor.looking.scheduler import MANIFEST, of_kubeadm
 from k8s_rdma.extender.config import ExtenderConfig
@@ -262,7 +262,7 @@ def test_policies_that_are_wanted_are_in_the_manifests():
     names = {
         document["metadata"]["name"] for path in files for document in yaml.safe_load_all(path.read_text())
     }
-    assert names >= POLICIES
+    assert names >= POLICIES | OF_A_SECOND_SCHEDULER
 
 
 # kubeadm's manifest

@@ -34,6 +34,7 @@ POLICIES_TOO_OLD = POLICIES.note("too-old")
 
 CRD_NAME = f"{PLURAL}.{GROUP}"
 _POLICIES_SINCE = 30
+_OURS = "k8s-rdma"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +160,8 @@ def check_policies(facts: PolicyFacts) -> Iterator[Finding]:
             about=name,
             source="validatingadmissionpolicies, validatingadmissionpolicybindings",
             wanted="the policy and its binding",
-            fix="kubectl apply -f deploy/policies, or policies.enabled: true in the chart's values",
+            fix=f"kubectl apply -f deploy/policies/{name.removeprefix(f'{_OURS}-')}.yaml, or "
+            "policies.enabled: true in the chart's values",
         )
     if facts.wanted <= facts.bound:
         yield POLICIES_OK(f"{len(facts.wanted)} are bound", source="validatingadmissionpolicybindings")

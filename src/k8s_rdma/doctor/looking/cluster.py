@@ -27,7 +27,7 @@ from k8s_rdma.doctor.cluster.objects import (
 from k8s_rdma.doctor.cluster.pods import PodFacts, check_pods
 from k8s_rdma.doctor.cluster.rights import ACCOUNTS, OPTIONAL, rights
 from k8s_rdma.doctor.cluster.scheduler import check_scheduler
-from k8s_rdma.doctor.cluster.scheduler_file import Profile, SchedulerFacts, profiles
+from k8s_rdma.doctor.cluster.scheduler_file import DEFAULT_NAME, Profile, SchedulerFacts, profiles
 from k8s_rdma.doctor.cluster.versions import VersionFacts, check_touch_by, check_versions
 from k8s_rdma.doctor.looking.definition import crd_facts
 from k8s_rdma.doctor.looking.host import Host
@@ -45,6 +45,9 @@ if TYPE_CHECKING:
 
 POLICIES = frozenset({"k8s-rdma-annotation", "k8s-rdma-own-node"})
 """Those of deploy/policies that every cluster should have."""
+
+OF_A_SECOND_SCHEDULER = frozenset({"k8s-rdma-scheduler-name"})
+"""And those of a cluster whose own scheduler does not ask the extender."""
 
 _COMPONENT = "app.kubernetes.io/component"
 _CONFIGURATION = "k8s-rdma-extender"
@@ -194,7 +197,10 @@ class ClusterLook:
             each.get("spec", {}).get("policyName")
             for each in self.api.items(f"{_ADMISSION}/validatingadmissionpolicybindings")
         }
-        return PolicyFacts(api=self.version, bound=frozenset(there & bound), wanted=POLICIES)
+        asking = {each.name for each in self._profiles() if each.asks}
+        second = bool(asking) and DEFAULT_NAME not in asking
+        wanted = POLICIES | OF_A_SECOND_SCHEDULER if second else POLICIES
+        return PolicyFacts(api=self.version, bound=frozenset(there & bound), wanted=wanted)
 
     def _nodes(self) -> NodeFacts:
         leases = f"/apis/coordination.k8s.io/v1/namespaces/{self._leases}/leases"
