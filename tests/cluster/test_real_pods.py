@@ -34,6 +34,7 @@ from cluster.test_real_kubelet import (
 from k8s_rdma.config.devices import HUSTCAT_RESOURCE, SLOT_RESOURCE, DevicePluginConfig
 from k8s_rdma.config.files import load_config
 from k8s_rdma.deviceplugin.modes import modes_of
+from k8s_rdma.doctor.cluster.pods import PodFact
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -108,7 +109,9 @@ async def test_pod_that_was_admitted_while_the_agent_was_dead_starts_once_it_is_
         await start_exact(node, kubelet)
         node.kill_agent()
         await kubelet.create_pod("p", slot("c"), annotations=interfaces({}))
-        await kubelet.event("p", "FailedCreatePodSandBox")
+        said = "FailedCreatePodSandBox", await kubelet.event("p", "FailedCreatePodSandBox")
+        stuck = PodFact(name="default/p", node="n1", placed=True, running=False, events=(said,))
+        assert stuck.last_said()[1].startswith("the k8s-rdma agent of this node cannot be reached at ")
         node.start_agent()
         await runs_with_its_own(kubelet, node, "p", "c")
         await kubelet.delete_pod("p")
