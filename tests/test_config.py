@@ -65,10 +65,15 @@ def test_config_file_that_is_missing_is_said_without_numbers(tmp_path: Path) -> 
 
 def test_key_is_refused_when_missing_or_empty(tmp_path: Path) -> None:
     (tmp_path / "empty").write_text("\n")
-    (tmp_path / "key").write_text("secret\n")
+    (tmp_path / "key").write_text("sixteen bytes ok\n")
+    (tmp_path / "short").write_text("fifteen bytes..\n")
     assert load_key(None) is None
-    assert load_key(str(tmp_path / "key")) == b"secret"
-    for name, why in (("empty", "is empty"), ("none", "No such file")):
+    assert load_key(str(tmp_path / "key")) == b"sixteen bytes ok"
+    for name, why in (
+        ("empty", "is empty"),
+        ("short", "has 15 bytes; wanted 16 or more"),
+        ("none", "No such file"),
+    ):
         with pytest.raises(MalformedError, match=why):
             load_key(str(tmp_path / name))
 

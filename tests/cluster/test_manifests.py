@@ -72,7 +72,7 @@ async def test_pod_of_the_second_scheduler_is_bound_with_its_placement(tmp_path:
         (files,) = (each["data"] for each in objects if "scheduler.yaml" in each.get("data", {}))
 
         key = tmp_path / "placement.key"
-        key.write_text("a key")
+        key.write_text("a key for placements")
         settings = yaml.safe_load(files["extender.yaml"])
         extender = await c.running_extender(
             **settings | {"kubeconfig": str(account), "placementKeyFile": str(key)}

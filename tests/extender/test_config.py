@@ -119,7 +119,7 @@ def write(directory: Path, settings: dict[str, Any]) -> Sequence[str]:
 
 
 def test_command_says_ok_when_the_configuration_and_its_files_can_be_used(tmp_path: Path) -> None:
-    (tmp_path / "key").write_text("secret\n")
+    (tmp_path / "key").write_text("a secret of placements\n")
     (tmp_path / "tokens").write_text("secret\n")
     settings = {"placementKeyFile": str(tmp_path / "key"), "tokenFile": str(tmp_path / "tokens")}
     assert command(*write(tmp_path, settings)) == (0, "ok\n", "")

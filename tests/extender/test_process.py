@@ -39,7 +39,7 @@ LEASE = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/k8s-rdma-ext
 async def test_process_serves_where_port_says_and_ends_with_0_at_a_signal(tmp_path: Path, number: int):
     async with cluster("w1") as c:
         kubeconfig = write_kubeconfig(tmp_path / "kubeconfig", c.server.url)
-        (tmp_path / "key").write_text("secret\n")
+        (tmp_path / "key").write_text("a secret of placements\n")
         config = {
             "kubeconfig": str(kubeconfig),
             "nodePort": c.port,

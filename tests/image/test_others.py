@@ -49,7 +49,7 @@ async def test_extender_places_and_binds_a_pod(containers: Containers, tmp_path:
         }
         mounts = [
             readable(kubeconfig),
-            readable(tmp_path / "key", "secret\n"),
+            readable(tmp_path / "key", "a secret of placements\n"),
             readable(tmp_path / "extender.yaml", json.dumps(config)),
         ]
         log = tmp_path / "log"

@@ -18,8 +18,8 @@ from k8s_rdma.agent.calls.means import Means
 from k8s_rdma.agent.calls.service import Service
 from k8s_rdma.agent.calls.verbs import Verbs
 from k8s_rdma.agent.calls.wanted import Policy
+from k8s_rdma.agent.checking import read_named
 from k8s_rdma.agent.cluster.api_cluster import open_client, open_cluster
-from k8s_rdma.agent.config import load_device_plugin
 from k8s_rdma.agent.device_files import DeviceFiles
 from k8s_rdma.agent.markers import Markers, mark_exclusive_devices
 from k8s_rdma.agent.node import Node
@@ -39,9 +39,8 @@ from k8s_rdma.agent.sockets.unix_socket import listen_unix, lost, serve_connecti
 from k8s_rdma.agent.specifications import Specifications
 from k8s_rdma.agent.upkeep import Upkeep, keep_caps
 from k8s_rdma.agent.worker import Worker
-from k8s_rdma.config.files import load_key
 from k8s_rdma.core.ids import NodeName
-from k8s_rdma.errors import K8sRdmaError, LedgerError, MalformedError, Reason
+from k8s_rdma.errors import K8sRdmaError, LedgerError, Reason
 from k8s_rdma.kube.pod_resources import KubeletPodResources
 from k8s_rdma.linux.netns import Namespaces
 from k8s_rdma.linux.rdma.pod_nodes import PodNodes
@@ -78,10 +77,7 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 def run(config: AgentConfig) -> None:
     """Run until SIGTERM or SIGINT; K8sRdmaError when it cannot start."""
     logs.configure("agent")
-    key, plugin = load_key(config.placement_key_file), load_device_plugin(config)
-    if not Path(config.host_root).is_dir():
-        msg = f"hostRoot {config.host_root}: no such directory; mount the node's root file system there"
-        raise MalformedError(msg)
+    key, plugin = read_named(config)
     _allow_descriptors()
     asyncio.run(_main(config, key, plugin))
 

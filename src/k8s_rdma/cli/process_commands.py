@@ -38,11 +38,13 @@ def agent(  # noqa: PLR0913, PLR0917  options of a command
         return
     load_structlog()
     from k8s_rdma.agent.config import AgentConfig
-    from k8s_rdma.config.files import load_config, load_key
+    from k8s_rdma.config.files import load_config
 
     settings = load_config(AgentConfig, config, {"node": node, "kernel": kernel})
     if check_config:
-        load_key(settings.placement_key_file)
+        from k8s_rdma.agent.checking import check
+
+        check(settings)
         typer.echo("ok")
         return
     if rebuild_ledger:
@@ -99,11 +101,11 @@ def server(
     load_structlog()
     from k8s_rdma.config.files import load_config
     from k8s_rdma.server.config import ServerConfig
-    from k8s_rdma.server.run import access_of, run
+    from k8s_rdma.server.run import check, run
 
     settings = load_config(ServerConfig, config, {"node": node})
     if check_config:
-        access_of(settings)
+        check(settings)
         typer.echo("ok")
         return
     run(settings)
@@ -188,6 +190,10 @@ def device_plugin(  # noqa: PLR0913 - typer's options
     line = CommandLine(config=config, node=node, hustcat=given(hustcat), mellanox=given(mellanox))
     settings = read_command_line(line)
     if check_config:
+        if settings.config.kubeconfig is not None:
+            from k8s_rdma.kube.client import require_kubeconfig
+
+            require_kubeconfig(settings.config.kubeconfig)
         for key in settings.ignored:
             typer.echo(f"{key}: means nothing", err=True)
         typer.echo("ok")

@@ -19,6 +19,10 @@ T = TypeVar("T")
 
 MAX_PORT = 65535
 
+LEAST_KEY_BYTES = 16
+"""Of the key for placements: a shorter one could be found by trying. NIST SP 800-131A allows no HMAC key of
+fewer than 112 bits."""
+
 Port = Annotated[int, msgspec.Meta(ge=0, le=MAX_PORT)]
 """A TCP port; 0 for a free one."""
 
@@ -128,7 +132,8 @@ def _refusal(kind: type[Any], settings: Any, path: str | None, overrides: Mappin
 def load_key(path: str | None) -> bytes | None:
     """The key that placements are signed with; None without a file.
 
-    MalformedError when the file cannot be read or is empty: a cluster that signs must not stop silently.
+    MalformedError when the file cannot be read or is empty, since a cluster that signs must not stop
+    silently, and when its key could be guessed.
     """
     if path is None:
         return None
@@ -137,8 +142,9 @@ def load_key(path: str | None) -> bytes | None:
     except OSError as error:
         msg = f"placementKeyFile {path}: {error.strerror}"
         raise MalformedError(msg) from error
-    if not key:
-        msg = f"placementKeyFile {path}: is empty"
+    if len(key) < LEAST_KEY_BYTES:
+        has = f"has {len(key)} bytes" if key else "is empty"
+        msg = f"placementKeyFile {path}: {has}; wanted {LEAST_KEY_BYTES} or more, such as 32 random ones"
         raise MalformedError(msg)
     return key
 

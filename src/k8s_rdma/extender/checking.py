@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from typing import TYPE_CHECKING
 
 from k8s_rdma.config.files import load_key, port_of
 from k8s_rdma.extender.serving.access import access_of
 from k8s_rdma.extender.sources.node_access import security_of
-from k8s_rdma.kube.client import connect
+from k8s_rdma.kube.client import require_kubeconfig
 
 if TYPE_CHECKING:
     from k8s_rdma.extender.config import ExtenderConfig
@@ -26,8 +25,4 @@ def check(config: ExtenderConfig) -> None:
     security_of(config)
     port_of(config, os.environ)
     if config.api and config.kubeconfig is not None:
-        asyncio.run(_connect(config))
-
-
-async def _connect(config: ExtenderConfig) -> None:
-    await connect(config.kubeconfig, timeout_s=config.api_timeout_s).close()
+        require_kubeconfig(config.kubeconfig)

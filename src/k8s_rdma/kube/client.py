@@ -69,9 +69,19 @@ def connect(
         hooks["request"].append(_Pace().begin)
         hooks["response"].append(read_refusal)
     except (ConfigError, OSError, yaml.YAMLError, msgspec.MsgspecError, *_NOT_A_KUBECONFIG) as error:
-        msg = f"{kubeconfig or 'in-cluster or default kubeconfig'}: no usable kubeconfig: {error}"
+        which = f"kubeconfig {kubeconfig}" if kubeconfig else "in-cluster or default kubeconfig"
+        msg = f"{which}: no usable kubeconfig: {error}"
         raise MalformedError(msg) from error
     return Client(client, silence_s=silence_s)
+
+
+def require_kubeconfig(path: str) -> None:
+    """MalformedError unless a client can be made by that file; the API server is not asked for anything."""
+
+    async def open_and_close() -> None:
+        await connect(path).close()
+
+    asyncio.run(open_and_close())
 
 
 def _configuration(kubeconfig: str | None, *, in_cluster: bool) -> KubeConfig:

@@ -98,6 +98,12 @@ async def serve(
     _log.info("server_stopped")
 
 
+def check(config: ServerConfig) -> None:
+    """Read what a start would read. MalformedError names the field, or the environment's variable."""
+    access_of(config)
+    port_of(config, os.environ)
+
+
 def access_of(config: ServerConfig) -> Access:
     """As the configuration says; MalformedError names the field whose file is unusable."""
     return Access(

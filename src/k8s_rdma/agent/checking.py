@@ -1,0 +1,38 @@
+"""What an agent's configuration names, looked at before the agent starts, or without its starting."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from k8s_rdma.agent.config import load_device_plugin
+from k8s_rdma.config.files import load_key
+from k8s_rdma.errors import MalformedError
+
+if TYPE_CHECKING:
+    from k8s_rdma.agent.config import AgentConfig
+    from k8s_rdma.config.devices import DevicePluginConfig
+
+
+def read_named(config: AgentConfig) -> tuple[bytes | None, DevicePluginConfig | None]:
+    """The key for placements and the device plugin's configuration, None where none is named.
+
+    MalformedError names the field: of these two, or of the node's root file system where it is not there.
+    """
+    key, plugin = load_key(config.placement_key_file), load_device_plugin(config)
+    if not Path(config.host_root).is_dir():
+        msg = f"hostRoot {config.host_root}: no such directory; mount the node's root file system there"
+        raise MalformedError(msg)
+    return key, plugin
+
+
+def check(config: AgentConfig) -> None:
+    """Read all that a start would read of it. MalformedError names the field and the file.
+
+    The service account (`inCluster`) is not looked at: it depends on where the process runs.
+    """
+    read_named(config)
+    if config.kubeconfig is not None:
+        from k8s_rdma.kube.client import require_kubeconfig  # noqa: PLC0415  memory of the agent
+
+        require_kubeconfig(config.kubeconfig)
