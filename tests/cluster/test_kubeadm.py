@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.anyio,
+    pytest.mark.timeout(300),
     pytest.mark.skipif(bool(obstacle("kubeadm", "kubectl")), reason=str(obstacle("kubeadm", "kubectl"))),
 ]
 PAGE = "docs/howto-kubeadm.md"

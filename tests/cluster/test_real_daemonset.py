@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx2
@@ -23,7 +24,6 @@ from e2e.containerd import Containerd
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-    from pathlib import Path
 
 pytestmark = [
     pytest.mark.anyio,
@@ -52,7 +52,7 @@ def import_image(containerd: Containerd) -> None:
         "-n=k8s.io",
         "images",
     )
-    run(*images, "import", "--no-unpack", os.environ["K8S_RDMA_IMAGE"])
+    run(*images, "import", "--no-unpack", Path(os.environ["K8S_RDMA_IMAGE"]).resolve())
     (name,) = (each for each in run(*images, "list", "--quiet").split() if "k8s-rdma:" in each)
     run(*images, "tag", "--force", name, IMAGE)
 

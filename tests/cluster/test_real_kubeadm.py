@@ -28,7 +28,11 @@ if TYPE_CHECKING:
     from cluster.test_kubeadm import Administered
 
 WHY_NOT = missing_kubelet() or obstacle("kubeadm", "kubectl")
-pytestmark = [pytest.mark.anyio, pytest.mark.skipif(bool(WHY_NOT), reason=str(WHY_NOT))]
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(bool(WHY_NOT), reason=str(WHY_NOT)),
+]
 SCHEDULER = "/etc/kubernetes/k8s-rdma/scheduler.yaml"
 
 
