@@ -77,7 +77,7 @@ def test_ours_follows_the_other_and_stays_when_told_to_end(tmp_path: Path, progr
     node = NodeFiles.made(tmp_path / "node")
     other = node.confs / "10-pods.conflist"
     with Follower(node, program) as follower:
-        assert "waiting for one" in follower.told("cni_not_in_place")["problems"][0]
+        assert "no network of another plugin is there" in follower.told("cni_not_in_place")["problems"][0]
         assert (node.bin / OURS).exists()
         other.write_text(conflist(BRIDGE))
         assert follower.told("cni_conf_written")["made_of"] == "10-pods.conflist"

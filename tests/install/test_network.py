@@ -105,7 +105,7 @@ def test_ours_goes_where_it_cannot_be_chained(node: NodeFiles, program: Path, pr
     installation.install(program)
     (node.confs / "10-pods.conflist").write_text(UNFIT[problem])
     [told] = installation.install(program).problems
-    assert told.startswith("10-pods.conflist: ")
+    assert told.startswith(f"{node.confs}: 10-pods.conflist: ")
     assert problem in told
     assert not (node.confs / FILE).exists()
 
@@ -148,7 +148,7 @@ def test_executable_stays_where_somebodys_network_has_it(node: NodeFiles, progra
 
 BROKEN = {
     "": "malformed",
-    '{"cniVersion": "1.0.0", "na': "truncated",
+    '{"cniVersion": "1.0.0", "na': "ends too early",
     conflist(): "plugins: there are none",
     conflist({"bridge": "cni0"}): "plugins[0]",
     conflist({"type": ""}): "plugins[0].type: empty",
@@ -165,7 +165,7 @@ def test_the_last_good_one_stays_while_the_other_is_broken(node: NodeFiles, prog
     (node.confs / "10-pods.conflist").write_text(text)
     outcome = installation.install(program)
     [told] = outcome.problems
-    assert told.startswith("10-pods.conflist: ")
+    assert told.startswith(f"{node.confs}: 10-pods.conflist: ")
     if text:
         assert BROKEN[text] in told
     assert (node.confs / FILE).read_bytes() == good
@@ -178,7 +178,8 @@ def test_ours_goes_with_the_other_and_comes_with_the_next(node: NodeFiles, progr
     installation = node.installation()
     installation.install(program)
     (node.confs / "10-pods.conflist").unlink()
-    assert "waiting for one" in installation.install(program).problems[0]
+    [told] = installation.install(program).problems
+    assert told.startswith(f"{node.confs}: no network of another plugin is there; install the cluster's (")
     assert not list(node.confs.iterdir())
     (node.confs / "20-more.conf").write_text('{"cniVersion": "0.3.1", "name": "more", "type": "ptp"}')
     assert installation.install(program).other == "20-more.conf"
@@ -196,7 +197,7 @@ def test_the_first_other_is_taken_as_runtimes_sort_them(node: NodeFiles, program
 def test_one_that_sorts_before_ours_is_told_of(node: NodeFiles, program: Path) -> None:
     (node.confs / "00-first.conf").write_text('{"name": "first", "type": "ptp"}')
     [told] = node.installation().install(program).problems
-    assert told.startswith(f"00-first.conf: comes before {FILE}")
+    assert told.startswith(f"{node.confs}: 00-first.conf: comes before {FILE}")
     assert node.types() == ["ptp"]
 
 
@@ -270,7 +271,7 @@ def test_alone_ours_is_the_only_plugin(node: NodeFiles, program: Path) -> None:
 def test_alone_one_that_sorts_before_ours_is_told_of(node: NodeFiles, program: Path) -> None:
     (node.confs / "00-first.conf").write_text('{"name": "first", "type": "ptp"}')
     [told] = node.installation(Network.ALONE).install(program).problems
-    assert told.startswith(f"00-first.conf: comes before {FILE}")
+    assert told.startswith(f"{node.confs}: 00-first.conf: comes before {FILE}")
 
 
 def test_only_the_executable_leaves_networks_alone(node: NodeFiles, program: Path) -> None:
@@ -343,7 +344,12 @@ def test_full_file_system_leaves_what_was_there(node: NodeFiles, program: Path, 
     ("text", "said"),
     [
         ("[]", "--plugin: Expected `object`"),
-        ('{"runDi": "/x"}', "runDi: unknown key; did you mean runDir?"),
+        ('{"ipam": {"type": "x"}', "--plugin: no valid JSON: ends too early"),
+        (
+            '{"vlan": 1, l2enable: true}',
+            "--plugin: no valid JSON: Expecting property name enclosed in double",
+        ),
+        ('{"runDi": "/x"}', "--plugin: network configuration: runDi: unknown key; did you mean runDir?"),
         ('{"type": "x"}', "--plugin: type: is not for you to set"),
         ('{"delegate": {"type": "bridge"}}', "--plugin: delegate: is for --network alone"),
         ('{"vlan": 9999}', "vlan: 9999 is not in 0..4094"),

@@ -162,7 +162,7 @@ def test_documents_come_back_when_the_agent_does(tmp_path: Path) -> None:
         (framed(b"\xff"), "node report: "),
         (framed(b'{"node":"w1","generation":"a\\"b","ledger":"ok","pfs":[]}'), "$.generation"),
         (HEADER.pack(Kind.REPORT, MAX_BODY_BYTES + 1), f"at most {MAX_BODY_BYTES}"),
-        (HEADER.pack(Kind.REPORT, 0), "truncated"),
+        (HEADER.pack(Kind.REPORT, 0), "ends too early"),
         (HEADER.pack(Kind.COUNTERS, 2) + b"{}", "counters: "),
         (HEADER.pack(9, 0), "unknown kind 9"),
     ],

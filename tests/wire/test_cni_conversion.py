@@ -87,7 +87,7 @@ def test_old_result_holds_the_first_address_of_each_family():
 @pytest.mark.parametrize(
     ("printed", "named"),
     [
-        (b"", "Input data was truncated"),
+        (b"", "no valid JSON: ends too early"),
         (b"[]", "Expected `object`"),
         (b'{"cniVersion":1}', "cniVersion: Expected `str`"),
         (b'{"ips":{}}', "ips: Expected `array"),

@@ -178,7 +178,7 @@ def test_result_extends_one_without_a_version_of_its_own() -> None:
         ("1.0.0", b'{"cniVersion":"0.4.0"}', "prevResult.cniVersion: 0.4.0 is not the configuration's 1.0.0"),
         ("1.0.0", b'{"cniVersion":4}', "prevResult.cniVersion: Expected `str`"),
         ("1.0.0", b"[]", "prevResult: Expected `object`"),
-        ("1.0.0", b"{", "prevResult: Input data"),
+        ("1.0.0", b"{", "prevResult: no valid JSON: "),
         ("0.2.0", b'{"cniVersion":"1.0.0"}', "prevResult.cniVersion: 1.0.0 is not the configuration's 0.2.0"),
     ],
 )

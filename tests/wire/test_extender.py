@@ -177,7 +177,7 @@ def test_pod_limits_are_those_of_init_containers_first() -> None:
 @pytest.mark.parametrize(
     ("sent", "named"),
     [
-        (b"", "truncated"),
+        (b"", "ends too early"),
         (b"[]", "Expected `object`"),
         (b"null", "Expected `object`"),
         (b'{"Nodes":null,"NodeNames":["a"]}', "`Pod`"),

@@ -85,8 +85,8 @@ def test_route_has_what_1_1_0_says_of_it() -> None:
 @pytest.mark.parametrize(
     ("printed", "named"),
     [
-        (b"", "truncated"),
-        (b"ok", "malformed"),
+        (b"", "ends too early"),
+        (b"ok", "no valid JSON: Expecting value at character 1"),
         (b"[]", "Expected `object`"),
         (b'{"ips":[{}]}', "`address` - at `$.ips[0]`"),
         (b'{"ips":[{"address":"10.0.0.2"}]}', "ips[0].address: 10.0.0.2 is no address with a prefix length"),

@@ -122,7 +122,7 @@ def test_key_is_let_pass_when_it_is_known_or_neutral(keys: dict[str, object]) ->
         ({"interfacenames": "x"}, "interfacenames: unknown key; did you mean interfaceNames?"),
         ({"run-dir": "/x"}, "run-dir: unknown key; did you mean runDir?"),
         ({"note": "x"}, "note: unknown key; "),
-        ({"\ud800": 1}, "Input data"),
+        ({"\ud800": 1}, "no valid JSON: "),
         ({"network": {}}, "network: unknown key; did you mean networks?"),
         ({"vlan": 4095}, "vlan: 4095 is not in 0..4094"),
         ({"vlan": -1}, "vlan: -1 is not in 0..4094"),

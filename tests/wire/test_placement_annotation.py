@@ -265,7 +265,7 @@ def test_placement_is_stale_when_it_is_for_another_pod_or_node(
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        ("", "truncated"),
+        ("", "ends too early"),
         ("[]", "Expected `object`"),
         ("\ud800", "surrogates"),
         ("[" * 100_000, "Expected `object`"),

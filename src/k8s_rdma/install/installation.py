@@ -84,7 +84,7 @@ class Installation:
         found = self.conf.look()
         decision = self._decide(found, problems)
         rewritten = self.conf.apply(decision, found)
-        told = (*problems, decision.problem) if decision.problem else problems
+        told = (*problems, f"{self.conf.path.parent}: {decision.problem}") if decision.problem else problems
         return Outcome(
             replaced=replaced,
             rewritten=rewritten,

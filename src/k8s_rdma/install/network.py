@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 MODE = 0o600
 """Others' files may hold secrets, and so may a copy of one; runtimes run as root."""
 
+_NO_OTHER = "no network of another plugin is there; install the cluster's (--wait and --follow wait for it)"
+
 
 @unique
 class Network(StrEnum):
@@ -95,7 +97,7 @@ def decide(found: Found, wanted: Wanted) -> Decision:
         own = lone_list(wanted.name, wanted.version, wanted.section)
         return Decision(own=found.own if same(own, found.own) else own, problem=_hidden(found, wanted))
     if not found.other:
-        return Decision(own=None, problem="no network of another plugin is there yet; waiting for one")
+        return Decision(own=None, problem=_NO_OTHER)
     try:
         if not found.unreadable and is_chained(found.other, found.data):
             return Decision(own=None, other=found.other, by_hand=True)

@@ -135,7 +135,10 @@ def plugin_section(text: bytes, *, chained: bool) -> msgspec.Raw:
     flags = decode(given.pop("capabilities", msgspec.Raw(b"{}")), _flags_decoder, f"{what}: capabilities")
     capabilities = {**flags, POD_ANNOTATIONS: True}
     section: dict[str, object] = {"type": PLUGIN, "capabilities": capabilities, **given}
-    decode_netconf(msgspec.json.encode({"cniVersion": "1.0.0", "name": "k8s-rdma", **section}))
+    try:
+        decode_netconf(msgspec.json.encode({"cniVersion": "1.0.0", "name": "k8s-rdma", **section}))
+    except MalformedError as error:
+        raise MalformedError(f"{what}: {error.message}", reason=error.reason) from error
     return msgspec.Raw(msgspec.json.encode(section))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, TypeVar
 
@@ -31,7 +32,8 @@ def decode(
     try:
         return decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        msg = f"{what}: {error}"
+        is_json = isinstance(error, msgspec.ValidationError) or not isinstance(error, msgspec.DecodeError)
+        msg = f"{what}: {error if is_json else f'no valid JSON: {_syntax(data) or error}'}"
         raise MalformedError(msg, reason=reason) from error
 
 
@@ -58,6 +60,19 @@ def shown(key: str) -> str:
     """A foreign key as a message may hold it: escaped where it is not printable, and of bounded length."""
     clipped = key if len(key) <= _SHOWN else key[:_SHOWN] + "..."
     return clipped if clipped.isprintable() and clipped.isascii() and clipped else ascii(clipped)
+
+
+def _syntax(data: bytes | str | msgspec.Raw) -> str:
+    """Where text stops being JSON, as people count characters; empty where Python's reader takes it."""
+    text = data if isinstance(data, str) else bytes(data).decode(errors="replace")
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as error:
+        rest = text[error.pos :].strip()
+        return f"{error.msg} at character {error.pos + 1}" if rest else "ends too early"
+    except (ValueError, RecursionError):
+        pass
+    return ""
 
 
 def _folded(key: str) -> str:
