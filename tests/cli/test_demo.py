@@ -120,7 +120,7 @@ def test_demo_passes_every_check_is_as_in_the_tutorial_and_leaves_nothing(
     holds, refused, mine, interfaces, sent, freed, _ = printed
     assert "2 placements, 1 pod waits" in holds
     assert "no eviction would help" in refused
-    assert "(1 x {min_tx_rate 100, max_tx_rate 200}); 100 Mb/s reserved" in mine
+    assert '(1 x {"min_tx_rate": 100, "max_tx_rate": 200}); 100 Mb/s reserved' in mine
     assert re.search(r"^rdma0@\S+ +UP +10\.56\.", interfaces, re.MULTILINE)
     [rate] = re.findall(r"([\d.]+) Mbits/sec +receiver", sent)
     assert 140 < float(rate) < 200

@@ -42,7 +42,7 @@ async def test_pod_that_fits_on_one_node_alone_is_explained_pf_by_pf():
     assert lines[0].startswith("pod default/p (")
     assert lines[0].endswith("): waiting")
     assert lines[1] == (
-        "asks for 2 interfaces (1 x {min_tx_rate 6000}, 1 x {min_tx_rate 5000}); "
+        'asks for 2 interfaces (1 x {"min_tx_rate": 6000}, 1 x {"min_tx_rate": 5000}); '
         "11000 Mb/s reserved, priority 0"
     )
     assert "1 node: fits" in lines
@@ -78,6 +78,41 @@ async def test_bound_pod_is_explained_with_its_place():
         ran.out,
         re.MULTILINE,
     )
+    assert "fits" not in ran.out
+    assert ran.out.splitlines()[-1] == (
+        "not started: see `kubectl -n default describe pod p`, and the agent's log on w1"
+    )
+
+
+async def test_bound_pod_that_has_its_interfaces_is_started():
+    async with cluster("w1") as c, served(c) as s:
+        await s.ready()
+        uid = (await c.create_pod("p", 6000))["metadata"]["uid"]
+        await bind(c, s, "p", "w1")
+        c.nodes["w1"].report = report("w1", pf(PF0), generation=2, held={uid: 6000})
+        ran = await k8s_rdma("explain", "pod", "default/p", K8S_RDMA_EXTENDER=s.url)
+    assert "its agent reports enp3s0f0 1 VF 6000 Mb/s" in ran.out
+    assert ("not started" in ran.out, "if it were scheduled now:" in ran.out) == (False, True)
+
+
+@pytest.mark.parametrize("bound", [False, True])
+async def test_pod_that_asks_for_nothing_is_told_so(*, bound: bool):
+    async with cluster("w1") as c, served(c) as s:
+        await s.ready()
+        await c.create_pod("p", annotation="[]")
+        if bound:
+            await bind(c, s, "p", "w1")
+        ran = await k8s_rdma("explain", "pod", "default/p", K8S_RDMA_EXTENDER=s.url)
+    assert ran.out.splitlines()[1:] == ["asks for no RDMA interfaces"]
+
+
+async def test_what_a_pod_asks_for_is_told_in_the_annotations_words():
+    text = '{"pf": {"name": ["eth10", "eth9"]}, "mtu": 9000}'
+    async with cluster("w1") as c, served(c) as s:
+        await s.ready()
+        await c.create_pod("p", annotation=f"[{text}]")
+        ran = await k8s_rdma("explain", "pod", "default/p", K8S_RDMA_EXTENDER=s.url)
+    assert f"asks for 1 interface (1 x {text}); " in ran.out
 
 
 async def test_refused_pod_is_explained_with_its_last_refusal_and_as_a_document():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from typing import TYPE_CHECKING
 
@@ -55,9 +56,16 @@ class _Page:
     def show(self, told: Explanation) -> None:
         """All of it, what matters most first."""
         self._lines(_about(told))
-        if told.groups:
+        stuck = _not_started(told)
+        groups = () if stuck else told.groups
+        if stuck:
+            self._out.print(
+                f"\n[yellow]not started[/]: see `kubectl -n {escape(told.namespace)} describe pod "
+                f"{escape(told.name)}`, and the agent's log on {escape(', '.join(stuck))}"
+            )
+        if groups:
             self._out.print(_heading(told))
-        for group in told.groups:
+        for group in groups:
             self._group(group)
         for node in told.nodes:
             self._node(node)
@@ -95,6 +103,13 @@ class _Page:
             self._out.print(line)
 
 
+def _not_started(told: Explanation) -> list[str]:
+    """The nodes of a bound pod whose agents know nothing of it: where else it would fit does not matter."""
+    if told.state != "bound" or not told.interfaces:
+        return []
+    return [place.node for place in told.places if place.reported == ()]
+
+
 def _heading(told: Explanation) -> str:
     """What verdicts on nodes are verdicts of."""
     if told.limit_refusal:
@@ -110,12 +125,7 @@ def _about(told: Explanation) -> Iterator[str]:
         yield f"[yellow]this extender is {told.extender.role}[/], and answers from its caches: {missing}"
     if told.malformed:
         yield f"[red]malformed[/]: {escape(told.malformed)}"
-    if told.interfaces:
-        policy = "" if told.policy == "any" else f", policy {told.policy}"
-        more = f"{told.reserved_mbps} Mb/s reserved{policy}, priority {told.priority}"
-        yield f"asks for {_asks(told.interfaces)}; {more}"
-    for place in told.places:
-        yield f"on {_place(place)}"
+    yield from _wants(told)
     if told.nominated:
         yield f"nominated: preemption makes room for it on {escape(told.nominated)}"
     if told.refused:
@@ -131,6 +141,19 @@ def _about(told: Explanation) -> Iterator[str]:
         yield f"[red]beyond its namespace's limit[/]: {escape(told.limit_refusal)}"
 
 
+def _wants(told: Explanation) -> Iterator[str]:
+    """What it asks for, and where it has it."""
+    if told.interfaces:
+        policy = "" if told.policy == "any" else f", policy {told.policy}"
+        more = f"{told.reserved_mbps} Mb/s reserved{policy}, priority {told.priority}"
+        yield f"asks for {_asks(told.interfaces)}; {more}"
+    elif not told.malformed:
+        yield "asks for no RDMA interfaces"
+    for place in told.places:
+        if told.interfaces or told.malformed or place.placement or place.reported:
+            yield f"on {_place(place)}"
+
+
 def _asks(interfaces: tuple[Asked, ...]) -> str:
     total = sum(each.count for each in interfaces)
     shown = [f"{each.count} x {_words(each)}" for each in interfaces[:_MOST_KINDS]]
@@ -140,8 +163,8 @@ def _asks(interfaces: tuple[Asked, ...]) -> str:
 
 
 def _words(asked: Asked) -> str:
-    told = ", ".join(f"{key} {value}" for key, value in asked.interface.items())
-    return escape(f"{{{told}}}")
+    """As in the annotation."""
+    return escape(json.dumps(asked.interface))
 
 
 def _place(place: Place) -> str:
