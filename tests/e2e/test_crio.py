@@ -13,7 +13,7 @@ import pytest
 from e2e.cri import CriError
 from e2e.crio import Crio
 from e2e.processes import pod
-from e2e.real_pods import beside_agent, end, interfaces
+from e2e.real_pods import beside_agent, end, interfaces, without_us
 from e2e.runtimes import runtime_obstacle
 
 if TYPE_CHECKING:
@@ -43,6 +43,14 @@ def crio(node: Node) -> Iterator[Crio]:
 def use(node: Node, crio: Crio, **fields: object) -> None:
     """Have CRI-O take the network with these fields of the list."""
     path = node.runtime(chained=True).conflist
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+    crio.use(path)
+
+
+def use_alone(node: Node, crio: Crio, **fields: object) -> None:
+    """Have CRI-O take a network of our plugin alone, with `bridge` as its delegate and these fields."""
+    delegate = json.loads(node.runtime(chained=True).conflist.read_text())["plugins"][0]
+    path = node.runtime(chained=False, ours={"delegate": delegate, "interfaceNames": "rdma{i}"}).conflist
     path.write_text(json.dumps(json.loads(path.read_text()) | fields))
     crio.use(path)
 
@@ -98,9 +106,7 @@ def test_ordinary_pods_start_and_stop_while_the_agent_is_dead(node: Node, crio: 
 
 def test_pod_keeps_its_address_when_crio_starts_while_the_agent_is_dead(node: Node, crio: Crio) -> None:
     """It calls CHECK then, and has no address to tell kubelet where that fails."""
-    delegate = json.loads(node.runtime(chained=True).conflist.read_text())["plugins"][0]
-    ours = {"delegate": delegate, "interfaceNames": "rdma{i}"}
-    crio.use(node.runtime(chained=False, ours=ours).conflist)
+    use_alone(node, crio)
     sandbox = crio.cri.run_sandbox(pod("p", {}))
     address = crio.cri.sandbox_address(sandbox)
     assert address.startswith("10.244.0.")
@@ -170,3 +176,29 @@ def test_network_is_ready_though_the_agent_never_ran(node: Node, at_1_1_0: Crio)
     at_1_1_0.kill()
     at_1_1_0.start()
     at_1_1_0.wait(lambda: at_1_1_0.cri.network_problem() == "", "the network is not ready")
+
+
+def test_network_of_our_plugin_alone_is_ready_once_the_agent_runs(node: Node, at_1_1_0: Crio) -> None:
+    use_alone(node, at_1_1_0, cniVersion="1.1.0")
+    node.kill_agent()
+    at_1_1_0.kill()
+    at_1_1_0.start()
+    at_1_1_0.wait(lambda: NO_AGENT in at_1_1_0.cri.network_problem(), "the network is ready")
+    node.start_agent()
+    at_1_1_0.wait(lambda: at_1_1_0.cri.network_problem() == "", "the network is not ready")
+
+
+def test_network_that_cri_o_is_told_to_take_is_ours_where_both_have_its_name(node: Node) -> None:
+    options = {"plugins": node.cni_path, "deadline_s": node.deadline_s, "network": "net"}
+    crio = Crio(node.directory / "crio", **options)
+    chained = node.runtime(chained=True).conflist
+    confs = {"00-k8s-rdma": chained, "10-net": without_us(chained)}
+    for name, conf in confs.items():
+        shutil.copy(conf, crio.directory / "net.d" / f"{name}.conflist")
+    with crio:
+        node.enter = crio.entering
+        node.start_agent()
+        sandbox = crio.cri.run_sandbox(pod("p", {}))
+        assert list(interfaces(node, crio, sandbox)) == ["eth0", "rdma0"]
+        end(crio, sandbox)
+    assert node.leftovers() == {}
