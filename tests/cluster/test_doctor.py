@@ -157,13 +157,12 @@ async def test_doctor_compares_a_node_with_its_cluster_by_the_agents_own_account
             return ids(document, "versions")
 
         newest = f"v1.{c.plane.release[1]}.0"
-        assert await told(newest, "containerd://2.2.1") == {"versions-ok"}
         assert await told("v1.27.3", "containerd://1.5.9") == {"versions-too-old", "versions-runtime"}
+        assert await told(newest, "containerd://2.2.1") == {"versions-ok"}
         labels = {"app.kubernetes.io/name": "k8s-rdma"}
         await c.create(pod_of("other", labels, "registry.invalid/k8s-rdma:9.9.9"))
-        assert await told(newest, "containerd://2.2.1") == {"versions-ours-differ"}
         document, _ = await doctor(*options, "--node", "w2")
-        assert "versions-no-node" in ids(document, "versions")
+        assert ids(document, "versions") == {"versions-no-node", "versions-ours-differ"}
 
 
 async def test_doctor_ends_with_two_where_nobody_answers(tmp_path: Path):

@@ -63,8 +63,6 @@ def test_doctor_knows_the_node_by_the_variable_that_pods_have(tmp_path):
     environment = os.environ | {"NODE_NAME": "w1"}
     done = subprocess.run([*command, "--json"], capture_output=True, check=False, env=environment)
     assert decode_doctor(done.stdout).of == "node"
-    done = subprocess.run([*command, "--json", "--node", "w1"], capture_output=True, check=False)
-    assert decode_doctor(done.stdout).of == "node"
 
 
 @pytest.mark.parametrize(
