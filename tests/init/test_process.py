@@ -18,7 +18,7 @@ from k8s_rdma.cli.main import app
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.init.config import InitConfig
 from k8s_rdma.init.outcome import Outcome, Result, all_well
-from k8s_rdma.init.summary import summary
+from k8s_rdma.init.summary import NO_CARD, summary
 from k8s_rdma.init.waiting import StoppableClock, StoppedError, until
 from k8s_rdma.sim.sriov.tree import Tree
 
@@ -77,9 +77,19 @@ def test_machine_without_network_cards_is_well(tmp_path: Path) -> None:
     Tree(tmp_path / "sys")
     ended = init(tmp_path, f"{{sysRoot: {tmp_path}/sys, stateDir: {tmp_path}/state}}")
     assert ended.returncode == 0, ended.stderr
-    assert ended.stdout == "No PF is selected on this machine.\n"
+    assert " ".join(ended.stdout.split()) == NO_CARD
     last = json.loads(ended.stderr.splitlines()[-1])
     assert (last["event"], last["process"], last["failed"]) == ("init_ended", "init", 0)
+
+
+def test_pf_that_is_named_on_a_machine_without_any_is_told(tmp_path: Path) -> None:
+    Tree(tmp_path / "sys")
+    paths = f"sysRoot: {tmp_path}/sys, stateDir: {tmp_path}/state"
+    ended = init(tmp_path, f"{{{paths}, hardware: {{pfs: [{{names: [eth9]}}]}}}}")
+    assert ended.returncode == 0, ended.stderr
+    assert " ".join(ended.stdout.split()).startswith(NO_CARD)
+    assert "not there" in ended.stdout
+    assert "hardware.pfs names eth9" in ended.stdout
 
 
 def test_sysfs_that_is_not_there_is_a_failure_and_no_empty_machine(tmp_path: Path) -> None:
@@ -96,6 +106,7 @@ def test_table_says_of_each_pf_what_was_asked_done_and_is_to_be_done() -> None:
             pf="ens1f1", result=Result.KEPT, said="[VF 3] is used", advice="drain", asked=4, before=8, now=8
         ),
         Outcome(pf="0000:05:00.0", result=Result.FAILED, said="no driver"),
+        Outcome(pf="", result=Result.NOT_THERE, said="eth9 is not there"),
     ]
     console = Console(width=160, record=True, file=open(os.devnull, "w"))  # noqa: SIM115, PTH123
     console.print(summary(outcomes))
@@ -105,6 +116,7 @@ def test_table_says_of_each_pf_what_was_asked_done_and_is_to_be_done() -> None:
         ["ens1f0", "all", "0", "8", "changed", "8 made", ""],
         ["ens1f1", "4", "8", "8", "refused", "[VF 3] is used", "drain"],
         ["0000:05:00.0", "", "", "", "failed", "no driver", ""],
+        ["", "", "", "", "not there", "eth9 is not there", ""],
     ]
 
 

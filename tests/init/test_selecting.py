@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from init.conftest import IGB, IGB2
-from k8s_rdma.init.outcome import Result
+from k8s_rdma.init.outcome import Result, all_well
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,7 +52,10 @@ def test_pf_without_rdma_device_is_left_out_and_no_failure_unless_it_is_named(wo
 def test_pf_that_no_rule_matches_is_not_touched_and_not_waited_for(world: Make) -> None:
     w = world(replace(IGB, driver_after_s=NEVER), IGB2)
     outcomes = w.init(hardware={"pfs": [{"pcis": [IGB2.pci]}]})
-    assert list(outcomes) == ["enp2s0f0"]
+    assert outcomes["enp2s0f0"].result is Result.CHANGED
+    left = outcomes[IGB.pci]
+    assert (left.result, left.said) == (Result.LEFT_OUT, "no rule of hardware.pfs selects it")
+    assert not w.card(IGB).vfs
     assert w.machine.now_s < 5
 
 
@@ -63,5 +66,11 @@ def test_each_pf_has_the_number_of_its_rule(world: Make) -> None:
     assert {pf: outcome.asked for pf, outcome in outcomes.items()} == {"enp1s0f0": None, "enp2s0f0": 2}
 
 
-def test_machine_without_pfs_of_ours_has_no_outcomes(world: Make) -> None:
-    assert not world(IGB).init(hardware={"pfs": [{"names": ["eno9"]}]})
+def test_misspelt_pf_is_told_beside_those_that_there_are(world: Make) -> None:
+    outcomes = world(IGB).init(hardware={"pfs": [{"names": ["eno9"]}]})
+    assert {pf: outcome.result for pf, outcome in outcomes.items()} == {
+        "enp1s0f0": Result.LEFT_OUT,
+        "": Result.NOT_THERE,
+    }
+    assert outcomes[""].said.startswith("hardware.pfs names eno9, and no network device that can have VFs")
+    assert all_well(outcomes.values(), keep_used_vfs=False)

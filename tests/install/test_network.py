@@ -148,7 +148,7 @@ def test_executable_stays_where_somebodys_network_has_it(node: NodeFiles, progra
 
 BROKEN = {
     "": "malformed",
-    '{"cniVersion": "1.0.0", "na': "ends too early",
+    '{"cniVersion": "1.0.0", "na': "Unterminated string at character 25",
     conflist(): "plugins: there are none",
     conflist({"bridge": "cni0"}): "plugins[0]",
     conflist({"type": ""}): "plugins[0].type: empty",

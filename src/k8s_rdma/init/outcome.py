@@ -15,7 +15,8 @@ class Result(StrEnum):
     """What became of a PF.
 
     READY: as asked, and nothing was to be done. CHANGED: as asked now. KEPT: not as asked since its VFs are
-    used; it works on with those it has. FAILED: not as asked. LEFT_OUT: not selected in the end.
+    used; it works on with those it has. FAILED: not as asked. LEFT_OUT: not selected in the end. NOT_THERE: a
+    rule names it, and there is no such PF.
     """
 
     READY = "no change"
@@ -23,6 +24,7 @@ class Result(StrEnum):
     KEPT = "refused"
     FAILED = "failed"
     LEFT_OUT = "left out"
+    NOT_THERE = "not there"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,5 +45,5 @@ class Outcome:
 
 def all_well(outcomes: Iterable[Outcome], *, keep_used_vfs: bool) -> bool:
     """Whether the process ended well."""
-    fine = {Result.READY, Result.CHANGED, Result.LEFT_OUT} | ({Result.KEPT} if keep_used_vfs else set())
-    return all(outcome.result in fine for outcome in outcomes)
+    bad = {Result.FAILED} if keep_used_vfs else {Result.FAILED, Result.KEPT}
+    return all(outcome.result not in bad for outcome in outcomes)

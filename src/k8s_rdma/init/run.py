@@ -27,10 +27,10 @@ from k8s_rdma.linux.sysfs import Sysfs
 from k8s_rdma.linux.vf.settings import KernelSriovLinks
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from k8s_rdma.init.config import InitConfig
-    from k8s_rdma.linux.discovery.pfs import LeftOut
+    from k8s_rdma.init.selecting import Selecting
 
 _log = structlog.get_logger()
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -61,7 +61,10 @@ def run(config: InitConfig) -> bool:
 
 
 def make_all_ready(machine: Machine, config: InitConfig) -> Sequence[Outcome]:
-    """Every PF that is selected, in parallel; a failure of one is its own. One outcome a PF."""
+    """Every PF that is selected, in parallel; a failure of one is its own.
+
+    One outcome a PF of the machine, and one for each that is named and is not there.
+    """
     started = time.monotonic()
     selecting = select_pfs(machine, config)
     for problem in selecting.problems:
@@ -76,14 +79,20 @@ def make_all_ready(machine: Machine, config: InitConfig) -> Sequence[Outcome]:
             workers.submit(copy_context().run, make_ready, machine, config, pods, target)
             for target in selecting.targets
         ]
-        outcomes = [*(end.result() for end in ends), *map(_left_out, selecting.left_out)]
+        outcomes = [*(end.result() for end in ends), *_others(selecting)]
     _log.info("init_ended", duration_s=round(time.monotonic() - started, 3), **_counts(outcomes))
     return outcomes
 
 
-def _left_out(left_out: LeftOut) -> Outcome:
-    result = Result.FAILED if is_fault(left_out) else Result.LEFT_OUT
-    return Outcome(pf=left_out.pf.name, result=result, said=left_out.why)
+def _others(selecting: Selecting) -> Iterator[Outcome]:
+    """PFs that are seen and nothing is done with, and what is not seen; each with its reason."""
+    for each in selecting.left_out:
+        result = Result.FAILED if is_fault(each) else Result.LEFT_OUT
+        yield Outcome(pf=each.pf.name, result=result, said=each.why)
+    for pf in selecting.unmeant:
+        yield Outcome(pf=pf.name, result=Result.LEFT_OUT, said="no rule of hardware.pfs selects it")
+    for problem in selecting.problems:
+        yield Outcome(pf="", result=Result.NOT_THERE, said=problem)
 
 
 def _counts(outcomes: Sequence[Outcome]) -> dict[str, int]:

@@ -13,7 +13,7 @@ from k8s_rdma.init.job import Target
 from k8s_rdma.init.waiting import until
 from k8s_rdma.linux.discovery.observation import Observer
 from k8s_rdma.linux.discovery.pci import USERSPACE_DRIVERS
-from k8s_rdma.linux.discovery.pfs import Discovery, LeftOut, Missing, Selected
+from k8s_rdma.linux.discovery.pfs import Discovery, FoundPf, LeftOut, Missing, Selected
 from k8s_rdma.linux.sysfs import is_gone
 
 if TYPE_CHECKING:
@@ -28,11 +28,15 @@ LOOK_EVERY_S = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selecting:
-    """targets: in order of their PCI address. left_out: those that could have been, and why not."""
+    """targets: in order of their PCI address. left_out: those that could have been, and why not.
+
+    problems: a sentence on each rule that names what is not there. unmeant: PFs that no rule matches.
+    """
 
     targets: tuple[Target, ...]
     left_out: tuple[LeftOut, ...]
     problems: tuple[str, ...]
+    unmeant: tuple[FoundPf, ...]
 
 
 def select_pfs(machine: Machine, config: InitConfig) -> Selecting:
@@ -51,7 +55,10 @@ def select_pfs(machine: Machine, config: InitConfig) -> Selecting:
                 _log.warning("pfs_incomplete", without=what, waited_s=timeout_s)
     found = look.found
     return Selecting(
-        targets=tuple(map(_target, found.selected)), left_out=found.left_out, problems=found.problems
+        targets=tuple(map(_target, found.selected)),
+        left_out=found.left_out,
+        problems=found.problems,
+        unmeant=found.unmeant,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rich.console import Group
 from rich.markup import escape
 from rich.table import Table
 
@@ -22,13 +23,23 @@ _STYLES = {
     Result.KEPT: "yellow",
     Result.FAILED: "bold red",
     Result.LEFT_OUT: "dim",
+    Result.NOT_THERE: "yellow",
 }
 
 
+NO_CARD = (
+    "No network card of this machine can have VFs: SR-IOV is off in the BIOS or in the card's firmware, or "
+    "this is another node than was meant."
+)
+
+
 def summary(outcomes: Sequence[Outcome]) -> RenderableType:
-    """A row a PF."""
-    if not outcomes:
-        return "No PF is selected on this machine."
+    """A row a PF, and a sentence where there is none."""
+    no_card = all(outcome.result is Result.NOT_THERE for outcome in outcomes)
+    return Group(*([NO_CARD] if no_card else []), *([_table(outcomes)] if outcomes else []))
+
+
+def _table(outcomes: Sequence[Outcome]) -> Table:
     table = Table(title="VFs of this machine's PFs", title_justify="left")
     for heading in ("PF", "asked", "before", "now", "result", "", "what to do"):
         table.add_column(heading, justify="right" if heading in {"asked", "before", "now"} else "left")

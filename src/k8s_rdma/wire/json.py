@@ -68,8 +68,9 @@ def _syntax(data: bytes | str | msgspec.Raw) -> str:
     try:
         json.loads(text)
     except json.JSONDecodeError as error:
-        rest = text[error.pos :].strip()
-        return f"{error.msg} at character {error.pos + 1}" if rest else "ends too early"
+        if not text[error.pos :].strip():
+            return "ends too early"
+        return f"{error.msg.removesuffix(' starting at')} at character {error.pos + 1}"
     except (ValueError, RecursionError):
         pass
     return ""

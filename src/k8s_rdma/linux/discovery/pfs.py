@@ -115,12 +115,14 @@ class LeftOut:
 class Discovery:
     """The PFs that are ours and those that are not, ordered by PCI address.
 
-    problems: one sentence on each rule that names what is not there.
+    left_out: which a rule would make ours. problems: one sentence on each rule that names what is not there.
+    unmeant: which no rule matches.
     """
 
     selected: tuple[Selected, ...]
     left_out: tuple[LeftOut, ...]
     problems: tuple[str, ...]
+    unmeant: tuple[FoundPf, ...] = ()
 
 
 def find_pfs(sysfs: Sysfs, links: Mapping[str, Link], rdma: RdmaDevices) -> tuple[FoundPf, ...]:
@@ -182,13 +184,14 @@ def select(
     pods may hold their VFs, and so do those of `selection.held`; only one without a driver or a netdev cannot
     be used.
     """
-    selected, left_out = [], []
+    selected, left_out, unmeant = [], [], []
     found = tuple(found)
     names = frozenset(name for pf in found for name in pf.netdevs or ())
     for pf in found:
         kept = pf.pci in ours or pf.pci in selection.held
         rule = ours.get(pf.pci) or next((rule for rule in selection.rules if _matches(rule, pf, names)), None)
         if rule is None and not kept:
+            unmeant.append(pf)
             continue
         objection = _objection(pf, rule, selection, default_route_links)
         rule = rule or PfRule(pcis=frozenset({pf.pci}))
@@ -201,7 +204,8 @@ def select(
             selected.append(Selected(pf, pf.link, rule, problem))
         else:
             left_out.append(LeftOut(pf, rule, *objection))
-    return Discovery(tuple(selected), tuple(left_out), tuple(_named_in_vain(selection, names, found)))
+    problems = tuple(_named_in_vain(selection, names, found))
+    return Discovery(tuple(selected), tuple(left_out), problems, tuple(unmeant))
 
 
 def _matches(rule: PfRule, pf: FoundPf, names: frozenset[str]) -> bool:
