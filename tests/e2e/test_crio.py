@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,6 +16,7 @@ from e2e.crio import Crio
 from e2e.processes import pod
 from e2e.real_pods import beside_agent, end, interfaces, without_us
 from e2e.runtimes import runtime_obstacle
+from e2e.test_rebuild_ledger import held, lost, spoilt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -166,6 +168,21 @@ def test_sandboxes_that_crio_forgot_are_given_back_when_it_starts(node: Node, at
     assert at_1_1_0.cri.list_sandboxes() == [kept]
     node.wait("its VFs", lambda: node.markers() == [kept])
     end(at_1_1_0, kept)
+    assert node.leftovers() == {}
+
+
+def test_lost_ledger_is_made_anew_of_what_crio_keeps(node: Node, crio: Crio) -> None:
+    sandbox = crio.cri.run_sandbox(pod("p", {"min_tx_rate": 100, "max_tx_rate": 200}, {}))
+    before = held(node), node.kernel_state()
+    node.kill_agent()
+    spoilt(node, lost)
+    config = node.config("agent", node.document() | {"cniPath": ":".join(map(str, node.cni_path))})
+    rebuild = [sys.executable, "-m", "k8s_rdma", "agent", "--rebuild-ledger", "--config", str(config)]
+    done = subprocess.run([*node.enter, *rebuild], capture_output=True, text=True, check=True)
+    assert "1 attachments rebuilt" in done.stdout
+    node.start_agent()
+    assert (held(node), node.kernel_state()) == before
+    end(crio, sandbox)
     assert node.leftovers() == {}
 
 
