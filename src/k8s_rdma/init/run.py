@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -55,8 +56,7 @@ def run(config: InitConfig) -> bool:
         boot_id=BOOT_ID.read_text().strip(),
     )
     outcomes = make_all_ready(machine, config)
-    console = Console()
-    console.print(summary(outcomes), width=None if console.is_terminal else WIDTH)
+    Console(width=None if sys.stdout.isatty() else WIDTH).print(summary(outcomes))
     return all_well(outcomes, keep_used_vfs=config.keep_used_vfs)
 
 
