@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import re
 import shutil
+import sys
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ from cluster.typed import Shell, obstacle, printed
 from cluster.world import Cluster, cluster, placement
 from deploy.rendering.chart import documents, render
 from documents import ROOT
+from k8s_rdma.wire.doctor import decode_doctor
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -87,6 +89,12 @@ class Administered:
         extender = self.c.extender(**yaml.safe_load(config) | {"kubeconfig": str(account)})
         extender.port = PORT
         await extender.start()
+
+    async def doctor_says(self, subject: str) -> set[str]:
+        """What the doctor finds of a subject on the control-plane node, but its notes."""
+        _, said = await self.shell.tries(f"{sys.executable} -m k8s_rdma doctor cluster --json")
+        found = decode_doctor(said.encode()).findings
+        return {each.id for each in found if each.subject == subject and each.severity != "note"}
 
     @asynccontextmanager
     async def agent(self) -> AsyncIterator[None]:
@@ -148,8 +156,11 @@ async def register(c: Cluster, node: ControlPlaneNode) -> None:
 async def test_page_leads_from_kubeadm_to_a_pod_with_its_placement(tmp_path: Path):
     async with administered(tmp_path) as a:
         made = a.node.manifest("kube-scheduler")
-        for block in (LABEL, INSTALL, TELL):
+        for block in (LABEL, INSTALL):
             await a.shell.types(block)
+        assert await a.doctor_says("scheduler") == {"scheduler-no-configuration"}
+        await a.shell.types(TELL)
+        assert await a.doctor_says("scheduler") == {"scheduler-ok"}
         await a.start_extender()
         async with a.agent(), a.kube_scheduler() as log:
             seen = await a.shell.types(SEE)
