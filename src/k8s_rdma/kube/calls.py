@@ -88,7 +88,7 @@ def named_errors(what: str) -> Iterator[None]:
     except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout) as error:
         msg = f"{what}: no connection to the API server: {str(error) or type(error).__name__}"
         raise ApiUnreachableError(msg) from error
-    except (ConfigError, PermissionError) as error:
+    except (ConfigError, PermissionError, FileNotFoundError) as error:
         msg = f"{what}: no usable credentials: {error}"
         raise ApiUnreachableError(msg) from error
     except (httpx2.HTTPError, TimeoutError, *_NO_ANSWER_OF_ITS) as error:

@@ -6,17 +6,14 @@ import asyncio
 from typing import TYPE_CHECKING, cast
 
 import httpx2  # what lightkube 1.x raises
-import msgspec
-import yaml
-from lightkube import AsyncClient, KubeConfig
-from lightkube.core.exceptions import ConfigError
+from lightkube import AsyncClient
 from lightkube.operators import equal, not_in
 from lightkube.types import PatchType
 
-from k8s_rdma.errors import MalformedError
 from k8s_rdma.kube.api import ApiRefusedError
 from k8s_rdma.kube.budget_objects import BudgetObject
 from k8s_rdma.kube.calls import named_errors, read_refusal, segment
+from k8s_rdma.kube.credentials import credentials, usable_credentials
 from k8s_rdma.kube.leases import get_lease, write_lease
 from k8s_rdma.kube.objects import (
     BindingObject,
@@ -42,9 +39,6 @@ LAST_PAUSE_S = 5.0
 STEADY_S = 10.0
 """A watch that began so long ago was a good one: the next one may begin at once."""
 
-_NOT_A_KUBECONFIG = (AttributeError, KeyError, TypeError, ValueError)
-"""What lightkube raises for a document of another form."""
-
 _UNFINISHED = {"status.phase": not_in(("Succeeded", "Failed"))}
 """Pods that pass this leave the watch with DELETED when they finish (API conventions, field selectors)."""
 
@@ -56,22 +50,18 @@ def connect(
     timeout_s: float = 5.0,
     silence_s: float = SILENCE_S,
 ) -> Client:
-    """A client by a kubeconfig file, or else the pod's service account, `KUBECONFIG` or `~/.kube/config`.
+    """A client by a kubeconfig file, or else as `kube.credentials` finds them.
 
     in_cluster: the service account and nothing else. timeout_s: for each call. silence_s: as in `Client`.
     MalformedError when there is no such configuration, or it says nothing usable. To be called inside
     the event loop that uses it.
     """
-    try:
-        config = _configuration(kubeconfig, in_cluster=in_cluster)
+    with usable_credentials(kubeconfig, in_cluster=in_cluster):
+        config = credentials(kubeconfig, in_cluster=in_cluster)
         client = AsyncClient(config, timeout=httpx2.Timeout(timeout_s))
-        hooks = client._client._client.event_hooks  # no other way in
-        hooks["request"].append(_Pace().begin)
-        hooks["response"].append(read_refusal)
-    except (ConfigError, OSError, yaml.YAMLError, msgspec.MsgspecError, *_NOT_A_KUBECONFIG) as error:
-        which = f"kubeconfig {kubeconfig}" if kubeconfig else "in-cluster or default kubeconfig"
-        msg = f"{which}: no usable kubeconfig: {error}"
-        raise MalformedError(msg) from error
+    hooks = client._client._client.event_hooks  # no other way in
+    hooks["request"].append(_Pace().begin)
+    hooks["response"].append(read_refusal)
     return Client(client, silence_s=silence_s)
 
 
@@ -82,12 +72,6 @@ def require_kubeconfig(path: str) -> None:
         await connect(path).close()
 
     asyncio.run(open_and_close())
-
-
-def _configuration(kubeconfig: str | None, *, in_cluster: bool) -> KubeConfig:
-    if kubeconfig:
-        return KubeConfig.from_file(kubeconfig)
-    return KubeConfig.from_service_account() if in_cluster else KubeConfig.from_env()
 
 
 class _Pace:

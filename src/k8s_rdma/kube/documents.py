@@ -1,6 +1,6 @@
 """Documents of the API server as they are, for who looks at many kinds of objects once: the doctor.
 
-Through lightkube's connection, which knows every form of credentials.
+Through lightkube's connection, which knows the forms that credentials have.
 """
 
 from __future__ import annotations
@@ -10,38 +10,29 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Self
 
 import httpx2
-import msgspec
-import yaml
 from lightkube import Client as LightkubeClient
-from lightkube import KubeConfig
-from lightkube.core.exceptions import ConfigError
 
-from k8s_rdma.errors import MalformedError
 from k8s_rdma.kube.api import ApiRefusedError
 from k8s_rdma.kube.calls import named_errors
+from k8s_rdma.kube.credentials import credentials, usable_credentials
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 
 _PAGE = 500
-_NOT_A_KUBECONFIG = (AttributeError, KeyError, TypeError, ValueError)
 
 
 class Documents:
     """Objects as JSON. Blocking; of one thread. A context manager."""
 
     def __init__(self, kubeconfig: str | None = None, *, timeout_s: float = 10.0) -> None:
-        """By a kubeconfig file, or else the service account, `KUBECONFIG` or `~/.kube/config`.
+        """By a kubeconfig file, or else as `kube.credentials` finds them.
 
         MalformedError when there is no such configuration.
         """
-        try:
-            config = KubeConfig.from_file(kubeconfig) if kubeconfig else KubeConfig.from_env()
-            self._client = LightkubeClient(config, timeout=httpx2.Timeout(timeout_s))
-        except (ConfigError, OSError, yaml.YAMLError, msgspec.MsgspecError, *_NOT_A_KUBECONFIG) as error:
-            msg = f"{kubeconfig or 'in-cluster or default kubeconfig'}: no usable kubeconfig: {error}"
-            raise MalformedError(msg) from error
+        with usable_credentials(kubeconfig):
+            self._client = LightkubeClient(credentials(kubeconfig), timeout=httpx2.Timeout(timeout_s))
         self._http: httpx2.Client = self._client._client._client  # no other way in
         self._now: datetime | None = None
 

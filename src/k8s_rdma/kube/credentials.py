@@ -1,0 +1,158 @@
+"""Credentials for the API server: a pod's service account, or kubeconfig files as kubectl reads them.
+
+lightkube reads one file alone, takes paths in some of its fields as they are, and knows exec plugins up to
+v1beta1. Source: client-go, `Load` in tools/clientcmd/loader.go, `refreshCredsLocked` in
+plugin/pkg/client/auth/exec/exec.go.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from base64 import b64encode
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+import yaml
+from lightkube import KubeConfig, SingleConfig
+from lightkube.config.models import Cluster, Context, NameValue, User, UserExec
+from lightkube.core.exceptions import ConfigError
+
+from k8s_rdma.errors import MalformedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_Json = dict[str, Any]
+_Model = TypeVar("_Model", Cluster, Context, User)
+
+_DEFAULT = "~/.kube/config"
+_KINDS = {"clusters": "cluster", "contexts": "context", "users": "user"}
+_PATHS = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
+_EXEC_V1 = "client.authentication.k8s.io/v1"
+_EXEC_KNOWN = "client.authentication.k8s.io/v1beta1"
+"""Of lightkube; what a plugin answers in either is the same."""
+
+
+@contextmanager
+def usable_credentials(kubeconfig: str | None, *, in_cluster: bool = False) -> Iterator[None]:
+    """MalformedError, which names the file, for what is found wrong within."""
+    try:
+        yield
+    except (
+        *(ConfigError, OSError, yaml.YAMLError, msgspec.MsgspecError),
+        *(AttributeError, KeyError, TypeError, ValueError),  # a document of another form, to lightkube
+    ) as error:
+        which = f"kubeconfig {kubeconfig}: " if kubeconfig else ""
+        msg = f"{which}no usable {'service account' if in_cluster else 'kubeconfig'}: {error}"
+        raise MalformedError(msg) from error
+
+
+def credentials(kubeconfig: str | None = None, *, in_cluster: bool = False) -> SingleConfig:
+    """By that file; or else the service account, the files of `KUBECONFIG`, or `~/.kube/config`.
+
+    in_cluster: the service account and nothing else. To be called in `usable_credentials`.
+    """
+    if kubeconfig:
+        return _chosen(_merged(_read(Path(kubeconfig).expanduser())))
+    try:
+        return KubeConfig.from_service_account().get()  # type: ignore[return-value]  # there is one context
+    except ConfigError:
+        if in_cluster:
+            raise
+    return _chosen(_merged(*map(_read, _files())))
+
+
+def _files() -> list[Path]:
+    """Those that kubectl would read: of several, who is not there does not matter."""
+    named = os.environ.get("KUBECONFIG") or _DEFAULT
+    paths = [Path(each).expanduser() for each in named.split(os.pathsep) if each]
+    if found := [path for path in paths if path.exists()]:
+        return found
+    msg = (
+        f"there is no {', '.join(map(str, paths))}; say which one by --kubeconfig FILE, kubeconfig: FILE "
+        "in a process's configuration, or KUBECONFIG"
+    )
+    raise ConfigError(msg)
+
+
+def _read(path: Path) -> _Json:
+    """A file, its paths made absolute: they are relative to it."""
+    document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    if not isinstance(document, dict):
+        msg = f"{path}: no mapping; wanted a Config of kubectl"
+        raise ConfigError(msg)
+    for kind, key in _KINDS.items():
+        for entry in document.get(kind) or ():
+            _resolve(entry.get(key) or {}, path.absolute().parent)
+    return document
+
+
+def _resolve(entry: _Json, directory: Path) -> None:
+    for key in _PATHS:
+        if entry.get(key):
+            entry[key] = str(directory / entry[key])
+    plugin = entry.get("exec")
+    if plugin and os.sep in plugin.get("command", ""):
+        plugin["command"] = str(directory / plugin["command"])
+
+
+def _merged(*documents: _Json) -> _Json:
+    """All in one: of entries with the same name, and of what is set twice, the first counts."""
+    current = next(filter(None, (each.get("current-context") for each in documents)), "")
+    merged: _Json = {"current-context": current, **{kind: {} for kind in _KINDS}}
+    for document in documents:
+        for kind, key in _KINDS.items():
+            for entry in document.get(kind) or ():
+                merged[kind].setdefault(entry["name"], entry.get(key) or {})
+    return merged
+
+
+def _chosen(document: _Json) -> SingleConfig:
+    """By the current context. A context without a user is nobody's, as to kubectl."""
+    name = document["current-context"]
+    if not name:
+        msg = "no current-context; kubectl config use-context NAME sets it"
+        raise ConfigError(msg)
+    context = _named(document, "contexts", name, "current-context", Context)
+    where = f"context {name}"
+    cluster = _named(document, "clusters", context.cluster, where, Cluster)
+    user = _named(document, "users", context.user, where, User) if context.user else User()
+    given = document["users"].get(context.user, {})
+    if given.get("as"):
+        msg = f"{where}: its user acts as {given['as']!r}, which is not supported; use that one's credentials"
+        raise ConfigError(msg)
+    if user.exec:
+        whole = given["exec"].get("provideClusterInfo", False)
+        _tell_plugin(user.exec, document["clusters"][context.cluster], of_cluster=whole)
+    return SingleConfig(context_name=name, context=context, cluster=cluster, user=user)
+
+
+def _named(document: _Json, kind: str, name: str, where: str, model: type[_Model]) -> _Model:
+    if name not in document[kind]:
+        msg = f"{where}: there is no {_KINDS[kind]} {name!r}"
+        raise ConfigError(msg)
+    return msgspec.convert(document[kind][name], model)
+
+
+def _tell_plugin(plugin: UserExec, cluster: _Json, *, of_cluster: bool) -> None:
+    """Have an exec plugin told what it is asked for, which lightkube leaves out, and one of v1 called."""
+    spec: _Json = {"interactive": False}
+    if of_cluster:
+        spec["cluster"] = _cluster_info(cluster)
+    asked = {"apiVersion": plugin.apiVersion, "kind": "ExecCredential", "spec": spec}
+    plugin.env = [*(plugin.env or ()), NameValue("KUBERNETES_EXEC_INFO", json.dumps(asked))]
+    if plugin.apiVersion == _EXEC_V1:
+        plugin.apiVersion = _EXEC_KNOWN
+
+
+def _cluster_info(cluster: _Json) -> _Json:
+    """As `ExecCluster` has it: certificates by their bytes alone."""
+    told = {
+        key: value for key, value in cluster.items() if key not in ("certificate-authority", "extensions")
+    }
+    if file := cluster.get("certificate-authority"):
+        told["certificate-authority-data"] = b64encode(Path(file).read_bytes()).decode()
+    return told

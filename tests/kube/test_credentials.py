@@ -1,0 +1,210 @@
+"""Credentials as kubectl reads them, with an HTTP server that tells who asks."""
+
+from __future__ import annotations
+
+import json
+import threading
+from base64 import b64encode
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from http_server.certificates import Issuer
+from k8s_rdma.errors import MalformedError
+from k8s_rdma.kube.api import ApiUnreachableError
+from k8s_rdma.kube.client import connect
+from k8s_rdma.kube.documents import Documents
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+PLUGIN = """#!/bin/sh
+printf %s "$KUBERNETES_EXEC_INFO" > "$(dirname "$0")/asked"
+echo '{"kind": "ExecCredential", "apiVersion": "x", "status": {"token": "'"$1"'"}}'
+"""
+
+
+@dataclass
+class Asked:
+    """The server: its URL, and the header Authorization of each request."""
+
+    url: str
+    by: list[str | None] = field(default_factory=list)
+
+
+@contextmanager
+def serving() -> Iterator[Asked]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.by.append(self.headers["Authorization"])
+            body = b'{"kind": "Status", "message": "none", "code": 404}'
+            self.send_response(404)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Silent."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        asked = Asked(f"http://127.0.0.1:{server.server_port}")
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield asked
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def document(
+    url: str = "http://127.0.0.1:1", user: dict[str, Any] | None = None, **more: Any
+) -> dict[str, Any]:
+    """With the context, cluster and user `c`; no user at all where none is given."""
+    context = {"cluster": "c"} if user is None else {"cluster": "c", "user": "c"}
+    return {
+        "current-context": "c",
+        "contexts": [{"name": "c", "context": context}],
+        "clusters": [{"name": "c", "cluster": {"server": url}}],
+        "users": [] if user is None else [{"name": "c", "user": user}],
+        **more,
+    }
+
+
+def write(path: Path, found: Any) -> str:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(found if isinstance(found, str) else yaml.safe_dump(found))
+    return str(path)
+
+
+def ask(kubeconfig: str | None = None) -> None:
+    with Documents(kubeconfig) as api:
+        assert api.get("/version") is None
+
+
+def plugin(directory: Path, version: str, **more: Any) -> dict[str, Any]:
+    """A user by an exec plugin beside the kubeconfig, which gives the token `t`."""
+    (directory / "plugin").write_text(PLUGIN)
+    (directory / "plugin").chmod(0o700)
+    version = f"client.authentication.k8s.io/{version}"
+    return {"exec": {"apiVersion": version, "command": "./plugin", "args": ["t"], "env": None, **more}}
+
+
+@pytest.mark.parametrize("version", ["v1", "v1beta1"])
+def test_exec_plugin_is_called_as_its_version_has_it(tmp_path: Path, version: str):
+    with serving() as asked:
+        ask(write(tmp_path / "k", document(asked.url, plugin(tmp_path, version, interactiveMode="Never"))))
+    assert asked.by == ["Bearer t"]
+    told = json.loads((tmp_path / "asked").read_text())
+    assert told == {
+        "apiVersion": f"client.authentication.k8s.io/{version}",
+        "kind": "ExecCredential",
+        "spec": {"interactive": False},
+    }
+
+
+@pytest.mark.anyio
+async def test_exec_plugin_is_called_by_processes_too(tmp_path: Path):
+    with serving() as asked:
+        client = connect(write(tmp_path / "k", document(asked.url, plugin(tmp_path, "v1"))))
+        assert await client.get_pod("default", "p") is None
+        await client.close()
+    assert asked.by == ["Bearer t"]
+
+
+def test_exec_plugin_that_wants_to_is_told_of_the_cluster(tmp_path: Path):
+    issuer = Issuer(tmp_path).make()
+    user = plugin(tmp_path, "v1", provideClusterInfo=True)
+    with serving() as asked:
+        cluster = {"server": asked.url, "certificate-authority": issuer.own.cert.name, "extensions": []}
+        ask(write(tmp_path / "k", document(user=user, clusters=[{"name": "c", "cluster": cluster}])))
+    told = json.loads((tmp_path / "asked").read_text())["spec"]["cluster"]
+    data = b64encode(issuer.own.cert.read_bytes()).decode()
+    assert told == {"server": asked.url, "certificate-authority-data": data}
+
+
+def test_exec_plugin_that_is_not_there_is_named(tmp_path: Path):
+    user = {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "no-such-plugin"}}
+    with (
+        Documents(write(tmp_path / "k", document(user=user))) as api,
+        pytest.raises(ApiUnreachableError, match=r"no usable credentials: .*no-such-plugin"),
+    ):
+        api.get("/version")
+
+
+def test_several_files_are_one_and_their_paths_are_relative_to_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    with serving() as asked:
+        first = {"clusters": None, "contexts": None, "users": None}
+        second = document(asked.url, users=[]) | {
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}]
+        }
+        third = document("http://127.0.0.1:1", {"token": "not this one"})
+        third["users"].append({"name": "u", "user": {"tokenFile": "token"}})
+        third["current-context"] = "another"
+        files = [
+            write(tmp_path / name / "config", found)
+            for name, found in (("a", first), ("b", second), ("c", third))
+        ]
+        (tmp_path / "c" / "token").write_text("of c")
+        monkeypatch.setenv("KUBECONFIG", ":".join(["", "/none", *files]))
+        ask()
+    assert asked.by == ["Bearer of c"]
+
+
+@pytest.mark.parametrize("users", [[], [{"name": "c"}], [{"name": "c", "user": None}]])
+def test_context_without_credentials_is_nobodys(tmp_path: Path, users: list[dict[str, Any]]):
+    with serving() as asked:
+        ask(write(tmp_path / "k", document(asked.url, {} if users else None, users=users)))
+    assert asked.by == [None]
+
+
+@pytest.mark.parametrize(
+    ("found", "told"),
+    [
+        ("text", "no mapping; wanted a Config of kubectl"),
+        ({}, "no current-context; kubectl config use-context NAME sets it"),
+        (document(**{"current-context": "x"}), "current-context: there is no context 'x'"),
+        (document(clusters=[]), "context c: there is no cluster 'c'"),
+        (document(user={}, users=None), "context c: there is no user 'c'"),
+        (document(user={"as": "admin"}), "context c: its user acts as 'admin', which is not supported"),
+        (document(user={"auth-provider": {"name": "gcp"}}), "auth-provider not supported"),
+        (document(clusters=["c"]), "'str' object has no attribute"),
+        ("{", "while parsing"),
+    ],
+)
+def test_file_that_cannot_be_used_is_refused_with_what_is_wrong(tmp_path: Path, found: Any, told: str):
+    path = write(tmp_path / "k", found)
+    with pytest.raises(MalformedError) as refused:
+        Documents(path)
+    assert refused.value.message.startswith(f"kubeconfig {path}: no usable kubeconfig: ")
+    assert told in refused.value.message
+
+
+@pytest.mark.parametrize("named", ["", "/none:/neither"])
+def test_where_there_is_no_kubeconfig_it_is_said_how_to_name_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str
+):
+    monkeypatch.setenv("KUBECONFIG", named)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    wanted = "/none, /neither" if named else f"{tmp_path}/.kube/config"
+    with pytest.raises(MalformedError) as refused:
+        Documents()
+    assert refused.value.message == (
+        f"no usable kubeconfig: there is no {wanted}; say which one by --kubeconfig FILE, kubeconfig: FILE "
+        "in a process's configuration, or KUBECONFIG"
+    )
+
+
+@pytest.mark.anyio
+async def test_service_account_alone_is_no_kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("KUBECONFIG", write(tmp_path / "k", document()))
+    with pytest.raises(MalformedError, match=r"^no usable service account: "):
+        connect(in_cluster=True)
