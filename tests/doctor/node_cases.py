@@ -21,6 +21,7 @@ from k8s_rdma.core.kernel import Hardware
 from k8s_rdma.doctor.looking.host import Host
 from k8s_rdma.doctor.looking.machine import MachineLook
 from k8s_rdma.doctor.node.cni import CniFacts, CniFile, check_cni
+from k8s_rdma.doctor.node.configuration import ConfigurationFacts, check_configuration
 from k8s_rdma.doctor.node.hardware import HardwareFacts, PlainFunction, check_firmware, check_hardware
 from k8s_rdma.doctor.node.iommu import IommuFacts, check_iommu
 from k8s_rdma.doctor.node.ledger import LedgerFacts, check_ledger
@@ -85,7 +86,12 @@ def conflist(**ours: object) -> str:
     return json.dumps(CHAIN | {"plugins": [bridge, rdma | ours]})
 
 
-def cni(*files: tuple[str, str | None], broken: dict[str, str] | None = None, missing: str = "") -> list:
+def cni(
+    *files: tuple[str, str | None],
+    broken: dict[str, str] | None = None,
+    missing: str = "",
+    calls_check: bool = False,
+) -> list:
     facts = CniFacts(
         directory="/etc/cni/net.d",
         files=tuple(CniFile(name=name, text=text, why="Permission denied") for name, text in files),
@@ -93,6 +99,7 @@ def cni(*files: tuple[str, str | None], broken: dict[str, str] | None = None, mi
         programs=frozenset({"bridge", "host-local", "k8s-rdma-cni"}) - {missing},
         broken=broken or {},
         run_dir="/run/k8s-rdma",
+        calls_check=calls_check,
     )
     return list(check_cni(facts))
 
@@ -136,6 +143,8 @@ def containerd(version: str, **more: object) -> Runtime:
     return Runtime(name="containerd", version=version, config="/etc/containerd/config.toml", **more)
 
 
+AGENT_FILE = "/etc/k8s-rdma/agent.yaml"
+FILES = ConfigurationFacts(file=AGENT_FILE, looked_for=("/etc/k8s-rdma/config/agent.yaml", AGENT_FILE))
 SLOT = ("k8s-rdma.io/slot",)
 
 RDMA = RdmaFacts(
@@ -143,6 +152,7 @@ RDMA = RdmaFacts(
     kept=NetnsMode.EXCLUSIVE,
     plugin=DevicePluginConfig(resources=(ExactResource(),)),
     source="/etc/k8s-rdma/device-plugin.yaml",
+    agent_file=AGENT_FILE,
     signed=True,
 )
 
@@ -210,6 +220,7 @@ PROCESSES = ProcessFacts(
 LEDGER = LedgerFacts(path="/var/lib/k8s-rdma/ledger.db", there=True, receipts=3)
 
 GOOD: dict[str, list[Finding]] = {
+    "configuration": run(check_configuration, FILES),
     "hardware": run(check_hardware, hardware("connectx5-ofed")),
     "firmware": run(check_firmware, hardware("connectx5")),
     "modules": modules(),
@@ -236,6 +247,8 @@ _UNREADABLE = replace(
 _MLX5 = PlainFunction(pci="0000:03:00.0", driver="mlx5_core", netdev="enp3s0")
 
 CASES: dict[str, list[Finding]] = {
+    "configuration-ok": GOOD["configuration"],
+    "configuration-no-agent-file": run(check_configuration, replace(FILES, file=None)),
     "hardware-ok": GOOD["hardware"],
     "hardware-virtual": run(check_hardware, replace(NOTHING_SEEN, virtual=True)),
     "hardware-no-pf": run(check_hardware, hardware("igb")),  # no RDMA device
@@ -298,6 +311,7 @@ CASES: dict[str, list[Finding]] = {
     "cni-multus": cni(("00-multus.conf", '{"name": "multus", "type": "multus"}')),
     "cni-nothing-before": cni(("10-net.conflist", json.dumps(CHAIN | {"plugins": CHAIN["plugins"][1:]}))),
     "cni-no-capability": cni(("10-net.conflist", conflist(capabilities={}))),
+    "cni-checked": cni(OURS, PLAIN, calls_check=True),
     "cni-configuration-refused": cni(("10-net.conflist", conflist(interfaceName="rdma{i}"))),
     "cni-other-run-dir": cni(("10-net.conflist", conflist(runDir="/run/other"))),
     "cni-plugin-missing": cni(OURS, missing="host-local"),

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
 
 from doctor import cluster_cases, node_cases
+from k8s_rdma.config.devices import ExactResource
 from k8s_rdma.doctor.catalogue import KINDS, SUBJECTS
 from k8s_rdma.doctor.finding import Severity, worst
+from k8s_rdma.doctor.node.hardware import check_hardware
 from named_commands import wrong
 
 CASES = node_cases.CASES | cluster_cases.CASES
@@ -59,5 +62,33 @@ def test_check_finds_nothing_wrong_where_all_is_well(subject):
     assert worst(GOOD[subject]).rank <= Severity.NOTE.rank
 
 
+def test_machine_without_a_card_is_not_told_of_settings_that_cannot_help():
+    [found] = node_cases.run(check_hardware, node_cases.NOTHING_SEEN)
+    assert found.id == "hardware-no-pf"
+    assert found.found.startswith("no network card of this machine can have VFs: SR-IOV off in the BIOS")
+    assert "requireRdma" not in found.fix
+
+
+def test_key_for_placements_is_not_missed_in_a_file_that_is_not_there():
+    told = node_cases.isolation(ExactResource(), signed=False, agent_file=None)
+    assert "isolation-unsigned-placements" not in {each.id for each in told}
+
+
 def test_kinds_have_one_id_each():
     assert len(KIND) == len(KINDS)
+
+
+@pytest.mark.parametrize(
+    ("change", "calls_check"),
+    [
+        ({}, False),
+        ({"disableCheck": True}, True),
+        ({"cniVersion": "0.3.1"}, True),
+        ({"plugins": [{"type": "flannel"}, *node_cases.CHAIN["plugins"][1:]]}, True),
+    ],
+    ids=["containerd", "not to be checked", "no CHECK yet", "checks nothing"],
+)
+def test_list_may_be_where_nobody_fails_its_check(change, calls_check):
+    file = ("00-k8s-rdma.conflist", json.dumps(node_cases.CHAIN | change))
+    found = node_cases.cni(file, node_cases.PLAIN, calls_check=calls_check)
+    assert "cni-checked" not in {each.id for each in found}

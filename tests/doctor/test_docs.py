@@ -14,7 +14,7 @@ from k8s_rdma.wire.doctor import DoctorDocument, FindingDocument
 
 TEXT = (Path(__file__).parents[2] / "docs" / "doctor.md").read_text()
 CASES = node_cases.CASES | cluster_cases.CASES
-CASES["not-looked-at"] = [not_looked_at("ledger", "Permission denied")]
+CASES["not-looked-at"] = [not_looked_at("ledger", "Permission denied", denied=True)]
 
 
 def row(name: str) -> str:

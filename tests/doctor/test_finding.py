@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from errno import EACCES, ENOENT
+
 import pytest
 
+from k8s_rdma.cli.doctor import page
 from k8s_rdma.doctor.finding import Severity, Subject, exit_status, not_looked_at, worst
+from k8s_rdma.doctor.looking.node import looked_at
+from k8s_rdma.errors import KernelError
 
 SUBJECT = Subject("x", "X")
 NOTE, WARNING, ERROR = (
@@ -26,5 +31,34 @@ def test_worst_of_nothing_is_ok():
 
 
 def test_what_could_not_be_looked_at_is_a_warning_of_its_subject():
-    found = not_looked_at("cni", "EPERM")
+    found = not_looked_at("cni", "EPERM", denied=True)
     assert (found.id, found.subject, found.severity) == ("not-looked-at", "cni", Severity.WARNING)
+    assert found.fix.startswith("run it as root")
+    other = not_looked_at("modules", "/lib/modules/6.1/modules.dep: is not there", denied=False)
+    assert "run it as root" not in other.fix
+
+
+def denied():
+    raise PermissionError(EACCES, "Permission denied", "/proc/1/exe")
+
+
+def denied_below():
+    try:
+        denied()
+    except OSError as error:
+        raise KernelError("sysfs: Permission denied") from error
+
+
+def absent():
+    raise FileNotFoundError(ENOENT, "No such file or directory", "/lib/modules")
+
+
+@pytest.mark.parametrize(("look", "as_root"), [(denied, True), (denied_below, True), (absent, False)])
+def test_being_root_is_advised_only_where_a_right_is_missing(look, as_root):
+    [found] = looked_at("modules", look)
+    assert found.fix.startswith("run it as root") == as_root
+
+
+def test_counts_are_told_in_plural_but_for_one():
+    *_, last = page([ERROR, WARNING, WARNING], plain=True)
+    assert str(last).startswith("1 error, 2 warnings, 0 notes, 0 ok;")

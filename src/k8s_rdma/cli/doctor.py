@@ -96,6 +96,10 @@ def _summary(findings: Sequence[Finding]) -> Text:
         (severity, sum(each.severity is severity for each in findings)) for severity in reversed(Severity)
     )
     told = Text(", ").join(
-        Text(f"{count} {severity.value}", style=_STYLES[severity]) for severity, count in counts
+        Text(_counted(count, severity), style=_STYLES[severity]) for severity, count in counts
     )
     return told + Text("; docs/doctor.md has each by its id")
+
+
+def _counted(count: int, severity: Severity) -> str:
+    return f"{count} {severity.value}{'' if count == 1 or severity is Severity.OK else 's'}"

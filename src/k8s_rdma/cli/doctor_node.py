@@ -14,6 +14,7 @@ from k8s_rdma.config.devices_file import load_device_config
 from k8s_rdma.config.files import load_config
 from k8s_rdma.doctor.looking.host import Host
 from k8s_rdma.doctor.looking.node import NodeLook
+from k8s_rdma.doctor.node.configuration import ConfigurationFacts
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.kube.documents import Documents
 from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
@@ -31,6 +32,7 @@ DIRECTORIES = (Path("/etc/k8s-rdma/config"), Path("/etc/k8s-rdma"))
 _NODE_NAME = "NODE_NAME"
 """The environment variable that has the node's name in the chart's pods."""
 _NAMELESS = "this node"
+_AGENT_FILE = "agent.yaml"
 _API_TIMEOUT_S = 5.0
 """Of each question; there are a few, and most of the node can be seen without an answer."""
 
@@ -67,7 +69,8 @@ def doctor_node(options: NodeOptions, *, as_json: bool, strict: bool) -> int:
 
 def look_at(options: NodeOptions, queries: Queries) -> NodeLook:
     """The node that the options name. K8sRdmaError where it is none, or a file cannot be used."""
-    agent = _agent(options)
+    agent_file = options.agent or _usual(_AGENT_FILE)
+    agent = _agent(options, agent_file)
     root = options.host_root or Path(agent.host_root)
     if not (root / "proc" / "1").is_dir():
         msg = f"--host-root {root}: there is no /proc below it; wanted a node's root file system"
@@ -78,6 +81,10 @@ def look_at(options: NodeOptions, queries: Queries) -> NodeLook:
         sysfs=Sysfs(root / "sys"),
         queries=queries,
         agent=agent,
+        files=ConfigurationFacts(
+            file=None if agent_file is None else str(agent_file),
+            looked_for=tuple(str(each / _AGENT_FILE) for each in DIRECTORIES),
+        ),
         plugin=plugin,
         plugin_file=plugin_file,
         server_url=_server_url() if options.server is None else options.server or None,
@@ -88,13 +95,12 @@ def look_at(options: NodeOptions, queries: Queries) -> NodeLook:
     )
 
 
-def _agent(options: NodeOptions) -> AgentConfig:
-    """Its file, or the one where it usually is; else all defaults."""
+def _agent(options: NodeOptions, file: Path | None) -> AgentConfig:
+    """Of its file; all defaults without one."""
     node = options.node or os.environ.get(_NODE_NAME) or None
-    found = options.agent or _usual("agent.yaml")
-    if found is None:
+    if file is None:
         return AgentConfig(node=node or _NAMELESS)
-    return load_config(AgentConfig, str(found), {"node": node})
+    return load_config(AgentConfig, str(file), {"node": node})
 
 
 def _connect(agent: AgentConfig, kubeconfig: str | None) -> Callable[[], Documents] | None:

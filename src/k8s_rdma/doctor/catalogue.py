@@ -6,6 +6,7 @@ from k8s_rdma.doctor.cluster import components, nodes, objects, pods, scheduler,
 from k8s_rdma.doctor.finding import NOT_LOOKED_AT, Kind, Subject
 from k8s_rdma.doctor.node import (
     cni,
+    configuration,
     hardware,
     iommu,
     ledger,
@@ -17,7 +18,19 @@ from k8s_rdma.doctor.node import (
     runtime,
 )
 
-NODE = (hardware, modules, iommu, rdma_namespaces, lossless, memlock, runtime, cni, processes, ledger)
+NODE = (
+    configuration,
+    hardware,
+    modules,
+    iommu,
+    rdma_namespaces,
+    lossless,
+    memlock,
+    runtime,
+    cni,
+    processes,
+    ledger,
+)
 CLUSTER = (components, versions, scheduler, objects, nodes, pods)
 
 KINDS: tuple[Kind, ...] = (

@@ -100,13 +100,14 @@ NOT_LOOKED_AT = Kind("not-looked-at", Severity.WARNING, "")
 """Of whatever subject: what could not be looked at is never passed over as if it were in order."""
 
 
-def not_looked_at(subject: str, why: str) -> Finding:
-    """A `NOT_LOOKED_AT` of a subject."""
+def not_looked_at(subject: str, why: str, *, denied: bool) -> Finding:
+    """A `NOT_LOOKED_AT` of a subject. denied: whether it is the right to look that is missing."""
+    rights = "run it as root; in a container, with the rights of the agent's"
     found = NOT_LOOKED_AT(
         f"could not be looked at: {why}",
         source="k8s-rdma doctor",
         wanted="to be looked at",
-        fix="run it as root, with the node's root file system at --host-root; else what the message names",
+        fix=rights if denied else "what the message names; in a container, the node's root at --host-root",
     )
     return replace(found, subject=subject)
 

@@ -23,6 +23,7 @@ from k8s_rdma.doctor.looking.processes import ledger_facts, process_facts
 from k8s_rdma.doctor.looking.runtimes import RuntimeSetup, find_runtimes, memlock_facts, needs_cdi
 from k8s_rdma.doctor.looking.versions import OURS, api_version, nodes_of, of_images
 from k8s_rdma.doctor.node.cni import check_cni
+from k8s_rdma.doctor.node.configuration import ConfigurationFacts, check_configuration
 from k8s_rdma.doctor.node.hardware import check_firmware, check_hardware
 from k8s_rdma.doctor.node.iommu import check_iommu
 from k8s_rdma.doctor.node.ledger import check_ledger
@@ -51,6 +52,7 @@ _MODPROBE = "/etc/modprobe.d"
 class NodeLook:
     """What is looked at, and by what; each thing at most once.
 
+    files: where the agent's configuration is from.
     plugin: the device plugin's configuration, of the file `plugin_file`; None where there is none.
     server_url, plugin_url: None where there should be no such process.
     conf_dir, bin_dirs: None for those of the runtime's own configuration.
@@ -61,6 +63,7 @@ class NodeLook:
     sysfs: Sysfs
     queries: NodeQueries
     agent: AgentConfig
+    files: ConfigurationFacts
     plugin: DevicePluginConfig | None
     plugin_file: str
     server_url: str | None
@@ -109,6 +112,7 @@ class NodeLook:
             kept=self._mode_after_boot(),
             plugin=self.plugin,
             source=self.plugin_file,
+            agent_file=self.files.file,
             signed=self.agent.placement_key_file is not None,
         )
 
@@ -139,6 +143,7 @@ class NodeLook:
             conf_dir=self.conf_dir or default[0],
             bin_dirs=self.bin_dirs or default[1],
             run_dir=self.agent.run_dir,
+            calls_check=setup is not None and setup.runtime.name == "crio",
         )
 
     def _ledger(self) -> Iterable[Finding]:
@@ -166,6 +171,7 @@ class NodeLook:
     def findings(self) -> Iterator[Finding]:
         """All of them, subject by subject; what cannot be looked at is one of them."""
         subjects: tuple[tuple[str, Callable[[], Iterable[Finding]]], ...] = (
+            ("configuration", lambda: check_configuration(self.files)),
             ("hardware", lambda: check_hardware(self._hardware)),
             ("firmware", lambda: check_firmware(self._hardware)),
             ("modules", lambda: check_modules(self._machine.module_facts())),
@@ -191,4 +197,5 @@ def looked_at(subject: str, look: Callable[[], Iterable[Finding]]) -> tuple[Find
     try:
         return tuple(look())
     except (OSError, K8sRdmaError) as error:
-        return (not_looked_at(subject, str(error)),)
+        denied = any(isinstance(each, PermissionError) for each in (error, error.__cause__))
+        return (not_looked_at(subject, str(error), denied=denied),)

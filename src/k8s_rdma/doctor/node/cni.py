@@ -13,6 +13,7 @@ import msgspec
 
 from k8s_rdma.doctor.finding import Subject
 from k8s_rdma.errors import MalformedError
+from k8s_rdma.wire.cni_version import SINCE_CHECK
 from k8s_rdma.wire.conflist import LEGACY_PLUGIN, PLUGIN, ConfList, decode_conf, is_read, made_of
 from k8s_rdma.wire.conflist import MULTUS as MULTUS_PLUGINS
 from k8s_rdma.wire.netconf import POD_ANNOTATIONS, decode_netconf
@@ -31,6 +32,7 @@ NOT_OURS = CNI.error("not-chained")
 MULTUS = CNI.note("multus")
 NOTHING_BEFORE = CNI.error("nothing-before")
 NO_CAPABILITY = CNI.warning("no-capability")
+CHECKED = CNI.error("checked")
 REFUSED = CNI.error("configuration-refused")
 OTHER_RUN_DIR = CNI.error("other-run-dir")
 PLUGIN_MISSING = CNI.error("plugin-missing")
@@ -39,6 +41,11 @@ PROGRAM = CNI.error("program")
 OUTDATED = CNI.warning("outdated")
 
 OUR_PLUGINS = frozenset({PLUGIN, LEGACY_PLUGIN})
+TAKE_ALL_ADDRESSES = frozenset(
+    {"bridge", "dummy", "host-device", "ipvlan", "macvlan", "ptp", "tap", "vlan"},
+)
+"""Plugins whose CHECK looks for every address of the result at their own interface (plugins 1.9,
+`ValidateExpectedInterfaceIPs`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +61,7 @@ class CniFile:
 class CniFacts:
     """files: of `directory`. programs: what `bin_dirs` hold. broken: why ours, by its name, does not run.
 
-    run_dir: the agent's.
+    run_dir: the agent's. calls_check: whether the runtime calls CHECK, as CRI-O does for each pod it starts.
     """
 
     directory: str
@@ -63,6 +70,7 @@ class CniFacts:
     programs: frozenset[str]
     broken: Mapping[str, str]
     run_dir: str
+    calls_check: bool
 
 
 def check_cni(facts: CniFacts) -> Iterator[Finding]:
@@ -181,7 +189,25 @@ def _check_chain(facts: CniFacts, path: str, chosen: ConfList) -> Iterator[Findi
             wanted=f"{POD_ANNOTATIONS}: true",
             fix=f'"capabilities": {{"{POD_ANNOTATIONS}": true}}',
         )
+    if facts.calls_check:
+        yield from _check_check(path, chosen, chosen.types[:index])
     yield from _check_programs(facts, path, plugins)
+
+
+def _check_check(path: str, chosen: ConfList, before: tuple[str, ...]) -> Iterator[Finding]:
+    """A list that is not to be checked, or of a version without CHECK, is not."""
+    version = msgspec.json.decode(chosen.fields.get("cniVersion", b'""'))
+    off = msgspec.json.decode(chosen.fields.get("disableCheck", b"false"))
+    failing = [each for each in before if each in TAKE_ALL_ADDRESSES]
+    if failing and version in SINCE_CHECK and off is not True:
+        yield CHECKED(
+            f"CRI-O checks every pod that it starts, and {failing[0]} fails that over our addresses: "
+            "pods with RDMA interfaces do not start",
+            about="disableCheck",
+            source=path,
+            wanted="true",
+            fix='"disableCheck": true in the list, as k8s-rdma install-cni --network chained has it',
+        )
 
 
 def _check_section(

@@ -68,12 +68,7 @@ def check_hardware(facts: HardwareFacts) -> Iterator[Finding]:
         )
         return
     if not facts.selected:
-        yield NO_PF(
-            f"none of the machine's {len(facts.found)} PFs is used",
-            source="/sys/bus/pci/devices/*/sriov_totalvfs",
-            wanted="a PF that hardware.pfs selects",
-            fix="see the other findings here; hardware.requireRdma: false for cards without RDMA devices",
-        )
+        yield _none_selected(facts.found)
     for what in facts.seen.unreadable:
         yield UNREADABLE(
             what.why,
@@ -90,6 +85,27 @@ def check_hardware(facts: HardwareFacts) -> Iterator[Finding]:
             fix="name the PF in hardware.pfs (names or pcis), or leave it out of the rules",
         )
     yield from _check_selected(facts)
+
+
+def _none_selected(found: tuple[FoundPf, ...]) -> Finding:
+    source = "/sys/bus/pci/devices/*/sriov_totalvfs"
+    if not found:
+        return NO_PF(
+            "no network card of this machine can have VFs: SR-IOV off in the BIOS or firmware, or the wrong "
+            "node",
+            source=source,
+            wanted="a card with SR-IOV",
+            fix="SR-IOV on in the BIOS and in the card's firmware, see the findings on it; or the chart's "
+            "node.nodeSelector for nodes that have such cards",
+        )
+    without_rdma = any(pf.rdma_device is None for pf in found)
+    rdma = "; hardware.requireRdma: false for cards without RDMA devices" if without_rdma else ""
+    return NO_PF(
+        f"none of the machine's PFs is used: {', '.join(pf.name for pf in found)}",
+        source=source,
+        wanted="a PF that hardware.pfs selects",
+        fix=f"name one in hardware.pfs, and see the other findings here{rdma}",
+    )
 
 
 def _check_selected(facts: HardwareFacts) -> Iterator[Finding]:

@@ -38,13 +38,14 @@ class RdmaFacts:
     """mode: None while the kernel knows no RDMA. kept: the mode that /etc/modprobe.d sets at the next boot.
 
     plugin: the device plugin's configuration, of `source`; None where there is none.
-    signed: whether the agent has a key for placements.
+    signed: whether the agent has a key for placements, by `agent_file`; that is None where there is none.
     """
 
     mode: NetnsMode | None
     kept: NetnsMode
     plugin: DevicePluginConfig | None
     source: str
+    agent_file: str | None
     signed: bool
 
 
@@ -85,12 +86,12 @@ def check_isolation(facts: RdmaFacts) -> Iterator[Finding]:
         )
     for resource in _resources(facts):
         yield _isolation(resource, facts)
-    if not facts.signed:
+    if facts.agent_file is not None and not facts.signed:
         yield UNSIGNED(
             "placements are hints: who may edit a pod's annotations may have it given what the extender "
             "never promised",
             about="placementKeyFile",
-            source="agent.yaml",
+            source=facts.agent_file,
             wanted="a key that agents and extender share",
             fix="placementKeyFile in both files, from one Secret",
         )
