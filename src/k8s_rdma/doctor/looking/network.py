@@ -16,8 +16,10 @@ if TYPE_CHECKING:
 _QUESTION = b'{"cniVersion":"1.0.0"}'
 
 
-def cni_facts(host: Host, *, conf_dir: str, bin_dirs: Sequence[str], run_dir: str) -> CniFacts:
-    """OSError where a directory cannot be listed. run_dir: the agent's."""
+def cni_facts(
+    host: Host, *, conf_dir: str, bin_dirs: Sequence[str], run_dir: str, calls_check: bool
+) -> CniFacts:
+    """OSError where a directory cannot be listed. run_dir: the agent's. calls_check: as in the facts."""
     programs = {name: f"{each}/{name}" for each in reversed(bin_dirs) for name in host.names(each)}
     files = tuple(_file(host, conf_dir, name) for name in host.names(conf_dir) if is_read(name))
     broken = {name: why for name in OUR_PLUGINS & programs.keys() if (why := _fault(host, programs[name]))}
@@ -28,6 +30,7 @@ def cni_facts(host: Host, *, conf_dir: str, bin_dirs: Sequence[str], run_dir: st
         programs=frozenset(programs),
         broken=broken,
         run_dir=run_dir,
+        calls_check=calls_check,
     )
 
 
