@@ -9,10 +9,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import yaml
 
 from k8s_rdma import __version__
+from k8s_rdma.config.files import fit
 from k8s_rdma.config.yaml_text import read_yaml
 from k8s_rdma.doctor.cluster.components import ExtenderFacts, check_extender
 from k8s_rdma.doctor.cluster.nodes import NodeFacts, PublishedNode, check_nodes
@@ -113,8 +113,8 @@ class ClusterLook:
         if text is None:
             return None
         try:
-            return msgspec.convert(read_yaml(text) or {}, ExtenderConfig)
-        except (msgspec.ValidationError, ValueError, yaml.YAMLError) as error:
+            return fit(ExtenderConfig, read_yaml(text) or {})
+        except (MalformedError, ValueError, yaml.YAMLError) as error:
             msg = f"{where}: extender.yaml: {error}"
             raise MalformedError(msg) from error
 
