@@ -110,9 +110,7 @@ def test_value_that_does_not_fit_is_told_with_its_place_and_what_is_wanted(
                 continue
             place = f"{at}.{field.encode_name}".lstrip(".")
             assert said.startswith(place), (place, said)
-            assert any(
-                words in said for words in ("; wanted ", "unknown key", ": expected ", ": is empty, so")
-            )
+            assert any(words in said for words in ("; wanted ", "unknown key", ": is empty, so"))
     assert refused >= len(msgspec.structs.fields(struct))
 
 
@@ -177,7 +175,7 @@ def leaves(info: inspect.Type) -> Iterator[inspect.Type]:
         ),
         ("strict:", "strict: is empty; wanted true or false"),
         ("publish: {renewS: 0}", "publish.renewS: 0; wanted a number above 0 and at most 3600"),
-        ("publish: {vfResource: vf}", "publish.vfResource: 'vf': expected a domain"),
+        ("publish: {vfResource: vf}", "publish.vfResource: 'vf'; wanted a domain"),
         ("1: 2", "1: unknown key; known are node, kernel, "),
     ],
 )

@@ -130,7 +130,7 @@ def test_resource_without_a_number_has_no_shares(file: Path) -> None:
         ),
         (
             {"configList": [{**ENTRY, "selectors": {"linkTypes": ["ib"]}}]},
-            r"configList\[0\].selectors.linkTypes\[0\]: 'ib': expected ether or infiniband",
+            r"configList\[0\].selectors.linkTypes\[0\]: 'ib'; wanted ether or infiniband",
         ),
         (
             {"configList": [{**ENTRY, "selectors": {"ifNames": [1]}}]},

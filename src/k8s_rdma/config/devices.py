@@ -231,7 +231,7 @@ def pf_choice(text: str) -> PfChoice:
     """Read `enp1s0f0`, `0000:03:00.0`, or either with `#0-3,6`. ValueError when it is neither."""
     found = _CHOICE.fullmatch(text)
     if not found:
-        _refuse(f"pfs: {text!r}: expected a netdev or a PCI address, then perhaps # and VFs as in 0-3,6")
+        _refuse(f"pfs: {text!r}; wanted a netdev or a PCI address, then perhaps # and VFs as in 0-3,6")
     pf = pci_address(found["pci"]) if found["pci"] else found["netdev"]
     return PfChoice(pf=pf, vfs=_vfs(text, found["vfs"]) if found["vfs"] else None)
 

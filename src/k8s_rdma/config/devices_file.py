@@ -11,9 +11,12 @@ from k8s_rdma.config.devices import DevicePluginConfig
 from k8s_rdma.config.files import load_config
 from k8s_rdma.config.mellanox import Read, from_mellanox, is_mellanox
 from k8s_rdma.errors import MalformedError
+from k8s_rdma.wire.json import decode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+_decoder = msgspec.json.Decoder(object)
 
 
 def load_device_config(path: str | None, overrides: Mapping[str, Any], *, cdi: bool = False) -> Read:
@@ -34,13 +37,11 @@ def load_device_config(path: str | None, overrides: Mapping[str, Any], *, cdi: b
 def load_mellanox_config(path: str, overrides: Mapping[str, Any], *, cdi: bool) -> Read:
     """Of a file that can be no other's. MalformedError names it, and the field."""
     try:
-        document = msgspec.json.decode(Path(path).read_bytes())
+        document = decode(Path(path).read_bytes(), _decoder, path)
     except OSError as error:
         raise MalformedError(f"{path}: {error.strerror}") from error
-    except msgspec.DecodeError as error:
-        raise MalformedError(f"{path}: {error}") from error
     if not isinstance(document, dict):
-        raise MalformedError(f"{path}: expected an object with configList, got {type(document).__name__}")
+        raise MalformedError(f"{path}: is no object; wanted one with configList")
     return _from_mellanox(document, path, overrides, cdi=cdi)
 
 

@@ -67,7 +67,7 @@ def require_resource_name(key: str, text: str) -> None:
     """ValueError, in words, when a key's text is no `ResourceName`."""
     if not is_resource_name(text):
         msg = (
-            f"{key}: {text!r}: expected a domain other than Kubernetes' own, a slash, and at most 63 "
+            f"{key}: {text!r}; wanted a domain other than Kubernetes' own, a slash, and at most 63 "
             "letters, digits and -_. between them, as in example.com/rdma"
         )
         raise ValueError(msg)

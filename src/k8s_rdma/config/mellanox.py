@@ -117,7 +117,7 @@ def _known(value: object, keys: Mapping[str, Any] | None, where: str, ignored: l
 def _rescan_s(read: MellanoxConfig) -> int:
     if read.periodic_update_interval < 0:
         raise MalformedError(
-            f"periodicUpdateInterval: {read.periodic_update_interval}: expected seconds, or 0 for never"
+            f"periodicUpdateInterval: {read.periodic_update_interval}; wanted seconds, or 0 for never"
         )
     return read.periodic_update_interval
 
@@ -142,15 +142,15 @@ def _resource(entry: Entry, where: str, *, cdi: bool) -> dict[str, Any]:
     prefix = entry.resource_prefix or DEFAULT_PREFIX
     if not _NAME.fullmatch(entry.resource_name):
         raise MalformedError(
-            f"{where}.resourceName: {entry.resource_name!r}: expected letters, digits and -_. between them"
+            f"{where}.resourceName: {entry.resource_name!r}; wanted letters, digits and -_. between them"
         )
     if not is_resource_name(f"{prefix}/{entry.resource_name}"):
         raise MalformedError(
-            f"{where}.resourcePrefix: {prefix!r}: expected a domain other than Kubernetes' own, "
+            f"{where}.resourcePrefix: {prefix!r}; wanted a domain other than Kubernetes' own, "
             "since kubelet takes no other"
         )
     if not 0 <= entry.rdma_hca_max <= MOST_SHARES:
-        raise MalformedError(f"{where}.rdmaHcaMax: {entry.rdma_hca_max}: expected 0 to {MOST_SHARES}")
+        raise MalformedError(f"{where}.rdmaHcaMax: {entry.rdma_hca_max}; wanted 0 to {MOST_SHARES}")
     return {
         "mode": "shared",
         "name": f"{prefix}/{entry.resource_name}",
@@ -182,14 +182,12 @@ def _select(entry: Entry, where: str) -> dict[str, Any]:
 def _hex(values: Sequence[str], where: str) -> list[str]:
     for index, value in enumerate(values):
         if not _HEX.fullmatch(value.lower()):
-            raise MalformedError(
-                f"{where}[{index}]: {value!r}: expected four hexadecimal digits, such as 15b3"
-            )
+            raise MalformedError(f"{where}[{index}]: {value!r}; wanted four hexadecimal digits, such as 15b3")
     return [value.lower() for value in values]
 
 
 def _link_types(values: Sequence[str], where: str) -> list[LinkType]:
     for index, value in enumerate(values):
         if value not in _LINK_TYPES:
-            raise MalformedError(f"{where}[{index}]: {value!r}: expected {' or '.join(_LINK_TYPES)}")
+            raise MalformedError(f"{where}[{index}]: {value!r}; wanted {' or '.join(_LINK_TYPES)}")
     return [_LINK_TYPES[value] for value in values]
