@@ -28,6 +28,7 @@ class Reason(StrEnum):
     NO_RDMA = "no_rdma"
     INSUFFICIENT = "insufficient"
     EXCEEDS_CAPACITY = "exceeds_capacity"
+    NO_SUCH_PF = "no_such_pf"
     DRIVER_REFUSES = "driver_refuses"
     UNDECIDED = "undecided"
     NAMESPACE_LIMIT = "namespace_limit"
@@ -84,6 +85,7 @@ STATUS: Mapping[Reason, Status] = {
     Reason.NO_RDMA: Status(409, 101, _FAILED_PRECONDITION),
     Reason.INSUFFICIENT: Status(409, 102, _RESOURCE_EXHAUSTED),
     Reason.EXCEEDS_CAPACITY: Status(409, 103, _OUT_OF_RANGE),
+    Reason.NO_SUCH_PF: Status(409, 116, _FAILED_PRECONDITION),
     Reason.DRIVER_REFUSES: Status(409, 107, _FAILED_PRECONDITION),
     Reason.UNDECIDED: Status(409, 104, _RESOURCE_EXHAUSTED),
     Reason.NAMESPACE_LIMIT: Status(409, 109, _RESOURCE_EXHAUSTED),

@@ -249,6 +249,7 @@ async def refused_for(w, pod, seconds, error=FULL):
         Reason.STALE_PLACEMENT,
         Reason.INSUFFICIENT,
         Reason.EXCEEDS_CAPACITY,
+        Reason.NO_SUCH_PF,
         Reason.DRIVER_REFUSES,
         Reason.NO_RDMA,
     ],

@@ -129,6 +129,18 @@ async def test_refused_pod_is_explained_with_its_last_refusal_and_as_a_document(
     assert decode_explanation(document.out.encode()).refused.verb == "filter"
 
 
+@pytest.mark.parametrize("wanted", ['"pf": "eth9"', '"mtu": 9216'])
+async def test_pod_that_wants_other_pfs_is_not_told_of_drivers(wanted: str):
+    async with cluster("w1") as c, served(c) as s:
+        await s.ready()
+        await c.create_pod("p", annotation=f"[{{{wanted}}}]")
+        await s.post(FILTER, c.args("p"))
+        ran = await k8s_rdma("explain", "pod", "default/p", "--extender", s.url)
+        seen = await k8s_rdma("top", "--once", "--extender", s.url)
+    assert re.search(r"^last refused \d+s ago by filter: 0/1 nodes: 1 no_such_pf$", ran.out, re.MULTILINE)
+    assert "0/1 nodes: 1 no_such_pf" in seen.out
+
+
 async def test_what_cannot_be_answered_is_one_line_that_says_what_to_do():
     ran = await k8s_rdma("explain", "pod", "default/p", "--extender", "http://127.0.0.1:1")
     assert ran.status == 1

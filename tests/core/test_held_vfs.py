@@ -216,6 +216,14 @@ def test_vlan_of_the_network_is_refused_where_the_driver_cannot_set_one() -> Non
     assert not isinstance(given_for("m0_0", request=asked, there=there), Rejection)
 
 
+def test_device_of_another_pf_than_is_wanted_is_refused_as_such() -> None:
+    rejection = refused("m0_0", request=wanted(0, options=InterfaceOptions(mtu=9216)))
+    assert (rejection.reason, rejection.message) == (
+        Reason.NO_SUCH_PF,
+        "PF enp3s0f0: its MTU is 1500, and mtu is 9216",
+    )
+
+
 def test_promises_hold_where_rates_are_weights() -> None:
     """A VF with a hundredth of the largest reservation has a whole share all the same."""
     there = hardware(pf(PF0, 0, 2, rates=WEIGHTS, driver="mlx5_core"))

@@ -44,6 +44,15 @@ def willing(node: Inventory, request: Request) -> tuple[Request, Inventory]:
     return plain, Inventory(node=NODE, pfs=pfs)
 
 
+def anywhere(request: Request) -> Request:
+    """The same, whichever PFs these are."""
+    wanted = [
+        replace(each, options=replace(each.options, pf=None, link_type=None, mtu=None))
+        for each in request.interfaces
+    ]
+    return replace(request, interfaces=tuple(wanted))
+
+
 @given(needy())
 def test_place_agrees_with_trying_every_assignment(drawn: tuple[Request, Situation]) -> None:
     request, (node, used) = drawn
@@ -59,7 +68,9 @@ def test_place_agrees_with_trying_every_assignment(drawn: tuple[Request, Situati
     expected = Reason.INSUFFICIENT
     if not possible(request, node, {}):
         ever = possible(*willing(node, request), {})
-        expected = Reason.DRIVER_REFUSES if ever else Reason.EXCEEDS_CAPACITY
+        by_choice = possible(anywhere(request), node, {})
+        expected = Reason.NO_SUCH_PF if by_choice else Reason.DRIVER_REFUSES
+        expected = expected if ever else Reason.EXCEEDS_CAPACITY
     assert found.reason is expected
     assert found.message.startswith("needs ")
     assert "\n" not in found.message
@@ -131,14 +142,14 @@ def only(**sets: Iterable[str]) -> InterfaceOptions:
         pytest.param(
             asks((600, only(names=["nope"]))),
             {},
-            Reason.DRIVER_REFUSES,
+            Reason.NO_SUCH_PF,
             "needs 1 interface of 600 Mb/s; cx5, igb, ib: not what pf selects (name nope)",
             id="no such PF",
         ),
         pytest.param(
             asks((0, only(vendors=["1077"], drivers=["a", "b", "c", "d", "e"]))),
             {},
-            Reason.DRIVER_REFUSES,
+            Reason.NO_SUCH_PF,
             "needs 1 interface; cx5, igb, ib: not what pf selects (vendor 1077, driver a or b or c "
             "or 2 more)",
             id="long selector",
@@ -146,7 +157,7 @@ def only(**sets: Iterable[str]) -> InterfaceOptions:
         pytest.param(
             asks((600, only(names=["igb"])), (600, only(names=["igb"]))),
             {},
-            Reason.DRIVER_REFUSES,
+            Reason.NO_SUCH_PF,
             "needs 1200 Mb/s for 2 interfaces; 1 PF has 1000 Mb/s and 4 VFs when empty; "
             "cx5, ib: not what pf selects (name igb)",
             id="too much for the PF that is selected",
@@ -170,7 +181,7 @@ def only(**sets: Iterable[str]) -> InterfaceOptions:
         pytest.param(
             asks((0, InterfaceOptions(link_type=INFINIBAND, vlan=5, trust=True))),
             {},
-            Reason.DRIVER_REFUSES,
+            Reason.NO_SUCH_PF,
             "needs 1 interface; cx5, igb: its link is ethernet, and link_type is infiniband; "
             "ib: mlx5_core cannot set trust, vlan of a VF",
             id="link type and settings",
@@ -178,7 +189,7 @@ def only(**sets: Iterable[str]) -> InterfaceOptions:
         pytest.param(
             asks((0, InterfaceOptions(mtu=9216))),
             {},
-            Reason.DRIVER_REFUSES,
+            Reason.NO_SUCH_PF,
             "needs 1 interface; cx5: its MTU is 9000, and mtu is 9216; "
             "igb: its MTU is 1500, and mtu is 9216; ib: its MTU is 4092, and mtu is 9216",
             id="mtu",
@@ -201,7 +212,7 @@ def only(**sets: Iterable[str]) -> InterfaceOptions:
         pytest.param(
             asks((0, InterfaceOptions(mtu=9000)), *[(0, only(names=[str(at)])) for at in range(4)]),
             {},
-            Reason.DRIVER_REFUSES,
+            Reason.NO_SUCH_PF,
             "needs 5 interfaces; 1 PF has 4 VFs when empty; cx5, igb, ib: not what pf selects (name 0); "
             "cx5, igb, ib: not what pf selects (name 1); cx5, igb, ib: not what pf selects (name 2); "
             "3 more such limits",
@@ -240,7 +251,7 @@ def test_rejection_tells_first_what_no_pf_is_or_can_do() -> None:
     request = asks(*[(0, each) for each in possible_ones], (0, InterfaceOptions(mtu=9216)))
     found = place(request, node_of(cx5={"capacity_vfs": 200}), {})
     assert isinstance(found, Rejection)
-    assert found.reason is Reason.DRIVER_REFUSES
+    assert found.reason is Reason.NO_SUCH_PF
     clauses = found.message.split("; ")
     assert [clause for clause in clauses if "mtu is 9216" in clause] == clauses[2:5]
     assert clauses[5].endswith("more such limits")
@@ -306,7 +317,7 @@ def test_sixty_interfaces_of_as_many_names_are_one_kind() -> None:
     assert isinstance(place(asks(*[(3_334, each) for each in options[:58]]), node, {}), Placement)
     found = place(asks(*[(3_334, each) for each in options]), node, {})
     assert isinstance(found, Rejection)
-    assert found.reason is Reason.DRIVER_REFUSES
+    assert found.reason is Reason.NO_SUCH_PF
 
 
 def test_interfaces_that_ask_for_nothing_are_one_however_they_were_made() -> None:
@@ -329,7 +340,7 @@ def test_interfaces_of_one_kind_are_searched_together_wherever_they_stand_in_the
     request = asks(*[(3_334, one), (3_334, other)] * 8, *[(3_334, one)] * 3)
     found = place(request, Inventory(node=NODE, pfs=pfs), {}, budget=2_000)
     assert isinstance(found, Rejection)
-    assert found.reason is Reason.DRIVER_REFUSES
+    assert found.reason is Reason.NO_SUCH_PF
 
 
 @pytest.mark.parametrize(

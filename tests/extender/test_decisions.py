@@ -74,22 +74,27 @@ def test_verdict_is_shared_by_requests_that_differ_in_names_and_addresses_alone(
 
 
 @pytest.mark.parametrize(
-    ("options", "enforce", "may_pass"),
+    ("options", "enforce", "reason", "may_pass"),
     [
-        (InterfaceOptions(vlan=5), Enforce.AUTO, False),
-        (InterfaceOptions(pf=PfSelector(names=frozenset({"enp9s0"}))), Enforce.AUTO, False),
-        (InterfaceOptions(mtu=9216), Enforce.AUTO, True),
-        (InterfaceOptions(driver=VfDriver.VFIO_PCI), Enforce.AUTO, True),
-        (InterfaceOptions(), Enforce.SOFTWARE, True),
+        (InterfaceOptions(vlan=5), Enforce.AUTO, Reason.DRIVER_REFUSES, False),
+        (
+            InterfaceOptions(pf=PfSelector(names=frozenset({"enp9s0"}))),
+            Enforce.AUTO,
+            Reason.NO_SUCH_PF,
+            False,
+        ),
+        (InterfaceOptions(mtu=9216), Enforce.AUTO, Reason.NO_SUCH_PF, True),
+        (InterfaceOptions(driver=VfDriver.VFIO_PCI), Enforce.AUTO, Reason.DRIVER_REFUSES, True),
+        (InterfaceOptions(), Enforce.SOFTWARE, Reason.DRIVER_REFUSES, True),
     ],
 )
 def test_misfit_may_pass_when_an_operator_can_arrange_it_on_a_running_node(
-    options: InterfaceOptions, enforce: Enforce, may_pass: bool
+    options: InterfaceOptions, enforce: Enforce, reason: Reason, may_pass: bool
 ):
     asked = InterfaceRequest(max_tx_rate_mbps=5, enforce=enforce, options=options)
     verdict = Decisions().verdict(Request((asked,)), situation())
     assert isinstance(verdict, Misfit)
-    assert (verdict.reason, verdict.may_pass) == (Reason.DRIVER_REFUSES, may_pass)
+    assert (verdict.reason, verdict.may_pass) == (reason, may_pass)
 
 
 def test_verdict_is_another_for_every_policy():

@@ -11,7 +11,7 @@ from k8s_rdma.core.assignment import assign
 from k8s_rdma.core.greedy import PREFERENCE, preferred_fit
 from k8s_rdma.core.inventory import NOTHING_USED, Inventory
 from k8s_rdma.core.matching import TooFew, match
-from k8s_rdma.core.needs import Kind, kind_of
+from k8s_rdma.core.needs import Kind, is_choosy, kind_of
 from k8s_rdma.core.offers import common_costs, offers, room_of
 from k8s_rdma.core.options import NO_NEEDS
 from k8s_rdma.core.policy import PfPolicy, groups
@@ -73,6 +73,11 @@ class Task(NamedTuple):
         """Whether PFs differ for these in nothing but what is free of them."""
         return self.inventory.takes_every_rate and not self.needy
 
+    @property
+    def choosy(self) -> bool:
+        """Whether an interface wants certain PFs, whatever their drivers can do."""
+        return any(is_choosy(each.needs) for each in self.wanted)
+
     def groups(self) -> list[tuple[Pf, ...]]:
         """The sets of PFs of which one has to take all."""
         return groups(self.policy, self.inventory.pfs, self.beside)
@@ -81,6 +86,10 @@ class Task(NamedTuple):
         """The same where a node had these PFs alone, which are as the policy has it."""
         inventory = Inventory(node=self.inventory.node, pfs=pfs)
         return self._replace(inventory=inventory, policy=PfPolicy.ANY)
+
+    def anywhere(self) -> Task:
+        """The same if it did not matter which PFs these are: their names, links or MTU."""
+        return self._replace(wanted=[_anywhere_of(each) for each in self.wanted])
 
     def plain(self) -> Task:
         """The same if drivers could do everything, and nothing but rates was asked for."""
@@ -94,6 +103,12 @@ class Task(NamedTuple):
         of = [index.setdefault(kind_of(each), len(index)) for each in self.wanted]
         kinds = list(index)
         return Offered(of, kinds, offers(kinds, self.inventory, used))
+
+
+def _anywhere_of(wanted: InterfaceRequest) -> InterfaceRequest:
+    if not is_choosy(wanted.needs):
+        return wanted
+    return replace(wanted, options=replace(wanted.options, pf=None, link_type=None, mtu=None))
 
 
 def choose(task: Task, used: Usage, work: Work) -> list[int] | Verdict:

@@ -34,11 +34,20 @@ def kind_of(wanted: InterfaceRequest) -> Kind:
 
 def meets(pf: Pf, needs: Needs) -> bool:
     """Whether the PF is what is needed."""
-    return needs is NO_NEEDS or (
+    return needs is NO_NEEDS or (is_chosen(pf, needs) and needs.settings <= pf.takes)
+
+
+def is_choosy(needs: Needs) -> bool:
+    """Whether it matters which PF it is, apart from what its driver can do."""
+    return bool(needs.pf is not None or needs.link_type is not None or needs.mtu)
+
+
+def is_chosen(pf: Pf, needs: Needs) -> bool:
+    """Whether it is the PF that is wanted, whatever its driver can do."""
+    return (
         (needs.pf is None or selects(needs.pf, pf))
         and needs.link_type in (None, pf.link_type)
         and needs.mtu <= pf.mtu
-        and needs.settings <= pf.takes
     )
 
 

@@ -173,8 +173,9 @@ class Rejection:
     """Why there is no placement on a node.
 
     reason: `NO_RDMA` (no PF at all), `EXCEEDS_CAPACITY` (would not fit on the empty node),
-        `DRIVER_REFUSES` (would fit on the empty node, but for what its drivers can do, or which PFs the
-        request wants), `DEVICES_DIFFER` (its interfaces cannot be the exclusive devices that it holds),
+        `NO_SUCH_PF` (would fit on the empty node, but for which PFs the request wants: by selector, link type
+        or MTU), `DRIVER_REFUSES` (but for what its drivers can do, too),
+        `DEVICES_DIFFER` (its interfaces cannot be the exclusive devices that it holds),
         `INSUFFICIENT` (would fit if enough of what is used were free) or `UNDECIDED` (the search
         ended at its work budget; nothing is claimed about the request).
     message: one line with the node's numbers and the names of its PFs, without its own name.
@@ -210,8 +211,8 @@ def place(  # noqa: PLR0913 - all that a placement depends on
 
     Pure and total: equal arguments give equal answers, ties go by PCI address. A `Placement` if and only
     if one exists, unless finding out takes more than `budget` work units: then `UNDECIDED`.
-    `EXCEEDS_CAPACITY` and `DRIVER_REFUSES` are claimed where they are proved within what the first answer
-    left of the budget.
+    `EXCEEDS_CAPACITY`, `NO_SUCH_PF` and `DRIVER_REFUSES` are claimed where they are proved within what the
+    first answer left of the budget.
 
     used: more than a PF has counts as all of it; PFs that the inventory lacks do not matter. ValueError when
         it lacks the `mins` of a PF whose rates are weights.

@@ -29,7 +29,7 @@ def explain(
 ) -> Said:
     """The sentence: what is needed, found against it, and what to do where something can be done.
 
-    free: of the node as it is, or of the empty node for `EXCEEDS_CAPACITY` and `DRIVER_REFUSES`; where
+    free: of the node as it is, or of the empty node for what not even that takes (`is_empty`); where
         interfaces need something of a PF, of those PFs alone that are what any of them needs.
     objections: what PFs and drivers have against it, in clauses.
     """
@@ -60,7 +60,7 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-_EMPTY = (Reason.EXCEEDS_CAPACITY, Reason.DRIVER_REFUSES)
+_EMPTY = (Reason.EXCEEDS_CAPACITY, Reason.NO_SUCH_PF, Reason.DRIVER_REFUSES)
 _NO_PF = Said.nameless(*["the node has no SR-IOV PF"] * 2)
 
 

@@ -54,8 +54,13 @@ def _reason(task: Task, verdict: Verdict, work: Work, *, rooms_alone: bool) -> R
     if choose(task, {}, work) is not Verdict.IMPOSSIBLE:
         return Reason.INSUFFICIENT
     if not rooms_alone and _plain(task, work) is not Verdict.IMPOSSIBLE:
-        return Reason.DRIVER_REFUSES
+        return Reason.NO_SUCH_PF if _by_choice(task, work) else Reason.DRIVER_REFUSES
     return Reason.EXCEEDS_CAPACITY
+
+
+def _by_choice(task: Task, work: Work) -> bool:
+    """Whether it would fit on the empty node but for which PFs it wants."""
+    return task.choosy and not isinstance(choose(task.anywhere(), {}, work), Verdict)
 
 
 def _plain(task: Task, work: Work) -> list[int] | Verdict:

@@ -17,6 +17,7 @@ _WILL_NOT_FIT_HERE = frozenset(
         Reason.STALE_PLACEMENT,
         Reason.INSUFFICIENT,
         Reason.EXCEEDS_CAPACITY,
+        Reason.NO_SUCH_PF,
         Reason.DRIVER_REFUSES,
         Reason.NO_RDMA,
     }

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from k8s_rdma.core.allocation import allocated, used_here, why_not_free
 from k8s_rdma.core.inventory import NOTHING_USED, total
-from k8s_rdma.core.needs import meets, unmet
+from k8s_rdma.core.needs import is_chosen, meets, unmet
 from k8s_rdma.core.placement import PlacedInterface, Rejection, fits, usage_of
 from k8s_rdma.core.programming import demand, objection
 from k8s_rdma.core.step import VfRef
@@ -94,8 +94,8 @@ def held_interfaces(  # noqa: PLR0913 - all that it rests on
     outstanding: what others were promised and do not hold yet, and rates that nobody promised must leave.
     ifnames, entries: as in `core.allocation.choose_vfs`.
     `UNKNOWN_DEVICE` for one that is no VF of its resource here; `CONFLICT` while another pod has it still;
-    `INSUFFICIENT` when it is nobody's to give, or there is not enough bandwidth; `EXCEEDS_CAPACITY` and
-    `DRIVER_REFUSES` as in a placement.
+    `INSUFFICIENT` when it is nobody's to give, or there is not enough bandwidth; `EXCEEDS_CAPACITY`,
+    `NO_SUCH_PF` and `DRIVER_REFUSES` as in a placement.
     """
     by_device, holders = vfs_by_device(hardware, ledger), ledger.holders()
     found = [by_device.get(device.id) for device in devices]
@@ -161,7 +161,9 @@ def _why_not(
         pf = inventory.pf(each.pf)
         wanted = each.wanted()
         if pf is not None and not meets(pf, wanted.needs):
-            return Reason.DRIVER_REFUSES, f"PF {pf.name}: {unmet(pf, wanted.needs)}"
+            chosen = is_chosen(pf, wanted.needs)
+            reason = Reason.DRIVER_REFUSES if chosen else Reason.NO_SUCH_PF
+            return reason, f"PF {pf.name}: {unmet(pf, wanted.needs)}"
         if pf is not None and (why := objection(pf, wanted)):
             return Reason.DRIVER_REFUSES, f"PF {pf.name}: {why}, and {demand(pf, wanted)}"
     for pci, more in usage_of(placed, inventory).items():

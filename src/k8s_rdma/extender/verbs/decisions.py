@@ -27,7 +27,10 @@ if TYPE_CHECKING:
     from k8s_rdma.extender.cluster.state import Situation
 
 UNRESOLVABLE = frozenset(
-    {Reason.EXCEEDS_CAPACITY, Reason.DRIVER_REFUSES, Reason.NO_RDMA, Reason.DEVICES_DIFFER}
+    {
+        *(Reason.EXCEEDS_CAPACITY, Reason.NO_SUCH_PF, Reason.DRIVER_REFUSES),
+        *(Reason.NO_RDMA, Reason.DEVICES_DIFFER),
+    }
 )
 """Refusals that no eviction could turn into a fit: by the empty node, with its links as they are."""
 
