@@ -184,5 +184,5 @@ async def test_agent_without_credentials_knows_no_cluster_and_loads_no_client():
 async def test_credentials_that_are_not_there_are_named(tmp_path):
     with pytest.raises(MalformedError, match=str(tmp_path)):
         open_client(AgentConfig(node=NODE, kubeconfig=str(tmp_path / "absent")))
-    with pytest.raises(MalformedError, match="in-cluster"):
+    with pytest.raises(MalformedError, match="no usable service account"):
         open_client(AgentConfig(node=NODE, in_cluster=True))

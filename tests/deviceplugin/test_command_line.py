@@ -86,13 +86,14 @@ def test_use_cdi_is_refused_with_a_file_whose_resources_say_so_themselves(tmp_pa
         resources(tmp_path / "absent.json", config=str(file), mellanox={"--use-cdi": ""})
 
 
-@pytest.mark.parametrize("credentials", ["inCluster: true", "kubeconfig: /etc/kubeconfig"])
-def test_credentials_are_refused_without_the_node_whose_events_they_are_for(
-    tmp_path: Path, credentials: str
-) -> None:
+@pytest.mark.parametrize("key", ["inCluster", "kubeconfig"])
+def test_credentials_are_refused_without_the_node_whose_events_they_are_for(tmp_path: Path, key: str) -> None:
+    (tmp_path / "kubeconfig").write_text(
+        "{current-context: c, contexts: [{name: c, context: {cluster: c}}], "
+        "clusters: [{name: c, cluster: {server: 'https://127.0.0.1:1'}}]}"
+    )
     file = tmp_path / "own.yaml"
-    file.write_text(credentials)
-    key = credentials.partition(":")[0]
+    file.write_text(f"{key}: {'true' if key == 'inCluster' else tmp_path / 'kubeconfig'}")
     refused = command("--config", str(file), "--check-config")
     assert f"own.yaml: {key}: is for events of a node" in str(refused.exception)
     assert command("--config", str(file), "--node", "w1", "--check-config").stdout == "ok\n"
