@@ -139,6 +139,42 @@ async def test_doctor_names_the_scheduler_that_asks_and_pods_that_are_left_to_an
         assert (NAME_POLICY in missing(document)) is (c.plane.release >= SINCE)
 
 
+def event_of(pod: Json, reason: str, message: str) -> Json:
+    meta = pod["metadata"]
+    about = {"kind": "Pod", "namespace": "default", "name": meta["name"], "uid": meta["uid"]}
+    return {
+        "kind": "Event",
+        "apiVersion": "v1",
+        "metadata": {"name": f"{meta['name']}.{reason.lower()}", "namespace": "default"},
+        "involvedObject": about,
+        "reason": reason,
+        "message": message,
+        "type": "Warning",
+        "lastTimestamp": "2026-01-01T00:00:00Z",
+    }
+
+
+async def test_doctor_says_why_pods_that_are_bound_do_not_start(kind: str, tmp_path: Path):
+    async with cluster(kind, tmp_path, "w1") as c:
+        file = tmp_path / "second.yaml"
+        file.write_text((EXAMPLES / "second-scheduler.yaml").read_text())
+        forgotten = await c.create_pod("forgotten", 1_000, nodeName="w2")
+        await c.create(event_of(forgotten, "RdmaStalePlacement", "the extender did not place this pod"))
+        placed = {"k8s-rdma.io/placement": "{}"}
+        stuck = await c.create_pod(
+            "stuck", 1_000, nodeName="w2", schedulerName="rdma-scheduler", annotations=placed
+        )
+        said = 'Failed to create pod sandbox: plugin type="k8s-rdma-cni" failed (add): no agent'
+        await c.create(event_of(stuck, "FailedCreatePodSandBox", said))
+        document, _ = await examined(c, "--scheduler-config", str(file))
+        pods = {each.about: each for each in document.findings if each.subject == "pods"}
+        assert pods["default/forgotten"].id == "pods-unplaced"
+        assert pods["default/forgotten"].found.endswith("; the extender did not place this pod")
+        assert pods["default/forgotten"].fix.startswith("schedulerName: rdma-scheduler")
+        assert pods["default/stuck"].id == "pods-not-started"
+        assert pods["default/stuck"].found == "is not started on w2: no agent"
+
+
 async def test_doctor_compares_a_node_with_its_cluster_by_the_agents_own_account(kind: str, tmp_path: Path):
     async with cluster(kind, tmp_path, "w1") as c:
         await prepare(c)

@@ -161,6 +161,18 @@ def test_pod_that_names_a_scheduler_of_which_nothing_is_seen_is_told_so():
     assert (found.id, "nothing was seen of a scheduler of that name" in found.found) == ("pods-waiting", True)
 
 
+def test_bound_pod_that_nobody_placed_is_told_of_that_whatever_its_node_says():
+    [found] = pod(running=False, placed=False, events=(SHORT,))
+    assert (found.id, found.found) == (
+        "pods-unplaced",
+        f"was bound to w1 without a placement by default-scheduler: not by the extender; {SHORT[1]}",
+    )
+    [found] = pod(SCHEDULERS_SEEN[1:], running=False, placed=False)
+    assert found.fix.startswith("schedulerName: rdma-scheduler in what makes the pod")
+    [found] = pod(SCHEDULERS_SEEN[1:], running=False, placed=False, scheduler="rdma-scheduler")
+    assert "managedResources" in found.fix
+
+
 @pytest.mark.parametrize("event", [SHORT, NO_AGENT])
 def test_pod_of_another_scheduler_is_told_of_that_whatever_its_node_says(event):
     [found] = pod(SCHEDULERS_SEEN, running=False, placed=False, events=(event,))

@@ -110,10 +110,10 @@ def _check_pod(pod: PodFact, other: Profile | None, facts: PodFacts) -> Iterator
             wanted="one key for the extender and all agents",
             fix="the Secret of placementKeyFile is the same everywhere; restart who has the older one",
         )
-    elif (
-        other is not None and not pod.running
-    ):  # else it is told what the agent says, and not why it comes to that
+    elif other is not None and not pod.running:  # before what comes of that on its node
         yield _of_other_scheduler(pod, other, facts.asking())
+    elif pod.node and not pod.placed and facts.extender_binds:
+        yield _unplaced(pod, message, facts.asking())
     elif reason == _SANDBOX_FAILED and not pod.running:
         yield NOT_STARTED(
             f"is not started on {pod.node}: {message}",
@@ -141,22 +141,32 @@ def _check_pod(pod: PodFact, other: Profile | None, facts: PodFacts) -> Iterator
             wanted="a node",
             fix=f"k8s-rdma explain pod {pod.name}",
         )
-    elif not pod.placed and facts.extender_binds:
-        yield UNPLACED(
-            f"was bound to {pod.node} without a placement by {pod.scheduler}: not by the extender",
-            about=pod.name,
-            source="annotation k8s-rdma.io/placement",
-            wanted="a placement",
-            fix="the pod requests one of the extender's managedResources, or names its scheduler",
-        )
+
+
+def _unplaced(pod: PodFact, message: str, asking: tuple[str, ...]) -> Finding:
+    """message: what its node says of it, if anything."""
+    fix = "the pod requests one of the extender's managedResources, or names its scheduler"
+    if asking and pod.scheduler not in asking:
+        fix = _rename(asking[0])
+    return UNPLACED(
+        f"was bound to {pod.node} without a placement by {pod.scheduler}: not by the extender"
+        + (f"; {message}" if message else ""),
+        about=pod.name,
+        source="annotation k8s-rdma.io/placement",
+        wanted="a placement",
+        fix=fix,
+    )
+
+
+def _rename(scheduler: str) -> str:
+    return f"schedulerName: {scheduler} in what makes the pod; a pod's own cannot be changed"
 
 
 def _of_other_scheduler(pod: PodFact, other: Profile, asking: tuple[str, ...]) -> Finding:
-    name = asking[0] if asking else "NAME"
     return OTHER_SCHEDULER(
         f"is left to {other.name}, which does not ask the extender: it gets no placement",
         about=pod.name,
         source=f"spec.schedulerName; {other.where}",
         wanted=" or ".join(asking) or "a scheduler that asks the extender",
-        fix=f"schedulerName: {name} in what makes the pod; a pod's own cannot be changed",
+        fix=_rename(asking[0] if asking else "NAME"),
     )
