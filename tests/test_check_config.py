@@ -66,7 +66,7 @@ def test_agent_that_could_start_is_well(node: Path) -> None:
         ("devicePlugin", "none", "devicePlugin: {}: No such file or directory"),
         ("devicePlugin", "key", "devicePlugin: {}: is text; wanted a mapping of settings"),
         ("placementKeyFile", "none", "placementKeyFile {}: No such file or directory"),
-        ("placementKeyFile", "short", "placementKeyFile {}: has 1 bytes; wanted 16 or more"),
+        ("placementKeyFile", "short", "placementKeyFile {}: has a key of 8 bits; wanted 16 bytes"),
         ("hostRoot", "none", "hostRoot {}: no such directory"),
     ],
 )

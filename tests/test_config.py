@@ -71,7 +71,7 @@ def test_key_is_refused_when_missing_or_empty(tmp_path: Path) -> None:
     assert load_key(str(tmp_path / "key")) == b"sixteen bytes ok"
     for name, why in (
         ("empty", "is empty"),
-        ("short", "has 15 bytes; wanted 16 or more"),
+        ("short", "has a key of 120 bits; wanted 16 bytes"),
         ("none", "No such file"),
     ):
         with pytest.raises(MalformedError, match=why):

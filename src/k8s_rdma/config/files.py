@@ -143,8 +143,10 @@ def load_key(path: str | None) -> bytes | None:
         msg = f"placementKeyFile {path}: {error.strerror}"
         raise MalformedError(msg) from error
     if len(key) < LEAST_KEY_BYTES:
-        has = f"has {len(key)} bytes" if key else "is empty"
-        msg = f"placementKeyFile {path}: {has}; wanted {LEAST_KEY_BYTES} or more, such as 32 random ones"
+        has = f"has a key of {8 * len(key)} bits" if key else "is empty"
+        msg = (
+            f"placementKeyFile {path}: {has}; wanted {LEAST_KEY_BYTES} bytes or more, such as 32 random ones"
+        )
         raise MalformedError(msg)
     return key
 
