@@ -225,14 +225,7 @@ def test_name_that_no_file_can_have_is_not_in_the_path(plugins, script, names):
 
 def test_plugin_dies_with_the_process_that_called_it(script):
     script.speak(MODERN, ADD=f"echo $$ >{script.directory}/pids; exec sleep 1000")
-    code = (
-        "import asyncio, sys; from pathlib import Path; from k8s_rdma.agent.plugins.runner import *;"
-        "from k8s_rdma.core.ledger import DelegatedPlugin;"
-        "plugin = DelegatedPlugin(plugin='scripted', netconf=b'{}', cni_path=sys.argv[1], cni_args='');"
-        "target = Target(container='c', netns='', ifname='i');"
-        "asyncio.run(Plugins(host_root=Path('/'), timeout_s=90).run(plugin, 'ADD', b'{}', target))"
-    )
-    agent = subprocess.Popen([sys.executable, "-c", code, str(script.file.parent)])
+    agent = subprocess.Popen(calling(script))
 
     async def scenario():
         await until(lambda: children_of(script) or agent.poll() is not None)
@@ -244,6 +237,41 @@ def test_plugin_dies_with_the_process_that_called_it(script):
     finally:
         agent.kill()
         agent.wait()
+
+
+def test_plugin_hears_nothing_from_a_process_that_died_before_it_was_sure_to_die_with_it(script, tmp_path):
+    script.speak(MODERN, ADD="echo -n '{}'")
+    slow = tmp_path / "slow"
+    slow.mkdir()
+    begun, real = slow / "begun", shutil.which("setpriv")
+    (slow / "setpriv").write_text(f'#!/bin/sh\necho >{begun}; sleep 1; exec {real} "$@"\n')
+    (slow / "setpriv").chmod(0o755)
+    path = f"{slow}:{os.environ['PATH']}"
+    agent = subprocess.Popen(calling(script), env=os.environ | {"PATH": path})
+
+    async def scenario():
+        await until(lambda: begun.exists() or agent.poll() is not None)
+        agent.send_signal(signal.SIGKILL)
+        await until(lambda: script.calls("ADD"))
+
+    try:
+        asyncio.run(scenario())
+    finally:
+        agent.kill()
+        agent.wait()
+    assert script.calls("ADD")[0].stdin == {}
+
+
+def calling(script):
+    """A process that calls it."""
+    code = (
+        "import asyncio, sys; from pathlib import Path; from k8s_rdma.agent.plugins.runner import *;"
+        "from k8s_rdma.core.ledger import DelegatedPlugin;"
+        "plugin = DelegatedPlugin(plugin='scripted', netconf=b'{}', cni_path=sys.argv[1], cni_args='');"
+        "target = Target(container='c', netns='', ifname='i');"
+        "asyncio.run(Plugins(host_root=Path('/'), timeout_s=90).run(plugin, 'ADD', b'{\"a\":1}', target))"
+    )
+    return [sys.executable, "-c", code, str(script.file.parent)]
 
 
 def test_versions_are_asked_for_once_per_file(plugins, script):

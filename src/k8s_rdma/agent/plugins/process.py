@@ -1,4 +1,7 @@
-"""A plugin's process: fed, heard out within bounds, and ended with all its children when it is given up."""
+"""A plugin's process: fed, heard out within bounds, and ended with all its children when it is given up.
+
+It dies with us, too: an ADD that outlived the agent might lease what the next agent has already given back.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import os
 import signal
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
@@ -16,6 +20,11 @@ MOST_STDOUT_BYTES = 8 << 20
 """A result with a thousand routes takes a hundredth of it; without a bound, one plugin takes all memory."""
 KEPT_STDERR_BYTES = 8000
 """The last ones: however much it logs, what it failed of comes at the end."""
+
+DIES_WITH_US = ("setpriv", "--pdeathsig", "KILL", "--")
+"""A program of util-linux, as a pre-exec hook is not safe in a threaded Python."""
+_LOOK_AGAIN_S = 0.0005
+"""It takes a millisecond; what it runs takes longer than this until it reads."""
 
 _STDIN, _STDOUT = 0, 1
 
@@ -38,20 +47,24 @@ async def converse(command: Sequence[str], stdin: bytes, env: Mapping[str, str],
 
     OSError when it cannot be run, TimeoutError after timeout_s. Then, and when this call is cancelled, its
     process group is killed, and those who left that with its output in hand are waited for no longer.
+
+    stdin is fed when the process is sure to die with us: should we die before, it reads nothing.
     """
     loop = asyncio.get_running_loop()
     transport, listening = await loop.subprocess_exec(
         _Listening,
+        *DIES_WITH_US,
         *command,
         env=env,
         cwd="/",
         process_group=0,
     )
     try:
-        feed = cast("asyncio.WriteTransport", transport.get_pipe_transport(_STDIN))
-        feed.write(stdin)
-        feed.close()
         async with asyncio.timeout(timeout_s):
+            await _sure_to_die_with_us(transport.get_pid(), listening.exited)
+            feed = cast("asyncio.WriteTransport", transport.get_pipe_transport(_STDIN))
+            feed.write(stdin)
+            feed.close()
             await listening.over.wait()
     finally:
         if not listening.over.is_set():
@@ -64,6 +77,20 @@ async def converse(command: Sequence[str], stdin: bytes, env: Mapping[str, str],
         stderr=bytes(listening.stderr),
         overflow=listening.overflow,
     )
+
+
+async def _sure_to_die_with_us(pid: int, exited: asyncio.Event) -> None:
+    """Until the process runs what comes after `DIES_WITH_US`, or has failed to: nothing tells of either."""
+    while not exited.is_set() and _runs(pid) == DIES_WITH_US[0]:  # noqa: ASYNC110 - of a file
+        await asyncio.sleep(_LOOK_AGAIN_S)
+
+
+def _runs(pid: int) -> str | None:
+    """The name of the file that a process executed last (proc(5), `/proc/pid/comm`); None when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().rstrip()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
 
 
 class _Listening(asyncio.SubprocessProtocol):

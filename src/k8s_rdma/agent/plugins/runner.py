@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from k8s_rdma.agent.plugins.host_files import below
-from k8s_rdma.agent.plugins.process import MOST_STDOUT_BYTES, converse
+from k8s_rdma.agent.plugins.process import DIES_WITH_US, MOST_STDOUT_BYTES, converse
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
 from k8s_rdma.wire.cni_result import decode_error
 from k8s_rdma.wire.cni_version import SUPPORTED_VERSIONS, decode_versions, highest_common
@@ -28,8 +28,6 @@ _DUMMY = "dummy"
 """What VERSION has in place of a container, as plugins built with an old libcni demand it."""
 _HOST_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """Where a plugin may find the node's programs, such as iptables, beside our own PATH."""
-_DIES_WITH_US = ("setpriv", "--pdeathsig", "KILL", "--")
-"""An ADD that outlived the agent might lease what the next agent has already given back."""
 _SHOWN = 2000
 """Characters of a plugin's stderr that an error tells: the last ones."""
 _NO_VERB = "not implemented"
@@ -119,7 +117,7 @@ class Plugins:
             msg = f"{call}: no answer within {self._timeout_s:g} s"
             raise NoAnswerError(msg, reason=self._reason) from error
         except OSError as error:
-            raise self._failed(f"{call}: cannot run {_DIES_WITH_US[0]}: {error.strerror}") from error
+            raise self._failed(f"{call}: cannot run {DIES_WITH_US[0]}: {error.strerror}") from error
         details = ended.stderr.decode(errors="replace").strip()[-_SHOWN:]
         if ended.overflow:
             raise self._failed(f"{call}: it prints more than {MOST_STDOUT_BYTES >> 20} MiB", details)
@@ -153,9 +151,9 @@ class Plugins:
         return path, (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
     def _command(self, path: Path) -> list[str]:
-        # Programs of coreutils and util-linux, as a pre-exec hook is not safe in a threaded Python.
+        # A program of coreutils, as a pre-exec hook is not safe in a threaded Python.
         chroot = [] if self._host_root == Path("/") else ["chroot", str(self._host_root)]
-        return [*_DIES_WITH_US, *chroot, str(path)]
+        return [*chroot, str(path)]
 
     def _failed(self, message: str, details: str = "") -> K8sRdmaError:
         return K8sRdmaError(message, reason=self._reason, details=details)
