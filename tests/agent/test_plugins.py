@@ -244,8 +244,8 @@ def test_plugin_hears_nothing_from_a_process_that_died_before_it_was_sure_to_die
     slow = tmp_path / "slow"
     slow.mkdir()
     begun, real = slow / "begun", shutil.which("setpriv")
-    (slow / "setpriv").write_text(f'#!/bin/sh\necho >{begun}; sleep 1; exec {real} "$@"\n')
-    (slow / "setpriv").chmod(0o755)
+    source = SLOW_SETPRIV.format(begun=begun, real=real)
+    subprocess.run(["cc", "-x", "c", "-o", slow / "setpriv", "-"], input=source, text=True, check=True)
     path = f"{slow}:{os.environ['PATH']}"
     agent = subprocess.Popen(calling(script), env=os.environ | {"PATH": path})
 
@@ -260,6 +260,17 @@ def test_plugin_hears_nothing_from_a_process_that_died_before_it_was_sure_to_die
         agent.kill()
         agent.wait()
     assert script.calls("ADD")[0].stdin == {}
+
+
+SLOW_SETPRIV = """
+#include <fcntl.h>
+#include <unistd.h>
+int main(int count, char **given) {{
+  close(creat("{begun}", 0600));
+  sleep(1);
+  return execv("{real}", given);
+}}
+"""
 
 
 def calling(script):

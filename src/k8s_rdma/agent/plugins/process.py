@@ -86,9 +86,13 @@ async def _sure_to_die_with_us(pid: int, exited: asyncio.Event) -> None:
 
 
 def _runs(pid: int) -> str | None:
-    """The name of the file that a process executed last (proc(5), `/proc/pid/comm`); None when it is gone."""
+    """The program that a process is (proc(5), `/proc/pid/exe`); None when it is gone.
+
+    Not by its `comm`, which is ours for a moment yet when the spawn returns: exec lets the parent go on once
+    the program is there, and names the process later (`begin_new_exec` in fs/exec.c, 6.1).
+    """
     try:
-        return Path(f"/proc/{pid}/comm").read_text().rstrip()
+        return Path(f"/proc/{pid}/exe").readlink().name
     except (FileNotFoundError, ProcessLookupError):
         return None
 
