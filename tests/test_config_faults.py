@@ -11,7 +11,7 @@ import pytest
 from msgspec import inspect
 
 from k8s_rdma.agent.config import AgentConfig
-from k8s_rdma.config.devices import DevicePluginConfig
+from k8s_rdma.config.devices import DevicePluginConfig, SharedSelector
 from k8s_rdma.config.faults import first_fault
 from k8s_rdma.config.files import fit, load_config
 from k8s_rdma.config.mellanox import MellanoxConfig
@@ -185,6 +185,13 @@ def test_mistake_is_told_in_these_words(tmp_path: Path, text: str, said: str) ->
     with pytest.raises(MalformedError) as refused:
         load_config(AgentConfig, str(file), {"node": "w1"})
     assert refused.value.message.startswith(f"{file}: {said}")
+
+
+def test_item_is_told_with_its_place_whether_a_file_or_another_model_had_the_list() -> None:
+    for sort in (list, tuple):
+        fault = first_fault(SharedSelector, {"ifNames": sort(["eth0", "ens*"])})
+        assert fault is not None
+        assert str(fault).startswith("ifNames[1]: ens*; wanted the whole name of a network device")
 
 
 @pytest.mark.parametrize("name", ["W 1!", "w_1", "", ".w", "w" * 254])

@@ -96,6 +96,32 @@ def test_keys_are_read_as_go_reads_them(file: Path) -> None:
     assert read.ignored == ("configlist[0].x", "mode")
 
 
+@pytest.mark.parametrize(
+    ("names", "left", "ignored"),
+    [
+        (["ens1f0", "ens*"], ("ens1f0",), [1]),
+        (["ib0", ""], ("ib0",), [1]),
+        (["averyveryverylongname0", "a b"], (".",), [0, 1]),  # no netdev's name; none would select all
+        (["ib0"], ("ib0",), []),
+    ],
+)
+def test_name_that_no_netdev_has_is_ignored_and_selects_nothing(
+    file: Path, names: list[str], left: tuple[str, ...], ignored: list[int]
+) -> None:
+    entry = {"resourceName": "hca", "rdmaHcaMax": 3}
+    for key, more in (
+        ("devices", {"devices": names}),
+        ("selectors.ifNames", {"selectors": {"ifNames": names}}),
+    ):
+        read = load(file, {"configList": [{**entry, **more}]})
+        assert read.config.resources[0].select == SharedSelector(if_names=left)
+        assert read.ignored == tuple(f"configList[0].{key}[{index}]" for index in ignored)
+
+
+def test_selectors_without_names_select_devices_of_any(file: Path) -> None:
+    assert load(file, {"configList": [ENTRY]}).config.resources[0].select.if_names == ()
+
+
 def test_resource_without_a_number_has_no_shares(file: Path) -> None:
     entry = {"resourceName": "hca", "devices": ["ib0"]}
     assert load(file, {"configList": [entry]}).config.resources[0].count == 0

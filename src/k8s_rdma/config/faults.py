@@ -38,7 +38,7 @@ def first_fault(kind: Any, value: object, field: str = "") -> Fault | None:
     if structs and isinstance(value, dict):
         return _in_struct(structs, value, field, refusal)
     items = next((get_args(each)[0] for each in meant if get_origin(each) is tuple), None)
-    if items is not None and isinstance(value, list):
+    if items is not None and isinstance(value, list | tuple):
         each = (first_fault(items, item, f"{field}[{index}]") for index, item in enumerate(value))
         return next(filter(None, each), None)
     return Fault(field, f"{found(kind, value)}; wanted {wanted(kind)}{_hint(kind, value)}")

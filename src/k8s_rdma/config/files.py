@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 import msgspec
 import yaml
 
-from k8s_rdma.config.yaml_text import read_yaml
+from k8s_rdma.config.yaml_text import read_yaml, yaml_words
 from k8s_rdma.errors import MalformedError, Reason
 
 if TYPE_CHECKING:
@@ -166,7 +166,6 @@ def _words(error: Exception) -> str:
     """What is wrong with the file, in one line."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
-        mark = error.problem_mark
-        return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
+    if isinstance(error, yaml.YAMLError):
+        return yaml_words(error)
     return " ".join(str(error).split())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
 import msgspec
@@ -25,16 +26,22 @@ VendorText = Annotated[
         description="a PCI vendor, such as 15b3, or vendor and device, such as 15b3:1017",
     ),
 ]
+_NETDEV = r"^[^\s:/*?\[\]]{1,15}$"
 NetdevText = Annotated[
     str,
     msgspec.Meta(
-        pattern=r"^[^\s:/*?\[\]]{1,15}$",
+        pattern=_NETDEV,
         description="the whole name of a network device, such as enp1s0f0",
     ),
 ]
 """As `dev_valid_name` of the kernel's net/core/dev.c has it, without the signs of patterns: there are none
 here, and one would select nothing."""
 Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+def is_netdev_name(text: str) -> bool:
+    """Whether a text is a `NetdevText`."""
+    return re.fullmatch(_NETDEV, text) is not None
 
 
 class PfConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):

@@ -13,11 +13,12 @@ import msgspec
 
 from k8s_rdma.config.devices import DevicePluginConfig
 from k8s_rdma.config.files import fit, is_resource_name
+from k8s_rdma.config.hardware import is_netdev_name
 from k8s_rdma.core.options import LinkType
 from k8s_rdma.errors import MalformedError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 DEFAULT_FILE = "/k8s-rdma-shared-dev-plugin/config.json"
 """Where its manifests mount it."""
@@ -48,6 +49,9 @@ _LINK_TYPES = {"ether": LinkType.ETHERNET, "infiniband": LinkType.INFINIBAND}
 _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _HEX = re.compile(r"[0-9a-f]{4}")
 
+_NO_NETDEV = "."
+"""A name that no netdev has, as `dev_valid_name` of the kernel's net/core/dev.c refuses it."""
+
 
 class Selectors(msgspec.Struct, frozen=True, kw_only=True, rename={"device_ids": "deviceIDs"}):
     """All that are not empty must match, each by any of its values."""
@@ -77,7 +81,7 @@ class MellanoxConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Read(NamedTuple):
-    """A configuration, and keys of the file that mean nothing."""
+    """A configuration, and what of the file means nothing: keys that are not known, names of no netdev."""
 
     config: DevicePluginConfig
     ignored: tuple[str, ...]
@@ -92,6 +96,7 @@ def from_mellanox(document: object, *, cdi: bool, overrides: Mapping[str, Any]) 
     """MalformedError names the field. overrides: keys of our own file, and values."""
     ignored: list[str] = []
     read = fit(MellanoxConfig, _known(document, _KEYS, "", ignored))
+    ignored += _names_of_nothing(read.config_list)
     own = {"rescanS": _rescan_s(read), "resources": _resources(read.config_list, cdi=cdi)}
     return Read(fit(DevicePluginConfig, {**own, **overrides}), tuple(ignored))
 
@@ -165,7 +170,7 @@ def _select(entry: Entry, where: str) -> dict[str, Any]:
     if selectors == Selectors():
         if not entry.devices:
             raise MalformedError(f"{where}: has neither selectors nor devices, and would offer nothing")
-        return {"ifNames": entry.devices}
+        return {"ifNames": _netdevs(entry.devices)}
     if entry.devices:
         raise MalformedError(
             f"{where}: has both selectors and devices; selectors.ifNames are the same as devices"
@@ -174,9 +179,24 @@ def _select(entry: Entry, where: str) -> dict[str, Any]:
         "vendors": _hex(selectors.vendors, f"{where}.selectors.vendors"),
         "deviceIds": _hex(selectors.device_ids, f"{where}.selectors.deviceIDs"),
         "drivers": selectors.drivers,
-        "ifNames": selectors.if_names,
+        "ifNames": _netdevs(selectors.if_names),
         "linkTypes": _link_types(selectors.link_types, f"{where}.selectors.linkTypes"),
     }
+
+
+def _netdevs(names: Sequence[str]) -> list[str]:
+    """Those that a netdev can have; where none is, one that selects nothing, as no name would select all."""
+    known = [name for name in names if is_netdev_name(name)]
+    return known or [_NO_NETDEV for _ in names[:1]]
+
+
+def _names_of_nothing(entries: Sequence[Entry]) -> Iterator[str]:
+    """Where names are that no netdev can have, such as patterns: that program takes them, for nothing."""
+    for index, entry in enumerate(entries):
+        for key, names in (("devices", entry.devices), ("selectors.ifNames", entry.selectors.if_names)):
+            for at, name in enumerate(names):
+                if not is_netdev_name(name):
+                    yield f"configList[{index}].{key}[{at}]"
 
 
 def _hex(values: Sequence[str], where: str) -> list[str]:

@@ -26,3 +26,11 @@ class _Loader(yaml.SafeLoader):
 def read_yaml(text: str) -> Any:
     """The document; yaml.YAMLError tells the line of what is wrong."""
     return yaml.load(text, Loader=_Loader)  # noqa: S506  a SafeLoader
+
+
+def yaml_words(error: yaml.YAMLError) -> str:
+    """Where a text is no YAML and why, in one line, without the text, which may be secret."""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        mark = error.problem_mark
+        return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
+    return " ".join(str(error).split())
