@@ -8,6 +8,7 @@ from base64 import b64encode
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from traceback import format_exception
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -177,7 +178,7 @@ def test_context_without_credentials_is_nobodys(tmp_path: Path, users: list[dict
         (document(user={"as": "admin"}), "context c: its user acts as 'admin', which is not supported"),
         (document(user={"auth-provider": {"name": "gcp"}}), "auth-provider not supported"),
         (document(clusters=["c"]), "'str' object has no attribute"),
-        ("{", "while parsing"),
+        ("{", "/k: line 1, column 2: expected the node content"),
     ],
 )
 def test_file_that_cannot_be_used_is_refused_with_what_is_wrong(tmp_path: Path, found: Any, told: str):
@@ -186,6 +187,15 @@ def test_file_that_cannot_be_used_is_refused_with_what_is_wrong(tmp_path: Path, 
         Documents(path)
     assert refused.value.message.startswith(f"kubeconfig {path}: no usable kubeconfig: ")
     assert told in refused.value.message
+
+
+def test_line_of_a_file_that_is_no_yaml_is_not_shown(tmp_path: Path):
+    path = write(tmp_path / "k", "users:\n- user:\n    token: SECRETTOKEN: x\n")
+    with pytest.raises(MalformedError) as refused:
+        Documents(path)
+    told = f"{path}: line 3, column 23: mapping values are not allowed here"
+    assert refused.value.message == f"kubeconfig {path}: no usable kubeconfig: {told}"
+    assert "SECRETTOKEN" not in "".join(format_exception(refused.value))
 
 
 @pytest.mark.parametrize("named", ["", "/none:/neither"])

@@ -20,6 +20,7 @@ from lightkube import KubeConfig, SingleConfig
 from lightkube.config.models import Cluster, Context, NameValue, User, UserExec
 from lightkube.core.exceptions import ConfigError
 
+from k8s_rdma.config.yaml_text import yaml_words
 from k8s_rdma.errors import MalformedError
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def usable_credentials(kubeconfig: str | None, *, in_cluster: bool = False) -> I
     try:
         yield
     except (
-        *(ConfigError, OSError, yaml.YAMLError, msgspec.MsgspecError),
+        *(ConfigError, OSError, msgspec.MsgspecError),
         *(AttributeError, KeyError, TypeError, ValueError),  # a document of another form, to lightkube
     ) as error:
         which = f"kubeconfig {kubeconfig}: " if kubeconfig else ""
@@ -80,7 +81,11 @@ def _files() -> list[Path]:
 
 def _read(path: Path) -> _Json:
     """A file, its paths made absolute: they are relative to it."""
-    document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        msg = f"{path}: {yaml_words(error)}"
+        raise ConfigError(msg) from None  # its own text shows a line of the file, which may have a token
     if not isinstance(document, dict):
         msg = f"{path}: no mapping; wanted a Config of kubectl"
         raise ConfigError(msg)
