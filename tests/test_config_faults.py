@@ -176,6 +176,19 @@ def leaves(info: inspect.Type) -> Iterator[inspect.Type]:
         ("strict:", "strict: is empty; wanted true or false"),
         ("publish: {renewS: 0}", "publish.renewS: 0; wanted a number above 0 and at most 3600"),
         ("publish: {vfResource: vf}", "publish.vfResource: 'vf'; wanted a domain"),
+        (
+            "node: |\n  worker-1\n",
+            r"node: 'worker-1\n'; wanted the node's name in Kubernetes, such as worker-1, without control",
+        ),
+        (
+            'hardware: {pfs: [{names: ["eth0\\n"]}]}',
+            r"hardware.pfs[0].names[0]: 'eth0\n'; wanted the whole name of a network device",
+        ),
+        (
+            'hardware: {pfs: [{drivers: ["a\\x07"]}]}',
+            r"hardware.pfs[0].drivers[0]: 'a\x07'; wanted text, without control characters",
+        ),
+        ('runDir: "/x\\n"', r"runDir: '/x\n'; wanted an absolute path, without control characters"),
         ("1: 2", "1: unknown key; known are node, kernel, "),
     ],
 )
@@ -183,7 +196,7 @@ def test_mistake_is_told_in_these_words(tmp_path: Path, text: str, said: str) ->
     file = tmp_path / "agent.yaml"
     file.write_text(text)
     with pytest.raises(MalformedError) as refused:
-        load_config(AgentConfig, str(file), {"node": "w1"})
+        load_config(AgentConfig, str(file), {} if text.startswith("node:") else {"node": "w1"})
     assert refused.value.message.startswith(f"{file}: {said}")
 
 
@@ -203,6 +216,13 @@ def test_name_that_no_node_can_have_is_refused_where_it_was_said(tmp_path: Path,
             load_config(AgentConfig, str(file), overrides)
         assert refused.value.message.startswith(f"{where}: node: ")
         assert refused.value.message.endswith("; wanted the node's name in Kubernetes, such as worker-1")
+
+
+def test_option_with_a_newline_is_refused_as_the_same_in_a_file(tmp_path: Path) -> None:
+    with pytest.raises(MalformedError, match=r"^command line: node: 'w1\\n'; wanted the node's name"):
+        load_config(AgentConfig, None, {"node": "w1\n"})
+    with pytest.raises(MalformedError, match=r"^nodeLeaseNamespace: 'a\\n'; wanted text, without"):
+        fit(ExtenderConfig, {"nodeLeaseNamespace": "a\n"})
 
 
 def test_setting_that_is_missing_is_told_with_both_ways_to_give_it(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 import msgspec
 
+from k8s_rdma.config.files import convert, has_control
 from k8s_rdma.config.wanted import either, found, wanted
 from k8s_rdma.wire.json import describe_unknown, shown
 
@@ -46,7 +47,7 @@ def first_fault(kind: Any, value: object, field: str = "") -> Fault | None:
 
 def _refusal(kind: Any, value: object) -> BaseException | None:
     try:
-        msgspec.convert(value, kind)
+        convert(kind, value)
     except msgspec.ValidationError as error:
         return error
     return None
@@ -106,6 +107,8 @@ def _in_its_words(refusal: BaseException, field: str) -> Fault | None:
 
 
 def _hint(kind: Any, value: object) -> str:
+    if isinstance(value, str) and has_control(value):
+        return ", without control characters"
     if not isinstance(value, list | dict) and _refusal(kind, [value]) is None:
         return f", such as [{value}]"
     is_other = value is not None and not isinstance(value, str | list | dict)

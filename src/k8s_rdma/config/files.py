@@ -19,6 +19,8 @@ T = TypeVar("T")
 
 MAX_PORT = 65535
 
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
 LEAST_KEY_BYTES = 16
 """Of the key for placements: a shorter one could be found by trying. NIST SP 800-131A allows no HMAC key of
 fewer than 112 bits."""
@@ -82,10 +84,23 @@ class Listening(Protocol):
         ...
 
 
+def convert(kind: type[T], document: object) -> T:
+    """As `msgspec.convert`, but no text may have control characters.
+
+    Patterns do not see to that: Python's `$` also matches before a newline at the end of a text, and what
+    Python has in its place no other reader of a model's schema knows.
+    """
+    made = msgspec.convert(document, kind)
+    if has_control(document):
+        msg = "has a control character"
+        raise msgspec.ValidationError(msg)
+    return made
+
+
 def fit(kind: type[T], document: object) -> T:
     """The document as what its model is; MalformedError names the field, and what it wants."""
     try:
-        return msgspec.convert(document, kind)
+        return convert(kind, document)
     except msgspec.ValidationError as error:
         from k8s_rdma.config.faults import first_fault  # noqa: PLC0415  memory of those that start well
 
@@ -102,9 +117,18 @@ def load_config(kind: type[T], path: str | None, overrides: Mapping[str, Any]) -
     document = _read(path) if path else {}
     settings = {**document, **given} if isinstance(document, dict) else document
     try:
-        return msgspec.convert(settings, kind)
+        return convert(kind, settings)
     except msgspec.ValidationError as error:
         raise MalformedError(_refusal(kind, settings, path, overrides) or str(error)) from error
+
+
+def has_control(value: object) -> bool:
+    """Whether any text of a document has a control character."""
+    if isinstance(value, dict):
+        return any(map(has_control, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(has_control, value))
+    return isinstance(value, str) and _CONTROL.search(value) is not None
 
 
 def _read(path: str) -> Any:
