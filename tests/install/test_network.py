@@ -134,8 +134,11 @@ def test_what_somebody_chained_by_hand_is_left_alone_and_is_all_that_is_wanted(
     assert node.types() == ["bridge", OURS]
 
 
-def test_executable_stays_where_somebodys_network_has_it(node: NodeFiles, program: Path) -> None:
-    installation = node.installation()
+@pytest.mark.parametrize("network", [Network.CHAINED, Network.NONE])
+def test_executable_stays_where_somebodys_network_has_it(
+    node: NodeFiles, program: Path, network: Network
+) -> None:
+    installation = node.installation(network)
     (node.confs / "10-pods.conflist").write_text(BY_HAND["behind"])
     installation.install(program)
     with pytest.raises(K8sRdmaError, match=r"left: .*/k8s-rdma-cni, which 10-pods\.conflist calls"):
@@ -144,6 +147,45 @@ def test_executable_stays_where_somebodys_network_has_it(node: NodeFiles, progra
     (node.confs / "10-pods.conflist").write_text(conflist(BRIDGE))
     installation.remove(0, print)
     assert not (node.bin / OURS).exists()
+
+
+BY_OTHERS = {
+    "a delegate of Multus'": {"type": "multus", "delegates": [{"plugins": [BRIDGE, {"type": OURS}]}]},
+    "a delegate": {"type": "flannel", "delegate": {"type": "rit-k8s-rdma-cni-linux-amd64"}},
+    "a delegate of one in a list": {"plugins": [{"type": "x", "delegate": {"delegate": {"type": OURS}}}]},
+}
+
+
+@pytest.mark.parametrize("network", Network)
+@pytest.mark.parametrize("conf", BY_OTHERS.values(), ids=BY_OTHERS)
+def test_executable_stays_where_another_plugin_calls_it(
+    node: NodeFiles, program: Path, conf: dict[str, Any], network: Network
+) -> None:
+    node.installation(Network.NONE).install(program)
+    file = node.confs / ("20-x.conflist" if "plugins" in conf else "20-x.conf")
+    file.write_text(json.dumps({"cniVersion": "1.0.0", "name": "x", **conf}))
+    with pytest.raises(K8sRdmaError, match=r"which 20-x\.conf.* calls"):
+        node.installation(network).remove(0, print)
+    assert (node.bin / OURS).exists()
+
+
+def test_executable_goes_where_it_is_a_network_that_has_its_name(node: NodeFiles, program: Path) -> None:
+    node.installation(Network.NONE).install(program)
+    (node.confs / "20-x.conflist").write_text(conflist(BRIDGE, name=OURS, x=[OURS, 1, {"type": [OURS]}]))
+    node.installation(Network.NONE).remove(0, print)
+    assert not (node.bin / OURS).exists()
+
+
+@pytest.mark.parametrize("aim", [".", "10-pods.conflist/x", "20-x.conflist", "absent"])
+def test_a_link_that_leads_to_no_file_keeps_nothing_from_being_removed(
+    node: NodeFiles, program: Path, aim: str
+) -> None:
+    (node.confs / "20-x.conflist").symlink_to(aim)
+    installation = node.installation()
+    installation.install(program)
+    installation.remove(0, print)
+    assert not (node.bin / OURS).exists()
+    assert node.types() == ["bridge", "portmap"]
 
 
 BROKEN = {
@@ -278,6 +320,15 @@ def test_only_the_executable_leaves_networks_alone(node: NodeFiles, program: Pat
     node.installation(Network.NONE).install(program)
     assert (node.bin / OURS).exists()
     assert [path.name for path in node.confs.iterdir()] == ["10-pods.conflist"]
+
+
+def test_only_the_executable_is_removed_with_the_network_that_names_it(
+    node: NodeFiles, program: Path
+) -> None:
+    node.installation().install(program)
+    node.installation(Network.NONE).remove(0, print)
+    assert not (node.bin / OURS).exists()
+    assert node.types() == ["bridge", "portmap"]
 
 
 def test_no_network_names_an_executable_that_cannot_be_there(node: NodeFiles, program: Path) -> None:

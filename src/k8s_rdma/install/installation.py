@@ -97,6 +97,7 @@ class Installation:
     def remove(self, grace_s: float, told: Callable[[str], None]) -> None:
         """Take all of it away; K8sRdmaError when that fails, and then the executable is there still.
 
+        A network that names the executable counts also where none is kept: without it no pod would start.
         grace_s: between our file and the executable, for calls that were begun by the former.
         """
         if self.conf.remove():
@@ -104,7 +105,7 @@ class Installation:
             if self.program.there() and grace_s > 0:
                 told(f"the executable goes in {grace_s:g} s, when calls that were begun have ended")
                 time.sleep(grace_s)
-        if self.has_network and (files := self.conf.others_with_ours()):
+        if files := self.conf.others_with_ours():
             raise K8sRdmaError(left_for(self.program.paths[0], files))
         if self.program.remove():
             told(f"removed {self.program.paths[0]}")

@@ -5,6 +5,7 @@ The other plugin's file is never touched. Ours is made of it, sorts before it, a
 
 from __future__ import annotations
 
+import errno
 import os
 from dataclasses import dataclass
 from enum import StrEnum, unique
@@ -16,11 +17,11 @@ from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.wire.conflist import (
     UnfitError,
     chained_list,
-    has_ours,
     is_chained,
     is_read,
     lone_list,
     made_of,
+    names_ours,
     same,
 )
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 MODE = 0o600
 """Others' files may hold secrets, and so may a copy of one; runtimes run as root."""
 
+_NO_FILE = frozenset({errno.EISDIR, errno.ENOTDIR, errno.ELOOP})
+"""What reading a link says that leads to no file, besides ENOENT."""
 _NO_OTHER = "no network of another plugin is there; install the cluster's (--wait and --follow wait for it)"
 
 
@@ -37,8 +40,8 @@ _NO_OTHER = "no network of another plugin is there; install the cluster's (--wai
 class Network(StrEnum):
     """What stands in the configuration directory.
 
-    NONE: nothing of ours, and it is not looked at. CHAINED: the node's first other network, and our plugin
-    behind it. ALONE: our plugin.
+    NONE: nothing of ours, and only a removal looks at it. CHAINED: the node's first other network, and our
+    plugin behind it. ALONE: our plugin.
     """
 
     NONE = "none"
@@ -165,17 +168,23 @@ class ConfDirectory:
             raise _failed(f"{self.path}: cannot be removed", error) from error
 
     def others_with_ours(self) -> tuple[str, ...]:
-        """Files of others that have our plugin in them; K8sRdmaError when that cannot be known."""
+        """Files of others by which our plugin is called; K8sRdmaError when that cannot be known."""
         try:
             if not self._directory.path.is_dir():
                 return ()
             names = [each for each in filter(is_read, self._directory.names()) if each != self._file]
-            texts = ((name, self._directory.read(name)) for name in names)
-            return tuple(
-                name for name, text in texts if text and made_of(text) is None and has_ours(name, text)
-            )
+            return tuple(name for name in names if self._calls_ours(name))
         except OSError as error:
             raise _failed(f"{self._directory.path}: cannot be looked at", error) from error
+
+    def _calls_ours(self, name: str) -> bool:
+        try:
+            text = self._directory.read(name)
+        except OSError as error:
+            if error.errno in _NO_FILE:
+                return False
+            raise
+        return text is not None and made_of(text) is None and names_ours(text)
 
     def _look(self) -> Found:
         own, former, other = None, [], ""

@@ -156,12 +156,25 @@ def chained_list(name: str, data: bytes, section: msgspec.Raw, own: bytes | None
     return _encoded(fields, plugins, MadeOf(file=name, types=other.types))
 
 
-def has_ours(name: str, data: bytes) -> bool:
-    """Whether another's file has our plugin; what no runtime could read has nothing."""
+def names_ours(data: bytes) -> bool:
+    """Whether by another's file our plugin is called, be it by a plugin that calls others.
+
+    Multus has whole lists in its `delegates`, and flannel, or our own, has a plugin in `delegate`; so any
+    `type` counts, however deep. What is no JSON names nothing: no runtime could read it.
+    """
     try:
-        return not OURS.isdisjoint(decode_conf(name, data).types)
-    except MalformedError:
+        left: list[object] = [json.loads(data.decode(errors="replace"))]
+    except (ValueError, RecursionError):
         return False
+    while left:
+        each = left.pop()
+        if isinstance(each, dict):
+            if each.get("type") in (PLUGIN, LEGACY_PLUGIN):
+                return True
+            left.extend(each.values())
+        elif isinstance(each, list):
+            left.extend(each)
+    return False
 
 
 def is_chained(name: str, data: bytes) -> bool:
