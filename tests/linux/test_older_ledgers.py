@@ -66,6 +66,11 @@ def version(path: Path) -> int:
     return found
 
 
+def have_version(path: Path, number: int) -> None:
+    with closing(sqlite3.connect(path)) as db:
+        db.execute(f"PRAGMA user_version = {number}")
+
+
 def of_now(document: Json) -> Json:
     """What it says, in the words of now: the network's name has moved, and interfaces are numbered."""
     if "network" not in document:
@@ -147,6 +152,42 @@ def test_file_has_the_version_of_what_is_in_it(tmp_path: Path) -> None:
     with closing(Receipts(path)) as receipts:
         receipts.remove(capped.attachment)
     assert version(path) == OLDEST
+
+
+def test_file_of_a_newer_version_than_it_needs_has_the_older_one_once_it_was_opened(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    with closing(Receipts(path)) as receipts:
+        receipts.put(receipt("plain"))
+    have_version(path, VERSION)
+    assert len(opened(path).receipts) == 1
+    assert version(path) == OLDEST
+
+
+def test_row_that_keeps_the_version_from_being_known_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    with closing(Receipts(path)) as receipts:
+        receipts.put(receipt("plain"))
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("UPDATE receipts SET document = ?", (b'{"attachment":1}',))
+    have_version(path, VERSION)
+    with pytest.raises(CorruptLedgerError, match="row net/plain/eth0: "):
+        opened(path)
+    assert version(path) == VERSION
+
+
+def test_file_has_the_older_version_when_a_claim_takes_the_place_of_what_needed_the_newer(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "ledger.db"
+    capped = receipt("capped", replace(interface(PF0, 1), software_max_tx_rate_mbps=9))
+    plain = receipt("plain", interface(PF0, 1), phase=Phase.PREPARED)
+    with closing(Receipts(path)) as receipts:
+        receipts.put(capped)
+        receipts.put(plain, instead_of=[capped.attachment])
+    assert version(path) == OLDEST
+    with closing(Receipts(path)) as receipts:
+        receipts.put(capped, instead_of=[plain.attachment])
+    assert version(path) == VERSION
 
 
 def test_receipt_that_only_names_what_is_newer_is_refused_by_older_programs(tmp_path: Path) -> None:

@@ -223,6 +223,19 @@ def test_receipts_are_as_before_when_the_disk_is_full(tmp_path: Path) -> None:
         assert dict(receipts.load().receipts) == {new.attachment: new}
 
 
+def test_receipts_whose_file_would_take_another_version_are_read_when_the_disk_is_full(
+    tmp_path: Path,
+) -> None:
+    path, made = tmp_path / "ledger.db", receipt("c0")
+    with closing(Receipts(path)) as receipts:
+        receipts.put(made)
+    with sqlite3.connect(path) as database:
+        database.execute(f"PRAGMA user_version = {VERSION}")
+    database.close()
+    with full_disk():
+        assert opened(path).receipts == {made.attachment: made}
+
+
 TRACED = """
 from pathlib import Path
 from dataclasses import replace

@@ -54,6 +54,7 @@ class Receipts:
                 self._db.execute("PRAGMA journal_mode = WAL")
                 with self._transaction(durable=True):
                     bring_up_to_date(self._db, f"ledger {path}")
+            self._lower_version()
         except MalformedError as error:
             self._db.close()
             raise self._corrupt(str(error)) from error
@@ -88,11 +89,12 @@ class Receipts:
         """
         durable = receipt.phase is Phase.PREPARED
         with self._failures("cannot be written"), self._transaction(durable=durable):
-            for attachment in instead_of:
-                self._delete(attachment)
+            forgotten = [each for each in instead_of if self._delete(each)]
             raise_version(self._db, (receipt, *beside))
             for each in (receipt, *beside):
                 self._db.execute(INSERT, (*astuple(each.attachment), encode_receipt(each)))
+            if forgotten:
+                lower_version(self._db)
 
     def remove(self, attachment: Attachment) -> None:
         """Forget an attachment. If a crash loses this mark, the next start finds nothing left to undo."""
@@ -110,10 +112,21 @@ class Receipts:
         """Close the file."""
         self._db.close()
 
-    def _delete(self, attachment: Attachment) -> None:
-        self._db.execute(
+    def _lower_version(self) -> None:
+        """As far as that can be done: a full disk keeps no agent from its pods, and `load` names the row."""
+        with (
+            suppress(LedgerError, MalformedError),
+            self._failures("cannot be written"),
+            self._transaction(durable=False),
+        ):
+            lower_version(self._db)
+
+    def _delete(self, attachment: Attachment) -> bool:
+        """Whether it was there."""
+        deleted = self._db.execute(
             "DELETE FROM receipts WHERE network = ? AND container = ? AND ifname = ?", astuple(attachment)
         )
+        return deleted.rowcount > 0
 
     @contextmanager
     def _transaction(self, *, durable: bool) -> Iterator[None]:
