@@ -12,6 +12,7 @@ from doctor.cluster_cases import (
     NO_AGENT,
     OLD_KEY,
     POD,
+    RECOMMENDED,
     ROOT,
     SCHEDULERS,
     SCHEDULERS_SEEN,
@@ -131,6 +132,20 @@ def test_schedulers_are_known_by_their_profiles():
     two = {"kind": "KubeSchedulerConfiguration", "profiles": [{"schedulerName": "a"}, {}]}
     assert names(yaml.safe_dump(two)) == [("a", False), ("default-scheduler", False)]
     assert names("kind: Pod") == []
+
+
+@pytest.mark.parametrize("key", ["profiles", "extenders"])
+@pytest.mark.parametrize("value", [5, True, "a", {"a": 1}])
+def test_configuration_whose_lists_are_none_is_told_and_has_no_schedulers(key, value):
+    text = yaml.safe_dump({**RECOMMENDED, key: value})
+    [found] = scheduler_text(text)
+    assert (found.id, found.found) == ("scheduler-unreadable", f"cannot be used: {key}: wanted a list")
+    assert names(text) == []
+    assert worst(beside_second(text)).rank <= Severity.NOTE.rank
+
+
+def test_configuration_without_profiles_is_that_of_the_default_scheduler():
+    assert names(yaml.safe_dump(RECOMMENDED | {"profiles": None})) == [("default-scheduler", True)]
 
 
 def test_scheduler_that_asks_is_named():

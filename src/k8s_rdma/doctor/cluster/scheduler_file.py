@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 DEFAULT_NAME = "default-scheduler"
 """Of the profile that names itself nothing else, and of pods that name none."""
 
+_LISTS = ("profiles", "extenders")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerFile:
@@ -69,6 +71,9 @@ def read_configuration(file: SchedulerFile) -> dict[str, Any]:
     document = read_yaml(file.text)
     if not isinstance(document, dict) or document.get("kind") != "KubeSchedulerConfiguration":
         msg = "kind: wanted KubeSchedulerConfiguration"
+        raise ValueError(msg)
+    if others := [key for key in _LISTS if not isinstance(document.get(key), list | None)]:
+        msg = f"{others[0]}: wanted a list"
         raise ValueError(msg)
     return document
 
