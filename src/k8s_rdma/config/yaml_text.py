@@ -34,11 +34,3 @@ def yaml_words(error: yaml.YAMLError) -> str:
         mark = error.problem_mark
         return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
     return " ".join(str(error).split())
-
-
-def yaml_words(error: yaml.YAMLError) -> str:
-    """Where a text is no YAML and why, in one line, without the text, which may be secret."""
-    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
-        mark = error.problem_mark
-        return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
-    return " ".join(str(error).split())
