@@ -175,6 +175,31 @@ async def test_doctor_says_why_pods_that_are_bound_do_not_start(kind: str, tmp_p
         assert pods["default/stuck"].found == "is not started on w2: no agent"
 
 
+async def test_doctor_does_not_judge_pods_that_have_ended(kind: str, tmp_path: Path):
+    async with cluster(kind, tmp_path, "w1") as c:
+        labels = {"app.kubernetes.io/name": "k8s-rdma", "app.kubernetes.io/component": "extender"}
+        for name, tag in (("evicted", "0.0.1"), ("follows", __version__)):
+            await c.create(pod_of(name, labels, f"registry.invalid/k8s-rdma:{tag}"))
+        evicted = {"status": {"phase": "Failed", "reason": "Evicted"}}
+        await c.patch("/api/v1/namespaces/kube-system/pods/evicted/status", evicted)
+        document, _ = await examined(c)
+        assert "versions-ours-differ" not in ids(document, "versions")
+        told = {each.about for each in document.findings if each.subject == "extender"}
+        assert "kube-system/follows" in told
+        assert "kube-system/evicted" not in told
+
+
+@pytest.mark.parametrize(("text", "found"), [("[ ]", "pods-ok"), (" ", "pods-ok"), ("[", "pods-unplaced")])
+async def test_doctor_reads_the_annotation_as_the_agent_does(
+    kind: str, tmp_path: Path, text: str, found: str
+):
+    async with cluster(kind, tmp_path, "w1") as c:
+        await c.create_pod("asks", annotations={"rdma_interfaces_required": text}, nodeName="w2")
+        await c.patch("/api/v1/namespaces/default/pods/asks/status", {"status": {"phase": "Running"}})
+        document, _ = await examined(c)
+        assert ids(document, "pods") == {found}
+
+
 async def test_doctor_compares_a_node_with_its_cluster_by_the_agents_own_account(kind: str, tmp_path: Path):
     async with cluster(kind, tmp_path, "w1") as c:
         await prepare(c)
@@ -194,8 +219,11 @@ async def test_doctor_compares_a_node_with_its_cluster_by_the_agents_own_account
 
         newest = f"v1.{c.plane.release[1]}.0"
         assert await told("v1.27.3", "containerd://1.5.9") == {"versions-too-old", "versions-runtime"}
-        assert await told(newest, "containerd://2.2.1") == {"versions-ok"}
         labels = {"app.kubernetes.io/name": "k8s-rdma"}
+        await c.create(pod_of("ended", labels, "registry.invalid/k8s-rdma:9.9.8"))
+        ended = {"status": {"phase": "Succeeded"}}
+        await c.patch("/api/v1/namespaces/kube-system/pods/ended/status", ended)
+        assert await told(newest, "containerd://2.2.1") == {"versions-ok"}
         await c.create(pod_of("other", labels, "registry.invalid/k8s-rdma:9.9.9"))
         document, _ = await doctor(*options, "--node", "w2")
         assert ids(document, "versions") == {"versions-no-node", "versions-ours-differ"}

@@ -7,24 +7,21 @@ from typing import TYPE_CHECKING, Any
 
 from k8s_rdma.doctor.cluster.pods import PodFact
 from k8s_rdma.doctor.cluster.scheduler_file import DEFAULT_NAME
-from k8s_rdma.wire.annotation import ANNOTATION
+from k8s_rdma.doctor.looking.versions import UNFINISHED
+from k8s_rdma.errors import MalformedError
+from k8s_rdma.wire.annotation import ANNOTATION, parse_request
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION
 
 if TYPE_CHECKING:
     from k8s_rdma.kube.documents import Documents
 
-_UNFINISHED = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
 _LATER = 50
 """Pods whose events are looked at."""
 
 
 def asking_pods(api: Documents) -> tuple[PodFact, ...]:
-    """Unfinished ones with the annotation; events of the first that are stuck."""
-    asking = [
-        pod
-        for pod in api.items("/api/v1/pods", _UNFINISHED)
-        if (pod["metadata"].get("annotations") or {}).get(ANNOTATION, "").strip() not in {"", "[]"}
-    ]
+    """Unfinished ones that ask for any; events of the first that are stuck."""
+    asking = [pod for pod in api.items("/api/v1/pods", UNFINISHED) if _asks(pod)]
     facts = [_fact(pod) for pod in asking]
     stuck = [pod for pod, fact in zip(asking, facts, strict=True) if not (fact.running and fact.placed)]
     told = {full_name(pod): _events(api, pod) for pod in stuck[:_LATER]}
@@ -34,6 +31,14 @@ def asking_pods(api: Documents) -> tuple[PodFact, ...]:
 def full_name(obj: dict[str, Any]) -> str:
     """`namespace/name` of an object."""
     return f"{obj['metadata'].get('namespace', '')}/{obj['metadata']['name']}"
+
+
+def _asks(pod: dict[str, Any]) -> bool:
+    """Whether for any interface; a malformed annotation does, as nobody starts such a pod."""
+    try:
+        return bool(parse_request((pod["metadata"].get("annotations") or {}).get(ANNOTATION)).interfaces)
+    except MalformedError:
+        return True
 
 
 def _events(api: Documents, pod: dict[str, Any]) -> tuple[tuple[str, str], ...]:

@@ -12,8 +12,10 @@ if TYPE_CHECKING:
 
     from k8s_rdma.kube.documents import Documents
 
-OURS = {"labelSelector": "app.kubernetes.io/name=k8s-rdma"}
-"""Pods of the chart."""
+UNFINISHED = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
+"""Pods that are no leftovers: of evicted ones kubelet leaves the objects."""
+OURS = {"labelSelector": "app.kubernetes.io/name=k8s-rdma", **UNFINISHED}
+"""Those of the chart."""
 _IMAGE = "k8s-rdma"
 
 
