@@ -3,90 +3,26 @@
 from __future__ import annotations
 
 import json
-import threading
 from base64 import b64encode
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from traceback import format_exception
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import yaml
 
 from http_server.certificates import Issuer
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.kube.api import ApiUnreachableError
 from k8s_rdma.kube.client import connect
 from k8s_rdma.kube.documents import Documents
+from kube.asking import ask, document, serving, write
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 PLUGIN = """#!/bin/sh
 printf %s "$KUBERNETES_EXEC_INFO" > "$(dirname "$0")/asked"
 echo '{"kind": "ExecCredential", "apiVersion": "x", "status": {"token": "'"$1"'"}}'
 """
-
-
-@dataclass
-class Asked:
-    """The server: its URL, and the header Authorization of each request."""
-
-    url: str
-    by: list[str | None] = field(default_factory=list)
-
-
-@contextmanager
-def serving() -> Iterator[Asked]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            asked.by.append(self.headers["Authorization"])
-            body = b'{"kind": "Status", "message": "none", "code": 404}'
-            self.send_response(404)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            """Silent."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        asked = Asked(f"http://127.0.0.1:{server.server_port}")
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield asked
-        finally:
-            server.shutdown()
-            thread.join()
-
-
-def document(
-    url: str = "http://127.0.0.1:1", user: dict[str, Any] | None = None, **more: Any
-) -> dict[str, Any]:
-    """With the context, cluster and user `c`; no user at all where none is given."""
-    context = {"cluster": "c"} if user is None else {"cluster": "c", "user": "c"}
-    return {
-        "current-context": "c",
-        "contexts": [{"name": "c", "context": context}],
-        "clusters": [{"name": "c", "cluster": {"server": url}}],
-        "users": [] if user is None else [{"name": "c", "user": user}],
-        **more,
-    }
-
-
-def write(path: Path, found: Any) -> str:
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(found if isinstance(found, str) else yaml.safe_dump(found))
-    return str(path)
-
-
-def ask(kubeconfig: str | None = None) -> None:
-    with Documents(kubeconfig) as api:
-        assert api.get("/version") is None
 
 
 def plugin(directory: Path, version: str, **more: Any) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from k8s_rdma.kube.objects import (
     PodObject,
 )
 from k8s_rdma.kube.rdma_nodes import RdmaNodes
+from k8s_rdma.kube.tokens import authenticate
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -52,16 +53,18 @@ def connect(
 ) -> Client:
     """A client by a kubeconfig file, or else as `kube.credentials` finds them.
 
-    in_cluster: the service account and nothing else. timeout_s: for each call. silence_s: as in `Client`.
+    in_cluster: the service account and nothing else. timeout_s: for each call, and as long again for an exec
+    plugin where one is asked for a token before it. silence_s: as in `Client`.
     MalformedError when there is no such configuration, or it says nothing usable. To be called inside
     the event loop that uses it.
     """
     with usable_credentials(kubeconfig, in_cluster=in_cluster):
         config = credentials(kubeconfig, in_cluster=in_cluster)
         client = AsyncClient(config, timeout=httpx2.Timeout(timeout_s))
-    hooks = client._client._client.event_hooks  # no other way in
-    hooks["request"].append(_Pace().begin)
-    hooks["response"].append(read_refusal)
+    http = client._client._client  # no other way in
+    authenticate(http, config.user, timeout_s=timeout_s)
+    http.event_hooks["request"].append(_Pace().begin)
+    http.event_hooks["response"].append(read_refusal)
     return Client(client, silence_s=silence_s)
 
 

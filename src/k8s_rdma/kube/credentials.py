@@ -1,15 +1,12 @@
 """Credentials for the API server: a pod's service account, or kubeconfig files as kubectl reads them.
 
-lightkube reads one file alone, takes paths in some of its fields as they are, and knows exec plugins up to
-v1beta1. Source: client-go, `Load` in tools/clientcmd/loader.go, `refreshCredsLocked` in
-plugin/pkg/client/auth/exec/exec.go.
+lightkube reads one file alone, and takes paths in some of its fields as they are. Source: client-go, `Load`
+in tools/clientcmd/loader.go.
 """
 
 from __future__ import annotations
 
-import json
 import os
-from base64 import b64encode
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,11 +14,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 import yaml
 from lightkube import KubeConfig, SingleConfig
-from lightkube.config.models import Cluster, Context, NameValue, User, UserExec
+from lightkube.config.models import Cluster, Context, User
 from lightkube.core.exceptions import ConfigError
 
 from k8s_rdma.config.yaml_text import yaml_words
 from k8s_rdma.errors import MalformedError
+from k8s_rdma.kube.exec_plugin import tell_plugin
+from k8s_rdma.kube.tokens import usable_token
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,9 +31,6 @@ _Model = TypeVar("_Model", Cluster, Context, User)
 _DEFAULT = "~/.kube/config"
 _KINDS = {"clusters": "cluster", "contexts": "context", "users": "user"}
 _PATHS = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
-_EXEC_V1 = "client.authentication.k8s.io/v1"
-_EXEC_KNOWN = "client.authentication.k8s.io/v1beta1"
-"""Of lightkube; what a plugin answers in either is the same."""
 
 
 @contextmanager
@@ -124,15 +120,25 @@ def _chosen(document: _Json) -> SingleConfig:
     context = _named(document, "contexts", name, "current-context", Context)
     where = f"context {name}"
     cluster = _named(document, "clusters", context.cluster, where, Cluster)
-    user = _named(document, "users", context.user, where, User) if context.user else User()
-    given = document["users"].get(context.user, {})
-    if given.get("as"):
-        msg = f"{where}: its user acts as {given['as']!r}, which is not supported; use that one's credentials"
-        raise ConfigError(msg)
+    user = _user(document, context.user, where) if context.user else User()
     if user.exec:
-        whole = given["exec"].get("provideClusterInfo", False)
-        _tell_plugin(user.exec, document["clusters"][context.cluster], of_cluster=whole)
+        whole = document["users"][context.user]["exec"].get("provideClusterInfo", False)
+        tell_plugin(user.exec, document["clusters"][context.cluster], of_cluster=whole)
     return SingleConfig(context_name=name, context=context, cluster=cluster, user=user)
+
+
+def _user(document: _Json, name: str, where: str) -> User:
+    """What is empty counts as not set, as to client-go."""
+    user = _named(document, "users", name, where, User)
+    if impersonated := document["users"][name].get("as"):
+        msg = (
+            f"{where}: its user acts as {impersonated!r}, which is not supported; use that one's credentials"
+        )
+        raise ConfigError(msg)
+    given = (user.token or "").strip()
+    user.token = usable_token(given, f"{where}: user {name}") if given else None
+    user.token_file = user.token_file or None
+    return user
 
 
 def _named(document: _Json, kind: str, name: str, where: str, model: type[_Model]) -> _Model:
@@ -140,24 +146,3 @@ def _named(document: _Json, kind: str, name: str, where: str, model: type[_Model
         msg = f"{where}: there is no {_KINDS[kind]} {name!r}"
         raise ConfigError(msg)
     return msgspec.convert(document[kind][name], model)
-
-
-def _tell_plugin(plugin: UserExec, cluster: _Json, *, of_cluster: bool) -> None:
-    """Have an exec plugin told what it is asked for, which lightkube leaves out, and one of v1 called."""
-    spec: _Json = {"interactive": False}
-    if of_cluster:
-        spec["cluster"] = _cluster_info(cluster)
-    asked = {"apiVersion": plugin.apiVersion, "kind": "ExecCredential", "spec": spec}
-    plugin.env = [*(plugin.env or ()), NameValue("KUBERNETES_EXEC_INFO", json.dumps(asked))]
-    if plugin.apiVersion == _EXEC_V1:
-        plugin.apiVersion = _EXEC_KNOWN
-
-
-def _cluster_info(cluster: _Json) -> _Json:
-    """As `ExecCluster` has it: certificates by their bytes alone."""
-    told = {
-        key: value for key, value in cluster.items() if key not in ("certificate-authority", "extensions")
-    }
-    if file := cluster.get("certificate-authority"):
-        told["certificate-authority-data"] = b64encode(Path(file).read_bytes()).decode()
-    return told

@@ -15,6 +15,7 @@ from lightkube import Client as LightkubeClient
 from k8s_rdma.kube.api import ApiRefusedError
 from k8s_rdma.kube.calls import named_errors
 from k8s_rdma.kube.credentials import credentials, usable_credentials
+from k8s_rdma.kube.tokens import authenticate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -32,8 +33,10 @@ class Documents:
         MalformedError when there is no such configuration.
         """
         with usable_credentials(kubeconfig):
-            self._client = LightkubeClient(credentials(kubeconfig), timeout=httpx2.Timeout(timeout_s))
+            config = credentials(kubeconfig)
+            self._client = LightkubeClient(config, timeout=httpx2.Timeout(timeout_s))
         self._http: httpx2.Client = self._client._client._client  # no other way in
+        authenticate(self._http, config.user, timeout_s=timeout_s)
         self._now: datetime | None = None
 
     def __enter__(self) -> Self:

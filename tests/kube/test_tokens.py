@@ -1,0 +1,147 @@
+"""Tokens that no call can be made with, and exec plugins that give none."""
+
+from __future__ import annotations
+
+import asyncio
+from traceback import format_exception
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from k8s_rdma.errors import MalformedError
+from k8s_rdma.kube.api import ApiUnreachableError
+from k8s_rdma.kube.client import connect
+from k8s_rdma.kube.documents import Documents
+from kube.asking import ask, document, serving, write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+V1 = "client.authentication.k8s.io/v1"
+
+
+def plugin(directory: Path, script: str, **more: Any) -> dict[str, Any]:
+    """A user by an exec plugin of that text."""
+    (directory / "plugin").write_text(script)
+    (directory / "plugin").chmod(0o700)
+    return {"exec": {"apiVersion": V1, "command": "./plugin", **more}}
+
+
+def giving(text: str) -> str:
+    return f"#!/bin/sh\ncat <<'END'\n{text}\nEND\n"
+
+
+def refusal(path: str, timeout_s: float = 10) -> str:
+    """What a call says for which there are no credentials; and nowhere is a token shown."""
+    with (
+        Documents(path, timeout_s=timeout_s) as api,
+        pytest.raises(ApiUnreachableError, match=r"^get /version: no usable credentials: ") as refused,
+    ):
+        api.get("/version")
+    assert "SECRET" not in "".join(format_exception(refused.value))
+    return refused.value.message.removeprefix("get /version: no usable credentials: ")
+
+
+def test_white_space_around_a_token_does_not_count(tmp_path: Path):
+    with serving() as asked:
+        ask(write(tmp_path / "k", document(asked.url, {"token": " t\n"})))
+    assert asked.by == ["Bearer t"]
+
+
+@pytest.mark.parametrize("empty", [{"token": ""}, {"token": "\n"}, {"tokenFile": ""}])
+def test_empty_token_is_as_none(tmp_path: Path, empty: dict[str, str]):
+    user = plugin(tmp_path, giving('{"status": {"token": "of the plugin"}}'))
+    with serving() as asked:
+        ask(write(tmp_path / "k", document(asked.url, {**user, **empty})))
+        ask(write(tmp_path / "k", document(asked.url, empty)))
+    assert asked.by == ["Bearer of the plugin", None]
+
+
+@pytest.mark.parametrize("sign", ["\n", "\r", "\0", "\x7f", "é"])
+def test_token_that_no_header_can_carry_is_refused_without_being_shown(tmp_path: Path, sign: str):
+    path = write(tmp_path / "k", document(user={"token": f"SECRET{sign}SECRET"}))
+    with pytest.raises(MalformedError) as refused:
+        Documents(path)
+    assert (
+        "context c: user c: the token has line breaks or other signs that no header" in refused.value.message
+    )
+    assert "SECRET" not in "".join(format_exception(refused.value))
+
+
+@pytest.mark.parametrize(
+    ("found", "told"),
+    [
+        (b"SECRET\nSECRET", "the token has line breaks"),
+        (b"SECRET\xff", "no text"),
+        (b" \n", "the token is empty"),
+        (None, "Is a directory"),
+    ],
+)
+def test_token_file_that_cannot_be_used_is_named(tmp_path: Path, found: bytes | None, told: str):
+    token = tmp_path / "token"
+    if found is None:
+        token.mkdir()
+    else:
+        token.write_bytes(found)
+    path = write(tmp_path / "k", document(user={"tokenFile": "token"}))
+    assert refusal(path).startswith(f"tokenFile {token}: {told}")
+
+
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        (giving('{"status": null}'), "gives no token"),
+        (giving('{"status": {"token": null}}'), "gives no token"),
+        (giving("{}"), "gives no token"),
+        (
+            giving('{"status": {"clientCertificateData": "SECRET", "clientKeyData": "SECRET"}}'),
+            "gives certificates, which are not supported; wanted a token",
+        ),
+        (giving('{"status": {"token": "SECRET\\nSECRET"}}'), "the token has line breaks"),
+        (giving('{"status": ["SECRET"]}'), "its answer is no ExecCredential: Expected `object"),
+        (giving("SECRET"), "its answer is no ExecCredential: JSON is malformed"),
+        ("#!/bin/sh\necho SECRET; echo log in first >&2; exit 3\n", "exit status 3: log in first"),
+        ("echo no shebang\n", "Exec format error"),
+    ],
+)
+def test_plugin_that_gives_no_token_is_told_with_what_is_wrong(tmp_path: Path, script: str, told: str):
+    path = write(tmp_path / "k", document(user=plugin(tmp_path, script)))
+    assert refusal(path).startswith(f"exec plugin {tmp_path}/plugin: {told}")
+
+
+def test_plugin_that_hangs_is_given_up(tmp_path: Path):
+    path = write(tmp_path / "k", document(user=plugin(tmp_path, "#!/bin/sh\necho SECRET; exec sleep 60\n")))
+    assert refusal(path, timeout_s=0.2) == f"exec plugin {tmp_path}/plugin: no answer within 0.2 s"
+
+
+@pytest.mark.anyio
+async def test_plugin_that_hangs_is_given_up_by_processes_too(tmp_path: Path):
+    path = write(tmp_path / "k", document(user=plugin(tmp_path, "#!/bin/sh\nexec sleep 60\n")))
+    client = connect(path, timeout_s=0.2)
+    async with asyncio.timeout(30):
+        with pytest.raises(ApiUnreachableError, match="no answer within"):
+            await client.get_pod("default", "p")
+    await client.close()
+
+
+def test_plugin_of_a_version_that_is_not_spoken_is_refused(tmp_path: Path):
+    version = "client.authentication.k8s.io/v2"
+    path = write(tmp_path / "k", document(user=plugin(tmp_path, "", apiVersion=version)))
+    with pytest.raises(MalformedError) as refused:
+        Documents(path)
+    told = f"exec plugin {tmp_path}/plugin: apiVersion '{version}'; wanted {V1} or {V1}beta1"
+    assert refused.value.message == f"kubeconfig {path}: no usable kubeconfig: {told}"
+
+
+def test_plugin_is_asked_again_when_its_token_is_taken_no_longer(tmp_path: Path):
+    count = '#!/bin/sh\nn=$(cat "$0.n" 2>/dev/null); echo "x$n" > "$0.n"\n'
+    script = count + 'echo "{\\"status\\": {\\"token\\": \\"t$n\\"}}"\n'
+    with (
+        serving() as asked,
+        Documents(write(tmp_path / "k", document(asked.url, plugin(tmp_path, script)))) as api,
+    ):
+        assert api.get("/version") is None
+        assert api.get("/version") is None
+        asked.taken = "Bearer tx"
+        assert api.get("/version") is None
+    assert asked.by == ["Bearer t", "Bearer t", "Bearer t", "Bearer tx"]
