@@ -66,6 +66,22 @@ def test_exec_plugin_that_wants_to_is_told_of_the_cluster(tmp_path: Path):
     assert told == {"server": asked.url, "certificate-authority-data": data}
 
 
+def test_authority_by_its_bytes_goes_before_that_of_a_file(tmp_path: Path):
+    issuer = Issuer(tmp_path).make()
+    (tmp_path / "no-authority").write_text("none")
+    data = b64encode(issuer.own.cert.read_bytes()).decode()
+    user = plugin(tmp_path, "v1", provideClusterInfo=True)
+    with serving() as asked:
+        cluster = {
+            "server": asked.url,
+            "certificate-authority": "no-authority",
+            "certificate-authority-data": data,
+        }
+        ask(write(tmp_path / "k", document(user=user, clusters=[{"name": "c", "cluster": cluster}])))
+    told = json.loads((tmp_path / "asked").read_text())["spec"]["cluster"]
+    assert told == {"server": asked.url, "certificate-authority-data": data}
+
+
 def test_exec_plugin_that_is_not_there_is_named(tmp_path: Path):
     user = {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "no-such-plugin"}}
     with (
@@ -91,7 +107,8 @@ def test_several_files_are_one_and_their_paths_are_relative_to_each(
             for name, found in (("a", first), ("b", second), ("c", third))
         ]
         (tmp_path / "c" / "token").write_text("of c")
-        monkeypatch.setenv("KUBECONFIG", ":".join(["", "/none", *files]))
+        empty = write(tmp_path / "empty", "")
+        monkeypatch.setenv("KUBECONFIG", ":".join(["", "/none", empty, *files]))
         ask()
     assert asked.by == ["Bearer of c"]
 
@@ -132,6 +149,19 @@ def test_line_of_a_file_that_is_no_yaml_is_not_shown(tmp_path: Path):
     told = f"{path}: line 3, column 23: mapping values are not allowed here"
     assert refused.value.message == f"kubeconfig {path}: no usable kubeconfig: {told}"
     assert "SECRETTOKEN" not in "".join(format_exception(refused.value))
+
+
+@pytest.mark.parametrize("by_option", [True, False])
+def test_home_that_nobody_knows_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPatch, by_option: bool):
+    named = "~no-such-user/config"
+    monkeypatch.setenv("KUBECONFIG", named)
+    with pytest.raises(MalformedError) as refused:
+        Documents(named if by_option else None)
+    told = (
+        f"no usable kubeconfig: {named}: that home directory is not known; set HOME, or say which file by "
+        "--kubeconfig FILE, kubeconfig: FILE in a process's configuration, or KUBECONFIG"
+    )
+    assert refused.value.message == (f"kubeconfig {named}: {told}" if by_option else told)
 
 
 @pytest.mark.parametrize("named", ["", "/none:/neither"])

@@ -30,6 +30,7 @@ _Model = TypeVar("_Model", Cluster, Context, User)
 
 _DEFAULT = "~/.kube/config"
 _KINDS = {"clusters": "cluster", "contexts": "context", "users": "user"}
+_HOW = "--kubeconfig FILE, kubeconfig: FILE in a process's configuration, or KUBECONFIG"
 _PATHS = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
 
 
@@ -53,7 +54,7 @@ def credentials(kubeconfig: str | None = None, *, in_cluster: bool = False) -> S
     in_cluster: the service account and nothing else. To be called in `usable_credentials`.
     """
     if kubeconfig:
-        return _chosen(_merged(_read(Path(kubeconfig).expanduser())))
+        return _chosen(_merged(_read(_expanded(kubeconfig))))
     try:
         return KubeConfig.from_service_account().get()  # type: ignore[return-value]  # there is one context
     except ConfigError:
@@ -65,23 +66,30 @@ def credentials(kubeconfig: str | None = None, *, in_cluster: bool = False) -> S
 def _files() -> list[Path]:
     """Those that kubectl would read: of several, who is not there does not matter."""
     named = os.environ.get("KUBECONFIG") or _DEFAULT
-    paths = [Path(each).expanduser() for each in named.split(os.pathsep) if each]
+    paths = [_expanded(each) for each in named.split(os.pathsep) if each]
     if found := [path for path in paths if path.exists()]:
         return found
-    msg = (
-        f"there is no {', '.join(map(str, paths))}; say which one by --kubeconfig FILE, kubeconfig: FILE "
-        "in a process's configuration, or KUBECONFIG"
-    )
+    msg = f"there is no {', '.join(map(str, paths))}; say which one by {_HOW}"
     raise ConfigError(msg)
 
 
+def _expanded(path: str) -> Path:
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:  # no HOME, and no such user
+        msg = f"{path}: that home directory is not known; set HOME, or say which file by {_HOW}"
+        raise ConfigError(msg) from error
+
+
 def _read(path: Path) -> _Json:
-    """A file, its paths made absolute: they are relative to it."""
+    """A file, its paths made absolute: they are relative to it. An empty one says nothing."""
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except yaml.YAMLError as error:
         msg = f"{path}: {yaml_words(error)}"
         raise ConfigError(msg) from None  # its own text shows a line of the file, which may have a token
+    if document is None:
+        return {}
     if not isinstance(document, dict):
         msg = f"{path}: no mapping; wanted a Config of kubectl"
         raise ConfigError(msg)
@@ -92,6 +100,8 @@ def _read(path: Path) -> _Json:
 
 
 def _resolve(entry: _Json, directory: Path) -> None:
+    if entry.get("certificate-authority-data"):
+        entry.pop("certificate-authority", None)  # as client-go has it; to lightkube the file goes first
     for key in _PATHS:
         if entry.get(key):
             entry[key] = str(directory / entry[key])
