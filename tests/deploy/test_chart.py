@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from admission import read_policy
-from chart_values import GIVEN, MUCH
+from chart_values import GIVEN, MUCH, SERVICE
 from deploy.rendering import privileges, schema
 from deploy.rendering.chart import CHART, default_values, documents, render, with_values
 from deploy.rendering.engine import TemplateError, render_templates
@@ -335,7 +335,13 @@ def test_nodes_are_touched_in_the_way_that_the_clusters_scheduler_heeds(kubernet
 LENIENT = {"extender": {"config": {"strict": False}}, "node": {"agent": {"config": {"strict": False}}}}
 
 
-@pytest.mark.parametrize(("values", "refused"), [({}, True), (LENIENT, False)])
+ELSEWHERE = {"extender": {"enabled": False}}
+
+
+@pytest.mark.parametrize(
+    ("values", "refused"),
+    [({}, True), (LENIENT, False), (ELSEWHERE, True), ({**ELSEWHERE, "node": LENIENT["node"]}, False)],
+)
 def test_policy_refuses_unknown_keys_where_extender_and_agents_do(values, refused):
     objects = documents(render(values))
     policy = read_policy(by_name(objects, "ValidatingAdmissionPolicy", "k8s-rdma-annotation"))
@@ -351,6 +357,29 @@ def test_policy_refuses_unknown_keys_where_extender_and_agents_do(values, refuse
 def test_extender_and_agents_that_would_judge_otherwise_are_refused():
     with pytest.raises(TemplateError, match=r"node\.agent\.config\.strict: must be the same"):
         render({"extender": {"config": {"strict": False}}})
+
+
+NOTHING_SAID = {
+    "node": {name: {"config": None} for name in ("init", "agent", "server", "devicePlugin")},
+    "extender": {"config": None},
+}
+
+
+@pytest.mark.parametrize("kubernetes", ["v1.28.0", "v1.36.2"])
+@pytest.mark.parametrize("more", [{}, SERVICE["extender"]])
+def test_processes_of_which_nothing_is_said_have_their_defaults(kubernetes: str, more: Json):
+    """`config:` without anything below it is null, by which Helm takes the default away."""
+    values = {**NOTHING_SAID, "extender": {**more, **NOTHING_SAID["extender"]}}
+    assert not refused(values)
+    objects = documents(render(values, kubernetes=kubernetes))
+    said = yaml.safe_load(by_name(objects, "ConfigMap", "k8s-rdma-extender")["data"]["extender.yaml"])
+    assert said["leaseNamespace"] == "k8s-rdma"
+    assert "source" not in said
+
+
+@pytest.mark.parametrize("uninstall", [False, True])
+def test_node_of_which_nothing_is_said_is_rendered(uninstall: bool):
+    assert documents(render(with_values(NOTHING_SAID, {"node": {"uninstall": uninstall}})))
 
 
 def test_second_scheduler_is_of_the_clusters_release():

@@ -5,9 +5,9 @@
 {{- $_ := set $ours "tls" $tls -}}
 {{- end -}}
 {{- if not (include "k8s-rdma.has-apparmor-field" .) -}}
-{{- $_ := set $ours "touchBy" (.Values.extender.config.touchBy | default "label") -}}{{/* kube-scheduler before 1.30 heeds no annotation */}}
+{{- $_ := set $ours "touchBy" ((.Values.extender.config | default dict).touchBy | default "label") -}}{{/* kube-scheduler before 1.30 heeds no annotation */}}
 {{- end -}}
-{{- $settings := merge $ours .Values.extender.config -}}
+{{- $settings := merge $ours (.Values.extender.config | default dict) -}}
 {{- $_ := set $settings "listen" (ternary "" "127.0.0.1" (eq .Values.extender.way "service")) -}}
 {{- toYaml $settings -}}
 {{- end }}
@@ -23,7 +23,7 @@ leaderElection:
 profiles:
 - schedulerName: {{ .Values.extender.scheduler.name }}
 extenders:
-- urlPrefix: http://127.0.0.1:{{ .Values.extender.config.port | default 8888 }}/scheduler
+- urlPrefix: http://127.0.0.1:{{ (.Values.extender.config | default dict).port | default 8888 }}/scheduler
   filterVerb: rdma_scheduling
   prioritizeVerb: prioritize
   preemptVerb: preempt

@@ -6,7 +6,7 @@
 {{- end }}
 
 {{- define "k8s-rdma.agent.yaml" -}}
-{{- $publish := merge (dict "leaseNamespace" .Release.Namespace) (.Values.node.agent.config.publish | default dict) -}}
+{{- $publish := merge (dict "leaseNamespace" .Release.Namespace) ((.Values.node.agent.config | default dict).publish | default dict) -}}
 {{- $ours := dict "hostRoot" "/host" "inCluster" true "placementKeyFile" "/etc/k8s-rdma/key/placement.key" "publish" $publish -}}
 {{- if .Values.node.devicePlugin.enabled -}}
 {{- $_ := set $ours "devicePlugin" "/etc/k8s-rdma/config/device-plugin.yaml" -}}
@@ -33,11 +33,11 @@
 
 {{- define "k8s-rdma.device-plugin.yaml" -}}
 {{- $ours := dict "kubeletDir" (print .Values.node.kubeletDir "/device-plugins") "podResources" (print .Values.node.kubeletDir "/pod-resources/kubelet.sock") -}}
-{{- merge $ours .Values.node.devicePlugin.config | toYaml -}}
+{{- merge $ours (.Values.node.devicePlugin.config | default dict) | toYaml -}}
 {{- end }}
 
 {{- define "k8s-rdma.with-hardware" -}}
-{{- $settings := merge .ours .config -}}
+{{- $settings := merge .ours (.config | default dict) -}}
 {{- if .context.Values.hardware -}}
 {{- $_ := set $settings "hardware" .context.Values.hardware -}}
 {{- end -}}
