@@ -205,6 +205,8 @@ def test_item_is_told_with_its_place_whether_a_file_or_another_model_had_the_lis
         fault = first_fault(SharedSelector, {"ifNames": sort(["eth0", "ens*"])})
         assert fault is not None
         assert str(fault).startswith("ifNames[1]: ens*; wanted the whole name of a network device")
+        fault = first_fault(SharedSelector, {"functions": sort(["vf"])})
+        assert str(fault).startswith("functions: is a list; wanted ")
 
 
 @pytest.mark.parametrize("name", ["W 1!", "w_1", "", ".w", "w" * 254])

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _KINDS: tuple[tuple[type, str], ...] = (
     *((bool, "a truth value"), (int, "a number"), (float, "a number"), (str, "text")),
-    *((list, "a list"), (dict, "a mapping"), (type(None), "empty")),
+    *((list, "a list"), (tuple, "a list"), (dict, "a mapping"), (type(None), "empty")),
 )
 
 _NOUNS: tuple[tuple[type[inspect.Type], str], ...] = (
