@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     [
         ((), "the following arguments are required: COMMAND"),
         (("run", "/nonexistent"), "argument script: /nonexistent is no file"),
-        (("report", "--recorded"), "lab: no run is recorded in"),
     ],
     ids=lambda each: " ".join(each) if isinstance(each, tuple) else "",
 )
