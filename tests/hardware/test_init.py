@@ -252,6 +252,7 @@ def test_pf_whose_driver_comes_late_is_waited_for(node: Node) -> None:
         outcomes = node.init(document)
     finally:
         binding.join()
+    assert outcomes.pop(PFS[0]).result is Result.LEFT_OUT
     assert [outcome.result for outcome in outcomes.values()] == [Result.CHANGED]
 
 
