@@ -125,7 +125,7 @@ def test_dependencies_each_have_their_reason_written_down():
 FORBIDDEN = {
     "work left for later": r"\b(TO[D]O|FIX[M]E|X[X]X|HA[C]K)\b",
     "a path of someone's machine": r"(?<![\w.])/(wor[k]|roo[t]|hom[e]/(?!kubernetes/bin)\w+|User[s]/\w+)/",
-    "a package registry": r"\b(pyp[i]|python[h]osted|test\.pyp[i])\.org\b",
+    "a package registry": r"\b(pyp[i]|python[h]osted|test\.pyp[i]|deb\.debia[n]|security\.debia[n])\.org\b",
     "an issue or ticket by number": r"(?i)\b(issue|ticket|pull request|PR)s? #?\d+\b|\bGH-\d+\b",
     "a secret": r"BEGIN [A-Z ]*PRIVATE KE[Y]|\bAKI[A][0-9A-Z]{16}\b|\bgh[po]_[0-9A-Za-z]{30}",
 }
