@@ -24,6 +24,21 @@ if TYPE_CHECKING:
 POLICIES = Path(__file__).parents[1] / "deploy" / "policies"
 _TEXT, _ANY = cel.Type.STRING, cel.Type.DYN
 
+ASKING_FOR_NOTHING = (None, "", " \n", "[]", " [\t]\n")
+"""Values of the annotation, None for none."""
+
+WITHOUT_TEMPLATE: tuple[Json, ...] = ({"kind": "ReplicationController", "spec": {}}, {"kind": "PodTemplate"})
+"""Objects that pods could be made from, if they had one."""
+
+
+def made_from(template: Json) -> tuple[Json, ...]:
+    """What makes pods of a template: one for each place where it may stand."""
+    return (
+        {"kind": "Deployment", "spec": {"template": template}},
+        {"kind": "CronJob", "spec": {"jobTemplate": {"spec": {"template": template}}}},
+        {"kind": "PodTemplate", "template": template},
+    )
+
 
 @dataclass(frozen=True)
 class Policy:

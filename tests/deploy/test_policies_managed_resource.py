@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from admission import POLICIES, document, documents, policy
+from admission import ASKING_FOR_NOTHING, POLICIES, WITHOUT_TEMPLATE, document, documents, made_from, policy
 from k8s_rdma.wire.annotation import ANNOTATION, parse_request
 
 EXAMPLES = POLICIES.parents[1] / "examples" / "scheduler"
@@ -49,22 +49,17 @@ def test_pod_that_goes_past_the_extender_is_told_of(container: dict[str, Any]):
     )
 
 
-@pytest.mark.parametrize("text", [None, "", " \n", "[]", " [\t]\n"])
+@pytest.mark.parametrize("text", ASKING_FOR_NOTHING)
 def test_pod_that_asks_for_nothing_is_left_alone(text: str | None):
     assert not parse_request(text)
     assert told(pod(text)) == []
 
 
 def test_templates_are_looked_into():
-    template = pod("[{}]")
-    for kind, spec in (
-        ("Deployment", {"template": template}),
-        ("CronJob", {"jobTemplate": {"spec": {"template": template}}}),
-    ):
-        assert told({"kind": kind, "spec": spec}), kind
-    assert told({"kind": "PodTemplate", "template": template})
-    assert told({"kind": "ReplicationController", "spec": {}}) == []
-    assert told({"kind": "PodTemplate"}) == []
+    for each in made_from(pod("[{}]")):
+        assert told(each), each["kind"]
+    for each in WITHOUT_TEMPLATE:
+        assert told(each) == [], each["kind"]
 
 
 def test_resources_are_those_of_the_recommended_registration():

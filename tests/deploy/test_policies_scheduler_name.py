@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from admission import POLICIES, document, policy, read_policy
+from admission import ASKING_FOR_NOTHING, POLICIES, WITHOUT_TEMPLATE, document, made_from, policy, read_policy
 from deploy.rendering.chart import documents, render
 from k8s_rdma.wire.annotation import ANNOTATION
 
@@ -43,21 +43,16 @@ def test_pod_of_the_second_scheduler_is_in_order():
     assert told(pod("[{}]", "rdma-scheduler")) == []
 
 
-@pytest.mark.parametrize("text", [None, "", " \n", "[]", " [\t]\n"])
+@pytest.mark.parametrize("text", ASKING_FOR_NOTHING)
 def test_pod_that_asks_for_nothing_may_be_anybodys(text: str | None):
     assert told(pod(text)) == []
 
 
 def test_templates_are_looked_into():
-    template = pod("[{}]")
-    for kind, spec in (
-        ("Deployment", {"template": template}),
-        ("CronJob", {"jobTemplate": {"spec": {"template": template}}}),
-    ):
-        assert told({"kind": kind, "spec": spec}), kind
-    assert told({"kind": "PodTemplate", "template": template})
-    assert told({"kind": "ReplicationController", "spec": {}}) == []
-    assert told({"kind": "PodTemplate"}) == []
+    for each in made_from(pod("[{}]")):
+        assert told(each), each["kind"]
+    for each in WITHOUT_TEMPLATE:
+        assert told(each) == [], each["kind"]
 
 
 def test_name_is_that_of_the_second_schedulers_example():

@@ -14,6 +14,7 @@ from k8s_rdma.cli.extender_options import (
     Json,
     KeyFile,
     TokenFile,
+    where,
 )
 from k8s_rdma.wire.cluster_view import Sort
 
@@ -43,7 +44,6 @@ def explain_pod(  # noqa: PLR0913 - typer's options
 ) -> None:
     """Where a pod is, and for every node why it takes it or not, PF by PF; asks the extender."""
     from k8s_rdma.cli.explain import explain as show
-    from k8s_rdma.cli.extender_options import where
 
     asked = where(
         extender=extender,
@@ -71,7 +71,6 @@ def top(  # noqa: PLR0913 - typer's options
     insecure: Insecure = False,
 ) -> None:
     """Nodes, PFs, reservations and the pods that wait, every 2 s until Ctrl-C; asks the extender."""
-    from k8s_rdma.cli.extender_options import where
     from k8s_rdma.cli.top import top as show
 
     asked = where(
