@@ -189,6 +189,7 @@ CASES: dict[str, list[Finding]] = {
     "versions-untried": versions(api="v1.41.0", nodes=()),
     "versions-kubelet-skew": one_node(kubelet="v1.32.1"),
     "versions-runtime": one_node(runtime="containerd://1.5.9"),
+    "versions-no-annotations": one_node(runtime="cri-o://1.28.11"),
     "versions-touch-by-label": run(lambda api: check_touch_by(api, DEFAULTS), "v1.29.3"),
     "versions-ours-differ": versions(ours=(("k8s-rdma/a", "0.1.0"), ("this program", "0.2.0"))),
     "crd-missing": crd(found=None),

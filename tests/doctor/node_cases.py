@@ -143,6 +143,11 @@ def containerd(version: str, **more: object) -> Runtime:
     return Runtime(name="containerd", version=version, config="/etc/containerd/config.toml", **more)
 
 
+def crio(version: str, *, credentials: bool | None) -> list[Finding]:
+    found = Runtime(name="crio", version=version, config="/etc/crio/crio.conf")
+    return list(check_runtime(RuntimeFacts(runtimes=(found,), credentials=credentials)))
+
+
 AGENT_FILE = "/etc/k8s-rdma/agent.yaml"
 FILES = ConfigurationFacts(file=AGENT_FILE, looked_for=("/etc/k8s-rdma/config/agent.yaml", AGENT_FILE))
 SLOT = ("k8s-rdma.io/slot",)
@@ -300,6 +305,8 @@ CASES: dict[str, list[Finding]] = {
     "runtime-none": runtime(),
     "runtime-version-unknown": runtime(containerd("")),
     "runtime-too-old": runtime(containerd("1.5.9")),
+    "runtime-no-annotations": crio("1.28.11", credentials=False),
+    "runtime-asked-annotations": crio("1.28.11", credentials=True),
     "runtime-configuration": runtime(containerd("1.7.1", fault="Expected '=' (at line 1)")),
     "runtime-no-cdi": runtime(containerd("1.7.24"), needs=SLOT),
     "runtime-cdi-directory": runtime(containerd("2.2.0", cdi_dirs=("/etc/cdi",)), needs=SLOT),

@@ -74,6 +74,19 @@ def test_key_for_placements_is_not_missed_in_a_file_that_is_not_there():
     assert "isolation-unsigned-placements" not in {each.id for each in told}
 
 
+@pytest.mark.parametrize(
+    ("version", "credentials", "told"),
+    [
+        ("1.28.11", None, "runtime-asked-annotations"),
+        ("1.29.0", False, "runtime-ok"),
+        ("1.36.3", False, "runtime-ok"),
+        ("1.27.9", False, "runtime-too-old"),
+    ],
+)
+def test_runtime_that_delivers_no_annotations_is_told_by_what_it_costs(version, credentials, told):
+    assert [each.id for each in node_cases.crio(version, credentials=credentials)] == [told]
+
+
 def test_kinds_have_one_id_each():
     assert len(KIND) == len(KINDS)
 

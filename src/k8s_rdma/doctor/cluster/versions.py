@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from k8s_rdma.doctor.finding import Severity, Subject, worst
 from k8s_rdma.doctor.node.runtime import OLDEST as OLDEST_RUNTIMES
-from k8s_rdma.doctor.node.runtime import version_of
+from k8s_rdma.doctor.node.runtime import delivers_annotations, version_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -24,6 +24,7 @@ TOO_OLD = VERSIONS.error("too-old")
 UNTRIED = VERSIONS.note("untried")
 KUBELET_SKEW = VERSIONS.warning("kubelet-skew")
 RUNTIME = VERSIONS.warning("runtime")
+NO_ANNOTATIONS = VERSIONS.warning("no-annotations")
 TOUCH_BY = VERSIONS.warning("touch-by-label")
 OURS_DIFFER = VERSIONS.warning("ours-differ")
 
@@ -131,7 +132,8 @@ def _too_old(about: str, found: str, source: str) -> Finding:
 def _check_runtimes(nodes: Iterable[NodeVersions]) -> Iterator[Finding]:
     for each in nodes:
         scheme, _, version = each.runtime.partition("://")
-        oldest = OLDEST_RUNTIMES.get(_RUNTIMES.get(scheme, ""))
+        name = _RUNTIMES.get(scheme, "")
+        oldest = OLDEST_RUNTIMES.get(name)
         numbers = version_of(version)
         if each.runtime and (oldest is None or numbers is None or numbers < oldest):
             yield RUNTIME(
@@ -140,6 +142,15 @@ def _check_runtimes(nodes: Iterable[NodeVersions]) -> Iterator[Finding]:
                 source=f"node {each.node}, nodeInfo",
                 wanted="containerd 1.6 or CRI-O 1.28, or newer; docs/compatibility-versions.md",
                 fix="update the runtime",
+            )
+        elif numbers is not None and oldest is not None and not delivers_annotations(name, numbers):
+            yield NO_ANNOTATIONS(
+                f"its container runtime {each.runtime} tells no plugin the pods' annotations: every pod "
+                "waits for the agent, which has to ask the API server",
+                about=each.node,
+                source=f"node {each.node}, nodeInfo",
+                wanted="CRI-O 1.29 or newer; docs/compatibility-versions.md",
+                fix="update the runtime; until then inCluster: true or kubeconfig: FILE in the agent's file",
             )
 
 

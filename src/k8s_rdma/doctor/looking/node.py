@@ -127,6 +127,7 @@ class NodeLook:
     def _runtime_facts(self) -> RuntimeFacts:
         return RuntimeFacts(
             runtimes=tuple(each.runtime for each in self._runtimes),
+            credentials=self.agent.has_credentials() if self.files.file else None,
             needs_cdi=needs_cdi(self.plugin, self.queries.netns_mode()),
             cdi_dir=self.agent.cdi_dir,
         )

@@ -1,4 +1,4 @@
-"""The container runtime: which it is, whether it is new enough, and whether it reads CDI specifications."""
+"""The container runtime: its age, and whether it delivers annotations and reads CDI specifications."""
 
 from __future__ import annotations
 
@@ -18,12 +18,16 @@ OK = RUNTIME.ok()
 NONE = RUNTIME.warning("none")
 VERSION_UNKNOWN = RUNTIME.note("version-unknown")
 TOO_OLD = RUNTIME.warning("too-old")
+NO_ANNOTATIONS = RUNTIME.error("no-annotations")
+ASKED_ANNOTATIONS = RUNTIME.warning("asked-annotations")
 BAD_CONFIGURATION = RUNTIME.error("configuration")
 NO_CDI = RUNTIME.error("no-cdi")
 CDI_DIRECTORY = RUNTIME.error("cdi-directory")
 
 OLDEST = {"containerd": (1, 6), "crio": (1, 28)}
 """Below these nobody has tried it. CRI-O's versions are those of Kubernetes."""
+ANNOTATIONS_SINCE = {"containerd": (1, 6), "crio": (1, 29)}
+"""From which on CNI plugins that want pods' annotations are given them; CRI-O's by its sources."""
 CDI_SINCE = {"containerd": (1, 7), "crio": (1, 23)}
 CDI_BY_DEFAULT = {"containerd": (2, 0), "crio": (1, 23)}
 DEFAULT_CDI_DIRS = ("/etc/cdi", "/var/run/cdi")
@@ -55,9 +59,13 @@ class Runtime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeFacts:
-    """needs_cdi: the resources of the device plugin that come by CDI. cdi_dir: where the agent writes."""
+    """credentials: whether the agent has some for the API server; None where its file is not seen.
+
+    needs_cdi: the resources of the device plugin that come by CDI. cdi_dir: where the agent writes.
+    """
 
     runtimes: tuple[Runtime, ...]
+    credentials: bool | None = None
     needs_cdi: tuple[str, ...] = ()
     cdi_dir: str = "/var/run/cdi"
 
@@ -103,15 +111,41 @@ def _check(facts: RuntimeFacts, runtime: Runtime) -> Iterator[Finding]:
             wanted=f"{oldest} or newer, see docs/compatibility-versions.md",
             fix=f"update {runtime.name}",
         )
-    cdi = tuple(_check_cdi(facts, runtime, version))
-    yield from cdi
-    if not cdi and version is not None and version >= OLDEST[runtime.name]:
+    found = (*_check_annotations(facts, runtime, version), *_check_cdi(facts, runtime, version))
+    yield from found
+    if not found and version is not None and version >= OLDEST[runtime.name]:
         devices = "CDI is read" if _reads_cdi(runtime, version) else "CDI is not read, and nothing needs it"
         yield OK(
             f"version {runtime.version}; {devices}",
             about=runtime.name,
             source=f"{runtime.version_source}; {runtime.config}",
         )
+
+
+def delivers_annotations(name: str, version: tuple[int, int]) -> bool:
+    """Whether that runtime does, if the network configuration has it do so."""
+    return version >= ANNOTATIONS_SINCE[name]
+
+
+def _check_annotations(
+    facts: RuntimeFacts, runtime: Runtime, version: tuple[int, int] | None
+) -> Iterator[Finding]:
+    if version is None or version < OLDEST[runtime.name] or delivers_annotations(runtime.name, version):
+        return
+    kind = ASKED_ANNOTATIONS
+    costs = ": the agent has to ask the API server, and every pod waits for the agent"
+    fix = f"update {runtime.name}"
+    if facts.credentials is False:
+        kind = NO_ANNOTATIONS
+        costs = ", and the agent has no credentials to ask for them: pods do not start"
+        fix = f"inCluster: true or kubeconfig: FILE in the agent's file, or update {runtime.name}"
+    yield kind(
+        f"version {runtime.version} tells no plugin the pods' annotations{costs}",
+        about=runtime.name,
+        source=runtime.version_source,
+        wanted=f"{_words(ANNOTATIONS_SINCE[runtime.name])} or newer",
+        fix=fix,
+    )
 
 
 def _check_cdi(facts: RuntimeFacts, runtime: Runtime, version: tuple[int, int] | None) -> Iterator[Finding]:
