@@ -1,0 +1,107 @@
+"""Processes of this checkout with the rights that the chart gives their containers, without an image.
+
+Each has a mount namespace and a root of its own, with what the image has (`docs/image.md`), Python and the
+program, and with the container's volumes. What a security context says of seccomp is a runtime's to do.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import k8s_rdma
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import IO
+
+Json = dict[str, Any]
+NODE = "w1"
+PROGRAM = ("/usr", sys.base_prefix, sys.prefix, str(Path(k8s_rdma.__file__).parent))
+FURNITURE = ("/dev", "/proc", "/sys")
+"""Runtimes furnish every container with these."""
+_DONE = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "readOnlyRootFilesystem": True,
+}
+_SAID = {*_DONE, "runAsNonRoot", "runAsUser", "runAsGroup", "seccompProfile"}
+
+
+def start(
+    container: Json,
+    volumes: Mapping[str, Path],
+    directory: Path,
+    *,
+    log: IO[bytes],
+    environment: Mapping[str, str] = {},
+) -> subprocess.Popen[bytes]:
+    """Run a container's process, which has the pid of what is returned.
+
+    volumes: where those are that it mounts, by name; others are in memory. directory: an empty one.
+    AssertionError where the container has a privilege: there is no telling then what this would show.
+    """
+    security = container["securityContext"]
+    assert {key: security.get(key) for key in _DONE} == _DONE
+    assert security.keys() <= _SAID
+    user, group = security["runAsUser"], security.get("runAsGroup", 0)
+    script = "\n".join(_commands(container["volumeMounts"], volumes, directory))
+    rights = (f"--reuid={user}", f"--regid={group}", "--clear-groups", "--no-new-privs")
+    nothing = ("--inh-caps=-all", "--bounding-set=-all")
+    arguments = [each.replace("$(NODE_NAME)", NODE) for each in container["args"]]
+    return subprocess.Popen(
+        [
+            *("unshare", "--mount", "sh", "-ec", script, "sh"),
+            *("chroot", directory, "setpriv", *rights, *nothing),
+            *(sys.executable, "-m", "k8s_rdma", *arguments),
+        ],
+        env={"PATH": "/usr/sbin:/usr/bin", **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+    )
+
+
+def writable_volumes(container: Json) -> set[str]:
+    """Where a container's volumes are that it may write to."""
+    return {each["mountPath"] for each in container["volumeMounts"] if not each.get("readOnly", False)}
+
+
+def status(pid: int) -> dict[str, str]:
+    """What the kernel says of a process (proc_pid_status(5))."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
+
+
+def writable(pid: int) -> set[str]:
+    """Where a process has file systems that can be written to, below its own root (proc_pid_mountinfo(5))."""
+    lines = [line.split() for line in Path(f"/proc/{pid}/mountinfo").read_text().splitlines()]
+    return {words[4] for words in lines if "rw" in words[5].split(",")}
+
+
+def _commands(mounted: list[Json], volumes: Mapping[str, Path], root: Path) -> Iterator[str]:
+    """In sh, until what comes after it is run."""
+    yield f"mount -t tmpfs -o mode=0755 tmpfs {root}"
+    yield f"cp --no-dereference /bin /sbin /lib* {root}"  # links into /usr
+    for path in PROGRAM:
+        yield from _bound(path, f"{root}{path}", read_only=True)
+    for path in FURNITURE:
+        yield from _bound(path, f"{root}{path}", read_only=path == "/sys")
+    for each in mounted:
+        place = f"{root}{each['mountPath']}"
+        if each["name"] in volumes:
+            yield from _bound(str(volumes[each["name"]]), place, read_only=each.get("readOnly", False))
+        else:
+            yield f"mkdir -p {place}"
+            yield f"mount -t tmpfs -o mode=1777 tmpfs {place}"
+    yield f"mount -o remount,ro {root}"
+    yield 'exec "$@"'
+
+
+def _bound(source: str, place: str, *, read_only: bool) -> Iterator[str]:
+    yield f"mkdir -p {place}"
+    yield f"mount --rbind {source} {place}"
+    if read_only:
+        yield f"mount -o remount,bind,ro {place}"
