@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections import Counter
     from collections.abc import Collection
 
     from k8s_rdma.core.ids import NodeName
+    from k8s_rdma.extender.telling.metrics import Reading
 
 
 class NodeStates(Protocol):
@@ -52,4 +54,20 @@ class NodeStates(Protocol):
 
         To be asked once the nodes are known.
         """
+        ...
+
+
+class ShownNodeStates(NodeStates, Protocol):
+    """`NodeStates` that metrics can show."""
+
+    def sources(self) -> Counter[tuple[str, ...]]:
+        """How many nodes are known in which way, or `unreadable`."""
+        ...
+
+    def oldest_s(self) -> float:
+        """How long the node that can be read and was silent for longest has not been heard from."""
+        ...
+
+    def readings(self) -> dict[str, Reading]:
+        """What else metrics show."""
         ...

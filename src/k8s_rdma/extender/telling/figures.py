@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from k8s_rdma.extender.telling.metrics import labelled, samples
 
@@ -12,19 +12,16 @@ if TYPE_CHECKING:
     from k8s_rdma.extender.cluster.nominating import Nominations
     from k8s_rdma.extender.cluster.state import ClusterState
     from k8s_rdma.extender.leader.lease import Lease
-    from k8s_rdma.extender.sources.crd_states import CrdNodeStates
-    from k8s_rdma.extender.sources.http_states import HttpNodeStates
+    from k8s_rdma.extender.sources.node_states import ShownNodeStates
     from k8s_rdma.extender.telling.metrics import Reading
     from k8s_rdma.extender.telling.outcomes import Outcomes
     from k8s_rdma.extender.verbs.decisions import Decisions
     from k8s_rdma.extender.waking.touching import Toucher
     from k8s_rdma.extender.waking.waiting import Waiting
 
-    Source: TypeAlias = HttpNodeStates | CrdNodeStates
-
 
 def figures_of_nodes(
-    state: ClusterState, decisions: Decisions, states: Source, waiting: Waiting, toucher: Toucher
+    state: ClusterState, decisions: Decisions, states: ShownNodeStates, waiting: Waiting, toucher: Toucher
 ) -> dict[str, Reading]:
     """Of nodes, their source, and what is concluded from their states."""
     return {

@@ -1,0 +1,92 @@
+"""What is known of the cluster and promised in it, and who hears when that changes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from k8s_rdma.extender.cluster.expecting import Expecting
+from k8s_rdma.extender.cluster.limits import Limits
+from k8s_rdma.extender.cluster.nominating import Nominations
+from k8s_rdma.extender.cluster.occupants import Occupants
+from k8s_rdma.extender.cluster.state import ClusterState
+from k8s_rdma.extender.cluster.unplaced import Unplaced
+from k8s_rdma.extender.telling.attempts import Attempts
+from k8s_rdma.extender.telling.outcomes import Outcomes
+from k8s_rdma.extender.verbs.budgets import Budgets
+from k8s_rdma.extender.verbs.decisions import Decisions
+from k8s_rdma.extender.verbs.requests import Requests
+from k8s_rdma.extender.waking.touching import Pace, Toucher
+from k8s_rdma.extender.waking.waiting import Waiting
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from k8s_rdma.core.ids import NodeName
+    from k8s_rdma.extender.cluster.state import Situation
+    from k8s_rdma.extender.config import ExtenderConfig
+    from k8s_rdma.kube.api import ClusterApi
+
+EXPECT_S = {"extender": 2.0, "scheduler": 30.0}
+"""How long a pod is expected, by who binds: a bind comes at once, a node reports what its runtime did."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accounts:
+    """One of each kind: they know one another."""
+
+    state: ClusterState
+    requests: Requests
+    decisions: Decisions
+    limits: Limits
+    occupants: Occupants
+    budgets: Budgets
+    nominations: Nominations
+    expecting: Expecting
+    unplaced: Unplaced
+    waiting: Waiting
+    toucher: Toucher
+    attempts: Attempts
+    outcomes: Outcomes
+
+
+def open_accounts(
+    config: ExtenderConfig, api: ClusterApi, clock: Callable[[], float], *, exists: Callable[[NodeName], bool]
+) -> Accounts:
+    """Empty ones. exists: whether a node of that name may be there, which who follows the nodes knows."""
+    attempts = Attempts(clock)
+    decisions = Decisions(config.strategy, config.refusal_detail)
+    waiting, occupants = Waiting(), Occupants()
+    pace = Pace(poll_s=config.poll_s, touch_s=config.touch_s, by_label=config.touch_by == "label")
+    toucher = Toucher(waiting, decisions, api, clock, pace)
+    limits = Limits(config.limits, on_freed=toucher.freed)
+
+    def changed(node: NodeName, before: Situation | None, after: Situation | None) -> None:
+        toucher.changed(node, before, after)
+        nominations.changed(node)
+        unplaced.changed(node)
+
+    state = ClusterState(on_change=changed, on_claims=limits.update if limits else None, exists=exists)
+    requests = Requests(strict=config.strict, vf_resource=config.vf_resource)
+    unplaced = Unplaced(state=state, requests=requests, clock=clock)
+    nominations = Nominations(
+        state, occupants, decisions, clock, nomination_s=config.nomination_s, on_release=toucher.released
+    )
+    lasts_s = config.expect_s or EXPECT_S[config.binder]
+    return Accounts(
+        state=state,
+        requests=requests,
+        decisions=decisions,
+        limits=limits,
+        occupants=occupants,
+        budgets=Budgets(),
+        nominations=nominations,
+        expecting=Expecting(
+            state=state, decisions=decisions, nominations=nominations, clock=clock, lasts_s=lasts_s
+        ),
+        unplaced=unplaced,
+        waiting=waiting,
+        toucher=toucher,
+        attempts=attempts,
+        outcomes=Outcomes(attempts.heard),
+    )
