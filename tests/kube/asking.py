@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,18 +21,28 @@ if TYPE_CHECKING:
 
 @dataclass
 class Asked:
-    """The server: its URL, the only header Authorization that it takes, if so, and that of each request."""
+    """The server: its URL, who alone may ask, if so, and who did, by how many connections.
+
+    Who: by the name in a certificate, or else the header Authorization.
+    """
 
     url: str
     taken: str | None = None
     by: list[str | None] = field(default_factory=list)
+    connections: int = 0
 
 
 @contextmanager
-def serving() -> Iterator[Asked]:
+def serving(tls: ssl.SSLContext | None = None) -> Iterator[Asked]:
     class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"  # connections are kept
+
+        def setup(self) -> None:
+            super().setup()
+            asked.connections += 1
+
         def do_GET(self) -> None:
-            asked.by.append(self.headers["Authorization"])
+            asked.by.append(_name(self.connection) or self.headers["Authorization"])
             code = 404 if asked.taken in (None, asked.by[-1]) else 401
             body = json.dumps({"kind": "Status", "message": "none", "code": code}).encode()
             self.send_response(code)
@@ -44,7 +55,10 @@ def serving() -> Iterator[Asked]:
             """Silent."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        asked = Asked(f"http://127.0.0.1:{server.server_port}")
+        server.daemon_threads = True  # of connections that a client keeps
+        if tls is not None:
+            server.socket = tls.wrap_socket(server.socket, server_side=True)
+        asked = Asked(f"{'https' if tls else 'http'}://127.0.0.1:{server.server_port}")
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         try:
@@ -52,6 +66,12 @@ def serving() -> Iterator[Asked]:
         finally:
             server.shutdown()
             thread.join()
+
+
+def _name(connection: Any) -> str | None:
+    """In the certificate that a connection was made with."""
+    told = connection.getpeercert() if isinstance(connection, ssl.SSLSocket) else None
+    return dict(pair for (pair,) in told["subject"])["commonName"] if told else None
 
 
 def document(

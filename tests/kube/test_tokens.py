@@ -1,8 +1,9 @@
-"""Tokens that no call can be made with, and exec plugins that give none."""
+"""Tokens that no call can be made with, and exec plugins that give nothing to make one with."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 from traceback import format_exception
 from typing import TYPE_CHECKING, Any
 
@@ -90,12 +91,12 @@ def test_token_file_that_cannot_be_used_is_named(tmp_path: Path, found: bytes | 
 @pytest.mark.parametrize(
     ("script", "told"),
     [
-        (giving('{"status": null}'), "gives no token"),
-        (giving('{"status": {"token": null}}'), "gives no token"),
-        (giving("{}"), "gives no token"),
+        (giving('{"status": null}'), "gives neither a token nor a certificate"),
+        (giving('{"status": {"token": null}}'), "gives neither a token nor a certificate"),
+        (giving("{}"), "gives neither a token nor a certificate"),
         (
-            giving('{"status": {"clientCertificateData": "SECRET", "clientKeyData": "SECRET"}}'),
-            "gives certificates, which are not supported; wanted a token",
+            giving('{"status": {"token": "SECRET", "expirationTimestamp": "tomorrow"}}'),
+            "its answer is no ExecCredential: Invalid RFC3339 encoded datetime",
         ),
         (giving('{"status": {"token": "SECRET\\nSECRET"}}'), "the token has line breaks"),
         (giving('{"status": ["SECRET"]}'), "its answer is no ExecCredential: Expected `object"),
@@ -104,7 +105,7 @@ def test_token_file_that_cannot_be_used_is_named(tmp_path: Path, found: bytes | 
         ("echo no shebang\n", "Exec format error"),
     ],
 )
-def test_plugin_that_gives_no_token_is_told_with_what_is_wrong(tmp_path: Path, script: str, told: str):
+def test_plugin_that_gives_nothing_usable_is_told_with_what_is_wrong(tmp_path: Path, script: str, told: str):
     path = write(tmp_path / "k", document(user=plugin(tmp_path, script)))
     assert refusal(path).startswith(f"exec plugin {tmp_path}/plugin: {told}")
 
@@ -133,9 +134,35 @@ def test_plugin_of_a_version_that_is_not_spoken_is_refused(tmp_path: Path):
     assert refused.value.message == f"kubeconfig {path}: no usable kubeconfig: {told}"
 
 
+COUNTING = '#!/bin/sh\nn=$(cat "$0.n" 2>/dev/null); echo "x$n" > "$0.n"\n'
+
+
+@pytest.mark.parametrize(
+    ("expires", "by"),
+    [
+        ("2001-01-01T00:00:00Z", ["Bearer t", "Bearer tx"]),
+        ("2999-01-01T00:00:00Z", ["Bearer t", "Bearer t"]),
+        (None, ["Bearer t", "Bearer t"]),
+    ],
+)
+def test_plugin_is_asked_again_once_what_it_gave_has_expired(
+    tmp_path: Path, expires: str | None, by: list[str]
+):
+    when = json.dumps(expires).replace('"', '\\"')
+    script = (
+        COUNTING + f'echo "{{\\"status\\": {{\\"token\\": \\"t$n\\", \\"expirationTimestamp\\": {when}}}}}"\n'
+    )
+    with (
+        serving() as asked,
+        Documents(write(tmp_path / "k", document(asked.url, plugin(tmp_path, script)))) as api,
+    ):
+        assert api.get("/version") is None
+        assert api.get("/version") is None
+    assert asked.by == by
+
+
 def test_plugin_is_asked_again_when_its_token_is_taken_no_longer(tmp_path: Path):
-    count = '#!/bin/sh\nn=$(cat "$0.n" 2>/dev/null); echo "x$n" > "$0.n"\n'
-    script = count + 'echo "{\\"status\\": {\\"token\\": \\"t$n\\"}}"\n'
+    script = COUNTING + 'echo "{\\"status\\": {\\"token\\": \\"t$n\\"}}"\n'
     with (
         serving() as asked,
         Documents(write(tmp_path / "k", document(asked.url, plugin(tmp_path, script)))) as api,

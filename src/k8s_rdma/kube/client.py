@@ -11,6 +11,7 @@ from lightkube.operators import equal, not_in
 from lightkube.types import PatchType
 
 from k8s_rdma.kube.api import ApiRefusedError
+from k8s_rdma.kube.authentication import authenticate
 from k8s_rdma.kube.budget_objects import BudgetObject
 from k8s_rdma.kube.calls import named_errors, read_refusal, segment
 from k8s_rdma.kube.credentials import credentials, usable_credentials
@@ -23,7 +24,6 @@ from k8s_rdma.kube.objects import (
     PodObject,
 )
 from k8s_rdma.kube.rdma_nodes import RdmaNodes
-from k8s_rdma.kube.tokens import authenticate
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -54,7 +54,7 @@ def connect(
     """A client by a kubeconfig file, or else as `kube.credentials` finds them.
 
     in_cluster: the service account and nothing else. timeout_s: for each call, and as long again for an exec
-    plugin where one is asked for a token before it. silence_s: as in `Client`.
+    plugin where one is asked before it. silence_s: as in `Client`.
     MalformedError when there is no such configuration, or it says nothing usable. To be called inside
     the event loop that uses it.
     """

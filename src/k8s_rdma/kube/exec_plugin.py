@@ -1,4 +1,4 @@
-"""Exec plugins, which give a token: what they are asked, and what they answer.
+"""Exec plugins, which give a token or a certificate: what they are asked, and what they answer.
 
 lightkube's own way of calling them leaves out what they are asked for, knows versions up to v1beta1, waits
 for ever, and raises whatever an answer that it does not expect leads to.
@@ -12,12 +12,15 @@ import json
 import os
 import subprocess
 from base64 import b64encode
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from lightkube.config.models import NameValue
 from lightkube.core.exceptions import ConfigError
+
+from k8s_rdma.kube.tokens import Credential, usable_token
 
 if TYPE_CHECKING:
     from lightkube.config.models import UserExec
@@ -26,8 +29,14 @@ _VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1
 
 
 class _Status(msgspec.Struct, frozen=True):
+    """What is empty counts as not set."""
+
     token: str | None = None
     certificate: str | None = msgspec.field(name="clientCertificateData", default=None)
+    key: str | None = msgspec.field(name="clientKeyData", default=None)
+    expires: Annotated[datetime, msgspec.Meta(tz=True)] | None = msgspec.field(
+        name="expirationTimestamp", default=None
+    )
 
 
 class _ExecCredential(msgspec.Struct, frozen=True):
@@ -61,21 +70,27 @@ def _cluster_info(cluster: dict[str, Any]) -> dict[str, Any]:
     return told
 
 
-def plugin_token(plugin: UserExec, timeout_s: float) -> str:
+def plugin_credential(plugin: UserExec, timeout_s: float) -> Credential:
     """Of a plugin that `tell_plugin` prepared; ConfigError says why it gives none. Blocks for timeout_s."""
+    source = f"exec plugin {plugin.command}"
     try:
-        credential = msgspec.json.decode(_answer(plugin, timeout_s), type=_ExecCredential)
+        answer = msgspec.json.decode(_answer(plugin, timeout_s), type=_ExecCredential)
     except (msgspec.MsgspecError, ValueError) as error:
-        msg = f"exec plugin {plugin.command}: its answer is no ExecCredential: {error}"
+        msg = f"{source}: its answer is no ExecCredential: {error}"
         raise ConfigError(msg) from None  # it may hold the answer
-    status = credential.status or _Status()
-    if not status.token:
-        certificate = (
-            "certificates, which are not supported; wanted a token" if status.certificate else "no token"
-        )
-        msg = f"exec plugin {plugin.command}: gives {certificate}"
+    status = answer.status or _Status()
+    if bool(status.certificate) != bool(status.key):
+        missing = "its key" if status.certificate else "the certificate"
+        msg = f"{source}: gives one of certificate and key, and not {missing}"
         raise ConfigError(msg)
-    return status.token
+    if not status.token and not status.certificate:
+        msg = f"{source}: gives neither a token nor a certificate"
+        raise ConfigError(msg)
+    return Credential(
+        token=usable_token(status.token, source) if status.token else None,
+        certificate=f"{status.certificate}\n{status.key}" if status.certificate else None,
+        expires=status.expires,
+    )
 
 
 def _answer(plugin: UserExec, timeout_s: float) -> bytes:
