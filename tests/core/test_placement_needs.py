@@ -45,9 +45,9 @@ def willing(node: Inventory, request: Request) -> tuple[Request, Inventory]:
 
 
 def anywhere(request: Request) -> Request:
-    """The same, whichever PFs these are."""
+    """The same, whichever PFs these are: an MTU may be any, but has to be set."""
     wanted = [
-        replace(each, options=replace(each.options, pf=None, link_type=None, mtu=None))
+        replace(each, options=replace(each.options, pf=None, link_type=None, mtu=each.options.mtu and 0))
         for each in request.interfaces
     ]
     return replace(request, interfaces=tuple(wanted))
@@ -262,6 +262,24 @@ def test_rejection_says_that_an_mtu_is_not_known() -> None:
     found = place(asks((0, InterfaceOptions(mtu=1280))), node, {})
     assert isinstance(found, Rejection)
     assert found.message == "needs 1 interface; old: its MTU is not known, and mtu is 1280"
+
+
+def test_mtu_that_the_driver_cannot_set_is_refused_by_it_and_not_for_want_of_a_pf() -> None:
+    cannot = {"takes": frozenset({Setting.VLAN})}
+    wanted = asks((0, InterfaceOptions(mtu=1280)))
+    found = place(wanted, node_of(cx5=cannot, igb=cannot, ib=cannot), {})
+    assert isinstance(found, Rejection)
+    assert (found.reason, found.message) == (
+        Reason.DRIVER_REFUSES,
+        "needs 1 interface; cx5, ib: mlx5_core cannot set mtu of a VF; igb: igb cannot set mtu of a VF",
+    )
+    found = place(
+        wanted,
+        node_of(cx5=cannot | {"mtu": 1000}, igb=cannot, ib={"mtu": 1000, "takes": frozenset({Setting.MTU})}),
+        {},
+    )
+    assert isinstance(found, Rejection)
+    assert found.reason is Reason.NO_SUCH_PF  # one could set it, if its PF had that MTU
 
 
 def test_rejection_says_that_the_link_of_the_pf_that_is_selected_may_be_down() -> None:

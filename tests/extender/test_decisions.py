@@ -33,7 +33,7 @@ def request(*rates: int) -> Request:
 
 
 def situation(**held: int) -> Situation:
-    inventory = facts_of(report("w1", pf(PF0)), NodeName("w1")).inventory
+    inventory = facts_of(report("w1", pf(PF0, takes=("mtu",))), NodeName("w1")).inventory
     return Situation(inventory, {pf.pci: Used(len(held), sum(held.values())) for pf in inventory.pfs})
 
 

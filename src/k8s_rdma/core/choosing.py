@@ -108,7 +108,8 @@ class Task(NamedTuple):
 def _anywhere_of(wanted: InterfaceRequest) -> InterfaceRequest:
     if not is_choosy(wanted.needs):
         return wanted
-    return replace(wanted, options=replace(wanted.options, pf=None, link_type=None, mtu=None))
+    mtu = None if wanted.options.mtu is None else 0  # any, which still has to be set
+    return replace(wanted, options=replace(wanted.options, pf=None, link_type=None, mtu=mtu))
 
 
 def choose(task: Task, used: Usage, work: Work) -> list[int] | Verdict:
