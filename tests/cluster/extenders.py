@@ -20,12 +20,16 @@ QUICK = {"pollS": 0.1, "touchS": 0.1, "maxAgeS": 0.001, "nodeTimeoutS": 5, "leas
 
 @dataclass
 class Extender:
-    """One replica; started and ended as often as a scenario likes, always at the same port."""
+    """One replica; started and ended as often as a scenario likes, always at the same port.
+
+    enter: what runs it elsewhere or otherwise, such as `env` with variables.
+    """
 
     directory: Path
     name: str
     settings: Json
     port: int = field(default_factory=free_port)
+    enter: list[str] = field(default_factory=list)
     program: Program | None = None
 
     @property
@@ -36,7 +40,7 @@ class Extender:
         """Run it; whether it is ready is another question."""
         path = self.directory / f"{self.name}.yaml"
         path.write_text(json.dumps({**QUICK, "port": self.port, **self.settings}))
-        command = (sys.executable, "-m", "k8s_rdma", "extender", "--config", path)
+        command = (*self.enter, sys.executable, "-m", "k8s_rdma", "extender", "--config", path)
         self.program = await Program.start(self.directory / f"{self.name}.log", *command)
 
     async def ready(self) -> None:

@@ -1,0 +1,115 @@
+"""Extender and agents of different versions, as they are while nodes are updated one after the other."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cluster.extenders import registration
+from cluster.nodes import node_object
+from cluster.publishers import AGENT, prepare
+from cluster.world import cluster, placement
+from e2e.conftest import build_dir, make_node, program
+from k8s_rdma.sim.cluster.sandbox import PodRef
+from older_programs import last_without, unpack
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+    from cluster.world import Cluster
+    from e2e.node import Node
+    from k8s_rdma.sim.cluster.sandbox import Sandbox
+
+__all__ = ["build_dir", "make_node", "program"]
+
+pytestmark = pytest.mark.anyio
+
+LINK_MBPS = 1_000
+BY_SOFTWARE = {"rdma_interfaces_required": '[{"max_tx_rate": 10, "enforce": "software"}]'}
+"""Nobody knew this when the older programs were written."""
+
+TELLS = {
+    "extender": "(rdma_interfaces_required[0].enforce: software is unknown; known are hardware, auto)",
+    "agent": "(needs 1 interface; 2 PFs: its node caps nothing by software: ",
+}
+"""What its owner reads, by who is older."""
+
+
+class Skewed:
+    """A node whose agent publishes it, and an extender: one of them is older."""
+
+    def __init__(self, c: Cluster, node: Node) -> None:
+        self.c, self.node, self._runtime = c, node, node.runtime(chained=False)
+
+    async def start_pod(self, name: str) -> Sandbox:
+        """Wait until it is bound, and do what kubelet's runtime does then."""
+        meta = (await self.c.bound(name))["metadata"]
+        annotations = meta["annotations"]
+        pod = PodRef(namespace="default", name=name, uid=meta["uid"], annotations=annotations)
+        return await self._runtime.add(pod)
+
+    async def end_pod(self, name: str, sandbox: Sandbox) -> None:
+        await self._runtime.delete(sandbox)
+        url = f"/api/v1/namespaces/default/pods/{name}?gracePeriodSeconds=0"
+        assert (await self.c.http.delete(url)).status_code == 200
+
+    def reserved_mbps(self) -> list[str]:
+        """What the node's VFs have, as tc(8) prints it."""
+        rates = self.node.rates()
+        return sorted(rates[vf][0] for vf, free in self.node.pristine["rates"].items() if rates[vf] != free)
+
+
+@asynccontextmanager
+async def skewed(kind: str, directory: Path, node: Node, older: str) -> AsyncIterator[Skewed]:
+    """older: which of the two it is."""
+    commit = last_without("software_max_tx_rate_mbps", "src/k8s_rdma/core/ledger.py")
+    if commit is None:
+        pytest.skip("needs the repository's history, back to programs that knew no caps in software")
+    enter = ["env", f"PYTHONPATH={unpack(commit, directory, 'src') / 'src'}"]
+    key = directory / "placement.key"
+    key.write_text("a secret of placements\n")
+    async with cluster(kind, directory) as c:
+        await prepare(c)
+        await c.create(node_object("w1", "127.0.0.1", {}))
+        node.settings = {
+            "kubeconfig": str(directory / f"{AGENT}.kubeconfig"),
+            "placementKeyFile": str(key),
+            "publish": {"rdmaNode": True},
+        }
+        node.enter = enter if older == "agent" else []
+        await asyncio.to_thread(node.start_agent)
+        extender = c.extender(source="crd", nodePort=1, placementKeyFile=str(key))
+        extender.enter = enter if older == "extender" else []
+        await extender.start()
+        await extender.ready()
+        async with c.plane.scheduler(registration(extender.url)):
+            yield Skewed(c, node)
+
+
+@pytest.mark.parametrize("older", TELLS)
+async def test_pods_have_their_bandwidth_by_an_older_extender_or_agent_or_are_told_what_it_does_not_know(
+    kind: str, make_node: Callable[[int], Node], tmp_path: Path, older: str
+):
+    node = make_node(2)
+    async with skewed(kind, tmp_path, node, older) as it:
+        for name, rate in (("first", 600), ("second", 900)):
+            await it.c.create_pod(name, rate)
+        sandboxes = {name: await it.start_pod(name) for name in ("first", "second")}
+        assert it.reserved_mbps() == ["600Mbit", "900Mbit"]
+        pfs = {placement(await it.c.pod(name))[0]["pf"] for name in sandboxes}
+        assert pfs == {pf.pci for pf in node.pfs}
+        await it.c.create_pod("third", 500)
+        await it.c.event("third", "FailedScheduling", "did not have enough free RDMA resources")
+        await it.c.create_pod("newer", annotations=BY_SOFTWARE)
+        await it.c.event("newer", "FailedScheduling", TELLS[older])
+        await it.end_pod("first", sandboxes.pop("first"))
+        sandboxes["third"] = await it.start_pod("third")
+        assert it.reserved_mbps() == ["500Mbit", "900Mbit"]
+        assert await it.c.node_of("newer") is None
+        for name, sandbox in sandboxes.items():
+            await it.end_pod(name, sandbox)
+        assert node.leftovers() == {}
