@@ -14,6 +14,7 @@ from install.node_files import FILE, OURS
 from k8s_rdma.cli.install_cni import wanted
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.install.directory import NodeDirectory
+from k8s_rdma.install.network import Network
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -62,11 +63,38 @@ def test_options_that_cannot_be_are_named(options: dict[str, str], said: str) ->
 def test_what_cannot_be_done_is_one_line(node: NodeFiles, program: Path) -> None:
     done = run(node, program, "--network", "chained", "--conf-dir", "/absent")
     assert (done.returncode, done.stderr) == (1, "k8s-rdma: /absent: No such file or directory\n")
+    done = run(node, program, "--network", "chained", "--conf-dir", "/absent", "--remove")
+    assert (done.returncode, done.stderr) == (1, "k8s-rdma: /absent: No such file or directory\n")
     done = run(node, program, "--wait", "--follow")
     assert (done.returncode, done.stderr) == (
         1,
         "k8s-rdma: --wait does not go together with --follow and --remove\n",
     )
+
+
+def test_nothing_is_removed_that_another_one_keeps_in_place(node: NodeFiles, program: Path) -> None:
+    keeper = node.installation()
+    keeper.install(program)
+    before = node.state()
+    with keeper.locked(0):
+        done = run(node, program, "--network", "none", "--remove", "--grace-s", "0")
+    assert (done.returncode, "another `k8s-rdma install-cni` is at work there; end" in done.stderr) == (
+        1,
+        True,
+    )
+    assert node.state() == before
+
+
+@pytest.mark.parametrize("kept", Network)
+@pytest.mark.parametrize("removed", Network)
+def test_removal_and_keeper_exclude_each_other(node: NodeFiles, removed: Network, kept: Network) -> None:
+    keeper, remover = node.installation(kept), node.installation(removed)
+    with keeper.locked(0), pytest.raises(K8sRdmaError, match="another"), remover.locked_to_remove(0):
+        pass
+    with remover.locked_to_remove(0), pytest.raises(K8sRdmaError, match="another"), keeper.locked(0):
+        pass
+    with remover.locked_to_remove(0):
+        pass
 
 
 def test_there_is_one_writer_at_a_time(node: NodeFiles) -> None:

@@ -188,6 +188,21 @@ def test_a_link_that_leads_to_no_file_keeps_nothing_from_being_removed(
     assert node.types() == ["bridge", "portmap"]
 
 
+@pytest.mark.parametrize("network", Network)
+def test_executable_stays_where_it_is_not_known_what_a_link_leads_to(
+    node: NodeFiles, program: Path, network: Network
+) -> None:
+    """In a container that has the node's directory of networks mounted, and not what else is on the node."""
+    (node.confs / "20-x.conflist").symlink_to("/of-the-node/x.conflist")
+    installation = node.installation(network)
+    installation.install(program)
+    told = r"20-x\.conflist: leads to /of-the-node/x\.conflist, which is not there for us"
+    with pytest.raises(K8sRdmaError, match=told):
+        installation.remove(0, print)
+    assert (node.bin / OURS).exists()
+    assert node.types() == ["bridge", "portmap"]
+
+
 BROKEN = {
     "": "malformed",
     '{"cniVersion": "1.0.0", "na': "Unterminated string at character 25",

@@ -98,6 +98,19 @@ def test_executable_that_somebodys_network_has_is_left(host: Path) -> None:
     assert not (node_of(host).bin / OURS).exists()
 
 
+@pytest.mark.parametrize("aim", ["/etc/elsewhere", "../../etc/elsewhere", "/var/lib/link"])
+def test_executable_is_left_also_where_a_link_leads_to_the_network_that_has_it(host: Path, aim: str) -> None:
+    (host / "var/lib/link").symlink_to("/etc/elsewhere")
+    (host / "etc/elsewhere").write_text(conflist(BRIDGE, {"type": OURS}))
+    (node_of(host).confs / "20-x.conflist").symlink_to(aim)
+    done = uninstall(host)
+    assert (done.returncode, "which 20-x.conflist calls" in done.stdout) == (1, True)
+    assert (node_of(host).bin / OURS).exists()
+    (host / "etc/elsewhere").unlink()
+    assert uninstall(host).returncode == 0
+    assert not (node_of(host).bin / OURS).exists()
+
+
 def test_pods_in_the_ledger_are_named_and_nothing_is_removed(host: Path) -> None:
     with closing(Receipts(host / STATE / "ledger.db")) as receipts:
         receipts.put(receipt())
@@ -203,8 +216,9 @@ def test_executable_stays_while_crio_will_call_it(host: Path) -> None:
     assert not (host / "node/bin" / OURS).exists()
 
 
-def test_whoever_keeps_the_network_in_place_is_to_be_ended_first(host: Path) -> None:
-    with NodeDirectory(host / "node/net.d").locked(0):
+@pytest.mark.parametrize("kept", ["net.d", "bin"])
+def test_whoever_keeps_network_or_executable_in_place_is_to_be_ended_first(host: Path, kept: str) -> None:
+    with NodeDirectory(host / "node" / kept).locked(0):
         done = uninstall(host)
     assert done.returncode == 1
     assert "another `k8s-rdma install-cni` is at work" in done.stderr

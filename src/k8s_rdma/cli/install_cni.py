@@ -21,6 +21,7 @@ from k8s_rdma.wire.conflist import plugin_section
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
 WAIT_S = 2.0
 """How long another one may take that is at work in the same directory."""
@@ -75,7 +76,7 @@ def install_cni(  # noqa: PLR0913 - options
 
 def _install(installation: Installation) -> None:
     program = require_program()
-    with _only_one(installation):
+    with _only_one(installation.locked(WAIT_S)):
         outcome = installation.install(program)
     if outcome.problems:
         raise K8sRdmaError("; ".join(outcome.problems))
@@ -84,15 +85,15 @@ def _install(installation: Installation) -> None:
 
 
 def _remove(installation: Installation, grace_s: float) -> None:
-    with _only_one(installation):
+    with _only_one(installation.locked_to_remove(WAIT_S)):
         installation.remove(grace_s, typer.echo)
 
 
 @contextmanager
-def _only_one(installation: Installation) -> Iterator[None]:
+def _only_one(locked: AbstractContextManager[None]) -> Iterator[None]:
     with ExitStack() as stack:
         try:
-            stack.enter_context(installation.locked(WAIT_S))
+            stack.enter_context(locked)
         except OSError as error:
             msg = f"{error.filename}: {error.strerror}"
             raise K8sRdmaError(msg) from error

@@ -10,13 +10,13 @@ import fcntl
 import os
 import shutil
 import time
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from k8s_rdma.errors import K8sRdmaError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
     from typing import BinaryIO
 
@@ -26,9 +26,10 @@ LOCK_RETRY_S = 0.1
 class NodeDirectory:
     """One of the node's directories; every OSError in here names its path."""
 
-    def __init__(self, path: Path) -> None:
-        """Nothing is looked at yet."""
+    def __init__(self, path: Path, leads: Callable[[Path], Path] | None = None) -> None:
+        """Nothing is looked at yet. leads: where a path of ours leads for the node, if that is known."""
         self.path = path
+        self._leads = leads
 
     def draft(self, name: str) -> Path:
         """Where a file is while it is being written."""
@@ -41,11 +42,20 @@ class NodeDirectory:
         return sorted(found, key=os.fsencode)
 
     def read(self, name: str) -> bytes | None:
-        """What is in a file; None where there is none."""
+        """What is in a file, or in what the node has where a link leads; None where there is none."""
+        path = self.path / name
         try:
-            return (self.path / name).read_bytes()
+            return (self._leads(path) if self._leads else path).read_bytes()
         except FileNotFoundError:
             return None
+
+    def lost(self, name: str) -> str:
+        """Where a link leads out of here, to what we may not see of the node; empty where it does not."""
+        path = self.path / name
+        if self._leads or not path.is_symlink():
+            return ""
+        aim = path.resolve()
+        return "" if aim.parent == self.path.resolve() or aim.exists() else str(aim)
 
     def write(self, name: str, data: bytes, *, mode: int) -> None:
         """Put a file there, or in another's place, for good: it outlives a loss of power."""
@@ -117,6 +127,15 @@ class NodeDirectory:
             yield descriptor
         finally:
             os.close(descriptor)
+
+
+@contextmanager
+def all_locked(directories: Iterable[NodeDirectory], wait_s: float) -> Iterator[None]:
+    """As `NodeDirectory.locked`, of all of them."""
+    with ExitStack() as stack:
+        for each in directories:
+            stack.enter_context(each.locked(wait_s))
+        yield
 
 
 def _lock(descriptor: int) -> bool:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from k8s_rdma.errors import K8sRdmaError
+from k8s_rdma.install.directory import all_locked
 from k8s_rdma.install.network import ConfDirectory, Decision, Network, decide
 from k8s_rdma.install.program import InstalledProgram, left_for
 
@@ -48,7 +49,8 @@ class Installation:
         self.program = InstalledProgram(binaries)
         self.conf = ConfDirectory(confs, wanted.file)
         self._wanted = wanted
-        self._locked = binaries if wanted.network is Network.NONE else confs
+        self._directories = binaries, confs
+        self._kept = binaries if wanted.network is Network.NONE else confs
 
     @property
     def has_network(self) -> bool:
@@ -70,8 +72,13 @@ class Installation:
         return self.program.there() and (has_network or not self.has_network)
 
     def locked(self, wait_s: float) -> AbstractContextManager[None]:
-        """Be the only one at work within the block. OSError, or K8sRdmaError when another one is."""
-        return self._locked.locked(wait_s)
+        """Be the only one who keeps the same there within the block. OSError, or K8sRdmaError for another."""
+        return self._kept.locked(wait_s)
+
+    def locked_to_remove(self, wait_s: float) -> AbstractContextManager[None]:
+        """As `locked`, and none who keeps the executable alone, or a network: it would put back what goes."""
+        there = [each for each in self._directories if each is self._kept or each.path.is_dir()]
+        return all_locked(there, wait_s)
 
     def install(self, program: Path) -> Outcome:
         """Make all of it as it should be; K8sRdmaError when a directory cannot be read or written.

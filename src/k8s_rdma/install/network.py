@@ -15,6 +15,7 @@ import msgspec
 
 from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.wire.conflist import (
+    PLUGIN,
     UnfitError,
     chained_list,
     is_chained,
@@ -184,6 +185,11 @@ class ConfDirectory:
             if error.errno in _NO_FILE:
                 return False
             raise
+        if text is None and (aim := self._directory.lost(name)):
+            raise K8sRdmaError(
+                f"{self._directory.path / name}: leads to {aim}, which is not there for us: whether "
+                f"{PLUGIN} is called there is not known; mount that as well, or remove the link"
+            )
         return text is not None and made_of(text) is None and names_ours(text)
 
     def _look(self) -> Found:
