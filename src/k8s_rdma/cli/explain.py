@@ -28,6 +28,10 @@ _VERDICTS = {
     "unreadable": "[yellow]cannot be read[/]",
     "unknown": "[yellow]not searched yet[/]",
 }
+_NOT_ASKED = (
+    "[yellow]no scheduler has asked this extender about it yet[/]; where that stays so: its schedulerName "
+    "is of one that does not ask, or it requests none of managedResources (k8s-rdma doctor cluster)"
+)
 _HEADINGS = ("PF", "NUMA", "free VFs", "unreserved Mb/s", "room for", "goes here", "against it")
 _NUMBERS = ("free VFs", "unreserved Mb/s", "room for")
 
@@ -126,6 +130,8 @@ def _about(told: Explanation) -> Iterator[str]:
     if told.malformed:
         yield f"[red]malformed[/]: {escape(told.malformed)}"
     yield from _wants(told)
+    if told.state == "waiting":
+        yield _NOT_ASKED
     if told.nominated:
         yield f"nominated: preemption makes room for it on {escape(told.nominated)}"
     if told.refused:
