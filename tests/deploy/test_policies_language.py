@@ -132,3 +132,16 @@ def test_all_that_look_at_pods_and_templates_match_the_same_objects():
         for name in ("annotation", "managed-resource", "scheduler-name")
     )
     assert others == [one, one]
+
+
+def test_what_several_policies_call_by_one_name_is_the_same_in_all_of_them():
+    """CEL imports nothing, and each file is applied as it is."""
+    meant: dict[str, set[str]] = {}
+    for name in (file.stem for file in POLICIES.glob("*.yaml")):
+        for document in documents(name):
+            for part in ("matchConditions", "variables"):
+                for each in document["spec"].get(part, ()):
+                    meant.setdefault(each["name"], set()).add(" ".join(each["expression"].split()))
+    assert not {name: found for name, found in meant.items() if len(found) > 1}
+    (one,), (many,) = meant["asks-for-interfaces"], meant["asking"]
+    assert one.replace("!object", "variables.templates.filter(pod, !pod") + ")" == many
