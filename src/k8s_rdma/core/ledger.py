@@ -93,6 +93,10 @@ class AllocatedInterface:
         """Whether the pod gets a network device, and not a PCI function."""
         return self.options.driver is VfDriver.KERNEL
 
+    def is_of(self, slot: SlotHeld) -> bool:
+        """Whether it is what a slot of its pod stands for."""
+        return slot.pool in ("", self.pool) and slot.one_device in ("", self.rdma_device, self.pci)
+
     def rate(self) -> VfRate:
         """What is programmed on its VF."""
         least, most = self.set_min_tx_rate_mbps, self.set_max_tx_rate_mbps
@@ -218,9 +222,7 @@ class Ledger:
             if receipt.phase is Phase.ATTACHED:
                 sandboxes.setdefault(receipt.attachment.container, []).extend(receipt.interfaces)
         return {
-            slot: tuple(
-                each for each in sandboxes.get(receipt.attachment.container, ()) if slot.stands_for(each)
-            )
+            slot: tuple(each for each in sandboxes.get(receipt.attachment.container, ()) if each.is_of(slot))
             for receipt in self.receipts.values()
             for slot in receipt.slots
         }

@@ -7,10 +7,6 @@ kubelet which slots the pod holds, and writes what they are.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from k8s_rdma.core.ledger import AllocatedInterface
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,11 +35,6 @@ class SlotHeld:
         Its RDMA device's name at home, or its PCI address where it has none.
         """
         return self.id if self.resource == self.pool else ""
-
-    def stands_for(self, interface: AllocatedInterface) -> bool:
-        """Whether an interface of the pod is of it."""
-        names = ("", interface.rdma_device, interface.pci)
-        return self.pool in ("", interface.pool) and self.one_device in names
 
 
 def slot_ids(count: int) -> tuple[str, ...]:
