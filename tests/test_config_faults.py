@@ -12,7 +12,7 @@ from msgspec import inspect
 
 from k8s_rdma.agent.config import AgentConfig
 from k8s_rdma.config.devices import DevicePluginConfig, SharedSelector
-from k8s_rdma.config.faults import first_fault
+from k8s_rdma.config.faults import MOST, faults
 from k8s_rdma.config.files import fit, load_config
 from k8s_rdma.config.mellanox import MellanoxConfig
 from k8s_rdma.errors import MalformedError
@@ -72,7 +72,7 @@ def least(struct: Struct) -> dict[str, Any]:
 
 
 def fitting(kind: Any) -> object:
-    return next(each for each in FITTING if first_fault(kind, each) is None)
+    return next(each for each in FITTING if not faults(kind, each))
 
 
 CASES = [
@@ -106,7 +106,7 @@ def test_value_that_does_not_fit_is_told_with_its_place_and_what_is_wanted(
             refused += 1
             assert not any(word in said for word in FOREIGN), said
             assert "\n" not in said
-            if first_fault(field.type, probe) is None:  # a model's own sentence, of fields together
+            if not faults(field.type, probe):  # a model's own sentence, of fields together
                 continue
             place = f"{at}.{field.encode_name}".lstrip(".")
             assert said.startswith(place), (place, said)
@@ -200,12 +200,34 @@ def test_mistake_is_told_in_these_words(tmp_path: Path, text: str, said: str) ->
     assert refused.value.message.startswith(f"{file}: {said}")
 
 
+def test_everything_that_is_wrong_is_told_at_once_with_its_place(tmp_path: Path) -> None:
+    file = tmp_path / "agent.yaml"
+    file.write_text(
+        "hardwre: {}\nkernel: lnux\nhardware: {pfs: [{names: [eth0]}, {nams: [eth1], numVfs: -1}]}\n"
+        "publish: {renewS: 0}"
+    )
+    with pytest.raises(MalformedError) as refused:
+        load_config(AgentConfig, str(file), {"node": None, "runDir": "run"})
+    assert refused.value.message.split("; also ") == [
+        f"{file}: hardwre: unknown key; did you mean hardware?",
+        f"node: not set; --node NAME, or node: in {file}",
+        "kernel: lnux; wanted linux or virtual",
+        "hardware.pfs[1].nams: unknown key; did you mean names?",
+        "hardware.pfs[1].numVfs: -1; wanted a whole number of at least 0 or all",
+        "command line: runDir: run; wanted an absolute path",
+        f"{file}: publish.renewS: 0; wanted a number above 0 and at most 3600",
+    ]
+
+
+def test_faults_are_told_up_to_a_bound() -> None:
+    assert len(faults(AgentConfig, {"node": "w1"} | {f"x{i}": 1 for i in range(MOST + 3)})) == MOST
+
+
 def test_item_is_told_with_its_place_whether_a_file_or_another_model_had_the_list() -> None:
     for sort in (list, tuple):
-        fault = first_fault(SharedSelector, {"ifNames": sort(["eth0", "ens*"])})
-        assert fault is not None
+        [fault] = faults(SharedSelector, {"ifNames": sort(["eth0", "ens*"])})
         assert str(fault).startswith("ifNames[1]: ens*; wanted the whole name of a network device")
-        fault = first_fault(SharedSelector, {"functions": sort(["vf"])})
+        [fault] = faults(SharedSelector, {"functions": sort(["vf"])})
         assert str(fault).startswith("functions: is a list; wanted ")
 
 

@@ -8,14 +8,21 @@ gone through once more, beside its model: what a field wants its type says, or t
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 from types import NoneType, UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
 
 import msgspec
 
 from k8s_rdma.config.files import convert, has_control
 from k8s_rdma.config.wanted import either, found, wanted
 from k8s_rdma.wire.json import describe_unknown, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MOST = 8
+"""Faults that are told of a document: who has more gives another kind of file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,20 +36,25 @@ class Fault:
         return f"{self.field}: {self.why}" if self.field else self.why
 
 
-def first_fault(kind: Any, value: object, field: str = "") -> Fault | None:
-    """The first thing that does not fit, keys that are not known before others; None where all fits."""
+def faults(kind: Any, value: object) -> tuple[Fault, ...]:
+    """What does not fit, `MOST` at most; keys that are not known before others. () where all fits."""
+    return tuple(islice(_faults(kind, value, ""), MOST))
+
+
+def _faults(kind: Any, value: object, field: str) -> Iterator[Fault]:
     refusal = _refusal(kind, value)
     if refusal is None:
-        return None
+        return
     meant = _meant(kind)
     structs = [each for each in meant if _is_struct(each)]
-    if structs and isinstance(value, dict):
-        return _in_struct(structs, value, field, refusal)
     items = next((get_args(each)[0] for each in meant if get_origin(each) is tuple), None)
-    if items is not None and isinstance(value, list | tuple):
-        each = (first_fault(items, item, f"{field}[{index}]") for index, item in enumerate(value))
-        return next(filter(None, each), None)
-    return Fault(field, f"{found(kind, value)}; wanted {wanted(kind)}{_hint(kind, value)}")
+    if structs and isinstance(value, dict):
+        yield from _in_struct(structs, value, field, refusal)
+    elif items is not None and isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            yield from _faults(items, item, f"{field}[{index}]")
+    else:
+        yield Fault(field, f"{found(kind, value)}; wanted {wanted(kind)}{_hint(kind, value)}")
 
 
 def _refusal(kind: Any, value: object) -> BaseException | None:
@@ -69,41 +81,39 @@ def _is_struct(kind: Any) -> bool:
 
 def _in_struct(
     structs: list[type[msgspec.Struct]], value: dict[Any, Any], field: str, refusal: BaseException
-) -> Fault | None:
+) -> Iterator[Fault]:
     tag = structs[0].__struct_config__.tag_field
     by_tag = {each.__struct_config__.tag: each for each in structs}
     struct = by_tag.get(value.get(tag)) if tag and isinstance(value.get(tag), str) else None
     if tag and struct is None:
         why = f"{shown(str(value[tag]))}; wanted" if tag in value else "not set; wanted"
-        return Fault(_below(field, tag), f"{why} {either(by_tag)}")
-    return _in_fields(struct or structs[0], value, field) or _in_its_words(refusal, field)
+        yield Fault(_below(field, tag), f"{why} {either(by_tag)}")
+        return
+    of_fields = tuple(_in_fields(struct or structs[0], value, field))
+    yield from of_fields or _in_its_words(refusal, field)
 
 
-def _in_fields(struct: type[msgspec.Struct], value: dict[Any, Any], field: str) -> Fault | None:
+def _in_fields(struct: type[msgspec.Struct], value: dict[Any, Any], field: str) -> Iterator[Fault]:
     fields = {each.encode_name: each for each in msgspec.structs.fields(struct)}
     tag = struct.__struct_config__.tag_field
     known = [*fields, *([tag] if tag else [])]
     if struct.__struct_config__.forbid_unknown_fields:
         for key in value:
             if key not in known:
-                return Fault(_below(field, shown(str(key))), describe_unknown(str(key), known))
+                yield Fault(_below(field, shown(str(key))), describe_unknown(str(key), known))
     for name, each in fields.items():
         if each.required and name not in value:
-            return Fault(_below(field, name), f"not set; wanted {wanted(each.type)}")
-    faults = (
-        first_fault(each.type, value[name], _below(field, name))
-        for name, each in fields.items()
-        if name in value
-    )
-    return next(filter(None, faults), None)
+            yield Fault(_below(field, name), f"not set; wanted {wanted(each.type)}")
+    for name, each in fields.items():
+        if name in value:
+            yield from _faults(each.type, value[name], _below(field, name))
 
 
-def _in_its_words(refusal: BaseException, field: str) -> Fault | None:
+def _in_its_words(refusal: BaseException, field: str) -> Iterator[Fault]:
     """What a model says of fields that fit one by one; its sentence begins with their names."""
-    if refusal.__cause__ is None:
-        return None
-    names, _, why = str(refusal.__cause__).partition(": ")
-    return Fault(_below(field, names), why)
+    if refusal.__cause__ is not None:
+        names, _, why = str(refusal.__cause__).partition(": ")
+        yield Fault(_below(field, names), why)
 
 
 def _hint(kind: Any, value: object) -> str:

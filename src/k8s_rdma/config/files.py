@@ -21,6 +21,9 @@ MAX_PORT = 65535
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
+_ALSO = "; also "
+"""Between what is wrong in one line."""
+
 LEAST_KEY_BYTES = 16
 """Of the key for placements: a shorter one could be found by trying. NIST SP 800-131A allows no HMAC key of
 fewer than 112 bits."""
@@ -102,9 +105,9 @@ def fit(kind: type[T], document: object) -> T:
     try:
         return convert(kind, document)
     except msgspec.ValidationError as error:
-        from k8s_rdma.config.faults import first_fault  # noqa: PLC0415  memory of those that start well
+        from k8s_rdma.config.faults import faults  # noqa: PLC0415  memory of those that start well
 
-        raise MalformedError(str(first_fault(kind, document) or error)) from error
+        raise MalformedError(_ALSO.join(map(str, faults(kind, document))) or str(error)) from error
 
 
 def load_config(kind: type[T], path: str | None, overrides: Mapping[str, Any]) -> T:
@@ -141,16 +144,18 @@ def _read(path: str) -> Any:
 
 def _refusal(kind: type[Any], settings: Any, path: str | None, overrides: Mapping[str, Any]) -> str:
     """What does not fit, and where it was written."""
-    from k8s_rdma.config.faults import first_fault  # noqa: PLC0415  memory of those that start well
+    from k8s_rdma.config.faults import faults  # noqa: PLC0415  memory of those that start well
 
-    fault = first_fault(kind, settings)
-    if fault is None:
-        return ""
-    key = fault.field.partition(".")[0].partition("[")[0]
-    if fault.field in overrides and key not in settings:
-        return f"{key}: not set; --{key} NAME, or {key}: in {path or '--config FILE'}"
-    where = "command line" if path is None or overrides.get(key) is not None else path
-    return f"{where}: {fault}"
+    told, said = [], ""
+    for fault in faults(kind, settings):
+        key = fault.field.partition(".")[0].partition("[")[0]
+        if fault.field in overrides and key not in settings:
+            told.append(f"{key}: not set; --{key} NAME, or {key}: in {path or '--config FILE'}")
+            continue
+        where = "command line" if path is None or overrides.get(key) is not None else path
+        told.append(str(fault) if where == said else f"{where}: {fault}")
+        said = where
+    return _ALSO.join(told)
 
 
 def load_key(path: str | None) -> bytes | None:
