@@ -12,6 +12,20 @@ CNI_PATH = "/opt/cni/bin:/usr/lib/cni"
 SERVER = "http://127.0.0.1:54005"
 ANNOTATIONS = "io.kubernetes.cri.pod-annotations"
 """The runtime's capability by which pods' annotations come."""
+ANNOTATION = "rdma_interfaces_required"
+"""What a pod asks for."""
+
+
+def cni_network(
+    *, version: str, subnet: dict[str, str], leases: str, asked: str | None = None
+) -> dict[str, object]:
+    """Our plugin alone, as a runtime completes its configuration for a pod; None for no pod.
+
+    subnet: of host-local's, which keeps its leases in that directory. asked: the text of `ANNOTATION`.
+    """
+    ipam = {"type": "host-local", "ranges": [[subnet]], "dataDir": leases}
+    network: dict[str, object] = {"cniVersion": version, "name": "rdma", "type": "k8s-rdma-cni", "ipam": ipam}
+    return network if asked is None else network | {"runtimeConfig": {ANNOTATIONS: {ANNOTATION: asked}}}
 
 
 def cni_environment(command: str, pod: str, container: str, netns: str) -> dict[str, str]:

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lab.errors import CommandTimedOut, LabError
-from lab.places import ANNOTATIONS, ETC, PLUGIN, RUN, SERVER, cni_environment
+from lab.places import ETC, PLUGIN, RUN, SERVER, cni_environment, cni_network
 from lab.report.flows import Endpoint
-from lab.report.pods import ANNOTATION
 
 if TYPE_CHECKING:
     from lab.machine import Background, Machine
@@ -112,12 +111,8 @@ class LabNode:
 
     def network(self, interfaces: list[dict[str, object]] | None = None) -> dict[str, object]:
         """The network configuration as the runtime completes it for a pod that asks for these."""
-        ipam = {"type": "host-local", "ranges": [[self._subnet]], "dataDir": "/run/leases"}
-        told: dict[str, object] = {}
-        if interfaces is not None:
-            annotations = {ANNOTATION: json.dumps(interfaces)}
-            told["runtimeConfig"] = {ANNOTATIONS: annotations}
-        return {"cniVersion": "1.1.0", "name": "rdma", "type": "k8s-rdma-cni", "ipam": ipam} | told
+        asked = None if interfaces is None else json.dumps(interfaces)
+        return cni_network(version="1.1.0", subnet=self._subnet, leases="/run/leases", asked=asked)
 
     # Pods, as a runtime makes them
 

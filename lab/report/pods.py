@@ -9,9 +9,10 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from lab.places import ANNOTATION
+
 HOSTNAME = "kubernetes.io/hostname"
 """A label that every kubelet gives its node."""
-ANNOTATION = "rdma_interfaces_required"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from image_archive import image_archive
+from lab.places import ANNOTATION
 from tests.lab.site import IMAGE, MOUNT
 
 FOLDERS = {
@@ -37,7 +38,7 @@ def pod(name: str, *interfaces: dict[str, Any], node: str | None = None) -> dict
         ],
         "resources": {"limits": {MOUNT: "1"}, "requests": {MOUNT: "1"}},
     }
-    annotations = {"rdma_interfaces_required": json.dumps(interfaces)} if interfaces else {}
+    annotations = {ANNOTATION: json.dumps(interfaces)} if interfaces else {}
     return {
         "apiVersion": "v1",
         "kind": "Pod",

@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.lab.cluster import until
-from tests.lab.lone_node import CniFailed, LoneNode
+from tests.lab.guest_runtime import CniFailed
+from tests.lab.lone_node import LoneNode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from lab.machine import Background, Machine
-    from tests.lab.lone_node import Sandbox
+    from tests.lab.guest_runtime import Sandbox
 
 FEW, MANY = 4, 20
 pytestmark = pytest.mark.long

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.lab.cluster import until
+from tests.lab.guest_runtime import TRY_AGAIN, CniFailed
 from tests.lab.home import differences, vfs_of
-from tests.lab.lone_node import TRY_AGAIN, CniFailed, LoneNode, foreign, problems
+from tests.lab.lone_node import LoneNode, foreign, problems
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
