@@ -14,12 +14,14 @@ DOCUMENTS = [
 ]
 
 _BLOCK = re.compile(
-    r"^(?:<!-- (?P<above>[^\n]*) -->\n)?```(?P<language>\w*)\n(?P<text>.*?)^```$"
-    r"(?:\n<!-- (?P<below>(?:run|not run)[^\n]*) -->$)?",
+    r"^(?: *<!-- (?P<above>[^\n]*) -->\n)?(?P<indent> *)```(?P<language>\w*)\n(?P<text>.*?)^ *```$"
+    r"(?:\n *<!-- (?P<below>(?:run|not run)[^\n]*) -->$)?",
     re.DOTALL | re.MULTILINE,
 )
 _COMMAND = re.compile(
-    r"^(\$ )?(?:[A-Z0-9_]+=\S+ )*(k8s-rdma|make|kubectl|curl|python|helm|ip|rdma|modprobe|scripts/\w+) ",
+    r"^(?:\$ |# )?(?:sudo )?(?:[A-Z0-9_]+=\S+ )*"
+    r"(?:k8s-rdma|make|scripts/\w+|kubectl|kubeadm|helm|crictl|skopeo|buildah|python3?|curl|openssl|git|ip|rdma|tc|dcb"
+    r"|devlink|mlxconfig|modprobe|systemctl|mount|nsenter|cat|cp|mkdir|sed|grep|find|echo|printf|cd|export) ",
     re.MULTILINE,
 )
 
@@ -34,12 +36,13 @@ class Block:
 
 
 def commands_of(document: str, text: str) -> list[Block]:
-    """Blocks in a shell's language, and those of none that begin with a command."""
+    """Blocks in a shell's language, and those of none in which a line begins with a command."""
     return [
-        Block(document=document, mark=found["above"] or found["below"] or "", text=found["text"])
+        Block(document=document, mark=found["above"] or found["below"] or "", text=typed)
         for found in _BLOCK.finditer(text)
+        for typed in [re.sub(f"^{found['indent']}", "", found["text"], flags=re.MULTILINE)]
         if found["language"] in {"sh", "bash", "console"}
-        or (not found["language"] and _COMMAND.match(found["text"]))
+        or (not found["language"] and _COMMAND.search(typed))
     ]
 
 

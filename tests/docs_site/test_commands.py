@@ -66,4 +66,6 @@ def test_mark_says_who_runs_it_or_why_nobody_does(mark: str, enough: bool):
 def test_blocks_that_are_no_commands_are_left_alone():
     assert not commands_of("x.md", "```\nnode  PFs\n```\n```yaml\nkey: make it\n```\n")
     assert len(commands_of("x.md", "```\n$ kubectl get nodes\n```\n```sh\nanything\n```\n")) == 2
-    assert len(commands_of("x.md", "```\nHERE=/x make e2e\n```\n")) == 1
+    for typed in ("HERE=/x make e2e", "mkdir --parents /etc/x", "x=1\nsudo kubectl get pods", "# ip link"):
+        assert len(commands_of("x.md", f"```\n{typed}\n```\n")) == 1
+        assert len(commands_of("x.md", f"- Item\n\n  ```\n  {typed}\n  ```\n")) == 1

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import jsonschema_rs
 import msgspec
 import pytest
 import yaml
@@ -15,8 +16,10 @@ from k8s_rdma.config.hardware import HardwareConfig
 from k8s_rdma.wire.annotation import ANNOTATION, read_pod
 from k8s_rdma.wire.netconf import decode_netconf
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
 PAGES = sorted([*DOCS.glob("migration-*.md"), *DOCS.glob("howto-*.md")])
+VALUES_SCHEMA = json.loads((ROOT / "deploy" / "chart" / "values.schema.json").read_text())
 
 
 def blocks(language: str) -> list[tuple[str, str]]:
@@ -30,6 +33,7 @@ PODS = [
     (name, each) for name, each in DOCUMENTS if ANNOTATION in each.get("metadata", {}).get("annotations", {})
 ]
 HARDWARE = [(name, each["hardware"]) for name, each in DOCUMENTS if "hardware" in each]
+VALUES = [(name, yaml.safe_load(text)) for name, text in blocks("yaml") if text.startswith("# values.yaml\n")]
 IN_TEXT = re.compile(r"`rdma_interfaces_required: '(\[.*?\])'`")
 
 
@@ -51,6 +55,11 @@ def test_hardware_can_be_configured_so(page: str, section: dict[str, Any]):
     assert msgspec.convert(section, HardwareConfig).to_core(), page
 
 
+@pytest.mark.parametrize(("page", "values"), VALUES)
+def test_chart_takes_values(page: str, values: dict[str, Any]):
+    assert not list(jsonschema_rs.Draft7Validator(VALUES_SCHEMA).iter_errors(values)), page
+
+
 @pytest.mark.parametrize(("page", "text"), blocks("json"))
 def test_network_can_be_configured_so(page: str, text: str):
     given = {"cniVersion": "1.0.0", "name": "pods", "prevResult": {"ips": []}}
@@ -60,4 +69,5 @@ def test_network_can_be_configured_so(page: str, text: str):
 def test_pages_show_something():
     assert len(PODS) > 4
     assert HARDWARE
+    assert len(VALUES) > 1
     assert blocks("json")
