@@ -61,7 +61,7 @@ static uint32_t get(const unsigned char *at, int size)
     return number;
 }
 
-static void put_header(const struct request *request, uint64_t deadline_ms)
+struct span whole_frame(const struct request *request, uint64_t deadline_ms)
 {
     memcpy(request->frame, magic, sizeof magic);
     put(request->frame + 4, VERSION, 2);
@@ -69,6 +69,7 @@ static void put_header(const struct request *request, uint64_t deadline_ms)
     put(request->frame + 8, request->env_size, 4);
     put(request->frame + 12, request->stdin_size, 4);
     put(request->frame + 16, deadline_ms, 8);
+    return (struct span){request->frame, request->frame + REQUEST_HEADER_SIZE + request->env_size + request->stdin_size};
 }
 
 /* A send timeout bounds the wait for a place in the agent's backlog (af_unix.c, unix_stream_connect); one of
@@ -178,12 +179,9 @@ bool ask_agent(const char *run_dir, uint32_t timeout_ms, struct request request,
         .address = {.sun_family = AF_UNIX},
         .error = error,
     };
-    size_t size = REQUEST_HEADER_SIZE + request.env_size + request.stdin_size;
     snprintf(x.address.sun_path, sizeof x.address.sun_path, "%s" SOCKET_NAME, run_dir);
-    put_header(&request, x.deadline_ms);
-    bool answered = connect_agent(&x)
-        && send_all(&x, (struct span){request.frame, request.frame + size}, request.netns)
-        && receive_reply(&x, reply);
+    struct span frame = whole_frame(&request, x.deadline_ms);
+    bool answered = connect_agent(&x) && send_all(&x, frame, request.netns) && receive_reply(&x, reply);
     if (x.fd >= 0)
         close(x.fd);
     return answered;

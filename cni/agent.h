@@ -27,6 +27,9 @@ struct reply {
     int exit_status;
 };
 
+/* The request with its header written: what goes to the agent. deadline_ms: of CLOCK_MONOTONIC; 0 is never. */
+struct span whole_frame(const struct request *request, uint64_t deadline_ms);
+
 /* Asks the agent behind `run_dir` and waits at most `timeout_ms`. On false the error is of code 11: the
  * agent was not reached, broke off, was too slow, or speaks something else. */
 bool ask_agent(const char *run_dir, uint32_t timeout_ms, struct request request, struct reply *reply,

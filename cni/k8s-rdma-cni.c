@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "agent.h"
+#include "deletion.h"
 #include "io.h"
 #include "netconf.h"
 #include "version.h"
@@ -163,9 +164,10 @@ static bool read_netns(struct call *call)
     return true;
 }
 
-/* Of CHECK nothing is said where nobody can be asked: that an agent is away is no fault of the pod's, and CRI-O,
+/* Of CHECK nothing is said where nobody answers: that an agent is away is no fault of the pod's, and CRI-O,
  * which calls CHECK of all pods when it starts, takes one that fails for a pod without a network, which kubelet
- * then ends. */
+ * then ends. Nor of DEL, once it is left to the agent: a runtime that is told of a failure keeps the pod, or calls no
+ * other plugin of the list and never comes back. */
 static bool ask(struct call *call, struct reply *reply)
 {
     uint32_t timeout_ms = call->conf.timeout_ms;
@@ -177,7 +179,7 @@ static bool ask(struct call *call, struct reply *reply)
         return true;
     if (call->verb == STATUS)
         call->error.code = CNI_NOT_AVAILABLE;
-    return call->verb == CHECK;
+    return call->verb == CHECK || (call->verb == DEL && leave_deletion(call->conf.run_dir, call->request));
 }
 
 static bool serve(struct call *call, struct reply *reply)

@@ -105,6 +105,11 @@ class Cluster:
         env = call("DEL", attachment.container, ifname=attachment.ifname)
         return self.world.verbs.delete(env, attachment.network)
 
+    def leave(self, attachment: Attachment) -> None:
+        """The runtime's DEL finds nobody who answers. Its configuration has no part in it here."""
+        name = f"{attachment.container}:{attachment.ifname}:{attachment.network}"
+        (self.world.directory / "run" / "deletions" / name).touch()
+
     def collect(self, network: str, valid: set[Attachment]) -> Coroutine[Any, Any, Any]:
         listed = [{"containerID": each.container, "ifname": each.ifname} for each in valid]
         env = call("GC")
@@ -128,6 +133,7 @@ class Cluster:
             assert self.world.device_files() == []
             self.world.run(self.world.verbs.reconcile())
             assert not self.world.markers()
+            assert list((self.world.directory / "run" / "deletions").iterdir()) == []
         self.world.restart()
         assert not self.world.node.ledger.receipts
 

@@ -16,6 +16,7 @@ from k8s_rdma.agent.calls.verbs import Verbs
 from k8s_rdma.agent.calls.wanted import Policy
 from k8s_rdma.agent.cluster.cluster import Cluster, NoCluster
 from k8s_rdma.agent.device_files import DeviceFiles
+from k8s_rdma.agent.left_deletions import LeftDeletions
 from k8s_rdma.agent.markers import Markers
 from k8s_rdma.agent.node import Node
 from k8s_rdma.agent.node_files import NodeFiles
@@ -79,6 +80,7 @@ class Machine:
             kernel=self.kernel,
             receipts=receipts,
             markers=Markers(self.directory / "run" / "attachments"),
+            left_deletions=LeftDeletions(self.directory / "run" / "deletions"),
             boot_id=boot_id,
             pools=pools_of(self.resources),
         )

@@ -19,6 +19,7 @@ from k8s_rdma.agent.calls.means import Means
 from k8s_rdma.agent.calls.verbs import Verbs
 from k8s_rdma.agent.calls.wanted import Policy
 from k8s_rdma.agent.device_files import DeviceFiles
+from k8s_rdma.agent.left_deletions import LeftDeletions
 from k8s_rdma.agent.markers import Markers
 from k8s_rdma.agent.node import Node
 from k8s_rdma.agent.node_files import NodeFiles
@@ -155,6 +156,19 @@ class MortalMarkers:
         self._life.act(do, lambda: None, LedgerError("the tmpfs is full"))
 
 
+class MortalDeletions:
+    def __init__(self, deletions: LeftDeletions, life: Life) -> None:
+        self._deletions, self._life = deletions, life
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._deletions, name)
+
+    def drop(self, attachment: Attachment) -> None:
+        if self._deletions.has(attachment):
+            failure = LedgerError("read-only")
+            self._life.act(lambda: self._deletions.drop(attachment), lambda: None, failure)
+
+
 class MortalFiles:
     def __init__(self, files: NodeFiles, life: Life) -> None:
         self._files, self._life = files, life
@@ -265,12 +279,14 @@ class World:
     def start(self) -> None:
         """A new agent, which first undoes what the one before left behind."""
         self.life = life = Life()
+        self.left_deletions = LeftDeletions(self.directory / "run" / "deletions")
         self._receipts = Receipts(self._state / "ledger.db")
         self.node = Node(
             name=NodeName("w1"),
             kernel=MortalKernel(self.kernel, life),
             receipts=MortalReceipts(self._receipts, life, self._keep),
             markers=MortalMarkers(Markers(self.directory / "run" / "attachments"), life),
+            left_deletions=MortalDeletions(self.left_deletions, life),
             boot_id=f"boot-{self.boots}",
             pools=DevicePluginConfig(resources=RESOURCES).pools(),
         )

@@ -44,6 +44,16 @@ def test_machine_is_as_before_whatever_fails_and_whenever(
             acts = _survived(call_of, kind, fate(acts), how, acts)
 
 
+@pytest.mark.parametrize(("fate", "how"), WAYS.values(), ids=WAYS)
+@pytest.mark.parametrize("kind", ["tuned", "networks"])
+def test_deletion_that_was_left_is_carried_out_whatever_fails_and_whenever(
+    kind: str, fate: Callable[[int], Fate], how: dict[str, bool]
+) -> None:
+    acts = 0
+    while acts >= 0:
+        acts = _survived("left", kind, fate(acts), how, acts)
+
+
 def _survived(call_of: str, kind: str, fate: Fate, how: dict[str, bool], at: int) -> int:
     """One pod on one machine, and the act that fails; the next one's number, or -1 when there is none."""
     with new_cluster() as cluster:
@@ -75,8 +85,11 @@ def _calls(cluster: Cluster, pod: Pod, call_of: str) -> list[Coroutine[Any, Any,
     if call_of == "restore":
         cluster.uncap(pod)
         return [cluster.world.verbs.restore_caps()]
-    cluster.world.hardware.destroy_namespace(pod.netns)
-    if call_of == "vanish":
+    if call_of == "left":
+        cluster.leave(pod.attachments[0])
+    else:
+        cluster.world.hardware.destroy_namespace(pod.netns)
+    if call_of != "inherit":
         return [cluster.world.verbs.reconcile()]
     younger = cluster.new_pod(pod.uid, pod.kind)
     return [cluster.add(younger, younger.attachments[0])]
@@ -123,6 +136,14 @@ class Interleaving(RuleBasedStateMachine):
         attachment = pod.attachments[other % len(pod.attachments)]
         self.cluster.attached.pop(attachment, None)
         self._run(self.cluster.delete(attachment), fate=fate)
+
+    @precondition(lambda self: self.cluster.pods)
+    @rule(which=ANY, other=ANY)
+    def leave_deletion(self, which: int, other: int) -> None:
+        pod = self._pod(which)
+        attachment = pod.attachments[other % len(pod.attachments)]
+        self.cluster.attached.pop(attachment, None)
+        self.cluster.leave(attachment)
 
     @precondition(lambda self: self.cluster.pods)
     @rule(one=ANY, two=ANY, fate=FATES)
@@ -235,6 +256,9 @@ class Interleaving(RuleBasedStateMachine):
             # What was attached by marks that were lost is undone at the start; the runtime will end it.
             self.cluster.attached.clear()
         self.world.restart(reboot=reboot, forget_unsynced=forget_unsynced)
+        if forget_unsynced:
+            # Nor is it known how far an end had come.
+            self.cluster.tampered |= self.world.node.ledger.holders().keys()
 
     def _settle(self) -> None:
         """What lost its holder, or came back to it, is nobody's odd one any more."""

@@ -177,6 +177,7 @@ def test_agent_whose_socket_is_taken_away_ends_and_the_next_one_serves(
             "attachments",
             "cdi.sock",
             "cni.sock",
+            "deletions",
             "state.sock",
         ]
         again.kill()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from cni.netconf_oracle import NOTHING, SOMETHING, Found, look
+from cni.netconf_oracle import NOTHING, SOMETHING, Found, look, parse
 from k8s_rdma.wire.cni_result import SUPPORTED_VERSIONS
 from k8s_rdma.wire.frame import MAX_ENV_BYTES, MAX_STDIN_BYTES
 
@@ -56,6 +56,15 @@ def _has(version: str, command: str) -> bool:
 
 def _is_container_id(text: str) -> bool:
     return text[0].isalnum() and text.isascii() and all(c.isalnum() or c in "_.-" for c in text)
+
+
+def left_as(env: dict[str, str], stdin: bytes) -> str | None:
+    """The file in which a DEL is left that nobody answers; None for one that cannot be."""
+    network = parse(stdin.decode()).last("name")
+    if not isinstance(network, str) or "\0" in network:
+        return None
+    name = f"{env['CNI_CONTAINERID']}:{env['CNI_IFNAME']}:{network}"
+    return None if "/" in name or len(name.encode()) > MAX_FILE_NAME else name
 
 
 def asks(env: dict[str, str], found: Found, *, exclusive: bool) -> bool:

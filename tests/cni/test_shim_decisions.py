@@ -120,6 +120,23 @@ def test_program_decides_by_the_table_whatever_is_there(program, run_dir, agent,
     assert did == wanted
 
 
+def test_program_leaves_by_the_table_what_it_would_ask_while_no_agent_runs(program, run_dir) -> None:
+    """Where the agent made its directory, and with it the one for what is left."""
+    own = run_dir / "own"
+    did, wanted = {}, {}
+    for case in cases():
+        place, annotations, keys, markers, devices = case
+        prepare(own, markers, devices)
+        if own.is_dir():
+            (own / "deletions").mkdir()
+        more = {"exclusiveDevices": True} if devices == "exclusive by configuration" else {}
+        conf = netconf(own, **PLACES[place], **DELIVERED[annotations], **KEYS[keys], **more)
+        assert seen("DEL", program("DEL", conf)) == NOTHING
+        did[case] = [path.name for path in own.glob("deletions/*")]
+        wanted[case] = [f"{CONTAINER}:eth0:net"] if expected("DEL", case) == ASKED else []
+    assert did == wanted
+
+
 @pytest.mark.parametrize("command", ["ADD", "DEL"])
 def test_nothing_depends_on_standard_error(program, run_dir, agent, netns, command: str) -> None:
     (run_dir / "attachments" / CONTAINER).touch()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import tempfile
 from contextlib import suppress
@@ -21,7 +22,7 @@ from hypothesis import strategies as st
 from cni.call import ANNOTATIONS, CONTAINER, DEADLINE_S, PREV_RESULT, SOURCES, WISH
 from cni.netconf_oracle import look
 from cni.scripted_agent import ScriptedAgent, receive
-from cni.shim_model import MARKED, asks, refusal
+from cni.shim_model import MARKED, asks, left_as, refusal
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.cni_result import SUPPORTED_VERSIONS
 from k8s_rdma.wire.frame import (
@@ -31,6 +32,7 @@ from k8s_rdma.wire.frame import (
     REPLY_HEADER,
     Reply,
     decode_reply,
+    decode_request,
     encode_reply,
     reply_bytes_missing,
 )
@@ -44,7 +46,10 @@ SIZES = st.sampled_from(
     [0, 1, 4000, MAX_ENV_BYTES - 200, MAX_ENV_BYTES - 100, MAX_ENV_BYTES, MAX_ENV_BYTES + 1]
 )
 ENVIRONMENTS = st.fixed_dictionaries(
-    {"CNI_COMMAND": st.sampled_from(["ADD", "ADD", "DEL", "CHECK", "STATUS", "GC", "VERSION"]) | WORDS},
+    {
+        "CNI_COMMAND": st.sampled_from(["ADD", "ADD", "DEL", "DEL", "CHECK", "STATUS", "GC", "VERSION"])
+        | WORDS
+    },
     optional={
         "CNI_CONTAINERID": st.sampled_from([CONTAINER, CONTAINER, MARKED, "a/b", "a" * 300]) | WORDS,
         "CNI_IFNAME": st.just("eth0") | WORDS,
@@ -64,6 +69,7 @@ CONFIGURATIONS = st.fixed_dictionaries(
         "emptyResult": st.sampled_from([True, False, None, "true"]),
         "exclusiveDevices": st.sampled_from([True, False, False, None, "true"]),
         "timeoutMs": st.sampled_from([60_000, 60_000, 0, "1"]),
+        "name": st.sampled_from(["net", "net", "a/b", "n" * 240, 1]) | WORDS,
         "padding": st.sampled_from(["", "x" * 200_000]),
     },
 )
@@ -92,10 +98,19 @@ class World:
     def __init__(self, program: Path, agent: ScriptedAgent, netns: str) -> None:
         self.program, self.agent, self.netns = program, agent, netns
         self.run_dir = agent.path.parent
+        self.deletions = self.run_dir / "deletions"
 
     def let_devices_be_exclusive(self, they_are: bool) -> None:
         marker = self.run_dir / "exclusive-devices"
         marker.touch() if they_are else marker.unlink(missing_ok=True)
+
+    def take_deletions(self, it_does: bool) -> None:
+        shutil.rmtree(self.deletions, ignore_errors=True)
+        if it_does:
+            self.deletions.mkdir()
+
+    def left(self) -> dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in self.deletions.glob("*")}
 
     def run(self, arguments: list[str], env: dict[str, str], stdin: bytes) -> tuple[int, bytes]:
         del self.agent.received[:]
@@ -160,6 +175,7 @@ CALLS = st.fixed_dictionaries(
         "cut": CUTS,
         "reply": REPLIES,
         "exclusive": st.booleans(),
+        "takes": st.booleans(),
     }
 )
 PLAIN = {
@@ -169,8 +185,13 @@ PLAIN = {
     "cut": None,
     "reply": b"",
     "exclusive": False,
+    "takes": True,
 }
 GC = {"env": {"CNI_COMMAND": "GC"}, "conf": {"cniVersion": "1.1.0"}}
+DEL = {
+    "env": {"CNI_COMMAND": "DEL", "CNI_CONTAINERID": MARKED, "CNI_IFNAME": "eth0"},
+    "conf": {"cniVersion": "1.1.0", "name": "net"},
+}
 TOO_MUCH = bytes(MAX_STDOUT_BYTES + 1)
 
 
@@ -179,6 +200,8 @@ TOO_MUCH = bytes(MAX_STDOUT_BYTES + 1)
 @example(call=PLAIN | {"env": {"CNI_COMMAND": "GC"}, "conf": {"x": "y" * MAX_STDIN_BYTES}})
 @example(call=PLAIN | {"cut": 0})
 @example(call=PLAIN | GC | {"reply": REPLY_HEADER.pack(b"KRDC", 1, 0, MAX_STDOUT_BYTES + 1) + TOO_MUCH})
+@example(call=PLAIN | DEL)
+@example(call=PLAIN | DEL | {"conf": {"name": "n" * 244}})
 @example(call=PLAIN | {"arguments": ["x" * 100_000]})
 def test_program_does_what_the_model_says(world: World, call) -> None:
     env, reply = call["env"], call["reply"]
@@ -187,11 +210,14 @@ def test_program_does_what_the_model_says(world: World, call) -> None:
     stdin = json.dumps(call["conf"] | {"runDir": str(world.run_dir)}).encode()[: call["cut"]]
     world.agent.answer = reply
     world.let_devices_be_exclusive(call["exclusive"])
+    world.take_deletions(call["takes"])
     status, stdout = world.run(call["arguments"], env, stdin)
+    left = world.left()
 
     refused = refusal(env, stdin)
     if refused is not None:
         assert error_code(status, stdout) == refused
+        assert not left
         return
     found = look(stdin) if stdin else None
     command = env["CNI_COMMAND"]
@@ -207,5 +233,10 @@ def test_program_does_what_the_model_says(world: World, call) -> None:
         assert [received.request.stdin for received in world.agent.received] == [stdin]
     elif command == "CHECK":
         assert (status, stdout) == (0, b"")
+    elif command == "DEL" and call["takes"] and (name := left_as(env, stdin)):
+        assert (status, stdout) == (0, b"")
+        assert {file: decode_request(data).stdin for file, data in left.items()} == {name: stdin}
+        return
     else:
         assert error_code(status, stdout) == (50 if command == "STATUS" else 11)
+    assert not left

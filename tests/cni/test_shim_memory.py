@@ -96,6 +96,18 @@ def test_valgrind_finds_nothing_when_the_agent_answers(checked, tmp_path, agent,
     assert len(agent.received) == 1
 
 
+@pytest.mark.parametrize("network", ["net", "n" * 300, "a/b", None])
+def test_valgrind_finds_nothing_when_a_del_is_left(checked, tmp_path, run_dir, netns, network) -> None:
+    (run_dir / "attachments" / CONTAINER).touch()
+    (run_dir / "deletions").mkdir()
+    conf = netconf(run_dir, name=network, padding="x" * 10_000)
+    outcome = run(checked, tmp_path, "DEL", conf, CNI_NETNS=netns)
+    assert outcome.exit_status == (0 if network == "net" else 1)
+    assert [path.name for path in (run_dir / "deletions").iterdir()] == [f"{CONTAINER}:eth0:net"] * (
+        network == "net"
+    )
+
+
 @pytest.mark.parametrize(
     "sent", [b"", b"KRDC\1\0", encode_reply(Reply(exit_status=0, stdout=b"x"))[:-1], b"H" * 12]
 )

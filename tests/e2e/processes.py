@@ -153,8 +153,12 @@ class NodeProcesses:
     def markers(self) -> list[str]:
         return sorted(path.name for path in (self.run_dir / "attachments").iterdir())
 
+    def left_deletions(self) -> list[str]:
+        """DELs that found no agent, and are left to the next one."""
+        return sorted(path.name for path in (self.run_dir / "deletions").glob("*"))
+
     def leftovers(self) -> dict[str, Any]:
-        """What is not as it was before the first pod: VFs, their rates, leases, markers, allocations."""
+        """What is not as it was before the first pod: VFs, rates, leases, markers, deletions, allocations."""
         now = self.kernel_state()
         found = {
             f"{what} {key}": (value, now[what].get(key))
@@ -166,6 +170,7 @@ class NodeProcesses:
         others = {
             "leases": self.leases(),
             "markers": self.markers(),
+            "deletions": self.left_deletions(),
             "allocations": report.allocations if report else (),
         }
         return found | {what: left for what, left in others.items() if left}

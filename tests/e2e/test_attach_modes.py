@@ -86,11 +86,9 @@ def test_delegates_del_is_made_up_for_when_the_agent_was_dead(node: Node) -> Non
         runtime = only_plugin(node)
         plain = await runtime.add(pod("plain"))
         node.kill_agent()
-        with pytest.raises(CniError, match="agent"):
-            await runtime.delete(plain)
+        await runtime.delete(plain)
         assert node.leases("pods") == ["10.244.0.2"]
         node.start_agent()
-        await runtime.delete(plain)
 
     asyncio.run(scenario())
     assert node.leftovers() == {}

@@ -47,18 +47,32 @@ def test_pods_get_their_interfaces_and_give_them_back(node: Node, containerd: Co
     containerd.cri.remove_sandbox(sandbox)
 
 
+def test_pods_end_while_the_agent_is_dead(node: Node, containerd: Containerd) -> None:
+    asked = {"min_tx_rate": 100, "max_tx_rate": 200}
+    ends, stays = (containerd.cri.run_sandbox(pod(name, asked, {})) for name in ("ends", "stays"))
+    node.kill_agent()
+    end(containerd, ends)
+    assert containerd.cri.list_sandboxes() == [stays]
+    assert node.left_deletions() == [f"{ends}:eth0:net"]
+    assert len(node.leases("pods")) == 1
+    assert len(node.leases("rdma")) == 4
+    node.start_agent()
+    assert node.markers() == [stays]
+    assert node.left_deletions() == []
+    assert len(node.leases("rdma")) == 2
+    assert sorted(interfaces(node, containerd, stays)) == ["eth0", "rdma0", "rdma1"]
+    end(containerd, stays)
+    assert node.leftovers() == {}
+
+
 def test_ordinary_pods_start_and_stop_while_the_agent_is_dead(node: Node, containerd: Containerd) -> None:
-    rdma = containerd.cri.run_sandbox(pod("rdma", {}, {}))
     node.kill_agent()
     plain = containerd.cri.run_sandbox(pod("plain"))
     assert list(interfaces(node, containerd, plain)) == ["eth0"]
     with pytest.raises(CriError, match="the k8s-rdma agent of this node cannot be reached"):
         containerd.cri.run_sandbox(pod("asks", {}))
     end(containerd, plain)
-    with pytest.raises(CriError, match="the k8s-rdma agent of this node cannot be reached"):
-        containerd.cri.stop_sandbox(rdma)
     node.start_agent()
-    end(containerd, rdma)
     assert containerd.cri.list_sandboxes() == []
     assert node.leftovers() == {}
 

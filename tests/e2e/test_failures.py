@@ -43,12 +43,12 @@ def test_agent_killed_during_an_add_leaves_nothing_behind(
         node.kill_agent()
         with pytest.raises(AttachError) as failed:
             await adding
-        # The runtime's own DEL found no agent either: the marker says that this container had something.
-        sandbox = failed.value.left
-        assert sandbox is not None
-        assert node.markers() == [sandbox.container_id]
+        # The runtime's own DEL found no agent either, and is left to the next one.
+        assert failed.value.left is None
+        [container] = node.markers()
+        assert node.left_deletions() == [f"{container}:eth0:net"]
+        assert node.leases("pods") == []
         node.start_agent()
-        await runtime.delete(sandbox)
 
     asyncio.run(scenario())
     assert node.leftovers() == {}
@@ -61,6 +61,50 @@ def test_agent_started_after_a_crash_needs_no_del_to_take_everything_back(node: 
         node.kill_agent()
         remove_namespace_at(Path(sandbox.netns))
         node.start_agent()
+
+    asyncio.run(scenario())
+    assert node.leftovers() == {}
+
+
+def test_network_that_is_taken_from_a_pod_while_the_agent_is_dead_is_gone_once_it_serves(node: Node) -> None:
+    """The pod runs on: nothing but the DEL says that it shall have none of it any more."""
+
+    async def scenario() -> None:
+        runtime = node.runtime(chained=True)
+        sandbox = await runtime.add(pod("p", {"min_tx_rate": 100, "max_tx_rate": 200}))
+        node.kill_agent()
+        for _ in range(2):
+            await runtime.detach(sandbox)
+        assert node.left_deletions() == [f"{sandbox.container_id}:eth0:net"]
+        assert node.rates() != node.pristine["rates"]
+        node.start_agent()
+        assert node.leftovers() == {}
+        assert [each["ifname"] for each in node.ip("link", "show", netns=sandbox.netns)] == ["lo"]
+        await runtime.attach(sandbox)
+        assert node.leases("rdma") == ["10.56.0.3"]
+        await runtime.delete(sandbox)
+
+    asyncio.run(scenario())
+    assert node.leftovers() == {}
+
+
+def test_agent_killed_while_it_carries_out_what_was_left_goes_on_with_it(node: Node) -> None:
+    async def scenario() -> None:
+        runtime = node.runtime(chained=True)
+        sandboxes = [await runtime.add(pod(f"p{number}", {"min_tx_rate": 10})) for number in range(4)]
+        node.kill_agent()
+        for each in sandboxes:
+            await runtime.detach(each)
+        left, deaths = node.left_deletions(), 0
+        while len(left) > 1:
+            starting = node.start("agent", node.config("agent", node.document()))
+            node.wait("the next one", lambda before=left: node.left_deletions() != before)
+            starting.kill()
+            starting.wait(node.deadline_s)
+            left, deaths = node.left_deletions(), deaths + 1
+        assert deaths
+        node.start_agent()
+        assert node.leftovers() == {}
 
     asyncio.run(scenario())
     assert node.leftovers() == {}

@@ -1,4 +1,4 @@
-"""The ledger in memory, on disk, and in the markers that the CNI executable reads: changed here alone.
+"""The ledger in memory, on disk, and in files that the CNI executable reads or leaves: changed here alone.
 
 Blocking and confined to one thread (the agent's worker).
 """
@@ -14,6 +14,7 @@ from k8s_rdma.errors import LedgerError
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from k8s_rdma.agent.left_deletions import LeftDeletions
     from k8s_rdma.agent.markers import Markers
     from k8s_rdma.core.ids import ContainerId
     from k8s_rdma.core.ledger import Attachment, Ledger, Receipt
@@ -21,12 +22,16 @@ if TYPE_CHECKING:
 
 
 class KeptLedger:
-    """Markers come before the first receipt of a container and go after its last one."""
+    """Markers come before the first receipt of a container and go after its last one.
 
-    def __init__(self, receipts: Receipts, markers: Markers) -> None:
+    A deletion that was left of an attachment goes after its receipt, and before the next one.
+    """
+
+    def __init__(self, receipts: Receipts, markers: Markers, left: LeftDeletions) -> None:
         """Load it; what is marked stays as it was until `mark_all`."""
         self._receipts = receipts
         self._markers = markers
+        self._left = left
         self._marked_in_vain = False
         self.ledger: Ledger = receipts.load()
 
@@ -35,8 +40,9 @@ class KeptLedger:
         self._markers.replace_all({key.container for key in self.ledger.receipts})
         self._marked_in_vain = False
 
-    def mend_markers(self) -> None:
-        """The same where some went wrong or were taken away; as far as that can be done now."""
+    def mend(self) -> None:
+        """The same where some went wrong or were taken away, and nothing left of others; as far as can be."""
+        self._left.keep_only(self.ledger.receipts)
         if self._marked_in_vain or self._markers.lost:
             with suppress(LedgerError):
                 self.mark_all()
@@ -50,6 +56,7 @@ class KeptLedger:
         ledger = others.with_receipt(receipt)
         for loser in losing:
             ledger = ledger.with_receipt(loser)
+        self._left.drop(receipt.attachment)
         self._markers.add(container)
         try:
             self._receipts.put(receipt, *losing, instead_of=inherited)
@@ -82,6 +89,8 @@ class KeptLedger:
         """Drop a receipt. LedgerError: all is as before."""
         self._receipts.remove(attachment)
         self.ledger = self.ledger.without(attachment)
+        with suppress(LedgerError):  # `mend` will
+            self._left.drop(attachment)
         self._unmark(attachment.container)
 
     def require_writable(self) -> None:

@@ -27,6 +27,7 @@ from k8s_rdma.wire.adopt import Outcome
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+    from k8s_rdma.agent.left_deletions import LeftDeletions
     from k8s_rdma.agent.markers import Markers
     from k8s_rdma.core.devices.pools import Pool
     from k8s_rdma.core.ids import NodeName, PodUid
@@ -61,6 +62,7 @@ class Node:
     claims: what bound, unfinished pods of the node were promised, as far as is known; to be set whenever more
         is. None of it goes to others.
     caps: what is known of those that software keeps; see `restore_caps`.
+    left_deletions: DELs that found no agent.
     """
 
     def __init__(  # noqa: PLR0913 - all that a node is made of
@@ -70,6 +72,7 @@ class Node:
         kernel: Kernel,
         receipts: Receipts,
         markers: Markers,
+        left_deletions: LeftDeletions,
         boot_id: str,
         pools: Sequence[Pool] = (),
     ) -> None:
@@ -78,11 +81,13 @@ class Node:
         self._kernel = kernel
         self._boot_id = boot_id
         self.scanner = Scanner(kernel, pools)
-        self._kept = KeptLedger(receipts, markers)
+        self.left_deletions = left_deletions
+        self._kept = KeptLedger(receipts, markers, left_deletions)
         self.claims: Mapping[PodUid, Placement] = {}
         self.caps = CapsSeen()
         self.hardware: Hardware = self.scanner.look()
         self._kept.mark_all()
+        left_deletions.take()
 
     @property
     def ledger(self) -> Ledger:
@@ -295,12 +300,14 @@ class Node:
 
     def unfinished(self) -> tuple[Receipt, ...]:
         """Receipts that must be ended."""
-        self._kept.mend_markers()
+        self._kept.mend()
         return tuple(filter(self.is_unfinished, self.ledger.receipts.values()))
 
     def is_unfinished(self, receipt: Receipt) -> bool:
-        """Whether it was cut short by a crash, is of another boot, or its sandbox is gone."""
-        return receipt.phase is not Phase.ATTACHED or self.orphaned(receipt)
+        """Whether it was cut short by a crash, is of another boot, its sandbox is gone, or its DEL left."""
+        if receipt.phase is not Phase.ATTACHED or self.left_deletions.has(receipt.attachment):
+            return True
+        return self.orphaned(receipt)
 
     def orphaned(self, receipt: Receipt) -> bool:
         """Whether the sandbox of a receipt no longer exists."""

@@ -21,6 +21,7 @@ from k8s_rdma.agent.calls.wanted import Policy
 from k8s_rdma.agent.checking import read_named
 from k8s_rdma.agent.cluster.api_cluster import open_client, open_cluster
 from k8s_rdma.agent.device_files import DeviceFiles
+from k8s_rdma.agent.left_deletions import LeftDeletions
 from k8s_rdma.agent.markers import Markers, mark_exclusive_devices
 from k8s_rdma.agent.node import Node
 from k8s_rdma.agent.node_files import NodeFiles
@@ -238,6 +239,7 @@ def _open_node(config: AgentConfig, kernel: Kernel, receipts: Receipts, pools: S
         kernel=kernel,
         receipts=receipts,
         markers=_markers(config),
+        left_deletions=LeftDeletions(Path(config.run_dir) / "deletions"),
         boot_id=BOOT_ID.read_text().strip(),
         pools=pools,
     )

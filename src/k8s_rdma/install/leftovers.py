@@ -12,7 +12,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-OF_RUN_DIR = ("exclusive-devices", "cni.sock", "cdi.sock", "state.sock", "attachments", "attachments.new")
+OF_RUN_DIR = (
+    "exclusive-devices",
+    "deletions",
+    "cni.sock",
+    "cdi.sock",
+    "state.sock",
+    "attachments",
+    "attachments.new",
+)
 """The first one first: while it is there and no agent runs, no pod of the node starts."""
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from k8s_rdma.agent.plugins.called import delete_by
+from k8s_rdma.agent.plugins.called import delete_by, plugins_of_now
 from k8s_rdma.agent.plugins.runner import target_of
 from k8s_rdma.agent.release import RatesLeftError
 from k8s_rdma.core.ledger import Attachment, Phase
@@ -86,7 +86,7 @@ class Ending:
             raise together(problems)
 
     async def reconcile(self) -> bool:
-        """End what no call will end: attachments cut short, or whose sandbox vanished; whether any was.
+        """End what no call will: cut short, its sandbox vanished, or its DEL left to us; whether any was.
 
         What is being worked on is left alone; what fails stays for the next time, and is logged.
         """
@@ -103,12 +103,18 @@ class Ending:
         return any(ended)
 
     async def _reconcile(self, receipt: Receipt) -> bool:
+        attachment = receipt.attachment
+        left = await self._worker.run(self._node.left_deletions.read, attachment)
+        now = plugins_of_now(left.stdin, left.call) if left else None
         try:
-            return await self.end_if(receipt.attachment, self._node.is_unfinished)
+            ended = await self.end_if(attachment, self._node.is_unfinished, now)
         except K8sRdmaError as error:
-            container = receipt.attachment.container
+            container = attachment.container
             _log.warning("reconcile_failed", container=container, error=str(error), details=error.details)
             return False
+        if ended and left:
+            _log.info("left_deletion_done", container=attachment.container, ifname=attachment.ifname)
+        return ended
 
     async def end_if(
         self,
