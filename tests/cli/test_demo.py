@@ -117,7 +117,7 @@ def test_demo_passes_every_check_is_as_in_the_tutorial_and_leaves_nothing(
                 finally:
                     os.killpg(process.pid, signal.SIGINT)
     assert process.returncode == 0, "".join(seen)
-    holds, refused, mine, interfaces, sent, freed, _ = printed
+    holds, refused, mine, interfaces, sent, freed, typo, late, broken, mended, *_ = printed
     assert "2 placements, 1 pod waits" in holds
     assert "no eviction would help" in refused
     assert '(1 x {"min_tx_rate": 100, "max_tx_rate": 200}); 100 Mb/s reserved' in mine
@@ -125,6 +125,12 @@ def test_demo_passes_every_check_is_as_in_the_tutorial_and_leaves_nothing(
     [rate] = re.findall(r"([\d.]+) Mbits/sec +receiver", sent)
     assert 140 < float(rate) < 200
     assert freed.splitlines()[0] == holds.splitlines()[0]
+    assert "malformed: rdma_interfaces_required[0].min_rate: unknown key; did you mean min_tx_rate?" in typo
+    assert re.search(r"^1 node: no: .*best PF has 400 Mb/s", late, re.MULTILINE)
+    assert re.search(r"^1 node: cannot be read: .*the agent has not answered", late, re.MULTILINE)
+    assert broken.count("error") == 1
+    assert "[processes-agent-down]" in broken
+    assert "on w1; for" in mended
     document = json.loads((tmp_path / "demo.json").read_bytes())
     assert document["passed"]
     assert all(set(check) == {"name", "passed", "expected", "measured"} for check in document["checks"])
