@@ -18,9 +18,9 @@ KUBERNETES = "v1.36.2"
 """The release for which the manifests are rendered."""
 
 
-def default_values() -> dict[str, Any]:
+def default_values(chart: Path = CHART) -> dict[str, Any]:
     """The chart's values.yaml."""
-    values: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
+    values: dict[str, Any] = yaml.safe_load((chart / "values.yaml").read_text())
     return values
 
 
@@ -30,21 +30,23 @@ def render(
     namespace: str = "k8s-rdma",
     kubernetes: str = KUBERNETES,
     service: str = "Helm",
+    chart: Path = CHART,
 ) -> dict[str, str]:
     """Texts by the templates' paths, in YAML; those that come to nothing are left out. TemplateError.
 
-    given: values above the defaults. service: who applies it (`app.kubernetes.io/managed-by`).
+    given: values above the defaults. service: who applies it (`app.kubernetes.io/managed-by`). chart: another
+    version's directory.
     """
-    about = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    about = yaml.safe_load((chart / "Chart.yaml").read_text())
     context = {
-        "Values": with_values(default_values(), given),
+        "Values": with_values(default_values(chart), given),
         "Chart": {"Name": about["name"], "Version": about["version"], "AppVersion": about["appVersion"]},
         "Release": {"Name": "k8s-rdma", "Namespace": namespace, "Service": service},
         "Capabilities": {"KubeVersion": {"Version": kubernetes}},
     }
-    templates = _texts("templates", "*.tpl", "*.yaml", "*.txt")
+    templates = _texts(chart, "templates", "*.tpl", "*.yaml", "*.txt")
     rendered = render_templates(
-        {"context": context, "templates": templates, "files": _texts("files", "*.yaml")}
+        {"context": context, "templates": templates, "files": _texts(chart, "files", "*.yaml")}
     )
     return {path: text for path, text in rendered.items() if any(yaml.safe_load_all(_of_yaml(path, text)))}
 
@@ -67,12 +69,12 @@ def with_values(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[s
     return merged
 
 
-def _texts(folder: str, *patterns: str) -> dict[str, str]:
+def _texts(chart: Path, folder: str, *patterns: str) -> dict[str, str]:
     """By path below the chart; through its links, as Helm follows them."""
-    root = CHART / folder
+    root = chart / folder
     found = [path for pattern in patterns for path in root.glob(f"*/{pattern}")]
     found += [path for pattern in patterns for path in root.glob(pattern)]
-    return {str(path.relative_to(CHART)): path.read_text() for path in found}
+    return {str(path.relative_to(chart)): path.read_text() for path in found}
 
 
 def _of_yaml(path: str, text: str) -> str:

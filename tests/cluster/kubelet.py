@@ -281,10 +281,14 @@ class Kubelet:
         """Wait for an event of a pod; its message."""
         return await self._cluster.event(pod, reason)
 
+    def execute(self, pod: Json, container: str, *command: str) -> str:
+        """What a command prints in a running container, as by `kubectl exec`."""
+        return self._runtime.cri.execute(_id(pod, container), *command)
+
     def look(self, pod: Json, container: str) -> Look:
         """Look around in a running container."""
         found = Look()
-        for line in self._runtime.cri.execute(_id(pod, container), "/look").splitlines():
+        for line in self.execute(pod, container, "/look").splitlines():
             kind, _, rest = line.partition(" ")
             if kind == "env":
                 name, _, found.env[name] = rest.partition("=")

@@ -14,13 +14,22 @@ import httpx2
 import pytest
 import yaml
 
-from cluster.kubelet import ADDRESS, NODE, Kubelet, obstacle, programs, scratch
+from cluster.kubelet import (
+    ADDRESS,
+    NODE,
+    Kubelet,
+    obstacle,
+    programs,
+    runtime_class,
+    scratch,
+)
 from cluster.publishers import CRD
 from cluster.real import SERVICE
 from cluster.server_side_apply import Applied
 from cluster.world import Cluster, cluster
 from deploy.rendering.chart import documents, render
-from e2e.containerd import Containerd
+from e2e.conftest import PLUGINS
+from k8s_rdma import __version__
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -33,7 +42,8 @@ pytestmark = [
 Json = dict[str, Any]
 NAMESPACE = "k8s-rdma"
 NODES = {"rdma_cm": (10, 122)}
-IMAGE = "docker.io/library/k8s-rdma:0.1.0"
+REPOSITORY = "docker.io/library/k8s-rdma"
+IMAGE = f"{REPOSITORY}:{__version__}"
 OTHER = {"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "ptp"}]}
 READY_S = 240
 """Seven containers start, on processors that others use as well."""
@@ -43,18 +53,9 @@ def run(*command: str | Path) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
-def import_image(containerd: Containerd) -> None:
-    """What K8S_RDMA_IMAGE names, under the name that the chart has for it."""
-    images = (
-        *containerd.entering,
-        programs() / "ctr",
-        f"--address={containerd.socket}",
-        "-n=k8s.io",
-        "images",
-    )
-    run(*images, "import", "--no-unpack", Path(os.environ["K8S_RDMA_IMAGE"]).resolve())
-    (name,) = (each for each in run(*images, "list", "--quiet").split() if "k8s-rdma:" in each)
-    run(*images, "tag", "--force", name, IMAGE)
+def image(variable: str = "K8S_RDMA_IMAGE") -> Path:
+    """The archive that it names."""
+    return Path(os.environ[variable]).resolve()
 
 
 @asynccontextmanager
@@ -91,23 +92,26 @@ async def copied(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
 
 
 @asynccontextmanager
-async def node(directory: Path) -> AsyncIterator[Cluster]:
+async def node(directory: Path) -> AsyncIterator[tuple[Cluster, Kubelet]]:
     """A kubelet whose node has the image and another network; its root is shared, as systemd has it."""
     for address in (ADDRESS, SERVICE):
         run("ip", "address", "replace", f"{address}/32", "dev", "lo")
     place = directory / "c"
     prepare = scratch(place, NODES) + " mount --make-rshared / &&"
-    with Containerd(place, plugins=(), deadline_s=60, programs=programs(), prepare=prepare) as containerd:
-        import_image(containerd)
+    plugins = [Path(each) for each in PLUGINS.split(":")]
+    with runtime_class()(
+        place, plugins=plugins, deadline_s=60, programs=programs(), prepare=prepare
+    ) as runtime:
+        runtime.import_oci(image(), IMAGE)
         other = directory / "other.conflist"
         other.write_text(json.dumps(OTHER))
-        containerd.use(other)
+        runtime.use(other)
         async with cluster("real", directory, deadline_s=READY_S) as c:
-            kubelet = Kubelet(c, containerd, place)
+            kubelet = Kubelet(c, runtime, place)
             try:
                 async with leading_to(int(c.plane.url.rpartition(":")[2])):
                     await kubelet.start()
-                    yield c
+                    yield c, kubelet
             finally:
                 await kubelet.end()
 
@@ -120,6 +124,7 @@ async def start_pod(c: Cluster, values: Json) -> Json:
     meta = {"name": "kube-root-ca.crt", "namespace": NAMESPACE}
     await applied.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": authority})
     major, minor = c.plane.release
+    values = {"image": {"repository": REPOSITORY}} | values
     objects = documents(render(values, kubernetes=f"v{major}.{minor}.0"))
     for each in objects:
         await applied.apply(each)
@@ -160,7 +165,7 @@ async def end_pod(c: Cluster) -> None:
 async def test_pod_of_the_daemonset_works_with_its_rights_and_another_takes_all_away(tmp_path: Path):
     place = tmp_path / "c"
     cni = {"binDir": f"{place}/bin", "confDir": f"{place}/net.d"}
-    async with node(tmp_path) as c:
+    async with node(tmp_path) as (c, _):
         await c.plane.add_crd(yaml.safe_load(CRD.read_text()))
         await start_pod(c, {"node": {"cni": cni}})
         pod = await ready(c)

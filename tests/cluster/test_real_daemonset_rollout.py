@@ -16,22 +16,22 @@ import yaml
 
 from cluster.controllers import controllers
 from cluster.controllers import obstacle as controllers_obstacle
-from cluster.kubelet import ADDRESS, Kubelet, programs, scratch
+from cluster.kubelet import ADDRESS, Kubelet, programs, runtime_class, scratch
 from cluster.publishers import CRD
 from cluster.real import SERVICE
 from cluster.server_side_apply import Applied
-from cluster.test_real_daemonset import NAMESPACE, NODES, READY_S, import_image, leading_to, run
+from cluster.test_real_daemonset import IMAGE, NAMESPACE, NODES, READY_S, REPOSITORY, image, leading_to, run
 from cluster.test_real_daemonset import pytestmark as marks
 from cluster.world import cluster
-from deploy.rendering.chart import documents, render
+from deploy.rendering.chart import CHART, documents, render
 from e2e.conftest import build_dir, make_node, program
-from e2e.containerd import Containerd
 from e2e.facts import facts
 from e2e.real_pods import without_us
 from e2e.streams import Endpoint, Stream
+from k8s_rdma import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Mapping
 
     from cluster.world import Cluster
     from e2e.node import Node
@@ -55,19 +55,20 @@ class Rollout:
         self.c, self.kubelet, self.place = c, kubelet, place
         self._applied, self._node, self.root = Applied(c.http), node, root
 
-    async def apply(self, **node: Any) -> None:
-        """As `helm upgrade` does it. node: values below `node` besides those of this node."""
+    async def apply(self, *, chart: Path = CHART, tag: str = __version__, **node: Any) -> None:
+        """As `helm upgrade` does it. tag: the image's. node: values below `node` besides this node's."""
         cni = {"binDir": f"{self.place}/bin", "confDir": f"{self.place}/net.d"}
         ipam = {"type": "host-local", "ranges": [[{"subnet": "10.56.0.0/24"}]]}
         leases = {"dataDir": str(self._node.directory / "leases" / "rdma")}
         agent = {"config": {"kernel": "virtual", "allowUnplaced": True}}
         values = {
+            "image": {"repository": REPOSITORY, "tag": tag},
             "placementKey": {"value": KEY},
             "node": {"cni": cni | {"plugin": {"ipam": ipam | leases}}, "agent": agent} | node,
         }
         await self._applied.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
         major, minor = self.c.plane.release
-        for each in documents(render(values, kubernetes=f"v{major}.{minor}.0")):
+        for each in documents(render(values, kubernetes=f"v{major}.{minor}.0", chart=chart)):
             await self._applied.apply(each)
 
     async def rolled(self) -> Json:
@@ -140,17 +141,19 @@ def node(make_node: Callable[[int], Node]) -> Node:
 
 
 @asynccontextmanager
-async def rollout(node: Node, directory: Path) -> AsyncIterator[Rollout]:
+async def rollout(node: Node, directory: Path, images: Mapping[str, Path]) -> AsyncIterator[Rollout]:
+    """images: archives by the names that the cluster has for them."""
     place = node.directory / "c"
     prepare = scratch(place, NODES) + " mount --make-rshared / &&"
-    with Containerd(
+    with runtime_class()(
         place, plugins=node.cni_path[1:], deadline_s=60, programs=programs(), prepare=prepare
-    ) as containerd:
-        import_image(containerd)
-        containerd.use(without_us(node.runtime(chained=True).conflist))
+    ) as runtime:
+        for name, archive in images.items():
+            runtime.import_oci(archive, name)
+        runtime.use(without_us(node.runtime(chained=True).conflist))
         async with cluster("real", directory, deadline_s=2 * READY_S) as c:
-            kubelet = Kubelet(c, containerd, place)
-            root = Path(containerd.entering[-1].partition("=")[2]).parents[1] / "root"
+            kubelet = Kubelet(c, runtime, place)
+            root = Path(runtime.entering[-1].partition("=")[2]).parents[1] / "root"
             try:
                 async with (
                     leading_to(int(c.plane.url.rpartition(":")[2])),
@@ -172,7 +175,7 @@ async def rollout(node: Node, directory: Path) -> AsyncIterator[Rollout]:
 async def test_pods_keep_their_interfaces_while_the_daemonset_is_rolled_until_they_end_and_it_uninstalls(
     node: Node, tmp_path: Path
 ):
-    async with rollout(node, tmp_path) as it:
+    async with rollout(node, tmp_path, {IMAGE: image()}) as it:
         await it.apply()
         first = await it.rolled()
         sender = await it.start_pod("sender", min_tx_rate=50, max_tx_rate=100)

@@ -5,10 +5,12 @@ What they keep in `/run` goes with that namespace; what else they leave (process
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import signal
 import subprocess
+import tarfile
 import time
 from abc import ABC, abstractmethod
 from contextlib import suppress
@@ -72,13 +74,17 @@ class ContainerRuntime(ABC):
     def import_image(self, archive: Path) -> None:
         """Make the image of an archive known to it; CriError."""
 
+    @abstractmethod
+    def import_oci(self, archive: Path, name: str) -> None:
+        """Make the image of an OCI archive known by a name; CriError."""
+
     @property
     def entering(self) -> list[str]:
         """What runs a program where the sandboxes' namespaces are to be seen."""
         return ["nsenter", f"--mount=/proc/{self._holder.pid}/ns/mnt"]
 
-    def run(self, *command: str | Path) -> None:
-        """Run a program beside it; CriError with what the program says."""
+    def run(self, *command: str | Path) -> str:
+        """Run a program beside it; what it prints. CriError with what the program says."""
         done = subprocess.run(
             [*self.entering, *map(str, command)],
             env=self.environment,
@@ -88,6 +94,7 @@ class ContainerRuntime(ABC):
         )
         if done.returncode:
             raise CriError(f"{command[0]}: {done.stderr}")
+        return done.stdout
 
     def use(self, conflist: Path) -> None:
         """Take this network for the sandboxes to come."""
@@ -195,6 +202,13 @@ class ContainerRuntime(ABC):
                         path.rmdir()
             if time.monotonic() > end:
                 raise CriError(f"cgroups stay: {left}")
+
+
+def name_in(archive: Path) -> str:
+    """What an OCI archive calls its image (OCI image specification 1.1, "annotations")."""
+    with tarfile.open(archive) as layout:
+        index = json.load(layout.extractfile("index.json"))
+    return index["manifests"][0]["annotations"]["org.opencontainers.image.ref.name"]
 
 
 def _mount_namespace(pid: int) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from e2e.container_runtime import IMAGE, ContainerRuntime
+from e2e.container_runtime import IMAGE, ContainerRuntime, name_in
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,5 +43,13 @@ class Containerd(ContainerRuntime):
         return ["containerd", "--config", str(config)]
 
     def import_image(self, archive: Path) -> None:
-        ctr = ("ctr", "--address", self.socket, "--namespace", "k8s.io")
-        self.run(*ctr, "images", "import", "--no-unpack", archive)
+        self._images("import", "--no-unpack", archive)
+
+    def import_oci(self, archive: Path, name: str) -> None:
+        self.import_image(archive)
+        called = name_in(archive)
+        (known,) = (each for each in self._images("list", "--quiet").split() if each.endswith(called))
+        self._images("tag", "--force", known, name)
+
+    def _images(self, *command: str | Path) -> str:
+        return self.run("ctr", "--address", self.socket, "--namespace", "k8s.io", "images", *command)

@@ -43,6 +43,18 @@ class Image:
         return int(self.config["User"].partition(":")[0])
 
 
+def revision(archive: Path) -> str:
+    """The commit that the image of an archive is of, by its label."""
+    with tarfile.open(archive) as whole:
+
+        def document(path: str) -> Any:
+            return json.load(whole.extractfile(path))
+
+        manifest = document(_path(document("index.json")["manifests"][0]))
+        labels = document(_path(manifest["config"]))["config"]["Labels"]
+    return labels["org.opencontainers.image.revision"].removesuffix("-dirty")
+
+
 def unpack(archive: Path, directory: Path) -> Image:
     """Unpack it below a directory; AssertionError where a layer takes away what one before it brought."""
     layout, root = directory / "layout", directory / "root"
@@ -64,7 +76,11 @@ def unpack(archive: Path, directory: Path) -> Image:
 
 
 def _blob(layout: Path, descriptor: dict[str, Any]) -> Path:
-    return layout / "blobs" / descriptor["digest"].replace(":", "/")
+    return layout / _path(descriptor)
+
+
+def _path(descriptor: dict[str, Any]) -> str:
+    return f"blobs/{descriptor['digest'].replace(':', '/')}"
 
 
 def _document(layout: Path, descriptor: dict[str, Any]) -> dict[str, Any]:
