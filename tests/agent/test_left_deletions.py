@@ -294,6 +294,24 @@ def test_directory_is_its_owners_alone_and_is_made_again(machine: Machine) -> No
     run(scenario)
 
 
+def test_deletions_that_were_left_wait_where_no_more_are_taken_for_now(machine: Machine) -> None:
+    directory = machine.directory / "run" / "deletions"
+
+    async def scenario() -> None:
+        with machine.running() as (node, verbs):
+            await verbs.add(call("ADD"), machine.hardware.create_namespace(), machine.stdin(asks({})))
+        leave(machine)
+        for _ in range(2):
+            node.left_deletions.refuse()
+            assert not directory.exists()
+        with machine.running() as (node, verbs):
+            assert left(machine) == ["c1:eth0:net"]
+            assert await verbs.reconcile()
+            assert not node.ledger.receipts
+
+    run(scenario)
+
+
 def test_agent_does_not_start_where_there_can_be_no_such_directory(machine: Machine) -> None:
     (machine.directory / "run").mkdir()
     (machine.directory / "run" / "deletions").touch()

@@ -20,6 +20,7 @@ from k8s_rdma.config.devices import SLOT_RESOURCE
 from k8s_rdma.core.devices.of_pod import ContainerDevices, PodDevices
 from k8s_rdma.kube import grpc_calls
 from k8s_rdma.linux.receipts import Receipts
+from k8s_rdma.sim.cluster.cni_plugin import CniError
 from k8s_rdma.sim.cluster.network_namespace import remove_namespace_at
 from k8s_rdma.wire.pod_resources import GET, LIST, PodName
 
@@ -125,6 +126,8 @@ def test_node_goes_on_with_a_rebuilt_ledger(node: Node, chained: bool, spoil: Ca
         refused = node.start("agent", node.config("agent", node.document()))
         assert refused.wait(node.deadline_s) == 1
         assert "k8s-rdma agent --rebuild-ledger" in (node.directory / "agent.log").read_text()
+        with pytest.raises(CniError, match="cannot be reached"):  # it is made of what pods have
+            await runtime.detach(sandboxes[0])
         done = rebuild(node)
         assert done.returncode == 0, done.stdout + done.stderr
         assert "2 attachments rebuilt" in done.stdout

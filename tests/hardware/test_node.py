@@ -22,7 +22,7 @@ from e2e.processes import pod
 from e2e.test_attachments import inside, told
 from hardware.sriov_node import SriovNode
 from hardware.test_init import PFS, VARIABLE, remove_vfs
-from k8s_rdma.sim.cluster.cni_runtime import AttachError, CniError
+from k8s_rdma.sim.cluster.cni_runtime import AttachError
 from k8s_rdma.sim.cluster.network_namespace import remove_namespace_at
 from server.exposition_reader import read
 
@@ -307,11 +307,9 @@ def test_agent_killed_during_an_add_leaves_no_vf_and_no_rate(
         node.kill_agent()
         with pytest.raises(AttachError) as failed:
             await adding
-        sandbox = failed.value.left
-        assert sandbox is not None  # no agent for the runtime's own DEL either
+        assert failed.value.left is None  # the runtime's own DEL is left to the next agent
         node.start_agent()
         assert node.leftovers() == {}
-        await runtime.delete(sandbox)
 
     asyncio.run(scenario())
 
@@ -334,11 +332,9 @@ def test_agent_killed_during_a_del_ends_it_when_it_is_started(
         deleting = asyncio.create_task(runtime.delete(sandbox))
         await asyncio.to_thread(node.wait, "the moment", lambda: moment(node))
         node.kill_agent()
-        with pytest.raises(CniError):
-            await deleting
+        await deleting
         node.start_agent()
         assert node.leftovers() == {}
-        await runtime.delete(sandbox)
 
     asyncio.run(scenario())
 

@@ -47,14 +47,21 @@ class LeftDeletions:
     def __init__(self, directory: Path) -> None:
         """`directory` is made by `take`."""
         self._directory = directory
+        self._withheld = directory.with_suffix(".withheld")
 
     def take(self) -> None:
-        """Have the executable leave what it cannot tell us. LedgerError when it cannot be made to.
+        """Have the executable leave what it cannot tell us. LedgerError when it cannot be made to."""
+        with suppress(OSError):
+            self._withheld.rename(self._directory)
+        self._make()
 
-        Only our own user looks in: network configurations may hold credentials.
+    def refuse(self) -> None:
+        """Have DELs fail while no agent answers: nobody knows what a pod has, but by what it still has.
+
+        What was left until now stays for the next `take`.
         """
-        with _as_ledger_error():
-            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with suppress(OSError):
+            self._directory.rename(self._withheld)
 
     def has(self, attachment: Attachment) -> bool:
         """Whether the runtime was told that this attachment has ended."""
@@ -80,11 +87,16 @@ class LeftDeletions:
     def keep_only(self, attachments: Iterable[Attachment]) -> None:
         """Remove what was left of any others, as far as that can be done now, and take more."""
         with suppress(LedgerError):
-            self.take()
+            self._make()
         for name in self._names() - set(map(_name, attachments)):
             with suppress(LedgerError):
                 self._remove(self._directory / name)
                 _log.info("left_deletion_of_nothing", file=printable(name))
+
+    def _make(self) -> None:
+        """Only our own user looks in: network configurations may hold credentials."""
+        with _as_ledger_error():
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def _names(self) -> set[str]:
         with suppress(OSError):

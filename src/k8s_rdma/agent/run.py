@@ -41,11 +41,11 @@ from k8s_rdma.agent.specifications import Specifications
 from k8s_rdma.agent.upkeep import Upkeep, keep_caps
 from k8s_rdma.agent.worker import Worker
 from k8s_rdma.core.ids import NodeName
-from k8s_rdma.errors import K8sRdmaError, LedgerError, Reason
+from k8s_rdma.errors import K8sRdmaError, Reason
 from k8s_rdma.kube.pod_resources import KubeletPodResources
 from k8s_rdma.linux.netns import Namespaces
 from k8s_rdma.linux.rdma.pod_nodes import PodNodes
-from k8s_rdma.linux.receipts import REBUILD, Receipts
+from k8s_rdma.linux.receipts import REBUILD, CorruptLedgerError, Receipts
 from k8s_rdma.signals import stop_on_signals
 from k8s_rdma.wire.adopt import is_adopt
 
@@ -95,11 +95,12 @@ def _allow_descriptors() -> None:
 async def _main(config: AgentConfig, key: bytes | None, plugin: DevicePluginConfig | None) -> None:
     worker = Worker()
     namespaces = Namespaces(Path(config.host_root))
-    receipts = await worker.run(_open_receipts, config)
-    kernel = await worker.run(open_kernel, config, namespaces, await worker.run(receipts.load))
+    left = LeftDeletions(Path(config.run_dir) / "deletions")
+    receipts, ledger = await worker.run(_load_receipts, config, left)
+    kernel = await worker.run(open_kernel, config, namespaces, ledger)
     pools = plugin.pools() if plugin else ()
     mark_exclusive_devices(Path(config.run_dir), there_are=bool(pools))
-    node = await worker.run(lambda: _open_node(config, kernel, receipts, pools))
+    node = await worker.run(lambda: _open_node(config, kernel, receipts, left, pools))
     client = open_client(config)
     cluster = open_cluster(config, key, client)
     holdings = open_holdings(config, plugin)
@@ -201,8 +202,18 @@ def _means(
     )
 
 
+def _load_receipts(config: AgentConfig, left: LeftDeletions) -> tuple[Receipts, Ledger]:
+    """The ledger; where it has to be made anew, no pod shall end before: it is made of what they have."""
+    try:
+        receipts = _open_receipts(config)
+        return receipts, receipts.load()
+    except CorruptLedgerError:
+        left.refuse()
+        raise
+
+
 def _open_receipts(config: AgentConfig) -> Receipts:
-    """The ledger; LedgerError where it is lost, and with it what pods of this boot have."""
+    """CorruptLedgerError also where it is lost, and with it what pods of this boot have."""
     path = Path(config.state_dir) / "ledger.db"
     lost = not path.exists() or not path.stat().st_size
     if lost and (marked := _markers(config).count()):
@@ -210,7 +221,7 @@ def _open_receipts(config: AgentConfig) -> Receipts:
             f"ledger {path}: not there, or empty, though {marked} containers have something of it; "
             f"`{REBUILD}` makes a new one of what the kernel and the container runtime know"
         )
-        raise LedgerError(msg)
+        raise CorruptLedgerError(msg)
     return Receipts(path)
 
 
@@ -233,13 +244,15 @@ def open_kernel(config: AgentConfig, namespaces: Namespaces, ledger: Ledger) -> 
     return SriovKernel(namespaces, replace(config.hardware.to_core(), held=held))
 
 
-def _open_node(config: AgentConfig, kernel: Kernel, receipts: Receipts, pools: Sequence[Pool]) -> Node:
+def _open_node(
+    config: AgentConfig, kernel: Kernel, receipts: Receipts, left: LeftDeletions, pools: Sequence[Pool]
+) -> Node:
     return Node(
         name=NodeName(config.node),
         kernel=kernel,
         receipts=receipts,
         markers=_markers(config),
-        left_deletions=LeftDeletions(Path(config.run_dir) / "deletions"),
+        left_deletions=left,
         boot_id=BOOT_ID.read_text().strip(),
         pools=pools,
     )

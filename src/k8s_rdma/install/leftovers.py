@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 OF_RUN_DIR = (
     "exclusive-devices",
     "deletions",
+    "deletions.withheld",
     "cni.sock",
     "cdi.sock",
     "state.sock",
