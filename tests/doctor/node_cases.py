@@ -330,6 +330,7 @@ CASES: dict[str, list[Finding]] = {
     "processes-versions": run(
         check_processes, replace(PROCESSES, server=Answer(url="http://x", version="0.0.9"))
     ),
+    "processes-ends-left": run(check_processes, replace(PROCESSES, left=("c1:eth0:net",), left_in="/run/x")),
     "processes-problem": run(check_processes, replace(PROCESSES, report=report(problem="a sentence"))),
     "vfs-ok": run(check_vfs, PROCESSES),
     "vfs-foreign": run(

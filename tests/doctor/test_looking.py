@@ -19,6 +19,7 @@ from k8s_rdma.doctor.looking.host import Host, Process
 from k8s_rdma.doctor.looking.network import cni_facts
 from k8s_rdma.doctor.looking.processes import ledger_facts, process_facts
 from k8s_rdma.doctor.looking.runtimes import find_runtimes, memlock_facts, needs_cdi
+from k8s_rdma.doctor.node.processes import check_processes
 from k8s_rdma.doctor.node.runtime import RuntimeFacts, check_runtime
 from k8s_rdma.linux.receipts import Receipts
 
@@ -229,6 +230,17 @@ def test_process_that_does_not_answer_is_told(tmp_path):
     assert facts.server is not None
     assert "refused" in facts.server.why
     assert facts.plugin is None
+
+
+def test_deletions_that_are_left_to_the_agent_are_told_with_what_to_do(tmp_path):
+    deletions = tmp_path / "deletions"
+    deletions.mkdir()
+    for name in (".17.4", *(f"c{number}:eth0:net" for number in range(5))):
+        (deletions / name).touch()
+    facts = process_facts(tmp_path / "state.sock", server=None, plugin=None)
+    [found] = [each for each in check_processes(facts) if each.id == "processes-ends-left"]
+    assert "left to the agent: 5 (c0:eth0:net, c1:eth0:net, c2:eth0:net, ...)" in found.found
+    assert (found.source, found.fix) == (str(deletions), "start the agent")
 
 
 @pytest.mark.parametrize(("demanding", "version"), [(False, __version__), (True, "")])

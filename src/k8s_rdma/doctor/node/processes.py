@@ -19,6 +19,9 @@ AGENT_DOWN = PROCESSES.error("agent-down")
 DOWN = PROCESSES.warning("down")
 VERSIONS = PROCESSES.warning("versions")
 PROBLEM = PROCESSES.warning("problem")
+ENDS_LEFT = PROCESSES.warning("ends-left")
+
+NAMED = 3
 
 VFS = Subject("vfs", "VFs")
 VFS_OK = VFS.ok()
@@ -40,6 +43,7 @@ class ProcessFacts:
     """report: what `socket` said first; None, and `why`, when it said nothing.
 
     server, plugin: None where there should be none. version: the doctor's own.
+    left: DELs that found no agent, as their files are called; in `left_in`.
     """
 
     socket: str
@@ -48,6 +52,8 @@ class ProcessFacts:
     server: Answer | None
     plugin: Answer | None
     version: str
+    left: tuple[str, ...] = ()
+    left_in: str = ""
 
 
 def check_processes(facts: ProcessFacts) -> Iterator[Finding]:
@@ -70,9 +76,23 @@ def check_processes(facts: ProcessFacts) -> Iterator[Finding]:
                 wanted="none",
                 fix="docs/operating-a-node.md has what to do",
             )
+    if facts.left:
+        yield _ends_left(facts)
     for name, answer in (("server", facts.server), ("device-plugin", facts.plugin)):
         if answer is not None:
             yield _check_answer(facts, name, answer)
+
+
+def _ends_left(facts: ProcessFacts) -> Finding:
+    named = ", ".join(facts.left[:NAMED]) + (", ..." if len(facts.left) > NAMED else "")
+    return ENDS_LEFT(
+        f"DELs that are left to the agent: {len(facts.left)} ({named}); until it has carried them out, "
+        "nobody else gets what these pods had",
+        about="agent",
+        source=facts.left_in,
+        wanted="none that stays",
+        fix="the agent's log says what fails (reconcile_failed)" if facts.report else "start the agent",
+    )
 
 
 def _check_agent(facts: ProcessFacts, report: NodeReport) -> Finding:
