@@ -93,12 +93,12 @@ def test_delegate_reads_its_own_object_in_our_networks_name() -> None:
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"ipam": {"subnet": "x"}}, "ipam: Object missing required field `type`"),
+        ({"ipam": {"subnet": "x"}}, "ipam.type: not set"),
         ({"ipam": {"type": "../sh"}}, "ipam.type: ../sh is no plugin's name"),
         ({"networks": {"a": {"ipam": {"type": "a/b"}}}}, "networks.a.ipam.type: a/b is no plugin's name"),
-        ({"delegate": {"bridge": "x"}}, "delegate: Object missing required field `type`"),
+        ({"delegate": {"bridge": "x"}}, "delegate.type: not set"),
         ({"delegate": {"type": "k8s-rdma-cni"}}, "delegate.type: k8s-rdma-cni is this very plugin"),
-        ({"delegate": "bridge"}, "delegate: Expected `object`, got `str`"),
+        ({"delegate": "bridge"}, 'delegate: "bridge"; wanted an object'),
     ],
 )
 def test_plugin_is_refused_naming_the_key_when_malformed(keys: dict[str, object], message: str) -> None:

@@ -7,13 +7,13 @@ configuration". What other plugins read of it is in `wire.plugin_config`.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from k8s_rdma.core.ids import ContainerId
 from k8s_rdma.core.options import VfDriver
-from k8s_rdma.errors import Reason
+from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.wire.cni_environment import ifname_fault
 from k8s_rdma.wire.json import decode, describe_unknown, shown
 from k8s_rdma.wire.netconf_keys import check_key, refuse
@@ -26,6 +26,8 @@ POD_ANNOTATIONS = "io.kubernetes.cri.pod-annotations"
 
 INDEX = "{i}"
 """Where an interface's index goes in `interfaceNames`."""
+
+_Conf = TypeVar("_Conf")
 
 WHAT = "network configuration"
 MAX_VLAN = 4094
@@ -171,7 +173,7 @@ def decode_netconf(stdin: bytes, *, strict: bool = True) -> NetConf:
         for key, value in fields.items():
             check_key(key, value)
         _check_subnetworks(fields.get("networks", msgspec.Raw(b"{}")))
-    conf = decode(_without_nulls(fields), _decoder, WHAT, Reason.INVALID_NETCONF)
+    conf = _decode(_without_nulls(fields), _decoder)
     _check_network(conf)
     _check_names(conf)
     _check_dpdk(conf.dpdk)
@@ -188,15 +190,14 @@ def decode_network(stdin: bytes) -> tuple[str, str]:
     For DEL: it undoes by what was recorded, and a pod must not hang in Terminating over the configuration of
     now.
     """
-    given = _without_nulls(decode_fields(stdin))
-    network = decode(given, _network_decoder, WHAT, Reason.INVALID_NETCONF)
+    network = _decode(_without_nulls(decode_fields(stdin)), _network_decoder)
     _check_network(network)
     return network.name, network.cni_version
 
 
 def decode_fields(stdin: bytes) -> dict[str, msgspec.Raw]:
     """The configuration's keys with their values as written."""
-    return decode(stdin, _fields_decoder, WHAT, Reason.INVALID_NETCONF)
+    return _decode(stdin, _fields_decoder)
 
 
 def plugin_type(document: msgspec.Raw, key: str) -> str | None:
@@ -206,10 +207,24 @@ def plugin_type(document: msgspec.Raw, key: str) -> str | None:
     """
     if not document or bytes(document) in _NO_PLUGIN:
         return None
-    plugin = decode(document, _typed_decoder, f"{WHAT}: {key}", Reason.INVALID_NETCONF).type
+    plugin = _decode(bytes(document), _typed_decoder, key).type
     if not _NAME.fullmatch(plugin):
         refuse(f"{key}.type", f"{shown(plugin)} is no plugin's name")
     return plugin
+
+
+def _decode(document: bytes, decoder: msgspec.json.Decoder[_Conf], key: str = "") -> _Conf:
+    """key: where the document stands; empty for the whole configuration."""
+    try:
+        return decode(document, decoder, f"{WHAT}: {key}" if key else WHAT, Reason.INVALID_NETCONF)
+    except MalformedError as error:
+        from k8s_rdma.wire.json_sorts import other_sort  # noqa: PLC0415  memory of those that start well
+
+        place, why = other_sort(decoder.type, document) or ("", "")
+        if not why:
+            raise
+        msg = ": ".join(filter(None, (WHAT, ".".join(filter(None, (key, place))), why)))
+        raise MalformedError(msg, reason=error.reason) from error
 
 
 def _without_nulls(fields: dict[str, msgspec.Raw]) -> bytes:

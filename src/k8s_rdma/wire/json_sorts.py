@@ -1,0 +1,65 @@
+"""Where a JSON document is of another sort than its model, in JSON's words.
+
+msgspec says it in those of Python's types.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import inspect
+
+from k8s_rdma.wire.json import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_WANTED: tuple[tuple[tuple[type[inspect.Type], ...], type, str], ...] = (
+    ((inspect.BoolType,), bool, "true or false"),
+    ((inspect.IntType,), int, "a whole number"),
+    ((inspect.StrType,), str, "text"),
+    ((inspect.VarTupleType,), list, "a list"),
+    ((inspect.DictType, inspect.StructType), dict, "an object"),
+)
+
+
+def other_sort(kind: Any, document: bytes) -> tuple[str, str] | None:
+    """The first place, as in `networks.a.l2enable`, and what is there and wanted; or None."""
+    try:
+        value = msgspec.json.decode(document)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    return next(_other_sorts(inspect.type_info(kind), value, ""), None)
+
+
+def _other_sorts(info: inspect.Type, value: object, place: str) -> Iterator[tuple[str, str]]:
+    if isinstance(info, inspect.UnionType):
+        if value is None:
+            return
+        info = next(each for each in info.types if not isinstance(each, inspect.NoneType))
+    for kinds, sort, noun in _WANTED:
+        if isinstance(info, kinds) and type(value) is not sort:
+            yield place, f"{shown(json.dumps(value))}; wanted {noun}"
+            return
+    for below, each, name in _parts(info, value):
+        there = f"{place}{name}".removeprefix(".")
+        if each is msgspec.UNSET:
+            yield there, "not set"
+        else:
+            yield from _other_sorts(below, each, there)
+
+
+def _parts(info: inspect.Type, value: Any) -> Iterator[tuple[inspect.Type, object, str]]:
+    match info:
+        case inspect.StructType():
+            yield from (
+                (field.type, value.get(field.encode_name, msgspec.UNSET), f".{field.encode_name}")
+                for field in info.fields
+                if field.required or field.encode_name in value
+            )
+        case inspect.DictType():
+            yield from ((info.value_type, each, f".{shown(key)}") for key, each in value.items())
+        case inspect.VarTupleType():
+            yield from ((info.item_type, each, f"[{at}]") for at, each in enumerate(value))
