@@ -45,7 +45,7 @@ async def test_pod_that_fits_on_one_node_alone_is_explained_pf_by_pf():
         'asks for 2 interfaces (1 x {"min_tx_rate": 6000}, 1 x {"min_tx_rate": 5000}); '
         "11000 Mb/s reserved, priority 0"
     )
-    assert lines[2].startswith("no scheduler has asked this extender about it yet; where that stays so: its ")
+    assert lines[2].startswith("no scheduler has asked this extender about it yet; where that stays so: no ")
     assert "1 node: fits" in lines
     assert re.search(
         r"^w1 \(score \d+\) +enp3s0f0 +4/4 +10000/10000 +1 +1 x, (5|6)000 Mb/s *$", ran.out, re.MULTILINE

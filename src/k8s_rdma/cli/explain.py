@@ -29,9 +29,9 @@ _VERDICTS = {
     "unknown": "[yellow]not searched yet[/]",
 }
 _NOT_ASKED = (
-    "[yellow]no scheduler has asked this extender about it yet[/]; where that stays so: no node has what else "
-    "it requests (kubectl describe pod), its schedulerName is of one that does not ask, or it requests none "
-    "of managedResources (k8s-rdma doctor cluster)"
+    "[yellow]no scheduler has asked this extender about it yet[/]; where that stays so: no node has what "
+    "else it requests (kubectl describe pod), its schedulerName is of one that does not ask, or it requests "
+    "none of managedResources (k8s-rdma doctor cluster)"
 )
 _HEADINGS = ("PF", "NUMA", "free VFs", "unreserved Mb/s", "room for", "goes here", "against it")
 _NUMBERS = ("free VFs", "unreserved Mb/s", "room for")
