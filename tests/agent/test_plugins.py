@@ -21,6 +21,7 @@ from k8s_rdma.errors import K8sRdmaError, Reason
 
 TARGET = Target(container="c1", netns="/run/netns/c1", ifname="rdma0")
 PLUGINS = os.environ.get("CNI_PATH") or "/opt/cni/bin:/usr/lib/cni"
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for unshare")
 needs_host_local = pytest.mark.skipif(
     shutil.which("host-local", path=PLUGINS) is None, reason="needs Debian's containernetworking-plugins"
 )
@@ -335,22 +336,35 @@ def test_real_plugin_tells_its_versions(plugins):
     assert "1.0.0" in asyncio.run(plugins.versions(host_local))
 
 
-@needs_host_local
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for chroot")
-def test_plugin_runs_in_the_hosts_root_when_that_is_mounted_elsewhere(tmp_path):
-    """As agents do in a container: what is absolute there is absolute on the node, links as well."""
-    binary = Path(shutil.which("host-local", path=PLUGINS) or "")
-    libraries = [
-        Path(word)
-        for word in subprocess.run(
-            ["ldd", binary], capture_output=True, text=True, check=False
-        ).stdout.split()
-        if word.startswith("/")
-    ]
-    for file in (binary, *libraries):
-        copy = tmp_path / (Path("home/cni/host-local") if file == binary else file.relative_to("/"))
+def make_root(root: Path, program: Path, place: str) -> None:
+    """A root file system with a program, its libraries, and what knows nothing of our processes."""
+    listed = subprocess.run(["ldd", program], capture_output=True, text=True, check=False).stdout.split()
+    libraries = [Path(word) for word in listed if word.startswith("/")]
+    for file in (program, *libraries):
+        copy = root / (place if file == program else file.relative_to("/"))
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(file, copy)
+    (root / "proc").mkdir()
+
+
+@needs_root
+def test_plugin_in_the_hosts_root_finds_itself_in_proc(tmp_path):
+    """As those do that compare their network namespace with the pod's, though the host's has other pids."""
+    make_root(tmp_path, Path(shutil.which("sh") or ""), "bin/sh")
+    plugin = tmp_path / "looks"
+    plugin.write_text("#!/bin/sh\nread -r line\n[ -e /proc/$$/task/$$/ns/net ] && echo found\n")
+    plugin.chmod(0o755)
+    looks = DelegatedPlugin(plugin="looks", netconf=b"{}", cni_path="/", cni_args="")
+    plugins = Plugins(host_root=tmp_path, timeout_s=30)
+    assert asyncio.run(plugins.run(looks, "ADD", b"{}\n", TARGET)) == b"found\n"
+    assert list((tmp_path / "proc").iterdir()) == []
+
+
+@needs_host_local
+@needs_root
+def test_plugin_runs_in_the_hosts_root_when_that_is_mounted_elsewhere(tmp_path):
+    """As agents do in a container: what is absolute there is absolute on the node, links as well."""
+    make_root(tmp_path, Path(shutil.which("host-local", path=PLUGINS) or ""), "home/cni/host-local")
     (tmp_path / "opt").mkdir()
     (tmp_path / "opt/cni").symlink_to("/home/cni")
     ipam = b'{"type":"host-local","ranges":[[{"subnet":"10.0.0.0/24"}]]}'

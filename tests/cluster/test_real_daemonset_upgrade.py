@@ -52,22 +52,22 @@ async def test_pods_keep_their_interfaces_from_an_older_image_to_that_of_now_and
         before = image_ids(await it.rolled())
         sender = await it.start_pod("sender", min_tx_rate=50, max_tx_rate=100)
         receiver = await it.start_pod("receiver")
-        names = {"sender", "receiver"}
         namespaces = {"sender": sender.netns, "receiver": receiver.netns}
         had = facts(node, namespaces)
         with Stream(sender, receiver) as stream:
             await it.apply()
             now = image_ids(await it.rolled())
             assert not now & before
-            assert await it.holders() == names
+            assert await it.holders() == set(namespaces)
             assert facts(node, namespaces) == had
-            await it.start_pod("by-now", min_tx_rate=100)
+            namespaces["by-now"] = (await it.start_pod("by-now", min_tx_rate=100)).netns
+            had = facts(node, namespaces)
 
             await it.apply(**older)
             assert image_ids(await it.rolled()) == before
-            assert await it.holders() == names | {"by-now"}
+            assert await it.holders() == set(namespaces)
             assert facts(node, namespaces) == had
         assert stream.lost() == []
         assert stream.sent > 0
-        await it.end_pods(*names, "by-now")
+        await it.end_pods(*namespaces)
         assert node.kernel_state() == node.pristine

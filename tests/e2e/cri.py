@@ -58,9 +58,12 @@ class CriRuntime:
         self._call("StopContainer", _field(1, container))
 
     def execute(self, container: str, *command: str) -> str:
-        """Run a program in a running container; what it says."""
+        """Run a program in a running container; what it prints. CriError where that is nothing."""
         message = _field(1, container) + b"".join(_field(2, word) for word in command)
-        return dict(_fields(self._call("ExecSync", message))).get(1, b"").decode()
+        said = dict(_fields(self._call("ExecSync", message)))
+        if 1 not in said:
+            raise CriError(f"{' '.join(command)}: {said.get(2, b'').decode()}")
+        return said[1].decode()
 
     def network_problem(self) -> str:
         """Why pods cannot have a network, as the runtime tells kubelet; empty where they can."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 PYTHON = "/opt/k8s-rdma/bin/python"
 PROGRAMS = {
-    "/usr/bin": {"python3", "python3.11", "setpriv"},
+    "/usr/bin": {"python3", "python3.11", "setpriv", "unshare"},
     "/usr/sbin": {"chroot"},
     "/opt/k8s-rdma/bin": {"k8s-rdma", "k8s-rdma-cni", "python", "python3", "python3.11"},
 }

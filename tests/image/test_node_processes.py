@@ -110,7 +110,7 @@ FAILS_WITHOUT = {
     "NET_ADMIN": "rates of VF 0: EPERM",
     "NET_RAW": "announcing IPv6 addresses needs CAP_NET_RAW",
     "SYS_ADMIN": "setns: EPERM",
-    "SYS_CHROOT": "chroot: cannot change root directory to '/host'",
+    "SYS_CHROOT": "unshare: cannot change root directory to '/host'",
 }
 
 

@@ -151,9 +151,11 @@ class Plugins:
         return path, (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
     def _command(self, path: Path) -> list[str]:
-        # A program of coreutils, as a pre-exec hook is not safe in a threaded Python.
-        chroot = [] if self._host_root == Path("/") else ["chroot", str(self._host_root)]
-        return [*chroot, str(path)]
+        # A program of util-linux, as a pre-exec hook is not safe in a threaded Python. The node's /proc knows
+        # no pids of a container, by which plugins look themselves up there (libcni 1.2, `CheckNetNS` in
+        # pkg/ns/ns_linux.go): they have one of their own.
+        inside = ["unshare", f"--root={self._host_root}", "--mount-proc"]
+        return [*([] if self._host_root == Path("/") else inside), str(path)]
 
     def _failed(self, message: str, details: str = "") -> K8sRdmaError:
         return K8sRdmaError(message, reason=self._reason, details=details)
