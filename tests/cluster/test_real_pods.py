@@ -119,6 +119,20 @@ async def test_pod_that_was_admitted_while_the_agent_was_dead_starts_once_it_is_
 
 
 @with_cdi
+async def test_pod_ends_while_the_agent_is_dead(node: Node, tmp_path: Path):
+    async with kubelet_of(node, tmp_path) as kubelet:
+        await start_exact(node, kubelet)
+        await kubelet.create_pod("p", slot("c"), annotations=interfaces({"min_tx_rate": 100}))
+        await kubelet.running("p")
+        node.kill_agent()
+        await kubelet.delete_pod("p")
+        await kubelet.until(lambda: len(node.left_deletions()) == 1)
+        node.start_agent()
+        assert node.left_deletions() == []
+        await nothing_is_left(kubelet, node)
+
+
+@with_cdi
 async def test_pod_starts_whose_attachment_outlasted_kubelet(node: Node, tmp_path: Path):
     async with kubelet_of(node, tmp_path) as kubelet:
         await start_exact(node, kubelet)

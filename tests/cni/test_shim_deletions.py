@@ -158,6 +158,13 @@ def test_del_fails_when_its_attachment_is_no_name_of_a_file(program, run_dir, de
     assert sorted(path.name for path in run_dir.iterdir()) == ["attachments", "deletions"]
 
 
+def test_nothing_is_left_below_the_directory(program, run_dir, deletions) -> None:
+    below = deletions / f"{CONTAINER}:eth0:a"
+    below.mkdir()
+    assert program("DEL", netconf(run_dir, name="a/b")).error["code"] == TRY_AGAIN_LATER
+    assert left(below) == []
+
+
 def test_del_is_left_when_the_name_is_as_long_as_a_file_may_have(program, run_dir, deletions) -> None:
     network = "n" * (255 - len(f"{CONTAINER}:eth0:"))
     assert program("DEL", netconf(run_dir, name=network)).exit_status == 0
