@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from errno import EACCES, ENOENT
 
 import pytest
 
-from k8s_rdma.cli.doctor import page
+from k8s_rdma.cli.doctor import document, page
 from k8s_rdma.doctor.finding import Severity, Subject, exit_status, not_looked_at, worst
 from k8s_rdma.doctor.looking.node import looked_at
 from k8s_rdma.errors import KernelError
+from k8s_rdma.wire.doctor import encode_doctor
 
 SUBJECT = Subject("x", "X")
 NOTE, WARNING, ERROR = (
@@ -62,3 +64,10 @@ def test_being_root_is_advised_only_where_a_right_is_missing(look, as_root):
 def test_counts_are_told_in_plural_but_for_one():
     *_, last = page([ERROR, WARNING, WARNING], plain=True)
     assert str(last).startswith("1 error, 2 warnings, 0 notes, 0 ok;")
+
+
+def test_finding_can_be_told_whatever_bytes_a_file_is_called():
+    name = os.fsdecode(b"\xff")
+    found = SUBJECT.error("c")(name, source=name, about=name, wanted=name, fix=name)
+    assert rb'"\\udcff"' in encode_doctor(document("node", [found]))
+    assert str(list(page([found], plain=True))[1]).encode()

@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum, unique
 from typing import TYPE_CHECKING
 
+from k8s_rdma.errors import printable
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -59,16 +61,16 @@ class Kind:
     def __call__(
         self, found: str, *, source: str, about: str = "", wanted: str = "", fix: str = ""
     ) -> Finding:
-        """A finding of this kind."""
+        """A finding of this kind, which can be encoded whatever names it was made of."""
         return Finding(
             id=self.id,
             subject=self.subject,
             severity=self.severity,
-            about=about,
-            found=found,
-            source=source,
-            wanted=wanted,
-            fix=fix,
+            about=printable(about),
+            found=printable(found),
+            source=printable(source),
+            wanted=printable(wanted),
+            fix=printable(fix),
         )
 
 
