@@ -219,8 +219,11 @@ def test_everything_that_is_wrong_is_told_at_once_with_its_place(tmp_path: Path)
     ]
 
 
-def test_faults_are_told_up_to_a_bound() -> None:
-    assert len(faults(AgentConfig, {"node": "w1"} | {f"x{i}": 1 for i in range(MOST + 3)})) == MOST
+def test_faults_are_told_up_to_a_bound_and_the_known_keys_once() -> None:
+    told = faults(AgentConfig, {"node": "w1"} | {f"x{i}": 1 for i in range(MOST + 3)})
+    assert len(told) == MOST
+    assert told[0].why.startswith("unknown key; known are node, kernel, ")
+    assert {each.why for each in told[1:]} == {"unknown key"}
 
 
 def test_item_is_told_with_its_place_whether_a_file_or_another_model_had_the_list() -> None:

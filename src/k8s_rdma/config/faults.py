@@ -98,9 +98,12 @@ def _in_fields(struct: type[msgspec.Struct], value: dict[Any, Any], field: str) 
     tag = struct.__struct_config__.tag_field
     known = [*fields, *([tag] if tag else [])]
     if struct.__struct_config__.forbid_unknown_fields:
+        told = set()
         for key in value:
             if key not in known:
-                yield Fault(_below(field, shown(str(key))), describe_unknown(str(key), known))
+                why = describe_unknown(str(key), known)
+                yield Fault(_below(field, shown(str(key))), "unknown key" if why in told else why)
+                told.add(why)
     for name, each in fields.items():
         if each.required and name not in value:
             yield Fault(_below(field, name), f"not set; wanted {wanted(each.type)}")
