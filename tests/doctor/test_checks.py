@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,6 +15,9 @@ from k8s_rdma.doctor.catalogue import KINDS, SUBJECTS
 from k8s_rdma.doctor.finding import Severity, worst
 from k8s_rdma.doctor.node.hardware import check_hardware
 from named_commands import wrong
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 CASES = node_cases.CASES | cluster_cases.CASES
 GOOD = node_cases.GOOD | cluster_cases.GOOD
@@ -105,3 +110,12 @@ def test_list_may_be_where_nobody_fails_its_check(change, calls_check):
     file = ("00-k8s-rdma.conflist", json.dumps(node_cases.CHAIN | change))
     found = node_cases.cni(file, node_cases.PLAIN, calls_check=calls_check)
     assert "cni-checked" not in {each.id for each in found}
+
+
+def test_fix_of_locked_memory_can_be_typed_where_the_service_has_no_files_yet(tmp_path: Path):
+    [finding] = CASES["memlock-low"]
+    (tmp_path / "systemd" / "system").mkdir(parents=True)
+    typed = finding.fix.partition(", then ")[0].replace("/etc", str(tmp_path))
+    subprocess.run(["bash", "-eu", "-c", typed], check=True)
+    [written] = tmp_path.rglob("memlock.conf")
+    assert written.read_text() == "[Service]\nLimitMEMLOCK=infinity\n"

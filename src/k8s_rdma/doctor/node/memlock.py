@@ -59,13 +59,14 @@ def check_memlock(facts: MemlockFacts) -> Iterator[Finding]:
             yield OK(f"containers may lock {limit} memory", about=each.name, source=source)
             continue
         unit = _UNITS[each.name]
+        drop_in = f"/etc/systemd/system/{unit}.service.d"
         yield LOW(
             f"containers without CAP_IPC_LOCK may lock {each.soft_bytes} bytes: programs fail when they "
             "register more (ibv_reg_mr: Cannot allocate memory)",
             about=each.name,
             source=source,
             wanted="unlimited",
-            fix=f"printf '[Service]\\nLimitMEMLOCK=infinity\\n' > /etc/systemd/system/{unit}.service.d/"
-            f"memlock.conf, then systemctl daemon-reload and systemctl restart {unit}; or give the "
-            "containers the capability IPC_LOCK",
+            fix=f"mkdir -p {drop_in} && printf '[Service]\\nLimitMEMLOCK=infinity\\n' > {drop_in}/memlock.conf, "
+            f"then systemctl daemon-reload and systemctl restart {unit}; or give the containers the "
+            "capability IPC_LOCK",
         )
