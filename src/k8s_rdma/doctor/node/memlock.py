@@ -66,7 +66,7 @@ def check_memlock(facts: MemlockFacts) -> Iterator[Finding]:
             about=each.name,
             source=source,
             wanted="unlimited",
-            fix=f"mkdir -p {drop_in} && printf '[Service]\\nLimitMEMLOCK=infinity\\n' > {drop_in}/memlock.conf, "
-            f"then systemctl daemon-reload and systemctl restart {unit}; or give the containers the "
-            "capability IPC_LOCK",
+            fix=f"mkdir -p {drop_in} && printf '[Service]\\nLimitMEMLOCK=infinity\\n' > {drop_in}/"
+            f"memlock.conf, then systemctl daemon-reload and systemctl restart {unit}; or give the "
+            "containers the capability IPC_LOCK",
         )
