@@ -347,17 +347,35 @@ def make_root(root: Path, program: Path, place: str) -> None:
     (root / "proc").mkdir()
 
 
+def looking(root: Path, condition: str) -> DelegatedPlugin:
+    """A plugin in a root file system of its own; it prints `found` where that holds there."""
+    make_root(root, Path(shutil.which("sh") or ""), "bin/sh")
+    plugin = root / "looks"
+    plugin.write_text(f"#!/bin/sh\nread -r line\n{condition} && echo found\n")
+    plugin.chmod(0o755)
+    return DelegatedPlugin(plugin="looks", netconf=b"{}", cni_path="/", cni_args="")
+
+
 @needs_root
 def test_plugin_in_the_hosts_root_finds_itself_in_proc(tmp_path):
     """As those do that compare their network namespace with the pod's, though the host's has other pids."""
-    make_root(tmp_path, Path(shutil.which("sh") or ""), "bin/sh")
-    plugin = tmp_path / "looks"
-    plugin.write_text("#!/bin/sh\nread -r line\n[ -e /proc/$$/task/$$/ns/net ] && echo found\n")
-    plugin.chmod(0o755)
-    looks = DelegatedPlugin(plugin="looks", netconf=b"{}", cni_path="/", cni_args="")
+    looks = looking(tmp_path, "[ -e /proc/$$/task/$$/ns/net ]")
     plugins = Plugins(host_root=tmp_path, timeout_s=30)
     assert asyncio.run(plugins.run(looks, "ADD", b"{}\n", TARGET)) == b"found\n"
     assert list((tmp_path / "proc").iterdir()) == []
+
+
+@needs_root
+def test_plugin_in_the_hosts_root_finds_a_namespace_in_the_hosts_proc(tmp_path):
+    """As runtimes name it that keep none in `/run/netns`; the pid is the host's."""
+    looks = looking(tmp_path, '[ -e "$CNI_NETNS" ]')
+    netns = Path("/proc/4000000000/ns/net")  # higher than any of ours
+    file = tmp_path / netns.relative_to("/")
+    file.parent.mkdir(parents=True)
+    file.touch()
+    plugins = Plugins(host_root=tmp_path, timeout_s=30)
+    target = replace(TARGET, netns=str(netns))
+    assert asyncio.run(plugins.run(looks, "ADD", b"{}\n", target)) == b"found\n"
 
 
 @needs_host_local

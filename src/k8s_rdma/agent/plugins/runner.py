@@ -111,7 +111,7 @@ class Plugins:
         )
         try:
             ended = await converse(
-                self._command(path), stdin, _environment(plugin, verb, target), self._timeout_s
+                self._command(path, target), stdin, _environment(plugin, verb, target), self._timeout_s
             )
         except TimeoutError as error:
             msg = f"{call}: no answer within {self._timeout_s:g} s"
@@ -150,12 +150,15 @@ class Plugins:
             raise self._failed(f"plugin {plugin.plugin}: {path}: {error.strerror}") from error
         return path, (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
-    def _command(self, path: Path) -> list[str]:
+    def _command(self, path: Path, target: Target | None) -> list[str]:
         # A program of util-linux, as a pre-exec hook is not safe in a threaded Python. The node's /proc knows
         # no pids of a container, by which plugins look themselves up there (libcni 1.2, `CheckNetNS` in
-        # pkg/ns/ns_linux.go): they have one of their own.
-        inside = ["unshare", f"--root={self._host_root}", "--mount-proc"]
-        return [*([] if self._host_root == Path("/") else inside), str(path)]
+        # pkg/ns/ns_linux.go): they have one of their own, unless the namespace is named by a pid of the node.
+        if self._host_root == Path("/"):
+            return [str(path)]
+        by_pid = target is not None and target.netns.startswith("/proc/")
+        own_proc = [] if by_pid else ["--mount-proc"]
+        return ["unshare", f"--root={self._host_root}", *own_proc, str(path)]
 
     def _failed(self, message: str, details: str = "") -> K8sRdmaError:
         return K8sRdmaError(message, reason=self._reason, details=details)
