@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from traceback import format_exception
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from k8s_rdma.kube.documents import Documents
 from kube.asking import ask, document, serving, write
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 V1 = "client.authentication.k8s.io/v1"
@@ -41,6 +43,28 @@ def refusal(path: str, timeout_s: float = 10) -> str:
         api.get("/version")
     assert "SECRET" not in "".join(format_exception(refused.value))
     return refused.value.message.removeprefix("get /version: no usable credentials: ")
+
+
+@pytest.fixture
+def typed() -> Iterator[None]:
+    """Somebody has typed a line into our standard input."""
+    before = os.dup(0)
+    reader, writer = os.pipe()
+    os.write(writer, b"typed\n")
+    os.close(writer)
+    os.dup2(reader, 0)
+    os.close(reader)
+    yield
+    os.dup2(before, 0)
+    os.close(before)
+
+
+@pytest.mark.usefixtures("typed")
+def test_plugin_gets_none_of_our_input_as_it_is_told(tmp_path: Path):
+    user = plugin(tmp_path, '#!/bin/sh\nread -r line\necho "{\\"status\\": {\\"token\\": \\"t$line\\"}}"\n')
+    with serving() as asked:
+        ask(write(tmp_path / "k", document(asked.url, user)))
+    assert asked.by == ["Bearer t"]
 
 
 def test_white_space_around_a_token_does_not_count(tmp_path: Path):

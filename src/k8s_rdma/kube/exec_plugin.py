@@ -97,7 +97,14 @@ def _answer(plugin: UserExec, timeout_s: float) -> bytes:
     environment = {**os.environ, **{each.name: each.value for each in plugin.env or ()}}
     command = [plugin.command, *(plugin.args or ())]
     try:
-        done = subprocess.run(command, env=environment, capture_output=True, timeout=timeout_s, check=False)
+        done = subprocess.run(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=timeout_s,
+            check=False,
+        )
     except subprocess.TimeoutExpired:
         msg = f"exec plugin {plugin.command}: no answer within {timeout_s:g} s"
         raise ConfigError(msg) from None  # it holds what the plugin wrote
