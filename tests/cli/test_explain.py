@@ -81,7 +81,8 @@ async def test_bound_pod_is_explained_with_its_place():
     )
     assert "fits" not in ran.out
     assert ran.out.splitlines()[-1] == (
-        "not started: see `kubectl -n default describe pod p`, and the agent's log on w1"
+        "not started, or started without our CNI plugin: see `kubectl -n default describe pod p`, and "
+        "`k8s-rdma doctor node` on w1"
     )
 
 

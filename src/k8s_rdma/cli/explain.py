@@ -65,8 +65,9 @@ class _Page:
         groups = () if stuck else told.groups
         if stuck:
             self._out.print(
-                f"\n[yellow]not started[/]: see `kubectl -n {escape(told.namespace)} describe pod "
-                f"{escape(told.name)}`, and the agent's log on {escape(', '.join(stuck))}"
+                f"\n[yellow]not started, or started without our CNI plugin[/]: see `kubectl -n "
+                f"{escape(told.namespace)} describe pod {escape(told.name)}`, and `k8s-rdma doctor node` on "
+                f"{escape(', '.join(stuck))}"
             )
         if groups:
             self._out.print(_heading(told))
