@@ -1,10 +1,8 @@
-"""The chart by Helm itself, where there is one: `K8S_RDMA_HELM` names the program, else it is on PATH."""
+"""The chart as Helm itself renders it, where there is one."""
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import subprocess
 from typing import TYPE_CHECKING, Any
 
@@ -13,14 +11,14 @@ import yaml
 
 from chart_values import GIVEN
 from deploy.rendering.chart import CHART, documents, render
+from helm_program import HELM, needs_helm
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 Json = dict[str, Any]
 
-HELM = os.environ.get("K8S_RDMA_HELM") or shutil.which("helm")
-pytestmark = pytest.mark.skipif(HELM is None, reason="there is no helm: K8S_RDMA_HELM names none")
+pytestmark = needs_helm
 
 RANDOM = {"placement.key"}
 OF_THE_TEXT = "k8s-rdma.io/configuration"
