@@ -378,6 +378,34 @@ def test_plugin_in_the_hosts_root_finds_a_namespace_in_the_hosts_proc(tmp_path):
     assert asyncio.run(plugins.run(looks, "ADD", b"{}\n", target)) == b"found\n"
 
 
+def mount(*arguments: str | Path) -> None:
+    subprocess.run(["mount", *arguments], check=True)
+
+
+@needs_root
+def test_plugin_in_the_hosts_root_keeps_nothing_mounted_that_the_host_unmounts(tmp_path):
+    """A namespace that a runtime ends while a plugin hangs would live on, with its VFs."""
+    root = tmp_path / "root"
+    root.mkdir()
+    mount("--bind", root, root)
+    mount("--make-shared", root)
+    mounted = (
+        'while read -r line; do case "$line" in *" /volume "*) return 0; esac; done </proc/self/mountinfo'
+    )
+    script = f"{{ mounted() {{ {mounted}; return 1; }}; : >/started; while mounted; do :; done; }}"
+    waits = looking(root, script)
+    (root / "volume").mkdir()
+    mount("-t", "tmpfs", "tmpfs", root / "volume")
+
+    host = f"until [ -e {root}/started ]; do sleep 0.01; done; umount {root}/volume"
+    plugins = Plugins(host_root=root, timeout_s=10)
+    try:
+        with subprocess.Popen(["sh", "-c", host]):
+            assert asyncio.run(plugins.run(waits, "ADD", b"{}\n", TARGET)) == b"found\n"
+    finally:
+        subprocess.run(["umount", "--recursive", "--lazy", root], check=True)
+
+
 @needs_host_local
 @needs_root
 def test_plugin_runs_in_the_hosts_root_when_that_is_mounted_elsewhere(tmp_path):

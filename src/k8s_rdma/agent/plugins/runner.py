@@ -154,10 +154,11 @@ class Plugins:
         # A program of util-linux, as a pre-exec hook is not safe in a threaded Python. The node's /proc knows
         # no pids of a container, by which plugins look themselves up there (libcni 1.2, `CheckNetNS` in
         # pkg/ns/ns_linux.go): they have one of their own, unless the namespace is named by a pid of the node.
+        # What the node unmounts meanwhile goes here, too: no pod's namespace outlives it for one that hangs.
         if self._host_root == Path("/"):
             return [str(path)]
         by_pid = target is not None and target.netns.startswith("/proc/")
-        own_proc = [] if by_pid else ["--mount-proc"]
+        own_proc = [] if by_pid else ["--propagation=slave", "--mount-proc"]
         return ["unshare", f"--root={self._host_root}", *own_proc, str(path)]
 
     def _failed(self, message: str, details: str = "") -> K8sRdmaError:
