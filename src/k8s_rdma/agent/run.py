@@ -95,12 +95,7 @@ def _allow_descriptors() -> None:
 async def _main(config: AgentConfig, key: bytes | None, plugin: DevicePluginConfig | None) -> None:
     worker = Worker()
     namespaces = Namespaces(Path(config.host_root))
-    left = LeftDeletions(Path(config.run_dir) / "deletions")
-    receipts, ledger = await worker.run(_load_receipts, config, left)
-    kernel = await worker.run(open_kernel, config, namespaces, ledger)
-    pools = plugin.pools() if plugin else ()
-    mark_exclusive_devices(Path(config.run_dir), there_are=bool(pools))
-    node = await worker.run(lambda: _open_node(config, kernel, receipts, left, pools))
+    node, kernel = await worker.run(_open_node, config, namespaces, plugin.pools() if plugin else ())
     client = open_client(config)
     cluster = open_cluster(config, key, client)
     holdings = open_holdings(config, plugin)
@@ -244,10 +239,14 @@ def open_kernel(config: AgentConfig, namespaces: Namespaces, ledger: Ledger) -> 
     return SriovKernel(namespaces, replace(config.hardware.to_core(), held=held))
 
 
-def _open_node(
-    config: AgentConfig, kernel: Kernel, receipts: Receipts, left: LeftDeletions, pools: Sequence[Pool]
-) -> Node:
-    return Node(
+def _open_node(config: AgentConfig, namespaces: Namespaces, pools: Sequence[Pool]) -> tuple[Node, Kernel]:
+    """The node, and its kernel, which is to be closed in the end."""
+    run_dir = Path(config.run_dir)
+    left = LeftDeletions(run_dir / "deletions")
+    receipts, ledger = _load_receipts(config, left)
+    kernel = open_kernel(config, namespaces, ledger)
+    mark_exclusive_devices(run_dir, there_are=bool(pools))
+    node = Node(
         name=NodeName(config.node),
         kernel=kernel,
         receipts=receipts,
@@ -256,6 +255,7 @@ def _open_node(
         boot_id=BOOT_ID.read_text().strip(),
         pools=pools,
     )
+    return node, kernel
 
 
 async def _serve(
