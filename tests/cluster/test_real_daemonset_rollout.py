@@ -60,11 +60,14 @@ class Rollout:
         cni = {"binDir": f"{self.place}/bin", "confDir": f"{self.place}/net.d"}
         ipam = {"type": "host-local", "ranges": [[{"subnet": "10.56.0.0/24"}]]}
         leases = {"dataDir": str(self._node.directory / "leases" / "rdma")}
-        agent = {"config": {"kernel": "virtual", "allowUnplaced": True}}
+        virtual = {
+            "agent": {"config": {"kernel": "virtual", "allowUnplaced": True}},
+            "server": {"config": {"kernel": "virtual"}},
+        }
         values = {
             "image": {"repository": REPOSITORY, "tag": tag},
             "placementKey": {"value": KEY},
-            "node": {"cni": cni | {"plugin": {"ipam": ipam | leases}}, "agent": agent} | node,
+            "node": {"cni": cni | {"plugin": {"ipam": ipam | leases}}} | virtual | node,
         }
         await self._applied.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
         major, minor = self.c.plane.release
