@@ -178,6 +178,29 @@ def test_what_cannot_be_rebuilt_is_told_and_stays_foreign(node: Node) -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("refused_before", [False, True])
+def test_end_that_was_left_to_the_agent_is_told_where_the_runtime_forgot_what_it_is_of(
+    node: Node, refused_before: bool
+) -> None:
+    async def scenario() -> None:
+        runtime = node.runtime(chained=True)
+        sandbox = await runtime.add(pod("p", {"min_tx_rate": 100}))
+        cache(node).mkdir(parents=True)
+        node.kill_agent()
+        await runtime.delete(sandbox)
+        [left] = node.left_deletions()
+        spoilt(node, lost)
+        if refused_before:
+            refused = node.start("agent", node.config("agent", node.document()))
+            assert refused.wait(node.deadline_s) == 1
+        done = rebuild(node)
+        assert done.returncode == 1, done.stderr
+        assert f"{left}  " in done.stdout
+        assert "its addresses stay leased" in done.stdout
+
+    asyncio.run(scenario())
+
+
 def test_ledger_is_not_rebuilt_while_an_agent_runs_or_when_it_is_in_order(node: Node) -> None:
     done = rebuild(node)
     assert done.returncode == 1

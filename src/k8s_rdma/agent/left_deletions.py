@@ -84,11 +84,15 @@ class LeftDeletions:
         if self.has(attachment):
             self._remove(self._path(attachment))
 
+    def of_others(self, attachments: Iterable[Attachment]) -> set[str]:
+        """What was left of any others, also before `refuse`, by the names of the files."""
+        return (_names(self._directory) | _names(self._withheld)) - set(map(_name, attachments))
+
     def keep_only(self, attachments: Iterable[Attachment]) -> None:
         """Remove what was left of any others, as far as that can be done now, and take more."""
         with suppress(LedgerError):
             self._make()
-        for name in self._names() - set(map(_name, attachments)):
+        for name in _names(self._directory) - set(map(_name, attachments)):
             with suppress(LedgerError):
                 self._remove(self._directory / name)
                 _log.info("left_deletion_of_nothing", file=printable(name))
@@ -97,11 +101,6 @@ class LeftDeletions:
         """Only our own user looks in: network configurations may hold credentials."""
         with _as_ledger_error():
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-
-    def _names(self) -> set[str]:
-        with suppress(OSError):
-            return {name for name in os.listdir(self._directory) if not name.startswith(DRAFT)}  # noqa: PTH208
-        return set()
 
     def _remove(self, path: Path) -> None:
         with _as_ledger_error():
@@ -114,6 +113,12 @@ class LeftDeletions:
 def _name(attachment: Attachment) -> str:
     """A file's name, as an attachment of the ledger has no slash in any of its parts (`wire.netconf`)."""
     return f"{attachment.container}:{attachment.ifname}:{attachment.network}"
+
+
+def _names(directory: Path) -> set[str]:
+    with suppress(OSError):
+        return {name for name in os.listdir(directory) if not name.startswith(DRAFT)}  # noqa: PTH208
+    return set()
 
 
 @contextmanager

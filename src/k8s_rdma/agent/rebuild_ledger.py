@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from k8s_rdma.agent.calls.wanted import Policy
 from k8s_rdma.agent.config import load_device_plugin
 from k8s_rdma.agent.rebuild import Outcome, Rebuild
-from k8s_rdma.agent.run import BOOT_ID, open_holdings, open_kernel
+from k8s_rdma.agent.run import BOOT_ID, open_holdings, open_kernel, open_left_deletions
 from k8s_rdma.config.files import load_key
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.core.ledger import Ledger
-from k8s_rdma.errors import K8sRdmaError, LedgerError, MalformedError
+from k8s_rdma.errors import K8sRdmaError, LedgerError, MalformedError, printable
 from k8s_rdma.linux.netns import Namespaces
 from k8s_rdma.linux.rdma.pod_nodes import PodNodes
 from k8s_rdma.linux.receipts import CorruptLedgerError, Receipts
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from k8s_rdma.agent.calls.held_devices import Holdings
     from k8s_rdma.agent.config import AgentConfig
+    from k8s_rdma.agent.left_deletions import LeftDeletions
     from k8s_rdma.core.devices.slots import SlotHeld
     from k8s_rdma.wire.cni_cache import CachedAttachment
 
@@ -58,7 +59,14 @@ def rebuild_ledger(config: AgentConfig) -> tuple[Outcome, ...]:
         )
         outcomes = (*rebuild.attachments(_cached(caches, unreadable)), *rebuild.strays())
     _replace(ledger, rebuild.ledger)
-    return (*outcomes, *unreadable)
+    return (*outcomes, *_ended(open_left_deletions(config), rebuild.ledger), *unreadable)
+
+
+def _ended(left: LeftDeletions, rebuilt: Ledger) -> Iterator[Outcome]:
+    """Attachments whose DEL found no agent, and of which the runtime keeps nothing any more."""
+    for name in sorted(left.of_others(rebuilt.receipts)):
+        said = "ended while no agent answered, and what it had is not known: its addresses stay leased"
+        yield Outcome(what=printable(name), said=said, complete=False)
 
 
 async def _slots(

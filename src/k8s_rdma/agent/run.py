@@ -224,6 +224,11 @@ def _markers(config: AgentConfig) -> Markers:
     return Markers(Path(config.run_dir) / "attachments")
 
 
+def open_left_deletions(config: AgentConfig) -> LeftDeletions:
+    """Where the executable leaves what finds no agent."""
+    return LeftDeletions(Path(config.run_dir) / "deletions")
+
+
 def open_kernel(config: AgentConfig, namespaces: Namespaces, ledger: Ledger) -> Kernel:
     """The kernel of the configuration, and PFs that it leaves out but whose VFs pods have.
 
@@ -241,11 +246,10 @@ def open_kernel(config: AgentConfig, namespaces: Namespaces, ledger: Ledger) -> 
 
 def _open_node(config: AgentConfig, namespaces: Namespaces, pools: Sequence[Pool]) -> tuple[Node, Kernel]:
     """The node, and its kernel, which is to be closed in the end."""
-    run_dir = Path(config.run_dir)
-    left = LeftDeletions(run_dir / "deletions")
+    left = open_left_deletions(config)
     receipts, ledger = _load_receipts(config, left)
     kernel = open_kernel(config, namespaces, ledger)
-    mark_exclusive_devices(run_dir, there_are=bool(pools))
+    mark_exclusive_devices(Path(config.run_dir), there_are=bool(pools))
     node = Node(
         name=NodeName(config.node),
         kernel=kernel,
