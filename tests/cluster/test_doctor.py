@@ -175,6 +175,30 @@ async def test_doctor_says_why_pods_that_are_bound_do_not_start(kind: str, tmp_p
         assert pods["default/stuck"].found == "is not started on w2: no agent"
 
 
+async def test_doctor_finds_pods_that_run_without_what_they_ask_for(kind: str, tmp_path: Path):
+    async with cluster(kind, tmp_path, "w1") as c:
+        await prepare(c)
+        asked = {"k8s-rdma.io/placement": '{"interfaces": [{"pf": "0000:03:00.0", "min_tx_rate": 1000}]}'}
+        uids = {}
+        for name, started in (("chained", 2026), ("unchained", 2026), ("young", 2999)):
+            pod = await c.create_pod(name, 1_000, nodeName="w1", annotations=asked)
+            status = {"phase": "Running", "startTime": f"{started}-01-01T00:00:00Z"}
+            await c.patch(f"/api/v1/namespaces/default/pods/{name}/status", {"status": status})
+            uids[name] = pod["metadata"]["uid"]
+        while len(c.nodes["w1"].held) < len(uids):  # noqa: ASYNC110  the scenario is the node's kubelet
+            await asyncio.sleep(0.05)
+        for name in ("unchained", "young"):
+            c.nodes["w1"].release(uids[name])
+        document, _ = await examined(c)
+        assert ids(document, "pods") == {"pods-ok"}  # nobody tells of them
+        async with publishing(c, c.nodes["w1"]):
+            while (await c.http.get(LEASE)).status_code != 200:  # noqa: ASYNC110  another process makes it
+                await asyncio.sleep(0.05)
+            document, status = await examined(c)
+        [found] = [each for each in document.findings if each.subject == "pods"]
+        assert (found.id, found.about, status) == ("pods-without-interfaces", "default/unchained", 1)
+
+
 async def test_doctor_does_not_judge_pods_that_have_ended(kind: str, tmp_path: Path):
     async with cluster(kind, tmp_path, "w1") as c:
         labels = {"app.kubernetes.io/name": "k8s-rdma", "app.kubernetes.io/component": "extender"}

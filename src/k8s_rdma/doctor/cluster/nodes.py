@@ -34,6 +34,10 @@ class PublishedNode:
     message: str = ""
     lease_age_s: float | None = None
 
+    def is_alive(self, stale_s: float) -> bool:
+        """Whether what it tells holds now."""
+        return self.ready == "True" and self.lease_age_s is not None and self.lease_age_s <= stale_s
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:

@@ -22,6 +22,7 @@ WAITING = PODS.warning("waiting")
 UNPLACED = PODS.warning("unplaced")
 OTHER_SCHEDULER = PODS.error("other-scheduler")
 OTHER_KEY = PODS.error("other-key")
+WITHOUT = PODS.error("without-interfaces")
 
 _SHOWN = 20
 _KEY_SIGN = "not made with this cluster's key"
@@ -37,7 +38,8 @@ _HAS_SANDBOX = frozenset({"Pulling", "Pulled", "Created", "Started", "BackOff", 
 class PodFact:
     """A pod that asks for interfaces and has not finished. node: empty while it is unbound.
 
-    placed: whether it has a placement. running: whether its containers were started. scheduler: whose it is.
+    placed: whether it has a placement. running: whether its containers were started. held: whether its node
+    tells of its interfaces; None where nobody knows, yet or at all. scheduler: whose it is.
     events: of anybody, the latest last: reason and message.
     """
 
@@ -45,6 +47,7 @@ class PodFact:
     node: str
     placed: bool
     running: bool
+    held: bool | None = None
     scheduler: str = "default-scheduler"
     events: tuple[tuple[str, str], ...] = ()
 
@@ -100,6 +103,8 @@ def check_pods(facts: PodFacts) -> Iterator[Finding]:
 def _check_pod(pod: PodFact, other: Profile | None, facts: PodFacts) -> Iterator[Finding]:
     """other: its scheduler, where that never asks the extender."""
     if pod.running and (pod.placed or not facts.extender_binds):
+        if pod.held is False:
+            yield _without(pod)
         return
     reason, message = pod.last_said()
     if _KEY_SIGN in message:
@@ -141,6 +146,16 @@ def _check_pod(pod: PodFact, other: Profile | None, facts: PodFacts) -> Iterator
             wanted="a node",
             fix=f"k8s-rdma explain pod {pod.name}",
         )
+
+
+def _without(pod: PodFact) -> Finding:
+    return WITHOUT(
+        f"runs on {pod.node}, whose agent has given it no interfaces",
+        about=pod.name,
+        source=f"rdmanode {pod.node}, allocations",
+        wanted="what it asks for",
+        fix=f"k8s-rdma doctor node on {pod.node}, CNI plugin; then make the pod anew",
+    )
 
 
 def _unplaced(pod: PodFact, message: str, asking: tuple[str, ...]) -> Finding:

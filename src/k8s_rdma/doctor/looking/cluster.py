@@ -202,13 +202,29 @@ class ClusterLook:
         wanted = POLICIES | OF_A_SECOND_SCHEDULER if second else POLICIES
         return PolicyFacts(api=self.version, bound=frozenset(there & bound), wanted=wanted)
 
+    @cached_property
+    def _rdma_nodes(self) -> tuple[dict[str, Any], ...]:
+        return tuple(self.api.items(f"/apis/{GROUP}/{VERSION}/{PLURAL}"))
+
+    def _holding(self) -> dict[str, frozenset[str]]:
+        """By node, UIDs of pods that hold interfaces; of nodes that are alive and see all of their cards."""
+        try:
+            facts = self._nodes()
+        except (OSError, K8sRdmaError):
+            return {}
+        alive = {each.name for each in facts.published if each.is_alive(facts.stale_s)}
+        return {
+            _name(each): frozenset(str(held["pod"]["uid"]) for held in each["status"].get("allocations", ()))
+            for each in self._rdma_nodes
+            if _name(each) in alive
+        }
+
     def _nodes(self) -> NodeFacts:
         leases = f"/apis/coordination.k8s.io/v1/namespaces/{self._leases}/leases"
         renewed = {_name(each): each.get("spec", {}).get("renewTime") for each in self.api.items(leases)}
-        published = self.api.items(f"/apis/{GROUP}/{VERSION}/{PLURAL}")
         agents = (str(pod["spec"].get("nodeName", "")) for pod in self._component("node"))
         return NodeFacts(
-            published=tuple(self._published(each, renewed.get(_name(each))) for each in published),
+            published=tuple(self._published(each, renewed.get(_name(each))) for each in self._rdma_nodes),
             agents=frozenset(agents) - {""},
             lease_namespace=self._leases,
             stale_s=(self._extender or ExtenderConfig()).stale_s,
@@ -229,7 +245,9 @@ class ClusterLook:
     def _pods(self) -> PodFacts:
         binder = (self._extender or ExtenderConfig()).binder
         return PodFacts(
-            pods=asking_pods(self.api), schedulers=self._profiles(), extender_binds=binder == "extender"
+            pods=asking_pods(self.api, self._holding()),
+            schedulers=self._profiles(),
+            extender_binds=binder == "extender",
         )
 
     def _component(self, name: str) -> Iterator[dict[str, Any]]:

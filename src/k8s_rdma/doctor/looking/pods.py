@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from k8s_rdma.doctor.cluster.pods import PodFact
@@ -13,16 +14,23 @@ from k8s_rdma.wire.annotation import ANNOTATION, parse_request
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from k8s_rdma.kube.documents import Documents
 
 _LATER = 50
 """Pods whose events are looked at."""
+_SETTLED_S = 60.0
+"""After its start, a node has told of a pod long since (`wire.rdma_node`)."""
 
 
-def asking_pods(api: Documents) -> tuple[PodFact, ...]:
-    """Unfinished ones that ask for any; events of the first that are stuck."""
+def asking_pods(api: Documents, holding: Mapping[str, frozenset[str]]) -> tuple[PodFact, ...]:
+    """Unfinished ones that ask for any; events of the first that are stuck.
+
+    holding: UIDs of pods with interfaces, of the nodes that tell of them.
+    """
     asking = [pod for pod in api.items("/api/v1/pods", UNFINISHED) if _asks(pod)]
-    facts = [_fact(pod) for pod in asking]
+    facts = [replace(_fact(pod), held=_held(api, pod, holding)) for pod in asking]
     stuck = [pod for pod, fact in zip(asking, facts, strict=True) if not (fact.running and fact.placed)]
     told = {full_name(pod): _events(api, pod) for pod in stuck[:_LATER]}
     return tuple(replace(each, events=told.get(each.name, ())) for each in facts)
@@ -47,6 +55,16 @@ def _events(api: Documents, pod: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     found = list(api.items(path, {"fieldSelector": f"involvedObject.uid={pod['metadata']['uid']}"}))
     found.sort(key=lambda each: str(each.get("lastTimestamp") or each.get("eventTime") or ""))
     return tuple((str(each.get("reason", "")), str(each.get("message", ""))) for each in found)
+
+
+def _held(api: Documents, pod: dict[str, Any], holding: Mapping[str, frozenset[str]]) -> bool | None:
+    """Whether its node tells of its interfaces; None where it tells of nobody's, or the pod is young."""
+    uids = holding.get(str(pod["spec"].get("nodeName") or ""))
+    started = pod.get("status", {}).get("startTime")
+    if uids is None or not started:
+        return None
+    settled = (api.now() - datetime.fromisoformat(started)).total_seconds() > _SETTLED_S
+    return pod["metadata"]["uid"] in uids if settled else None
 
 
 def _fact(pod: dict[str, Any]) -> PodFact:
