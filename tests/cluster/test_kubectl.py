@@ -17,6 +17,7 @@ from cluster.processes import running
 from cluster.publishers import VFS, prepare, publishing
 from cluster.real import real
 from cluster.test_manifests import NAMESPACE, NEWEST, VALUES, rendered
+from cluster.test_policies_choosing import SINCE as CHOOSING
 from cluster.test_published_nodes import capacity, published
 from cluster.typed import Shell, obstacle, printed, programs
 from cluster.world import cluster
@@ -37,7 +38,7 @@ STRICTLY = "--dry-run=server --validate=strict --warnings-as-errors"
 OBJECT = re.compile(r"^apiVersion:", re.MULTILINE)
 SERVED = re.compile(r"v1|(apps|batch|policy)/v1|\w+\.k8s\.io/v1")
 """Versions of kinds that an API server has without more."""
-FILES = [f"deploy/{part}" for part in ("crds", "rbac", "policies")]
+POLICIES = sorted((ROOT / "deploy" / "policies").glob("*.yaml"))
 PRINTED = re.compile(r"^kubectl get pod guaranteed --output jsonpath=.*$", re.MULTILINE)
 NEEDED = {"PriorityClass"}
 """What an API server wants to have before it takes other objects, also in a dry run."""
@@ -65,6 +66,16 @@ def examples() -> Iterator[tuple[str, Json]]:
     files = ((str(path.relative_to(ROOT)), path.read_text()) for path in ROOT.glob("examples/**/*.yaml"))
     for name, text in chain(files, shown()):
         yield from ((name, each) for each in objects(text))
+
+
+def files(release: tuple[int, int]) -> list[str | Path]:
+    """What of deploy a release knows the kinds of."""
+    since = {"choose-scheduler": CHOOSING}
+    return [
+        "deploy/crds",
+        "deploy/rbac",
+        *(each for each in POLICIES if release >= since.get(each.stem, SINCE)),
+    ]
 
 
 def words(text: str) -> str:
@@ -118,7 +129,7 @@ async def test_kubectl_takes_every_file_to_the_letter(tmp_path: Path):
     async with real(tmp_path) as plane:
         shell = Shell.at(plane, tmp_path)
         await shell.types(f"kubectl create namespace {NAMESPACE}")
-        for each in (path for path in FILES if plane.release >= SINCE or "policies" not in path):
+        for each in files(plane.release):
             await shell.types(f"kubectl apply {STRICTLY} --filename {each}")
         for name, values in VALUES.items():
             path = tmp_path / f"{name.replace(' ', '-')}.yaml"
