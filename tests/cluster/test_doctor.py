@@ -17,6 +17,8 @@ from cluster.publishers import AGENT, prepare, publishing
 from cluster.test_rbac import role_without
 from cluster.world import cluster
 from k8s_rdma import __version__
+from k8s_rdma.doctor.looking.pods import asking_pods
+from k8s_rdma.kube.documents import Documents
 from k8s_rdma.wire.doctor import decode_doctor
 
 if TYPE_CHECKING:
@@ -197,6 +199,18 @@ async def test_doctor_finds_pods_that_run_without_what_they_ask_for(kind: str, t
             document, status = await examined(c)
         [found] = [each for each in document.findings if each.subject == "pods"]
         assert (found.id, found.about, status) == ("pods-without-interfaces", "default/unchained", 1)
+
+
+async def test_static_pod_is_known_by_the_uid_that_its_node_has_for_it(kind: str, tmp_path: Path):
+    async with cluster(kind, tmp_path, "w1") as c:
+        await c.create_pod("p", 1_000, nodeName="w1", annotations={"kubernetes.io/config.mirror": "hash"})
+        status = {"phase": "Running", "startTime": "2026-01-01T00:00:00Z"}
+        await c.patch("/api/v1/namespaces/default/pods/p/status", {"status": status})
+        kubeconfig = write_kubeconfig(c.directory / "admin.kubeconfig", c.plane, c.plane.admin_token)
+        with Documents(str(kubeconfig)) as api:
+            for uid, held in (("hash", True), ("another", False)):
+                [fact] = await asyncio.to_thread(asking_pods, api, {"w1": frozenset({uid})})
+                assert fact.held is held
 
 
 async def test_doctor_does_not_judge_pods_that_have_ended(kind: str, tmp_path: Path):

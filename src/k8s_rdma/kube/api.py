@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+MIRROR = "kubernetes.io/config.mirror"
+"""On the object that stands for a static pod in the API: the UID that kubelet and runtime know it by."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodView:

@@ -19,7 +19,7 @@ from k8s_rdma.agent.cluster.refusals import Outlook, Refusals
 from k8s_rdma.agent.cluster.statuses import Statuses
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.errors import K8sRdmaError, Reason
-from k8s_rdma.kube.api import ApiRefusedError, about_pod
+from k8s_rdma.kube.api import MIRROR, ApiRefusedError, about_pod
 from k8s_rdma.kube.events import Events, Teller
 from k8s_rdma.kube.outbox import Outbox
 from k8s_rdma.kube.time import REAL_TIME
@@ -51,9 +51,6 @@ CLAIMS_S = 2.0
 
 PATIENCE_S = 30.0
 """What passes by itself is told of when it has not by then."""
-
-_MIRROR = "kubernetes.io/config.mirror"
-"""On the object that stands for a static pod in the API: the UID that kubelet and runtime know it by."""
 
 
 def open_client(config: AgentConfig) -> Client | None:
@@ -208,7 +205,7 @@ class ApiCluster:
             return "the API server has no such pod"
         if found.node != self._terms.node:
             return f"the pod of that name is not on node {self._terms.node}"
-        if _in_kubernetes(pod) and pod.uid not in (found.uid, found.annotations.get(_MIRROR)):
+        if _in_kubernetes(pod) and pod.uid not in (found.uid, found.annotations.get(MIRROR)):
             return f"the pod of that name has UID {found.uid}, not {pod.uid}"
         return ""
 

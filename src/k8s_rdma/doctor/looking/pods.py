@@ -10,6 +10,7 @@ from k8s_rdma.doctor.cluster.pods import PodFact
 from k8s_rdma.doctor.cluster.scheduler_file import DEFAULT_NAME
 from k8s_rdma.doctor.looking.versions import UNFINISHED
 from k8s_rdma.errors import MalformedError
+from k8s_rdma.kube.api import MIRROR
 from k8s_rdma.wire.annotation import ANNOTATION, parse_request
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION
 
@@ -64,7 +65,9 @@ def _held(api: Documents, pod: dict[str, Any], holding: Mapping[str, frozenset[s
     if uids is None or not started:
         return None
     settled = (api.now() - datetime.fromisoformat(started)).total_seconds() > _SETTLED_S
-    return pod["metadata"]["uid"] in uids if settled else None
+    meta = pod["metadata"]
+    known_as = {meta["uid"], (meta.get("annotations") or {}).get(MIRROR)}
+    return not uids.isdisjoint(known_as) if settled else None
 
 
 def _fact(pod: dict[str, Any]) -> PodFact:
