@@ -218,9 +218,9 @@ def _decode(document: bytes, decoder: msgspec.json.Decoder[_Conf], key: str = ""
     try:
         return decode(document, decoder, f"{WHAT}: {key}" if key else WHAT, Reason.INVALID_NETCONF)
     except MalformedError as error:
-        from k8s_rdma.wire.json_sorts import other_sort  # noqa: PLC0415  memory of those that start well
+        from k8s_rdma.wire.json_types import type_mismatch  # noqa: PLC0415  memory of those that start well
 
-        place, why = other_sort(decoder.type, document) or ("", "")
+        place, why = type_mismatch(decoder.type, document) or ("", "")
         if not why:
             raise
         msg = ": ".join(filter(None, (WHAT, ".".join(filter(None, (key, place))), why)))

@@ -1,4 +1,4 @@
-"""Where a JSON document is of another sort than its model, in JSON's words.
+"""Where a JSON document has another type than its model, in JSON's words.
 
 msgspec says it in those of Python's types.
 """
@@ -25,22 +25,22 @@ _WANTED: tuple[tuple[tuple[type[inspect.Type], ...], type, str], ...] = (
 )
 
 
-def other_sort(kind: Any, document: bytes) -> tuple[str, str] | None:
+def type_mismatch(kind: Any, document: bytes) -> tuple[str, str] | None:
     """The first place, as in `networks.a.l2enable`, and what is there and wanted; or None."""
     try:
         value = msgspec.json.decode(document)
     except (msgspec.DecodeError, RecursionError):
         return None
-    return next(_other_sorts(inspect.type_info(kind), value, ""), None)
+    return next(_mismatches(inspect.type_info(kind), value, ""), None)
 
 
-def _other_sorts(info: inspect.Type, value: object, place: str) -> Iterator[tuple[str, str]]:
+def _mismatches(info: inspect.Type, value: object, place: str) -> Iterator[tuple[str, str]]:
     if isinstance(info, inspect.UnionType):
         if value is None:
             return
         info = next(each for each in info.types if not isinstance(each, inspect.NoneType))
-    for kinds, sort, noun in _WANTED:
-        if isinstance(info, kinds) and type(value) is not sort:
+    for kinds, found_as, noun in _WANTED:
+        if isinstance(info, kinds) and type(value) is not found_as:
             yield place, f"{shown(json.dumps(value))}; wanted {noun}"
             return
     for below, each, name in _parts(info, value):
@@ -48,7 +48,7 @@ def _other_sorts(info: inspect.Type, value: object, place: str) -> Iterator[tupl
         if each is msgspec.UNSET:
             yield there, "not set"
         else:
-            yield from _other_sorts(below, each, there)
+            yield from _mismatches(below, each, there)
 
 
 def _parts(info: inspect.Type, value: Any) -> Iterator[tuple[inspect.Type, object, str]]:
