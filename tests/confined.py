@@ -85,8 +85,6 @@ def _commands(mounted: list[Json], volumes: Mapping[str, Path], root: Path) -> I
     """In sh, until what comes after it is run."""
     yield f"mount -t tmpfs -o mode=0755 tmpfs {root}"
     yield f"cp --no-dereference /bin /sbin /lib* {root}"  # links into /usr
-    for path in PROGRAM:
-        yield from _bound(path, f"{root}{path}", read_only=True)
     for path in FURNITURE:
         yield from _bound(path, f"{root}{path}", read_only=path == "/sys")
     for each in mounted:
@@ -96,6 +94,8 @@ def _commands(mounted: list[Json], volumes: Mapping[str, Path], root: Path) -> I
         else:
             yield f"mkdir -p {place}"
             yield f"mount -t tmpfs -o mode=1777 tmpfs {place}"
+    for path in PROGRAM:  # last, as this checkout may be below /tmp, which is a volume
+        yield from _bound(path, f"{root}{path}", read_only=True)
     yield f"mount -o remount,ro {root}"
     yield 'exec "$@"'
 
