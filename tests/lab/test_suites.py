@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 TEST_S = 600
 """Of each test inside: processes of an emulated machine take seconds to start."""
 SUITE_S = 3000
+SHORT_SUITE_S = 600
+TIMER_LOST = "rcu_preempt kthread timer wakeup didn't happen"
+"""A guest's kernel says so when the emulator forgot a processor's timer: nothing goes on there any more."""
 PASSED = ("passed", "")
 COMPLAINTS = "dmesg | grep -E -A 30 'BUG:|Oops|general protection' || true"
 """Of the kernel; not that somebody waits for long, which is the host's doing."""
@@ -116,17 +119,19 @@ SUITES = {
 LONG = {"contract", "kernel", "shared", "devices", "node", "programs"}
 
 
-@pytest.mark.timeout(SUITE_S + TEST_S)
+@pytest.mark.timeout(2 * (SUITE_S + TEST_S))
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.long if name in LONG else ()) for name in SUITES]
 )
 def test_suite_passes_on_igb(name: str, lab_cache: Cache, tmp_path: Path):
-    suite = SUITES[name]
-    with start(Shape(vfs=suite.vfs, iommu=suite.iommu), cache=lab_cache, shared=tmp_path) as machine:
-        machine.run("bash", "-c", suite.prepare)
-        report = run_suite(machine, suite)
-        complaints = machine.run("bash", "-c", COMPLAINTS).stdout
-    ended = outcomes(tmp_path / "suite.xml")
+    suite, limit_s = SUITES[name], SUITE_S if name in LONG else SHORT_SUITE_S
+    shared = tmp_path / "first"
+    try:
+        report, complaints = in_guest(suite, lab_cache, shared, limit_s)
+    except TimerLostError:
+        shared = tmp_path / "second"
+        report, complaints = in_guest(suite, lab_cache, shared, limit_s)
+    ended = outcomes(shared / "suite.xml")
     passed = [test for test, outcome in ended.items() if outcome == PASSED]
     unexpected = {
         test: outcome
@@ -138,15 +143,30 @@ def test_suite_passes_on_igb(name: str, lab_cache: Cache, tmp_path: Path):
     assert complaints == "", complaints
 
 
-def run_suite(machine: Machine, suite: Suite) -> str:
+class TimerLostError(Exception):
+    """The guest came to a halt by the emulator's fault."""
+
+
+def in_guest(suite: Suite, cache: Cache, shared: Path, limit_s: float) -> tuple[str, str]:
+    """What pytest said, and complaints of the kernel."""
+    shared.mkdir()
+    with start(Shape(vfs=suite.vfs, iommu=suite.iommu), cache=cache, shared=shared) as machine:
+        try:
+            machine.run("bash", "-c", suite.prepare)
+            return run_suite(machine, suite, limit_s), machine.run("bash", "-c", COMPLAINTS).stdout
+        except LabError as error:
+            said = machine.console()
+            if TIMER_LOST in said:
+                raise TimerLostError from error
+            pytest.fail(f"{error}\n{said}")
+
+
+def run_suite(machine: Machine, suite: Suite, limit_s: float) -> str:
     """What pytest said."""
     options = ("-p", "no:cacheprovider", f"--timeout={TEST_S}", "--junit-xml=/lab/suite.xml", "-q")
     command = ("python3", "-m", "pytest", *options, *suite.arguments)
     running = machine.start(*command, name="suite", env=ENVIRONMENT | suite.environment, cwd="/src")
-    try:
-        running.wait(SUITE_S)
-    except LabError as error:
-        pytest.fail(f"{error}\n{machine.console()}")
+    running.wait(limit_s)
     return running.output()
 
 
