@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger()
 
+DIRECTORY = "deletions"
+"""In `runDir`."""
+
 DRAFT = "."
 """What the executable still writes begins with it, as no container's ID does."""
 
@@ -86,13 +89,13 @@ class LeftDeletions:
 
     def of_others(self, attachments: Iterable[Attachment]) -> set[str]:
         """What was left of any others, also before `refuse`, by the names of the files."""
-        return (_names(self._directory) | _names(self._withheld)) - set(map(_name, attachments))
+        return (left_in(self._directory) | left_in(self._withheld)) - set(map(_name, attachments))
 
     def keep_only(self, attachments: Iterable[Attachment]) -> None:
         """Remove what was left of any others, as far as that can be done now, and take more."""
         with suppress(LedgerError):
             self._make()
-        for name in _names(self._directory) - set(map(_name, attachments)):
+        for name in left_in(self._directory) - set(map(_name, attachments)):
             with suppress(LedgerError):
                 self._remove(self._directory / name)
                 _log.info("left_deletion_of_nothing", file=printable(name))
@@ -115,7 +118,8 @@ def _name(attachment: Attachment) -> str:
     return f"{attachment.container}:{attachment.ifname}:{attachment.network}"
 
 
-def _names(directory: Path) -> set[str]:
+def left_in(directory: Path) -> set[str]:
+    """Names of the files that are whole; none where they are not ours to see."""
     with suppress(OSError):
         return {name for name in os.listdir(directory) if not name.startswith(DRAFT)}  # noqa: PTH208
     return set()

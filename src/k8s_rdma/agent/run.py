@@ -21,7 +21,7 @@ from k8s_rdma.agent.calls.wanted import Policy
 from k8s_rdma.agent.checking import read_named
 from k8s_rdma.agent.cluster.api_cluster import open_client, open_cluster
 from k8s_rdma.agent.device_files import DeviceFiles
-from k8s_rdma.agent.left_deletions import LeftDeletions
+from k8s_rdma.agent.left_deletions import DIRECTORY, LeftDeletions
 from k8s_rdma.agent.markers import Markers, mark_exclusive_devices
 from k8s_rdma.agent.node import Node
 from k8s_rdma.agent.node_files import NodeFiles
@@ -226,7 +226,7 @@ def _markers(config: AgentConfig) -> Markers:
 
 def open_left_deletions(config: AgentConfig) -> LeftDeletions:
     """Where the executable leaves what finds no agent."""
-    return LeftDeletions(Path(config.run_dir) / "deletions")
+    return LeftDeletions(Path(config.run_dir) / DIRECTORY)
 
 
 def open_kernel(config: AgentConfig, namespaces: Namespaces, ledger: Ledger) -> Kernel:

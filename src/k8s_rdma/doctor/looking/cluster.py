@@ -80,7 +80,7 @@ class ClusterLook:
             ("crd", lambda: check_crd(crd_facts(self.api, needed=self._crd_needed))),
             ("rights", lambda: check_rights(self._rights())),
             ("policies", lambda: check_policies(self._policies())),
-            ("nodes", lambda: check_nodes(self._nodes())),
+            ("nodes", lambda: check_nodes(self._nodes)),
             ("pods", lambda: check_pods(self._pods())),
         )
         for name, look in subjects:
@@ -209,7 +209,7 @@ class ClusterLook:
     def _holding(self) -> dict[str, frozenset[str]]:
         """By node, UIDs of pods that hold interfaces; of nodes that are alive and see all of their cards."""
         try:
-            facts = self._nodes()
+            facts = self._nodes
         except (OSError, K8sRdmaError):
             return {}
         alive = {each.name for each in facts.published if each.is_alive(facts.stale_s)}
@@ -219,6 +219,7 @@ class ClusterLook:
             if _name(each) in alive
         }
 
+    @cached_property
     def _nodes(self) -> NodeFacts:
         leases = f"/apis/coordination.k8s.io/v1/namespaces/{self._leases}/leases"
         renewed = {_name(each): each.get("spec", {}).get("renewTime") for each in self.api.items(leases)}

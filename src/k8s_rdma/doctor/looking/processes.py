@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import httpx2
 
 from k8s_rdma import __version__
+from k8s_rdma.agent.left_deletions import DIRECTORY, left_in
 from k8s_rdma.core.ledger import Phase
 from k8s_rdma.doctor.looking.versions import in_metrics
 from k8s_rdma.doctor.node.ledger import LedgerFacts
@@ -33,7 +34,7 @@ _LEDGER_FILES = ("", "-wal")
 def process_facts(state_socket: Path, *, server: str | None, plugin: str | None) -> ProcessFacts:
     """What the agent, and the two at these URLs, answer; None for those that should not be there."""
     report, why = ask_agent(state_socket)
-    left_in = state_socket.with_name("deletions")
+    deletions = state_socket.with_name(DIRECTORY)
     return ProcessFacts(
         socket=str(state_socket),
         report=report,
@@ -41,17 +42,9 @@ def process_facts(state_socket: Path, *, server: str | None, plugin: str | None)
         server=_ask(server, version_at="/openapi.json", read=_in_openapi) if server else None,
         plugin=_ask(plugin, version_at="/metrics", read=in_metrics) if plugin else None,
         version=__version__,
-        left=_names(left_in),
-        left_in=str(left_in),
+        left=tuple(sorted(left_in(deletions))),
+        left_in=str(deletions),
     )
-
-
-def _names(directory: Path) -> tuple[str, ...]:
-    """Of files that are whole; none where they are not ours to see."""
-    try:
-        return tuple(sorted(path.name for path in directory.iterdir() if path.name[0] != "."))
-    except OSError:
-        return ()
 
 
 def ledger_facts(path: Path, *, told_by: str) -> LedgerFacts:
