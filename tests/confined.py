@@ -69,12 +69,6 @@ def writable_volumes(container: Json) -> set[str]:
     return {each["mountPath"] for each in container["volumeMounts"] if not each.get("readOnly", False)}
 
 
-def status(pid: int) -> dict[str, str]:
-    """What the kernel says of a process (proc_pid_status(5))."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
-
-
 def writable(pid: int) -> set[str]:
     """Where a process has file systems that can be written to, below its own root (proc_pid_mountinfo(5))."""
     lines = [line.split() for line in Path(f"/proc/{pid}/mountinfo").read_text().splitlines()]

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import pytest
 
-from confined import FURNITURE, start, status, writable, writable_volumes
+from confined import FURNITURE, start, writable, writable_volumes
 from deploy.rendering.chart import documents, render
 from deviceplugin.plugin_process import MOUNT, SLOTS, Plugin, follows, make_world
 from e2e.conftest import build_dir, make_node, program
 from extender.world import cluster
 from k8s_rdma.sim.cluster.kubeconfig import write_kubeconfig
+from process_status import status
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

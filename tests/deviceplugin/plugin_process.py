@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 
 from k8s_rdma.sim.kubelet.device_manager import DeviceManager, DeviceManagerConfig, running_device_manager
+from process_status import resident_kib
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -69,9 +70,7 @@ class Plugin:
         return sum(1 for _ in Path(f"/proc/{self.process.pid}/fd").iterdir())
 
     def resident_kib(self) -> int:
-        """VmRSS (proc_pid_status(5))."""
-        lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
-        return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:"))
+        return resident_kib(self.process.pid)
 
 
 @dataclass

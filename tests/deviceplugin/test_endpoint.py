@@ -16,6 +16,7 @@ from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.kube.grpc_calls import answers, connect, stream_handler
 from k8s_rdma.wire.device_plugin_api import LIST_AND_WATCH
 from k8s_rdma.wire.protobuf import Form, Method
+from process_status import resident_kib
 
 if TYPE_CHECKING:
     from k8s_rdma.deviceplugin.kubelet.endpoint import Endpoint, Handlers
@@ -112,12 +113,6 @@ async def test_endpoint_that_cannot_be_there_is_refused_and_leaves_nothing(tmp_p
     assert names(tmp_path) == ["a.sock"]
 
 
-def resident_kib() -> int:
-    """VmRSS (proc_pid_status(5))."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:"))
-
-
 @pytest.mark.anyio
 async def test_endpoints_that_cannot_be_there_leave_no_memory(tmp_path: Path) -> None:
     """One is tried each second while there is no directory: a day has 86,400 of these."""
@@ -126,7 +121,7 @@ async def test_endpoints_that_cannot_be_there_leave_no_memory(tmp_path: Path) ->
         for _ in range(1000):
             with pytest.raises(K8sRdmaError):
                 await opened(tmp_path / "missing" / "a.sock")
-        sizes.append(resident_kib())
+        sizes.append(resident_kib("self"))
     assert sizes[1] < sizes[0] + 1024
 
 
