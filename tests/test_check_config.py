@@ -86,6 +86,18 @@ def test_device_plugin_without_its_credentials_is_refused(node: Path) -> None:
         check("device-plugin", node / "ours.yaml", settings | {"kubeconfig": "/none"})
 
 
+@pytest.mark.parametrize("process", ["server", "device-plugin"])
+def test_process_whose_files_for_access_are_none_is_refused_by_the_field(node: Path, process: str) -> None:
+    file = node / "ours.yaml"
+    assert check(process, file, {"tokenFile": str(node / "short"), "openPaths": ["/metrics"]}) == "ok\n"
+    with pytest.raises(MalformedError, match="tokenFile /none: No such file"):
+        check(process, file, {"tokenFile": "/none"})
+    with pytest.raises(MalformedError, match=r"tls.certFile /none: No such file"):
+        check(process, file, {"tls": {"certFile": "/none", "keyFile": "/none"}})
+    with pytest.raises(MalformedError, match=r"openPaths\[0\]: /metric; wanted"):
+        check(process, file, {"openPaths": ["/metric"]})
+
+
 def test_server_with_a_port_of_the_environment_that_is_none_is_refused(
     node: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

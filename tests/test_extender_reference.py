@@ -15,12 +15,12 @@ from extender.world import world
 from k8s_rdma.agent.config import AgentConfig
 from k8s_rdma.config.devices import HUSTCAT_RESOURCE, MOUNT_RESOURCE, SLOT_RESOURCE
 from k8s_rdma.config.files import load_config
+from k8s_rdma.config.tls import TlsConfig
 from k8s_rdma.core.policy import PfPolicy
 from k8s_rdma.core.strategy import Strategy
 from k8s_rdma.errors import Reason
 from k8s_rdma.extender.config import ExtenderConfig, NamespaceLimit, NodeTls
 from k8s_rdma.extender.sources.crd_states import CrdNodeStates
-from k8s_rdma.http_server.tls import TlsConfig
 from k8s_rdma.sim.cluster.scheduler_config import load_scheduler_config
 from k8s_rdma.wire.annotation import read_pod
 from k8s_rdma.wire.extender import MALFORMED_ANNOTATION, NOT_ENOUGH_FREE, UNREADABLE_NODE

@@ -31,7 +31,10 @@ DECIDED: dict[str, tuple[str, ...]] = {
     "PublishConfig": ("leaseNamespace",),
     "InitConfig": ("hardware", "stateDir", "sysRoot", "keepUsedVfs"),
     "ServerConfig": (*_EVERYWHERE, "listen", "tls", "tokenFile"),
-    "DevicePluginConfig": ("node", "runDir", *_CREDENTIALS, "listen", "kubeletDir", "podResources"),
+    "DevicePluginConfig": (
+        *("node", "runDir", *_CREDENTIALS),
+        *("listen", "tls", "tokenFile", "kubeletDir", "podResources"),
+    ),
     "ExtenderConfig": (
         "kubeconfig",
         "api",

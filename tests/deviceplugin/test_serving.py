@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import ssl
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import httpx2
 import pytest
 from structlog.testing import capture_logs
 
 from deviceplugin.looks import seen
 from deviceplugin.played_agent import PlayedAgent, report
 from deviceplugin.plugin_process import MOUNT, SLOTS, follows
+from http_server.certificates import Issuer
 from k8s_rdma import __version__
 from k8s_rdma.core.devices.offers import Choice, Given, OfferedDevice
 from k8s_rdma.core.devices.seen import DevicesSeen
@@ -185,6 +188,27 @@ async def test_slots_are_given_as_soon_as_the_agent_has_told_which_are_held(worl
             assert value(figures, f"{PREFIX}registrations_total", resource=SLOTS, outcome="taken") == 1
             [allocated] = plugin.events("allocated")
             assert (allocated["resource"], allocated["devices"]) == (SLOTS, [["slot-1"]])
+
+
+async def test_metrics_demand_a_token_and_tls_when_configured(world: World) -> None:
+    issuer = Issuer(world.directory).make()
+    certificate = issuer.issue("plugin")
+    tokens = world.directory / "tokens"
+    tokens.write_text("secret\n")
+    plugin = world.plugin(
+        resources=[{"mode": "mount"}],
+        tls={"certFile": str(certificate.cert), "keyFile": str(certificate.key)},
+        tokenFile=str(tokens),
+        openPaths=["/"],
+    )
+    [listening] = await plugin.logged("listening")
+    trusting = ssl.create_default_context(cafile=str(issuer.own.cert))
+    url = f"https://127.0.0.1:{listening['port']}"
+    async with httpx2.AsyncClient(base_url=url, verify=trusting, trust_env=False) as client:
+        expected = {"/": 200, "/healthz": 200, "/metrics": 401, "/none": 401}
+        assert {path: (await client.get(path)).status_code for path in expected} == expected
+        figures = await client.get("/metrics", headers={"Authorization": "Bearer secret"})
+        assert value(read(figures.text), f"{PREFIX}build_info", version=__version__) == 1
 
 
 async def test_probes_and_metrics_tell_of_kubelet(world: World) -> None:

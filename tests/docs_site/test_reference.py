@@ -14,7 +14,7 @@ from docs_site.reference.errors import errors_page
 from docs_site.reference.metrics import metrics_page
 from docs_site.reference.objects import objects_page
 from docs_site.reference.pages import PAGES
-from docs_site.reference.rest import rest_page
+from docs_site.reference.rest import TOKENS_DEMANDED, rest_page
 from docs_site.reference.tables import moved, rows_by_name, section, table
 from k8s_rdma.errors import Reason
 from k8s_rdma.server.openapi import openapi_document
@@ -57,7 +57,7 @@ def test_key_that_no_page_tells_of_is_an_error():
 
 
 def test_every_path_and_property_of_the_rest_is_told():
-    page, document = rest_page(), openapi_document(bearer=True)
+    page, document = rest_page(), openapi_document(TOKENS_DEMANDED)
     assert not [path for path in document["paths"] if f"\n## GET {path}\n" not in page]
     told = dict(rows_by_name(page))
     schemas = document["components"]["schemas"].values()

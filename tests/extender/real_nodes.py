@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from extender.node_server import report
 from k8s_rdma.http_server import HttpServer, listen
+from k8s_rdma.http_server.access import Access
 from k8s_rdma.server.answers import outage_answers, report_answers
 from k8s_rdma.server.app import NodeApp
 from k8s_rdma.server.shown import Shown
@@ -56,7 +57,7 @@ class RealNode:
         self.shown.show(outage_answers("its socket is gone", datetime(2026, 1, 1, tzinfo=UTC)))
 
     async def start(self, listener: socket.socket) -> None:
-        self.app = NodeApp(self.shown, NoTraffic(), tokens=self.tokens)
+        self.app = NodeApp(self.shown, NoTraffic(), access=Access(tokens=self.tokens))
         self.server = HttpServer(self.app, ready=self.app.ready, shutdown_s=1, **self.settings)
         self.serving = asyncio.create_task(self.server.serve_orderly(listener))
         while not self.server.started:  # noqa: ASYNC110  it tells nobody

@@ -13,10 +13,10 @@ import pytest
 from extender.serving import BIND, FILTER, served
 from extender.world import cluster
 from http_server.certificates import Issuer
+from k8s_rdma.config.tls import TlsConfig
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.extender.serving.access import access_of
-from k8s_rdma.http_server.tls import TlsConfig
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,13 +11,14 @@ import pytest
 from extender.real_nodes import real_nodes
 from extender.world import until
 from http_server.certificates import Issuer
+from k8s_rdma.config.tls import TlsConfig
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.cluster.state import ClusterState
 from k8s_rdma.extender.config import ExtenderConfig, NodeTls
 from k8s_rdma.extender.sources.http_states import HttpNodeStates
 from k8s_rdma.extender.sources.node_access import asking_of, security_of
-from k8s_rdma.http_server.tls import TlsConfig, tls_context
+from k8s_rdma.http_server.tls import tls_context
 from k8s_rdma.http_server.tokens import tokens_of
 
 if TYPE_CHECKING:

@@ -11,9 +11,10 @@ import pytest
 
 from http_server.certificates import Issuer
 from http_server.serving import REQUEST, run, served
+from k8s_rdma.config.tls import TlsConfig
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.http_server import Limits
-from k8s_rdma.http_server.tls import TlsConfig, tls_context
+from k8s_rdma.http_server.tls import tls_context
 
 if TYPE_CHECKING:
     from pathlib import Path

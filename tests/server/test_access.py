@@ -12,8 +12,8 @@ import httpx2
 import pytest
 
 from http_server.certificates import Issuer
+from k8s_rdma.http_server.access import Access
 from k8s_rdma.http_server.tokens import Tokens
-from k8s_rdma.server.run import Access
 from server.serving import report, run, serving, telling_agent, until_generation
 from server.test_server_config import started
 
@@ -58,6 +58,39 @@ def test_token_is_demanded_on_every_path_that_is_not_a_probes(tmp_path: Path) ->
     run(scenario())
 
 
+def test_open_paths_alone_are_served_without_a_token(tmp_path: Path) -> None:
+    tokens = Tokens(["secret"])
+    access = Access(tokens=lambda: tokens, open_paths=frozenset({"/getpfs"}))
+
+    async def scenario() -> None:
+        async with serving(tmp_path, access=access) as client, telling_agent(tmp_path, report("e.1")):
+            while (await client.get("/readyz")).status_code != 200:
+                pass
+            for path in ("/getpfs", "/getpfs?v=1"):
+                assert (await client.get(path)).json()[0]["name"] == "enp3s0f0"
+            for path in CLOSED:
+                if not path.startswith("/getpfs"):
+                    assert (await client.get(path)).status_code == 401, path
+            assert (await client.get("/v1/node", headers=BEARING)).status_code == 200
+
+    run(scenario())
+
+
+def test_other_than_open_paths_are_nobodys_where_there_are_no_tokens(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        access = Access(open_paths=frozenset({"/getpfs"}))
+        async with serving(tmp_path, access=access) as client, telling_agent(tmp_path, report("e.1")):
+            while (await client.get("/readyz")).status_code != 200:
+                pass
+            assert (await client.get("/getpfs")).status_code == 200
+            for path in ("/", "/v1/node", "/v1/node?watch=e.1", "/metrics", "/openapi.json", "/none"):
+                refused = await client.get(path, headers=BEARING)
+                assert (refused.status_code, refused.json()["error"]["reason"]) == (403, "forbidden"), path
+                assert "tokenFile" in refused.json()["error"]["message"]
+
+    run(scenario())
+
+
 def test_tokens_are_those_of_now(tmp_path: Path) -> None:
     current = [Tokens(["old"])]
 
@@ -83,6 +116,7 @@ def test_process_speaks_tls_and_demands_a_token_when_configured(tmp_path: Path) 
         "node": "w1",
         "tls": {"certFile": str(certificate.cert), "keyFile": str(certificate.key)},
         "tokenFile": str(tokens),
+        "openPaths": ["/openapi.json"],
     }
     (tmp_path / "server.yaml").write_text(json.dumps(document))
     program = "from k8s_rdma.cli.main import main\nimport sys\n"
@@ -93,6 +127,7 @@ def test_process_speaks_tls_and_demands_a_token_when_configured(tmp_path: Path) 
         httpx2.Client(base_url=f"https://127.0.0.1:{port}", verify=trusting, trust_env=False) as client,
     ):
         assert client.get("/v1/node").status_code == 401
+        assert client.get("/openapi.json").status_code == 200
         while client.get("/readyz").status_code == 503:
             pass  # until it has looked for the first time
         shown = client.get("/v1/node", headers=BEARING).json()

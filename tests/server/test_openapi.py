@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from k8s_rdma.http_server.access import EVERYBODY, PROBE_PATHS, Access
 from k8s_rdma.http_server.tokens import Tokens
-from k8s_rdma.server.app import OPEN_PATHS
 from k8s_rdma.server.openapi import openapi_document
-from k8s_rdma.server.run import Access
 from server.serving import PlayedAgent, report, run, serving, telling_agent, until_generation
 
 if TYPE_CHECKING:
@@ -73,7 +72,7 @@ def test_server_does_what_its_document_says(tmp_path: Path, token: str) -> None:
             telling_agent(tmp_path, report("e.1")) as agent,
         ):
             await until_generation(client, "e.1")
-            assert (await client.get("/openapi.json")).json() == as_sent(openapi_document(bearer=bool(token)))
+            assert (await client.get("/openapi.json")).json() == as_sent(openapi_document(access))
             async with changing(agent):
                 status, output = await schemathesis(client, tmp_path, *options)
             assert status == 0, output
@@ -93,19 +92,29 @@ def test_server_does_what_its_document_says_when_there_is_no_state(tmp_path: Pat
 
 
 def test_document_has_every_path_and_names_only_schemas_that_are_there() -> None:
-    document = openapi_document(bearer=True)
+    document = openapi_document(Access(tokens=lambda: Tokens([])))
     assert document["openapi"].startswith("3.1")
     expected = {"/", "/getpfs", "/v1/node", "/metrics", "/healthz", "/readyz", "/openapi.json"}
     assert set(document["paths"]) == expected
     for path, operations in document["paths"].items():
         assert set(operations) == {"get", "head"}
-        assert ("401" in operations["get"]["responses"]) == (path not in OPEN_PATHS)
+        assert ("401" in operations["get"]["responses"]) == (path not in PROBE_PATHS)
     schemas = {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
     assert set(references(document)) == schemas
 
 
+def test_document_says_of_each_path_whether_it_is_open_when_some_are() -> None:
+    access = Access(tokens=lambda: Tokens([]), open_paths=frozenset({"/getpfs"}))
+    paths = openapi_document(access)["paths"]
+    open_to_all = {path for path in paths if "401" not in paths[path]["get"]["responses"]}
+    assert open_to_all == PROBE_PATHS | {"/getpfs"}
+    without_tokens = openapi_document(Access(open_paths=frozenset({"/getpfs"})))["paths"]
+    assert "403" in without_tokens["/v1/node"]["get"]["responses"]
+    assert "security" not in without_tokens["/v1/node"]["get"]
+
+
 def test_document_demands_no_token_when_the_server_does_not() -> None:
-    document = openapi_document(bearer=False)
+    document = openapi_document(EVERYBODY)
     assert "securitySchemes" not in document["components"]
     assert all("401" not in item["get"]["responses"] for item in document["paths"].values())
 

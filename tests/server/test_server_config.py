@@ -89,6 +89,9 @@ def test_config_takes_every_port(tmp_path: Path, port: int) -> None:
         ("tls: {certFile: a, keyFile: /b}", "tls.certFile: a; wanted an absolute path"),
         ("tls: {certFile: /a, keyFile: /b, caFile: /c}", "tls.caFile: unknown key; did you mean"),
         ("tokenFile: tokens", "tokenFile: tokens; wanted"),
+        ("openPaths: /getpfs", "openPaths: is text; wanted a list"),
+        ("openPaths: [/getpf]", "openPaths[0]: /getpf; wanted"),
+        ("openPaths: [/healthz]", "openPaths[0]: /healthz; wanted"),
         ("maxConnections: 0", "maxConnections: 0; wanted a whole number from 8 to"),
     ],
 )

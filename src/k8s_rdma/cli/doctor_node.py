@@ -131,7 +131,9 @@ def _server_url() -> str:
 
 
 def _plugin_url(plugin: DevicePluginConfig | None) -> str | None:
-    return _url("http", plugin.listen, plugin.port) if plugin and plugin.port else None
+    if plugin is None or not plugin.port:
+        return None
+    return _url("http" if plugin.tls is None else "https", plugin.listen, plugin.port)
 
 
 def _url(scheme: str, listen: str, port: int) -> str:

@@ -194,6 +194,9 @@ def device_plugin(  # noqa: PLR0913 - typer's options
             from k8s_rdma.kube.client import require_kubeconfig
 
             require_kubeconfig(settings.config.kubeconfig)
+        from k8s_rdma.http_server.access import access_of
+
+        access_of(settings.config)
         for key in settings.ignored:
             typer.echo(f"{key}: means nothing", err=True)
         typer.echo("ok")

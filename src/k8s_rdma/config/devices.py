@@ -19,6 +19,7 @@ from k8s_rdma.config.files import (
     require_resource_name,
 )
 from k8s_rdma.config.hardware import NetdevText, PciText, VendorText
+from k8s_rdma.config.tls import TlsConfig
 from k8s_rdma.core.devices.pools import Functions, FunctionSelector, PfChoice, Pool
 from k8s_rdma.core.devices.slots import shared_resource
 from k8s_rdma.core.ids import pci_address
@@ -185,6 +186,8 @@ class DevicePluginConfig(
     kubelet_dir: where kubelet and plugins have their sockets. pod_resources: kubelet's socket that tells
         which pod holds what. run_dir: where the agent's sockets are.
     listen, port: for `/metrics`, `/healthz` and `/readyz`; port 0 for a free one, none for no such server.
+    tls: its files; None for plain HTTP. token_file: bearer tokens, one a line.
+    open_paths: served without a token, as probes' paths always are; None: all without token_file, else none.
     rescan_s: how often everything is looked at anew, whatever the kernel tells of; 0 for never.
     kubeconfig, in_cluster: credentials for events, as in the agent's file.
     """
@@ -196,6 +199,9 @@ class DevicePluginConfig(
     run_dir: AbsolutePath = "/run/k8s-rdma"
     listen: str = ""
     port: Port | None = DEFAULT_PORT
+    tls: TlsConfig | None = None
+    token_file: AbsolutePath | None = None
+    open_paths: tuple[Literal["/", "/metrics"], ...] | None = None
     rescan_s: Annotated[float, msgspec.Meta(ge=0)] = 60.0
     kubeconfig: AbsolutePath | None = None
     in_cluster: bool = False

@@ -17,6 +17,7 @@ from k8s_rdma.deviceplugin.shared_link import SharedLink
 from k8s_rdma.deviceplugin.telling.app import PluginApp
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.http_server import HttpServer, Limits
+from k8s_rdma.http_server.access import access_of
 from k8s_rdma.wire.shared_devices import SOCKET
 
 if TYPE_CHECKING:
@@ -38,7 +39,8 @@ class DevicePlugin:
     """The resources of a configuration."""
 
     def __init__(self, config: DevicePluginConfig, looking: Looking) -> None:
-        """MalformedError when there can be no sockets in the configuration's directory."""
+        """MalformedError when the directory can have no sockets, or a file that is named cannot be used."""
+        self._access = access_of(config)
         self._directory = Path(config.kubelet_dir)
         self._looking = looking
         self._neighbours = neighbours(config)
@@ -115,4 +117,5 @@ class DevicePlugin:
                 _log.exception("resource_failed", resource=keeper.resource.name)
 
     def _http(self) -> HttpServer:
-        return HttpServer(PluginApp(self.keepers, self._looking), shutdown_s=SHUTDOWN_S, limits=LIMITS)
+        app = PluginApp(self.keepers, self._looking, self._access)
+        return HttpServer(app, shutdown_s=SHUTDOWN_S, limits=LIMITS, tls=self._access.tls)

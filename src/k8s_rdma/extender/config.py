@@ -6,11 +6,11 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from k8s_rdma.config.files import MAX_PORT, Port, ResourceText, require_resource_name
+from k8s_rdma.config.files import MAX_PORT, AbsolutePath, Port, ResourceText, require_resource_name
+from k8s_rdma.config.tls import TlsConfig
 from k8s_rdma.core.said import Detail
 from k8s_rdma.core.strategy import Strategy
 from k8s_rdma.extender.contradictions import contradictions
-from k8s_rdma.http_server.tls import File, TlsConfig
 
 DEFAULT_PORT = 8888
 """Where the RDMA scheduler extender has always listened."""
@@ -32,10 +32,10 @@ class NodeTls(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_
         address that is asked. cert_file, key_file: ours, where they demand one.
     """
 
-    ca_file: File
+    ca_file: AbsolutePath
     server_name: str | None = None
-    cert_file: File | None = None
-    key_file: File | None = None
+    cert_file: AbsolutePath | None = None
+    key_file: AbsolutePath | None = None
 
 
 class NamespaceLimit(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -115,7 +115,7 @@ class ExtenderConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     preempt_path: Path = "/scheduler/preempt"
     bind_path: Path = "/scheduler/bind"
     tls: TlsConfig | None = None
-    token_file: File | None = None
+    token_file: AbsolutePath | None = None
     max_body_bytes: Annotated[int, msgspec.Meta(ge=1)] = 256 * 1024 * 1024
     binder: Literal["extender", "scheduler"] = "extender"
     api: bool = True
@@ -133,7 +133,7 @@ class ExtenderConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     stale_s: Seconds = 60.0
     node_lease_namespace: Annotated[str, msgspec.Meta(min_length=1)] = "k8s-rdma"
     node_tls: NodeTls | None = None
-    node_token_file: File | None = None
+    node_token_file: AbsolutePath | None = None
     node_port: Annotated[int, msgspec.Meta(ge=1, le=MAX_PORT)] = 54005
     node_timeout_s: Seconds = 1.5
     node_watches: Annotated[int, msgspec.Meta(ge=0)] = 8192

@@ -5,9 +5,7 @@ from __future__ import annotations
 import ssl
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.http_server.reloaded import Reloaded
@@ -15,20 +13,7 @@ from k8s_rdma.http_server.reloaded import Reloaded
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-File = Annotated[str, msgspec.Meta(pattern="^/", description="an absolute path")]
-"""Absolute, so that it does not depend on where the process was started."""
-
-
-class TlsConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """YAML with these keys in camelCase, all of them PEM files.
-
-    cert_file: the server's certificate and those that lead to its issuer. key_file: its key, not encrypted.
-    client_ca_file: who issues clients' certificates; None asks them for none.
-    """
-
-    cert_file: File
-    key_file: File
-    client_ca_file: File | None = None
+    from k8s_rdma.config.tls import TlsConfig
 
 
 def tls_context(

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from k8s_rdma.errors import STATUS, MalformedError
+from k8s_rdma.http_server.access import EVERYBODY
 from k8s_rdma.http_server.answer import Answer, error_answer, json_answer
 from k8s_rdma.http_server.exposition import CONTENT_TYPE
 from k8s_rdma.server.answers import RETRY
@@ -16,9 +17,9 @@ from k8s_rdma.wire.rest_error import Error
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from k8s_rdma.http_server.access import Access
     from k8s_rdma.http_server.asgi import Receive, Scope, Send
     from k8s_rdma.http_server.protocol import Fields
-    from k8s_rdma.http_server.tokens import Tokens
     from k8s_rdma.server.shown import Shown
     from k8s_rdma.server.traffic import Traffic
     from k8s_rdma.server.watch import Watch
@@ -34,9 +35,6 @@ GET /healthz       whether this server runs, and whether the agent answers it
 GET /readyz        whether it can show the node's state now
 GET /openapi.json  all of this for programs (OpenAPI 3.1)
 """
-
-OPEN_PATHS = frozenset({"/healthz", "/readyz"})
-"""For kubelet's probes, which bear no token."""
 
 _METHODS = ("GET", "HEAD")
 _METHODS_SENT = tuple(method.encode() for method in _METHODS)
@@ -54,17 +52,16 @@ class NodeApp:
         shown: Shown,
         traffic: Traffic,
         *,
-        tokens: Callable[[], Tokens] | None = None,
+        access: Access = EVERYBODY,
         max_watches: int = MAX_WATCHES,
     ) -> None:
-        """tokens: those of now, one of which is demanded but for `OPEN_PATHS`; None demands none."""
         self.stopping = asyncio.Event()
         self._shown = shown
         self._traffic = traffic
-        self._tokens = tokens
+        self._access = access
         self._max_watches = max_watches
         self._watches = 0
-        index, openapi = Answer(INDEX), json_answer(openapi_document(bearer=tokens is not None))
+        index, openapi = Answer(INDEX), json_answer(openapi_document(access))
         self._paths: dict[str, Callable[[Fields], Answer]] = {
             "/": lambda _fields: index,
             "/getpfs": lambda _fields: shown.answers.getpfs,
@@ -81,9 +78,7 @@ class NodeApp:
         if found is None or method not in _METHODS_SENT:
             return None
         path, answer = found
-        if self._tokens is not None and (denied := self._denied(path, fields)):
-            return denied
-        return answer(fields)
+        return self._access.refusal(path, fields) or answer(fields)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -95,8 +90,8 @@ class NodeApp:
     def _checked(self, scope: Scope) -> Answer | None:
         """Why the request is not answered; None for one that is."""
         path, method = scope["path"], scope["method"]
-        if denied := self._denied(path, scope["headers"]):
-            return denied
+        if refusal := self._access.refusal(path, scope["headers"]):
+            return refusal
         if path not in self._paths and path != "/metrics":
             return error_answer(404, Error(reason="not_found", message="there is no such path; / lists them"))
         if method not in _METHODS:
@@ -129,14 +124,6 @@ class NodeApp:
             return await wait_for_change(watch, self._shown, self.stopping.wait(), _client_gone(receive))
         finally:
             self._watches -= 1
-
-    def _denied(self, path: str, fields: Fields) -> Answer | None:
-        if self._tokens is None or path in OPEN_PATHS or self._tokens().accept(fields):
-            return None
-        error = Error(
-            reason="unauthorized", message="it takes `Authorization: Bearer` and a token of this server"
-        )
-        return error_answer(401, error, headers={"www-authenticate": "Bearer"})
 
     def _node(self, fields: Fields) -> Answer:
         answers = self._shown.answers

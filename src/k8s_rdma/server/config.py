@@ -6,12 +6,14 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from k8s_rdma.config.files import NodeText, Port
+from k8s_rdma.config.files import AbsolutePath, NodeText, Port
 from k8s_rdma.config.hardware import HardwareConfig
-from k8s_rdma.http_server.tls import File, TlsConfig
+from k8s_rdma.config.tls import TlsConfig
 
 DEFAULT_PORT = 54005
 """Where the RDMA hardware DaemonSet has always listened."""
+
+ClosablePath = Literal["/", "/getpfs", "/v1/node", "/metrics", "/openapi.json"]
 
 
 class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -22,7 +24,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
     run_dir: where the agent's `state.sock` is.
     node, kernel, hardware: as in the agent's file, for looking at the hardware while the agent is away. That
         needs a node's name; where functions are `virtual` nobody looks, since that changes them.
-    tls: its files; None for plain HTTP. token_file: bearer tokens, one a line; None demands none.
+    tls: its files; None for plain HTTP. token_file: bearer tokens, one a line.
+    open_paths: served without a token, as probes' paths always are; None: all without token_file, else none.
     max_connections: at a time.
     """
 
@@ -33,5 +36,6 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
     kernel: Literal["linux", "virtual"] = "linux"
     hardware: HardwareConfig = HardwareConfig()
     tls: TlsConfig | None = None
-    token_file: File | None = None
+    token_file: AbsolutePath | None = None
+    open_paths: tuple[ClosablePath, ...] | None = None
     max_connections: Annotated[int, msgspec.Meta(ge=8, le=100_000)] = 512

@@ -18,6 +18,8 @@ from k8s_rdma.wire.rest_error import ErrorDocument
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from k8s_rdma.http_server.access import Access
+
     Document = dict[str, Any]
 
 _TEXT: Document = {"text/plain": {"schema": {"type": "string"}}}
@@ -35,11 +37,12 @@ _RETRY_AFTER: Document = {
         "schema": {"type": "integer"},
     }
 }
+_BEARER: Document = {"bearer": {"type": "http", "scheme": "bearer"}}
 _CHALLENGE: Document = {"WWW-Authenticate": {"required": True, "schema": {"const": "Bearer"}}}
 
 
-def openapi_document(*, bearer: bool) -> Document:
-    """The document. bearer: whether a token is demanded."""
+def openapi_document(access: Access) -> Document:
+    """The document, with what each path demands."""
     (node, pf, error), components = msgspec.json.schema_components(
         (NodeReport, LegacyPf, ErrorDocument), ref_template="#/components/schemas/{name}"
     )
@@ -61,10 +64,8 @@ def openapi_document(*, bearer: bool) -> Document:
             _node_parameters(),
         ),
         "/metrics": _get("Figures for Prometheus", {"200": _ok(_TEXT)}),
-        "/healthz": _get("Whether this server runs", {"200": _ok(_TEXT)}, open_to_all=True),
-        "/readyz": _get(
-            "Whether it can show the node's state", {"200": _ok(_TEXT), **unavailable}, open_to_all=True
-        ),
+        "/healthz": _get("Whether this server runs", {"200": _ok(_TEXT)}),
+        "/readyz": _get("Whether it can show the node's state", {"200": _ok(_TEXT), **unavailable}),
         "/openapi.json": _get("This document", {"200": _ok(_json({"type": "object"}))}),
     }
     return {
@@ -74,27 +75,30 @@ def openapi_document(*, bearer: bool) -> Document:
             "version": __version__,
             "description": "RDMA functions of this node, read only. Rates are in Mb/s.",
         },
-        "paths": {path: _complete(item, error, bearer=bearer) for path, item in paths.items()},
+        "paths": {path: _complete(path, item, error, access) for path, item in paths.items()},
         "components": {
             "schemas": components,
-            **({"securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}}} if bearer else {}),
+            **({"securitySchemes": _BEARER} if access.tokens else {}),
         },
     }
 
 
-def _get(
-    summary: str, responses: Document, parameters: list[Document] | None = None, *, open_to_all: bool = False
-) -> Document:
-    operation: Document = {"summary": summary, "responses": responses, "parameters": parameters or []}
-    return {**operation, "security": []} if open_to_all else operation
+def _get(summary: str, responses: Document, parameters: list[Document] | None = None) -> Document:
+    return {"summary": summary, "responses": responses, "parameters": parameters or []}
 
 
-def _complete(operation: Document, error: Document, *, bearer: bool) -> Document:
+def _complete(path: str, operation: Document, error: Document, access: Access) -> Document:
     """The path's operations, with what all of them have in common."""
     responses = {**operation["responses"], "default": _error("Any other error.", error)}
-    if bearer and "security" not in operation:
+    security: Document = {}
+    if access.is_open(path):
+        security = {"security": []}
+    elif access.tokens is None:
+        responses["403"] = _error("Nobody may ask for it here.", error)
+    else:
         responses["401"] = _error("The token is missing or wrong.", error, _CHALLENGE)
-        operation = {**operation, "security": [{"bearer": []}]}
+        security = {"security": [{"bearer": []}]}
+    operation = {**operation, **security}
     bodiless = {status: _without_content(response) for status, response in responses.items()}
     return {"get": {**operation, "responses": responses}, "head": {**operation, "responses": bodiless}}
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
-import ssl
 import uuid
-from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,8 +19,7 @@ from k8s_rdma.config.files import port_of
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.http_server import HttpServer, Limits, listen
-from k8s_rdma.http_server.tls import tls_context
-from k8s_rdma.http_server.tokens import Tokens, tokens_of
+from k8s_rdma.http_server.access import EVERYBODY, access_of
 from k8s_rdma.server.agent_link import AgentLink
 from k8s_rdma.server.app import NodeApp
 from k8s_rdma.server.scan import HardwareScan
@@ -32,6 +29,7 @@ from k8s_rdma.wire.node_report import NodeReports
 if TYPE_CHECKING:
     import socket
 
+    from k8s_rdma.http_server.access import Access
     from k8s_rdma.server.agent_link import Scan
     from k8s_rdma.server.config import ServerConfig
 
@@ -44,21 +42,6 @@ OTHER_FILES = 64
 
 LIMITS = Limits(body_bytes=16 << 10)
 """Connections stay for longer than the pauses between two looks of a scheduler. Bodies mean nothing here."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Access:
-    """Who is served, and how much of the server one may take.
-
-    tls, tokens: those of now; None for plain HTTP, and for everybody.
-    """
-
-    limits: Limits = LIMITS
-    tls: Callable[[], ssl.SSLContext] | None = None
-    tokens: Callable[[], Tokens] | None = None
-
-
-EVERYBODY = Access()
 
 
 def run(config: ServerConfig, *, scan: Scan | None = None) -> None:
@@ -76,15 +59,21 @@ def run(config: ServerConfig, *, scan: Scan | None = None) -> None:
             scan = resources.enter_context(HardwareScan(reports, config.hardware.to_core()))
         link = AgentLink(Path(config.run_dir) / "state.sock", scan=scan)
         runner = resources.enter_context(asyncio.Runner(loop_factory=uvloop.new_event_loop))
-        runner.run(_until_signalled(listener, link, access))
+        limits = replace(LIMITS, connections=config.max_connections)
+        runner.run(_until_signalled(listener, link, access, limits))
 
 
 async def serve(
-    listener: socket.socket, link: AgentLink, stop: asyncio.Event, *, access: Access = EVERYBODY
+    listener: socket.socket,
+    link: AgentLink,
+    stop: asyncio.Event,
+    *,
+    access: Access = EVERYBODY,
+    limits: Limits = LIMITS,
 ) -> None:
     """Serve until `stop` is set; then answer those who wait, finish the requests under way, and close."""
-    app = NodeApp(link.shown, link.traffic, tokens=access.tokens)
-    server = HttpServer(app, shutdown_s=SHUTDOWN_S, limits=access.limits, ready=app.ready, tls=access.tls)
+    app = NodeApp(link.shown, link.traffic, access=access)
+    server = HttpServer(app, shutdown_s=SHUTDOWN_S, limits=limits, ready=app.ready, tls=access.tls)
     host, port = listener.getsockname()[:2]
     async with asyncio.TaskGroup() as tasks:
         following = tasks.create_task(link.run())
@@ -104,15 +93,6 @@ def check(config: ServerConfig) -> None:
     port_of(config, os.environ)
 
 
-def access_of(config: ServerConfig) -> Access:
-    """As the configuration says; MalformedError names the field whose file is unusable."""
-    return Access(
-        limits=replace(LIMITS, connections=config.max_connections),
-        tls=None if config.tls is None else tls_context(config.tls),
-        tokens=None if config.token_file is None else tokens_of(config.token_file, field="tokenFile"),
-    )
-
-
 def _allow_connections(count: int) -> None:
     """Each is an open file. MalformedError when the process may not open so many."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -124,5 +104,5 @@ def _allow_connections(count: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-async def _until_signalled(listener: socket.socket, link: AgentLink, access: Access) -> None:
-    await serve(listener, link, stop_on_signals(), access=access)
+async def _until_signalled(listener: socket.socket, link: AgentLink, access: Access, limits: Limits) -> None:
+    await serve(listener, link, stop_on_signals(), access=access, limits=limits)

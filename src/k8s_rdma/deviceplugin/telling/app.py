@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from k8s_rdma.deviceplugin.telling.figures import render_figures
+from k8s_rdma.http_server.access import EVERYBODY
 from k8s_rdma.http_server.answer import Answer, error_answer
 from k8s_rdma.http_server.exposition import CONTENT_TYPE
 from k8s_rdma.wire.rest_error import Error
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
     from k8s_rdma.deviceplugin.kubelet.keeper import Keeper
     from k8s_rdma.deviceplugin.seeing.looking import Looking
+    from k8s_rdma.http_server.access import Access
     from k8s_rdma.http_server.asgi import Receive, Scope, Send
 
 INDEX = """\
@@ -30,9 +32,10 @@ _METHODS = ("GET", "HEAD")
 class PluginApp:
     """An ASGI application."""
 
-    def __init__(self, keepers: Sequence[Keeper], looking: Looking) -> None:
+    def __init__(self, keepers: Sequence[Keeper], looking: Looking, access: Access = EVERYBODY) -> None:
         self._keepers = keepers
         self._looking = looking
+        self._access = access
         self._paths: dict[str, Callable[[], Answer]] = {
             "/": lambda: Answer(INDEX),
             "/metrics": lambda: Answer(render_figures(keepers, looking), content_type=CONTENT_TYPE),
@@ -45,6 +48,8 @@ class PluginApp:
         await self._answer(scope)(scope, receive, send)
 
     def _answer(self, scope: Scope) -> Answer:
+        if refusal := self._access.refusal(scope["path"], scope["headers"]):
+            return refusal
         if scope["path"] not in self._paths:
             return error_answer(404, Error(reason="not_found", message="there is no such path; / lists them"))
         if scope["method"] not in _METHODS:
