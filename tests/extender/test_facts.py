@@ -10,7 +10,8 @@ from extender.node_server import pf, report
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.cluster.facts import NodeFacts, facts_of, facts_of_status
-from k8s_rdma.wire.rdma_node import MOST_VFS, ForeignUse, decode_status, encode_status, status_of
+from k8s_rdma.wire.rdma_node import ForeignUse, decode_status, encode_status, status_of
+from k8s_rdma.wire.report_bounds import MAX_VFS
 from k8s_rdma.wire.rest import NodeReport, decode_report, encode_report
 from wire.rdma_node_values import reports
 
@@ -58,7 +59,7 @@ def test_facts_are_refused_of_another_node() -> None:
 
 def test_node_that_tells_of_more_vfs_than_can_be_is_refused_at_once() -> None:
     told = status_of(report("w1"))
-    uses = tuple(ForeignUse(vfs=MOST_VFS, min_mbps=rate) for rate in range(5))
+    uses = tuple(ForeignUse(vfs=MAX_VFS, min_mbps=rate) for rate in range(5))
     bloated = replace(told, pfs=(replace(told.pfs[0], foreign=uses),))
     with pytest.raises(MalformedError, match="20480 VFs that are held"):
         facts_of_status(decode_status(encode_status(bloated)), W1)

@@ -274,12 +274,12 @@ def test_facts_hold_foreign_use_and_all_sandboxes_of_a_pod():
         ({"pfs": (), "unreadable": ("enp1s0f0: EIO",)}, "enp1s0f0: EIO"),
         ({"unreadable": ("enp1s0f0: EIO",)}, "not all of its hardware could be looked at: enp1s0f0: EIO"),
         ({"pfs": (pf(enforce="perhaps"),)}, "perhaps"),
-        ({"pfs": (pf(rates=rates(step=0)),)}, "no range of rates"),
-        ({"pfs": (pf(rates=rates(weights=0)),)}, "no largest share"),
-        ({"pfs": (pf("eth0"),)}, "not a PCI address"),
-        ({"pfs": (pf(foreign=[-1]),)}, "negative"),
-        ({"pfs": (pf(vfs=-1),)}, "negative"),
-        ({"allocations": report("w1", held={"p": -5}).allocations}, "reserves -5"),
+        ({"pfs": (pf(rates=rates(step=0)),)}, "step"),
+        ({"pfs": (pf(rates=rates(weights=0)),)}, "weights"),
+        ({"pfs": (pf("eth0"),)}, "pci"),
+        ({"pfs": (pf(foreign=[-1]),)}, "minMbps"),
+        ({"pfs": (pf(vfs=-1),)}, "capacityVfs"),
+        ({"allocations": report("w1", held={"p": -5}).allocations}, "minMbps"),
     ],
 )
 def test_facts_are_refused_when_nothing_may_be_concluded(changes, why):

@@ -7,14 +7,15 @@ from functools import lru_cache
 import msgspec
 
 from k8s_rdma.core.rates import EVERY_RATE, RateAbility, RateRange
+from k8s_rdma.wire.report_bounds import Rate, Weight
 
 
 class Range(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     """Rates that a driver takes, as `core.rates.RateRange`; Mb/s."""
 
-    step: int
-    smallest: int
-    largest: int
+    step: Rate
+    smallest: Rate
+    largest: Rate
 
 
 class Rates(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
@@ -24,7 +25,7 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     max: Range | None
     sum_checked: bool
     needs_link: bool
-    weights: int | None
+    weights: Weight | None
 
 
 class PfRates(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
@@ -34,7 +35,7 @@ class PfRates(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ren
     max: Range | None = None
     sum_checked: bool = False
     needs_link: bool = False
-    weights: int | None = None
+    weights: Weight | None = None
 
 
 def rates_of(ability: RateAbility) -> Rates:

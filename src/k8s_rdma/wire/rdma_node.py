@@ -6,30 +6,45 @@ also where its report came over HTTP, so that the two sources cannot disagree.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import msgspec
+from msgspec import Meta
 
+from k8s_rdma.errors import MalformedError
+from k8s_rdma.wire import report_bounds as bounds
 from k8s_rdma.wire.json import decode
 from k8s_rdma.wire.rates import PfRates, published_rates
-from k8s_rdma.wire.rest import GenerationText, Pod
+from k8s_rdma.wire.report_bounds import (
+    Entry,
+    Generation,
+    Label,
+    Mbps,
+    Message,
+    Mtu,
+    Name,
+    NumaNode,
+    Pci,
+    Problem,
+    Resource,
+    SomeVfs,
+    Vfs,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from k8s_rdma.wire.rest import Allocation, NodeReport, PfReport
+    from k8s_rdma.wire.rest import Allocation, NodeReport, PfReport, Pod
 
 GROUP, VERSION, PLURAL, KIND = "k8s-rdma.io", "v1alpha1", "rdmanodes", "RdmaNode"
-
-MOST_VFS = 4096
-"""On one PF for one pod; SR-IOV itself has 16 bits for them, cards have hundreds."""
 
 _MOST_PROBLEMS = 5
 _MOST_OF_PROBLEM = 300
 _MOST_OF_MESSAGE = 1024
 
-Count = Annotated[int, msgspec.Meta(ge=0)]
+_LABEL = re.compile(bounds.LABEL)
 _Kind: TypeAlias = tuple[str, str, int, int]
 """Of a held interface: PF, pool, minimum and maximum rate."""
 
@@ -40,16 +55,16 @@ class ForeignUse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     pool: the exclusive resource that they belong to; absent for those that pods ask for by annotation.
     """
 
-    vfs: Annotated[int, msgspec.Meta(ge=1, le=MOST_VFS)] = 1
-    min_mbps: Count = 0
-    pool: str = ""
+    vfs: SomeVfs = 1
+    min_mbps: Mbps = 0
+    pool: Resource = ""
 
 
 class PoolVfs(msgspec.Struct, frozen=True, kw_only=True):
     """How many VFs of a PF an exclusive device-plugin resource has."""
 
-    resource: str
-    vfs: Count
+    resource: Resource
+    vfs: Vfs
 
 
 class PfStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
@@ -58,21 +73,21 @@ class PfStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, re
     capacity_vfs: for pods that ask by annotation. pools: those of exclusive resources.
     """
 
-    name: str
-    pci: str
-    driver: str = ""
-    vendor: str = ""
-    numa_node: int | None = None
-    link_mbps: Count | None = None
-    link_type: str = "ethernet"
-    mtu: Count = 0
-    capacity_vfs: Count = 0
-    pools: tuple[PoolVfs, ...] = ()
+    name: Label
+    pci: Pci
+    driver: Label = ""
+    vendor: Label = ""
+    numa_node: NumaNode | None = None
+    link_mbps: Mbps | None = None
+    link_type: Label = "ethernet"
+    mtu: Mtu = 0
+    capacity_vfs: Vfs = 0
+    pools: Annotated[tuple[PoolVfs, ...], Meta(max_length=bounds.MAX_POOLS)] = ()
     rates: PfRates
-    enforce: str = "auto"
-    takes: tuple[str, ...] = ()
-    foreign: tuple[ForeignUse, ...] = ()
-    problems: tuple[str, ...] = ()
+    enforce: Label = "auto"
+    takes: Annotated[tuple[Label, ...], Meta(max_length=bounds.MAX_SETTINGS)] = ()
+    foreign: Annotated[tuple[ForeignUse, ...], Meta(max_length=bounds.MAX_VFS)] = ()
+    problems: Annotated[tuple[Problem, ...], Meta(max_length=bounds.MAX_PROBLEMS)] = ()
 
 
 class HeldInterfaces(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
@@ -83,29 +98,37 @@ class HeldInterfaces(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     pool: as in `ForeignUse`.
     """
 
-    pf: str
-    vfs: Annotated[int, msgspec.Meta(ge=1, le=MOST_VFS)] = 1
-    min_mbps: Count = 0
-    max_mbps: Count = 0
-    entries: tuple[Count, ...] = ()
-    pool: str = ""
+    pf: Pci
+    vfs: SomeVfs = 1
+    min_mbps: Mbps = 0
+    max_mbps: Mbps = 0
+    entries: Annotated[tuple[Entry, ...], Meta(max_length=bounds.MAX_VFS)] = ()
+    pool: Resource = ""
+
+
+class Holder(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod by name and UID."""
+
+    namespace: Name
+    name: Name
+    uid: Name
 
 
 class PodAllocation(msgspec.Struct, frozen=True, kw_only=True):
     """What a pod holds on the node, in all of its sandboxes."""
 
-    pod: Pod
-    interfaces: tuple[HeldInterfaces, ...]
+    pod: Holder
+    interfaces: Annotated[tuple[HeldInterfaces, ...], Meta(max_length=bounds.MAX_VFS)]
 
 
 class Condition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
     """A condition as in Kubernetes' API conventions."""
 
-    type: str
+    type: Name
     status: Literal["True", "False", "Unknown"]
-    reason: str
-    message: str
-    last_transition_time: str = ""
+    reason: Name
+    message: Message
+    last_transition_time: Label = ""
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -114,27 +137,28 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     devices: VFs of exclusive resources; absent where there are none.
     """
 
-    pfs: Count
-    vfs: str
-    bandwidth: str
-    devices: str = ""
+    pfs: Annotated[int, Meta(ge=0, le=bounds.MAX_PFS)]
+    vfs: Label
+    bandwidth: Label
+    devices: Label = ""
 
 
 class RdmaNodeStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A node's RDMA hardware and who holds it, at one generation of its report."""
 
-    generation: GenerationText
+    generation: Generation
     summary: Summary
-    pfs: tuple[PfStatus, ...] = ()
-    allocations: tuple[PodAllocation, ...] = ()
-    conditions: tuple[Condition, ...] = ()
-    problems: tuple[str, ...] = ()
+    pfs: Annotated[tuple[PfStatus, ...], Meta(max_length=bounds.MAX_PFS)] = ()
+    allocations: Annotated[tuple[PodAllocation, ...], Meta(max_length=bounds.MAX_PODS)] = ()
+    conditions: Annotated[tuple[Condition, ...], Meta(max_length=bounds.MAX_CONDITIONS)] = ()
+    problems: Annotated[tuple[Problem, ...], Meta(max_length=bounds.MAX_PROBLEMS)] = ()
 
     def ready(self) -> Condition | None:
         """The condition that says whether the rest may be relied upon; None where there is none."""
         return next((each for each in self.conditions if each.type == "Ready"), None)
 
 
+_WHAT = "RdmaNode status"
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(RdmaNodeStatus)
 
@@ -145,21 +169,60 @@ def encode_status(status: RdmaNodeStatus) -> bytes:
 
 
 def decode_status(data: bytes | msgspec.Raw) -> RdmaNodeStatus:
-    """Parse a status; unknown fields are tolerated (a newer agent), wrong ones are MalformedError."""
-    return decode(data, _decoder, "RdmaNode status")
+    """Parse a status; unknown fields are tolerated (a newer agent), wrong ones are MalformedError.
+
+    So is what goes beyond `report_bounds`, and what is told twice: of two claims of a pod one would be lost.
+    """
+    status = decode(data, _decoder, _WHAT)
+    for why in _contradictions(status):
+        msg = f"{_WHAT}: {why}"
+        raise MalformedError(msg)
+    return status
+
+
+def _contradictions(status: RdmaNodeStatus) -> Iterator[str]:
+    """What no schema says, or one that an API server has not been given yet."""
+    yield from _twice("pfs[].pci", (pf.pci for pf in status.pfs))
+    for pf in status.pfs:
+        yield from _twice(f"pools[].resource of PF {pf.pci}", (pool.resource for pool in pf.pools))
+    yield from _twice("allocations[].pod.uid", (allocation.pod.uid for allocation in status.allocations))
+    foreign = sum(use.vfs for pf in status.pfs for use in pf.foreign)
+    held = sum(alike.vfs for allocation in status.allocations for alike in allocation.interfaces)
+    if foreign + held > bounds.MAX_HELD_VFS:
+        yield f"it tells of {foreign + held} VFs that are held, which is more than {bounds.MAX_HELD_VFS}"
+
+
+def _twice(field: str, values: Iterable[str]) -> Iterator[str]:
+    yield from (f"{field}: {value} is there twice" for value, times in Counter(values).items() if times > 1)
 
 
 def status_of(report: NodeReport) -> RdmaNodeStatus:
-    """The status that says the same as the report; its condition without a time."""
+    """The status that says the same as the report; its condition without a time.
+
+    Of a report that goes beyond `report_bounds` it says that alone, and is not ready.
+    """
     pfs = tuple(_pf(pf) for pf in report.pfs)
     allocations = _allocations(report.allocations)
-    return RdmaNodeStatus(
+    status = RdmaNodeStatus(
         generation=report.generation,
         summary=_summary(pfs, allocations),
         pfs=pfs,
         allocations=allocations,
         conditions=(_ready(report),),
         problems=_few(report.problems),
+    )
+    try:
+        return decode_status(encode_status(status))
+    except MalformedError as error:
+        return _beyond_bounds(report, error.message)
+
+
+def _beyond_bounds(report: NodeReport, why: str) -> RdmaNodeStatus:
+    why = _clipped(f"its report goes beyond what is read of a node: {why}", _MOST_OF_MESSAGE)
+    return RdmaNodeStatus(
+        generation=report.generation,
+        summary=_summary((), ()),
+        conditions=(Condition(type="Ready", status="False", reason="BeyondBounds", message=why),),
     )
 
 
@@ -175,10 +238,10 @@ def _left_by_others(pf: PfStatus) -> int:
 def _pf(pf: PfReport) -> PfStatus:
     foreign = Counter((vf.pool, vf.min_tx_rate) for vf in pf.foreign)
     return PfStatus(
-        name=pf.name,
+        name=_label(pf.name),
         pci=pf.pci,
-        driver=pf.driver,
-        vendor=pf.vendor,
+        driver=_label(pf.driver),
+        vendor=_label(pf.vendor),
         numa_node=pf.numa_node,
         link_mbps=pf.link_mbps,
         link_type=pf.link_type,
@@ -205,14 +268,17 @@ def _allocations(allocations: Iterable[Allocation]) -> tuple[PodAllocation, ...]
             kind = (each.pf, each.pool, max(each.min_tx_rate, each.set_min_tx_rate), each.max_tx_rate)
             alike.setdefault(uid, {}).setdefault(kind, []).append(each.entry)
     return tuple(
-        PodAllocation(pod=pod, interfaces=tuple(_held(kind, entries) for kind, entries in alike[uid].items()))
+        PodAllocation(
+            pod=Holder(namespace=pod.namespace, name=pod.name, uid=uid),
+            interfaces=tuple(_held(kind, entries) for kind, entries in alike[uid].items()),
+        )
         for uid, pod in pods.items()
     )
 
 
 def _held(kind: _Kind, entries: Sequence[int | None]) -> HeldInterfaces:
     pf, pool, min_mbps, max_mbps = kind
-    told = tuple(sorted(entry for entry in entries if entry is not None))
+    told = tuple(sorted({entry for entry in entries if entry is not None}))
     return HeldInterfaces(
         pf=pf, vfs=len(entries), min_mbps=min_mbps, max_mbps=max_mbps, entries=told, pool=pool
     )
@@ -266,6 +332,13 @@ def _few(problems: Sequence[str]) -> tuple[str, ...]:
     few = tuple(_clipped(each, _MOST_OF_PROBLEM) for each in problems[:_MOST_PROBLEMS])
     more = len(problems) - len(few)
     return (*few, f"and {more} more") if more else few
+
+
+def _label(text: str) -> str:
+    """A name of the machine's, which may have any characters: escaped where it is no label."""
+    if len(text) <= bounds.MAX_LABEL and _LABEL.search(text):
+        return text
+    return _clipped(ascii(text)[1:-1], bounds.MAX_LABEL)
 
 
 def _clipped(text: str, most: int) -> str:

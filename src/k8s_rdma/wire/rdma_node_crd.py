@@ -12,8 +12,9 @@ from typing import Any, cast
 import msgspec
 
 from k8s_rdma.wire.rdma_node import GROUP, KIND, PLURAL, VERSION, RdmaNodeStatus
+from k8s_rdma.wire.report_bounds import UNIQUE
 
-_KEPT = ("type", "description", "enum", "pattern", "minimum", "maximum")
+_KEPT = ("type", "description", "enum", "minimum", "maximum", "maxLength", "maxItems")
 
 _COLUMNS = (
     ("Node", "string", ".metadata.ownerReferences[0].name"),
@@ -86,15 +87,26 @@ def _structural(schema: dict[str, Any], types: dict[str, Any]) -> dict[str, Any]
         (other,) = (each for each in schema["anyOf"] if each != {"type": "null"})
         return {**_structural(other, types), "nullable": True}
     made = {word: schema[word] for word in _KEPT if word in schema}
+    if "pattern" in schema:  # RE2 has no `\Z`, and its `$` is the end of the text (Python's may be before it)
+        made["pattern"] = schema["pattern"].replace(r"\Z", "$")
     if "enum" in schema:
         made["type"] = "string"
     if isinstance(schema.get("items"), dict):
         made["items"] = _structural(schema["items"], types)
     if "properties" in schema:
         properties = cast("dict[str, Any]", schema["properties"])
-        made["properties"] = {name: _structural(each, types) for name, each in properties.items()}
+        made["properties"] = {
+            name: _keyed(name, _structural(each, types)) for name, each in properties.items()
+        }
         if schema.get("required"):
             made["required"] = schema["required"]
         if "lastTransitionTime" in properties:
             made["properties"]["lastTransitionTime"]["format"] = "date-time"
     return made
+
+
+def _keyed(name: str, schema: dict[str, Any]) -> dict[str, Any]:
+    """The field's schema; that of a list whose items differ in one field has the API server see to it."""
+    if name not in UNIQUE or schema["type"] != "array":
+        return schema
+    return {**schema, "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [UNIQUE[name]]}

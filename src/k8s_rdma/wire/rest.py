@@ -12,6 +12,7 @@ import msgspec
 
 from k8s_rdma.wire.json import decode
 from k8s_rdma.wire.rates import Rates
+from k8s_rdma.wire.report_bounds import Entry, Mbps, Mtu, NumaNode, Vfs
 
 
 class Pod(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,12 +49,12 @@ class Interface(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     vf: int
     ifname: str
     mac: str
-    min_tx_rate: int
-    max_tx_rate: int
-    set_min_tx_rate: int
-    set_max_tx_rate: int
+    min_tx_rate: Mbps
+    max_tx_rate: Mbps
+    set_min_tx_rate: Mbps
+    set_max_tx_rate: Mbps
     enforced: Enforced
-    entry: int | None = None
+    entry: Entry | None = None
     pci: str = ""
     rdma_device: str = ""
     pool: str = ""
@@ -101,8 +102,8 @@ class ForeignVf(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
 
     vf: int
     why: str
-    min_tx_rate: int
-    max_tx_rate: int
+    min_tx_rate: Mbps
+    max_tx_rate: Mbps
     pool: str = ""
 
 
@@ -115,14 +116,14 @@ class PfReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str
     pci: str
     driver: str
-    capacity_vfs: int
-    link_mbps: int | None
-    mtu: int = 0
+    capacity_vfs: Vfs
+    link_mbps: Mbps | None
+    mtu: Mtu = 0
     link_type: str = "ethernet"
     rdma_device: str | None = None
     vendor: str = ""
     firmware: str = ""
-    numa_node: int | None = None
+    numa_node: NumaNode | None = None
     pcie_path: tuple[str, ...] = ()
     switchdev: bool = False
     rates: Rates
@@ -130,7 +131,7 @@ class PfReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     takes: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
     foreign: tuple[ForeignVf, ...] = ()
-    pools: dict[str, int] = {}
+    pools: dict[str, Vfs] = {}
     vfs: tuple[VfReport, ...] = ()
 
 

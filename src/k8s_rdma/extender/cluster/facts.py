@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from k8s_rdma.wire.rdma_node import ForeignUse, HeldInterfaces, PfStatus, RdmaNodeStatus
     from k8s_rdma.wire.rest import NodeReport
 
-_MOST_VFS = 16_384
-"""That a node may tell of as held. Some bytes of a status can stand for thousands, and each is looked at."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:
@@ -76,7 +73,6 @@ def facts_of_status(status: RdmaNodeStatus, node: NodeName) -> NodeFacts:
 
 
 def _facts(status: RdmaNodeStatus, node: NodeName) -> NodeFacts:
-    _check_held(status)
     pfs, foreign = [], {}
     for entry in status.pfs:
         pf = _pf(entry)
@@ -103,14 +99,6 @@ def _facts(status: RdmaNodeStatus, node: NodeName) -> NodeFacts:
     )
 
 
-def _check_held(status: RdmaNodeStatus) -> None:
-    foreign = sum(use.vfs for pf in status.pfs for use in pf.foreign)
-    held = sum(alike.vfs for allocation in status.allocations for alike in allocation.interfaces)
-    if foreign + held > _MOST_VFS:
-        msg = f"it tells of {foreign + held} VFs that are held, which is more than {_MOST_VFS}"
-        raise ValueError(msg)
-
-
 def _foreign(pf: Pf, uses: Iterable[ForeignUse]) -> Iterator[Used]:
     for alike in uses:
         pool_vfs = pf.pools.get(alike.pool, EVERY_DEVICE)
@@ -120,11 +108,6 @@ def _foreign(pf: Pf, uses: Iterable[ForeignUse]) -> Iterator[Used]:
 @lru_cache(maxsize=4096)
 def _pf(entry: PfStatus) -> Pf:
     """One object for all nodes that tell the same of a PF."""
-    rates = (use.min_mbps for use in entry.foreign)
-    counts = (pool.vfs for pool in entry.pools)
-    if min(entry.capacity_vfs, entry.link_mbps or 0, *rates, *counts) < 0:
-        msg = f"PF {entry.name}: a negative number"
-        raise ValueError(msg)
     return Pf(
         name=entry.name,
         pci=_pci(entry.pci),
@@ -160,9 +143,6 @@ def _held(interfaces: tuple[HeldInterfaces, ...]) -> tuple[tuple[PlacedInterface
 
 
 def _placed(alike: HeldInterfaces) -> PlacedInterface:
-    if alike.min_mbps < 0:
-        msg = f"an interface on PF {alike.pf} reserves {alike.min_mbps} Mb/s"
-        raise ValueError(msg)
     return PlacedInterface(
         pf=_pci(alike.pf),
         min_tx_rate_mbps=alike.min_mbps,
