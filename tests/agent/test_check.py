@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from structlog.testing import capture_logs
 
 from agent.machine import asks
 from agent.pods import conf, requests
 from agent.runtime import in_turn
+from factories import PF0, PF1
+from k8s_rdma.core.kernel import Unreadable
 from k8s_rdma.core.step import CapInterface, ClearInterface, SetRates, UnbindVf, VfRate
 from k8s_rdma.wire.cni_version import SINCE_CHECK
 
@@ -16,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from agent.machine import Machine
-    from agent.runtime import Runtime
+    from agent.runtime import Answer, Runtime
     from agent.scripted_plugin import ScriptedPlugin
     from k8s_rdma.core.ledger import Receipt
 
@@ -126,6 +129,58 @@ def test_what_was_altered_is_named(
         assert len(machine.kernel.applied) == applied
 
     in_turn(machine, scenario)
+
+
+def ask_check(machine: Machine, between: Callable[[], None]) -> Answer:
+    """What a pod's CHECK answers when something happened after its ADD."""
+    answers: list[Answer] = []
+
+    async def scenario(runtime: Runtime) -> None:
+        given = await runtime.ask("ADD", conf("1.0.0"), annotations=asks({}, {}), prev_result=CHAINED)
+        between()
+        answers.append(await runtime.ask("CHECK", conf("1.0.0"), prev_result=given.document))
+
+    in_turn(machine, scenario)
+    return answers[0]
+
+
+def test_check_looks_again_when_one_look_does_not_find_the_pf(machine: Machine) -> None:
+    def hide_once() -> None:
+        machine.hardware.set_unreadable(Unreadable("PFs", "links are missing"), hidden=[PF0, PF1], looks=1)
+
+    with capture_logs() as logs:
+        assert ask_check(machine, hide_once).exit_status == 0
+    assert "check_incomplete" not in {line["event"] for line in logs}
+
+
+def test_check_looks_again_when_one_look_misses_the_pf_and_does_not_say_so(machine: Machine) -> None:
+    def hide_once() -> None:
+        machine.hardware.set_unreadable(hidden=[PF0, PF1], looks=1)
+
+    assert ask_check(machine, hide_once).exit_status == 0
+
+
+def test_check_succeeds_and_logs_when_the_pf_stays_unreadable(machine: Machine) -> None:
+    def hide() -> None:
+        machine.hardware.set_unreadable(Unreadable("PF f0", "no answer"), hidden=[PF0, PF1])
+
+    with capture_logs() as logs:
+        assert ask_check(machine, hide).exit_status == 0
+    [line] = [each for each in logs if each["event"] == "check_incomplete"]
+    assert line["unreadable"] == ["PF f0: no answer"]
+
+
+def test_check_succeeds_when_the_hardware_does_not_answer(machine: Machine) -> None:
+    def silence() -> None:
+        machine.hardware.silent = "no answer"
+
+    assert ask_check(machine, silence).exit_status == 0
+
+
+def test_check_names_a_vf_that_is_gone_when_everything_could_be_looked_at(machine: Machine) -> None:
+    answer = ask_check(machine, lambda: machine.hardware.set_unreadable(hidden=[PF0, PF1]))
+    assert answer.document["code"] == 108
+    assert answer.document["msg"].endswith("is not there")
 
 
 def test_function_that_the_kernel_took_back_is_named(machine: Machine) -> None:

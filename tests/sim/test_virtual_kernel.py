@@ -14,6 +14,7 @@ from contract.virtual_lab import VirtualLab
 from k8s_rdma.core.step import BringHome, ConfigureInterface, GiveVf, NetnsRef, SetRates, VfRate, VfRef
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.netlink.rtnl import Rtnl, enslaved_to, in_namespace, named, of_kind, with_alias, with_mac
+from k8s_rdma.sim.virtual.kernel import VirtualSriov
 
 pytestmark = needs_namespaces
 VF = VfRef(PF0, 1)
@@ -86,6 +87,29 @@ def test_vf_that_cannot_be_made_anew_is_unreadable(lab):
     assert [pf.pci for pf in hardware.pfs] == [PF1]
     assert hardware.unreadable[0].what == f"VF 1 of PF {PF0}"
     assert "EEXIST" in hardware.unreadable[0].why
+
+
+class DyingPorts(Rtnl):
+    """Links of which one more is gone after each of the first lists, as where namespaces end one by one."""
+
+    def __init__(self, *doomed):
+        super().__init__()
+        self.doomed = list(doomed)
+
+    def links(self):
+        found = super().links()
+        if self.doomed:
+            delete(self, self.doomed.pop(0))
+        return found
+
+
+def test_observation_is_whole_when_vfs_die_one_after_the_other_while_it_looks(lab):
+    before, dying = lab.kernel.observe(), DyingPorts()
+    kernel = VirtualSriov(lab.namespaces, dying)
+    dying.doomed = ["enp3s0f0r0", "enp3s0f0r1", "enp3s0f1r2"]
+    seen = [kernel.observe(), kernel.observe()]
+    kernel.close()
+    assert seen == [before, before]
 
 
 def test_link_speed_is_unknown_while_the_uplink_has_no_carrier(lab):

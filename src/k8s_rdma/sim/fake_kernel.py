@@ -82,6 +82,7 @@ class FakeKernel:
         with self.machine.lock:
             self.observations += 1
             self._require_answers()
+            self.machine.count_look()
             found = (pf for pci, pf in self.machine.pfs.items() if pci not in self.machine.hidden)
             seen = Hardware(
                 pfs=tuple(map(self._observe_pf, found)),

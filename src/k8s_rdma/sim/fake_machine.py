@@ -35,7 +35,8 @@ class FakeMachine:
 
     pfs, links, functions: the hardware; links in Mb/s, None while down.
     counters: the traffic of each VF.
-    unreadable: what observations shall report as such. hidden: PFs that they do not find then.
+    unreadable: what observations shall report as such. hidden: PFs that they do not find then. Both for
+        `unreadable_looks` observations more, without end where that is None.
     silent: why no question about the hardware is answered; empty while they are.
     token_bucket: whether its kernel can limit what netdevs send.
     """
@@ -49,6 +50,7 @@ class FakeMachine:
         self.links = {pf.pci: pf.link_mbps for pf in pfs}
         self.unreadable: tuple[Unreadable, ...] = ()
         self.hidden: frozenset[PciAddress] = frozenset()
+        self.unreadable_looks: int | None = None
         self.silent = ""
         self.token_bucket = True
         self.functions = {
@@ -172,10 +174,23 @@ class FakeMachine:
             del self.counters[vf]
         self.changed()
 
-    def set_unreadable(self, *unreadable: Unreadable, hidden: Iterable[PciAddress] = ()) -> None:
-        """Let observations report that these could not be looked at, and not find the hidden PFs."""
-        self.unreadable, self.hidden = unreadable, frozenset(hidden)
+    def set_unreadable(
+        self, *unreadable: Unreadable, hidden: Iterable[PciAddress] = (), looks: int | None = None
+    ) -> None:
+        """Let observations report that these could not be looked at, and not find the hidden PFs.
+
+        looks: how many observations; all that follow by default.
+        """
+        self.unreadable, self.hidden, self.unreadable_looks = unreadable, frozenset(hidden), looks
         self.changed()
+
+    def count_look(self) -> None:
+        """Note that an observation begins; what could not be looked at for so many of them is there again."""
+        if self.unreadable_looks is None:
+            return
+        self.unreadable_looks -= 1
+        if self.unreadable_looks < 0:
+            self.unreadable, self.hidden, self.unreadable_looks = (), frozenset(), None
 
     def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
         """Call `changed` on the thread that makes a change; returns what ends that."""

@@ -6,7 +6,11 @@ lists of that, and has the plugins that it called do the same.
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import structlog
 
 from k8s_rdma.agent.calls.add_call import pod_of
 from k8s_rdma.agent.calls.share import share
@@ -14,7 +18,7 @@ from k8s_rdma.agent.calls.wanted import wanted
 from k8s_rdma.agent.plugins.runner import target_of
 from k8s_rdma.core.ledger import Attachment, Phase
 from k8s_rdma.core.step import VfRate
-from k8s_rdma.errors import K8sRdmaError, Reason
+from k8s_rdma.errors import K8sRdmaError, KernelError, Reason
 from k8s_rdma.wire.cni_conversion import without_interfaces
 from k8s_rdma.wire.netconf import decode_netconf
 from k8s_rdma.wire.prev_result import WHAT, addresses_of, interfaces_in_pod
@@ -29,6 +33,20 @@ if TYPE_CHECKING:
     from k8s_rdma.wire.cni_environment import CniEnvironment
     from k8s_rdma.wire.netconf import NetConf
     from k8s_rdma.wire.prev_result import ToldInterface
+
+_log = structlog.get_logger()
+
+RECHECK_PAUSES_S = (0.0, 0.05, 0.1)
+"""Before the looks that follow one that found something. One look may meet a namespace's end, or another pod's
+VF on its way; a runtime that is told so ends the pod (CRI-O: after each ADD, and of all pods when it starts)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """One look: what is other than the ADD made it, and what could not be looked at; a clause each."""
+
+    altered: tuple[str, ...]
+    unreadable: tuple[str, ...]
 
 
 class Checking:
@@ -59,7 +77,7 @@ class Checking:
             if receipt.phase is not Phase.ATTACHED or await self._worker.run(self._node.orphaned, receipt):
                 msg = f"container {call.container_id}: its sandbox is gone or its interfaces are taken back"
                 raise K8sRdmaError(msg, reason=Reason.UNKNOWN_CONTAINER)
-            await self._look(receipt, conf)
+            await self._require_unaltered(receipt, conf)
             await self._ask_others(receipt, conf)
 
     def _require_none_wanted(self, conf: NetConf, call: CniEnvironment) -> None:
@@ -75,18 +93,42 @@ class Checking:
             )
             raise K8sRdmaError(msg, reason=Reason.UNKNOWN_CONTAINER)
 
-    async def _look(self, receipt: Receipt, conf: NetConf) -> None:
-        found = await self._worker.run(self._node.look_into, receipt)
-        await self._worker.run(self._node.refresh)
-        told = interfaces_in_pod(conf.prev_result)
-        wrong = [
-            *_wrong_in_pod(receipt, found, told),
-            *_wrong_on_pf(receipt, self._node.hardware),
-            *await self._worker.run(lambda: self._devices.wrong(receipt, self._node.ledger)),
-        ]
-        if wrong:
-            msg = f"container {receipt.attachment.container}: {wrong[0]}"
-            raise K8sRdmaError(msg, reason=Reason.ALTERED, details="; ".join(wrong[1:]))
+    async def _require_unaltered(self, receipt: Receipt, conf: NetConf) -> None:
+        """K8sRdmaError for what several looks in a row found altered.
+
+        What the last of them could not look at is logged, and no fault of the pod's.
+        """
+        reported = interfaces_in_pod(conf.prev_result)
+        findings = await self._worker.run(self._findings, receipt, reported)
+        for pause_s in RECHECK_PAUSES_S:
+            if not findings.altered and not findings.unreadable:
+                return
+            await asyncio.sleep(pause_s)
+            findings = await self._worker.run(self._findings, receipt, reported)
+        if findings.altered:
+            first, *others = findings.altered
+            msg = f"container {receipt.attachment.container}: {first}"
+            raise K8sRdmaError(msg, reason=Reason.ALTERED, details="; ".join(others))
+        if findings.unreadable:
+            _log.warning("check_incomplete", unreadable=list(findings.unreadable))
+
+    def _findings(self, receipt: Receipt, reported: Mapping[str, ToldInterface]) -> Findings:
+        """Look once, at the kernel of now; what was observed before it could not be asked does not count."""
+        altered: list[str] = []
+        unreadable: list[str] = []
+        try:
+            altered += _wrong_in_pod(receipt, self._node.look_into(receipt), reported)
+        except KernelError as error:
+            unreadable.append(str(error))
+        self._node.refresh()
+        hardware = self._node.hardware
+        if self._node.scanner.error:
+            unreadable.append(self._node.scanner.error)
+        else:
+            unreadable += (f"{each.what}: {each.why}" for each in hardware.unreadable)
+            altered += _wrong_on_pf(receipt, hardware)
+        altered += self._devices.wrong(receipt, self._node.ledger)
+        return Findings(tuple(altered), tuple(unreadable))
 
     async def _ask_others(self, receipt: Receipt, conf: NetConf) -> None:
         ours = {interface.ifname for interface in receipt.interfaces}
@@ -126,9 +168,15 @@ def _wrong_in_pod(
 
 
 def _wrong_on_pf(receipt: Receipt, hardware: Hardware) -> Iterator[str]:
-    """Of each VF, what its PF no longer holds for it."""
+    """Of each VF, what its PF no longer holds for it. A PF that was not observed is not known to be gone.
+
+    Unless everything could be looked at: then it is.
+    """
     vfs = {(pf.pci, vf.index): vf for pf in hardware.pfs for vf in pf.vfs}
+    observed = {pf.pci for pf in hardware.pfs}
     for interface in receipt.interfaces:
+        if hardware.unreadable and interface.vf.pf not in observed:
+            continue
         vf = vfs.get((interface.vf.pf, interface.vf.index))
         where = f"VF {interface.vf.index} of PF {interface.vf.pf} ({interface.ifname})"
         if vf is None:

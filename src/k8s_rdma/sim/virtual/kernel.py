@@ -55,19 +55,23 @@ if TYPE_CHECKING:
 
 DRIVER, VF_DRIVER = "virtual", "veth"
 
+REVIVALS_AT_MOST = 256
+"""In one observation. Each makes all VFs anew that are dead by then, so that many would need as many namespaces
+that end one after the other meanwhile."""
+
 _LINK_STATES = {LinkState.AUTO: "Follow", LinkState.ENABLE: "Up", LinkState.DISABLE: "Down"}
 
 
 class VirtualSriov:
     """Implements `core.kernel.Kernel`; made and used on one thread, which must stay in its namespace."""
 
-    def __init__(self, namespaces: Namespaces) -> None:
-        """Find the virtual PFs that are here; none is made."""
+    def __init__(self, namespaces: Namespaces, rtnl: Rtnl | None = None) -> None:
+        """Find the virtual PFs that are here; none is made. rtnl: of this namespace, closed with the kernel."""
         self._namespaces = namespaces
         self._open = ExitStack()
         self._host = current_namespace()
         self._open.callback(os.close, self._host)
-        self._rtnl = self._open.enter_context(Rtnl())
+        self._rtnl = self._open.enter_context(rtnl or Rtnl())
         self._caps = CapAbility(self._rtnl.socket)
         shaper = Shaper(self._rtnl)
         self._rates, self._settings = Rates(shaper), Settings(self._rtnl, shaper)
@@ -77,11 +81,7 @@ class VirtualSriov:
 
     def observe(self) -> Hardware:
         """Everything there is now. VFs that died with a pod's namespace are made anew first."""
-        links = {link.name: link for link in self._rtnl.links()}
-        self._pfs = pfs_among(links.values())
-        unreadable: list[Unreadable] = []
-        if self._revive_dead(links, unreadable):
-            links = {link.name: link for link in self._rtnl.links()}
+        links, unreadable = self._links_with_all_vfs()
         states = [self._observe_pf(pf, links, unreadable) for pf in self._pfs.values()]
         seen = Hardware(pfs=tuple(filter(None, states)), unreadable=tuple(unreadable))
         return self._caps.shown_in(seen)
@@ -166,8 +166,25 @@ class VirtualSriov:
 
     # Observation
 
+    def _links_with_all_vfs(self) -> tuple[dict[str, Link], list[Unreadable]]:
+        """The links by name, and the VFs that cannot be made anew.
+
+        Namespaces end in the kernel's own time (`cleanup_net`, net/core/net_namespace.c), and VFs with them, also
+        between two looks; so a look is over when it has found nothing to make anew.
+        """
+        for _ in range(REVIVALS_AT_MOST):
+            links = {link.name: link for link in self._rtnl.links()}
+            self._pfs = pfs_among(links.values())
+            unreadable: list[Unreadable] = []
+            if not self._revive_dead(links, unreadable):
+                break
+        return links, unreadable
+
     def _revive_dead(self, links: Mapping[str, Link], unreadable: list[Unreadable]) -> bool:
-        """Make VFs anew that died with a namespace, or whose making was cut short: then the port is down."""
+        """Make VFs anew that died with a namespace, or whose making was cut short: then the port is down.
+
+        Whether any was.
+        """
         dead = [
             (pf, index)
             for pf in self._pfs.values()
@@ -179,7 +196,7 @@ class VirtualSriov:
                 revive_vf(pf, index, self._rtnl)
             except KernelError as error:
                 unreadable.append(Unreadable(f"VF {index} of PF {pf.pci}", f"cannot be made anew: {error}"))
-        return bool(dead)
+        return len(dead) > len(unreadable)
 
     def _observe_pf(
         self, pf: VirtualPf, links: Mapping[str, Link], unreadable: list[Unreadable]
