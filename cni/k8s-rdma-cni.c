@@ -25,7 +25,8 @@
  * waits for the agent: kubelet asks every 5 s and gives up the runtime after 30. */
 enum { RUNTIME_TIMEOUT_MS = 10 * 1000, STATUS_TIMEOUT_MS = 10 * 1000 };
 
-/* Whether something of ours was ever given to the container. UNKNOWN: the directory cannot be read. */
+/* Whether something of ours was ever given to the container, or is being given. UNKNOWN: the directory cannot be
+ * read. */
 enum marker { MARKER_UNKNOWN, MARKER_ABSENT, MARKER_PRESENT };
 
 enum answer { ASK_AGENT, SAY_NOTHING, SAY_PREV_RESULT, SAY_VERSIONS };

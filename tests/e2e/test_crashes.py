@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from e2e.node import Node, pod
+from k8s_rdma.linux.netlink.rtnl import Rtnl
 from k8s_rdma.sim.cluster.cni_plugin import CniError
 from k8s_rdma.sim.cluster.cni_runtime import AttachError
 from k8s_rdma.sim.cluster.network_namespace import remove_namespace_at
@@ -140,6 +141,36 @@ def test_add_whose_executable_is_killed_is_undone_though_no_del_comes(node: Node
 
     for moment_s in MOMENTS_S:
         asyncio.run(scenario(moment_s))
+
+
+def links_in(netns: str) -> set[str]:
+    """By netlink, as a program takes so long to start that what should not be there is gone meanwhile."""
+    namespace = os.open(netns, os.O_RDONLY)
+    try:
+        with Rtnl(namespace) as there:
+            return {link.name for link in there.links()} - {"lo"}
+    finally:
+        os.close(namespace)
+
+
+def test_del_after_a_killed_add_means_that_nothing_is_there_or_will_come(node: Node) -> None:
+    async def scenario(moment_s: float) -> None:
+        runtime = node.runtime(chained=False)
+        sandbox = await runtime.create(pod("p", *[{"min_tx_rate": 10}] * 8))
+        adding = asyncio.create_task(runtime.attach(sandbox))
+        await asyncio.sleep(moment_s)
+        adding.cancel()  # kills it
+        with suppress(asyncio.CancelledError):
+            await adding
+        await runtime.detach(sandbox)
+        assert links_in(sandbox.netns) == set(), f"{moment_s * 1000} ms after its beginning"
+        assert set(node.leftovers()) <= {"markers"}  # which goes when the ADD has been refused
+        await asyncio.to_thread(node.wait, "the ADD's end", lambda: node.leftovers() == {})
+        assert links_in(sandbox.netns) == set()
+        remove_namespace_at(Path(sandbox.netns))
+
+    for number in range(24):
+        asyncio.run(scenario(0.001 * number))
 
 
 @contextmanager

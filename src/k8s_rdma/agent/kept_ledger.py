@@ -5,6 +5,7 @@ Blocking and confined to one thread (the agent's worker).
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class KeptLedger:
-    """Markers come before the first receipt of a container and go after its last one.
+    """Markers come before a container's first receipt, or an ADD that may make one, and go after the last.
 
     A deletion that was left of an attachment goes after its receipt, and before the next one.
     """
@@ -33,11 +34,12 @@ class KeptLedger:
         self._markers = markers
         self._left = left
         self._marked_in_vain = False
+        self._pending: Counter[ContainerId] = Counter()
         self.ledger: Ledger = receipts.load()
 
     def mark_all(self) -> None:
-        """Have the markers be those of the receipts. LedgerError when they cannot be made so."""
-        self._markers.replace_all({key.container for key in self.ledger.receipts})
+        """Have the markers be those of receipts and pending ADDs. LedgerError when they cannot be made so."""
+        self._markers.replace_all({key.container for key in self.ledger.receipts} | self._pending.keys())
         self._marked_in_vain = False
 
     def mend(self) -> None:
@@ -46,6 +48,18 @@ class KeptLedger:
         if self._marked_in_vain or self._markers.lost:
             with suppress(LedgerError):
                 self.mark_all()
+
+    def begin_add(self, container: ContainerId) -> None:
+        """Mark a container until `end_add`: we are asked about a DEL that overtakes its ADD. LedgerError."""
+        self._markers.add(container)
+        self._pending[container] += 1
+
+    def end_add(self, container: ContainerId) -> None:
+        """Unmark a container of which nothing is recorded, unless another ADD of it is pending."""
+        self._pending[container] -= 1
+        if not self._pending[container]:
+            del self._pending[container]
+        self._unmark(container)
 
     def claim(self, receipt: Receipt, others: Ledger, inherited: Collection[Attachment]) -> None:
         """Record a claim, the end of what it inherits, and whose slots are its now.
@@ -105,7 +119,7 @@ class KeptLedger:
 
     def _unmark(self, container: ContainerId) -> None:
         """A marker too many makes the executable ask us in vain, no more: it may go later."""
-        if self.ledger.of_container(container):
+        if container in self._pending or self.ledger.of_container(container):
             return
         try:
             self._markers.discard(container)

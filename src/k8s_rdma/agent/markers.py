@@ -1,8 +1,8 @@
 """Files in `<runDir>` that the CNI executable looks for before it asks the agent.
 
-`attachments/<container id>`: a file per container that ever got something of ours. With the directory
-there and no file in it, a DEL has nothing to do, even while the agent is dead. So a marker comes before the
-first change and goes after the last, and a directory that is missing says nothing.
+`attachments/<container id>`: a file per container that has something of ours, or whose ADD is under way. With
+the directory there and no file in it, a DEL has nothing to do, even while the agent is dead. So a marker is
+there before the first change and after the last, and a directory that is missing says nothing.
 
 `exclusive-devices`: there where pods may hold exclusive devices, which are attached to them though their
 annotations say nothing. Then the agent is asked about every pod, or none starts.

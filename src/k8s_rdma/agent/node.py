@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from k8s_rdma.agent.left_deletions import LeftDeletions
     from k8s_rdma.agent.markers import Markers
     from k8s_rdma.core.devices.pools import Pool
-    from k8s_rdma.core.ids import NodeName, PodUid
+    from k8s_rdma.core.ids import ContainerId, NodeName, PodUid
     from k8s_rdma.core.kernel import Hardware, Kernel, PodInterface, VfCounters
     from k8s_rdma.core.ledger import Ledger
     from k8s_rdma.core.placement import Placement
@@ -101,6 +101,14 @@ class Node:
         """
         before, self.hardware = self.hardware, self.scanner.look_again(self.hardware)
         return before != self.hardware
+
+    def begin_add(self, container: ContainerId) -> None:
+        """Have every DEL of the container come to us until `end_add`. LedgerError when that cannot be."""
+        self._kept.begin_add(container)
+
+    def end_add(self, container: ContainerId) -> None:
+        """Note that an ADD has ended, whatever came of it."""
+        self._kept.end_add(container)
 
     def prepare(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -32,7 +32,7 @@ from k8s_rdma.wire.netconf import NetConf, decode_netconf
 from k8s_rdma.wire.netconf_keys import refuse
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Collection
+    from collections.abc import AsyncIterator, Awaitable, Collection
 
     from k8s_rdma.agent.calls.ending import Ending
     from k8s_rdma.agent.calls.held_devices import HeldDevices
@@ -66,6 +66,7 @@ class Attaching:
         self._node = means.node
         self._worker = means.worker
         self._turns = means.turns
+        self._pending_adds = means.pending_adds
         self._ipam = means.ipam
         self._delegate = means.delegate
         self._devices = means.devices
@@ -82,7 +83,7 @@ class Attaching:
         """Give the pod its interfaces; None when nothing was given, and nothing need be.
 
         still_waiting: asked when its turn has come, and at the end: nothing is begun for a caller that has
-            given up, and what was given is taken back.
+            given up, and what was given is taken back. The same holds once a DEL of the attachment has come.
         """
         conf = decode_netconf(stdin)
         check_version(conf.cni_version)
@@ -92,21 +93,22 @@ class Attaching:
                 "delegate", "another plugin ran before this one (prevResult) and gives pods their interface"
             )
         pod = pod_of(env)
-        call = AddCall(
-            env=env,
-            netns=netns,
-            conf=conf,
-            plugins=plugins,
-            pod=pod,
-            annotations=await self._annotations(conf, env, pod),
-            still_waiting=still_waiting,
-        )
-        try:
-            return await self._add(call)
-        except K8sRdmaError as error:
-            if error.reason is not Reason.AGENT_UNREACHABLE:
-                self._cluster.refused(pod, error)
-            raise
+        with self._pending_adds.register(Attachment(conf.name, env.container_id, env.ifname)) as pending:
+            call = AddCall(
+                env=env,
+                netns=netns,
+                conf=conf,
+                plugins=plugins,
+                pod=pod,
+                annotations=await self._annotations(conf, env, pod),
+                still_waiting=lambda: not pending.cancelled and still_waiting(),
+            )
+            try:
+                return await self._add(call)
+            except K8sRdmaError as error:
+                if error.reason is not Reason.AGENT_UNREACHABLE:
+                    self._cluster.refused(pod, error)
+                raise
 
     async def _annotations(self, conf: NetConf, env: CniEnvironment, pod: Pod) -> Mapping[str, str]:
         if conf.pod_annotations is not None:
@@ -124,7 +126,7 @@ class Attaching:
         if not wants.request and call.plugins.delegate is None:
             call.allow_nothing()
             return None
-        async with self._turns.alone(call.env.container_id):
+        async with self._marked(call), self._turns.alone(call.env.container_id):
             entries = self._share(call, wants)
             part = wants.part(entries).with_defaults(call.conf.vlan, call.conf.driver)
             sandbox = replace(call.sandbox(part.request, entries, held.slots), devices=part.devices)
@@ -134,6 +136,20 @@ class Attaching:
             self._require(sandbox, part)
             receipt = await self._claim(call, sandbox, part)
             return await self._attach(call, receipt, part)
+
+    @asynccontextmanager
+    async def _marked(self, call: AddCall) -> AsyncIterator[None]:
+        """Have DELs of the container come to us while its ADD is under way; without a marker none does.
+
+        A DEL that came before the marker followed a caller that was ended, which is seen after it.
+        """
+        container = call.env.container_id
+        await self._worker.run(self._node.begin_add, container)
+        try:
+            _require_waiting(call)
+            yield
+        finally:
+            await self._worker.run(self._node.end_add, container)
 
     async def _held(self, call: AddCall, wants: Wanted) -> HeldDevices:
         if call.env.pod_name is None:

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 _log = structlog.get_logger()
 
 RECHECK_PAUSES_S = (0.0, 0.05, 0.1)
-"""Before the looks that follow one that found something. One look may meet a namespace's end, or another pod's
-VF on its way; a runtime that is told so ends the pod (CRI-O: after each ADD, and of all pods when it starts)."""
+"""Before the looks that follow one that found something. One look may meet a namespace's end, or another
+pod's VF on its way; a runtime that is told so ends the pod."""
 
 
 @dataclass(frozen=True, slots=True)

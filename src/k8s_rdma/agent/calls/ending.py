@@ -42,6 +42,7 @@ class Ending:
         self._node = means.node
         self._worker = means.worker
         self._turns = means.turns
+        self._pending_adds = means.pending_adds
         self._ipam = means.ipam
         self._delegate = means.delegate
         self._devices = means.devices
@@ -51,7 +52,9 @@ class Ending:
 
         So are rates that cannot be reset while the link is down: the pod has nothing any more, and must not
         stay for them. `reconcile` sees to them; until then nobody else gets these VFs.
+        An ADD of the attachment that is under way is cancelled, and has ended when this returns.
         """
+        self._pending_adds.cancel(attachment)
         async with self._turns.alone(attachment.container):
             receipt = self._node.ledger.receipts.get(attachment)
             if receipt is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from k8s_rdma.agent.calls.held_devices import Holdings
-from k8s_rdma.agent.calls.turns import Turns
+from k8s_rdma.agent.calls.turns import PendingAdds, Turns
 from k8s_rdma.agent.cluster.cluster import Cluster, NoCluster
 from k8s_rdma.agent.device_files import DeviceFiles
 from k8s_rdma.agent.node import Node
@@ -30,3 +30,4 @@ class Means:
     holdings: Holdings = field(default_factory=Holdings)
     cluster: Cluster = field(default_factory=NoCluster)
     turns: Turns = field(default_factory=Turns)
+    pending_adds: PendingAdds = field(default_factory=PendingAdds)

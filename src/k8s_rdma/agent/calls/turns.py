@@ -1,15 +1,17 @@
-"""One at a time for each container, all containers at once."""
+"""One at a time for each container, all containers at once; and ADDs that a DEL ends before their turn."""
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
 
     from k8s_rdma.core.ids import ContainerId
+    from k8s_rdma.core.ledger import Attachment
 
 
 class Turns:
@@ -45,3 +47,39 @@ class Turns:
                 del self._users[container], self._locks[container]
             if not self._locks:
                 self._idle.set()
+
+
+@dataclass(eq=False, slots=True)
+class PendingAdd:
+    """An ADD that has not ended. cancelled: a DEL of its attachment has come since."""
+
+    cancelled: bool = False
+
+
+class PendingAdds:
+    """ADDs from their arrival to their end, by attachment.
+
+    The runtime may have given one up and called DEL while its executable still waits, or where nobody can see
+    yet that it does not. An ADD that gave something after that DEL would have given it to nobody.
+    """
+
+    def __init__(self) -> None:
+        """None is pending."""
+        self._pending: dict[Attachment, list[PendingAdd]] = {}
+
+    @contextmanager
+    def register(self, attachment: Attachment) -> Iterator[PendingAdd]:
+        """Have an ADD be pending for a while."""
+        add = PendingAdd()
+        self._pending.setdefault(attachment, []).append(add)
+        try:
+            yield add
+        finally:
+            self._pending[attachment].remove(add)
+            if not self._pending[attachment]:
+                del self._pending[attachment]
+
+    def cancel(self, attachment: Attachment) -> None:
+        """Have the pending ADDs of an attachment give nothing, and take back what they gave."""
+        for add in self._pending.get(attachment, ()):
+            add.cancelled = True

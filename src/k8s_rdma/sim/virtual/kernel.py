@@ -56,8 +56,8 @@ if TYPE_CHECKING:
 DRIVER, VF_DRIVER = "virtual", "veth"
 
 REVIVALS_AT_MOST = 256
-"""In one observation. Each makes all VFs anew that are dead by then, so that many would need as many namespaces
-that end one after the other meanwhile."""
+"""In one observation. Each makes all VFs anew that are dead by then, so that many would need as many
+namespaces that end one after the other meanwhile."""
 
 _LINK_STATES = {LinkState.AUTO: "Follow", LinkState.ENABLE: "Up", LinkState.DISABLE: "Down"}
 
@@ -66,7 +66,10 @@ class VirtualSriov:
     """Implements `core.kernel.Kernel`; made and used on one thread, which must stay in its namespace."""
 
     def __init__(self, namespaces: Namespaces, rtnl: Rtnl | None = None) -> None:
-        """Find the virtual PFs that are here; none is made. rtnl: of this namespace, closed with the kernel."""
+        """Find the virtual PFs that are here; none is made.
+
+        rtnl: of this namespace; it is closed with the kernel.
+        """
         self._namespaces = namespaces
         self._open = ExitStack()
         self._host = current_namespace()
@@ -169,8 +172,8 @@ class VirtualSriov:
     def _links_with_all_vfs(self) -> tuple[dict[str, Link], list[Unreadable]]:
         """The links by name, and the VFs that cannot be made anew.
 
-        Namespaces end in the kernel's own time (`cleanup_net`, net/core/net_namespace.c), and VFs with them, also
-        between two looks; so a look is over when it has found nothing to make anew.
+        Namespaces end in the kernel's own time (`cleanup_net`, net/core/net_namespace.c), and VFs with them,
+        also between two looks; so a look is over when it has found nothing to make anew.
         """
         for _ in range(REVIVALS_AT_MOST):
             links = {link.name: link for link in self._rtnl.links()}
