@@ -12,7 +12,7 @@ import httpx2
 import pytest
 
 from extender.faulty_api import Fault
-from extender.serving import BIND, served
+from extender.serving import BIND, FILTER, PRIORITIZE, served
 from extender.world import cluster, extending, until
 from k8s_rdma.extender.leader.lease import Lease, Terms
 from k8s_rdma.kube.api import ApiRefusedError, ApiUncertainError, ApiUnreachableError, LeaseView
@@ -121,6 +121,20 @@ async def test_lease_that_was_not_given_back_is_waited_out():
     assert not await lease.acquire()
     assert lease.holds()
     assert (api.put_at, api.stored.holder) == (1_000.0 + LEASE_S, "me")
+
+
+@pytest.mark.parametrize("renewed_after", [0.0, 0.4, 0.99, 1.0, 2.5])
+async def test_lease_of_a_holder_that_crashed_is_taken_within_a_fifteenth_of_its_duration(renewed_after):
+    """However the looks at it fall between the last renewals."""
+    api = Leases()
+    api.put("before")
+    taking = asyncio.create_task(api.lease().acquire())
+    await turns(lambda: api.now > 1_000.0)
+    api.now += renewed_after
+    api.put("before")
+    crashed_at = api.now
+    assert not await taking
+    assert LEASE_S <= api.put_at - crashed_at <= LEASE_S * 16 / 15
 
 
 async def test_lease_that_is_renewed_is_not_taken():
@@ -248,6 +262,29 @@ async def test_extender_promises_nothing_until_it_holds_its_lease_and_has_listed
         await until(lambda: not w.extender.missing())
         assert await w.bind("p", "w1") == ""
     assert api.stored.holder == ""
+
+
+async def test_scheduler_is_told_to_connect_anew_by_an_extender_that_does_not_lead():
+    """Its answers say so, and connections that are idle end when the Lease is lost."""
+    api = SteppedLeases()
+    lease = api.lease()
+    async with cluster("w1") as c, served(c, lease=lease) as s:
+        await s.ready()
+        await c.create_pod("p", 1)
+        verbs = {FILTER: c.args("p"), PRIORITIZE: c.args("p"), BIND: c.bind_args("p", "w1")}
+        for path, body in verbs.items():
+            assert "connection" not in (await s.post(path, body)).headers
+        reader, writer = await asyncio.open_connection("127.0.0.1", s.port)
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: e\r\n\r\n")
+        assert (await reader.readuntil(b"ok\n")).startswith(b"HTTP/1.1 200")
+        api.put("other")
+        api.step()
+        await until(lambda: not lease.holds())
+        assert await reader.read() == b""
+        writer.close()
+        for path, body in verbs.items():
+            assert (await s.post(path, body)).headers["connection"] == "close"
+        assert (await s.http.get("/readyz")).status_code == 503
 
 
 async def test_extender_that_lost_its_lease_promises_again_when_it_has_it_back_and_has_listed_anew():

@@ -282,3 +282,22 @@ async def test_nothing_is_touched_by_a_replica_that_does_not_lead():
             await until(w.expect(pods_waiting=1))
             await asked_again(w, "w1")
             assert w.api.touched == []
+
+
+async def test_pods_are_woken_again_when_a_holder_that_was_deposed_has_had_time_to_notice():
+    """Until then it refused pods that this one, which woke all when it began, has not heard of."""
+    async with cluster("w1") as c:
+        terms = Terms(namespace="kube-system", name="held", holder="me", lease_s=1)
+        await c.create_pod("p", 5_000)
+        async with extending(c, lease=Lease(c.api.real, terms, CLOCK)) as w:
+            await until(lambda: w.api.touched == ["w1"] * 2)
+
+
+async def test_node_that_is_touched_for_pods_of_whom_nothing_is_known_is_one_that_they_may_go_to():
+    """Schedulers before 1.34 try a pod again only if the touched node takes it: one with a taint does not."""
+    async with cluster("w1") as c:
+        await c.create_node("control")
+        await c.create_pod("p", 5_000)
+        async with extending(c, node_watches=1024) as w:
+            await until(lambda: w.api.touched != [])
+            assert w.api.touched == ["w1"]

@@ -58,6 +58,7 @@ class Assembly:
             binder=self._binder(),
             metrics=self._metrics(),
             missing=self.readiness.missing,
+            leads=self.readiness.ready,
             looks=self._looks(verdicts).gets(),
         )
 

@@ -10,7 +10,7 @@ import uuid
 from collections import Counter
 from contextlib import asynccontextmanager
 from math import ceil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import structlog
 import uvloop
@@ -76,10 +76,14 @@ async def serve(  # noqa: PLR0913  each is a part of its own, and tests leave mo
         server = HttpServer(app, limits=LIMITS, shutdown_s=shutdown_s, tls=access.tls)
         serving = tasks.create_task(server.serve_orderly(listener))
         host, port = listener.getsockname()[:2]
-        knowing = tasks.create_task(_know(extender, when_known))
+        beside = [
+            tasks.create_task(_know(extender, when_known)),
+            tasks.create_task(_retire_connections(extender, server)),
+        ]
         _log.info("extender_ready", address=host, port=port, tls=access.tls is not None)
         await stop.wait()
-        knowing.cancel()
+        for task in beside:
+            task.cancel()
         stopped_at = CLOCK()
         server.should_exit = True
         await serving
@@ -91,6 +95,14 @@ async def _know(extender: Extender, then: Callable[[], None]) -> None:
     while extender.missing():  # noqa: ASYNC110  it ends in many places
         await asyncio.sleep(_LOOK_S)
     then()
+
+
+async def _retire_connections(extender: Extender, server: HttpServer) -> NoReturn:
+    """Have clients that are connected come to ask the replica that leads, whenever this one does not."""
+    while True:
+        if not extender.leads():
+            server.retire_connections()
+        await asyncio.sleep(_LOOK_S)
 
 
 async def _until_signalled(

@@ -205,6 +205,11 @@ class HttpProtocol(HttpToolsProtocol):
         (unsent,) = _INT.unpack(ioctl(descriptor, TIOCOUTQ, bytes(_INT.size)))
         return int(unsent)
 
+    def retire(self) -> None:
+        """As `Connection.retire`; not while a head comes in, which is answered like any other."""
+        if self._target and self._stage is not _Stage.HEAD:
+            self.shutdown()
+
     def abort(self) -> None:
         """End it at once."""
         self.transport.abort()

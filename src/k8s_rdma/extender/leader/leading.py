@@ -45,7 +45,8 @@ class Leading:
 
     lease: None where nobody else ever binds. fence: None where this process binds nothing. follow: keeps
     `pods` up to date, from a new list on; without end. settle_s: as in `Commits`. on_ready: told whenever
-    binds may begin. obstacle: why nothing is bound yet although the Lease is held.
+    binds may begin, and again when no other can take itself for the holder any more. obstacle: why nothing is
+    bound yet although the Lease is held.
     """
 
     pods: PodTracker
@@ -124,6 +125,9 @@ class Leading:
                 await self.sleep(left_s)
         self._ready = True
         self.on_ready()
+        if self.lease is not None:  # until then a deposed holder may refuse pods of whom nobody here hears
+            await self.sleep(self.lease.noticed_s)
+            self.on_ready()
 
     async def _touch_all(self, fence: Fence, until: float) -> list[str]:
         """Touch all unbound pods that ask; the names of those that earlier binds may still take effect of."""

@@ -30,7 +30,11 @@ if TYPE_CHECKING:
     Sleep: TypeAlias = Callable[[float], Awaitable[None]]
 
 _OFTEN = 1 / 5
-"""Of the Lease's duration: between two renewals, and between two looks at another's Lease."""
+"""Of the Lease's duration: between two renewals."""
+
+_LOOKING = 1 / 15
+"""Of the Lease's duration: between two looks at another's Lease. A renewal counts from when it was seen, so
+that this much is added to the time that a crash costs."""
 
 _BINDING = 2 / 3
 """Of the Lease's duration: how long after a renewal a bind may begin; the rest is for it to be sent."""
@@ -83,6 +87,11 @@ class Lease:
         """`namespace/name`."""
         return f"{self._terms.namespace}/{self._terms.name}"
 
+    @property
+    def noticed_s(self) -> float:
+        """How long after another took the Lease a holder may take itself for one."""
+        return _BINDING * self._terms.lease_s
+
     def holds(self) -> bool:
         """Whether a bind may begin now, by the clock."""
         return self._held and self._clock() < self._until
@@ -111,7 +120,7 @@ class Lease:
     async def keep(self) -> None:
         """Renew the Lease; return when another has taken it."""
         while True:
-            await self._rest()
+            await self._sleep(_OFTEN * self._terms.lease_s)
             if not await self._renew():
                 return
 
@@ -162,7 +171,7 @@ class Lease:
             except API_ERRORS as error:
                 self.obstacle = error.message
                 _log.warning("lease_not_taken", lease=self.name, error=error.message)
-            await self._rest()
+            await self._sleep(_LOOKING * self._terms.lease_s)
 
     def _wait_for(self, lease: LeaseView | None) -> None:
         why = f"held by {lease.holder}" if lease else "not there"
@@ -208,6 +217,3 @@ class Lease:
         )
         self._view = await self._api.write_lease(mine)
         self._until = began + _BINDING * terms.lease_s
-
-    async def _rest(self) -> None:
-        await self._sleep(_OFTEN * self._terms.lease_s)

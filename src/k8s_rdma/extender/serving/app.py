@@ -37,6 +37,11 @@ OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 """For kubelet's probes, which bear neither certificate nor token."""
 
 _UNAUTHORIZED = {"www-authenticate": "Bearer"}
+
+_LAST = {"connection": "close"}
+"""Of answers while another replica leads, or none does: behind a Service the next connection leads to the one
+that is ready by then, while one that stays open stays with this process."""
+
 _log = structlog.get_logger()
 
 
@@ -44,7 +49,7 @@ _log = structlog.get_logger()
 class Extender:
     """What answers. missing: what is not known yet; nothing is promised while there is something.
 
-    looks: for people, by path.
+    leads: whether nothing is missing. looks: for people, by path.
     """
 
     scheduling: Scheduling
@@ -52,6 +57,7 @@ class Extender:
     binder: Binder
     metrics: Metrics
     missing: Callable[[], list[str]]
+    leads: Callable[[], bool]
     looks: Mapping[str, Get]
 
     async def filter(self, body: bytes) -> bytes:
@@ -77,6 +83,7 @@ class ExtenderApp:
     def __init__(self, extender: Extender, config: ExtenderConfig, access: Access = EVERYBODY) -> None:
         self._access = access
         self._metrics = extender.metrics
+        self._leads = extender.leads
         self._limit = config.max_body_bytes
         self._verbs: dict[str, tuple[str, Verb]] = {
             config.filter_path: ("filter", extender.filter),
@@ -133,7 +140,9 @@ class ExtenderApp:
             return _refuse(name, 401, self._access.demand(), headers=_UNAUTHORIZED), "unauthorized"
         try:
             body = await read_body(scope, receive, self._limit)
-            return Answer(await verb(body), content_type=JSON), "answered"
+            answered = await verb(body)
+            headers = {} if self._leads() else _LAST
+            return Answer(answered, content_type=JSON, headers=headers), "answered"
         except ClientGoneError:
             return None, "client_gone"
         except TooLongError:

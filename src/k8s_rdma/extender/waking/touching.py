@@ -123,7 +123,7 @@ class Toucher:
             self._something_changed.set()
 
     def try_all(self, nodes: Callable[[], Collection[NodeName]]) -> None:
-        """Touch one of these nodes, once they are known: somebody may wait of whom nothing is known here."""
+        """Touch one of these nodes, once they are known: pods may wait of whom nothing is known here."""
         self._unknown = nodes
         self._something_changed.set()
 
@@ -164,7 +164,7 @@ class Toucher:
                     await asyncio.sleep(self._pace.touch_s)
                 continue
             if self._unknown:
-                for node in sorted(self._unknown())[:1]:
+                for node in _likeliest(self._unknown(), state):
                     self._want(node)
                 self._unknown = None
             now = self._clock()
@@ -245,3 +245,17 @@ class Toucher:
     async def _mark(self, node: NodeName, when: str) -> None:
         mark = self._api.label_node if self._pace.by_label else self._api.annotate_node
         await mark(node, ANNOTATION, when)
+
+
+def _likeliest(nodes: Collection[NodeName], state: ClusterState) -> list[NodeName]:
+    """The one of the nodes that pods of whom nothing is known would rather go to: it has PFs.
+
+    Schedulers without queueing hints try a pod again only if it may go to the touched node, as to one of the
+    control plane it may not as a rule.
+    """
+    known = state.situations
+
+    def has_none(node: NodeName) -> bool:
+        return node not in known or not known[node].inventory.pfs
+
+    return sorted(nodes, key=lambda node: (has_none(node), node))[:1]

@@ -31,6 +31,9 @@ T = TypeVar("T")
 
 _OK = 200
 
+_IDLE_S = 90.0
+"""How long a connection is kept for the next request (Go's `DefaultTransport.IdleConnTimeout`)."""
+
 
 class ExtenderError(K8sRdmaError):
     """A call to the extender failed, or it answered with an error."""
@@ -125,7 +128,7 @@ class ExtenderClient:
     @asynccontextmanager
     async def connecting(cls, config: ExtenderConfig) -> AsyncIterator[ExtenderClient]:
         """A client for as long as the block lasts."""
-        limits = httpx2.Limits(max_connections=None)
+        limits = httpx2.Limits(max_connections=None, keepalive_expiry=_IDLE_S)
         async with httpx2.AsyncClient(limits=limits, timeout=None, trust_env=False) as http:
             yield cls(config, http)
 

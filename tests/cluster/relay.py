@@ -1,0 +1,108 @@
+"""TCP connections passed on, as kube-proxy does for a Service: each to where it led when it began.
+
+A connection stays with its replica for as long as both ends keep it, whoever is ready by then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import httpx2
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from cluster.extenders import Extender
+
+_CHUNK = 1 << 16
+
+
+def _open() -> asyncio.Event:
+    event = asyncio.Event()
+    event.set()
+    return event
+
+
+@dataclass
+class Relay:
+    """target: the port that the next connection goes to; None refuses it.
+
+    passes: cleared, nothing gets through any more, and nobody is told: a network that drops all packets.
+    """
+
+    target: Callable[[], Awaitable[int | None]]
+    passes: asyncio.Event = field(default_factory=_open)
+    port: int = 0
+
+    async def connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Pass on what a client and its server say until one of them has ended."""
+        port = await self.target()
+        try:
+            if port is None:
+                return
+            await self.passes.wait()
+            other_reader, other_writer = await asyncio.open_connection("127.0.0.1", port)
+            try:
+                async with asyncio.TaskGroup() as both:
+                    there = both.create_task(self._pass_on(reader, other_writer))
+                    back = both.create_task(self._pass_on(other_reader, writer))
+                    await asyncio.wait([there, back], return_when=asyncio.FIRST_COMPLETED)
+                    there.cancel()
+                    back.cancel()
+            finally:
+                other_writer.close()
+        except OSError:
+            pass
+        finally:
+            writer.close()
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await reader.read(_CHUNK):
+                await self.passes.wait()
+                writer.write(data)
+                await writer.drain()
+            await self.passes.wait()
+
+
+@asynccontextmanager
+async def relaying(target: Callable[[], Awaitable[int | None]]) -> AsyncIterator[Relay]:
+    """Serve until the block ends."""
+    relay, connections = Relay(target), set()
+
+    async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.add(task := asyncio.current_task())
+        try:
+            await relay.connect(reader, writer)
+        finally:
+            connections.discard(task)
+
+    server = await asyncio.start_server(connect, "127.0.0.1", 0)
+    relay.port = server.sockets[0].getsockname()[1]
+    try:
+        yield relay
+    finally:
+        server.close()
+        for task in connections:
+            task.cancel()
+        if connections:
+            await asyncio.wait(connections)
+
+
+@asynccontextmanager
+async def service_of(*replicas: Extender) -> AsyncIterator[str]:
+    """The URL of a Service whose endpoints are the replicas that are ready."""
+    async with httpx2.AsyncClient(trust_env=False) as http:
+
+        async def ready() -> int | None:
+            for replica in replicas:
+                if await replica.is_ready(http):
+                    return replica.port
+            return None
+
+        async with relaying(ready) as relay:
+            yield f"http://127.0.0.1:{relay.port}"
