@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import random
-from contextlib import suppress
 
 import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from k8s_rdma.core.bounds import attainable, surely_too_much
-from k8s_rdma.core.duals import overpriced
 from k8s_rdma.core.packing import balanced_fit, best_fit, pack
 from k8s_rdma.core.rooms import Demand, OutOfWorkError, Room, Verdict, Work
 from k8s_rdma.core.search import Search
@@ -71,7 +69,6 @@ def test_proofs_are_silent_when_a_packing_exists(instance: _Instance) -> None:
     demand, rooms = _usable(instance)
     assume(fits(demand.descending, rooms))
     assert not surely_too_much(demand, rooms, Work(PLENTY))
-    assert not overpriced(demand, rooms, Work(PLENTY))
     lowered = attainable(demand, rooms, Work(PLENTY))
     assert lowered is not None
     assert fits(demand.descending, lowered)
@@ -88,8 +85,6 @@ def test_proofs_are_silent_when_many_rates_were_cut_from_full_rooms(seed: int, p
     demand = Demand.of(rates)
     assert not surely_too_much(demand, rooms, Work(PLENTY))
     assert attainable(demand, rooms, Work(PLENTY)) is not None
-    with suppress(OutOfWorkError):
-        assert not overpriced(demand, rooms, Work(30_000))
 
 
 @pytest.mark.parametrize(
@@ -117,20 +112,6 @@ def test_attainable_is_none_when_large_rates_leave_gaps() -> None:
     demand = Demand.of([40, 40, 40, 15])
     rooms = [Room(70, 9), Room(70, 9)]
     assert attainable(demand, rooms, Work(PLENTY)) is None
-
-
-def test_overpriced_proves_in_little_work_what_would_take_a_long_search() -> None:
-    demand = Demand.of([27_000] * 20 + [17_001] * 20 + [11_003] * 20)
-    rooms = [Room(demand.total // 16 + 1200, 120)] * 16
-    assert not surely_too_much(demand, rooms, Work(PLENTY))
-    assert overpriced(demand, rooms, Work(2_000))
-
-
-def test_overpriced_counts_vfs_when_they_are_what_is_scarce() -> None:
-    """18 and three 8 would fill a PF, and all fit: but that takes a fourth VF."""
-    demand = Demand.of([18] * 5 + [8] * 3)
-    assert overpriced(demand, [Room(42, 3)] * 3, Work(PLENTY))
-    assert not overpriced(demand, [Room(42, 4)] * 3, Work(PLENTY))
 
 
 @pytest.mark.parametrize(

@@ -11,15 +11,11 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.bounds import attainable, surely_too_much
-from k8s_rdma.core.duals import overpriced
 from k8s_rdma.core.rooms import Demand, OutOfWorkError, Room, Verdict, Work
 from k8s_rdma.core.search import Search
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-FEW_SIZES = 12
-"""Up to so many distinct rates the linear relaxation is worth its price; see `overpriced`."""
 
 Packing = list[dict[int, int]]
 """For each room the number of each rate."""
@@ -59,31 +55,10 @@ def _pack(demand: Demand, rooms: Sequence[Room], work: Work) -> Packing | None:
         with work.share(30) as some:
             lowered = attainable(demand, rooms, some)
     except OutOfWorkError:
-        return _search(demand, rooms, work)
+        return Search(demand, rooms).run(work)
     if lowered is None or surely_too_much(demand, lowered, work):
         return None
-    return _search(demand, lowered, work)
-
-
-def _search(demand: Demand, rooms: Sequence[Room], work: Work) -> Packing | None:
-    """A short search, then prices if there are few rates, then the search again to the end of the budget.
-
-    The second search goes quickly through what the first has excluded.
-    """
-    search = Search(demand, rooms)
-    if len(demand.sizes) <= FEW_SIZES:
-        try:
-            with work.share(12) as little:
-                return search.run(little)
-        except OutOfWorkError:
-            pass
-        try:
-            with work.share(70) as most:
-                if overpriced(demand, rooms, most):
-                    return None
-        except OutOfWorkError:
-            pass
-    return search.run(work)
+    return Search(demand, lowered).run(work)
 
 
 def _grouped(descending: Sequence[int], chosen: Sequence[int], rooms: int) -> Packing:
