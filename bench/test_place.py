@@ -31,10 +31,11 @@ WEIGHTS = RateAbility(min=RateRange(), max=RateRange(), weights=100)
 
 
 class Instance(NamedTuple):
-    """Rates in Mb/s, and PFs as (Mb/s, VFs)."""
+    """Rates in Mb/s, PFs as (Mb/s, VFs), and the PFs that each interface may be on; empty for all."""
 
     rates: list[int]
     pfs: list[tuple[int, int]]
+    where: list[list[int]] | None = None
 
 
 def test_place_family(family: Callable[[random.Random], Instance], record: Callable[..., None]) -> None:
@@ -54,7 +55,7 @@ def _measure(
     slowest = 0.0
     for seed in range(INSTANCES):
         drawn = family(random.Random(seed))
-        request, inventory = _request(drawn.rates), _inventory(drawn.pfs, rates)
+        request, inventory = _request(drawn.rates, drawn.where), _inventory(drawn.pfs, rates)
         verdicts[_verdict(place(request, inventory, {}))] += 1
         slowest = max(slowest, _median_s(lambda: place(request, inventory, {})))  # noqa: B023 - called at once
     record(
@@ -126,8 +127,17 @@ def _verdict(found: Placement | Rejection) -> str:
     return "undecided" if found.reason is Reason.UNDECIDED else "refused"
 
 
-def _request(rates: list[int]) -> Request:
-    return Request(tuple(InterfaceRequest(min_tx_rate_mbps=rate) for rate in rates))
+def _request(rates: list[int], where: list[list[int]] | None = None) -> Request:
+    return Request(
+        tuple(
+            InterfaceRequest(min_tx_rate_mbps=rate, options=_on(pfs))
+            for rate, pfs in zip(rates, where or [[]] * len(rates), strict=True)
+        )
+    )
+
+
+def _on(pfs: list[int]) -> InterfaceOptions:
+    return InterfaceOptions(pf=PfSelector(names=frozenset(f"enp{at}s0" for at in pfs)) if pfs else None)
 
 
 def _inventory(pfs: list[tuple[int, int]], rates: RateAbility = EVERY_RATE) -> Inventory:
@@ -255,6 +265,26 @@ def _many(permille: int) -> Callable[[random.Random], Instance]:
     return _named(family, f"1,024 on 16 PFs, random sizes, {permille / 10:g} % load")
 
 
+def _selected(number: int, rooms: int, rates: str, percent: int, spare_vfs: int) -> Callable[..., Instance]:
+    """rates: `zero`, `one` (and zeros) or `many`. percent: of the bandwidth that is reserved."""
+
+    def family(rng: random.Random) -> Instance:
+        sizes = [rng.randrange(C // 5, C) for _ in range(rooms)]
+        vfs = _parts(rng, number + spare_vfs, rooms)
+        where = [
+            rng.sample(range(rooms), rng.randrange(1, 5)) if rng.random() < 0.5 else [] for _ in range(number)
+        ]
+        wanted = sum(sizes) * percent // 100
+        if rates == "many":
+            return Instance(_scaled(rng, number, C // 2, wanted), list(zip(sizes, vfs, strict=True)), where)
+        one = wanted // (number // 2) if rates == "one" else 0
+        return Instance([one, 0] * (number // 2), list(zip(sizes, vfs, strict=True)), where)
+
+    which = {"zero": "nothing reserved", "one": "one rate and zeros", "many": "random rates"}[rates]
+    load = f", {percent} % load" if percent else ""
+    return _named(family, f"{number} with selectors on {rooms} PFs, {spare_vfs} VFs to spare, {which}{load}")
+
+
 def _named(family: Callable[[random.Random], Instance], name: str) -> Callable[[random.Random], Instance]:
     family.__doc__ = name
     return family
@@ -276,6 +306,10 @@ def _families() -> Iterator[Callable[[random.Random], Instance]]:
     yield from (_few(distinct, 8, equal=True) for distinct in (2, 3, 6))
     yield from (_few(distinct, 16, equal=False) for distinct in (3, 6))
     yield from (_many(permille) for permille in (900, 999))
+    for number, rooms in ((20, 4), (60, 8), (1024, 16)):
+        yield _selected(number, rooms, "zero", 0, 2)
+        yield _selected(number, rooms, "one", 70, 3)
+        yield from (_selected(number, rooms, "many", percent, 3) for percent in (50, 70, 90))
 
 
 def _weighted_families() -> Iterator[Callable[[random.Random], Instance]]:

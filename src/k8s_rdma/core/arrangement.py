@@ -16,12 +16,15 @@ if TYPE_CHECKING:
 
 
 def arrange(rates: Sequence[int], rooms: Sequence[Room], work: Work) -> list[int] | Verdict:
-    """A room's index for each rate; rates fall."""
+    """A room's index for each rate; rates fall. OutOfWorkError on the way."""
+    if len(rates) > sum([room.vfs for room in rooms]) or sum(rates) > sum([room.mbps for room in rooms]):
+        return Verdict.IMPOSSIBLE
+    work.spend(len(rates) * len(rooms) // 8)
     chosen = best_fit(rates, rooms)
     if chosen is not None:
         return chosen
     demand = Demand.of(rates)
-    if len(rates) > sum(room.vfs for room in rooms) or not demand.sizes:
+    if not demand.sizes:
         return Verdict.IMPOSSIBLE
     packing = pack(demand, rooms, work)
     return packing if isinstance(packing, Verdict) else _dealt(rates, packing, rooms)

@@ -8,6 +8,7 @@ further one only takes from the others, so that what fails now will not hold lat
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate, groupby
@@ -15,61 +16,88 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from k8s_rdma.core.arrangement import arrange
 from k8s_rdma.core.greedy import best_fit
+from k8s_rdma.core.numbers import by_numbers, dealt
 from k8s_rdma.core.rooms import OutOfWorkError, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from k8s_rdma.core.offers import Offer
     from k8s_rdma.core.rooms import Work
     from k8s_rdma.core.weights import Load
 
+_BY_NUMBERS_PERCENT = 70
+"""Of the work, at most, for what is cheaper than a search of everything."""
 
-def assign(kinds: Sequence[int], made: Sequence[Offer], work: Work) -> list[int] | Verdict:
-    """An offer's index for each interface, given as its kind; kinds rise, and their reservations fall.
 
-    The usual first: best fit, then any packing of the cheapest costs that happens to hold (if there is
-    none, that is the proof that nothing holds), then a search of everything.
+def assign(classes: Sequence[int], made: Sequence[Offer], work: Work) -> list[int] | Verdict:
+    """An offer's index for each interface, given as its class; the reservations of classes fall.
+
+    The usual first: best fit, then what numbers alone say (`core.flow`), which is exact for most requests of
+    few rates, then what can be made of that by changing places, then any packing of the cheapest costs that
+    happens to hold (if there is none, that is the proof that nothing holds), then a search of everything.
+    OutOfWorkError on the way.
     """
-    order = _order(kinds, made)
-    sorted_kinds = [kinds[at] for at in order]
-    try:
-        chosen = _assign(sorted_kinds, made, work)
-    except OutOfWorkError:
-        return Verdict.UNDECIDED
+    work.spend(len(classes) + len(made[0].costs) * len(made) // 4)
+    order = _order(classes, made)
+    chosen = _assign([classes[at] for at in order], made, work)
     if isinstance(chosen, Verdict):
         return chosen
     found = dict(zip(order, chosen, strict=True))
-    return [found[at] for at in range(len(kinds))]
+    return [found[at] for at in range(len(classes))]
 
 
 def _order(kinds: Sequence[int], made: Sequence[Offer]) -> Sequence[int]:
     """Where no order is demanded, the interfaces that fewest PFs take come first."""
     if any(offer.round_robin for offer in made):
-        return range(len(kinds))
+        return sorted(range(len(kinds)), key=kinds.__getitem__)
     takers = {kind: sum(offer.costs[kind] is not None for offer in made) for kind in set(kinds)}
-    return sorted(range(len(kinds)), key=lambda at: takers[kinds[at]])
+    return sorted(range(len(kinds)), key=lambda at: (takers[kinds[at]], kinds[at]))
 
 
 def _assign(kinds: Sequence[int], made: Sequence[Offer], work: Work) -> list[int] | Verdict:
     """OutOfWorkError on the way."""
+    numbers = Counter(kinds)
+    least = [min((cost for cost in row if cost is not None), default=None) for row in _rows(made)]
+    if any(least[kind] is None for kind in numbers) or _too_much(numbers, least, made):
+        return Verdict.IMPOSSIBLE
     chosen = best_fit([(kind, len(list(group))) for kind, group in groupby(kinds)], made, work)
     if chosen is not None:
         return chosen
-    least = [min((cost for cost in row if cost is not None), default=None) for row in _rows(made)]
-    if any(least[kind] is None for kind in kinds):
-        return Verdict.IMPOSSIBLE
     costs = [least[kind] or 0 for kind in kinds]
-    falling = sorted(range(len(kinds)), key=costs.__getitem__, reverse=True)
+    board = _Board(kinds, made, costs)
+    try:
+        with work.share(_BY_NUMBERS_PERCENT) as some:
+            found = by_numbers(numbers, made, some)
+            if isinstance(found, Verdict):
+                return found
+            chosen = dealt(kinds, found)
+            if board.holds(chosen):
+                return chosen
+    except OutOfWorkError:
+        pass
+    return _searched(costs, made, board, work)
+
+
+def _searched(costs: Sequence[int], made: Sequence[Offer], board: _Board, work: Work) -> list[int] | Verdict:
+    """By what packing the least costs says, and by a search of everything."""
+    falling = sorted(range(len(costs)), key=costs.__getitem__, reverse=True)
     packed = arrange([costs[at] for at in falling], [offer.room for offer in made], work)
     if isinstance(packed, Verdict):
         return packed
     homes = dict(zip(falling, packed, strict=True))
-    board = _Board(kinds, made, costs)
-    chosen = [homes[at] for at in range(len(kinds))]
+    chosen = [homes[at] for at in range(len(costs))]
     if board.holds(chosen):
         return chosen
     return board.search(work) or Verdict.IMPOSSIBLE
+
+
+def _too_much(numbers: Mapping[int, int], least: Sequence[int | None], made: Sequence[Offer]) -> bool:
+    """Whether sums alone exclude it."""
+    if numbers and sum(numbers.values()) > sum(offer.room.vfs for offer in made):
+        return True
+    mbps = sum((least[kind] or 0) * number for kind, number in numbers.items())
+    return mbps > sum(offer.room.mbps for offer in made)
 
 
 def _rows(made: Sequence[Offer]) -> list[tuple[int | None, ...]]:

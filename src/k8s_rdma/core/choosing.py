@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from k8s_rdma.core.arrangement import arrange
 from k8s_rdma.core.assignment import assign
 from k8s_rdma.core.greedy import PREFERENCE, preferred_fit
+from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.inventory import NOTHING_USED, Inventory
 from k8s_rdma.core.matching import TooFew, match
-from k8s_rdma.core.needs import Kind, is_choosy, kind_of
-from k8s_rdma.core.offers import common_costs, offers, room_of
+from k8s_rdma.core.needs import Kind, is_choosy
+from k8s_rdma.core.offers import Terms, common_costs, offers, room_of, terms
 from k8s_rdma.core.options import NO_NEEDS
 from k8s_rdma.core.policy import PfPolicy, groups
 from k8s_rdma.core.preference import Standing, preference
 from k8s_rdma.core.rates import EVERY_RATE, Enforce
-from k8s_rdma.core.request import InterfaceRequest
 from k8s_rdma.core.rooms import OutOfWorkError, Verdict
 from k8s_rdma.core.strategy import Strategy
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
-    from k8s_rdma.core.ids import PciAddress
     from k8s_rdma.core.inventory import Pf, Used
     from k8s_rdma.core.offers import Offer
     from k8s_rdma.core.rooms import Room, Work
@@ -36,34 +36,46 @@ _GREEDY_PERCENT = 30
 
 
 class Offered(NamedTuple):
-    """The kind of each interface, as an index; the distinct kinds; and what each PF offers to these."""
+    """What PFs offer to interfaces: the class of each (`core.offers.Terms`), the terms, and the offers."""
 
     of: list[int]
-    kinds: list[Kind]
+    terms: Terms
     made: list[Offer]
 
 
-class Task(NamedTuple):
+@dataclass(slots=True)
+class Task:
     """What is to be placed, and where.
 
-    wanted: the largest reservation first. beside: where other interfaces of the pod are already.
+    kinds: of interfaces, distinct, the largest reservation first. of: the kind of each interface, rising.
+    beside: where other interfaces of the pod are already.
+    any_pf: as if it did not matter which PFs these are: their names, links or MTU.
+    found: the PFs' terms, once they are known, which hold whatever is used.
     """
 
-    wanted: Sequence[InterfaceRequest]
+    kinds: Sequence[Kind]
+    of: Sequence[int]
     inventory: Inventory
     policy: PfPolicy = PfPolicy.ANY
     beside: Collection[PciAddress] = ()
     strategy: Strategy = Strategy.BINPACK
+    any_pf: bool = False
+    found: Terms | None = None
+
+    @property
+    def wanted(self) -> list[Kind]:
+        """The kind of each interface."""
+        return [self.kinds[kind] for kind in self.of]
 
     @property
     def rates(self) -> list[int]:
         """What each reserves, Mb/s."""
-        return [interface.min_tx_rate_mbps for interface in self.wanted]
+        return [self.kinds[kind].min_tx_rate_mbps for kind in self.of]
 
     @property
     def needy(self) -> bool:
         """Whether an interface needs something of a PF."""
-        for each in self.wanted:  # noqa: SIM110 - a generator takes three times as long
+        for each in self.kinds:  # noqa: SIM110 - a generator takes three times as long
             if each.needs is not NO_NEEDS:
                 return True
         return False
@@ -76,7 +88,7 @@ class Task(NamedTuple):
     @property
     def choosy(self) -> bool:
         """Whether an interface wants certain PFs, whatever their drivers can do."""
-        return any(is_choosy(each.needs) for each in self.wanted)
+        return any(is_choosy(each.needs) for each in self.kinds)
 
     def groups(self) -> list[tuple[Pf, ...]]:
         """The sets of PFs of which one has to take all."""
@@ -85,62 +97,65 @@ class Task(NamedTuple):
     def among(self, pfs: tuple[Pf, ...]) -> Task:
         """The same where a node had these PFs alone, which are as the policy has it."""
         inventory = Inventory(node=self.inventory.node, pfs=pfs)
-        return self._replace(inventory=inventory, policy=PfPolicy.ANY)
+        return replace(self, inventory=inventory, policy=PfPolicy.ANY, found=None)
 
     def anywhere(self) -> Task:
-        """The same if it did not matter which PFs these are: their names, links or MTU."""
-        return self._replace(wanted=[_anywhere_of(each) for each in self.wanted])
+        """The same if it did not matter which PFs these are."""
+        return replace(self, any_pf=True, found=None)
 
     def plain(self) -> Task:
         """The same if drivers could do everything, and nothing but rates was asked for."""
-        wanted = [InterfaceRequest(min_tx_rate_mbps=each.min_tx_rate_mbps) for each in self.wanted]
+        kinds = [Kind(each.min_tx_rate_mbps, 0, Enforce.AUTO, NO_NEEDS) for each in self.kinds]
         pfs = tuple(replace(pf, rates=EVERY_RATE, enforce=Enforce.AUTO) for pf in self.inventory.pfs)
-        return self._replace(wanted=wanted, inventory=Inventory(node=self.inventory.node, pfs=pfs))
+        inventory = Inventory(node=self.inventory.node, pfs=pfs)
+        return replace(self, kinds=kinds, inventory=inventory, found=None)
 
-    def offered(self, used: Usage) -> Offered:
-        """What the PFs offer to the interfaces."""
-        index: dict[Kind, int] = {}
-        of = [index.setdefault(kind_of(each), len(index)) for each in self.wanted]
-        kinds = list(index)
-        return Offered(of, kinds, offers(kinds, self.inventory, used))
-
-
-def _anywhere_of(wanted: InterfaceRequest) -> InterfaceRequest:
-    if not is_choosy(wanted.needs):
-        return wanted
-    mtu = None if wanted.options.mtu is None else 0  # any, which still has to be set
-    return replace(wanted, options=replace(wanted.options, pf=None, link_type=None, mtu=mtu))
+    def offered(self, used: Usage, work: Work) -> Offered:
+        """What the PFs offer to the interfaces. OutOfWorkError on the way."""
+        if self.found is None:
+            self.found = terms(self.kinds, self.inventory.pfs, work, any_pf=self.any_pf)
+        of = [self.found.class_of[kind] for kind in self.of]
+        return Offered(of, self.found, offers(self.found, self.inventory.pfs, used))
 
 
 def choose(task: Task, used: Usage, work: Work) -> list[int] | Verdict:
     """The index of a PF for each interface."""
-    if task.policy is PfPolicy.ANY:
-        return _anywhere(task, used, work)
-    if task.policy is PfPolicy.SPREAD_PFS:
-        return _apart(task, used, work)
-    return _together(task, used, work)
+    try:
+        if task.policy is PfPolicy.ANY:
+            return _anywhere(task, used, work)
+        if task.policy is PfPolicy.SPREAD_PFS:
+            return _apart(task, used, work)
+        return _together(task, used, work)
+    except OutOfWorkError:
+        return Verdict.UNDECIDED
 
 
 def _anywhere(task: Task, used: Usage, work: Work) -> list[int] | Verdict:
+    """OutOfWorkError on the way."""
     if task.strategy is not Strategy.BINPACK:
         chosen = _preferred(task, used, work)
         if chosen:
             return chosen
     if task.rooms_alone:
         return arrange(task.rates, rooms(task.inventory, used), work)
-    of, kinds, made = task.offered(used)
-    costs = common_costs(made, kinds)
+    of, found, made = task.offered(used, work)
+    costs = common_costs(made, found.kinds)
     if costs is None:
         return assign(of, made, work)
-    return arrange([costs[kind] for kind in of], [offer.room for offer in made], work)
+    falling = sorted(range(len(of)), key=lambda at: -costs[of[at]])
+    arranged = arrange([costs[of[at]] for at in falling], [offer.room for offer in made], work)
+    if isinstance(arranged, Verdict):
+        return arranged
+    homes = dict(zip(falling, arranged, strict=True))
+    return [homes[at] for at in range(len(of))]
 
 
 def _preferred(task: Task, used: Usage, work: Work) -> list[int] | None:
     """By the strategy's own way; None where that leads nowhere, or takes too long for so many."""
-    needed = PREFERENCE * len(task.wanted) * len(task.inventory.pfs)
+    needed = PREFERENCE * len(task.of) * len(task.inventory.pfs)
     if needed > work.left * _GREEDY_PERCENT // 100:
         return None
-    of, _, made = task.offered(used)
+    of, _, made = task.offered(used, work)
     runs = [(kind, len(list(run))) for kind, run in groupby(of)]
     try:
         with work.share(_GREEDY_PERCENT) as some:
@@ -163,7 +178,7 @@ def _together(task: Task, used: Usage, work: Work) -> list[int] | Verdict:
     ordered = _roomy(task, used)
     for tried, group in enumerate(ordered):
         with work.share(100 // (len(ordered) - tried)) as some:
-            chosen = _anywhere(task.among(group), used, some)
+            chosen = choose(task.among(group), used, some)
         if not isinstance(chosen, Verdict):
             positions = {pf.pci: at for at, pf in enumerate(task.inventory.pfs)}
             return [positions[group[at].pci] for at in chosen]
@@ -177,7 +192,7 @@ def _roomy(task: Task, used: Usage) -> list[tuple[Pf, ...]]:
 
     A reservation costs as much as it says at least.
     """
-    mbps, vfs = sum(task.rates), len(task.wanted)
+    mbps, vfs = sum(task.rates), len(task.of)
 
     def standing(group: Iterable[Pf]) -> Standing:
         return Standing.together(
@@ -193,10 +208,7 @@ def _roomy(task: Task, used: Usage) -> list[tuple[Pf, ...]]:
 
 def _apart(task: Task, used: Usage, work: Work) -> list[int] | Verdict:
     """Each on a PF of its own."""
-    try:
-        found = matched(task, used, work)
-    except OutOfWorkError:
-        return Verdict.UNDECIDED
+    found = matched(task, used, work)
     if isinstance(found, TooFew):
         return Verdict.IMPOSSIBLE
     positions = [at for at, pf in enumerate(task.inventory.pfs) if pf.pci not in task.beside]
@@ -206,5 +218,7 @@ def _apart(task: Task, used: Usage, work: Work) -> list[int] | Verdict:
 def matched(task: Task, used: Usage, work: Work) -> list[int] | TooFew:
     """Each on one of its own, of the PFs that are left beside; or what there are too few of them for."""
     [free] = task.groups()
-    of, _, made = task.among(free).offered(used)
+    if len(task.of) > len(free):
+        return TooFew(range(len(task.of)), range(len(free)))
+    of, _, made = task.among(free).offered(used, work)
     return match(of, made, task.strategy, work)

@@ -57,11 +57,17 @@ class Bin:
             self.after = round_robin.join(load, self.cost)
         return self.after.keeps
 
-    def take(self) -> None:
-        """Take one more of the kind."""
-        self.mbps -= self.cost
-        self.vfs -= 1
+    def take(self, number: int = 1) -> None:
+        """Take more of the kind; more than one only where rates are no weights."""
+        self.mbps -= self.cost * number
+        self.vfs -= number
         self.load, self.after = self.after, None
+
+    def room_for(self, number: int) -> int:
+        """How many of so many it takes at once; where rates are weights, each has to be asked about."""
+        if self.load is not None:
+            return 1
+        return min(number, self.vfs, self.mbps // self.cost if self.cost else number)
 
     def preference(self, strategy: Strategy) -> tuple[int, ...]:
         """See `core.preference`; of one more of the kind."""
@@ -99,19 +105,26 @@ def _fit(
     order: Callable[[Bin], tuple[int, ...]],
     weighed: int = 0,
 ) -> list[int] | None:
-    """weighed: work units that it takes to put one offer in order."""
+    """weighed: work units that it takes to put one offer in order, 0 for half of one.
+
+    What comes first by its room still does with one more interface of the kind on it.
+    """
     bins = [Bin(at, offer) for at, offer in enumerate(made)]
     chosen: list[int] = []
     for kind, number in wanted:
+        work.spend(1 + len(bins) // 2)
         takers = [each for each in bins if each.turn_to(kind)]
-        for _ in range(number):
-            work.spend(weighed * len(takers))
+        left = number
+        while left:
+            work.spend(1 + (weighed * len(takers) or len(takers) // 2))
             takers.sort(key=order)
             best = next((each for each in takers if each.takes(work)), None)
             if best is None:
                 return None
-            best.take()
-            chosen.append(best.at)
+            some = best.room_for(left) if order is _room else 1
+            best.take(some)
+            chosen += [best.at] * some
+            left -= some
     return chosen
 
 

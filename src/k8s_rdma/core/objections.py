@@ -6,20 +6,26 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from k8s_rdma.core.needs import unmet, unmet_cause
+from k8s_rdma.core.options import Setting
 from k8s_rdma.core.packing import best_fit
 from k8s_rdma.core.programming import demand, enforcement, objection, objection_cause
 from k8s_rdma.core.said import Said
 from k8s_rdma.core.weights import effective_mins
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence, Sized
+    from collections.abc import Iterable, Iterator, Sequence, Sized
 
+    from k8s_rdma.core.choosing import Offered
     from k8s_rdma.core.inventory import Pf
     from k8s_rdma.core.needs import Kind
     from k8s_rdma.core.offers import Offer
+    from k8s_rdma.core.options import Needs
 
-_LOOKED_AT = 64
-"""Needs; a request may have a thousand different ones, and to word them all takes longer than to decide."""
+_LOOKED_AT = 512
+"""Pairs of a need, or of a rate, and a PF; a request may have a thousand different ones, and to word them all
+takes longer than to decide."""
+_WEIGHED = 10_000
+"""Interfaces times PFs: for more it is not said what weights make of them."""
 _MOST = 3
 """Clauses; one interface that nothing takes is enough to refuse a request, and the line is for a terminal."""
 
@@ -35,17 +41,20 @@ class _Clause(NamedTuple):
     cause: str
 
 
-def objections(wanted: Sequence[Kind], made: Sequence[Offer]) -> list[Said]:
+def objections(kinds: Sequence[Kind], offered: Offered) -> list[Said]:
     """The clauses, none when nothing but what is free matters.
 
-    wanted: the largest reservation first. made: what is offered to its distinct interfaces, in that order.
+    kinds: the largest reservation first. Where there are many, those are looked at that fewest PFs take.
     """
-    kinds = list(dict.fromkeys(wanted))
+    of, terms, made = offered
+    takers = [sum([offer.costs[at] is not None for offer in made]) for at in range(len(terms.kinds))]
+    scarce = sorted(range(len(kinds)), key=lambda at: takers[terms.class_of[at]])
+    few = sorted(scarce[: max(1, _LOOKED_AT // max(1, len(made)))])
     found = [
-        *_unmet(kinds, made),
-        *_refused(kinds, made),
-        *_rounded(kinds, made),
-        *_weighed(wanted, kinds, made),
+        *_unmet([kinds[at].needs for at in scarce], made),
+        *_refused([kinds[at] for at in few], made),
+        *_rounded([(kinds[at].min_tx_rate_mbps, terms.class_of[at]) for at in few], made),
+        *_weighed(of, made),
     ]
     if not found:
         return []
@@ -64,12 +73,10 @@ def _number(pfs: Sized) -> str:
     return f"{len(pfs)} PF{'s' if len(pfs) > 1 else ''}"
 
 
-def _unmet(kinds: Sequence[Kind], made: Sequence[Offer]) -> Iterator[_Clause]:
-    """PFs that are not what is needed: one clause for those that say the same, what fewest take first."""
-    takers = [sum([offer.costs[at] is not None for offer in made]) for at in range(len(kinds))]
-    needs_of = (kinds[at].needs for at in sorted(range(len(kinds)), key=takers.__getitem__))
+def _unmet(scarce: Iterable[Needs], made: Sequence[Offer]) -> Iterator[_Clause]:
+    """PFs that are not what is needed: one clause for those that say the same."""
     said: dict[str, _Clause] = {}
-    for needs in islice(dict.fromkeys(needs_of), _LOOKED_AT):
+    for needs in islice(dict.fromkeys(scarce), max(1, _LOOKED_AT // max(1, len(made)))):
         for offer in made:
             why = unmet(offer.pf, needs)
             if not why:
@@ -80,13 +87,11 @@ def _unmet(kinds: Sequence[Kind], made: Sequence[Offer]) -> Iterator[_Clause]:
 
 
 def _refused(kinds: Sequence[Kind], made: Sequence[Offer]) -> Iterator[_Clause]:
-    """Rates that cannot be programmed but must be: one clause for the PFs that say the same.
-
-    PFs that share their costs object are alike in all that matters (`offers`).
-    """
-    alike: dict[tuple[int, str], list[Pf]] = {}
-    for offer in made:
-        alike.setdefault((id(offer.costs), offer.pf.driver), []).append(offer.pf)
+    """Rates that cannot be programmed but must be: one clause for the PFs that say the same."""
+    alike: dict[tuple[object, ...], list[Pf]] = {}
+    for pf in (offer.pf for offer in made):
+        by_software = Setting.SOFTWARE_CAPS in pf.takes
+        alike.setdefault((pf.rates, pf.link_mbps, pf.enforce, by_software, pf.driver), []).append(pf)
     said: dict[tuple[str, str], _Clause] = {}
     for kind in kinds:
         for pf, *others in alike.values():
@@ -102,31 +107,34 @@ def _refused(kinds: Sequence[Kind], made: Sequence[Offer]) -> Iterator[_Clause]:
     yield from said.values()
 
 
-def _rounded(kinds: Sequence[Kind], made: Sequence[Offer]) -> Iterator[_Clause]:
-    """Reservations that cost more than they say."""
+def _rounded(rates: Sequence[tuple[int, int]], made: Sequence[Offer]) -> Iterator[_Clause]:
+    """Reservations, each with its class, that cost more than they say."""
     said: dict[tuple[int, int, str], dict[str, None]] = {}
     for offer in made:
-        for kind, cost in zip(kinds, offer.costs, strict=True):
-            if cost is not None and cost > kind.min_tx_rate_mbps:
-                key = kind.min_tx_rate_mbps, cost, offer.pf.driver
-                said.setdefault(key, {})[offer.pf.name] = None
+        for rate, at in rates:
+            cost = offer.costs[at]
+            if cost is not None and cost > rate:
+                said.setdefault((rate, cost, offer.pf.driver), {})[offer.pf.name] = None
     for (rate, cost, driver), names in said.items():
         why = f"{driver} rounds a reservation of {rate} up to {cost} Mb/s"
         yield _Clause(names, why, f"{driver} rounds reservations up")
 
 
-def _weighed(wanted: Sequence[Kind], kinds: Sequence[Kind], made: Sequence[Offer]) -> Iterator[_Clause]:
+def _weighed(of: Sequence[int], made: Sequence[Offer]) -> Iterator[_Clause]:
     """Where the reservations would add up, but some VF would get less than its own."""
-    costs = {
-        kind: min((offer.costs[at] or 0 for offer in made if offer.costs[at] is not None), default=0)
-        for at, kind in enumerate(kinds)
-    }
-    chosen = best_fit([costs[kind] for kind in wanted], [offer.room for offer in made])
+    if not any(offer.round_robin for offer in made) or len(of) * len(made) > _WEIGHED:
+        return
+    least = [
+        min((cost or 0 for cost in row if cost is not None), default=0)
+        for row in zip(*(offer.costs for offer in made), strict=True)
+    ]
+    costs = sorted([least[each] for each in of], reverse=True)
+    chosen = best_fit(costs, [offer.room for offer in made])
     for at, offer in enumerate(made):
         round_robin = offer.round_robin
         if round_robin is None or chosen is None:
             continue
-        joining = [costs[kind] for kind, there in zip(wanted, chosen, strict=True) if there == at]
+        joining = [cost for cost, there in zip(costs, chosen, strict=True) if there == at]
         mins = [*round_robin.mins, *joining, *[0] * round_robin.others]
         got = effective_mins(mins, round_robin.link_mbps, round_robin.most)
         short, rate = min(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from k8s_rdma.core.inventory import NOTHING_USED, Pf
-from k8s_rdma.core.needs import meets
-from k8s_rdma.core.options import NO_NEEDS
+from k8s_rdma.core.needs import PfMasks
+from k8s_rdma.core.options import NO_NEEDS, Setting
 from k8s_rdma.core.programming import objection, reserved
 from k8s_rdma.core.rates import EVERY_RATE, Enforce
 from k8s_rdma.core.rooms import Room
@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from k8s_rdma.core.ids import PciAddress
-    from k8s_rdma.core.inventory import Inventory, Used
+    from k8s_rdma.core.inventory import Used
     from k8s_rdma.core.needs import Kind
+    from k8s_rdma.core.rooms import Work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +28,7 @@ class Offer:
 
     room: what is free of it; no bandwidth where it takes no reservation of the request, no VFs where it
         takes nothing of it.
-    costs: what each kind of interface takes of its link, Mb/s; None for one that it does not take.
+    costs: what an interface of each class takes of its link, Mb/s; None for one that it does not take.
     round_robin: where its minimum rates are weights.
     """
 
@@ -47,41 +48,81 @@ def room_of(pf: Pf, used: Used) -> Room:
     return Room(max(0, (pf.link_mbps or 0) - used.mbps), max(0, pf.capacity_vfs - used.vfs))
 
 
-def offers(kinds: Sequence[Kind], inventory: Inventory, used: Mapping[PciAddress, Used]) -> list[Offer]:
-    """What each PF offers to these distinct kinds of interfaces."""
-    terms: dict[tuple[object, ...], tuple[int | None, ...]] = {}
-    needs = [kind.needs for kind in kinds] if any(kind.needs is not NO_NEEDS for kind in kinds) else ()
+class Terms(NamedTuple):
+    """What PFs take, and at what cost, whatever is free of them.
+
+    Kinds that every PF takes at the same cost are one class: a thousand selectors are few of these. Classes
+    are in the order of their first kinds.
+
+    kinds: the first of each class. class_of: for each kind.
+    costs: for each PF, what an interface of each class takes of its link; None where it does not take it.
+    """
+
+    kinds: Sequence[Kind]
+    class_of: Sequence[int]
+    costs: Sequence[tuple[int | None, ...]]
+
+
+def terms(kinds: Sequence[Kind], pfs: Sequence[Pf], work: Work, *, any_pf: bool = False) -> Terms:
+    """The terms of these distinct kinds of interfaces. OutOfWorkError on the way.
+
+    any_pf: as if it did not matter which PFs these are, but for what their drivers can do.
+    """
+    work.spend(4 * len(kinds) + 2 * len(pfs))
+    alike: dict[tuple[object, ...], list[int]] = {}
+    for at, pf in enumerate(pfs):
+        by_software = Setting.SOFTWARE_CAPS in pf.takes
+        alike.setdefault((pf.rates, pf.link_mbps, pf.enforce, by_software), []).append(at)
+    rows = [_costs(pfs[some[0]], kinds, work) for some in alike.values()]
+    index: dict[tuple[int | None, ...], int] = {}
+    class_of = [
+        index.setdefault(key, len(index))
+        for key in zip(_masks(kinds, pfs, any_pf=any_pf), *rows, strict=True)
+    ]
+    work.spend(len(index) * len(pfs) // 8)
+    costs: list[tuple[int | None, ...]] = [()] * len(pfs)
+    for row, some in enumerate(alike.values(), start=1):
+        for at in some:
+            costs[at] = tuple([key[row] if (key[0] or 0) >> at & 1 else None for key in index])
+    first = dict(zip(reversed(class_of), reversed(kinds), strict=True))
+    return Terms([first[at] for at in range(len(index))], class_of, costs)
+
+
+def _masks(kinds: Sequence[Kind], pfs: Sequence[Pf], *, any_pf: bool) -> list[int]:
+    """The PFs that are what each kind needs, as bits."""
+    masks = PfMasks(pfs)
+    meeting = masks.able if any_pf else masks.meeting
+    known = {id(NO_NEEDS): meeting(NO_NEEDS)}
+    for kind in kinds:
+        if id(kind.needs) not in known:
+            known[id(kind.needs)] = meeting(kind.needs)
+    return [known[id(kind.needs)] for kind in kinds]
+
+
+def _costs(pf: Pf, kinds: Sequence[Kind], work: Work) -> tuple[int | None, ...]:
+    """What each kind costs on the PF, if the PF is what it needs."""
+    by_software = pf.enforce is Enforce.SOFTWARE or any(kind.enforce is Enforce.SOFTWARE for kind in kinds)
+    if pf.rates is EVERY_RATE and not by_software:
+        return tuple([kind.min_tx_rate_mbps for kind in kinds])
+    work.spend(3 * len(kinds))
+    return tuple([None if objection(pf, kind) else reserved(pf, kind.min_tx_rate_mbps) for kind in kinds])
+
+
+def offers(found: Terms, pfs: Sequence[Pf], used: Mapping[PciAddress, Used]) -> list[Offer]:
+    """What each PF offers on these terms."""
+    reserving = any(kind.min_tx_rate_mbps for kind in found.kinds)
     made = []
-    for pf in inventory.pfs:
-        met = tuple([meets(pf, each) for each in needs])
-        alike = id(pf.rates), pf.link_mbps, pf.enforce, met
-        costs = terms.get(alike)
-        if costs is None:
-            costs = terms[alike] = _costs(pf, kinds, met)
+    for pf, costs in zip(pfs, found.costs, strict=True):
         there = used.get(pf.pci, NOTHING_USED)
-        room = _useful(room_of(pf, there), costs, kinds)
+        room = _useful(room_of(pf, there), costs, reserving=reserving)
         made.append(Offer(pf=pf, room=room, costs=costs, round_robin=RoundRobin.of(pf, there)))
     return made
 
 
-def _costs(pf: Pf, kinds: Sequence[Kind], met: Sequence[bool]) -> tuple[int | None, ...]:
-    """met: whether the PF is what each kind needs; empty where none needs anything."""
-    if pf.rates is EVERY_RATE and pf.enforce is not Enforce.SOFTWARE:
-        costs: tuple[int | None, ...] = tuple([kind.min_tx_rate_mbps for kind in kinds])
-    else:
-        costs = tuple(
-            [None if objection(pf, kind) else reserved(pf, kind.min_tx_rate_mbps) for kind in kinds]
-        )
-    return (
-        tuple([cost if is_met else None for cost, is_met in zip(costs, met, strict=True)]) if met else costs
-    )
-
-
-def _useful(room: Room, costs: Sequence[int | None], kinds: Sequence[Kind]) -> Room:
+def _useful(room: Room, costs: Sequence[int | None], *, reserving: bool) -> Room:
     """The room as far as the request may use it; one that reserves nothing leaves bandwidth as it is."""
     if any(costs):
         return room
-    reserving = any(kind.min_tx_rate_mbps for kind in kinds)
     return Room(0 if reserving else room.mbps, room.vfs if 0 in costs else 0)
 
 

@@ -12,7 +12,7 @@ from k8s_rdma.core.devices.refusal import why_not_devices
 from k8s_rdma.core.ids import NodeName, PciAddress
 from k8s_rdma.core.inventory import EVERY_DEVICE, NOTHING_USED, DeviceUse, Used
 from k8s_rdma.core.needs import meets
-from k8s_rdma.core.options import NO_NEEDS, NO_OPTIONS, InterfaceOptions, Needs
+from k8s_rdma.core.options import NO_OPTIONS, InterfaceOptions
 from k8s_rdma.core.policy import PfPolicy, keeps
 from k8s_rdma.core.programming import objection, reserved
 from k8s_rdma.core.rates import Enforce
@@ -222,9 +222,10 @@ def place(  # noqa: PLR0913 - all that a placement depends on
     devices = devices_on(request, inventory)
     if devices:
         return _place_devices(request, inventory, used, devices)
-    order = _largest_first(request)
-    wanted = [request.interfaces[at] for at in order]
-    task = Task(wanted, inventory, request.policy, beside, strategy)
+    kind_at = request.shape.kind_at
+    order = sorted(range(len(kind_at)), key=kind_at.__getitem__)
+    of = [kind_at[at] for at in order]
+    task = Task(request.shape.kinds, of, inventory, request.policy, beside, strategy)
     work = Work(budget)
     chosen = choose(task, used, work)
     if isinstance(chosen, Verdict):
@@ -307,18 +308,3 @@ def _rejection(inventory: Inventory, reason: Reason, said: Said) -> Rejection:
     return Rejection(
         node=inventory.node, reason=reason, message=said.full, numbers=said.numbers, cause=said.cause
     )
-
-
-def _largest_first(request: Request) -> list[int]:
-    """Positions by reservation, then by cap: interfaces of one kind may change places."""
-    needs: dict[Needs, int] = {}
-    keys = [
-        (
-            -wanted.min_tx_rate_mbps,
-            -wanted.max_tx_rate_mbps,
-            wanted.enforce,
-            -1 if wanted.needs is NO_NEEDS else needs.setdefault(wanted.needs, len(needs)),
-        )
-        for wanted in request.interfaces
-    ]
-    return sorted(range(len(keys)), key=keys.__getitem__)

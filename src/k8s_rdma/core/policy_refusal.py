@@ -37,8 +37,8 @@ def explain_policy(task: Task, used: Usage, free: Sequence[Free], work: Work, *,
 def _apart(task: Task, used: Usage, work: Work, *, empty: bool) -> Said:
     """The interfaces that too few PFs take, and how many these are."""
     [pfs] = task.groups()
-    number, takers = len(task.wanted), len(pfs)
     interfaces = task.wanted
+    number, takers = len(interfaces), len(pfs)
     try:
         short = matched(task, used, work) if number <= len(pfs) else None
     except OutOfWorkError:
@@ -46,7 +46,7 @@ def _apart(task: Task, used: Usage, work: Work, *, empty: bool) -> Said:
     other = "other " if task.beside else ""
     there = f"the node has {count(len(pfs), f'{other}PF')}"
     if isinstance(short, TooFew):
-        interfaces = [task.wanted[at] for at in sorted(short.interfaces)]
+        interfaces = [interfaces[at] for at in sorted(short.interfaces)]
         number, takers = len(interfaces), len(short.offers)
         reserving = any(each.min_tx_rate_mbps for each in interfaces)
         what = f"{'a VF' if empty else 'a free VF'}{' and enough bandwidth' if reserving else ''}"
@@ -69,7 +69,10 @@ def _together(task: Task, free: Sequence[Free], *, empty: bool) -> Said:
     found = task.groups()
     if not found:
         return Said.nameless(f"{needs}; no {what} has all of its other interfaces", cause)
-    best = max((_scene(task, group, free, empty=empty) for group in found), key=_roominess)
+    by_pci = {each.pf.pci: each for each in free}
+    there = [[by_pci[pf.pci] for pf in group if pf.pci in by_pci] for group in found]
+    number, mbps = len(task.of), sum(task.rates)
+    best = Scene(task.wanted, max(there, key=lambda some: _roominess(some, number, mbps)), empty=empty)
     which = "where its other interfaces are" if task.beside else f"best of {_counted(task.policy, found)}"
     return Said.nameless(f"{best.impossible().numbers} ({which})", cause)
 
@@ -84,11 +87,6 @@ def _counted(policy: PfPolicy, found: Sequence[Sequence[Pf]]) -> str:
     return " and ".join([*together, *alone])
 
 
-def _scene(task: Task, group: Sequence[Pf], free: Sequence[Free], *, empty: bool) -> Scene:
-    pcis = {pf.pci for pf in group}
-    return Scene(task.wanted, [each for each in free if each.pf.pci in pcis], empty=empty)
-
-
-def _roominess(scene: Scene) -> tuple[bool, bool, int, int]:
-    enough_vfs, enough_mbps = scene.vfs >= scene.number, scene.mbps >= scene.demand.total
-    return enough_vfs and enough_mbps, enough_vfs, scene.mbps, scene.vfs
+def _roominess(some: Sequence[Free], number: int, needed_mbps: int) -> tuple[bool, bool, int, int]:
+    mbps, vfs = sum(each.room.mbps for each in some), sum(each.room.vfs for each in some)
+    return vfs >= number and mbps >= needed_mbps, vfs >= number, mbps, vfs

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from k8s_rdma.core.inventory import Pf
+    from k8s_rdma.core.needs import Kind
     from k8s_rdma.core.request import InterfaceRequest
 
 
@@ -25,7 +26,7 @@ class Free(NamedTuple):
 
 
 def explain(
-    wanted: Sequence[InterfaceRequest], free: Sequence[Free], reason: Reason, objections: Sequence[Said] = ()
+    wanted: Sequence[Kind], free: Sequence[Free], reason: Reason, objections: Sequence[Said] = ()
 ) -> Said:
     """The sentence: what is needed, found against it, and what to do where something can be done.
 
@@ -50,7 +51,7 @@ def is_empty(reason: Reason) -> bool:
     return reason in _EMPTY
 
 
-def needed(wanted: Sequence[InterfaceRequest]) -> str:
+def needed(wanted: Sequence[InterfaceRequest | Kind]) -> str:
     """`2 interfaces of 100000 Mb/s`, or what else is needed."""
     return _needed(len(wanted), Demand.of([interface.min_tx_rate_mbps for interface in wanted]))
 
@@ -83,7 +84,7 @@ def _needed(number: int, demand: Demand) -> str:
 class Scene:
     """A request before PFs. empty: these are told of as they are when nobody uses them."""
 
-    def __init__(self, wanted: Sequence[InterfaceRequest], free: Sequence[Free], *, empty: bool) -> None:
+    def __init__(self, wanted: Sequence[Kind], free: Sequence[Free], *, empty: bool) -> None:
         self.number = len(wanted)
         self.demand = Demand.of([interface.min_tx_rate_mbps for interface in wanted])
         self.free = free

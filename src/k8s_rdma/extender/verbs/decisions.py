@@ -12,11 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.devices.placement import options_refused
-from k8s_rdma.core.needs import Kind, kind_of
-from k8s_rdma.core.options import NO_OPTIONS, Setting
+from k8s_rdma.core.options import Setting
 from k8s_rdma.core.placement import Placement, Rejection, place
-from k8s_rdma.core.policy import PfPolicy
-from k8s_rdma.core.request import Request
+from k8s_rdma.core.request import Request, Shape
 from k8s_rdma.core.said import Detail
 from k8s_rdma.core.score import score
 from k8s_rdma.core.strategy import Strategy
@@ -59,8 +57,8 @@ class Misfit:
 
 
 Verdict = Fit | Misfit
-_Shape = Request | tuple[PfPolicy, tuple[Kind, ...], tuple[tuple[str, int], ...], tuple[tuple[str, ...], ...]]
-"""What of a request matters; the request itself where it asks for nothing but rates, as that is as good."""
+_Key = tuple[Shape, tuple[tuple[str, ...], ...]]
+"""What of a request matters: its shape, and what its interfaces ask in vain for where they may be devices."""
 
 
 _HAD_ON_A_RUNNING_NODE = frozenset({Setting.VFIO_PCI, Setting.SOFTWARE_CAPS})
@@ -81,20 +79,17 @@ def _waits_for_an_operator(request: Request) -> bool:
     """
     return any(
         each.needs.mtu or not each.needs.settings.isdisjoint(_HAD_ON_A_RUNNING_NODE)
-        for each in request.interfaces
+        for each in request.shape.kinds
     )
 
 
-def _size(shape: _Shape) -> int:
-    return len(shape.interfaces if isinstance(shape, Request) else shape[1])
+def _size(key: _Key) -> int:
+    return len(key[0].kind_at)
 
 
-def _shape(request: Request) -> _Shape:
-    if all(each.options is NO_OPTIONS for each in request.interfaces):
-        return request
-    kinds = tuple(kind_of(each) for each in request.interfaces)
+def _key(request: Request) -> _Key:
     refused = tuple(options_refused(each.options) for each in request.interfaces) if request.devices else ()
-    return request.policy, kinds, request.devices, refused
+    return request.shape, refused
 
 
 class Decisions:
@@ -120,7 +115,7 @@ class Decisions:
         self._limit = limit
         self._size = 0
         self._interfaces = 0
-        self._tables: OrderedDict[_Shape, dict[Situation, Verdict]] = OrderedDict()
+        self._tables: OrderedDict[_Key, dict[Situation, Verdict]] = OrderedDict()
 
     def __len__(self) -> int:
         """How many verdicts are kept."""
@@ -128,12 +123,12 @@ class Decisions:
 
     def known(self, request: Request) -> dict[Situation, Verdict]:
         """The verdicts on this request so far; to be read only, and not beyond the next `verdict`."""
-        shape = _shape(request)
-        table = self._tables.get(shape)
+        key = _key(request)
+        table = self._tables.get(key)
         if table is None:
-            table = self._tables[shape] = {}
-            self._interfaces += _size(shape)
-        self._tables.move_to_end(shape)
+            table = self._tables[key] = {}
+            self._interfaces += _size(key)
+        self._tables.move_to_end(key)
         while len(self._tables) > MAX_REQUESTS or self._interfaces > MAX_INTERFACES:
             self._forget_oldest()
         return table
@@ -165,6 +160,6 @@ class Decisions:
         return Fit(score(found, situation.inventory, situation.used, self._strategy))
 
     def _forget_oldest(self) -> None:
-        shape, oldest = self._tables.popitem(last=False)
+        key, oldest = self._tables.popitem(last=False)
         self._size -= len(oldest)
-        self._interfaces -= _size(shape)
+        self._interfaces -= _size(key)
