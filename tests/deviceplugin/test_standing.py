@@ -39,3 +39,17 @@ def test_time_left_is_that_of_the_next_registration() -> None:
     assert standing().waits_s() == 0
     assert standing(followed=False, since_s=SETTLE_S / 4).waits_s() == pytest.approx(SETTLE_S * 3 / 4)
     assert standing(kubelet=NEXT, followed=False).waits_s() == 0
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"kubelet": None, "registered": None, "followed": False, "was_followed": False},
+        {"ours": False, "others": True, "followed": False},
+    ],
+    ids=["no kubelet", "a successor serves"],
+)
+def test_no_time_is_left_where_nothing_follows_it(changes: dict[str, object]) -> None:
+    beyond = standing(since_s=2 * PATIENCE_S, **changes)
+    assert beyond.due() is Due.NOTHING
+    assert beyond.waits_s() == 0

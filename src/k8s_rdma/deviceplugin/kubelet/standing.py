@@ -56,7 +56,7 @@ class Standing:
         return Due.NOTHING if self.kubelet == self.registered and self.followed else Due.REGISTER
 
     def waits_s(self) -> float:
-        """How long kubelet is still left alone."""
-        if self.kubelet != self.registered or self.followed:
+        """How long kubelet is still left alone; 0 where there is none, or time is up."""
+        if self.kubelet is None or self.kubelet != self.registered or self.followed:
             return 0.0
-        return (SETTLE_S if self.was_followed else PATIENCE_S) - self.since_s
+        return max(0.0, (SETTLE_S if self.was_followed else PATIENCE_S) - self.since_s)
