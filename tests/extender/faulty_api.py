@@ -46,7 +46,8 @@ class FaultyApi:
     may be touched (else 403). untouched: that many touches fail. writing: binds wait
     for it before they are handed on. answering, reading: binds wait before they are answered, reads of a
     pod before they are. started, begun: binds that began, and an event for the first.
-    watching: cleared to hold back the lists of pods.
+    watching: cleared to hold back the lists of pods. budgets_refused: so are disruption budgets (403), each
+    watch of them after its next event.
     """
 
     real: ClusterApi
@@ -64,6 +65,7 @@ class FaultyApi:
     answering: asyncio.Event = field(default_factory=open_gate)
     reading: asyncio.Event = field(default_factory=open_gate)
     watching: asyncio.Event = field(default_factory=open_gate)
+    budgets_refused: bool = False
     late: asyncio.Event = field(default_factory=asyncio.Event)
     late_writes: list[asyncio.Task[None]] = field(default_factory=list)
 
@@ -121,6 +123,8 @@ class FaultyApi:
 
     async def follow_budgets(self) -> AsyncIterator[Event[BudgetView]]:
         async for event in self.real.follow_budgets():
+            if self.budgets_refused:
+                raise ApiRefusedError("list disruption budgets: forbidden", status=403)
             yield event
 
     async def follow_nodes(self) -> AsyncIterator[Event[NodeView]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from extender.world import interfaces
+from extender.world import interfaces, until
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -66,6 +66,14 @@ async def counted(
     w: World, name: str, whole: bool = False, violations: int = 0, **nodes: list[str]
 ) -> dict[str, tuple[list[str], int]]:
     """As `preempt`, with the number of violated budgets."""
+    await until(lambda: w.extender.preempting.budgets.known)
+    return await asked(w, name, whole=whole, violations=violations, **nodes)
+
+
+async def asked(
+    w: World, name: str, whole: bool = False, violations: int = 0, **nodes: list[str]
+) -> dict[str, tuple[list[str], int]]:
+    """As `counted`, whether disruption budgets are known or not."""
     full = {
         node: {"Pods": [await w.read_pod(each) for each in names], "NumPDBViolations": violations}
         for node, names in nodes.items()

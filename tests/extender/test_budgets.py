@@ -65,32 +65,41 @@ def test_budgets_follow_what_is_told_of_them():
 
 
 class Refusing:
-    """Gives a budget, then refuses in this way; what is asked next waits for ever."""
+    """Refuses in this way once, after so many budgets; what is asked next waits for ever."""
 
-    def __init__(self, status: int) -> None:
+    def __init__(self, status: int, *budgets: BudgetView) -> None:
         self.status = status
+        self.budgets = budgets
         self.asked = 0
 
     async def follow_budgets(self):
         self.asked += 1
-        yield Listed((budget(0, app="x"),))
+        if self.budgets or self.asked > 1:
+            yield Listed(self.budgets)
         if self.asked > 1:
             await asyncio.Event().wait()
         raise ApiRefusedError("no", status=self.status)
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize(("status", "known"), [(403, []), (410, ["p", "q"])])
-async def test_budgets_that_may_not_be_read_are_none_and_a_watch_that_expired_begins_anew(status, known):
-    api, budgets, taken = Refusing(status), Budgets(), []
-
-    class Noted(Budgets):
-        def take(self, event) -> None:
-            taken.append(event)
-            budgets.take(event)
-
-    following = asyncio.create_task(follow_budgets(api, Noted()))
+@pytest.mark.parametrize("status", [401, 403, 404, 410])
+async def test_budgets_of_before_stay_in_force_while_they_may_not_be_read(status):
+    api, budgets = Refusing(status, budget(0, app="x")), Budgets(known=False)
+    following = asyncio.create_task(follow_budgets(api, budgets, lambda: None))
     async with asyncio.timeout(10):
-        await until(lambda: len(taken) == 2)
-    assert names(budgets) == known
+        await until(lambda: budgets.known)
+        await until(lambda: api.asked == 2)
+    assert names(budgets) == ["p", "q"]
+    following.cancel()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("awaited", [True, False])
+async def test_budgets_that_were_refused_are_read_soon_after_and_whoever_waits_hears_of_it(awaited):
+    api, budgets, told = Refusing(403), Budgets(known=False), []
+    budgets.awaited = awaited
+    following = asyncio.create_task(follow_budgets(api, budgets, lambda: told.append(True)))
+    async with asyncio.timeout(10):
+        await until(lambda: budgets.known)
+    assert told == [True] * awaited
     following.cancel()

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from extender.node_server import PF0, PF1, pf, report
-from extender.preemption import counted, create, nominate, place, preempt, uid
-from extender.world import until, world
+from extender.preemption import asked, counted, create, nominate, place, preempt, uid
+from extender.world import cluster, extending, until, world
 from k8s_rdma.extender.config import NamespaceLimit
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION
 
@@ -124,18 +124,60 @@ async def test_terminating_pod_makes_room_without_being_evicted():
         assert await preempt(w, "higher", w1=["low", "going"]) == {"w1": ["low"]}
 
 
+async def guarded_and_free(w) -> None:
+    """Besides `idle` either must go for `high`; that of lower priority is guarded by a budget."""
+    await place(w, "idle", "w1", vfs=3)
+    await place(w, "guarded", "w1", 4_000, labels={"app": "guarded"})
+    await place(w, "free", "w1", 4_000, priority=5)
+    await create(w, "high", 5_000, priority=9)
+
+
 async def test_pods_that_no_budget_allows_to_evict_stay_when_others_help():
     async with world("w1") as w:
         await budget(w, "b", 0, app="guarded")
-        await place(w, "idle", "w1", vfs=3)
-        await place(w, "guarded", "w1", 4_000, labels={"app": "guarded"})
-        await place(w, "free", "w1", 4_000, priority=5)
-        await create(w, "high", 5_000, priority=9)
+        await guarded_and_free(w)
         budgets = w.extender.preempting.budgets
         await until(lambda: bool(budgets._budgets))
         assert await counted(w, "high", w1=["idle"]) == {"w1": (["free", "idle"], 0)}
         await create(w, "higher", 9_000, priority=10)
         assert await counted(w, "higher", w1=["idle"]) == {"w1": (["free", "guarded", "idle"], 1)}
+
+
+async def test_nobody_is_evicted_while_budgets_were_never_read_and_who_waits_is_tried_again_then():
+    async with cluster("w1") as c:
+        await budget(c, "b", 0, app="guarded")
+        c.api.budgets_refused = True  # as of an API server that has not read its roles yet
+        async with extending(c) as w:
+            await guarded_and_free(w)
+            assert await asked(w, "high", w1=["idle"]) == {}
+            assert w.metric('decisions_total{verb="preempt",reason="budgets_unknown"}') == 1
+            assert w.api.touched == []
+            c.api.budgets_refused = False
+            await until(lambda: w.api.touched == ["w1"])
+            assert await asked(w, "high", w1=["idle"]) == {"w1": (["free", "idle"], 0)}
+
+
+async def test_budgets_of_before_are_heeded_while_they_cannot_be_read():
+    async with world("w1") as w:
+        await budget(w, "b", 0, app="guarded")
+        budgets = w.extender.preempting.budgets
+        await until(lambda: bool(budgets._budgets))
+        w.api.budgets_refused = True
+        await budget(w, "other", 0, app="other")  # upon which the watch is refused
+        await guarded_and_free(w)
+        await until(lambda: 'call="follow_budgets",kind="refused"' in w.extender.metrics.render())
+        assert await asked(w, "high", w1=["idle"]) == {"w1": (["free", "idle"], 0)}
+
+
+async def test_no_budget_is_asked_for_where_the_configuration_says_so():
+    async with cluster("w1") as c:
+        c.api.budgets_refused = True
+        async with extending(c, disruption_budgets="ignore") as w:
+            await budget(w, "b", 0, app="guarded")
+            await place(w, "guarded", "w1", 4_000, labels={"app": "guarded"})
+            await create(w, "high", 8_000, priority=9)
+            assert await counted(w, "high", w1=["guarded"]) == {"w1": (["guarded"], 0)}
+            assert await counted(w, "high", violations=1, w1=["guarded"]) == {"w1": (["guarded"], 1)}
 
 
 async def test_namespaces_limit_counts_without_the_victims():

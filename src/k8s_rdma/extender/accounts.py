@@ -79,7 +79,7 @@ def open_accounts(
         decisions=decisions,
         limits=limits,
         occupants=occupants,
-        budgets=Budgets(),
+        budgets=Budgets(known=not config.heeds_budgets),
         nominations=nominations,
         expecting=Expecting(
             state=state, decisions=decisions, nominations=nominations, clock=clock, lasts_s=lasts_s

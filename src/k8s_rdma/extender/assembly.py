@@ -70,7 +70,10 @@ class Assembly:
         accounts, readiness = self.accounts, self.readiness
         yield readiness.leading.run()
         yield follow("nodes", self.api.follow_nodes, readiness.nodes.take)
-        yield follow_budgets(self.api, accounts.budgets)
+        if self.config.heeds_budgets:
+            yield follow_budgets(
+                self.api, accounts.budgets, lambda: accounts.toucher.try_all(readiness.nodes.names)
+            )
         yield accounts.toucher.poll(readiness.states, accounts.limits)
         yield accounts.toucher.touch(accounts.state, accounts.limits, readiness.ready)
 

@@ -81,6 +81,8 @@ class ExtenderConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     kubeconfig: default the pod's service account, `KUBECONFIG`, `~/.kube/config`, in this order.
     placement_key_file: the key that extender and agents share; without one a placement is a hint only.
     strict: whether unknown keys in a pod's annotation refuse it; else they are logged.
+    disruption_budgets: whether preemption heeds PodDisruptionBudgets, and evicts nobody while they were never
+        read; `ignore` where that right is not to be given: the scheduler's own count of violations is kept.
     source: where the nodes' states come from: `http`, the nodes' servers, or `crd`, the `RdmaNode` objects
         that the agents publish.
     stale_s: a node that nothing was heard from for so long is refused. node_lease_namespace: with `crd`,
@@ -126,6 +128,7 @@ class ExtenderConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     vf_resource: ResourceText | None = None
     expect_s: Seconds | None = None
     nomination_s: Seconds = 120.0
+    disruption_budgets: Literal["heed", "ignore"] = "heed"
     kubeconfig: str | None = None
     placement_key_file: str | None = None
     strict: bool = True
@@ -148,6 +151,11 @@ class ExtenderConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     lease_namespace: Annotated[str, msgspec.Meta(min_length=1)] = "kube-system"
     lease_s: Annotated[int, msgspec.Meta(ge=5, le=3600)] = 15
     shutdown_s: Seconds = 25.0
+
+    @property
+    def heeds_budgets(self) -> bool:
+        """Whether disruption budgets are read; they cannot be without an API server."""
+        return self.api and self.disruption_budgets == "heed"
 
     def __post_init__(self) -> None:
         """Refuse what contradicts itself."""

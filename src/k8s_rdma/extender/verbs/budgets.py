@@ -5,38 +5,36 @@ Source: `filterPodsWithPDBViolation`, `pkg/scheduler/framework/preemption`.
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, NoReturn
 
-import structlog
-
 from k8s_rdma.extender.cluster.following import follow
-from k8s_rdma.kube.api import ApiRefusedError, Changed, Gone, Listed
+from k8s_rdma.kube.api import Changed, Gone, Listed
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from k8s_rdma.core.ids import PodUid
     from k8s_rdma.extender.cluster.occupants import Occupant
     from k8s_rdma.kube.api import BudgetView, ClusterApi, Event
 
-_MAY_NOT = frozenset({401, 403, 404})
-"""No credentials, no right, no such resource; anything else is a watch that is to begin anew."""
-
-_REFUSED_AGAIN_S = 300.0
-_log = structlog.get_logger()
-
 
 class Budgets:
-    """The budgets of the cluster; none where they cannot be read."""
+    """The budgets of the cluster; while they cannot be read, those of before.
 
-    def __init__(self, budgets: Iterable[BudgetView] = ()) -> None:
+    known: whether they were ever listed, or nobody wants them heeded; until then nobody may be chosen to be
+    evicted. awaited: somebody is not chosen for that.
+    """
+
+    def __init__(self, budgets: Iterable[BudgetView] = (), *, known: bool = True) -> None:
+        self.known = known
+        self.awaited = False
         self._budgets = {(budget.namespace, budget.name): budget for budget in budgets}
 
     def take(self, event: Event[BudgetView]) -> None:
         """One event."""
         match event:
             case Listed(budgets):
+                self.known = True
                 self._budgets = {(budget.namespace, budget.name): budget for budget in budgets}
             case Changed(budget):
                 self._budgets[budget.namespace, budget.name] = budget
@@ -59,22 +57,17 @@ class Budgets:
         return beyond
 
 
-async def follow_budgets(api: ClusterApi, budgets: Budgets) -> NoReturn:
-    """Keep up with them; where they may not be read that is logged once, and tried again now and then."""
-    await follow("disruption budgets", lambda: _unless_refused(api), budgets.take)
+async def follow_budgets(api: ClusterApi, budgets: Budgets, on_known: Callable[[], None]) -> NoReturn:
+    """Keep up with them. on_known: told when they come to be known after `Budgets.awaited` was set.
 
+    A refusal, too, is asked again within 1 to 30 s: an API server that has just started refuses everybody
+    (403) until it has read its roles.
+    """
 
-async def _unless_refused(api: ClusterApi) -> AsyncIterator[Event[BudgetView]]:
-    told = False
-    while True:
-        try:
-            async for event in api.follow_budgets():
-                yield event
-        except ApiRefusedError as error:
-            if error.status not in _MAY_NOT:
-                raise
-            if not told:
-                _log.warning("budgets_unknown", error=error.message, again_in_s=_REFUSED_AGAIN_S)
-            told = True
-            yield Listed(())
-        await asyncio.sleep(_REFUSED_AGAIN_S)
+    def take(event: Event[BudgetView]) -> None:
+        budgets.take(event)
+        if budgets.known and budgets.awaited:
+            budgets.awaited = False
+            on_known()
+
+    await follow("disruption budgets", api.follow_budgets, take, delay_s=1.0)

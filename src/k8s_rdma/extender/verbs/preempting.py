@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     from k8s_rdma.extender.cluster.state import Situation
     from k8s_rdma.wire.extender_preemption import ExtenderPreemptionArgs, VictimPod
 
+BUDGETS_UNKNOWN = "budgets_unknown"
+"""The reason for naming no node while disruption budgets were never read: nobody knows whose eviction they
+forbid."""
+
 WAITING = "waiting"
 """The reason for naming no node to a pod whose room is being made already."""
 
@@ -73,6 +77,9 @@ class Preempting:
             return self._answer(args, began, asked, NOTHING_ASKED)
         if not self.ready():
             return self._answer(args, began, {}, STARTING)
+        if not self.budgets.known:
+            self.budgets.awaited = True
+            return self._answer(args, began, {}, BUDGETS_UNKNOWN)
         names = [NodeName(name) for name in asked]
         here = self.nominations.refused(pod.uid) - asked.keys()
         await self.states.refresh([*names, *here], since=self.clock() - self.max_age_s)
