@@ -6,8 +6,11 @@ import asyncio
 import os
 import socket
 import stat
+import subprocess
+import sys
 import time
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,17 +24,42 @@ from k8s_rdma.wire.state import HEADER, Kind, decode_header, encode_message
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
-    from pathlib import Path
 
 DEADLINE_S = 5
+SERVER = 65532
+
+
+def may_be_user(user: int) -> bool:
+    command = ["setpriv", f"--reuid={user}", "--clear-groups", "true"]
+    return os.getuid() == 0 and subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+needs_users = pytest.mark.skipif(
+    not may_be_user(SERVER + 1), reason="needs users besides root, which one's own user namespace has not"
+)
+
+CONNECT = """
+import os, socket, sys
+made = [socket.socket(socket.AF_UNIX) for _ in range(int(os.environ["CONNECTIONS"]))]
+for each in made:
+    each.connect(os.environ["SOCKET"])
+print(sum(bool(each.recv(1)) for each in made), flush=True)
+sys.stdin.read()
+"""
 
 
 @asynccontextmanager
 async def serving(
-    path: Path, talk: Callable[[socket.socket], Awaitable[None]], *, most: int = 8
+    path: Path,
+    talk: Callable[[socket.socket], Awaitable[None]],
+    *,
+    most: int = 8,
+    most_of_user: int | None = None,
+    mode: int = 0o600,
 ) -> AsyncIterator[None]:
-    with listen_unix(path, 0o600) as listener:
-        task = asyncio.create_task(serve_connections(listener, talk, most=most))
+    with listen_unix(path, mode) as listener:
+        serve = serve_connections(listener, talk, most=most, most_of_user=most_of_user)
+        task = asyncio.create_task(serve)
         try:
             yield
         finally:
@@ -89,6 +117,65 @@ def test_listen_unix_sets_the_mode_and_replaces_what_was_there(tmp_path: Path, m
     (tmp_path / "s").write_text("left by a predecessor")
     with listen_unix(tmp_path / "s", mode):
         assert stat.S_IMODE((tmp_path / "s").stat().st_mode) == mode
+
+
+@needs_users
+def test_listen_unix_gives_the_socket_to_a_group(tmp_path: Path) -> None:
+    with listen_unix(tmp_path / "s", 0o660, SERVER):
+        found = (tmp_path / "s").stat()
+        assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (os.getuid(), SERVER, 0o660)
+
+
+@needs_users
+@pytest.mark.parametrize("groups", [str(SERVER), "7"])
+def test_listen_unix_gives_to_a_group_of_its_own_alone_when_it_has_no_capability(
+    tmp_path: Path, groups: str
+) -> None:
+    """As the agent runs in its pod: of root, without CAP_CHOWN, with the pod's supplemental groups."""
+    program = f"""
+from pathlib import Path
+from k8s_rdma.agent.sockets.unix_socket import listen_unix
+from k8s_rdma.errors import K8sRdmaError
+try:
+    print(Path("s").stat().st_gid if listen_unix(Path("s"), 0o660, {SERVER}).fileno() else "")
+except K8sRdmaError as error:
+    print(error)
+"""
+    command = ["setpriv", "--bounding-set=-chown", f"--groups={groups}", sys.executable, "-c", program]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
+    refused = f"stateGroup: s cannot be given to group {SERVER}: Operation not permitted"
+    assert ended.stdout.startswith(str(SERVER) if groups == str(SERVER) else refused)
+
+
+def connected_as(user: int, path: Path, connections: int) -> subprocess.Popen[bytes]:
+    """A process of a user with so many connections, of which it writes how many were sent something."""
+    program = subprocess.Popen(
+        ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", sys.executable, "-c", CONNECT],
+        env={"SOCKET": str(path), "CONNECTIONS": str(connections)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert program.stdout is not None
+    return program
+
+
+@needs_users
+def test_one_user_takes_no_more_than_its_own_places(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        publisher = Text(b"one")
+        path = Path("/run") / f"state-{os.getpid()}.sock"  # where other users come by
+        async with serving(path, publisher.talk, most=8, most_of_user=3, mode=0o666):
+            for user in (SERVER, SERVER + 1):
+                with connected_as(user, path, 8) as greedy:
+                    assert greedy.stdout is not None
+                    assert int(await asyncio.to_thread(greedy.stdout.readline)) == 3
+                    reader, writer = await asyncio.open_unix_connection(path)
+                    assert await next_report(reader) == b"one"
+                    writer.close()
+                    greedy.communicate()
+        path.unlink()
+
+    asyncio.run(scenario())
 
 
 def test_listen_unix_names_the_setting_when_the_path_is_too_long(tmp_path: Path) -> None:

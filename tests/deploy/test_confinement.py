@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
+import yaml
 
 from confined import FURNITURE, start, writable, writable_volumes
 from deploy.rendering.chart import documents, render
@@ -52,15 +53,19 @@ class Chart:
         (found,) = (each for spec in specs for each in spec["containers"] if each["name"] == name)
         return found
 
-    def start(self, name: str, config_map: str, volumes: Json, **environment: str) -> Plugin:
-        """A container's process, with the configuration that is rendered; other volumes by their names."""
-        root, config = (self._made(f"{name}-{each}") for each in ("root", "config"))
-        (told,) = (
+    def configuration(self, config_map: str) -> dict[str, str]:
+        """The files of a ConfigMap."""
+        (data,) = (
             each["data"]
             for each in self._objects
             if (each["kind"], each["metadata"]["name"]) == ("ConfigMap", config_map)
         )
-        for file, text in told.items():
+        return data
+
+    def start(self, name: str, config_map: str, volumes: Json, **environment: str) -> Plugin:
+        """A container's process, with the configuration that is rendered; other volumes by their names."""
+        root, config = (self._made(f"{name}-{each}") for each in ("root", "config"))
+        for file, text in self.configuration(config_map).items():
             (config / file).write_text(text)
         places = {"config": config, **volumes}
         log = self.directory / f"{name}.log"
@@ -131,6 +136,8 @@ async def test_server_shows_what_its_agent_tells(
     make_chart: Callable[[Json], Chart], make_node: Callable[[int], Node]
 ) -> None:
     chart, node = make_chart({}), make_node(2)
+    agent = yaml.safe_load(chart.configuration("k8s-rdma-node")["agent.yaml"])
+    node.settings = {"stateGroup": agent["stateGroup"]}
     node.start_agent()
     server = chart.start("server", "k8s-rdma-node", {"run": node.run_dir})
     report = (await get(server, "http://127.0.0.1:54005/v1/node")).json()

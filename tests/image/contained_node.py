@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 VALUES = Path(__file__).parents[2] / "deploy/chart/values.yaml"
 AGENT = tuple(yaml.safe_load(VALUES.read_text())["node"]["agent"]["capabilities"])
+SERVER = 65532
+"""The group that the chart gives all containers of the node beside their own, and the server's."""
 
 
 class ContainedNode(Node):
@@ -34,10 +36,10 @@ class ContainedNode(Node):
         self._containers = Containers(image, self._made("containers"))
         self._stack.callback(self._containers.remove_all)
         self._agent_container = ""
-        self._agent = Rights(user=0, capabilities=capabilities)
+        self._agent = Rights(user=0, capabilities=capabilities, groups=(SERVER,))
 
     def document(self) -> dict[str, object]:
-        return super().document() | {"hostRoot": "/host"}
+        return super().document() | {"hostRoot": "/host", "stateGroup": SERVER}
 
     def start(self, command: str, config: Path, *, user: int | None = None) -> subprocess.Popen[bytes]:
         """user: the image's own by default, but for the agent."""

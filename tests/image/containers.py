@@ -41,10 +41,14 @@ class Mount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rights:
-    """As a pod's securityContext says it; what is not named is dropped. user: by default the image's."""
+    """As a pod's securityContext says it; what is not named is dropped.
+
+    user: by default the image's. groups: supplemental ones.
+    """
 
     user: int | None = None
     capabilities: tuple[str, ...] = ()
+    groups: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +116,7 @@ class Containers:
                 "args": command,
                 "cwd": "/",
                 "env": list(self.image.environment),
-                "user": {"uid": user, "gid": user},
+                "user": {"uid": user, "gid": user, "additionalGids": list(rights.groups)},
                 "noNewPrivileges": True,
                 "capabilities": dict.fromkeys(SETS, capabilities),
             },

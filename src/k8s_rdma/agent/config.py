@@ -47,6 +47,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
         ordinary Linux parts.
     hardware: which network cards are ours, with `linux`.
     run_dir: `cni.sock`, `state.sock` and `attachments/`; on a tmpfs that a reboot empties.
+    state_group: the ID of the group that reads `state.sock` beside the agent's user; by default the agent's.
     state_dir: the ledger; on a disk that a reboot keeps.
     host_root: where the node's root file system is mounted, for namespaces and IPAM plugins.
     placement_key_file: the key that extender and agents share; without one a placement is a hint only.
@@ -73,6 +74,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
     kernel: Literal["linux", "virtual"] = "linux"
     hardware: HardwareConfig = HardwareConfig()
     run_dir: AbsolutePath = "/run/k8s-rdma"
+    state_group: Annotated[int, msgspec.Meta(ge=0, le=4_294_967_294)] | None = None
     state_dir: AbsolutePath = "/var/lib/k8s-rdma"
     host_root: AbsolutePath = "/"
     placement_key_file: str | None = None

@@ -64,6 +64,9 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger()
 MOST_READERS = 64
+MOST_READERS_OF_USER = 16
+"""The server is one, the device plugin, each `doctor node` and `gather`; connections beyond are closed."""
+
 MOST_PLUGINS = 8
 MOST_CALLS = 256
 """At a time; a node has 110 pods, and each call is one connection."""
@@ -141,7 +144,7 @@ async def _main(config: AgentConfig, key: bytes | None, plugin: DevicePluginConf
         caps = partial(keep_caps, verbs, reporter, every_s=config.reconcile_s)
         beside: list[Callable[[], Awaitable[None]]] = [upkeep.run, caps, cluster.run, specifications.run]
         beside += _publishing(config, client, reporter)
-        await _serve(Path(config.run_dir), answer, state_socket, cdi_socket, beside)
+        await _serve(config, answer, state_socket, cdi_socket, beside)
     finally:
         sandboxes.stop(loop)
         await holdings.close()
@@ -263,7 +266,7 @@ def _open_node(config: AgentConfig, namespaces: Namespaces, pools: Sequence[Pool
 
 
 async def _serve(
-    run_dir: Path,
+    config: AgentConfig,
     answer: Handler,
     state_socket: StateSocket,
     cdi_socket: CdiSocket,
@@ -274,6 +277,7 @@ async def _serve(
     beside: what runs as long as that. K8sRdmaError when `cni.sock` is taken away: nobody could call any more,
     and markers may have gone with it. The next start makes both anew.
     """
+    run_dir = Path(config.run_dir)
     stop = stop_on_signals()
     taken_away = False
 
@@ -284,14 +288,18 @@ async def _serve(
         stop.set()
 
     with (
-        listen_unix(run_dir / "state.sock", 0o666) as state,
+        listen_unix(run_dir / "state.sock", 0o660, config.state_group) as state,
         listen_unix(run_dir / "cni.sock", 0o600) as calls,
         listen_unix(run_dir / "cdi.sock", 0o600) as plugins,
     ):
         _log.info("agent_ready", run_dir=str(run_dir))
         async with asyncio.TaskGroup() as tasks:
             running = [
-                tasks.create_task(serve_connections(state, state_socket.talk, most=MOST_READERS)),
+                tasks.create_task(
+                    serve_connections(
+                        state, state_socket.talk, most=MOST_READERS, most_of_user=MOST_READERS_OF_USER
+                    )
+                ),
                 tasks.create_task(serve_connections(calls, CniSocket(answer).talk, most=MOST_CALLS)),
                 tasks.create_task(serve_connections(plugins, cdi_socket.talk, most=MOST_PLUGINS)),
                 *(tasks.create_task(_running(each)) for each in (end_when_taken_away, *beside)),
