@@ -18,7 +18,7 @@ NAMES = sorted(file.stem for file in POLICIES.glob("*.yaml") if file.stem != "ch
 
 FUNCTIONS = {
     *("all", "exists", "filter", "has", "map"),  # CEL's macros
-    *("contains", "endsWith", "int", "matches", "size", "startsWith", "string"),  # CEL's own
+    *("contains", "dyn", "endsWith", "int", "matches", "size", "startsWith", "string"),  # CEL's own
     "orValue",  # optional types, 1.28
     *("find", "findAll"),  # `library.Regex`, always
     *("join", "lowerAscii", "replace", "split", "substring", "trim"),  # `ext.Strings` of version 2, 1.29
@@ -68,6 +68,7 @@ def test_file_holds_a_policy_and_what_binds_it(name: str):
     [
         ("own-node", "Fail", ["Deny"]),
         ("evictions", "Fail", ["Deny"]),
+        ("extender", "Fail", ["Deny"]),
         ("annotation", "Ignore", ["Deny"]),
         ("managed-resource", "Ignore", ["Warn", "Audit"]),
         ("scheduler-name", "Ignore", ["Warn", "Audit"]),
@@ -87,19 +88,23 @@ def test_what_guards_fails_closed_and_what_helps_never_stands_in_the_way(
 def test_whoever_asks_as_a_node_is_looked_at_and_nobody_else(name: str):
     policy = documents(name)[0]
     (condition,) = (each for each in policy["spec"]["matchConditions"] if each["name"] == "account-of-a-node")
-    agents = {f"system:serviceaccount:{namespace}:{account}" for namespace, account in accounts()}
-    assert set(re.findall(r"'([^']*)'", condition["expression"])) == agents
+    assert set(re.findall(r"'([^']*)'", condition["expression"])) == accounts("agent", "device-plugin")
 
 
-def accounts() -> set[tuple[str, str]]:
-    """Those of nodes in deploy/rbac."""
+def test_whoever_asks_as_the_extender_is_looked_at_and_nobody_else():
+    (condition,) = documents("extender")[0]["spec"]["matchConditions"]
+    assert set(re.findall(r"'([^']*)'", condition["expression"])) == accounts("extender")
+
+
+def accounts(*roles: str) -> set[str]:
+    """Users whose rights are in files of deploy/rbac."""
     found: list[dict[str, Any]] = [
         document
-        for file in ("agent.yaml", "device-plugin.yaml")
+        for file in (f"{role}.yaml" for role in roles)
         for document in yaml.safe_load_all((POLICIES.parent / "rbac" / file).read_text())
     ]
     return {
-        (each["metadata"]["namespace"], each["metadata"]["name"])
+        f"system:serviceaccount:{each['metadata']['namespace']}:{each['metadata']['name']}"
         for each in found
         if each["kind"] == "ServiceAccount"
     }

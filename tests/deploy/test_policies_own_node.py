@@ -108,6 +108,7 @@ STATUS = (
     "conditions",
     "config",
     "daemonEndpoints",
+    "declaredFeatures",
     "features",
     "images",
     "nodeInfo",
@@ -115,6 +116,7 @@ STATUS = (
     "runtimeHandlers",
     "volumesAttached",
     "volumesInUse",
+    "a field of a later Kubernetes",
 )
 REFUSED = [
     (asked("CREATE", "rdmanodes", "w2"), {}, None, f"rdmanodes w2 {NOT_OF_NODE}"),
@@ -139,7 +141,9 @@ REFUSED = [
             ("metadata", "annotations", "k8s-rdma.io/capacity-freed", "x"),
             ("metadata", "finalizers", ["x"]),
             ("metadata", "ownerReferences", ["x"]),
+            ("metadata", "a field of a later Kubernetes", "x"),
             ("spec", "unschedulable", True),
+            ("a field of a later Kubernetes", "x"),
         )
     ),
     *(
@@ -184,7 +188,9 @@ REFUSED = [
             ("metadata", "labels", {"a": "b"}),
             ("metadata", "finalizers", ["x"]),
             ("metadata", "ownerReferences", ["x"]),
+            ("metadata", "a field of a later Kubernetes", "x"),
             ("spec", "activeDeadlineSeconds", 1),
+            ("status", "phase", "Failed"),
         )
     ),
     (asked("CREATE", "events", "e"), changed(EVENT, "source", "host", to="w2"), None, NOT_TOLD),
