@@ -112,6 +112,12 @@ def test_list_may_be_where_nobody_fails_its_check(change, calls_check):
     assert "cni-checked" not in {each.id for each in found}
 
 
+def test_capability_is_no_cure_for_locked_memory_of_who_is_not_root():
+    [finding] = CASES["memlock-low"]
+    assert "but for root with the capability IPC_LOCK" in finding.found
+    assert finding.fix.endswith("The capability IPC_LOCK helps those that run as root alone")
+
+
 def test_fix_of_locked_memory_can_be_typed_where_the_service_has_no_files_yet(tmp_path: Path):
     [finding] = CASES["memlock-low"]
     (tmp_path / "systemd" / "system").mkdir(parents=True)

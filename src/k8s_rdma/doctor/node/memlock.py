@@ -1,7 +1,10 @@
 """How much memory containers may lock, which RDMA needs for every buffer.
 
-A container has the limit that its runtime was started with, unless it has CAP_IPC_LOCK (Linux
-`drivers/infiniband/core/umem.c`, ib_umem_get); of these, no container has it by default.
+A container has the limit that its runtime was started with (RLIMIT_MEMLOCK; Linux
+`drivers/infiniband/core/umem.c`, ib_umem_get) but for processes that have CAP_IPC_LOCK. No container has it
+by default, and added to one (`capabilities.add`) it is root's alone: Kubernetes sets no ambient
+capabilities, so that execve takes permitted and effective ones from any other user (Linux
+`security/commoncap.c`, cap_bprm_creds_from_file) whose program has none as a file.
 """
 
 from __future__ import annotations
@@ -61,12 +64,12 @@ def check_memlock(facts: MemlockFacts) -> Iterator[Finding]:
         unit = _UNITS[each.name]
         drop_in = f"/etc/systemd/system/{unit}.service.d"
         yield LOW(
-            f"containers without CAP_IPC_LOCK may lock {each.soft_bytes} bytes: programs fail when they "
-            "register more (ibv_reg_mr: Cannot allocate memory)",
+            f"containers may lock {each.soft_bytes} bytes, but for root with the capability IPC_LOCK: "
+            "programs fail when they register more (ibv_reg_mr: Cannot allocate memory)",
             about=each.name,
             source=source,
             wanted="unlimited",
             fix=f"mkdir -p {drop_in} && printf '[Service]\\nLimitMEMLOCK=infinity\\n' > {drop_in}/"
-            f"memlock.conf, then systemctl daemon-reload and systemctl restart {unit}; or give the "
-            "containers the capability IPC_LOCK",
+            f"memlock.conf, then systemctl daemon-reload and systemctl restart {unit}; containers that are "
+            "made from then on have it. The capability IPC_LOCK helps those that run as root alone",
         )
