@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cluster.control_plane import write_kubeconfig
-from cluster.world import documents
+from cluster.world import POLICIES, POLICIES_SINCE, documents
 from k8s_rdma.kube.client import connect
 
 if TYPE_CHECKING:
@@ -18,10 +17,8 @@ if TYPE_CHECKING:
     from cluster.world import Cluster
     from k8s_rdma.kube.client import Client
 
-POLICIES = Path(__file__).parents[2] / "deploy" / "policies"
 GROUP = "/apis/admissionregistration.k8s.io/v1"
-SINCE = (1, 30)
-"""The release from which on the API server has those that validate."""
+SINCE = POLICIES_SINCE
 _PLURAL = {
     "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
     "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
@@ -57,6 +54,32 @@ async def token_of(c: Cluster, account: str, pod: str | None = None, namespace: 
     made = await c.http.post(f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token", json=request)
     assert made.status_code == 201, made.text
     return made.json()["status"]["token"]
+
+
+async def grant_everything(c: Cluster, account: str, namespace: str) -> None:
+    """What a policy refuses after this is refused by the policy."""
+    group = "rbac.authorization.k8s.io"
+    await c.create(
+        {
+            "kind": "ClusterRoleBinding",
+            "apiVersion": f"{group}/v1",
+            "metadata": {"name": "everything"},
+            "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "cluster-admin"},
+            "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": namespace}],
+        }
+    )
+
+
+async def written(c: Cluster, token: str, method: str, path: str, document: Json | None = None) -> str:
+    """Why the API server does not do what a token asks for; nothing if it does. A patch is a merge patch."""
+    kind = "merge-patch+json" if method == "PATCH" else "json"
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": f"application/{kind}"}
+    while True:
+        answer = await c.http.request(method, path, json=document, headers=headers)
+        told = "" if answer.is_success else answer.json()["message"]
+        if " cannot " not in told or "cannot be" in told:  # else the grant is on its way
+            return told
+        await asyncio.sleep(0.1)
 
 
 async def pod_of(c: Cluster, account: str, node: str, namespace: str = "k8s-rdma") -> str:

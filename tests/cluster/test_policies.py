@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -10,7 +9,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cluster.policies import SINCE, apply_policies, client_of, pod_of, token_of, until
+from cluster.policies import (
+    SINCE,
+    apply_policies,
+    client_of,
+    grant_everything,
+    pod_of,
+    token_of,
+    until,
+    written,
+)
 from cluster.publishers import AGENT, VFS, prepare
 from cluster.real import obstacle
 from cluster.world import RBAC, Cluster, cluster
@@ -154,7 +162,7 @@ async def test_agent_writes_nothing_else_of_its_node_and_pods(tmp_path: Path):
 async def test_no_other_field_of_node_or_pod_passes_for_whoever_may_write_them(tmp_path: Path):
     """The policy alone: the role here is wider than that of deploy/rbac."""
     async with guarded(tmp_path) as g:
-        await _grant_everything(g.c)
+        await grant_everything(g.c, AGENT, "k8s-rdma")
         pod = await g.pod("mine", MINE)
         token = await token_of(g.c, AGENT, f"{AGENT}-{MINE}")
         node, pods = f"/api/v1/nodes/{MINE}", f"/api/v1/namespaces/default/pods/{pod.name}"
@@ -187,9 +195,12 @@ async def test_no_other_field_of_node_or_pod_passes_for_whoever_may_write_them(t
         if g.c.plane.release >= (1, 31):  # one of before knows no such field, and drops it
             features = {"supplementalGroupsPolicy": True}
             refused["nothing of a Node but"].append((f"{node}/status", {"status": {"features": features}}))
+        if g.c.plane.release >= (1, 36):
+            declared = {"status": {"declaredFeatures": ["GuaranteedQoSPodCPUResize"]}}
+            refused["nothing of a Node but"].append((f"{node}/status", declared))
         for expected, patches in refused.items():
             for path, patch in patches:
-                assert expected in await _patched(g.c, token, path, patch), patch
+                assert expected in await written(g.c, token, "PATCH", path, patch), patch
 
 
 @pytest.mark.parametrize("account", [AGENT, DEVICE_PLUGIN])
@@ -244,26 +255,3 @@ def _document(told: ObjectEvent) -> dict[str, object]:
         "reportingInstance": told.host,
         "reason": told.reason,
     }
-
-
-async def _grant_everything(c: Cluster) -> None:
-    group = "rbac.authorization.k8s.io"
-    await c.create(
-        {
-            "kind": "ClusterRoleBinding",
-            "apiVersion": f"{group}/v1",
-            "metadata": {"name": "everything"},
-            "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "cluster-admin"},
-            "subjects": [{"kind": "ServiceAccount", "name": AGENT, "namespace": "k8s-rdma"}],
-        }
-    )
-
-
-async def _patched(c: Cluster, token: str, path: str, patch: dict[str, object]) -> str:
-    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/merge-patch+json"}
-    while True:
-        answer = await c.http.patch(path, json=patch, headers=headers)
-        told = "" if answer.is_success else answer.json()["message"]
-        if "cannot patch resource" not in told:  # the grant is on its way
-            return told
-        await asyncio.sleep(0.1)

@@ -29,12 +29,24 @@ if TYPE_CHECKING:
 
 DEADLINE_S = 100
 RBAC = Path(__file__).parents[2] / "deploy" / "rbac"
+POLICIES = RBAC.parent / "policies"
+POLICIES_SINCE = (1, 30)
+"""The release from which on the API server has those that validate."""
 MOUNT = "rdma-sriov/dev-infiniband-mount"
 _GROUPS = {
     "v1": "/api/v1",
     "rbac.authorization.k8s.io/v1": "/apis/rbac.authorization.k8s.io/v1",
+    "admissionregistration.k8s.io/v1": "/apis/admissionregistration.k8s.io/v1",
 }
-_CLUSTER_WIDE = {"ClusterRole", "ClusterRoleBinding", "Node", "Namespace", "PriorityClass"}
+_CLUSTER_WIDE = {
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "Node",
+    "Namespace",
+    "PriorityClass",
+    "ValidatingAdmissionPolicy",
+    "ValidatingAdmissionPolicyBinding",
+}
 
 
 @dataclass
@@ -253,6 +265,7 @@ def collection(document: Json) -> str:
     kind, version = document["kind"], document["apiVersion"]
     prefix = f"/apis/{version}" if "/" in version else f"/api/{version}"
     plural = f"{kind.lower()}es" if kind.endswith("s") else f"{kind.lower()}s"
+    plural = plural.removesuffix("ys") + "ies" if plural.endswith("ys") else plural
     scope = "" if kind in _CLUSTER_WIDE else f"/namespaces/{document['metadata'].get('namespace', 'default')}"
     return f"{prefix}{scope}/{plural}"
 
@@ -263,6 +276,7 @@ async def cluster(
 ) -> AsyncIterator[Cluster]:
     """A cluster of these nodes, each of one PF of 10,000 Mb/s with four VFs, and the extender's account.
 
+    Where there are policies, the extender's is in force: all that it does has to be within that.
     kind: `stand-in` or `real`. resources: what else the nodes have.
     """
     plane_of = {"stand-in": stand_in, "real": real}[kind]
@@ -272,6 +286,8 @@ async def cluster(
             http = await stack.enter_async_context(_client(plane))
             made = Cluster(plane, http, directory, stack)
             await made.apply(RBAC / "extender.yaml")
+            if kind == "real" and plane.release >= POLICIES_SINCE:
+                await made.apply(POLICIES / "extender.yaml")
             await made.account("k8s-rdma-extender")
             made.node_port, servers = await stack.enter_async_context(node_servers(*names))
             for server in servers.values():

@@ -66,7 +66,7 @@ The namespace itself is not the release's to make.
 {{- range splitList "\n---\n" .text }}
 {{- if and (trim .) (not (contains "\nkind: Namespace\n" .)) }}
 ---
-{{ . | replace "namespace: k8s-rdma" $here | replace "namespace: kube-system" $here | replace "system:serviceaccount:k8s-rdma:" $account | trim }}
+{{ . | replace "namespace: k8s-rdma" $here | replace "namespace: kube-system" $here | replace "system:serviceaccount:k8s-rdma:" $account | replace "system:serviceaccount:kube-system:" $account | trim }}
 {{- end }}
 {{- end }}
 {{- end }}

@@ -149,8 +149,8 @@ def check_policies(facts: PolicyFacts) -> Iterator[Finding]:
     minor = minor_of(facts.api)
     if minor is not None and minor < _POLICIES_SINCE:
         yield POLICIES_TOO_OLD(
-            f"Kubernetes {facts.api} has none: an agent's account may write other nodes' objects, and "
-            "malformed annotations are found out at scheduling",
+            f"Kubernetes {facts.api} has none: an agent's account may write other nodes' objects, "
+            "the extender's may change any pod, and malformed annotations are found out at scheduling",
             source="/version",
         )
         return

@@ -43,7 +43,7 @@ from k8s_rdma.wire.rdma_node import GROUP, PLURAL, VERSION
 if TYPE_CHECKING:
     from k8s_rdma.doctor.finding import Finding
 
-POLICIES = frozenset({"k8s-rdma-annotation", "k8s-rdma-own-node"})
+POLICIES = frozenset({"k8s-rdma-annotation", "k8s-rdma-extender", "k8s-rdma-own-node"})
 """Those of deploy/policies that every cluster should have."""
 
 OF_A_SECOND_SCHEDULER = frozenset({"k8s-rdma-scheduler-name"})

@@ -28,7 +28,8 @@ FENCE_ANNOTATION = "k8s-rdma.io/fence"
 _log = structlog.get_logger()
 
 
-def _token() -> str:
+def fence_token() -> str:
+    """Draw the annotation's value, which deploy/policies/extender.yaml holds to this form."""
     return secrets.token_hex(6)
 
 
@@ -37,7 +38,7 @@ class Fence:
     """Touches pods. token: a value that was never used before."""
 
     api: ClusterApi
-    token: Callable[[], str] = _token
+    token: Callable[[], str] = fence_token
 
     async def look(self, pod: Pod) -> PodView | None:
         """The pod as it is now, touched if the API server lets us; None when it does not exist any more.

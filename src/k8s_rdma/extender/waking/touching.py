@@ -59,6 +59,11 @@ class Pace:
     by_label: bool = False
 
 
+def touch_time(at: datetime) -> str:
+    """Write the value of annotation or label; deploy/policies/extender.yaml holds it to this form."""
+    return at.strftime("%Y%m%dT%H%M%S.%fZ")
+
+
 class Toucher:
     """Notices what helps waiting pods, and touches those nodes.
 
@@ -229,7 +234,7 @@ class Toucher:
         # Before the write: whoever the node refuses from here on may have been tried before the event came.
         self._waiting.touched(node)
         try:
-            await self._mark(node, datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ"))
+            await self._mark(node, touch_time(datetime.now(UTC)))
         except ApiRefusedError as error:
             _log.warning("touch_refused", node=node, error=error.message)
             return
