@@ -6,13 +6,11 @@ import os
 import shutil
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
+SOURCE = Path(__file__).parents[2] / "src"
 NAMES = ("k8s-rdma-cni", "rit-k8s-rdma-cni-linux-amd64")
 
 
@@ -80,6 +78,40 @@ def test_program_of_the_package_is_installed_whatever_is_on_the_path(
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert subprocess.run([plugins / NAMES[0]], capture_output=True, check=True).stdout == b"new\n"
+
+
+@pytest.mark.parametrize("path", ["", "."])
+def test_program_of_a_strangers_directory_is_never_taken(plugins: Path, tmp_path: Path, path: str) -> None:
+    """Nor one of PATH that depends on the current directory."""
+    for directory in (tmp_path / "build", tmp_path):
+        directory.mkdir(exist_ok=True)
+        (directory / NAMES[0]).write_text("#!/bin/sh\necho a stranger\n")
+        (directory / NAMES[0]).chmod(0o755)
+    subprocess.run(
+        [sys.executable, "-P", "-m", "k8s_rdma", "install-cni", plugins],
+        env=os.environ | {"K8S_RDMA_CNI": "", "PATH": f"{path}:{os.environ['PATH']}"},
+        cwd=tmp_path,
+        capture_output=True,
+        check=False,
+    )
+    assert not any(b"a stranger" in installed.read_bytes() for installed in plugins.iterdir())
+
+
+def test_program_built_in_the_clone_is_found_from_anywhere(tmp_path: Path) -> None:
+    clone = tmp_path / "clone"
+    shutil.copytree(SOURCE, clone / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    (clone / "build").mkdir()
+    (clone / "build" / NAMES[0]).write_text("#!/bin/sh\n")
+    (clone / "build" / NAMES[0]).chmod(0o755)
+    found = subprocess.run(
+        [sys.executable, "-c", "from k8s_rdma.install.program import find_program; print(find_program())"],
+        env=os.environ | {"K8S_RDMA_CNI": "", "PYTHONPATH": str(clone / "src")},
+        cwd="/",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert found.stdout.strip() == str(clone / "build" / NAMES[0])
 
 
 def test_program_is_replaced_while_the_old_one_runs(program: Path, plugins: Path) -> None:

@@ -19,12 +19,15 @@ if TYPE_CHECKING:
 
 DISTRIBUTION = "k8s-rdma"
 PROGRAM = PLUGIN
+CHECKOUT = Path(__file__).parents[3]
+"""Where `make cni` builds, if this package is one of a clone."""
 
 
 def find_program() -> Path | None:
-    """The executable: the one named in K8S_RDMA_CNI; else this package's own, one on PATH, or one built here.
+    """Find the executable: the one named in K8S_RDMA_CNI; else this package's own, one on PATH, the node's.
 
     Its own comes first: a virtual environment need not be on PATH, and what is there may be an older one.
+    Nothing depends on the current directory, which may be a stranger's.
     """
     named = os.environ.get("K8S_RDMA_CNI")
     candidates = [Path(named)] if named else _candidates()
@@ -33,9 +36,9 @@ def find_program() -> Path | None:
 
 def _candidates() -> Iterator[Path]:
     yield from _of_this_package()
-    if on_path := shutil.which(PROGRAM):
+    yield CHECKOUT / "build" / PROGRAM
+    if (on_path := shutil.which(PROGRAM)) and Path(on_path).is_absolute():
         yield Path(on_path)
-    yield Path("build") / PROGRAM
     yield Path("/opt/cni/bin") / PROGRAM
 
 
