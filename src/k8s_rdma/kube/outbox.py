@@ -32,6 +32,7 @@ PACE_S = 0.05
 
 FIRST_RETRY_S = 1.0
 LAST_RETRY_S = 30.0
+_GONE = 404
 _TOO_MANY_REQUESTS = 429
 
 
@@ -87,6 +88,9 @@ class Outbox:
         try:
             await write()
         except API_ERRORS as error:
+            if isinstance(error, ApiRefusedError) and error.status == _GONE:
+                _log.info("object_gone", what=key, why=error.message)
+                return True
             if isinstance(error, ApiRefusedError) and error.status != _TOO_MANY_REQUESTS:
                 _log.warning("cluster_not_told", what=key, why=error.message)
                 return True
