@@ -37,6 +37,13 @@ def test_commands_are_run_or_say_why_not():
     assert not [block for block in BLOCKS if not accounted_for(block)]
 
 
+def test_what_manifests_apply_is_not_created_before():
+    """`kubectl apply` warns of a namespace that `kubectl create` made: it lacks what was last applied."""
+    applied = [block for block in BLOCKS if "kubectl apply --kustomize" in block.text]
+    assert len(applied) > 1
+    assert not [block for block in applied if "kubectl create namespace" in block.text]
+
+
 @pytest.mark.parametrize("block", HERE, ids=lambda block: block.document)
 def test_command_runs(block: Block, tmp_path: Path):
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
