@@ -103,7 +103,7 @@ async def test_token_of_the_extender_binds_with_a_placement_and_nothing_else(tmp
             ({"labels": {"app": "victim"}}, "binds with no labels but those of the Node's topology"),
         ):
             assert told in await written(c, token, "POST", path, binding("p", **metadata))
-        placed = binding("p", annotations={"k8s-rdma.io/placement": "{}"})
+        placed = binding("p", annotations={"k8s-rdma.io/placement": '{"interfaces": []}'})
         assert await written(c, token, "POST", path, placed) == ""
 
 
