@@ -23,7 +23,7 @@ from k8s_rdma.extender.config import ExtenderConfig, NamespaceLimit, NodeTls
 from k8s_rdma.extender.sources.crd_states import CrdNodeStates
 from k8s_rdma.sim.cluster.scheduler_config import load_scheduler_config
 from k8s_rdma.wire.annotation import read_pod
-from k8s_rdma.wire.extender import MALFORMED_ANNOTATION, NOT_ENOUGH_FREE, UNREADABLE_NODE
+from k8s_rdma.wire.extender import MALFORMED_ANNOTATION, NOT_ALLOWED, NOT_ENOUGH_FREE, UNREADABLE_NODE
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples" / "scheduler"
@@ -197,7 +197,7 @@ def test_strategies_policies_and_sentences_are_all_told():
     assert [named(row[0])[0] for row in table("Strategies")] == [strategy.value for strategy in Strategy]
     assert [named(row[0])[0] for row in table("Policies")] == [policy.value for policy in PfPolicy]
     rows = table("Refusals")
-    sentences = {named(row[0])[0] for row in rows[:3]}
-    assert sentences == {NOT_ENOUGH_FREE, UNREADABLE_NODE, MALFORMED_ANNOTATION}
-    reasons = {reason for row in rows[5:] for reason in named(row[1])}
+    sentences = {named(row[0])[0] for row in rows[:4]}
+    assert sentences == {NOT_ENOUGH_FREE, UNREADABLE_NODE, MALFORMED_ANNOTATION, NOT_ALLOWED}
+    reasons = {reason for row in rows[6:] for reason in named(row[1])}
     assert reasons <= {reason.value for reason in Reason}

@@ -32,6 +32,7 @@ class Reason(StrEnum):
     DRIVER_REFUSES = "driver_refuses"
     UNDECIDED = "undecided"
     NAMESPACE_LIMIT = "namespace_limit"
+    NOT_ALLOWED = "not_allowed"
     STALE_PLACEMENT = "stale_placement"
     ALREADY_ATTACHED = "already_attached"
     HELD_BY_OLDER_SANDBOX = "held_by_older_sandbox"
@@ -65,7 +66,7 @@ class Status:
     grpc: int
 
 
-_INVALID_ARGUMENT, _NOT_FOUND, _ALREADY_EXISTS, _RESOURCE_EXHAUSTED = 3, 5, 6, 8
+_INVALID_ARGUMENT, _NOT_FOUND, _ALREADY_EXISTS, _PERMISSION_DENIED, _RESOURCE_EXHAUSTED = 3, 5, 6, 7, 8
 _FAILED_PRECONDITION, _ABORTED, _OUT_OF_RANGE, _INTERNAL, _UNAVAILABLE = 9, 10, 11, 13, 14
 
 
@@ -89,6 +90,7 @@ STATUS: Mapping[Reason, Status] = {
     Reason.DRIVER_REFUSES: Status(409, 107, _FAILED_PRECONDITION),
     Reason.UNDECIDED: Status(409, 104, _RESOURCE_EXHAUSTED),
     Reason.NAMESPACE_LIMIT: Status(409, 109, _RESOURCE_EXHAUSTED),
+    Reason.NOT_ALLOWED: Status(403, 117, _PERMISSION_DENIED),
     Reason.STALE_PLACEMENT: Status(409, 105, _FAILED_PRECONDITION),
     Reason.ALREADY_ATTACHED: Status(409, 106, _ALREADY_EXISTS),
     Reason.HELD_BY_OLDER_SANDBOX: Status(409, TRY_AGAIN_LATER, _ABORTED),

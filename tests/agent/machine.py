@@ -34,6 +34,7 @@ from k8s_rdma.sim.fake_kernel import FakeKernel
 from k8s_rdma.sim.fake_machine import FakeMachine
 from k8s_rdma.sim.fake_nodes import FakeNodes
 from k8s_rdma.wire.cni_environment import parse_environment
+from policies import EVERYTHING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,6 +57,7 @@ class Machine:
         self.boot()
         self.claims = 0
         self.cluster: Cluster = NoCluster()
+        self.policies = EVERYTHING
         self.kubelet: PodResources | None = None
         self.resources: tuple[Resource, ...] = ()
         self.sandboxes: dict[int, NetnsRef] = {}
@@ -102,7 +104,7 @@ class Machine:
             holdings=Holdings(self.kubelet, self.resources),
             cluster=self.cluster,
         )
-        policy = Policy(key=key, allow_unplaced=allow_unplaced)
+        policy = Policy(key=key, allow_unplaced=allow_unplaced, policies=lambda: self.policies)
         try:
             yield node, Verbs(means, policy=policy, claimed=self.claim)
         finally:

@@ -43,6 +43,7 @@ from k8s_rdma.sim.fake_machine import FakeMachine
 from k8s_rdma.sim.fake_nodes import FakeNodes
 from k8s_rdma.sim.fake_pod_resources import FakePodResources
 from k8s_rdma.wire.cdi import decode_specification
+from policies import EVERYTHING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
@@ -301,7 +302,7 @@ class World:
             devices=self.devices,
             holdings=Holdings(self.kubelet, RESOURCES),
         )
-        self.verbs = Verbs(means, policy=Policy(), claimed=_nobody_waits)
+        self.verbs = Verbs(means, policy=Policy(policies=lambda: EVERYTHING), claimed=_nobody_waits)
         self._keep()
         self.runner.run(self.verbs.reconcile())
         self.runner.run(self.verbs.restore_caps())

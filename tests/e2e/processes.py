@@ -18,6 +18,7 @@ from k8s_rdma.sim.cluster.network_namespace import remove_namespace_at
 from k8s_rdma.sim.cluster.sandbox import PodRef
 from k8s_rdma.wire.rest import NodeReport, decode_report
 from k8s_rdma.wire.state import HEADER, Kind, decode_header
+from policies import EVERYTHING_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -41,7 +42,7 @@ class NodeProcesses:
         # Not pytest's own directory: the path of a Unix socket has 107 bytes.
         self.directory = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="k8srdma-")))
         self.agent: subprocess.Popen[bytes] | None = None
-        self.settings: dict[str, object] = {}
+        self.settings: dict[str, object] = {"policyFile": EVERYTHING_FILE}
         self.cni_path = [shim.parent, *map(Path, plugins.split(":"))]
         self.deadline_s = deadline_s
         self.enter: list[str] = []

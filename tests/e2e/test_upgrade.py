@@ -41,6 +41,7 @@ class Life:
 
     def __init__(self, node: Node, older: Path) -> None:
         self.node, self._older = node, older
+        node.settings = {}  # older agents know no policies
         self.bin, self.confs = node.directory / "bin", node.directory / "net.d"
         for each in (self.bin, self.confs):
             each.mkdir()

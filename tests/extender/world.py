@@ -20,6 +20,7 @@ from k8s_rdma.extender.serving.app import Extender
 from k8s_rdma.kube.client import Client
 from k8s_rdma.sim.cluster.api import ApiConfig, RunningApi, serving_api
 from k8s_rdma.sim.cluster.kubeconfig import kubeconfig
+from policies import EVERYTHING_FILE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
@@ -35,9 +36,10 @@ QUICK = {
     "stale_s": 3600.0,
     "node_timeout_s": 5.0,
     "node_watches": 0,
+    "policy_file": EVERYTHING_FILE,
 }
 """No state is too young to be asked for again, so that a test sees what it just changed; nobody is asked
-without need."""
+without need. Pods may ask for everything."""
 
 
 def interfaces(*rates: int) -> str:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from lab.machine import Background, Completed, Machine
     from tests.lab.home import Vf
 
+EVERYTHING = 'policies: [{name: everything, namespaces: ["*"], allow: ["*"]}]'
+
 
 class LoneNode(GuestRuntime):
     """A guest whose PFs have VFs. state_dir: where ledger and leases are; /disk survives a reboot.
@@ -79,11 +81,12 @@ class LoneNode(GuestRuntime):
         hardware = {"requireRdma": self.require_rdma, "pfs": [{"names": list(self.pfs), "numVfs": self.vfs}]}
         documents: dict[str, dict[str, object]] = {
             "init": {"stateDir": self.state_dir},
-            "agent": {"node": "w1", "stateDir": self.state_dir},
+            "agent": {"node": "w1", "stateDir": self.state_dir, "policyFile": f"{ETC}/policies.yaml"},
             "server": {"node": "w1"},
         }
         for name, document in documents.items():
             self.machine.write(f"{ETC}/{name}.yaml", json.dumps(document | {"hardware": hardware}))
+        self.machine.write(f"{ETC}/policies.yaml", EVERYTHING)
         self.machine.run("mkdir", "-p", self.state_dir)
 
     def init(self) -> Completed:

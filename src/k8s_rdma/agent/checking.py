@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from k8s_rdma.agent.config import load_device_plugin
 from k8s_rdma.config.files import load_key
+from k8s_rdma.config.namespace_policies import load_policies
 from k8s_rdma.errors import MalformedError
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ def check(config: AgentConfig) -> None:
     The service account (`inCluster`) is not looked at: it depends on where the process runs.
     """
     read_named(config)
+    load_policies(config.policy_file)
     if config.kubeconfig is not None:
         from k8s_rdma.kube.client import require_kubeconfig  # noqa: PLC0415  memory of the agent
 

@@ -51,6 +51,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
     state_dir: the ledger; on a disk that a reboot keeps.
     host_root: where the node's root file system is mounted, for namespaces and IPAM plugins.
     placement_key_file: the key that extender and agents share; without one a placement is a hint only.
+    policy_file: the operator's policies, see `config.namespace_policies`; the same as in the extender.
     strict: whether unknown keys in a pod's annotation refuse it; the same as in the extender.
     allow_unplaced: whether a pod that the extender did not place gets interfaces of what this node's ledger
         leaves free; by default where nobody signs placements. It may be given what the extender has promised
@@ -78,6 +79,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
     state_dir: AbsolutePath = "/var/lib/k8s-rdma"
     host_root: AbsolutePath = "/"
     placement_key_file: str | None = None
+    policy_file: AbsolutePath | None = None
     strict: bool = True
     allow_unplaced: bool | None = None
     ipam_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 20.0

@@ -40,6 +40,7 @@ from k8s_rdma.agent.sockets.unix_socket import listen_unix, lost, serve_connecti
 from k8s_rdma.agent.specifications import Specifications
 from k8s_rdma.agent.upkeep import Upkeep, keep_caps
 from k8s_rdma.agent.worker import Worker
+from k8s_rdma.config.namespace_policies import policies_of
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.errors import K8sRdmaError, Reason
 from k8s_rdma.kube.pod_resources import KubeletPodResources
@@ -104,7 +105,12 @@ async def _main(config: AgentConfig, key: bytes | None, plugin: DevicePluginConf
     holdings = open_holdings(config, plugin)
     specifications = _specifications(config, plugin, node, worker)
     means = _means(config, specifications, cluster, holdings)
-    policy = Policy(key=key, strict=config.strict, allow_unplaced=config.allow_unplaced)
+    policy = Policy(
+        key=key,
+        strict=config.strict,
+        allow_unplaced=config.allow_unplaced,
+        policies=policies_of(config.policy_file),
+    )
     reporter = Reporter(node)
 
     async def claimed() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from k8s_rdma.config.namespace_policies import policies_of
 from k8s_rdma.extender.cluster.expecting import Expecting
 from k8s_rdma.extender.cluster.limits import Limits
 from k8s_rdma.extender.cluster.nominating import Nominations
@@ -67,7 +68,9 @@ def open_accounts(
         unplaced.changed(node)
 
     state = ClusterState(on_change=changed, on_claims=limits.update if limits else None, exists=exists)
-    requests = Requests(strict=config.strict, vf_resource=config.vf_resource)
+    requests = Requests(
+        strict=config.strict, vf_resource=config.vf_resource, policies=policies_of(config.policy_file)
+    )
     unplaced = Unplaced(state=state, requests=requests, clock=clock)
     nominations = Nominations(
         state, occupants, decisions, clock, nomination_s=config.nomination_s, on_release=toucher.released

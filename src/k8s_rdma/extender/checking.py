@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from k8s_rdma.config.files import load_key, port_of
+from k8s_rdma.config.namespace_policies import load_policies
 from k8s_rdma.extender.serving.access import access_of
 from k8s_rdma.extender.sources.node_access import security_of
 from k8s_rdma.kube.client import require_kubeconfig
@@ -21,6 +22,7 @@ def check(config: ExtenderConfig) -> None:
     on where the process runs.
     """
     load_key(config.placement_key_file)
+    load_policies(config.policy_file)
     access_of(config)
     security_of(config)
     port_of(config, os.environ)

@@ -80,6 +80,8 @@ class ExtenderConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     max_body_bytes: of a request; a full node object is about 10 KB.
     kubeconfig: default the pod's service account, `KUBECONFIG`, `~/.kube/config`, in this order.
     placement_key_file: the key that extender and agents share; without one a placement is a hint only.
+    policy_file: the operator's policies, see `config.namespace_policies`; without, no namespace may have what
+        needs one. Read again when it changes.
     strict: whether unknown keys in a pod's annotation refuse it; else they are logged.
     disruption_budgets: whether preemption heeds PodDisruptionBudgets, and evicts nobody while they were never
         read; `ignore` where that right is not to be given: the scheduler's own count of violations is kept.
@@ -131,6 +133,7 @@ class ExtenderConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     disruption_budgets: Literal["heed", "ignore"] = "heed"
     kubeconfig: str | None = None
     placement_key_file: str | None = None
+    policy_file: AbsolutePath | None = None
     strict: bool = True
     source: Literal["http", "crd"] = "http"
     stale_s: Seconds = 60.0

@@ -25,6 +25,7 @@ from k8s_rdma.wire.annotation_values import (
     pkey,
     refuse,
     text,
+    tokens,
     whole,
     word,
 )
@@ -153,6 +154,11 @@ def format_selector(selector: PfSelector) -> dict[str, str | list[str]]:
         SELECTOR_KEYS, (selector.names, selector.pcis, selector.vendors, selector.drivers), strict=True
     )
     return {key: next(iter(found)) if len(found) == 1 else sorted(found) for key, found in sets if found}
+
+
+def read_selector(document: str, where: str) -> PfSelector:
+    """The selector of a JSON text that is no annotation's; MalformedError names the key."""
+    return _selector(tokens(document), where, lambda given, _where, _known: dict(given.pairs))
 
 
 def _selector(value: object, where: str, keys: Keys) -> PfSelector:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from k8s_rdma.errors import MalformedError
+from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.wire.json import decode
 from k8s_rdma.wire.pod_spec import PodSpecDemand, devices_of
 
@@ -29,6 +29,14 @@ NOT_ENOUGH_FREE = "RDMA Scheduler Extension: Node did not have enough free RDMA 
 MALFORMED_ANNOTATION = (
     "RDMA Scheduler Extension: 'rdma_interfaces_required' field in pod YAML file is malformatted."
 )
+
+NOT_ALLOWED = "RDMA Scheduler Extension: the pod asks for what its namespace may not have."
+
+
+def sentence_of(refused: MalformedError) -> str:
+    """The sentence for a pod that is refused as a whole, whatever the node."""
+    return NOT_ALLOWED if refused.reason is Reason.NOT_ALLOWED else MALFORMED_ANNOTATION
+
 
 MAX_SCORE = 10
 """`MaxExtenderPriority`: scores are integers 0..10; one that is not makes the scheduler drop the reply."""

@@ -119,6 +119,7 @@ class Attaching:
 
     async def _add(self, call: AddCall) -> Given | None:
         wants = wanted(call.annotations, uid=call.pod.uid, node=self._node.name, policy=self._policy)
+        wants = wants.permitted(self._policy.policies(), call.pod.namespace)
         if wants.ignored:
             _log.warning("placement_ignored", pod=f"{call.pod.namespace}/{call.pod.name}", why=wants.ignored)
         held = await self._held(call, wants)

@@ -7,10 +7,12 @@ is a hint about where, never about how much.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from k8s_rdma.core.devices.held_vfs import HeldDevice
+from k8s_rdma.core.namespace_policy import NO_POLICIES, NamespacePolicies, gives
 from k8s_rdma.core.options import VfDriver
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.request import InterfaceRequest, Request
@@ -60,6 +62,24 @@ class Wanted:
         devices = tuple(self.devices[entry] for entry in entries) if self.devices else ()
         return replace(self, request=request, promised=promised, devices=devices)
 
+    def permitted(self, policies: NamespacePolicies, namespace: str) -> Wanted:
+        """With the PFs that the namespace may use.
+
+        A placement that counts is judged as well: it may be of an extender that has other policies, or was
+        taken over. MalformedError (`NOT_ALLOWED`) names the key and the policy.
+        """
+        request, promised, policy = (
+            policies.permit(namespace, self.request),
+            self.promised,
+            policies.of(namespace),
+        )
+        if promised is not None:
+            interfaces = (
+                replace(each, options=policy.narrowed(each.options)) for each in promised.interfaces
+            )
+            promised = replace(promised, interfaces=tuple(interfaces))
+        return replace(self, request=request, promised=promised)
+
     def with_defaults(self, vlan: int, driver: VfDriver) -> Wanted:
         """With what the network has its interfaces get: a VLAN where they name none, a driver always.
 
@@ -81,11 +101,13 @@ class Policy:
 
     key: what placements are signed with; None where nobody signs. strict: whether unknown keys in a request
     refuse it. allow_unplaced: whether a pod without a placement gets anything; None: where nobody signs.
+    policies: those of now, which say what a namespace may ask for.
     """
 
     key: bytes | None = None
     strict: bool = True
     allow_unplaced: bool | None = None
+    policies: Callable[[], NamespacePolicies] = lambda: NO_POLICIES
 
     @property
     def needs_placement(self) -> bool:
@@ -129,7 +151,7 @@ def _read(annotations: Mapping[str, str], uid: PodUid, node: NodeName, policy: P
     if policy.key is not None:
         return Wanted(request=promised.request(), promised=promised)
     asked = request()
-    if asked.interfaces != promised.request().interfaces:  # the policy is heeded where it is followed
+    if not gives(promised.request(), asked):  # the policy is heeded where it is followed
         why = f"{PLACEMENT_ANNOTATION}: not signed, and its rates are not those of {ANNOTATION}"
         return Wanted(request=asked, ignored=why)
     return Wanted(request=asked, promised=promised)

@@ -35,6 +35,9 @@ EXTENDER_URL = f"http://{CONTROL_ADDRESS}:{EXTENDER_PORT}"
 SERVER_PORT = 54005
 RDMA_NETWORK = "10.56.0.0/16"
 START_TIMEOUT_S = 30
+_POLICIES = 'policies: [{name: everything, namespaces: ["*"], allow: ["*"]}]\n'
+"""Its pods show what the annotation can ask for, and nobody else is there."""
+
 _LEAF = re.compile(r" leaf \S+")
 """The number of a class's queue, which says nothing about its rates."""
 
@@ -93,6 +96,7 @@ class World:
                 self._create_pf(node, index)
             self._write_files(node)
         (self.paths.directory / "placement.key").write_text(secrets.token_hex(32))
+        (self.paths.directory / "policies.yaml").write_text(_POLICIES)
 
     def start(self) -> None:
         """Every process, and the nodes known to the API server; returns when all answer."""
@@ -107,6 +111,7 @@ class World:
             "kubeconfig": str(self.paths.directory / "kubeconfig"),
             "listen": CONTROL_ADDRESS,
             "placementKeyFile": str(self.paths.directory / "placement.key"),
+            "policyFile": str(self.paths.directory / "policies.yaml"),
         }
         self._start_k8s_rdma("extender", None, extender)
         self._wait("extender", lambda: self._http.get(f"{EXTENDER_URL}/readyz").is_success)
@@ -122,6 +127,7 @@ class World:
             "runDir": str(self.run_dir(node)),
             "stateDir": str(node.directory / "lib"),
             "placementKeyFile": str(self.paths.directory / "placement.key"),
+            "policyFile": str(self.paths.directory / "policies.yaml"),
         }
         self._start_k8s_rdma("agent", node, config)
 

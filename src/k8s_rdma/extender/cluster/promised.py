@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from k8s_rdma.core.namespace_policy import gives
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.annotation import ANNOTATION, read_request
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, decode
@@ -42,6 +43,6 @@ def _check_rates(pod: PodView, placement: Placement) -> None:
     Not strict: unknown keys say nothing of rates, and it may have been bound where they are tolerated.
     """
     asked = read_request(pod.annotations.get(ANNOTATION), strict=False).request
-    if placement.request().interfaces != asked.interfaces:
+    if not gives(placement.request(), asked):
         msg = f"{PLACEMENT_ANNOTATION}: not signed, and its rates are not those of {ANNOTATION}"
         raise MalformedError(msg)

@@ -31,7 +31,7 @@ from k8s_rdma.extender.verbs.requests import Remembered, Requests
 from k8s_rdma.extender.waking.touching import Toucher
 from k8s_rdma.kube.api import API_ERRORS, PodView
 from k8s_rdma.wire.annotation import ANNOTATION
-from k8s_rdma.wire.extender import MALFORMED_ANNOTATION, NOT_ENOUGH_FREE, UNREADABLE_NODE
+from k8s_rdma.wire.extender import NOT_ENOUGH_FREE, UNREADABLE_NODE, sentence_of
 
 if TYPE_CHECKING:
     from k8s_rdma.wire.extender import ExtenderBindingArgs
@@ -97,8 +97,8 @@ class Binder:
                 error = await self._bind(bind)
                 reason = _reason(error)
             except MalformedError as malformed:
-                error = f"{MALFORMED_ANNOTATION} ({malformed.message})"
-                reason = Reason.MALFORMED_ANNOTATION
+                error = f"{sentence_of(malformed)} ({malformed.message})"
+                reason = malformed.reason
             except API_ERRORS as failed:
                 error, reason = failed.message, failed.reason
         self.expecting.drop(bind.uid)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
 from k8s_rdma.core.ids import PodUid
+from k8s_rdma.core.namespace_policy import NO_POLICIES, NamespacePolicies
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.extender.cluster.pending import PendingPod
 from k8s_rdma.wire.annotation import ANNOTATION, read_pod, request_texts
@@ -30,12 +31,27 @@ MAX_CHARACTERS = 16 * 1024**2
 owners decide how long that is; bind reads from the API server what was forgotten."""
 
 
+class _Named(Protocol):
+    """A pod, as a scheduler or the API server has it."""
+
+    @property
+    def uid(self) -> str:
+        """Its UID."""
+        ...
+
+    @property
+    def namespace(self) -> str:
+        """Its namespace."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """A pod and its request; the annotations that it was read from, and when it was last filtered."""
+    """A pod and its request; the annotations and policies that say it, and when it was last filtered."""
 
     pod: PendingPod
     texts: tuple[str | None, ...]
+    policies: NamespacePolicies
     filtered_at: float
 
     @property
@@ -57,36 +73,48 @@ class Requests:
     """Requests by pod; bounded, the pods filtered longest ago are forgotten.
 
     strict: whether an unknown key refuses an annotation, or is logged. vf_resource: the extended resource
-    that VFs are counted by, None where they are not.
+    that VFs are counted by, None where they are not. policies: those of now, which say what is allowed.
     """
 
-    def __init__(self, *, strict: bool = True, vf_resource: str | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        strict: bool = True,
+        vf_resource: str | None = None,
+        policies: Callable[[], NamespacePolicies] = lambda: NO_POLICIES,
+    ) -> None:
         self._strict = strict
+        self._policies = policies
         self._vf_resource = vf_resource
         self._pods: OrderedDict[PodUid, Remembered] = OrderedDict()
         self._characters = 0
 
     def read(self, pod: PodView) -> Request:
-        """What a pod asks for; MalformedError names field and reason.
+        """What a pod asks for; MalformedError names field and reason, `NOT_ALLOWED` where a policy refuses.
 
         It is read once while it stays the same: a long one takes 0.1 s, and comes with every try.
         """
-        return self._read(pod.uid, pod.annotations, lambda: pod.devices)
+        return self._read(pod, pod.annotations, lambda: pod.devices)
 
     def _read(
-        self, uid: PodUid, annotations: Mapping[str, str], devices: Callable[[], tuple[tuple[str, int], ...]]
+        self,
+        pod: _Named,
+        annotations: Mapping[str, str],
+        devices: Callable[[], tuple[tuple[str, int], ...]],
     ) -> Request:
-        known = self._pods.get(uid)
-        if known is not None and known.asked_by(annotations):
+        known, policies = self._pods.get(PodUid(pod.uid)), self._policies()
+        if known is not None and known.policies is policies and known.asked_by(annotations):
             return known.request
         found = read_pod(annotations, strict=self._strict)
         if found.warnings:
-            _log.warning("annotation_warnings", uid=uid, warnings=found.warnings)
-        return replace(found.request, devices=devices()) if found.request else found.request
+            _log.warning("annotation_warnings", uid=pod.uid, warnings=found.warnings)
+        if not found.request:
+            return found.request
+        return policies.permit(pod.namespace, replace(found.request, devices=devices()))
 
     def ask(self, pod: Pod) -> PendingPod:
         """The pod of a scheduler's question; MalformedError as `read`, and when its numbers contradict."""
-        request = self._read(PodUid(pod.metadata.uid), pod.annotations, lambda: _devices(pod))
+        request = self._read(pod.metadata, pod.annotations, lambda: _devices(pod))
         if self._vf_resource is not None:
             _check_count(request, _counted(pod, self._vf_resource), self._vf_resource)
         return PendingPod.of(pod, request)
@@ -109,7 +137,8 @@ class Requests:
             asked = self.ask(pod)
         finally:
             self.forget(uid)
-        self._pods[uid] = remembered = Remembered(asked, request_texts(pod.annotations), at)
+        remembered = Remembered(asked, request_texts(pod.annotations), self._policies(), at)
+        self._pods[uid] = remembered
         self._characters += remembered.characters
         while len(self._pods) > _MAX_PODS or self._characters > MAX_CHARACTERS:
             self.forget(next(iter(self._pods)))

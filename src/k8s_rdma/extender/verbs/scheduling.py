@@ -22,10 +22,10 @@ from k8s_rdma.extender.verbs.requests import Requests
 from k8s_rdma.extender.verbs.verdicts import Verdicts
 from k8s_rdma.extender.waking.touching import Toucher
 from k8s_rdma.wire.extender import (
-    MALFORMED_ANNOTATION,
     NOT_ENOUGH_FREE,
     ExtenderFilterResult,
     HostPriority,
+    sentence_of,
 )
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Scheduling:
         try:
             pod = self.requests.remember(args.pod, began)
         except MalformedError as error:
-            return self._refuse(args, began, MALFORMED_ANNOTATION, error.message, error.reason)
+            return self._refuse(args, began, sentence_of(error), error.message, error.reason)
         if not pod.request:
             self._tell("filter", args, began, Counter({NOTHING_ASKED: args.count}))
             return ExtenderFilterResult(nodes=args.nodes, node_names=args.node_names)

@@ -1,0 +1,203 @@
+"""The operator's file of policies: what the pods of which namespaces may ask for.
+
+One file for the extender and all agents, so that both judge alike. Both read it again when it changes.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import msgspec
+
+from k8s_rdma.config.files import load_config
+from k8s_rdma.core.namespace_policy import (
+    BY_DEFAULT,
+    NO_POLICIES,
+    Key,
+    NamespacePolicies,
+    NamespacePolicy,
+    Span,
+    address_number,
+)
+from k8s_rdma.core.rates import MAX_RATE_MBPS
+from k8s_rdma.core.request import MAX_INTERFACES
+from k8s_rdma.errors import MalformedError
+from k8s_rdma.http_server.reloaded import Reloaded
+from k8s_rdma.wire.annotation_options import read_selector
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from k8s_rdma.core.options import PfSelector
+
+    Policies = Callable[[], NamespacePolicies]
+    """The policies of now."""
+
+_MAX_VLAN = 4094
+_OCTET = "[0-9a-fA-F]{2}"
+
+NamespaceText = Annotated[
+    str,
+    msgspec.Meta(pattern=r"^[-a-z0-9*]{1,63}$", description="a namespace's name, with * for any characters"),
+]
+NetworkText = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=r"^[a-zA-Z0-9_.\-*]{1,253}$", description="a network's name, with * for any characters"
+    ),
+]
+VlanText = Annotated[
+    str, msgspec.Meta(pattern=r"^[0-9]{1,4}-[0-9]{1,4}$", description="VLANs such as 100-199")
+]
+Vlan = Annotated[int, msgspec.Meta(ge=0, le=_MAX_VLAN)]
+MacText = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=rf"^({_OCTET}(:{_OCTET}){{0,5}}|{_OCTET}(:{_OCTET}){{5}}-{_OCTET}(:{_OCTET}){{5}})$",
+        description="a MAC, its first octets such as 02:42, or two MACs with - between them",
+    ),
+]
+GuidText = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=rf"^({_OCTET}(:{_OCTET}){{0,7}}|{_OCTET}(:{_OCTET}){{7}}-{_OCTET}(:{_OCTET}){{7}})$",
+        description="a GUID, its first octets such as 02:00:00, or two GUIDs with - between them",
+    ),
+]
+Mbps = Annotated[int, msgspec.Meta(ge=0, le=MAX_RATE_MBPS)]
+
+
+class PfChoice(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """PFs, as the annotation's `pf` selects them: a text, or a list of which the PF must be one."""
+
+    name: str | tuple[str, ...] | None = None
+    pci: str | tuple[str, ...] | None = None
+    vendor: str | tuple[str, ...] | None = None
+    driver: str | tuple[str, ...] | None = None
+
+    def to_core(self) -> PfSelector:
+        """The selector. MalformedError names the key."""
+        given = {key: value for key, value in msgspec.structs.asdict(self).items() if value is not None}
+        return read_selector(msgspec.json.encode(given).decode(), "pfs")
+
+
+class NamespacePolicyConfig(
+    msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True
+):
+    """YAML with these keys in camelCase: what the pods of some namespaces may ask for.
+
+    name: for messages; another one for each policy. namespaces: names, `*` in them for any characters.
+    allow: keys of the annotation beside those that every pod may use; `*` for all. deny: of those that every
+        pod may use.
+    vlans, macs, guids, networks, pfs: which ones; without, all, where the key is allowed. `pfs` is where
+        interfaces may be at all, whether their pod says `pf` or not.
+    max_reserved_mbps, max_cap_mbps: the largest `min_tx_rate` and `max_tx_rate` of an interface; with the
+        second, an interface must have a cap. max_interfaces: of a pod.
+    """
+
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=63)]
+    namespaces: tuple[NamespaceText, ...]
+    allow: tuple[
+        Literal["*", "mac", "guid", "trust", "spoof_check", "vlan", "qos", "vlan_proto", "pkey", "driver"],
+        ...,
+    ] = ()
+    deny: tuple[Literal["pf", "network", "link_state", "mtu"], ...] = ()
+    vlans: tuple[Vlan | VlanText, ...] | None = None
+    macs: tuple[MacText, ...] | None = None
+    guids: tuple[GuidText, ...] | None = None
+    networks: tuple[NetworkText, ...] | None = None
+    pfs: PfChoice | None = None
+    max_reserved_mbps: Mbps | None = None
+    max_cap_mbps: Annotated[int, msgspec.Meta(ge=1, le=MAX_RATE_MBPS)] | None = None
+    max_interfaces: Annotated[int, msgspec.Meta(ge=0, le=MAX_INTERFACES)] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what contradicts itself, and values that a pattern does not tell."""
+        if not self.namespaces:
+            msg = "namespaces: is empty, so that the policy would be for none"
+            raise ValueError(msg)
+        for key, values in (("vlan", self.vlans), ("mac", self.macs), ("guid", self.guids)):
+            if values is not None and not {key, "*"} & set(self.allow):
+                msg = f"{key}s: says which ones, and allow has no {key}"
+                raise ValueError(msg)
+        try:
+            self.to_core()
+        except MalformedError as error:
+            raise ValueError(error.message) from error
+
+    def to_core(self) -> NamespacePolicy:
+        """The policy. ValueError or MalformedError names the key."""
+        allow = {each.value for each in Key} if "*" in self.allow else {*BY_DEFAULT, *self.allow}
+        return NamespacePolicy(
+            name=self.name,
+            namespaces=self.namespaces,
+            allowed=frozenset(map(Key, allow - set(self.deny))),
+            vlans=None if self.vlans is None else tuple(map(_vlans, self.vlans)),
+            macs=None if self.macs is None else tuple(_addresses("macs", each, 6) for each in self.macs),
+            guids=None if self.guids is None else tuple(_addresses("guids", each, 8) for each in self.guids),
+            networks=self.networks,
+            pfs=self.pfs.to_core() if self.pfs else None,
+            max_reserved_mbps=self.max_reserved_mbps,
+            max_cap_mbps=self.max_cap_mbps,
+            max_interfaces=self.max_interfaces,
+        )
+
+
+class PoliciesFile(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """YAML with these keys in camelCase; of several policies for a namespace the first one counts."""
+
+    policies: tuple[NamespacePolicyConfig, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse two policies of one name, of which messages could not tell."""
+        if twice := next(_twice([policy.name for policy in self.policies]), None):
+            msg = f"policies: two are called {twice}"
+            raise ValueError(msg)
+
+    def to_core(self) -> NamespacePolicies:
+        """The policies."""
+        return NamespacePolicies(tuple(policy.to_core() for policy in self.policies))
+
+
+def load_policies(path: str | None) -> NamespacePolicies:
+    """The file's policies, none without a file. MalformedError names file and field."""
+    if path is None:
+        return NO_POLICIES
+    return load_config(PoliciesFile, path, {}).to_core()
+
+
+def policies_of(path: str | None, *, clock: Callable[[], float] = monotonic) -> Policies:
+    """The policies of now: the file is read again when it changes; while it is wrong, the last one stands.
+
+    MalformedError as `load_policies`.
+    """
+    return Reloaded(lambda: load_policies(path), *([Path(path)] if path else []), clock=clock)
+
+
+def _vlans(text: int | str) -> Span:
+    first, _, last = str(text).partition("-")
+    return _span("vlans", int(first), int(last or first), str(text), _MAX_VLAN)
+
+
+def _addresses(key: str, text: str, octets: int) -> Span:
+    """Of a prefix all addresses that begin so."""
+    first, _, last = text.lower().partition("-")
+    missing = octets - len(first.split(":"))
+    most = (1 << 8 * octets) - 1
+    if last:
+        return _span(key, address_number(first), address_number(last), text, most)
+    low = address_number(first) << 8 * missing
+    return Span(low, low + (1 << 8 * missing) - 1, text)
+
+
+def _span(key: str, first: int, last: int, text: str, most: int) -> Span:
+    if not first <= last <= most:
+        msg = f"{key}: {text} begins after its end, or goes beyond {most}"
+        raise ValueError(msg)
+    return Span(first, last, text)
+
+
+def _twice(names: list[str]) -> Iterator[str]:
+    return (name for at, name in enumerate(names) if name in names[:at])

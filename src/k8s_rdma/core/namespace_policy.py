@@ -1,0 +1,255 @@
+"""What the pods of a namespace may ask for: the operator's policies, and what holds without one.
+
+A pod's annotation is its author's. What of it reaches other pods, networks or the node (another's MAC, a
+VLAN, a trusted VF, a PCI function) is the operator's to allow, by namespace. `docs/namespace-policies.md` is
+the reference, with the reason for each default.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+from enum import StrEnum, unique
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, NamedTuple, NoReturn, TypeVar
+
+from k8s_rdma.core.options import NO_OPTIONS, PfSelector, VfDriver, VlanProto
+from k8s_rdma.errors import MalformedError, Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from k8s_rdma.core.options import InterfaceOptions
+    from k8s_rdma.core.request import InterfaceRequest, Request
+
+T = TypeVar("T")
+
+
+@unique
+class Key(StrEnum):
+    """Keys of the annotation that a policy decides about, in the annotation's words."""
+
+    MAC = "mac"
+    GUID = "guid"
+    TRUST = "trust"
+    SPOOF_CHECK = "spoof_check"
+    VLAN = "vlan"
+    QOS = "qos"
+    VLAN_PROTO = "vlan_proto"
+    PKEY = "pkey"
+    DRIVER = "driver"
+    PF = "pf"
+    NETWORK = "network"
+    LINK_STATE = "link_state"
+    MTU = "mtu"
+
+
+BY_DEFAULT = frozenset({Key.PF, Key.NETWORK, Key.LINK_STATE, Key.MTU})
+"""What every pod may ask for that no policy denies it."""
+
+
+class Span(NamedTuple):
+    """Numbers from the first to the last, and the operator's text for them."""
+
+    first: int
+    last: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamespacePolicy:
+    """What pods may ask for; of a range that is None everything, as far as its key is allowed.
+
+    name: for messages. namespaces, networks: names, in which `*` stands for any characters.
+    pfs: those that interfaces may be on, whether the pod selects PFs or not.
+    max_reserved_mbps, max_cap_mbps: of an interface; with a greatest cap, one without a cap is refused.
+    max_interfaces: of a pod.
+    """
+
+    name: str
+    namespaces: tuple[str, ...] = ()
+    allowed: frozenset[Key] = BY_DEFAULT
+    vlans: tuple[Span, ...] | None = None
+    macs: tuple[Span, ...] | None = None
+    guids: tuple[Span, ...] | None = None
+    networks: tuple[str, ...] | None = None
+    pfs: PfSelector | None = None
+    max_reserved_mbps: int | None = None
+    max_cap_mbps: int | None = None
+    max_interfaces: int | None = None
+
+    def narrowed(self, options: InterfaceOptions) -> InterfaceOptions:
+        """The options with the PFs that the policy leaves of those that they select."""
+        if self.pfs is None:
+            return options
+        return replace(options, pf=intersection(self.pfs, options.pf) or self.pfs)
+
+    def refusals(self, interface: InterfaceRequest) -> Iterator[tuple[str, str]]:
+        """What of an interface is not allowed: key and value, and what is."""
+        options = interface.options
+        if options is not NO_OPTIONS:
+            for key, value in _asked(options):
+                if key not in self.allowed:
+                    yield f"{key} {value}".strip(), ""
+            yield from self._beyond_ranges(options)
+        most, mbps = self.max_reserved_mbps, interface.min_tx_rate_mbps
+        if most is not None and mbps > most:
+            yield f"min_tx_rate {mbps}", f"at most {most} Mb/s for an interface"
+        most, mbps = self.max_cap_mbps, interface.max_tx_rate_mbps
+        if most is not None and not 0 < mbps <= most:
+            yield f"max_tx_rate {mbps or '0 (no cap)'}", f"caps of at most {most} Mb/s"
+
+    def _beyond_ranges(self, options: InterfaceOptions) -> Iterator[tuple[str, str]]:
+        numbers = (
+            (Key.VLAN, options.vlan, options.vlan, self.vlans),
+            (Key.MAC, options.mac, options.mac and address_number(options.mac), self.macs),
+            (Key.GUID, options.guid, options.guid and address_number(options.guid), self.guids),
+        )
+        for key, value, number, spans in numbers:
+            if (
+                number is not None
+                and spans is not None
+                and key in self.allowed
+                and not _within(number, spans)
+            ):
+                yield f"{key} {value}", ", ".join(span.text for span in spans) or f"no {key}"
+        if options.network and self.networks is not None and not _named(options.network, self.networks):
+            yield f"network {options.network}", f"networks {', '.join(self.networks)}"
+        if self.pfs is not None and intersection(self.pfs, options.pf) is None:
+            yield "pf", "other PFs alone"
+
+
+DEFAULT = NamespacePolicy(name="")
+"""Where no policy is for the namespace: nothing that reaches others."""
+
+
+@dataclass(frozen=True)
+class NamespacePolicies:
+    """The operator's policies in their order; the first one that is for a namespace decides."""
+
+    policies: tuple[NamespacePolicy, ...] = field(default=())
+
+    @cached_property
+    def _patterns(self) -> tuple[tuple[re.Pattern[str], NamespacePolicy], ...]:
+        return tuple((_pattern(policy.namespaces), policy) for policy in self.policies)
+
+    def of(self, namespace: str) -> NamespacePolicy:
+        """The policy for a namespace."""
+        return next((policy for names, policy in self._patterns if names.fullmatch(namespace)), DEFAULT)
+
+    def permit(self, namespace: str, request: Request) -> Request:
+        """The request of a pod, on the PFs that its namespace may use.
+
+        MalformedError (`NOT_ALLOWED`) names the key, the namespace and the policy.
+        """
+        if not request:
+            return request
+        policy = self.of(namespace)
+        most, number = policy.max_interfaces, len(request.interfaces)
+        if most is not None and number > most:
+            _refuse(namespace, policy, f"{number} interfaces", f"at most {most} for a pod")
+        alike: dict[int, int] = {}  # many interfaces of a pod are one object
+        for index, interface in enumerate(request.interfaces):
+            if alike.setdefault(id(interface), index) == index:
+                for asked, allowed in policy.refusals(interface):
+                    _refuse(namespace, policy, f"{asked} (interface {index})", allowed)
+        if policy.pfs is None:
+            return request
+        narrowed = {
+            id(each): replace(each, options=policy.narrowed(each.options)) for each in request.interfaces
+        }
+        return replace(request, interfaces=tuple(narrowed[id(each)] for each in request.interfaces))
+
+
+NO_POLICIES = NamespacePolicies()
+
+
+def gives(promised: Request, asked: Request) -> bool:
+    """Whether a placement's interfaces are those that are asked for; a policy may leave them fewer PFs."""
+    return len(promised.interfaces) == len(asked.interfaces) and all(
+        one == other or _anywhere(one) == _anywhere(other)
+        for one, other in zip(promised.interfaces, asked.interfaces, strict=True)
+    )
+
+
+def _anywhere(interface: InterfaceRequest) -> InterfaceRequest:
+    return replace(interface, options=replace(interface.options, pf=None))
+
+
+def intersection(some: PfSelector, others: PfSelector | None) -> PfSelector | None:
+    """The PFs that both select; None where their words leave none."""
+    if others is None:
+        return some
+    sets = (
+        _both(some.names, others.names),
+        _both(some.pcis, others.pcis),
+        _both_vendors(some.vendors, others.vendors),
+        _both(some.drivers, others.drivers),
+    )
+    names, pcis, vendors, drivers = sets
+    if names is None or pcis is None or vendors is None or drivers is None:
+        return None
+    return PfSelector(names=names, pcis=pcis, vendors=vendors, drivers=drivers)
+
+
+def address_number(address: str) -> int:
+    """A MAC or GUID with colons, as a number."""
+    return int(address.replace(":", ""), 16)
+
+
+def _both(some: frozenset[T], others: frozenset[T]) -> frozenset[T] | None:
+    """An empty set selects everything."""
+    if not (some and others):
+        return some or others
+    return (some & others) or None
+
+
+def _both_vendors(some: frozenset[str], others: frozenset[str]) -> frozenset[str] | None:
+    """Of `15b3` and `15b3:1017` the second."""
+    if not (some and others):
+        return some or others
+    both = {one for one in some for other in others if one == other or one.startswith(f"{other}:")}
+    both |= {other for one in some for other in others if other.startswith(f"{one}:")}
+    return frozenset(both) or None
+
+
+def _asked(options: InterfaceOptions) -> Iterator[tuple[Key, object]]:
+    """The keys that are asked for in a way that a policy decides about; not `trust: false` and the like."""
+    asked: tuple[tuple[Key, object, bool], ...] = (
+        (Key.MAC, options.mac, options.mac is not None),
+        (Key.GUID, options.guid, options.guid is not None),
+        (Key.TRUST, "true", options.trust is True),
+        (Key.SPOOF_CHECK, "false", options.spoof_check is False),
+        (Key.VLAN, options.vlan, options.vlan is not None),
+        (Key.QOS, options.qos, options.qos is not None),
+        (Key.VLAN_PROTO, options.vlan_proto, options.vlan_proto not in (None, VlanProto.DOT1Q)),
+        (Key.PKEY, options.pkey, options.pkey is not None),
+        (Key.DRIVER, options.driver, options.driver is not VfDriver.KERNEL),
+        (Key.PF, "", options.pf is not None),
+        (Key.NETWORK, options.network, bool(options.network)),
+        (Key.LINK_STATE, options.link_state, options.link_state is not None),
+        (Key.MTU, options.mtu, options.mtu is not None),
+    )
+    return ((key, value) for key, value, is_asked in asked if is_asked)
+
+
+def _within(number: int, spans: Iterable[Span]) -> bool:
+    return any(span.first <= number <= span.last for span in spans)
+
+
+def _named(name: str, patterns: tuple[str, ...]) -> bool:
+    return _pattern(patterns).fullmatch(name) is not None
+
+
+@lru_cache(maxsize=1024)
+def _pattern(names: tuple[str, ...]) -> re.Pattern[str]:
+    """Names in which `*` stands for any characters."""
+    return re.compile("|".join(re.escape(name).replace(r"\*", ".*") for name in names) or "(?!)")
+
+
+def _refuse(namespace: str, policy: NamespacePolicy, asked: str, allowed: str) -> NoReturn:
+    why = "no policy is for it" if policy is DEFAULT else f"policy {policy.name} does not allow that"
+    if allowed:
+        why = f"policy {policy.name} allows {allowed}"
+    msg = f"namespace {namespace} may not have {asked}: {why}"
+    raise MalformedError(msg, reason=Reason.NOT_ALLOWED)

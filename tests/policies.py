@@ -1,0 +1,11 @@
+"""Policies for tests of what a pod may ask for where its operator allows it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from k8s_rdma.config.namespace_policies import load_policies
+
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples" / "policies"
+EVERYTHING_FILE = str(EXAMPLES / "everything.yaml")
+EVERYTHING = load_policies(EVERYTHING_FILE)
