@@ -15,6 +15,7 @@ from deploy.rendering.chart import CHART, default_values
 from k8s_rdma.agent.config import AgentConfig
 from k8s_rdma.config.devices import DevicePluginConfig
 from k8s_rdma.config.hardware import HardwareConfig
+from k8s_rdma.config.namespace_policies import NamespacePolicyConfig
 from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.init.config import InitConfig
 from k8s_rdma.server.config import ServerConfig
@@ -27,7 +28,10 @@ Schema = dict[str, Any]
 _CREDENTIALS = ("kubeconfig", "inCluster")
 _EVERYWHERE = ("node", "hardware", "runDir")
 DECIDED: dict[str, tuple[str, ...]] = {
-    "AgentConfig": (*_EVERYWHERE, *_CREDENTIALS, "stateDir", "hostRoot", "placementKeyFile", "devicePlugin"),
+    "AgentConfig": (
+        *(*_EVERYWHERE, *_CREDENTIALS),
+        *("stateDir", "hostRoot", "placementKeyFile", "policyFile", "devicePlugin"),
+    ),
     "PublishConfig": ("leaseNamespace",),
     "InitConfig": ("hardware", "stateDir", "sysRoot", "keepUsedVfs"),
     "ServerConfig": (*_EVERYWHERE, "listen", "tls", "tokenFile"),
@@ -42,6 +46,7 @@ DECIDED: dict[str, tuple[str, ...]] = {
         "tls",
         "tokenFile",
         "placementKeyFile",
+        "policyFile",
         "leaseName",
         "leaseNamespace",
         "nodeLeaseNamespace",
@@ -77,6 +82,7 @@ SAID: dict[tuple[str, ...], Schema] = {
     ("image", "digest"): {"type": "string", "pattern": "^(sha256:[0-9a-f]{64})?$"},
     ("imagePullSecrets",): _OBJECTS,
     ("placementKey", "secretName"): _NAME,
+    ("namespacePolicies",): {"type": "array", "items": {"$ref": "#/definitions/NamespacePolicyConfig"}},
     ("node", "nodeSelector"): _TEXTS,
     ("node", "tolerations"): _OBJECTS,
     ("node", "affinity"): _OBJECT,
@@ -142,7 +148,7 @@ def _of_default(value: Any, path: tuple[str, ...]) -> Schema:
 
 def _definitions() -> Schema:
     _, found = msgspec.json.schema_components(
-        tuple(_CONFIGURED.values()), ref_template="#/definitions/{name}"
+        (*_CONFIGURED.values(), NamespacePolicyConfig), ref_template="#/definitions/{name}"
     )
     made = {name: _plain(each) for name, each in sorted(found.items())}
     for name, decided in DECIDED.items():

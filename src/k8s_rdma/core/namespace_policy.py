@@ -101,17 +101,14 @@ class NamespacePolicy:
 
     def _beyond_ranges(self, options: InterfaceOptions) -> Iterator[tuple[str, str]]:
         numbers = (
-            (Key.VLAN, options.vlan, options.vlan, self.vlans),
-            (Key.MAC, options.mac, options.mac and address_number(options.mac), self.macs),
-            (Key.GUID, options.guid, options.guid and address_number(options.guid), self.guids),
+            (Key.VLAN, options.vlan, self.vlans),
+            (Key.MAC, _number(options.mac), self.macs),
+            (Key.GUID, _number(options.guid), self.guids),
         )
-        for key, value, number, spans in numbers:
-            if (
-                number is not None
-                and spans is not None
-                and key in self.allowed
-                and not _within(number, spans)
-            ):
+        for key, number, spans in numbers:
+            beyond = number is not None and spans is not None and not _within(number, spans)
+            if spans is not None and beyond and key in self.allowed:
+                value = getattr(options, key)
                 yield f"{key} {value}", ", ".join(span.text for span in spans) or f"no {key}"
         if options.network and self.networks is not None and not _named(options.network, self.networks):
             yield f"network {options.network}", f"networks {', '.join(self.networks)}"
@@ -195,6 +192,10 @@ def intersection(some: PfSelector, others: PfSelector | None) -> PfSelector | No
 def address_number(address: str) -> int:
     """A MAC or GUID with colons, as a number."""
     return int(address.replace(":", ""), 16)
+
+
+def _number(address: str | None) -> int | None:
+    return None if address is None else address_number(address)
 
 
 def _both(some: frozenset[T], others: frozenset[T]) -> frozenset[T] | None:
