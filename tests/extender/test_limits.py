@@ -55,14 +55,14 @@ def limit(namespace: str, mbps: int | None = None, vfs: int | None = None) -> Na
 
 
 def recounted(state: ClusterState, space: str) -> Share:
-    """Every pod once, by what it takes most of on any node."""
+    """Every pod once, by what it takes most of on any node; what it was promised, whatever the node says."""
     pods: dict[PodUid, list[Share]] = {}
     for node in NODES:
         known = state.facts(node)
         reported = known.reported if known else {}
         for uid in {*reported, *state.reservations(node)}:
             held = state.reservation(node, uid)
-            taken = reported[uid] if held is None else reported.get(uid, held.interfaces)
+            taken = reported[uid] if held is None else held.interfaces
             pods.setdefault(uid, []).append(Share(sum(i.min_tx_rate_mbps for i in taken), len(taken)))
     mine = [shares for uid, shares in pods.items() if space_of(uid) == space]
     return Share(
@@ -207,13 +207,56 @@ async def test_one_of_two_pods_that_passed_filter_together_is_refused_at_bind():
 @anyio
 async def test_pod_of_a_namespace_that_holds_too_much_already_is_refused_by_what_nodes_report():
     async with world("w1", "w2", **LIMITED) as w:
-        w.nodes["w2"].holds(a=100, b=100, c=100)
+        for name in ("a", "b", "c"):
+            await w.create_pod(name, 0)
+            await w.bind_by_hand(name, "w2")
+        w.nodes["w2"].holds(**{w.pods[name]["metadata"]["uid"]: 100 for name in ("a", "b", "c")})
         await w.create_pod("other", 0)
         await w.create_pod("p", 0)
         async with asyncio.TaskGroup() as group:
             group.create_task(w.filter("other"))
         refused = await w.filter("p")
         assert "namespace default holds 3 of 3 VFs; needs 1" in str(refused["FailedAndUnresolvableNodes"])
+
+
+@anyio
+async def test_node_that_invents_pods_uses_up_nobodys_limit_and_its_own_vfs():
+    async with world("w1", "w2", **LIMITED) as w:
+        for name in ("elsewhere", "p"):
+            await w.create_pod(name, 1_000)
+        assert await w.bind("elsewhere", "w1") == ""
+        w.nodes["w2"].holds(a=1, b=1, c=1, **{w.pods["elsewhere"]["metadata"]["uid"]: 4_000})
+        refused = await w.filter("p")
+        assert refused["NodeNames"] == ["w1"]
+        assert "w2" in refused["FailedNodes"]
+        assert w.metric('namespace_vfs{namespace="default"}') == 1
+        assert w.metric('namespace_reserved_mbps{namespace="default"}') == 1_000
+
+
+@anyio
+async def test_node_that_says_more_of_a_pod_than_it_was_promised_uses_up_nobodys_limit():
+    async with world("w1", **LIMITED) as w:
+        await w.create_pod("mine", 1_000)
+        assert await w.bind("mine", "w1") == ""
+        w.nodes["w1"].holds(**{w.pods["mine"]["metadata"]["uid"]: [5_000] * 3})
+        await w.create_pod("p", 0)
+        await w.filter("p")
+        assert w.metric('namespace_reserved_mbps{namespace="default"}') == 1_000
+
+
+@anyio
+async def test_what_a_node_reports_of_a_pod_counts_from_its_bind_to_its_end():
+    async with world("w1", **LIMITED) as w:
+        await w.create_pod("devices")
+        await w.create_pod("p", 0)
+        w.nodes["w1"].holds(**{w.pods["devices"]["metadata"]["uid"]: [0, 0, 0]})
+        assert await w.fitting("p") == ["w1"]
+        await w.bind_by_hand("devices", "w1")
+        await until(lambda: 'namespace_vfs{namespace="default"} 3' in w.extender.metrics.render())
+        assert await w.fitting("p") == []
+        await w.delete_pod("devices")
+        await until(lambda: "namespace_vfs{" not in w.extender.metrics.render())
+        assert await w.fitting("p") == ["w1"]
 
 
 @anyio

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from k8s_rdma.config.namespace_policies import policies_of
+from k8s_rdma.extender.cluster.bound_pods import BoundPods
 from k8s_rdma.extender.cluster.expecting import Expecting
 from k8s_rdma.extender.cluster.limits import Limits
 from k8s_rdma.extender.cluster.nominating import Nominations
 from k8s_rdma.extender.cluster.occupants import Occupants
+from k8s_rdma.extender.cluster.quarantine import Quarantine
 from k8s_rdma.extender.cluster.state import ClusterState
 from k8s_rdma.extender.cluster.unplaced import Unplaced
 from k8s_rdma.extender.telling.attempts import Attempts
@@ -41,6 +43,7 @@ class Accounts:
     decisions: Decisions
     limits: Limits
     occupants: Occupants
+    bound_pods: BoundPods | None
     budgets: Budgets
     nominations: Nominations
     expecting: Expecting
@@ -56,22 +59,34 @@ def open_accounts(
 ) -> Accounts:
     """Empty ones. exists: whether a node of that name may be there, which who follows the nodes knows."""
     attempts = Attempts(clock)
-    decisions = Decisions(config.strategy, config.refusal_detail)
+    quarantine = Quarantine()
+    decisions = Decisions(config.strategy, config.refusal_detail, quarantine=quarantine)
     waiting, occupants = Waiting(), Occupants()
     pace = Pace(poll_s=config.poll_s, touch_s=config.touch_s, by_label=config.touch_by == "label")
     toucher = Toucher(waiting, decisions, api, clock, pace)
     limits = Limits(config.limits, on_freed=toucher.freed)
+
+    bound_pods = BoundPods() if limits and config.api else None
 
     def changed(node: NodeName, before: Situation | None, after: Situation | None) -> None:
         toucher.changed(node, before, after)
         nominations.changed(node)
         unplaced.changed(node)
 
-    state = ClusterState(on_change=changed, on_claims=limits.update if limits else None, exists=exists)
+    state = ClusterState(
+        on_change=changed,
+        on_claims=limits.update if limits else None,
+        exists=exists,
+        on_failure=quarantine.failed,
+        bound=bound_pods,
+    )
+    quarantine.watch(state)
+    if bound_pods is not None:
+        bound_pods.on_change = state.recount
     requests = Requests(
         strict=config.strict, vf_resource=config.vf_resource, policies=policies_of(config.policy_file)
     )
-    unplaced = Unplaced(state=state, requests=requests, clock=clock)
+    unplaced = Unplaced(state=state, requests=requests, clock=clock, quarantine=quarantine)
     nominations = Nominations(
         state, occupants, decisions, clock, nomination_s=config.nomination_s, on_release=toucher.released
     )
@@ -82,10 +97,16 @@ def open_accounts(
         decisions=decisions,
         limits=limits,
         occupants=occupants,
+        bound_pods=bound_pods,
         budgets=Budgets(known=not config.heeds_budgets),
         nominations=nominations,
         expecting=Expecting(
-            state=state, decisions=decisions, nominations=nominations, clock=clock, lasts_s=lasts_s
+            state=state,
+            decisions=decisions,
+            nominations=nominations,
+            clock=clock,
+            lasts_s=lasts_s,
+            occupants=occupants if config.api else None,
         ),
         unplaced=unplaced,
         waiting=waiting,

@@ -157,4 +157,5 @@ class Assembly:
             figures_of_decisions(accounts.outcomes, accounts.nominations, self.api_failures, self.lease)
         )
         metrics.add(accounts.expecting.readings())
+        metrics.add(accounts.decisions.quarantine.readings())
         return metrics

@@ -118,6 +118,7 @@ def _pods(config: ExtenderConfig, accounts: Accounts, key: bytes | None) -> PodT
         attempts=accounts.attempts,
         key=key,
         occupants=accounts.occupants,
+        bound_pods=accounts.bound_pods,
         nominations=accounts.nominations,
         unplaced=accounts.unplaced if _allows_unplaced(config, key) else None,
     )

@@ -38,7 +38,7 @@ class _Something(msgspec.Struct, frozen=True):
 
 class _Status(msgspec.Struct, frozen=True):
     disruptionsAllowed: int = 0  # noqa: N815  the API's name
-    disruptedPods: dict[str, str | _Something] | None = None  # noqa: N815  the API's name
+    disruptedPods: dict[str, str | _Something | None] | None = None  # noqa: N815  the API's name
 
 
 class BudgetObject(msgspec.Struct, NamespacedResourceG):

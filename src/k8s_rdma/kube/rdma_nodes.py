@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 _RDMA_NODE = ResourceDef(GROUP, VERSION, KIND)
 _NODE = ResourceDef("", "v1", "Node")
+_MOST_DIGITS = 20
+"""Of a version: 64 bits."""
+
 _NO_SUCH_LEASE = "k8s-rdma-no-such-lease"
 
 
@@ -116,7 +119,7 @@ class RdmaNodes:
             async for _ in listing:
                 pass
             version = listing.resourceVersion
-        if not version.isdecimal():
+        if not (version.isdecimal() and len(version) <= _MOST_DIGITS):
             msg = f"{what}: a version that is no number: {version!r}"
             raise ApiUncertainError(msg)
         return int(version)

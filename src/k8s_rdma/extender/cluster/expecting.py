@@ -16,6 +16,7 @@ from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.placement import Placement
 from k8s_rdma.extender.cluster.holds import Hold, Holds
 from k8s_rdma.extender.cluster.nominating import Nominations
+from k8s_rdma.extender.cluster.occupants import Occupants
 from k8s_rdma.extender.cluster.pending import PendingPod
 from k8s_rdma.extender.cluster.state import ClusterState
 from k8s_rdma.extender.verbs.decisions import Decisions
@@ -52,7 +53,7 @@ class Expecting:
     """Keeps them. What is held is found out when the next pod asks: most pods are bound before.
 
     nominations: counted where a pod's place is looked for. clock: seconds, monotonic. lasts_s: how long a
-    pod is waited for.
+    pod is waited for. occupants: those that the API server has bound; None where there is none to say it.
     """
 
     state: ClusterState
@@ -60,6 +61,7 @@ class Expecting:
     nominations: Nominations
     clock: Callable[[], float]
     lasts_s: float
+    occupants: Occupants | None = None
     holds: Holds = field(default_factory=Holds)
     _going: dict[PodUid, _Going] = field(default_factory=dict)
     _new: set[PodUid] = field(default_factory=set)
@@ -105,10 +107,15 @@ class Expecting:
         return {"pods_expected": ("Pods on their way to a bind.", "gauge", lambda: len(self._going))}
 
     def _came(self, going: _Going) -> bool:
-        """Whether the pod counts as it is, by its reservation or its node's report."""
+        """Whether the pod counts as it is, by its reservation or the report of the node that it is on."""
         uid = going.pod.uid
-        facts = map(self.state.facts, going.nodes)
-        return bool(self.state.nodes_of(uid)) or any(each and uid in each.reported for each in facts)
+        return bool(self.state.nodes_of(uid)) or any(self._is_reported(node, uid) for node in going.nodes)
+
+    def _is_reported(self, node: NodeName, uid: PodUid) -> bool:
+        facts = self.state.facts(node)
+        if facts is None or uid not in facts.reported:
+            return False
+        return self.occupants is None or uid in self.occupants.on(node)
 
     def _hold(self, going: _Going, deadline: float) -> None:
         pod = going.pod

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from sys import intern
 from typing import TYPE_CHECKING, NoReturn
+
+import structlog
 
 from k8s_rdma.core.allocation import foreign_use
 from k8s_rdma.core.ids import NodeName, PciAddress, PodUid, pci_address
@@ -17,12 +20,16 @@ from k8s_rdma.core.rates import Enforce
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.wire.rates import ability_of
 from k8s_rdma.wire.rdma_node import status_of
+from k8s_rdma.wire.report_bounds import MAX_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from k8s_rdma.wire.rdma_node import ForeignUse, HeldInterfaces, PfStatus, RdmaNodeStatus
     from k8s_rdma.wire.rest import NodeReport
+
+
+_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +59,10 @@ def facts_of(report: NodeReport, node: NodeName) -> NodeFacts:
     MalformedError (`UNREADABLE_NODE`) also when another node answered.
     """
     if report.node != node:
-        _refuse(f"the address answers for node {report.node!r}")
-    return facts_of_status(status_of(report), node)
+        _refuse(f"the address answers for node {report.node[:MAX_NAME]!r}")
+    with _reading(node):
+        status = status_of(report)
+    return facts_of_status(status, node)
 
 
 def facts_of_status(status: RdmaNodeStatus, node: NodeName) -> NodeFacts:
@@ -66,10 +75,20 @@ def facts_of_status(status: RdmaNodeStatus, node: NodeName) -> NodeFacts:
     ready = status.ready()
     if ready is None or ready.status != "True":
         _refuse(ready.message if ready else "it does not say whether its agent serves")
-    try:
+    with _reading(node):
         return _facts(status, node)
+
+
+@contextmanager
+def _reading(node: NodeName) -> Iterator[None]:
+    """Refuse a report that has no meaning, or that makes reading it fail: a defect, which costs this node."""
+    try:
+        yield
     except ValueError as error:
         _refuse(str(error))
+    except Exception as error:
+        _log.exception("report_failed", node=node)
+        _refuse(f"its report makes reading it fail: {type(error).__name__}: {error}")
 
 
 def _facts(status: RdmaNodeStatus, node: NodeName) -> NodeFacts:

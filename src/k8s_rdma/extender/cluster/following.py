@@ -7,12 +7,13 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 import structlog
 
 from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.errors import MalformedError
+from k8s_rdma.extender.cluster.bound_pods import BoundPods
 from k8s_rdma.extender.cluster.nominating import Nominations
 from k8s_rdma.extender.cluster.occupants import Occupants
 from k8s_rdma.extender.cluster.pending import PendingPod
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
     from k8s_rdma.kube.api import ClusterApi, Event, NodeView, PodView
 
+T = TypeVar("T")
+
 _MAX_DELAY_S = 30.0
 _REMEMBERED = 1_000
 """Ends of pods that what was asked of the API server before them may be told after."""
@@ -47,15 +50,18 @@ async def follow(
 ) -> NoReturn:
     """Hand over every event of a stream; make a new one when it is lost, after a delay that doubles to 30 s.
 
-    A stream that has brought changes since its list starts the delay anew.
+    A stream that has brought changes since its list starts the delay anew. A change that makes `take` fail is
+    left out.
     """
     delay = delay_s
     while True:
         try:
             async with aclosing(cast("Any", stream())) as events:
                 async for event in events:
-                    take(event)
-                    if not isinstance(event, Page | Listed):
+                    if isinstance(event, Page | Listed):
+                        take(event)
+                    else:
+                        take_one(what, take, event)
                         delay = delay_s
         except API_ERRORS as error:
             _log.warning("watch_lost", what=what, error=error.message, again_in_s=delay)
@@ -63,11 +69,24 @@ async def follow(
         delay = min(2 * delay, _MAX_DELAY_S)
 
 
+def take_one(what: str, take: Callable[[T], None], item: T) -> None:
+    """Hand over one object, or one change of it.
+
+    What somebody wrote into one object must not end the process, nor keep it from hearing of all others: an
+    object that makes `take` fail, which is a defect, is logged and left out.
+    """
+    try:
+        take(item)
+    except Exception:
+        _log.exception("object_failed", what=what)
+
+
 @dataclass(slots=True, kw_only=True)
 class PodTracker:
     """Turns what the API server says of pods into reservations and their end.
 
     key: as in `Commits`. unbound: those that ask and are not bound. occupants: those that are bound.
+    bound_pods: all that are bound, where limits of namespaces need to know them.
     nominations: told of what pods' statuses name; None where nobody keeps them. unplaced: told of bound pods
     without a placement that counts; None where agents refuse them.
     """
@@ -80,6 +99,7 @@ class PodTracker:
     key: bytes | None = None
     unbound: UnboundPods = field(default_factory=UnboundPods)
     occupants: Occupants = field(default_factory=Occupants)
+    bound_pods: BoundPods | None = None
     nominations: Nominations | None = None
     unplaced: Unplaced | None = None
     _listed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -136,7 +156,7 @@ class PodTracker:
         self._paged.update(pod.uid for pod in pods)
         with self.state.together():
             for pod in pods:
-                self._see(pod)
+                take_one("pods", self._see, pod)
 
     def _list(self, pods: tuple[PodView, ...]) -> None:
         self._page(pods)
@@ -146,6 +166,8 @@ class PodTracker:
         self.attempts.settle_missing(listed, self._listing_since)
         self.unbound.keep_only(listed)
         self.occupants.end_missing(listed)
+        if self.bound_pods is not None:
+            self.bound_pods.end_missing(listed)
         self._unpromised &= listed
         if self.nominations is not None:
             self.nominations.over_missing(listed)
@@ -183,6 +205,8 @@ class PodTracker:
             self.requests.compare(pod.uid, pod.annotations)
             self._nominated(pod)
         else:
+            if self.bound_pods is not None:
+                self.bound_pods.see(pod, pod.node)
             self._bound(pod, pod.node)
             self.occupants.see(pod, pod.node)
             self._not_nominated(pod.uid)
@@ -236,6 +260,8 @@ class PodTracker:
             self.unplaced.ended(uid)
         self.state.ended(uid, self.clock())
         self.occupants.end(uid)
+        if self.bound_pods is not None:
+            self.bound_pods.end(uid)
         self._unpromised.discard(uid)
         self._not_nominated(uid)
         self.toucher.settled(uid)
@@ -269,7 +295,7 @@ class NodeTracker:
                 for gone in self._known - {node.name for node in nodes}:
                     self._forget(gone)
                 for node in nodes:
-                    self._learn(node)
+                    take_one("nodes", self._learn, node)
                 self.listed = True
                 _log.info("nodes_listed", nodes=len(nodes))
             case Changed(node):

@@ -16,19 +16,24 @@ from k8s_rdma.core.ids import NodeName, PciAddress, PodUid
 from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf, Used, total
 from k8s_rdma.core.placement import PlacedInterface, usage_of
 from k8s_rdma.core.policy import PfPolicy
-from k8s_rdma.core.reservation import claims_on_node, used_on_node
+from k8s_rdma.core.reservation import used_on_node
 from k8s_rdma.extender.cluster.facts import NodeFacts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
+    from k8s_rdma.extender.cluster.bound_pods import BoundPods
+
     Interfaces: TypeAlias = tuple[PlacedInterface, ...]
     OnChange: TypeAlias = "Callable[[NodeName, Situation | None, Situation | None], None]"
     Claim: TypeAlias = tuple[PodUid, str, Interfaces]
     OnClaims: TypeAlias = Callable[[NodeName, list[Claim]], None]
+    OnFailure: TypeAlias = Callable[[Exception, NodeName], str]
 
 _NOTHING_HELD: Mapping[PodUid, Interfaces] = MappingProxyType({})
 _NO_INVENTORY = Inventory(node=NodeName(""), pfs=())
+
+_MOST_OF_WHY = 2048
 
 NOT_ASKED = "the API server knows no such node, or it was not asked yet"
 
@@ -71,7 +76,11 @@ class Reservation:
 
 @dataclass(slots=True)
 class _Node:
+    """spoiled: facts that nothing may be decided by, for the reason `why`."""
+
     facts: NodeFacts | None = None
+    spoiled: NodeFacts | None = None
+    why: str = ""
     asked_at: float = float("-inf")
     reservations: dict[PodUid, Reservation] = field(default_factory=dict)
 
@@ -92,17 +101,24 @@ class _Node:
     def promised(self) -> dict[PodUid, Interfaces]:
         return {uid: reservation.interfaces for uid, reservation in self.reservations.items()}
 
-    def claims(self) -> list[Claim]:
-        """What each pod takes, by the last report even where the node cannot be read: it is still there."""
-        facts, promised = self.facts, self.promised()
+    def claims(self, bound: Mapping[PodUid, str] | None) -> list[Claim]:
+        """What counts for each pod's namespace, by the last report even where the node cannot be read.
+
+        bound: the namespaces of the pods that the API server has bound to the node; None where none is asked.
+        What such a pod was promised counts as it was promised, whatever the node says of it.
+        """
+        facts, held = self.facts, self.reservations
         if facts is None:
-            taken, spaces = promised, {}
-        else:
-            taken = claims_on_node(reported=facts.reported, promised=promised, entries=facts.entries)
+            spaces: Mapping[PodUid, str] = {}
+        elif bound is None:
             spaces = dict(zip(facts.reported, facts.namespaces, strict=False))
-        for uid, reservation in self.reservations.items():
-            spaces[uid] = reservation.pod.partition("/")[0]
-        return [(uid, spaces[uid], interfaces) for uid, interfaces in taken.items() if uid in spaces]
+        else:
+            spaces = {uid: bound[uid] for uid in facts.reported if uid in bound}
+        reported = facts.reported if facts else {}
+        return [
+            *((uid, space, reported[uid]) for uid, space in spaces.items() if uid not in held),
+            *((uid, each.pod.partition("/")[0], each.interfaces) for uid, each in held.items()),
+        ]
 
 
 class ClusterState:
@@ -113,7 +129,9 @@ class ClusterState:
 
     on_change: told of every node whose situation became another one (None: unreadable or unknown).
     on_claims: told of every node whose pods may take something else than before: each pod, its namespace, and
-        what it takes.
+        what counts for that.
+    bound: which pods the API server has bound where; None where there is none to say it.
+    on_failure: told what a node's data made fail; answers the reason, for which the node is quarantined.
     """
 
     def __init__(
@@ -121,6 +139,8 @@ class ClusterState:
         on_change: OnChange | None = None,
         on_claims: OnClaims | None = None,
         exists: Callable[[NodeName], bool] = lambda _: True,
+        on_failure: OnFailure = lambda error, _: str(error),
+        bound: BoundPods | None = None,
     ) -> None:
         self.situations: dict[NodeName, Situation] = {}
         self.unreadable: dict[NodeName, str] = {}
@@ -133,6 +153,8 @@ class ClusterState:
         self._on_change = on_change
         self._on_claims = on_claims
         self._exists = exists
+        self._on_failure = on_failure
+        self._bound = bound
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -155,6 +177,11 @@ class ClusterState:
         entry = self._nodes.setdefault(node, _Node())
         if asked_at >= entry.asked_at:
             entry.facts, entry.asked_at = facts, asked_at
+            if facts == entry.spoiled:
+                if self.unreadable.get(node) != entry.why:
+                    self.quarantine(node, entry.why)
+                return
+            entry.spoiled = None
             self.unreadable.pop(node, None)
             self._drop_ended(node, entry, before=asked_at)
             self._update(node)
@@ -165,21 +192,45 @@ class ClusterState:
         if entry is None or entry.facts is None or asked_at < entry.asked_at:
             return
         entry.asked_at = asked_at
+        if entry.spoiled is not None:
+            return
         again = self.unreadable.pop(node, None) is not None
         if self._drop_ended(node, entry, before=asked_at) or again:
             self._update(node)
 
     def lose(self, node: NodeName, why: str) -> None:
-        """The node could not be read: its last report counts for nothing now; reservations stand."""
-        self.unreadable[node] = why
+        """The node could not be read: its last report counts for nothing now; reservations stand.
+
+        Of the reason so much is kept as people read: the node may have written it.
+        """
+        self.unreadable[node] = why[:_MOST_OF_WHY]
         self._update(node)
+
+    def recount(self, node: NodeName, uid: PodUid) -> None:
+        """The pod was bound there, or ended: what the node reports of it counts for its namespace, or not."""
+        entry = self._nodes.get(node)
+        if entry is None or entry.facts is None or uid not in entry.facts.reported:
+            return
+        if self._postponed is None:
+            self._tell_claims(node)
+        else:
+            self._postponed.add(node)
+
+    def quarantine(self, node: NodeName, why: str) -> None:
+        """What the node reported makes decisions fail: it cannot be read until it reports something else."""
+        if self._spoil(node, why):
+            self._update(node)
+
+    def quarantined(self) -> int:
+        """How many nodes are."""
+        return sum(entry.spoiled is not None for entry in self._nodes.values())
 
     def forget(self, node: NodeName) -> None:
         """The node object was deleted. Reservations stay for as long as their pods are not finished."""
         entry = self._nodes.get(node)
         if entry is None:
             return
-        entry.facts = None
+        entry.facts = entry.spoiled = None
         self.unreadable.pop(node, None)
         self._drop_ended(node, entry, before=float("inf"))
         self._update(node)
@@ -316,7 +367,10 @@ class ClusterState:
             return None
         now = self._postponed is None or node not in self._postponed
         if not now or without:
-            return self._situation(facts.inventory, self._nodes[node].used(without, holding))
+            found = self._used_situation(node, facts, without, holding)
+            if found is None:
+                self._update(node)
+            return found
         situation, reservations = self.situations[node], self._nodes[node].reservations
         added = [
             interfaces
@@ -356,16 +410,40 @@ class ClusterState:
             self._postponed.add(node)
             return
         facts = self.facts(node)
-        before = self.situations.get(node)
-        if facts is None:
-            after = None
-            self.situations.pop(node, None)
-        else:
-            after = self.situations[node] = self._situation(facts.inventory, self._nodes[node].used())
-        if self._on_claims:
-            self._on_claims(node, self._nodes[node].claims() if node in self._nodes else [])
+        before = self.situations.pop(node, None)
+        after = self._used_situation(node, facts) if facts else None
+        if after is not None:
+            self.situations[node] = after
+        self._tell_claims(node)
         if after is not before and self._on_change:
             self._on_change(node, before, after)
+
+    def _tell_claims(self, node: NodeName) -> None:
+        if self._on_claims:
+            bound, entry = self._bound.on(node) if self._bound else None, self._nodes.get(node)
+            self._on_claims(node, entry.claims(bound) if entry else [])
+
+    def _used_situation(
+        self,
+        node: NodeName,
+        facts: NodeFacts,
+        without: Collection[PodUid] = (),
+        holding: Mapping[PodUid, Interfaces] = _NOTHING_HELD,
+    ) -> Situation | None:
+        """By what is used there; None where what is known of the node makes that fail."""
+        try:
+            return self._situation(facts.inventory, self._nodes[node].used(without, holding))
+        except Exception as error:  # whatever it is, it is of this node alone
+            self._spoil(node, self._on_failure(error, node))
+            return None
+
+    def _spoil(self, node: NodeName, why: str) -> bool:
+        entry = self._nodes.get(node)
+        if entry is None or entry.facts is None:
+            return False
+        entry.spoiled, entry.why = entry.facts, why
+        self.unreadable[node] = why
+        return True
 
     def _situation(self, inventory: Inventory, used: Mapping[PciAddress, Used]) -> Situation:
         key = (inventory.pfs, tuple(used.get(pf.pci, NOTHING_USED) for pf in inventory.pfs))

@@ -19,7 +19,8 @@ import structlog
 from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.placement import Rejection, place
 from k8s_rdma.core.request import Request
-from k8s_rdma.errors import MalformedError
+from k8s_rdma.errors import MalformedError, Reason
+from k8s_rdma.extender.cluster.quarantine import Quarantine
 from k8s_rdma.extender.cluster.state import ClusterState, Reservation
 from k8s_rdma.extender.verbs.requests import Requests
 
@@ -50,6 +51,7 @@ class Unplaced:
     state: ClusterState
     requests: Requests
     clock: Callable[[], float]
+    quarantine: Quarantine = field(default_factory=Quarantine)
     _nodes: dict[NodeName, dict[PodUid, _Unplaced]] = field(default_factory=dict)
     _places: dict[PodUid, NodeName] = field(default_factory=dict)
     _placing: set[NodeName] = field(default_factory=set)
@@ -118,7 +120,11 @@ class Unplaced:
         situation = self.state.situation_if(node, without=[uid])
         if situation is None:
             return False
-        found = place(unplaced.request, situation.inventory, situation.used)
+        found = self.quarantine.decide(
+            situation,
+            lambda: place(unplaced.request, situation.inventory, situation.used),
+            lambda why: Rejection(node=node, reason=Reason.UNREADABLE_NODE, message=why),
+        )
         if isinstance(found, Rejection):
             _log.info("unplaced_pod_does_not_fit", pod=unplaced.pod, node=node, why=found.message)
             return False

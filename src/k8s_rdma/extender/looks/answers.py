@@ -64,6 +64,7 @@ class Looks:
             nodes=around.nodes,
             role=around.role,
             clock=pods.clock,
+            quarantine=around.verdicts.decisions.quarantine,
         )
 
     def gets(self) -> dict[str, Callable[[Scope], Awaitable[Answer]]]:

@@ -81,7 +81,9 @@ def look_at(seen: Seen, request: Request, decisions: Decisions) -> NodeLook:
         score=seen.score,
         why=f"{NOT_ENOUGH_FREE} ({found.message})" if isinstance(found, Rejection) else "",
         evictable=seen.evictable,
-        pfs=look_at_pfs(request, situation, placed),
+        pfs=decisions.quarantine.decide(
+            situation, lambda: look_at_pfs(request, situation, placed), lambda _: ()
+        ),
     )
 
 

@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary
 
 from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.inventory import NOTHING_USED
+from k8s_rdma.extender.cluster.quarantine import Quarantine
 from k8s_rdma.extender.cluster.state import ClusterState, Situation
 from k8s_rdma.extender.sources.node_states import NodeStates
 from k8s_rdma.extender.telling.attempts import Attempts
@@ -74,6 +75,7 @@ class Overview:
     nodes: Callable[[], Collection[NodeName]]
     role: Callable[[], ExtenderState]
     clock: Callable[[], float]
+    quarantine: Quarantine = field(default_factory=Quarantine)
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     _last: _Look | None = None
     _pfs: WeakKeyDictionary[Situation, _Pfs] = field(default_factory=WeakKeyDictionary)
@@ -127,7 +129,8 @@ class Overview:
             return _Row(NodeRow(name=node, heard_s=heard_s, problems=(why,)), _NO_PFS)
         pfs = self._pfs.get(situation)
         if pfs is None:
-            pfs = self._pfs[situation] = _pfs_of(situation)
+            pfs = self.quarantine.decide(situation, lambda: _pfs_of(situation), lambda _: _NO_PFS)
+            self._pfs[situation] = pfs
         pods = len(self.state.reservations(node).keys() | facts.reported.keys())
         problems = (*_problems(pfs.rows), *facts.problems)
         row = NodeRow(name=node, pods=pods, heard_s=heard_s, problems=problems, pfs=pfs.rows)

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 UNPUBLISHED = "its agent publishes no RdmaNode"
 UNRENEWED = "no Lease says yet that what its agent publishes holds"
 _AGE_STEP_S = 10
+_MOST_DIGITS = 20
+"""Of 64 bits."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -75,7 +77,7 @@ class WatchedNode:
         """Take a renewal that is seen now; False when it was seen before."""
         if lease.version == self._lease_version:
             return False
-        if self._lease_version.isdecimal():
+        if _is_count(self._lease_version):
             self._named_at = max(self._named_at, marks.before(int(self._lease_version)))
         self._renewed_at, self._names, self._lease_version = now, lease.holder, lease.version
         self._heard = False
@@ -115,6 +117,11 @@ class WatchedNode:
 def covers(known: str, named: str) -> bool:
     """Whether a report of that generation is the named one or came after it, of the same observer."""
     (epoch, _, counter), (named_epoch, _, named_counter) = known.rpartition("."), named.rpartition(".")
-    if epoch != named_epoch or not (counter.isdecimal() and named_counter.isdecimal()):
+    if epoch != named_epoch or not (_is_count(counter) and _is_count(named_counter)):
         return known == named != ""
     return int(counter) >= int(named_counter)
+
+
+def _is_count(text: str) -> bool:
+    """Whether it is a number as Kubernetes and agents count; a Lease may name anything, at any length."""
+    return len(text) <= _MOST_DIGITS and text.isascii() and text.isdecimal()

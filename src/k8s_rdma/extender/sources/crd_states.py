@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NoReturn, Self
 import structlog
 
 from k8s_rdma.core.ids import NodeName
-from k8s_rdma.extender.cluster.following import follow
+from k8s_rdma.extender.cluster.following import follow, take_one
 from k8s_rdma.extender.sources.crd_node import WatchedNode
 from k8s_rdma.extender.sources.marks import Marks
 from k8s_rdma.kube.api import API_ERRORS, Changed, Gone, Listed, Page
@@ -189,7 +189,7 @@ class CrdNodeStates:
         match event:
             case Listed(leases):
                 for lease in leases:
-                    self._renewed(lease)
+                    take_one("leases", self._renewed, lease)
                 self._listed.add("leases")
                 _log.info("node_leases_listed", leases=len(leases))
             case Changed(lease):
@@ -198,7 +198,7 @@ class CrdNodeStates:
     def _take_some(self, views: Iterable[RdmaNodeView]) -> None:
         for view in views:
             self._paged.add(view.node)
-            self._published(view)
+            take_one("rdmanodes", self._published, view)
 
     def _published(self, view: RdmaNodeView) -> None:
         entry = self._nodes.setdefault(view.node, WatchedNode())

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.ids import NodeName, PodUid
-from k8s_rdma.core.placement import Rejection, fits
+from k8s_rdma.core.placement import Rejection
 from k8s_rdma.core.request import Request
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.extender.cluster.expecting import Expecting
@@ -182,7 +182,7 @@ class Binder:
             why = self.state.why_unreadable(bind.node)
             return Refusal(f"{UNREADABLE_NODE} (node {bind.node}: {why})", Reason.UNREADABLE_NODE)
         if reservation is not None:  # in doubt: the write may have happened, so that it can only be repeated
-            if not fits(reservation.interfaces, situation.inventory, situation.used, reservation.policy):
+            if not self.decisions.still_fits(reservation, situation):
                 why = "the placement of an earlier bind without an answer does not fit any more"
                 return Refusal(f"{NOT_ENOUGH_FREE} (node {bind.node}: {why})", Reason.STALE_PLACEMENT)
         else:

@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING
 
 from k8s_rdma.core.devices.placement import options_refused
 from k8s_rdma.core.options import Setting
-from k8s_rdma.core.placement import Placement, Rejection, place
+from k8s_rdma.core.placement import Placement, Rejection, fits, place
 from k8s_rdma.core.request import Request, Shape
 from k8s_rdma.core.said import Detail
 from k8s_rdma.core.score import score
 from k8s_rdma.core.strategy import Strategy
 from k8s_rdma.errors import Reason
-from k8s_rdma.wire.extender import NOT_ENOUGH_FREE
+from k8s_rdma.extender.cluster.quarantine import Quarantine
+from k8s_rdma.wire.extender import NOT_ENOUGH_FREE, UNREADABLE_NODE
 
 if TYPE_CHECKING:
-    from k8s_rdma.extender.cluster.state import Situation
+    from k8s_rdma.extender.cluster.state import Reservation, Situation
 
 UNRESOLVABLE = frozenset(
     {
@@ -83,6 +84,10 @@ def _waits_for_an_operator(request: Request) -> bool:
     )
 
 
+def _undecidable(why: str) -> Misfit:
+    return Misfit(Reason.UNREADABLE_NODE, f"{UNREADABLE_NODE} ({why})")
+
+
 def _size(key: _Key) -> int:
     return len(key[0].kind_at)
 
@@ -96,6 +101,7 @@ class Decisions:
     """Verdicts by request and situation.
 
     strategy: which fits are the better ones. detail: how much refusals tell.
+    quarantine: of nodes whose data makes a verdict fail, which refuses there.
     limit: how many are kept; beyond, those of the requests not asked about for longest are forgotten.
     searches, undecided: how many verdicts had to be searched, and how many of these reached the search's
         work budget; for metrics.
@@ -106,8 +112,10 @@ class Decisions:
         strategy: Strategy = Strategy.BINPACK,
         detail: Detail = Detail.NUMBERS,
         *,
+        quarantine: Quarantine | None = None,
         limit: int = 65_536,
     ) -> None:
+        self.quarantine = quarantine or Quarantine()
         self._strategy = strategy
         self._detail = detail
         self.searches = 0
@@ -138,7 +146,7 @@ class Decisions:
         table = self.known(request)
         verdict = table.get(situation)
         if verdict is None:
-            verdict = self._judge(request, situation)
+            verdict = self.quarantine.decide(situation, lambda: self._judge(request, situation), _undecidable)
             self.searches += 1
             self.undecided += isinstance(verdict, Misfit) and verdict.reason is Reason.UNDECIDED
             while self._size >= self._limit:
@@ -150,10 +158,25 @@ class Decisions:
 
     def place(self, request: Request, situation: Situation) -> Placement | Rejection:
         """Where the request goes, as the strategy has it; a bind must do as it was decided by."""
+        node = situation.inventory.node
+        return self.quarantine.decide(
+            situation,
+            lambda: self._place(request, situation),
+            lambda why: Rejection(node=node, reason=Reason.UNREADABLE_NODE, message=why),
+        )
+
+    def still_fits(self, reservation: Reservation, situation: Situation) -> bool:
+        """Whether what is held for a pod fits beside what is used."""
+        held, inventory, used = reservation.interfaces, situation.inventory, situation.used
+        return self.quarantine.decide(
+            situation, lambda: fits(held, inventory, used, reservation.policy), lambda _: False
+        )
+
+    def _place(self, request: Request, situation: Situation) -> Placement | Rejection:
         return place(request, situation.inventory, situation.used, strategy=self._strategy)
 
     def _judge(self, request: Request, situation: Situation) -> Verdict:
-        found = self.place(request, situation)
+        found = self._place(request, situation)
         if isinstance(found, Rejection):
             text = f"{NOT_ENOUGH_FREE} ({found.told(self._detail)})"
             return Misfit(found.reason, text, _may_pass(found, request, situation))
