@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime
+from heapq import heappop, heappush
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from k8s_rdma.doctor.cluster.pods import PodFact
@@ -15,12 +17,14 @@ from k8s_rdma.wire.annotation import ANNOTATION, parse_request
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from k8s_rdma.kube.documents import Documents
 
-_LATER = 50
+_LATER = 500
 """Pods whose events are looked at."""
+_EVENTS_OF_POD = 20
+"""The latest are kept."""
 _SETTLED_S = 60.0
 """After its start, a node has told of a pod long since (`wire.rdma_node`)."""
 
@@ -33,8 +37,11 @@ def asking_pods(api: Documents, holding: Mapping[str, frozenset[str]]) -> tuple[
     asking = [pod for pod in api.items("/api/v1/pods", UNFINISHED) if _asks(pod)]
     facts = [replace(_fact(pod), held=_held(api, pod, holding)) for pod in asking]
     stuck = [pod for pod, fact in zip(asking, facts, strict=True) if not (fact.running and fact.placed)]
-    told = {full_name(pod): _events(api, pod) for pod in stuck[:_LATER]}
-    return tuple(replace(each, events=told.get(each.name, ())) for each in facts)
+    events = _events(api, stuck[:_LATER])
+    return tuple(
+        replace(fact, events=events.get(str(pod["metadata"]["uid"]), ()))
+        for pod, fact in zip(asking, facts, strict=True)
+    )
 
 
 def full_name(obj: dict[str, Any]) -> str:
@@ -50,12 +57,25 @@ def _asks(pod: dict[str, Any]) -> bool:
         return True
 
 
-def _events(api: Documents, pod: dict[str, Any]) -> tuple[tuple[str, str], ...]:
-    """Reason and message, the latest last."""
-    path = f"/api/v1/namespaces/{pod['metadata']['namespace']}/events"
-    found = list(api.items(path, {"fieldSelector": f"involvedObject.uid={pod['metadata']['uid']}"}))
-    found.sort(key=lambda each: str(each.get("lastTimestamp") or each.get("eventTime") or ""))
-    return tuple((str(each.get("reason", "")), str(each.get("message", ""))) for each in found)
+def _events(api: Documents, pods: Sequence[dict[str, Any]]) -> dict[str, tuple[tuple[str, str], ...]]:
+    """Reason and message of the latest events, the latest last, by the pods' UIDs.
+
+    One list for each namespace, page by page: the API server keeps no index of events, and reads all of a
+    namespace for each list, whichever of them the list is to select.
+    """
+    found: dict[str, list[tuple[str, int, str, str]]] = {str(pod["metadata"]["uid"]): [] for pod in pods}
+    number = count()
+    for namespace in sorted({str(pod["metadata"]["namespace"]) for pod in pods}):
+        path = f"/api/v1/namespaces/{namespace}/events"
+        for event in api.items(path, {"fieldSelector": "involvedObject.kind=Pod"}):
+            latest = found.get(str((event.get("involvedObject") or {}).get("uid")))
+            if latest is None:
+                continue
+            at = str(event.get("lastTimestamp") or event.get("eventTime") or "")
+            heappush(latest, (at, next(number), str(event.get("reason", "")), str(event.get("message", ""))))
+            if len(latest) > _EVENTS_OF_POD:
+                heappop(latest)
+    return {uid: tuple(each[2:] for each in sorted(latest)) for uid, latest in found.items()}
 
 
 def _held(api: Documents, pod: dict[str, Any], holding: Mapping[str, frozenset[str]]) -> bool | None:

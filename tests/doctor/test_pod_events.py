@@ -1,0 +1,67 @@
+"""Events of pods that are stuck, of a cluster that has many of both."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from k8s_rdma.doctor.looking.pods import asking_pods
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+PODS = "/api/v1/pods"
+
+
+class Listed:
+    """In the place of the API server: answers lists, and counts them by path."""
+
+    def __init__(self, pods: int, events: int) -> None:
+        self.lists: list[str] = []
+        self.pods = [_pod(number) for number in range(pods)]
+        self._events = events
+
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+    def items(self, path: str, query: Mapping[str, str] | None = None) -> Iterator[dict[str, Any]]:
+        self.lists.append(path)
+        if path == PODS:
+            return iter(self.pods)
+        selected = (query or {}).get("fieldSelector", "").removeprefix("involvedObject.uid=")
+        namespace = path.split("/")[4]
+        of_pods = (pod for pod in self.pods if pod["metadata"]["namespace"] == namespace)
+        return (
+            _event(pod, number)
+            for pod in of_pods
+            if selected in (pod["metadata"]["uid"], "involvedObject.kind=Pod")
+            for number in range(self._events)
+        )
+
+
+def _pod(number: int) -> dict[str, Any]:
+    annotations = {"rdma_interfaces_required": "[{}]"}
+    meta = {"namespace": f"team-{number % 2}", "name": f"p{number}", "uid": f"u{number}"}
+    return {"metadata": meta | {"annotations": annotations}, "spec": {}, "status": {"phase": "Pending"}}
+
+
+def _event(pod: dict[str, Any], number: int) -> dict[str, Any]:
+    """The latest, of number 0, comes first, as etcd's order is that of names."""
+    at = datetime.fromtimestamp(1_800_000_000 - number, UTC).isoformat()
+    told = {"reason": "FailedScheduling", "message": f"{pod['metadata']['name']}: {number}"}
+    return {"involvedObject": {"uid": pod["metadata"]["uid"]}, "lastTimestamp": at, **told}
+
+
+def test_events_are_listed_once_for_a_namespace_however_many_pods_are_stuck_there() -> None:
+    api = Listed(pods=194, events=3)
+    found = asking_pods(api, {})
+    events = ["/api/v1/namespaces/team-0/events", "/api/v1/namespaces/team-1/events"]
+    assert sorted(api.lists) == [*events, PODS]
+    assert {each.name: [message for _, message in each.events] for each in found} == {
+        f"team-{at % 2}/p{at}": [f"p{at}: 2", f"p{at}: 1", f"p{at}: 0"] for at in range(194)
+    }
+
+
+def test_the_latest_events_of_a_pod_are_kept_when_it_has_many() -> None:
+    [found] = asking_pods(Listed(pods=1, events=1000), {})
+    assert [message for _, message in found.events] == [f"p0: {number}" for number in reversed(range(20))]
