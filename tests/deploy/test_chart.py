@@ -221,6 +221,24 @@ def test_mounts_are_of_volumes_and_volumes_are_mounted(name: str):
         assert mounted == {volume["name"] for volume in pod["volumes"]}
 
 
+@pytest.mark.parametrize(
+    ("values", "offered"),
+    [
+        ({}, {"exact"}),
+        ({"mount": True}, {"exact", "mount"}),
+        ({"config": {"resources": [{"mode": "exclusive"}]}}, {"exclusive"}),
+        ({"mount": True, "config": {"resources": [{"mode": "exclusive"}]}}, {"exclusive", "mount"}),
+    ],
+)
+def test_all_of_dev_infiniband_is_offered_where_it_is_switched_on(values: Json, offered: set[str]):
+    (text,) = (
+        each["data"]["device-plugin.yaml"]
+        for each in documents(render({"node": {"devicePlugin": values}}))
+        if each["kind"] == "ConfigMap" and "device-plugin.yaml" in each["data"]
+    )
+    assert {each["mode"] for each in yaml.safe_load(text)["resources"]} == offered
+
+
 def test_reading_processes_have_no_privilege():
     found = containers(documents(render({})))
     for name in ("server", "device-plugin", "cni", "extender", "kube-scheduler"):

@@ -13,7 +13,14 @@ from deviceplugin.plugin_process import MOUNT, SLOTS, follows
 from k8s_rdma import __version__
 from k8s_rdma.cli.device_plugin import CommandLine, read_command_line
 from k8s_rdma.cli.main import app
-from k8s_rdma.config.devices import ExclusiveResource, Selector, SharedResource, SharedSelector
+from k8s_rdma.config.devices import (
+    ExactResource,
+    ExclusiveResource,
+    MountResource,
+    Selector,
+    SharedResource,
+    SharedSelector,
+)
 from k8s_rdma.errors import MalformedError
 
 if TYPE_CHECKING:
@@ -45,6 +52,15 @@ def test_hustcats_options_are_an_exclusive_resource(tmp_path: Path) -> None:
     assert resources(absent, hustcat={"--master": "eth1", "--resource-name": "a.b/c"}) == (
         ExclusiveResource(name="a.b/c", select=Selector(pfs=("eth1",), functions="vf")),
     )
+
+
+def test_mount_is_offered_without_a_file_as_rits_program_did_and_by_no_file_that_does_not_say_so(
+    tmp_path: Path,
+) -> None:
+    absent, empty = tmp_path / "absent.json", tmp_path / "device-plugin.yaml"
+    empty.write_text("rescanS: 30\n")
+    assert resources(absent) == (ExactResource(), MountResource())
+    assert resources(absent, config=str(empty)) == (ExactResource(),)
 
 
 def test_mellanox_file_is_read_where_its_program_reads_it(tmp_path: Path) -> None:

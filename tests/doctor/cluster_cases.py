@@ -206,6 +206,15 @@ CASES: dict[str, list[Finding]] = {
         check_nodes,
         NodeFacts(published=(), agents=frozenset(), lease_namespace="k8s-rdma", needed=False),
     ),
+    "nodes-every-device": run(
+        check_nodes,
+        NodeFacts(
+            published=(NODE,),
+            agents=frozenset({"w1"}),
+            lease_namespace="k8s-rdma",
+            mounts={"rdma-sriov/dev-infiniband-mount": ("w1", "w2", "w3")},
+        ),
+    ),
     "nodes-none": nodes(),
     "nodes-not-published": nodes(NODE, agents=frozenset({"w1", "w2"})),
     "nodes-no-lease": nodes(replace(NODE, lease_age_s=None)),

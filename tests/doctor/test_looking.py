@@ -19,6 +19,7 @@ from k8s_rdma.doctor.looking.host import Host, Process
 from k8s_rdma.doctor.looking.network import cni_facts
 from k8s_rdma.doctor.looking.processes import ledger_facts, process_facts
 from k8s_rdma.doctor.looking.runtimes import find_runtimes, memlock_facts, needs_cdi
+from k8s_rdma.doctor.looking.versions import mounts_of
 from k8s_rdma.doctor.node.processes import check_processes
 from k8s_rdma.doctor.node.runtime import RuntimeFacts, check_runtime
 from k8s_rdma.linux.receipts import Receipts
@@ -260,3 +261,17 @@ def test_server_with_a_certificate_is_alive_also_when_it_demands_ours(tmp_path, 
         server.terminate()
     assert answer is not None
     assert (answer.why, answer.version) == ("", version)
+
+
+def test_nodes_that_offer_all_of_dev_infiniband_are_found_by_either_name():
+    def node(name: str, **allocatable: str) -> dict[str, object]:
+        return {"metadata": {"name": name}, "status": {"allocatable": allocatable}}
+
+    mount, older = "rdma-sriov/dev-infiniband-mount", "rdma-sriov/vf"
+    nodes = [
+        node("w1", **{mount: "10k", "k8s-rdma.io/slot": "1k"}),
+        node("w2", **{mount: "10k", older: "5"}),
+        node("w3", **{mount: "0"}),
+        {"metadata": {"name": "w4"}},
+    ]
+    assert mounts_of(nodes) == {mount: ("w1", "w2"), older: ("w2",)}

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
     from k8s_rdma.config.mellanox import Read
 
+WITHOUT_FILE = [{"mode": "exact"}, {"mode": "mount"}]
+"""What RIT's program offered, which had no file, and what its pods are to ask for in time."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandLine:
@@ -56,6 +59,8 @@ def _read(line: CommandLine, default_file: Path) -> Read:
         path = str(default_file)
     if path is not None:
         return load_mellanox_config(path, overrides, cdi=cdi)
+    if line.config is None and not cdi:
+        return load_device_config(None, {**overrides, "resources": WITHOUT_FILE})
     return load_device_config(line.config, overrides, cdi=cdi)
 
 

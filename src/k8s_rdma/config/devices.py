@@ -182,7 +182,7 @@ class DevicePluginConfig(
     """YAML with these keys in camelCase.
 
     node: the node's name in Kubernetes, for events; none are told without.
-    resources: what is offered; no two of one name.
+    resources: what is offered; no two of one name. `mount` is for who asks for it: it knows no reservation.
     kubelet_dir: where kubelet and plugins have their sockets. pod_resources: kubelet's socket that tells
         which pod holds what. run_dir: where the agent's sockets are.
     listen, port: for `/metrics`, `/healthz` and `/readyz`; port 0 for a free one, none for no such server.
@@ -193,7 +193,7 @@ class DevicePluginConfig(
     """
 
     node: NodeText | None = None
-    resources: tuple[Resource, ...] = (ExactResource(), MountResource())
+    resources: tuple[Resource, ...] = (ExactResource(),)
     kubelet_dir: AbsolutePath = "/var/lib/kubelet/device-plugins"
     pod_resources: AbsolutePath = "/var/lib/kubelet/pod-resources/kubelet.sock"
     run_dir: AbsolutePath = "/run/k8s-rdma"

@@ -33,7 +33,13 @@
 
 {{- define "k8s-rdma.device-plugin.yaml" -}}
 {{- $ours := dict "kubeletDir" (print .Values.node.kubeletDir "/device-plugins") "podResources" (print .Values.node.kubeletDir "/pod-resources/kubelet.sock") -}}
-{{- merge $ours (.Values.node.devicePlugin.config | default dict) | toYaml -}}
+{{- $settings := merge $ours (.Values.node.devicePlugin.config | default dict) -}}
+{{- $resources := $settings.resources | default (list (dict "mode" "exact")) -}}
+{{- if .Values.node.devicePlugin.mount -}}
+{{- $resources = append $resources (dict "mode" "mount") -}}
+{{- end -}}
+{{- $_ := set $settings "resources" $resources -}}
+{{- toYaml $settings -}}
 {{- end }}
 
 {{- define "k8s-rdma.with-hardware" -}}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from k8s_rdma.doctor.finding import Subject
@@ -20,6 +21,7 @@ NOT_PUBLISHED = NODES.warning("not-published")
 NO_LEASE = NODES.error("no-lease")
 STALE = NODES.error("stale")
 NOT_READY = NODES.error("not-ready")
+EVERY_DEVICE = NODES.warning("every-device")
 
 STALE_S = 60.0
 """The extender's `staleS`."""
@@ -43,7 +45,8 @@ class PublishedNode:
 class NodeFacts:
     """published: all RdmaNodes. agents: nodes with a pod of our DaemonSet. lease_namespace: of the Leases.
 
-    needed: whether the extender reads them; what is not known counts as yes.
+    needed: whether the extender reads them; what is not known counts as yes. mounts: resources by which nodes
+    offer all of their `/dev/infiniband`, with those nodes.
     """
 
     published: tuple[PublishedNode, ...]
@@ -51,10 +54,12 @@ class NodeFacts:
     lease_namespace: str
     stale_s: float = STALE_S
     needed: bool = True
+    mounts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def check_nodes(facts: NodeFacts) -> Iterator[Finding]:
-    """Each node that publishes itself, or should."""
+    """Each node that publishes itself, or should; and what nodes offer past every reservation."""
+    yield from _check_mounts(facts.mounts)
     if not facts.needed:
         yield BY_HTTP(
             "the extender asks nodes' servers (source: http): k8s-rdma top shows what it hears",
@@ -79,6 +84,21 @@ def check_nodes(facts: NodeFacts) -> Iterator[Finding]:
         )
     for each in facts.published:
         yield _check_node(each, facts)
+
+
+def _check_mounts(mounts: Mapping[str, tuple[str, ...]]) -> Iterator[Finding]:
+    for resource, nodes in sorted(mounts.items()):
+        others = f" and {len(nodes) - 1} more" if len(nodes) > 1 else ""
+        yield EVERY_DEVICE(
+            f"is offered by {nodes[0]}{others}: a container of any namespace that asks for it reaches the "
+            "verbs of every device of the node, past every reservation and cap",
+            about=resource,
+            source="nodes, status.allocatable",
+            wanted="pods that are trusted, or k8s-rdma.io/slot in its place",
+            fix="node.devicePlugin.mount: false (without the chart, no mode: mount in resources) once pods "
+            f"ask for k8s-rdma.io/slot; until then a ResourceQuota, requests.{resource}: 0, in other "
+            "namespaces",
+        )
 
 
 def _check_node(node: PublishedNode, facts: NodeFacts) -> Finding:

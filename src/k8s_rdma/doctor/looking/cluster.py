@@ -34,7 +34,7 @@ from k8s_rdma.doctor.looking.host import Host
 from k8s_rdma.doctor.looking.node import looked_at
 from k8s_rdma.doctor.looking.pods import asking_pods, full_name
 from k8s_rdma.doctor.looking.scheduler import seen_files
-from k8s_rdma.doctor.looking.versions import OURS, api_version, nodes_of, of_images
+from k8s_rdma.doctor.looking.versions import OURS, api_version, mounts_of, of_images, versions_of
 from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.kube.documents import Documents
@@ -131,9 +131,17 @@ class ClusterLook:
     def _check_versions(self) -> Iterator[Finding]:
         told = (("the extender", self._asked.version), ("this program", __version__))
         yield from check_versions(
-            VersionFacts(api=self.version, nodes=nodes_of(self.api), ours=(*of_images(self._own_pods), *told))
+            VersionFacts(
+                api=self.version,
+                nodes=tuple(map(versions_of, self._cluster_nodes)),
+                ours=(*of_images(self._own_pods), *told),
+            )
         )
         yield from check_touch_by(self.version, self._extender)
+
+    @cached_property
+    def _cluster_nodes(self) -> tuple[dict[str, Any], ...]:
+        return tuple(self.api.items("/api/v1/nodes"))
 
     @cached_property
     def _scheduler(self) -> SchedulerFacts:
@@ -230,6 +238,7 @@ class ClusterLook:
             lease_namespace=self._leases,
             stale_s=(self._extender or ExtenderConfig()).stale_s,
             needed=self._crd_needed is not False,
+            mounts=mounts_of(self._cluster_nodes),
         )
 
     def _published(self, node: dict[str, Any], renewed: str | None) -> PublishedNode:

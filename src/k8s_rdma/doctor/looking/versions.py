@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from k8s_rdma.config.devices import MOUNT_RESOURCE
 from k8s_rdma.doctor.cluster.versions import NodeVersions, tag_of
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ UNFINISHED = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
 OURS = {"labelSelector": "app.kubernetes.io/name=k8s-rdma", **UNFINISHED}
 """Those of the chart."""
 _IMAGE = "k8s-rdma"
+_MOUNTS = f"{MOUNT_RESOURCE.partition('/')[0]}/"
+"""Of either name that the resource had: `rdma-sriov/vf` is the older one."""
 
 
 def api_version(api: Documents) -> str:
@@ -30,7 +33,7 @@ def nodes_of(api: Documents, name: str = "") -> tuple[NodeVersions, ...]:
     By a list in either case, as agents may list nodes and not get them.
     """
     query = {"fieldSelector": f"metadata.name={name}"} if name else {}
-    return tuple(map(_versions, api.items("/api/v1/nodes", query)))
+    return tuple(map(versions_of, api.items("/api/v1/nodes", query)))
 
 
 def of_images(pods: Iterable[dict[str, Any]]) -> Iterator[tuple[str, str]]:
@@ -48,7 +51,18 @@ def in_metrics(text: str) -> str:
     return found[1] if found else ""
 
 
-def _versions(node: dict[str, Any]) -> NodeVersions:
+def mounts_of(nodes: Iterable[dict[str, Any]]) -> dict[str, tuple[str, ...]]:
+    """Resources of RIT's device plugin, all of `/dev/infiniband`, with the Nodes that offer them."""
+    found: dict[str, tuple[str, ...]] = {}
+    for node in nodes:
+        for resource, count in ((node.get("status") or {}).get("allocatable") or {}).items():
+            if resource.startswith(_MOUNTS) and str(count) != "0":
+                found[resource] = (*found.get(resource, ()), str(node["metadata"]["name"]))
+    return found
+
+
+def versions_of(node: dict[str, Any]) -> NodeVersions:
+    """What a Node says of its kubelet and runtime."""
     info = (node.get("status") or {}).get("nodeInfo") or {}
     return NodeVersions(
         node=str(node["metadata"]["name"]),

@@ -122,7 +122,8 @@ def _isolation(resource: Resource, facts: RdmaFacts) -> Finding:
                 about=about,
                 source=source,
                 wanted="pods that are trusted, or mode exact",
-                fix="mode: exact, or rdma system set netns exclusive on a node without pods",
+                fix="node.devicePlugin.mount: false (without the chart, no mode: mount in resources) once "
+                "pods ask for k8s-rdma.io/slot, or rdma system set netns exclusive on a node without pods",
             )
         case MountResource() | SharedResource():
             return OWN_NAMESPACE(
