@@ -215,3 +215,12 @@ def test_large_requests_are_forgotten_sooner():
     assert len(decisions._tables) == MAX_REQUESTS
     decisions.known(request(*[1] * 1024))
     assert decisions._interfaces == MAX_REQUESTS - 1 + 1024
+
+
+def test_verdicts_of_others_stay_when_one_namespace_has_many_requests():
+    decisions, here = Decisions(), situation()
+    decisions.verdict(request(7), here, "victim")
+    for rate in range(1, MAX_REQUESTS + 50):
+        decisions.verdict(request(rate, rate), here, "crowd")
+    assert decisions.known(request(7)) == {here: decisions.verdict(request(7), here)}
+    assert decisions.known(request(1, 1)) == {}

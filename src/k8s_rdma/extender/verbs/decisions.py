@@ -7,7 +7,7 @@ the kinds of its interfaces alone, so that the pods of a StatefulSet, each with 
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -102,7 +102,8 @@ class Decisions:
 
     strategy: which fits are the better ones. detail: how much refusals tell.
     quarantine: of nodes whose data makes a verdict fail, which refuses there.
-    limit: how many are kept; beyond, those of the requests not asked about for longest are forgotten.
+    limit: how many are kept; beyond, those of the namespace are forgotten that has most, and of its requests
+        those not asked about for longest: one tenant's many requests do not flush what others' led to.
     searches, undecided: how many verdicts had to be searched, and how many of these reached the search's
         work budget; for metrics.
     """
@@ -124,26 +125,33 @@ class Decisions:
         self._size = 0
         self._interfaces = 0
         self._tables: OrderedDict[_Key, dict[Situation, Verdict]] = OrderedDict()
+        self._owners: dict[_Key, str] = {}
+        self._kept: Counter[str] = Counter()
 
     def __len__(self) -> int:
         """How many verdicts are kept."""
         return self._size
 
-    def known(self, request: Request) -> dict[Situation, Verdict]:
-        """The verdicts on this request so far; to be read only, and not beyond the next `verdict`."""
+    def known(self, request: Request, namespace: str = "") -> dict[Situation, Verdict]:
+        """The verdicts on this request so far; to be read only, and not beyond the next `verdict`.
+
+        namespace: whose they are, if they are nobody's yet.
+        """
         key = _key(request)
         table = self._tables.get(key)
         if table is None:
             table = self._tables[key] = {}
+            self._owners[key] = namespace
             self._interfaces += _size(key)
+            self._kept[namespace] += _size(key)
         self._tables.move_to_end(key)
         while len(self._tables) > MAX_REQUESTS or self._interfaces > MAX_INTERFACES:
             self._forget_oldest()
         return table
 
-    def verdict(self, request: Request, situation: Situation) -> Verdict:
-        """The verdict, searched for if it is not known."""
-        table = self.known(request)
+    def verdict(self, request: Request, situation: Situation, namespace: str = "") -> Verdict:
+        """The verdict, searched for if it is not known. namespace: as of `known`."""
+        table = self.known(request, namespace)
         verdict = table.get(situation)
         if verdict is None:
             verdict = self.quarantine.decide(situation, lambda: self._judge(request, situation), _undecidable)
@@ -151,9 +159,10 @@ class Decisions:
             self.undecided += isinstance(verdict, Misfit) and verdict.reason is Reason.UNDECIDED
             while self._size >= self._limit:
                 self._forget_oldest()
-            table = self.known(request)
+            table = self.known(request, namespace)
             table[situation] = verdict
             self._size += 1
+            self._kept[self._owners[_key(request)]] += 1
         return verdict
 
     def place(self, request: Request, situation: Situation) -> Placement | Rejection:
@@ -183,6 +192,13 @@ class Decisions:
         return Fit(score(found, situation.inventory, situation.used, self._strategy))
 
     def _forget_oldest(self) -> None:
-        key, oldest = self._tables.popitem(last=False)
-        self._size -= len(oldest)
+        """Of whoever has most; verdicts and interfaces count alike."""
+        greediest = max(self._kept, key=self._kept.__getitem__)
+        key = next(each for each in self._tables if self._owners[each] == greediest)
+        verdicts = len(self._tables.pop(key))
+        del self._owners[key]
+        self._size -= verdicts
         self._interfaces -= _size(key)
+        self._kept[greediest] -= verdicts + _size(key)
+        if not self._kept[greediest]:
+            del self._kept[greediest]
