@@ -224,7 +224,7 @@ async def test_filter_refuses_for_now_what_its_search_time_does_not_reach_and_go
             node.holds(a=held + 1)
         await w.create_pod("p", 1_000)
         verdicts = w.extender.scheduling.verdicts
-        verdicts.clock = itertools.count(verdicts.clock(), 10.0).__next__  # every look takes ten seconds
+        verdicts.queue.clock = itertools.count(0.0, 10.0).__next__  # every search takes ten seconds
         for reached in (["w1"], ["w1", "w2"], ["w1", "w2", "w3"]):
             result = await w.filter("p")
             assert result["NodeNames"] == reached

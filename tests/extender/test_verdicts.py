@@ -15,6 +15,7 @@ from k8s_rdma.extender.cluster.occupants import Occupants
 from k8s_rdma.extender.cluster.pending import PendingPod
 from k8s_rdma.extender.cluster.state import ClusterState, Situation
 from k8s_rdma.extender.verbs.decisions import Decisions, Verdict
+from k8s_rdma.extender.verbs.search_queue import SearchQueue
 from k8s_rdma.extender.verbs.verdicts import NOT_SEARCHED, Verdicts
 
 if TYPE_CHECKING:
@@ -35,9 +36,9 @@ class Counting(Decisions):
 
     looked = 0
 
-    def known(self, request: Request) -> dict[Situation, Verdict]:
+    def known(self, request: Request, namespace: str = "") -> dict[Situation, Verdict]:
         self.looked += 1
-        return super().known(request)
+        return super().known(request, namespace)
 
 
 def verdicts(decisions: Decisions, clock: Callable[[], float]) -> Verdicts:
@@ -50,7 +51,12 @@ def verdicts(decisions: Decisions, clock: Callable[[], float]) -> Verdicts:
     )
     expecting = Expecting(state=state, decisions=decisions, nominations=nominations, clock=clock, lasts_s=2.0)
     return Verdicts(
-        state=state, decisions=decisions, nominations=nominations, expecting=expecting, clock=clock
+        state=state,
+        decisions=decisions,
+        nominations=nominations,
+        expecting=expecting,
+        clock=clock,
+        queue=SearchQueue(clock),
     )
 
 

@@ -19,6 +19,7 @@ from k8s_rdma.extender.telling.outcomes import Outcomes
 from k8s_rdma.extender.verbs.budgets import Budgets
 from k8s_rdma.extender.verbs.decisions import Decisions
 from k8s_rdma.extender.verbs.requests import Requests
+from k8s_rdma.extender.verbs.search_queue import SearchQueue
 from k8s_rdma.extender.waking.touching import Pace, Toucher
 from k8s_rdma.extender.waking.waiting import Waiting
 
@@ -41,6 +42,7 @@ class Accounts:
     state: ClusterState
     requests: Requests
     decisions: Decisions
+    queue: SearchQueue
     limits: Limits
     occupants: Occupants
     bound_pods: BoundPods | None
@@ -63,7 +65,8 @@ def open_accounts(
     decisions = Decisions(config.strategy, config.refusal_detail, quarantine=quarantine)
     waiting, occupants = Waiting(), Occupants()
     pace = Pace(poll_s=config.poll_s, touch_s=config.touch_s, by_label=config.touch_by == "label")
-    toucher = Toucher(waiting, decisions, api, clock, pace)
+    queue = SearchQueue()
+    toucher = Toucher(waiting, decisions, api, clock, pace, queue)
     limits = Limits(config.limits, on_freed=toucher.freed)
 
     bound_pods = BoundPods() if limits and config.api else None
@@ -84,10 +87,7 @@ def open_accounts(
     if bound_pods is not None:
         bound_pods.on_change = state.recount
     requests = Requests(
-        strict=config.strict,
-        vf_resource=config.vf_resource,
-        policies=policies_of(config.policy_file),
-        binds=config.binder == "extender",
+        strict=config.strict, vf_resource=config.vf_resource, policies=policies_of(config.policy_file)
     )
     unplaced = Unplaced(state=state, requests=requests, clock=clock, quarantine=quarantine)
     nominations = Nominations(
@@ -98,6 +98,7 @@ def open_accounts(
         state=state,
         requests=requests,
         decisions=decisions,
+        queue=queue,
         limits=limits,
         occupants=occupants,
         bound_pods=bound_pods,

@@ -51,6 +51,7 @@ class Assembly:
             expecting=self.accounts.expecting,
             clock=self.clock,
             detail=self.config.refusal_detail,
+            queue=self.accounts.queue,
         )
         return Extender(
             scheduling=self._scheduling(verdicts),
@@ -101,6 +102,7 @@ class Assembly:
             budgets=self.accounts.budgets,
             limits=self.accounts.limits,
             nominations=self.accounts.nominations,
+            queue=self.accounts.queue,
             outcomes=self.accounts.outcomes,
             clock=self.clock,
             ready=self.readiness.ready,

@@ -20,10 +20,8 @@ from lightkube.core.resource import (
 )
 
 from k8s_rdma.core.ids import NodeName, PodUid
-from k8s_rdma.errors import visible
 from k8s_rdma.kube.api import LeaseView, NodeView, PodView
 from k8s_rdma.wire.annotation import ANNOTATION
-from k8s_rdma.wire.annotation_sizes import annotation_bytes
 from k8s_rdma.wire.pod_spec import PodSpecDemand, demand_of, devices_of
 
 if TYPE_CHECKING:
@@ -113,7 +111,6 @@ class PodObject(msgspec.Struct, NamespacedResourceG):
             started=status.startTime or "",
             demand=demand_of(self.spec) if annotations else None,
             devices=_devices(self.spec) if annotations else (),
-            annotation_bytes=annotation_bytes(meta.annotations or {}) if annotations else 0,
         )
 
 
@@ -273,7 +270,7 @@ class EventObject(msgspec.Struct, NamespacedResource):
                 apiVersion="v1",
             ),
             reason=event.reason,
-            message=visible(event.message),
+            message=event.message,
             source=_Source(component=event.component, host=event.host),
             firstTimestamp=_time(event.first),
             lastTimestamp=_time(event.last),
@@ -286,7 +283,7 @@ class EventObject(msgspec.Struct, NamespacedResource):
     @staticmethod
     def repetition(event: ObjectEvent) -> dict[str, object]:
         """The merge patch that tells an Event again."""
-        return {"message": visible(event.message), "count": event.count, "lastTimestamp": _time(event.last)}
+        return {"message": event.message, "count": event.count, "lastTimestamp": _time(event.last)}
 
 
 def _time(moment: datetime) -> str:

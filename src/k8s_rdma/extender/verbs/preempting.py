@@ -7,10 +7,9 @@ it is to get meanwhile is held for it (`nominating`).
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.ids import NodeName, PodUid
@@ -25,6 +24,7 @@ from k8s_rdma.extender.telling.outcomes import FIT, NOTHING_ASKED, STARTING, Out
 from k8s_rdma.extender.verbs.budgets import Budgets
 from k8s_rdma.extender.verbs.decisions import Decisions, Fit
 from k8s_rdma.extender.verbs.requests import Requests
+from k8s_rdma.extender.verbs.search_queue import SearchQueue
 from k8s_rdma.extender.verbs.victims import Chosen, Sent, choose
 from k8s_rdma.wire.extender_preemption import ExtenderPreemptionResult, MetaPod, MetaVictims
 from k8s_rdma.wire.pod_spec import demand_of
@@ -43,13 +43,16 @@ WAITING = "waiting"
 
 _NOBODY: Collection[PodUid] = ()
 
+_IN_VAIN = 5
+"""For how many times `search_s` a call goes on that has found no node."""
+
 
 @dataclass(slots=True, kw_only=True)
 class Preempting:
     """Answers preempt.
 
-    clock, ready, max_age_s: as in `Scheduling`. search_s: once one call has taken so long and found a node,
-    the nodes that are left are not looked at.
+    clock, ready, max_age_s: as in `Scheduling`. queue: as in `Verdicts`. search_s: once one call has taken so
+    much processor time and found a node, the nodes that are left are not looked at.
     """
 
     state: ClusterState
@@ -63,6 +66,7 @@ class Preempting:
     outcomes: Outcomes
     clock: Callable[[], float]
     ready: Callable[[], bool]
+    queue: SearchQueue = field(default_factory=SearchQueue)
     max_age_s: float = 1.0
     search_s: float = 1.0
 
@@ -85,25 +89,24 @@ class Preempting:
         await self.states.refresh([*names, *here], since=self.clock() - self.max_age_s)
         if any(self._comes_to_fit(pod, node) for node in here):
             return self._answer(args, began, {}, WAITING)
-        chosen = await self._search(pod, args, began + self.search_s)
+        chosen = await self._search(pod, args)
         placed = self._places(pod, chosen)  # what was found first may be another's by now
         if placed:
             self.nominations.answered(pod, placed)
         victims = {str(node): _meta(chosen[node]) for node in placed}
         return self._answer(args, began, victims, FIT if victims else Reason.INSUFFICIENT)
 
-    async def _search(
-        self, pod: PendingPod, args: ExtenderPreemptionArgs, deadline: float
-    ) -> dict[NodeName, Chosen]:
+    async def _search(self, pod: PendingPod, args: ExtenderPreemptionArgs) -> dict[NodeName, Chosen]:
         """Between other work: there may be a search for each pod of each node."""
         found: dict[NodeName, Chosen] = {}
-        for name, victims in args.by_uid().items():
-            chosen = self._on(pod, NodeName(name), self._sent(args, NodeName(name), victims))
-            if chosen is not None:
-                found[NodeName(name)] = chosen
-            if found and self.clock() > deadline:
-                break
-            await asyncio.sleep(0)
+        async with self.queue.turn(pod.namespace) as turn:
+            for name, victims in args.by_uid().items():
+                chosen = self._on(pod, NodeName(name), self._sent(args, NodeName(name), victims))
+                if chosen is not None:
+                    found[NodeName(name)] = chosen
+                if turn.used_s > self.search_s * (1 if found else _IN_VAIN):
+                    break
+                await turn.give_way()
         return found
 
     def _on(self, pod: PendingPod, node: NodeName, sent: Sent) -> Chosen | None:

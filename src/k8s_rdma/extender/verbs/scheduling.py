@@ -115,7 +115,7 @@ class Scheduling:
         if found.fitting or not found.awaited:
             self.toucher.settled(pod.uid)
         else:
-            self.toucher.refused(pod.uid, pod.request, found.awaited)
+            self.toucher.refused(pod.uid, pod.request, found.awaited, pod.namespace)
         return found
 
     async def _know(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from k8s_rdma.core.said import Detail
@@ -13,6 +12,7 @@ from k8s_rdma.extender.cluster.expecting import Expecting
 from k8s_rdma.extender.cluster.nominating import Nominations
 from k8s_rdma.extender.cluster.state import ClusterState
 from k8s_rdma.extender.verbs.decisions import Decisions, Fit, Misfit
+from k8s_rdma.extender.verbs.search_queue import SearchQueue
 from k8s_rdma.wire.extender import NOT_ENOUGH_FREE
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from k8s_rdma.extender.verbs.decisions import Verdict
 
 _LATE_S = 0.05
-"""For the situations that came up while others were searched."""
+"""Processor time for the situations that came up while others were searched."""
 
 _SHOWN_PODS = 3
 
@@ -51,8 +51,10 @@ class Verdicts:
     nominations: what preemption made room for, which counts against pods of no higher priority. expecting:
     where others go that were filtered and are not bound yet; it steers, and keeps nobody from a node that
     is the only one. clock: seconds, monotonic. detail: how much refusals tell.
-    search_s: for how long one call may search for placements of a request that is new on many nodes; the
-        nodes that this does not reach are refused, and searched next time.
+    queue: whose search is next, and what it costs.
+    search_s: processor time that one call may take to search for placements of a request that is new on many
+        nodes; the nodes that this does not reach are refused, and searched next time.
+    wait_s: how long it may take for that, as others search as well.
     """
 
     state: ClusterState
@@ -61,25 +63,30 @@ class Verdicts:
     expecting: Expecting
     clock: Callable[[], float]
     detail: Detail = Detail.NUMBERS
+    queue: SearchQueue = field(default_factory=SearchQueue)
     search_s: float = 1.0
+    wait_s: float = 5.0
 
     async def search(self, pod: PendingPod, names: Sequence[NodeName]) -> None:
         """Have the verdicts as far as `search_s` goes.
 
         Searches come in between other work: each may take 10 ms, and there may be one for every node.
         """
-        known = self.decisions.known(pod.request)
+        known = self.decisions.known(pod.request, pod.namespace)
         special = self._special(pod)
         current = dict.fromkeys(map(self.state.situations.get, names))
         if special:
             current |= dict.fromkeys(self._situation(pod, name) for name in names if name in special)
         unseen = [situation for situation in current if situation is not None and situation not in known]
-        deadline = self.clock() + self.search_s
-        for situation in unseen:
-            self.decisions.verdict(pod.request, situation)
-            if self.clock() > deadline:
-                return
-            await asyncio.sleep(0)
+        if not unseen:
+            return
+        deadline = self.clock() + self.wait_s
+        async with self.queue.turn(pod.namespace) as turn:
+            for situation in unseen:
+                self.decisions.verdict(pod.request, situation, pod.namespace)
+                if turn.used_s > self.search_s or self.clock() > deadline:
+                    return
+                await turn.give_way()
 
     def on(self, pod: PendingPod, names: Sequence[NodeName]) -> list[tuple[NodeName, Verdict | None]]:
         """The verdict on each node, None where it cannot be read; nothing else runs meanwhile."""
@@ -99,11 +106,11 @@ class Verdicts:
         expecting: bool = True,
     ) -> list[tuple[NodeName, Verdict | None]]:
         """Most are looked up, and there may be thousands of them."""
-        known = cast("Mapping[Situation | None, Verdict]", self.decisions.known(pod.request))
+        known = cast("Mapping[Situation | None, Verdict]", self.decisions.known(pod.request, pod.namespace))
         usual = [*map(known.get, map(self.state.situations.get, names))]
         if not special and all(usual):
             return [*zip(names, usual, strict=True)]
-        look = _Look(known, self.clock() + _LATE_S)
+        look = _Look(known, self.queue.clock() + _LATE_S)
         return [
             (name, self._on(pod, name, look, expecting=expecting))
             if verdict is None or name in special
@@ -124,8 +131,8 @@ class Verdicts:
 
     def _verdict(self, pod: PendingPod, situation: Situation, look: _Look) -> Verdict:
         verdict = look.known.get(situation)
-        if verdict is None and self.clock() < look.deadline:
-            return self.decisions.verdict(pod.request, situation)
+        if verdict is None and self.queue.clock() < look.deadline:
+            return self.decisions.verdict(pod.request, situation, pod.namespace)
         return verdict or NOT_SEARCHED
 
     def _special(self, pod: PendingPod) -> frozenset[NodeName]:

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, NoReturn
 import structlog
 
 from k8s_rdma.extender.verbs.decisions import Fit
+from k8s_rdma.extender.verbs.search_queue import SearchQueue
+from k8s_rdma.extender.waking.backlog import Backlog
 from k8s_rdma.extender.waking.waiting import Limited
 from k8s_rdma.kube.api import ApiRefusedError, ApiUncertainError, ApiUnreachableError
 
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from k8s_rdma.extender.cluster.state import ClusterState, Situation
     from k8s_rdma.extender.sources.node_states import NodeStates
     from k8s_rdma.extender.verbs.decisions import Decisions
+    from k8s_rdma.extender.verbs.search_queue import Turn
+    from k8s_rdma.extender.waking.backlog import Comparison
     from k8s_rdma.extender.waking.waiting import Waiting
     from k8s_rdma.kube.api import ClusterApi
 
@@ -41,6 +45,13 @@ _POLLED_AT_ONCE = 1000
 _KEPT_NODES = 64
 """Of those that a pod was asked about when a limit refused it: schedulers without queueing hints try a pod
 again only if the touched node fits it otherwise (source: `preCheckForNode`, `eventhandlers.go`)."""
+
+_REST = 4
+"""To wake pods takes at most a fifth of the processor: 4 parts of rest to one of work."""
+_FREE_S = 0.0002
+"""Processor time of a look at what is known already, which needs no rest."""
+_FITTING_S = 0.2
+"""Processor time for finding a node that fits one pod which a limit refuses no more."""
 
 _log = structlog.get_logger()
 
@@ -71,15 +82,17 @@ class Toucher:
     and `touch` run for as long as the process does.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - what it knows, and whom it tells
         self,
         waiting: Waiting,
         decisions: Decisions,
         api: ClusterApi,
         clock: Callable[[], float],
         pace: Pace | None = None,
+        queue: SearchQueue | None = None,
     ) -> None:
         self.touches = 0
+        self._queue = queue or SearchQueue()
         self._waiting = waiting
         self._decisions = decisions
         self._api = api
@@ -87,15 +100,17 @@ class Toucher:
         self._pace = pace or Pace()
         self._somebody_waits = asyncio.Event()
         self._something_changed = asyncio.Event()
-        self._changed: dict[NodeName, Situation | None] = {}
+        self._nodes_changed = asyncio.Event()
+        self._limits_freed = asyncio.Event()
+        self._backlog = Backlog()
         self._due: dict[NodeName, float] = {}
         self._touched: dict[NodeName, float] = {}
         self._freed: dict[str, None] = {}
         self._unknown: Callable[[], Collection[NodeName]] | None = None
 
-    def refused(self, uid: PodUid, request: Request, nodes: Iterable[NodeName]) -> None:
+    def refused(self, uid: PodUid, request: Request, nodes: Iterable[NodeName], namespace: str = "") -> None:
         """No node fits the pod; these refused it for a reason that may pass."""
-        self._waiting.refuse(uid, request, nodes, self._clock())
+        self._waiting.refuse(uid, request, nodes, self._clock(), namespace)
         self._somebody_waits.set()
 
     def limited(self, pod: PendingPod, nodes: Sequence[NodeName]) -> None:
@@ -118,14 +133,12 @@ class Toucher:
     def changed(self, node: NodeName, before: Situation | None, _after: Situation | None) -> None:
         """The node's situation is another one."""
         if self._waiting.interesting(node):
-            self._changed.setdefault(node, before)
-            self._something_changed.set()
+            self._backlog.put(node, before, self._waiting.requests())
+            self._nodes_changed.set()
 
     def released(self, node: NodeName) -> None:
         """What was held on the node for a pod that is not bound is not held any more."""
-        if self._waiting.interesting(node):
-            self._changed[node] = None
-            self._something_changed.set()
+        self.changed(node, None, None)
 
     def try_all(self, nodes: Callable[[], Collection[NodeName]]) -> None:
         """Touch one of these nodes, once they are known: pods may wait of whom nothing is known here."""
@@ -136,7 +149,7 @@ class Toucher:
         """The namespace's pods hold less."""
         if self._waiting.limited(namespace):
             self._freed[namespace] = None
-            self._something_changed.set()
+            self._limits_freed.set()
 
     async def poll(self, states: NodeStates, limits: Limits) -> NoReturn:
         """Keep asking the nodes of interest while somebody waits, and those that say what limits are for."""
@@ -156,13 +169,33 @@ class Toucher:
 
     async def touch(self, state: ClusterState, limits: Limits, leads: Callable[[], bool]) -> NoReturn:
         """Touch the nodes whose change helps, at the pace; none while this replica does not lead."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._compare(state))
+            group.create_task(self._serve_freed(state, limits))
+            await self._touch_wanted(state, leads)
+
+    async def _compare(self, state: ClusterState) -> NoReturn:
+        """Compare nodes that changed with requests that wait."""
         while True:
-            await self._wait_for_something()
-            for node in list(self._changed):
-                if await self._helps(self._changed.pop(node), state.situations.get(node)):
-                    self._want(node)
+            await self._nodes_changed.wait()
+            self._nodes_changed.clear()
+            while self._backlog:
+                comparison = self._backlog.take(self._queue.used)
+                if await self._helps(comparison, state):
+                    self._backlog.drop(comparison.node)
+                    self._want(comparison.node)
+
+    async def _serve_freed(self, state: ClusterState, limits: Limits) -> NoReturn:
+        """Look for nodes for the pods of namespaces whose limits came free."""
+        while True:
+            await self._limits_freed.wait()
+            self._limits_freed.clear()
             while self._freed:
                 await self._serve(self._freed.popitem()[0], state, limits)
+
+    async def _touch_wanted(self, state: ClusterState, leads: Callable[[], bool]) -> NoReturn:
+        while True:
+            await self._wait_for_something()
             if not leads():
                 if self._due or self._unknown:
                     self._something_changed.set()
@@ -179,6 +212,7 @@ class Toucher:
 
     def _want(self, node: NodeName) -> None:
         self._due.setdefault(node, self._touched.get(node, NEVER) + self._pace.touch_s)
+        self._something_changed.set()
 
     async def _serve(self, namespace: str, state: ClusterState, limits: Limits) -> None:
         """Touch a node that fits a pod which the limit refuses no more; where none does, it waits for one."""
@@ -189,35 +223,48 @@ class Toucher:
             if node is not None:
                 self._want(node)
                 return
-            self._waiting.refuse(pod.uid, pod.request, state.situations, self._clock())
+            self._waiting.refuse(pod.uid, pod.request, state.situations, self._clock(), namespace)
 
     async def _fitting(self, pod: Limited, state: ClusterState) -> NodeName | None:
-        """If possible one that the scheduler thinks of. Looks between other work, as `_helps`."""
+        """If possible one that the scheduler thinks of; of very many, the first where that takes too long.
+
+        To touch a node in vain costs a try of those that wait; not to touch it leaves them waiting.
+        """
         situations = state.situations
         one_of = {situations[node]: node for node in pod.nodes if node in situations}
         one_of |= {each: node for node, each in situations.items() if each not in one_of}
+        used_s = 0.0
         for situation, node in one_of.items():
-            if self._fits(pod.request, situation):
+            async with self._queue.turn(pod.namespace, background=True) as turn:
+                fits = self._fits(pod.request, situation, pod.namespace)
+            used_s += turn.used_s
+            if fits or used_s > _FITTING_S:
                 return node
-            await asyncio.sleep(0)
+            await self._rest(turn)
         return None
 
-    async def _helps(self, before: Situation | None, after: Situation | None) -> bool:
-        """Whether a pod that waits may fit a node that went from one situation to the other.
+    async def _helps(self, comparison: Comparison, state: ClusterState) -> bool:
+        """Whether a pod that waits may fit a node that went from one situation to another.
 
-        None is a node that could not be read, which refuses everyone. Looks between other work: each
-        verdict may have to be searched for.
+        None is a node that could not be read, which refuses everyone.
         """
-        if after is None:
-            return False
-        for request in self._waiting.requests():
-            if self._fits(request, after) and not (before and self._fits(request, before)):
-                return True
-            await asyncio.sleep(0)
-        return False
+        namespace, node, before, request = comparison
+        async with self._queue.turn(namespace, background=True) as turn:
+            after = state.situations.get(node)
+            if after is None or not self._waiting.waits(namespace, request):
+                return False
+            helps = self._fits(request, after, namespace) and not (
+                before and self._fits(request, before, namespace)
+            )
+        await self._rest(turn)
+        return helps
 
-    def _fits(self, request: Request, situation: Situation) -> bool:
-        return isinstance(self._decisions.verdict(request, situation), Fit)
+    async def _rest(self, turn: Turn) -> None:
+        """Leave the processor to others for several times as long as this took of it."""
+        await asyncio.sleep(turn.used_s * _REST if turn.used_s > _FREE_S else 0)
+
+    def _fits(self, request: Request, situation: Situation, namespace: str) -> bool:
+        return isinstance(self._decisions.verdict(request, situation, namespace), Fit)
 
     async def _wait_for_something(self) -> None:
         next_due = min(self._due.values(), default=None)

@@ -6,8 +6,9 @@ free makes none. So somebody must notice it, and touch the node object. Values i
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice, zip_longest
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.ids import NodeName, PodUid
@@ -42,10 +43,12 @@ class Limited:
 
 @dataclass(frozen=True, slots=True)
 class _Pod:
+    """limited: whether the limit of its namespace refused it, and not nodes."""
+
+    namespace: str
     request: Request
     refused_at: float
-    namespace: str | None = None
-    """Whose limit refused it; None: nodes did."""
+    limited: bool = False
 
 
 class Waiting:
@@ -58,24 +61,30 @@ class Waiting:
     def __init__(self) -> None:
         self._pods: dict[PodUid, _Pod] = {}
         self._limited: dict[str, dict[PodUid, Limited]] = {}
-        self._requests: dict[Request, int] = {}
-        self._interfaces = 0
+        self._requests: dict[str, dict[Request, int]] = {}
+        self._uids: dict[str, dict[PodUid, None]] = {}
+        self._interfaces: Counter[str] = Counter()
         self._nodes: dict[NodeName, float] = {}
 
     def __len__(self) -> int:
         """How many pods wait."""
         return len(self._pods)
 
-    def refuse(self, uid: PodUid, request: Request, nodes: Iterable[NodeName], at: float) -> None:
+    def refuse(
+        self, uid: PodUid, request: Request, nodes: Iterable[NodeName], at: float, namespace: str = ""
+    ) -> None:
         """No node fits the pod; these refused it for a reason that may pass."""
-        self._add(uid, _Pod(request, at))
-        self._requests[request] = self._requests.pop(request, 0) + 1  # the last one refused comes last
+        self._add(uid, _Pod(namespace, request, at))
+        requests = self._requests.setdefault(namespace, {})
+        requests[request] = requests.pop(request, 0) + 1  # the last one refused comes last
+        self._trim()
         self._nodes.update(dict.fromkeys(nodes, at))
 
     def limit(self, pod: Limited, at: float) -> None:
         """The namespace's limit refused the pod; no node was asked."""
-        self._add(pod.uid, _Pod(pod.request, at, pod.namespace))
+        self._add(pod.uid, _Pod(pod.namespace, pod.request, at, limited=True))
         self._limited.setdefault(pod.namespace, {})[pod.uid] = pod
+        self._trim()
 
     def settle(self, uid: PodUid) -> None:
         """The pod fits somewhere, is bound, or is gone."""
@@ -107,9 +116,21 @@ class Waiting:
         """The node was touched: whoever it refuses again will say so."""
         self._nodes.pop(node, None)
 
-    def requests(self) -> list[Request]:
-        """What nodes are waited for with, those refused last first; not all of it when it is much."""
-        return list(islice(reversed(self._requests), _MAX_COMPARED))
+    def requests(self) -> list[tuple[str, Request]]:
+        """What nodes are waited for with, and in which namespaces; those refused last first.
+
+        When it is much not all of it, but of each namespace as many as of others.
+        """
+        waiting = [
+            [(namespace, request) for request in islice(reversed(requests), _MAX_COMPARED)]
+            for namespace, requests in reversed(self._requests.items())
+        ]
+        rounds = zip_longest(*waiting[:_MAX_COMPARED])
+        return list(islice(filter(None, chain.from_iterable(rounds)), _MAX_COMPARED))
+
+    def waits(self, namespace: str, request: Request) -> bool:
+        """Whether a pod of the namespace waits with that request."""
+        return request in self._requests.get(namespace, ())
 
     def namespaces(self) -> list[str]:
         """Those whose limit refused someone who waits."""
@@ -122,20 +143,32 @@ class Waiting:
     def _add(self, uid: PodUid, pod: _Pod) -> None:
         self._remove(uid)
         self._pods[uid] = pod
-        self._interfaces += len(pod.request.interfaces)
-        while len(self._pods) > _MAX_PODS or self._interfaces > MAX_INTERFACES:
-            self._remove(next(iter(self._pods)))
+        self._uids.setdefault(pod.namespace, {})[uid] = None
+        self._interfaces[pod.namespace] += len(pod.request.interfaces)
+
+    def _trim(self) -> None:
+        """Beyond the limits, the pods of who has most interfaces go, the one that waits for longest first."""
+        while len(self._pods) > _MAX_PODS or self._interfaces.total() > MAX_INTERFACES:
+            greediest = max(self._interfaces, key=self._interfaces.__getitem__)
+            self._remove(next(iter(self._uids[greediest])))
 
     def _remove(self, uid: PodUid) -> None:
         pod = self._pods.pop(uid, None)
         if pod is None:
             return
-        self._interfaces -= len(pod.request.interfaces)
-        if pod.namespace is not None:
-            del self._limited[pod.namespace][uid]
-            if not self._limited[pod.namespace]:
-                del self._limited[pod.namespace]
+        namespace = pod.namespace
+        del self._uids[namespace][uid]
+        self._interfaces[namespace] -= len(pod.request.interfaces)
+        if not self._uids[namespace]:
+            del self._uids[namespace], self._interfaces[namespace]
+        if pod.limited:
+            del self._limited[namespace][uid]
+            if not self._limited[namespace]:
+                del self._limited[namespace]
             return
-        self._requests[pod.request] -= 1
-        if not self._requests[pod.request]:
-            del self._requests[pod.request]
+        requests = self._requests[namespace]
+        requests[pod.request] -= 1
+        if not requests[pod.request]:
+            del requests[pod.request]
+        if not requests:
+            del self._requests[namespace]

@@ -1,0 +1,176 @@
+"""One tenant's requests beside another's: what a victim's filter takes while a crowd searches and waits.
+
+The crowd: pods of 840 interfaces, each with 20 names of PFs, on 1,000 nodes of which no two are alike. Some
+fit nowhere and wait while nodes change, and one after the other is filtered. The victim: a pod of a new
+request each time. Both sides of the ratio are measured in one run and one process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+import statistics
+import time
+from typing import TYPE_CHECKING
+
+from k8s_rdma.core.ids import NodeName, PciAddress, PodUid
+from k8s_rdma.core.inventory import Inventory, Pf, Used
+from k8s_rdma.core.options import InterfaceOptions, PfSelector
+from k8s_rdma.core.request import InterfaceRequest, Request
+from k8s_rdma.extender.cluster.expecting import Expecting
+from k8s_rdma.extender.cluster.limits import Limits
+from k8s_rdma.extender.cluster.nominating import Nominations
+from k8s_rdma.extender.cluster.occupants import Occupants
+from k8s_rdma.extender.cluster.pending import PendingPod
+from k8s_rdma.extender.cluster.state import ClusterState, Situation
+from k8s_rdma.extender.verbs.decisions import Decisions
+from k8s_rdma.extender.verbs.search_queue import SearchQueue
+from k8s_rdma.extender.verbs.verdicts import NOT_SEARCHED, Verdicts
+from k8s_rdma.extender.waking.touching import Toucher
+from k8s_rdma.extender.waking.waiting import Waiting
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+NODES = [NodeName(f"w{at}") for at in range(1_000)]
+PFS = 8
+CROWD = 8
+ROUNDS = 20
+CHANGES_PER_S = 50
+
+
+class NoApi:
+    """The part of `ClusterApi` that a toucher meets: touches that succeed."""
+
+    async def annotate_node(self, *_: str) -> None:
+        """Succeed."""
+
+
+class Tenants:
+    """An extender's parts, 1,000 nodes, and who asks."""
+
+    def __init__(self) -> None:
+        self.rng = random.Random(1)
+        self.numbers = itertools.count(1)
+        self.decisions, self.waiting, self.queue = Decisions(), Waiting(), SearchQueue()
+        clock = time.monotonic
+        self.toucher = Toucher(self.waiting, self.decisions, NoApi(), clock, queue=self.queue)
+        self.state = ClusterState(on_change=self.toucher.changed)
+        nominations = Nominations(
+            self.state, Occupants(), self.decisions, clock, nomination_s=60.0, on_release=lambda _: None
+        )
+        expecting = Expecting(
+            state=self.state, decisions=self.decisions, nominations=nominations, clock=clock, lasts_s=2.0
+        )
+        self.verdicts = Verdicts(
+            state=self.state,
+            decisions=self.decisions,
+            nominations=nominations,
+            expecting=expecting,
+            clock=clock,
+            queue=self.queue,
+        )
+        for name in NODES:
+            self.change(name)
+
+    def change(self, name: NodeName) -> None:
+        """Have the node in a situation that no other was ever in."""
+        at, number = NODES.index(name), next(self.numbers)
+        pfs = tuple(
+            Pf(name=f"enp{pf}s0", pci=PciAddress(f"0000:{pf:02x}:00.0"), capacity_vfs=128, link_mbps=100_000)
+            for pf in range(PFS)
+        )
+        inventory = Inventory(node=name, pfs=pfs)
+        used = {pf.pci: Used(20 + at % 7, 1_000 + number) for pf in pfs}
+        before, after = self.state.situations.get(name), Situation(inventory, used)
+        self.state.situations[name] = after
+        self.toucher.changed(name, before, after)
+
+    def crowd_pod(self) -> PendingPod:
+        """Of 840 interfaces, each on some of 20 PFs, which one in two has."""
+        names = [f"enp{at}s0" for at in range(PFS)] + [f"ens{at}f0" for at in range(40)]
+        wanted = [
+            InterfaceRequest(
+                min_tx_rate_mbps=self.rng.randrange(850, 950),
+                options=InterfaceOptions(pf=PfSelector(names=frozenset(self.rng.sample(names, 20)))),
+            )
+            for _ in range(840)
+        ]
+        return self._pod("crowd", Request(tuple(wanted)))
+
+    def victim_pod(self) -> PendingPod:
+        """Of two interfaces."""
+        return self._pod(
+            "victim", Request((InterfaceRequest(min_tx_rate_mbps=5_000 + next(self.numbers)),) * 2)
+        )
+
+    async def filter(self, pod: PendingPod) -> int:
+        """As filter does; how many nodes were not searched."""
+        await self.verdicts.search(pod, NODES)
+        found = self.verdicts.on(pod, NODES)
+        return sum(verdict is NOT_SEARCHED for _, verdict in found)
+
+    async def crowd(self) -> None:
+        """Filter one pod after the other."""
+        while True:
+            pod = self.crowd_pod()
+            await self.filter(pod)
+            self.toucher.refused(pod.uid, pod.request, NODES, pod.namespace)
+            await asyncio.sleep(0)
+
+    async def changes(self) -> None:
+        """Nodes change."""
+        for name in itertools.cycle(NODES):
+            await asyncio.sleep(1 / CHANGES_PER_S)
+            self.change(name)
+
+    def _pod(self, namespace: str, request: Request) -> PendingPod:
+        uid = PodUid(f"{namespace}-{next(self.numbers)}")
+        return PendingPod(uid=uid, namespace=namespace, name=uid, priority=0, request=request)
+
+
+async def measure(tenants: Tenants) -> tuple[list[float], int]:
+    """How long the victim's filters take, s, and how many nodes were not searched in the worst."""
+    took, missed = [], 0
+    for _ in range(ROUNDS):
+        began = time.perf_counter()
+        missed = max(missed, await tenants.filter(tenants.victim_pod()))
+        took.append(time.perf_counter() - began)
+        await asyncio.sleep(0.05)
+    return sorted(took), missed
+
+
+async def compare() -> tuple[list[float], list[float], int]:
+    """Alone, and beside the crowd."""
+    tenants = Tenants()
+    alone, _ = await measure(tenants)
+    for _ in range(CROWD):
+        pod = tenants.crowd_pod()
+        tenants.toucher.refused(pod.uid, pod.request, NODES, pod.namespace)
+    work = [tenants.crowd() for _ in range(CROWD)]
+    work += [
+        tenants.changes(),
+        tenants.toucher.touch(tenants.state, Limits((), lambda _: None), lambda: True),
+    ]
+    tasks = [asyncio.create_task(each) for each in work]
+    await asyncio.sleep(1)
+    beside, missed = await measure(tenants)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    return alone, beside, missed
+
+
+def test_filter_beside_a_crowd(record: Callable[..., None]) -> None:
+    alone, beside, missed = asyncio.run(compare())
+    median, worst = statistics.median(beside), beside[-1]
+    name = "filter of a new request, 1,000 distinct nodes, beside a crowd of 840 interfaces with selectors"
+    note = (
+        f"alone {statistics.median(alone) * 1e3:.0f} ms at the median and {alone[-1] * 1e3:.0f} at worst, "
+        f"beside {median * 1e3:.0f} and {worst * 1e3:.0f}"
+    )
+    record(
+        f"{name}, ratio to alone", budget=4, measured=median / statistics.median(alone), unit="", note=note
+    )
+    record(f"{name}, not searched", budget=0, measured=missed, unit="nodes")

@@ -1,0 +1,140 @@
+"""Whose search for placements runs next: shares of the processor by namespace.
+
+One thread searches, and one search may take 10 ms and be wanted for each of thousands of nodes. So whoever
+searches does so in slices, and the next slice is that of the namespace that has used least: what one tenant's
+requests take is taken from that tenant's others. What is charged is the thread's processor time, so that
+nobody pays for what else runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from time import thread_time
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+SLICE_S = 0.005
+"""Processor time after which others come first; the search under way is finished."""
+
+_CREDIT_S = 0.5
+"""By how much a namespace that has searched little for long comes before the others."""
+
+_MOST_NAMESPACES = 10_000
+
+
+class _Waiter(NamedTuple):
+    namespace: str
+    background: bool
+    granted: asyncio.Future[None]
+
+
+class SearchQueue:
+    """One turn at a time. clock: processor time of this thread, s."""
+
+    def __init__(self, clock: Callable[[], float] = thread_time) -> None:
+        self.clock = clock
+        self._busy = False
+        self._waiters: list[_Waiter] = []
+        self._used: dict[str, float] = {}
+        self._served = 0.0
+
+    def used(self, namespace: str) -> float:
+        """Processor time that the namespace has used, s; of those who used little for long, one value."""
+        return max(self._used.get(namespace, 0.0), self._served - _CREDIT_S)
+
+    @asynccontextmanager
+    async def turn(self, namespace: str, *, background: bool = False) -> AsyncIterator[Turn]:
+        """Search within it. background: for nobody who waits for an answer, so after all who do."""
+        turn = Turn(self, namespace, background=background)
+        await turn.begin()
+        try:
+            yield turn
+        finally:
+            turn.end()
+
+    def wait(self, namespace: str, *, background: bool) -> asyncio.Future[None]:
+        """Ask for a turn; the result is there when it has come."""
+        waiter = _Waiter(namespace, background, asyncio.get_running_loop().create_future())
+        self._waiters.append(waiter)
+        if not self._busy:
+            self.hand_on()
+        return waiter.granted
+
+    def give_up(self, granted: asyncio.Future[None]) -> None:
+        """Ask no more, and hand on what was granted meanwhile."""
+        self._waiters = [each for each in self._waiters if each.granted is not granted]
+        if granted.done() and not granted.cancelled():
+            self.hand_on()
+
+    def charge(self, namespace: str, used_s: float) -> None:
+        """Note what a turn took."""
+        before = self.used(namespace)
+        self._served = max(self._served, before)
+        self._used[namespace] = before + used_s
+        if len(self._used) > _MOST_NAMESPACES:
+            least = self._served - _CREDIT_S
+            self._used = {each: used for each, used in self._used.items() if used > least}
+
+    def hand_on(self) -> None:
+        """End the turn; the next is for who answers somebody and has used least, of equals who came first."""
+        self._waiters = [each for each in self._waiters if not each.granted.cancelled()]
+        self._busy = bool(self._waiters)
+        if not self._busy:
+            return
+        waiter = min(self._waiters, key=lambda each: (each.background, self.used(each.namespace)))
+        self._waiters.remove(waiter)
+        waiter.granted.set_result(None)
+
+
+class Turn:
+    """Slices of one search, made by `SearchQueue.turn`."""
+
+    def __init__(self, queue: SearchQueue, namespace: str, *, background: bool) -> None:
+        self._queue = queue
+        self._namespace = namespace
+        self._background = background
+        self._ended_s = 0.0
+        self._since: float | None = None
+
+    @property
+    def used_s(self) -> float:
+        """Processor time of all its slices."""
+        return self._ended_s + (0.0 if self._since is None else self._queue.clock() - self._since)
+
+    async def begin(self) -> None:
+        """Wait for a slice."""
+        granted = self._queue.wait(self._namespace, background=self._background)
+        await self._start(granted)
+
+    def end(self) -> None:
+        """Give the slice back, if there is one."""
+        if self._since is not None:
+            self._charge()
+            self._queue.hand_on()
+
+    async def give_way(self) -> None:
+        """Let others run and search once the slice is used up."""
+        if self._since is not None and self._queue.clock() - self._since < SLICE_S:
+            return
+        self._charge()
+        granted = self._queue.wait(self._namespace, background=self._background)
+        self._queue.hand_on()
+        await self._start(granted)
+
+    async def _start(self, granted: asyncio.Future[None]) -> None:
+        try:
+            await asyncio.sleep(0)  # whatever is ready runs first, also when this search goes on at once
+            await granted
+        except asyncio.CancelledError:
+            self._queue.give_up(granted)
+            raise
+        self._since = self._queue.clock()
+
+    def _charge(self) -> None:
+        if self._since is not None:
+            used_s, self._since = self._queue.clock() - self._since, None
+            self._ended_s += used_s
+            self._queue.charge(self._namespace, used_s)
