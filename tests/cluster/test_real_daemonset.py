@@ -167,7 +167,7 @@ async def test_pod_of_the_daemonset_works_with_its_rights_and_another_takes_all_
     cni = {"binDir": f"{place}/bin", "confDir": f"{place}/net.d"}
     async with node(tmp_path) as (c, _):
         await c.plane.add_crd(yaml.safe_load(CRD.read_text()))
-        await start_pod(c, {"node": {"cni": cni}})
+        await start_pod(c, {"node": {"cni": cni, "server": {"config": {"openPaths": ["/v1/node"]}}}})
         pod = await ready(c)
         statuses = {each["name"]: each for each in pod["status"]["containerStatuses"]}
         assert sorted(statuses) == ["agent", "cni", "device-plugin", "server"]

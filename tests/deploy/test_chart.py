@@ -239,6 +239,70 @@ def test_all_of_dev_infiniband_is_offered_where_it_is_switched_on(values: Json, 
     assert {each["mode"] for each in yaml.safe_load(text)["resources"]} == offered
 
 
+def of_configuration(values: Json, name: str) -> Json:
+    """A process's file, as the chart has it."""
+    (text,) = (
+        each["data"][name]
+        for each in documents(render(values))
+        if each["kind"] == "ConfigMap" and name in each["data"]
+    )
+    return yaml.safe_load(text)
+
+
+HTTP = {"extender": {"config": {"source": "http"}}}
+TOKENS = {"node": {"server": {"tokensSecretName": "tokens"}}}
+CLIENTS = {"node": {"server": {"tls": {"secretName": "tls", "clientCa": True}}}}
+GETPFS = {"node": {"server": {"config": {"openPaths": ["/getpfs"]}}}}
+
+
+@pytest.mark.parametrize(
+    ("values", "server", "plugin"),
+    [
+        ({}, [], []),
+        (HTTP, ["/v1/node"], []),
+        (HTTP | GETPFS, ["/getpfs"], []),
+        (GETPFS, ["/getpfs"], []),
+        (TOKENS, None, None),
+        (CLIENTS, None, []),
+    ],
+)
+def test_ports_of_nodes_are_open_for_what_needs_them_alone(
+    values: Json, server: list[str] | None, plugin: list[str] | None
+):
+    found = [of_configuration(values, f"{name}.yaml") for name in ("server", "device-plugin")]
+    assert [each.get("openPaths") for each in found] == [server, plugin]
+    tokens = "/etc/k8s-rdma/tokens/tokens" if values is TOKENS else None
+    assert [each.get("tokenFile") for each in found] == [tokens, tokens]
+
+
+def test_extender_that_asks_nodes_bears_their_token():
+    assert "nodeTokenFile" not in of_configuration(TOKENS, "extender.yaml")
+    asked = of_configuration(TOKENS | HTTP, "extender.yaml")
+    assert asked["nodeTokenFile"] == "/etc/k8s-rdma/node-tokens/tokens"
+
+
+MONITORED = {"monitoring": {"serviceMonitor": {"enabled": True}}}
+
+
+def test_prometheus_bears_the_token():
+    endpoints = [
+        endpoint
+        for each in documents(render(MONITORED | TOKENS))
+        if each["kind"] == "ServiceMonitor"
+        for endpoint in each["spec"]["endpoints"]
+    ]
+    assert [each["port"] for each in endpoints] == ["http", "device-plugin"]
+    secret = {"credentials": {"name": "tokens", "key": "tokens"}}
+    assert [each["authorization"] for each in endpoints] == [secret, secret]
+
+
+def test_metrics_that_nobody_could_read_are_refused():
+    with pytest.raises(TemplateError, match=r"needs node\.server\.tokensSecretName"):
+        render(MONITORED)
+    opened = {"config": {"openPaths": ["/metrics"]}}
+    assert render(MONITORED | {"node": {"server": opened, "devicePlugin": opened}})
+
+
 def test_reading_processes_have_no_privilege():
     found = containers(documents(render({})))
     for name in ("server", "device-plugin", "cni", "extender", "kube-scheduler"):

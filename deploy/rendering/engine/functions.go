@@ -64,6 +64,7 @@ func functions(root *template.Template) template.FuncMap {
 		},
 		"dict":  dict,
 		"get":   func(of map[string]any, key string) any { return of[key] },
+		"hasKey": func(of map[string]any, key string) bool { _, is := of[key]; return is },
 		"set":   func(of map[string]any, key string, value any) map[string]any { of[key] = value; return of },
 		"merge": merge,
 

@@ -4,6 +4,9 @@
 {{- $tls := dict "certFile" "/etc/k8s-rdma/tls/tls.crt" "keyFile" "/etc/k8s-rdma/tls/tls.key" "clientCaFile" "/etc/k8s-rdma/tls/ca.crt" -}}
 {{- $_ := set $ours "tls" $tls -}}
 {{- end -}}
+{{- if and .Values.node.server.tokensSecretName (include "k8s-rdma.asks-nodes" .) -}}
+{{- $_ := set $ours "nodeTokenFile" "/etc/k8s-rdma/node-tokens/tokens" -}}
+{{- end -}}
 {{- if not (include "k8s-rdma.has-apparmor-field" .) -}}
 {{- $_ := set $ours "touchBy" ((.Values.extender.config | default dict).touchBy | default "label") -}}{{/* kube-scheduler before 1.30 heeds no annotation */}}
 {{- end -}}

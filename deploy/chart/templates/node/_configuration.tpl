@@ -27,12 +27,19 @@
 {{- end -}}
 {{- if .Values.node.server.tokensSecretName -}}
 {{- $_ := set $ours "tokenFile" "/etc/k8s-rdma/tokens/tokens" -}}
+{{- else if not (or .Values.node.server.tls.clientCa (hasKey (.Values.node.server.config | default dict) "openPaths")) -}}
+{{- $_ := set $ours "openPaths" (ternary (list "/v1/node") (list) (ne (include "k8s-rdma.asks-nodes" .) "")) -}}
 {{- end -}}
 {{- include "k8s-rdma.with-hardware" (dict "context" . "config" .Values.node.server.config "ours" $ours) -}}
 {{- end }}
 
 {{- define "k8s-rdma.device-plugin.yaml" -}}
 {{- $ours := dict "kubeletDir" (print .Values.node.kubeletDir "/device-plugins") "podResources" (print .Values.node.kubeletDir "/pod-resources/kubelet.sock") -}}
+{{- if .Values.node.server.tokensSecretName -}}
+{{- $_ := set $ours "tokenFile" "/etc/k8s-rdma/tokens/tokens" -}}
+{{- else if not (hasKey (.Values.node.devicePlugin.config | default dict) "openPaths") -}}
+{{- $_ := set $ours "openPaths" (list) -}}
+{{- end -}}
 {{- $settings := merge $ours (.Values.node.devicePlugin.config | default dict) -}}
 {{- $resources := $settings.resources | default (list (dict "mode" "exact")) -}}
 {{- if .Values.node.devicePlugin.mount -}}
@@ -40,6 +47,11 @@
 {{- end -}}
 {{- $_ := set $settings "resources" $resources -}}
 {{- toYaml $settings -}}
+{{- end }}
+
+{{/* With `source: http` the extender reads /v1/node of each node. */}}
+{{- define "k8s-rdma.asks-nodes" -}}
+{{- if and .Values.extender.enabled (eq (print (.Values.extender.config | default dict).source) "http") }}yes{{ end }}
 {{- end }}
 
 {{- define "k8s-rdma.with-hardware" -}}
