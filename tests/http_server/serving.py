@@ -67,6 +67,10 @@ class Served:
             await asyncio.sleep(0.005)
 
     @property
+    def tasks(self) -> int:
+        return len(self.server.server_state.tasks)
+
+    @property
     def connections(self) -> list[Any]:
         return list(self.server.server_state.connections)
 

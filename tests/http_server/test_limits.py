@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
+import socket
+import struct
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from http_server.serving import REQUEST, Paths, run, served
-from k8s_rdma.http_server import Answer, Limits
+from http_server.serving import REQUEST, run, served
+from k8s_rdma.http_server import Limits
+
+if TYPE_CHECKING:
+    from http_server.serving import Client
 
 QUICK = {"request_timeout_s": 0.2, "send_timeout_s": 0.2, "keep_alive_s": 0.2, "linger_s": 0.2}
 HEAD_LIMIT = 1024
@@ -18,6 +27,16 @@ def head_of(size: int, path: str = "/now") -> bytes:
     """A request whose target and fields are so long, as the limit counts them."""
     fixed = len(path) + len("Host: w1\r\n") + len("X: \r\n")
     return f"GET {path} HTTP/1.1\r\nHost: w1\r\nX: {'x' * (size - fixed)}\r\n\r\n".encode()
+
+
+def reset_when_closed(client: Client) -> None:
+    client.writer.get_extra_info("socket").setsockopt(
+        socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+    )
+
+
+def open_files() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
 def reason(body: bytes) -> str:
@@ -133,13 +152,170 @@ def test_request_is_refused_when_it_is_not_http(request_bytes: bytes) -> None:
     run(scenario())
 
 
+@pytest.mark.parametrize("begin", [b"0\r\nX: ", b"0\r\nX", b"1;", b"1\r\nx\r\n0\r\nX: ", b"0\r\nX: y\r\nX: "])
+def test_body_is_refused_when_what_surrounds_it_never_ends(begin: bytes) -> None:
+    async def scenario() -> None:
+        async with served(limits=Limits(head_bytes=HEAD_LIMIT)) as s:
+            client = await s.connect()
+            client.send(b"POST /read HTTP/1.1\r\nHost: w1\r\nTransfer-Encoding: chunked\r\n\r\n" + begin)
+            refused = asyncio.ensure_future(client.answer())
+            while not refused.done():
+                client.send(b"x" * 100)
+                await asyncio.sleep(0)
+            assert refused.result()[0] == 431
+            client.close()
+
+    run(scenario())
+
+
+def test_empty_lines_are_refused_when_they_never_end() -> None:
+    async def scenario() -> None:
+        async with served(limits=Limits(head_bytes=HEAD_LIMIT)) as s:
+            client = await s.connect()
+            refused = asyncio.ensure_future(client.answer())
+            while not refused.done():
+                client.send(b"\r\n" * 50)
+                await asyncio.sleep(0)
+            assert refused.result()[0] == 431
+            client.close()
+
+    run(scenario())
+
+
+UPGRADE = b"Host: w1\r\nConnection: upgrade\r\nUpgrade: websocket\r\n"
+
+
+@pytest.mark.parametrize("path", [b"/now", b"/now?through=the-application"])
+@pytest.mark.parametrize("then", [b"", b"\x00\x00\x12\x04"])
+def test_upgrade_is_not_heeded_and_the_request_is_the_last(path: bytes, then: bytes) -> None:
+    async def scenario() -> None:
+        async with served() as s:
+            client = await s.connect()
+            client.send(b"GET %b HTTP/1.1\r\n%b\r\n%b" % (path, UPGRADE, then))
+            head = await client.head()
+            assert head.startswith(b"HTTP/1.1 200 OK")
+            assert b"connection: close" in head
+            assert await client.reader.read() == b"now"
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"CONNECT w1:1 HTTP/1.1\r\nHost: w1\r\n\r\n",
+        b"POST /read HTTP/1.1\r\n%bContent-Length: %d\r\n\r\n" % (UPGRADE, len(REQUEST)),
+        b"POST /read HTTP/1.1\r\n%bTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" % UPGRADE,
+        b"GET /now HTTP/2.0\r\nHost: w1\r\n\r\n",
+    ],
+)
+def test_other_protocols_are_refused_and_what_follows_is_no_request(head: bytes) -> None:
+    async def scenario() -> None:
+        async with served() as s:
+            client = await s.connect()
+            client.send(head + REQUEST)
+            status, body = await client.answer()
+            assert (status, reason(body)) == (501, "not_implemented")
+            assert await client.ended()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("path", [b"/now", b"/now?through=the-application"])
+@pytest.mark.parametrize(
+    "hosts",
+    [b"", b"Host: w1\r\nHost: w1\r\n", b"Host: w1\r\nhost: w2\r\n", b"Host: w1 w2\r\n", b"Host: w1/x\r\n"],
+)
+def test_request_is_refused_when_it_has_not_one_host(path: bytes, hosts: bytes) -> None:
+    async def scenario() -> None:
+        async with served() as s:
+            client = await s.connect()
+            client.send(b"GET %b HTTP/1.1\r\n%b\r\n" % (path, hosts))
+            status, body = await client.answer()
+            assert (status, reason(body)) == (400, "malformed_request")
+            assert await client.ended()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"GET /now HTTP/1.0\r\n\r\n",
+        b"GET /now HTTP/1.1\r\nHost: [fd00::1]:54005\r\n\r\n",
+        b"GET /now HTTP/1.1\r\nHost:\r\n\r\n",
+        b"GET /now HTTP/1.1\r\nHost: node-1.example:80\r\n\r\n",
+        b"GET http://w1/now HTTP/1.1\r\nHost: w1\r\n\r\n",
+    ],
+)
+def test_request_is_served_with_any_host_and_with_none_before_http_1_1(request_bytes: bytes) -> None:
+    async def scenario() -> None:
+        async with served() as s:
+            client = await s.connect()
+            client.send(request_bytes)
+            assert (await client.answer())[0] == 200
+
+    run(scenario())
+
+
+ABORTED = [
+    b"",
+    b"GET",
+    REQUEST,
+    REQUEST * 2,
+    b"GET /later HTTP/1.1\r\nHost: w1\r\n\r\n",
+    b"GET /large HTTP/1.1\r\nHost: w1\r\n\r\n",
+    b"GET /large?through=the-application HTTP/1.1\r\nHost: w1\r\n\r\n",
+    b"POST /read HTTP/1.1\r\nHost: w1\r\nContent-Length: 9\r\n\r\nhalf",
+    b"GET /now HTTP/1.1\r\n%b\r\n" % UPGRADE,
+    b"\x00",
+]
+
+
+@pytest.mark.parametrize("sent", ABORTED)
+def test_nothing_is_logged_when_clients_abort(sent: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        async with served() as s:
+            for turns in range(20):
+                client = await s.connect()
+                reset_when_closed(client)
+                client.send(sent)
+                for _ in range(turns % 5):
+                    await asyncio.sleep(0)
+                client.close()
+            assert await s.answers()
+            s.paths.may.set()
+            await s.until(lambda: not s.connections and not s.tasks)
+
+    with caplog.at_level(logging.ERROR):
+        run(scenario())
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"GET / HTTP/1.1\r\nHost: w1\r\nConnection: close\r\n\r\n" + REQUEST, b"GET http:// HTTP/1.1\r\n"],
+)
+def test_nothing_is_logged_when_requests_are_wrong(sent: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        async with served() as s:
+            client = await s.connect()
+            client.send(sent + b"\r\n")
+            with suppress(ConnectionError):
+                await client.reader.read()
+            assert await s.answers()
+
+    with caplog.at_level(logging.ERROR):
+        run(scenario())
+    assert not caplog.records
+
+
 @pytest.mark.parametrize(
     "sent",
     [
         b"G",
         REQUEST[:-2],
         b"POST /read HTTP/1.1\r\nHost: w1\r\nContent-Length: 9\r\n\r\nhalf",
-        REQUEST + REQUEST[:-2],
     ],
 )
 def test_client_is_told_when_its_request_takes_too_long(sent: bytes) -> None:
@@ -147,10 +323,7 @@ def test_client_is_told_when_its_request_takes_too_long(sent: bytes) -> None:
         async with served(limits=Limits(**QUICK)) as s:
             client = await s.connect()
             client.send(sent)
-            statuses = [(await client.answer())[0]]
-            if sent.startswith(REQUEST):
-                statuses.append((await client.answer())[0])
-            assert statuses[-1] == 408
+            assert (await client.answer())[0] == 408
             assert await client.ended()
 
     run(scenario())
@@ -217,35 +390,53 @@ def test_client_that_reads_slowly_but_reads_gets_all() -> None:
     run(scenario())
 
 
-def test_answers_to_pipelined_requests_do_not_pile_up_when_they_are_not_read() -> None:
+@pytest.mark.parametrize("count", [1, 5000])
+def test_connection_ends_when_requests_follow_one_that_is_not_answered_yet(count: int) -> None:
     async def scenario() -> None:
-        async with served(Paths(now=Answer(b"x" * 50_000))) as s:
+        async with served() as s:
             client = await s.connect()
-            client.writer.transport.pause_reading()
-            count = 2000
-            client.send(REQUEST * count)
-            await s.until(lambda: bool(s.connections) and s.connections[0].flow is not None)
-            [connection] = s.connections
-            await s.until(lambda: connection.flow.write_paused)
-            assert connection.transport.get_write_buffer_size() < 1 << 20
-            client.writer.transport.resume_reading()
-            for _ in range(count):
-                head = await client.head()
-                assert b"200" in head
-                await client.reader.readexactly(50_000)
-            client.close()
+            client.send(b"GET /later HTTP/1.1\r\nHost: w1\r\n\r\n" + REQUEST * count)
+            assert await client.ended()
+            assert s.tasks <= 1
+            assert await s.answers()
 
     run(scenario())
 
 
-def test_answers_come_in_order_when_the_first_has_to_wait() -> None:
+def test_connection_ends_when_a_request_comes_while_one_waits_for_its_answer() -> None:
     async def scenario() -> None:
         async with served() as s:
             client = await s.connect()
-            client.send(b"GET /later HTTP/1.1\r\nHost: w1\r\n\r\n" + REQUEST)
+            client.send(b"GET /later HTTP/1.1\r\nHost: w1\r\n\r\n")
             await s.until(lambda: s.paths.waiting == 1)
-            s.paths.may.set()
-            assert [await client.answer(), await client.answer()] == [(200, b"later"), (200, b"now")]
+            client.send(b"\r\n")  # an empty line is none
+            client.send(REQUEST)
+            assert await client.ended()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("count", [2, 5000])
+def test_first_request_alone_is_answered_when_more_come_with_it(count: int) -> None:
+    async def scenario() -> None:
+        async with served() as s:
+            client = await s.connect()
+            client.send(REQUEST * count)
+            assert await client.answer() == (200, b"now")
+            status, body = await client.answer()
+            assert (status, reason(body)) == (400, "pipelined")
+            assert await client.ended()
+
+    run(scenario())
+
+
+def test_head_is_refused_when_it_has_too_many_fields() -> None:
+    async def scenario() -> None:
+        async with served(limits=Limits(fields=8)) as s:
+            for count, expected in ((7, 200), (8, 431)):
+                client = await s.connect()
+                client.send(b"GET /now HTTP/1.1\r\nHost: w1\r\n" + b"A:\r\n" * count + b"\r\n")
+                assert (await client.answer())[0] == expected
 
     run(scenario())
 
@@ -341,6 +532,56 @@ def test_newcomer_is_told_when_all_connections_are_being_answered() -> None:
             s.paths.may.set()
             for client in busy:
                 assert await client.answer() == (200, b"later")
+
+    run(scenario())
+
+
+def test_newcomer_that_is_refused_does_not_stay() -> None:
+    async def scenario() -> None:
+        async with served(limits=Limits(connections=2)) as s:
+            for _ in range(2):
+                client = await s.connect()
+                client.send(b"GET /later HTTP/1.1\r\nHost: w1\r\n\r\n")
+            await s.until(lambda: s.paths.waiting == 2)
+            before = open_files()
+            newcomers = [await s.connect() for _ in range(20)]
+            for each in newcomers:
+                assert (await each.answer())[0] == 503
+            # Theirs are 20; the server has none of them any more.
+            await s.until(lambda: open_files() == before + 20)
+
+    run(scenario())
+
+
+def test_address_that_takes_all_connections_makes_room_for_others() -> None:
+    async def scenario() -> None:
+        async with served(limits=Limits(connections=4)) as s:
+            greedy = [await s.connect() for _ in range(4)]
+            for client in greedy:
+                client.send(b"GET /later HTTP/1.1\r\nHost: w1\r\n\r\n")
+            await s.until(lambda: s.paths.waiting == 4)
+            other = await s.connect(local_addr=("127.0.0.2", 0))
+            other.send(REQUEST)
+            assert await other.answer() == (200, b"now")
+            ended = [asyncio.ensure_future(client.ended()) for client in greedy]
+            await asyncio.wait(ended, return_when=asyncio.FIRST_COMPLETED)
+            assert sum(each.done() for each in ended) == 1
+
+    run(scenario())
+
+
+def test_address_with_few_connections_keeps_them_when_another_floods() -> None:
+    async def scenario() -> None:
+        async with served(limits=Limits(connections=4, keep_alive_s=5)) as s:
+            kept = [await s.connect(local_addr=("127.0.0.2", 0)) for _ in range(2)]
+            for client in kept:
+                client.send(REQUEST)
+                await client.answer()  # from here on the one that would end the soonest
+            flood = [asyncio.ensure_future((await s.connect()).ended()) for _ in range(20)]
+            await s.until(lambda: sum(each.done() for each in flood) == 18)
+            for client in kept:
+                client.send(REQUEST)
+                assert await client.answer() == (200, b"now")
 
     run(scenario())
 

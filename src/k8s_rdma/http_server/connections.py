@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import struct
+from collections import Counter
+from fcntl import ioctl
 from math import inf
+from termios import TIOCOUTQ
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    import asyncio
+
     from k8s_rdma.http_server.limits import Limits
+
+_INT = struct.Struct("i")
 
 
 class Connection(Protocol):
     """One of them.
 
+    address: the client's.
     owes_by: when the client must have sent what is awaited of it, by the loop's clock; `inf` when nothing is.
     unsent_since: since when there has been something of an answer that it has not taken; kept by
         `Connections`, and forgotten with each new request.
     """
 
+    address: str
     owes_by: float
     unsent_since: float | None
 
@@ -48,15 +58,16 @@ class Connections:
     def admit(self, newcomer: Connection) -> bool:
         """Add one; False when there is no room for it, which is then left out.
 
-        Room is made by ending the one that must send something soonest: of all that the server awaits
-        something of, it has been silent longest by its own limit. There is none while all are being answered.
+        Room is made by the address that has most of them. Of its connections the one ends that must send
+        something soonest: of those that the server awaits something of, it has been silent longest by its own
+        limit. One that is being answered ends only for an address that has fewer.
         """
         if len(self._connections) >= self.limits.connections:
-            silent = min(self._connections - {newcomer}, key=lambda connection: connection.owes_by)
-            if silent.owes_by == inf:
+            leaving = self._leaving_for(newcomer)
+            if leaving is None:
                 return False
-            self.forget(silent)  # it takes a turn of the loop until that one knows of its end
-            silent.abort()
+            self.forget(leaving)  # it takes a turn of the loop until that one knows of its end
+            leaving.abort()
         self._connections.add(newcomer)
         return True
 
@@ -82,6 +93,16 @@ class Connections:
         for connection in tuple(self._connections):
             connection.abort()
 
+    def _leaving_for(self, newcomer: Connection) -> Connection | None:
+        count = Counter(connection.address for connection in self._connections)
+        count[newcomer.address] += 1
+        own = count[newcomer.address]
+        may_leave = [connection for connection in self._connections if count[connection.address] >= own]
+        leaving = max(may_leave, key=lambda each: (count[each.address], -each.owes_by), default=None)
+        if leaving is None or (leaving.owes_by == inf and count[leaving.address] == own):
+            return None
+        return leaving
+
     def _unread(self, connection: Connection, now: float) -> bool:
         if not connection.unsent_bytes():
             connection.unsent_since = None
@@ -89,3 +110,15 @@ class Connections:
         if connection.unsent_since is None:
             connection.unsent_since = now
         return now - connection.unsent_since > self.limits.send_timeout_s
+
+
+def unsent_bytes(transport: asyncio.BaseTransport) -> int:
+    """What the client has not taken yet, of that which is in the kernel (tcp(7), SIOCOUTQ).
+
+    Whatever waits behind it, in the transport or in TLS, waits for it.
+    """
+    descriptor = transport.get_extra_info("socket").fileno()
+    if descriptor < 0:
+        return 0
+    (unsent,) = _INT.unpack(ioctl(descriptor, TIOCOUTQ, bytes(_INT.size)))
+    return int(unsent)

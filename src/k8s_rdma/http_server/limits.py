@@ -10,7 +10,8 @@ class Limits:
     """Bounds of one server; times are kept to a tenth of a second.
 
     connections: at a time, those that still negotiate TLS among them; see `connections.Connections`.
-    head_bytes: request line and header fields. body_bytes: None leaves bodies to the application.
+    head_bytes: request line and header fields. fields: how many of these.
+    body_bytes: None leaves bodies to the application.
     request_timeout_s: until a request is here whole, from its first byte, or from the connection's begin.
     send_timeout_s: how long a client may leave an answer unread.
     keep_alive_s: for a connection between two requests.
@@ -18,6 +19,7 @@ class Limits:
 
     connections: int = 1024
     head_bytes: int = 32 << 10
+    fields: int = 128
     body_bytes: int | None = None
     request_timeout_s: float = 10.0
     send_timeout_s: float = 10.0

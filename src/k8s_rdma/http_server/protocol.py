@@ -1,30 +1,40 @@
-"""uvicorn's HTTP/1.1 protocol, held to limits, and answering at once what needs no task.
+"""HTTP/1.1 on one connection: uvicorn's ASGI cycle behind a reader of our own, which holds clients to limits.
 
-What uvicorn does not bound with httptools: the length of a head, the time that a request takes to come, and
-the time that an answer takes to go. Its own errors are plain text; ours have one shape.
+uvicorn's own protocol with httptools bounds neither the length of a head, nor the time that a request takes
+to come and an answer to go, nor the requests that a client sends ahead (pipelining). Here a connection has
+one request at a time, and one a read: what comes with a request or before its answer ends it (RFC 9112,
+section 9.3.2, has the client ask again). So nothing is queued, what a connection keeps is bounded, and no
+client has many requests answered while others wait.
 """
 
 from __future__ import annotations
 
-import struct
+import asyncio
+import logging
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto, unique
-from fcntl import ioctl
 from http import HTTPStatus
 from math import inf
-from termios import TIOCOUTQ
 from typing import TYPE_CHECKING, Any, TypeAlias
+from urllib.parse import unquote
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+import httptools
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
 
 from k8s_rdma.errors import Reason
 from k8s_rdma.http_server.answer import Answer, error_answer
+from k8s_rdma.http_server.connections import unsent_bytes
 from k8s_rdma.wire.rest_error import Error
 
 if TYPE_CHECKING:
-    import asyncio
+    from uvicorn import Config
+    from uvicorn.server import ServerState
 
+    from k8s_rdma.http_server.asgi import Scope
     from k8s_rdma.http_server.connections import Connection, Connections
 
 Fields: TypeAlias = list[tuple[bytes, bytes]]
@@ -33,9 +43,15 @@ Ready: TypeAlias = Callable[[bytes, bytes, Fields], Answer | None]
 """The answer that is there already, to a method, a request target as sent, and header fields with lower-case
 names; None leaves the request to the application."""
 
-_INT = struct.Struct("i")
 _PUNCTUATION = len(": \r\n")
+_AROUND_CHUNK = len("1000\r\n\r\n")
+"""Of some size; see RFC 9112, section 7.1."""
+
 _SENDS_BODY = frozenset({b"content-length", b"transfer-encoding"})
+_HOST = re.compile(rb"(\[[0-9A-Fa-fvV:.]+\]|[-A-Za-z0-9._~!$&'()*+,;=%]*)(:[0-9]*)?")
+"""The `Host` field (RFC 9110, section 7.2); percent-encoding is not looked into."""
+
+_log = logging.getLogger("uvicorn.error")
 
 
 @unique
@@ -51,20 +67,29 @@ class _Stage(Enum):
     """Answered at once; only its end is left."""
 
 
-@dataclass(slots=True)
-class _Refused(Exception):  # noqa: N818  it is no error of ours
-    """Raised within the parser, which then stops."""
+class _Stopped(Exception):  # noqa: N818  it is no error of ours
+    """Raised within the parser, which then stops. A new one each time: it keeps the frames that it was in."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """What is said to a client before its connection ends."""
 
     status: HTTPStatus
     error: Error
 
 
-def _refused(status: HTTPStatus, reason: str, message: str) -> _Refused:
-    return _Refused(status, Error(reason=reason, message=message))
+def _refusal(status: HTTPStatus, reason: str, message: str) -> _Refusal:
+    return _Refusal(status, Error(reason=reason, message=message))
 
 
-_BUSY = _refused(HTTPStatus.SERVICE_UNAVAILABLE, "busy", "there are too many connections")
-_MALFORMED = _refused(HTTPStatus.BAD_REQUEST, Reason.MALFORMED_REQUEST, "this is no HTTP/1.1 request")
+_BUSY = _refusal(HTTPStatus.SERVICE_UNAVAILABLE, "busy", "there are too many connections")
+_MALFORMED = _refusal(HTTPStatus.BAD_REQUEST, Reason.MALFORMED_REQUEST, "this is no HTTP/1.1 request")
+_AHEAD = _refusal(HTTPStatus.BAD_REQUEST, "pipelined", "wait for the answer before you send another request")
+_NO_HOST = _refusal(HTTPStatus.BAD_REQUEST, Reason.MALFORMED_REQUEST, "wanted one Host field with a host")
+_OTHER_PROTOCOL = _refusal(
+    HTTPStatus.NOT_IMPLEMENTED, "not_implemented", "this server speaks HTTP/1.1 alone, and is no proxy"
+)
 
 
 def _client_name(certificate: dict[str, Any] | None) -> str | None:
@@ -74,114 +99,175 @@ def _client_name(certificate: dict[str, Any] | None) -> str | None:
     return ",".join(f"{name}={value}" for part in certificate["subject"] for name, value in part)
 
 
-class HttpProtocol(HttpToolsProtocol):
+class HttpProtocol(asyncio.Protocol):
     """One connection; a `connections.Connection`."""
 
-    def __init__(self, *, connections: Connections, ready: Ready | None, **uvicorn: Any) -> None:
-        """uvicorn: what it gives its protocols. `replaces`: the connection that this one was until now."""
-        super().__init__(**uvicorn)
+    transport: asyncio.Transport
+    flow: FlowControl
+
+    def __init__(
+        self,
+        *,
+        connections: Connections,
+        ready: Ready | None,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        """config, server_state, app_state: as uvicorn gives them to its protocols."""
         self.owes_by = inf
         self.unsent_since: float | None = None
+        self.address = ""
         self.replaces: Connection | None = None
+        """The connection that this one was until now."""
+        self._app = config.loaded_app
+        self._state = server_state
+        self._app_state = app_state
+        self._loop = _loop or asyncio.get_running_loop()
         self._limits = connections.limits
         self._guard = connections
         self._ready = ready
+        self._parser = httptools.HttpRequestParser(self)
+        self._cycle: RequestResponseCycle | None = None
         self._refused = False
-        self._refusal: _Refused | None = None
+        self._refusal: _Refusal | None = None
+        self._begun = False
+        """Whether a request began in the last read."""
+        self._read_bytes = 0
+        """How much that was."""
+        self._surplus = 0
+        """What came since the last request began, and is no body."""
         # Of the request that is coming in:
         self._stage = _Stage.BETWEEN
         self._target = b""
         self._fields: Fields = []
         self._has_body = False
         self._head_bytes = self._body_bytes = 0
-        self._later_bytes: int | None = None
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn
+    # What the transport calls:
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # a stream
         """Begin to wait for the client, if there is room for it."""
-        super().connection_made(transport)
-        self._socket = transport.get_extra_info("socket")
+        self.transport = transport
+        self.flow = FlowControl(transport)
+        self._peer = get_remote_addr(transport)
+        self.address = self._peer[0] if self._peer else ""
         self._client = _client_name(transport.get_extra_info("peercert"))
         self._owes_within(self._limits.request_timeout_s)
-        for each in (self, self.replaces):
-            if each is not None:
-                self._guard.forget(each)
+        if self.replaces is not None:
+            self._guard.forget(self.replaces)
         if not self._guard.admit(self):
             self._refuse(_BUSY)
+            transport.close()  # nobody would see to it that it ends
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell the application, and let it go on that waits to write."""
+        del exc
+        self._guard.forget(self)
+        self._refused = True
+        if self._cycle is not None:
+            self._cycle.disconnected = self._cycle.disconnected or not self._cycle.response_complete
+            self._cycle.message_event.set()
+        self.flow.resume_writing()
+        # Python would find late that these and the connection know but each other.
+        self._cycle = None
+        self._forget_request()
 
     def data_received(self, data: bytes) -> None:
-        """Parse, unless the client was refused; count what belongs to no whole head yet."""
+        """Parse, unless the client was refused; count what is no body."""
         if self._refused:
+            if not self.transport.is_closing():
+                self.flow.pause_reading()
             return
-        super().data_received(data)
-        if self._refused or self._stage is not _Stage.HEAD:
+        self._begun = False
+        self._read_bytes = len(data)
+        self._surplus += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            pass  # the request is served as if it had not asked, and is the last one
+        except httptools.HttpParserError:
+            self._refuse(self._refusal or _MALFORMED)
             return
-        # The parser keeps an unfinished field to itself, so that parts after the first count as they come.
-        self._later_bytes = 0 if self._later_bytes is None else self._later_bytes + len(data)
-        if self._later_bytes > self._limits.head_bytes:
+        # The parser tells of no field before its end, and of nothing that surrounds chunks.
+        if self._surplus > 2 * self._limits.head_bytes:
             self._refuse(self._too_long_head())
 
-    def send_400_response(self, _msg: str) -> None:
-        """What uvicorn calls when the parser has stopped."""
-        self._refuse(self._refusal or _MALFORMED)
+    def pause_writing(self) -> None:
+        """The client does not read: the application waits."""
+        self.flow.pause_writing()
+
+    def resume_writing(self) -> None:
+        """The client has read."""
+        self.flow.resume_writing()
+
+    # What the parser calls:
 
     def on_message_begin(self) -> None:
         """A request begins to come."""
+        if self._begun or not self._idle():
+            self._stop(_AHEAD)
+        self._begun = True
+        self._surplus = min(self._surplus, self._read_bytes)
         self._stage = _Stage.HEAD
         self._target = b""
         self._fields = []
         self._has_body = False
         self._head_bytes = self._body_bytes = 0
-        self._later_bytes = None
         self.unsent_since = None  # it has read what it asked for before, or cannot ask for long
         self._owes_within(self._limits.request_timeout_s)
 
     def on_url(self, url: bytes) -> None:
         """A part of the request's target."""
+        self._count_head(len(url))
         self._target += url
-        self._head_bytes += len(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One whole field; those that follow a body (RFC 9112, section 7.1.2) mean nothing here."""
         if self._stage is _Stage.HEAD:
+            self._count_head(len(name) + len(value) + _PUNCTUATION)
             name = name.lower()
             self._fields.append((name, value))
-            self._head_bytes += len(name) + len(value) + _PUNCTUATION
+            if len(self._fields) > self._limits.fields:
+                self._stop(self._too_long_head())
             if name in _SENDS_BODY:
                 self._has_body = True
 
     def on_headers_complete(self) -> None:
-        """Answer at once, or let uvicorn start the application."""
-        if self._head_bytes > self._limits.head_bytes:
-            self._stop(self._too_long_head())
+        """Answer at once, or start the application."""
+        self._check_head()
         if self._ready is not None and self._may_answer_at_once():
-            method = self.parser.get_method()
+            method = self._parser.get_method()
             answer = self._ready(method, self._target, self._fields)
             if answer is not None:
                 self._stage = _Stage.ANSWERED
-                added = self.server_state.default_headers
+                added = self._state.default_headers
                 self.transport.write(answer.rendered(added, body=method != b"HEAD"))
                 return
         self._check_body(sum(int(value) for name, value in self._fields if name == b"content-length"))
-        self._hand_over()
+        self._start(self._scope())
 
     def on_body(self, body: bytes) -> None:
-        """A part of the body."""
+        """A part of the body; dropped once the application has answered."""
+        self._surplus = max(0, self._surplus - len(body) - _AROUND_CHUNK)
         self._body_bytes += len(body)
         self._check_body(self._body_bytes)
-        super().on_body(body)
+        if self._cycle is not None and not self._cycle.response_complete:
+            self._cycle.body += body
+            if len(self._cycle.body) > HIGH_WATER_LIMIT:
+                self.flow.pause_reading()
+            self._cycle.message_event.set()
 
     def on_message_complete(self) -> None:
         """The request is here."""
-        if self._stage is _Stage.BODY:
-            super().on_message_complete()
+        if self._stage is _Stage.BODY and self._cycle is not None and not self._cycle.response_complete:
+            self._cycle.more_body = False
+            self._cycle.message_event.set()
         self._stage = _Stage.BETWEEN
         self._await_next()
 
-    def on_response_complete(self) -> None:
-        """Uvicorn has handed over the application's answer."""
-        super().on_response_complete()
-        if self._stage is _Stage.BETWEEN:
-            self._await_next()
+    # What `Connections` and the server call:
 
     def overdue(self) -> None:
         """As `Connection.overdue`: say so to who has begun to speak; the others know."""
@@ -192,18 +278,11 @@ class HttpProtocol(HttpToolsProtocol):
             self.transport.close()
         elif not self.flow.read_paused:  # else it is we who do not listen
             message = f"the request was not here within {self._limits.request_timeout_s:g} s"
-            self._refuse(_refused(HTTPStatus.REQUEST_TIMEOUT, "request_timeout", message))
+            self._refuse(_refusal(HTTPStatus.REQUEST_TIMEOUT, "request_timeout", message))
 
     def unsent_bytes(self) -> int:
-        """What the client has not taken yet, of that which is in the kernel (tcp(7), SIOCOUTQ).
-
-        Whatever waits behind it, in the transport or in TLS, waits for it.
-        """
-        descriptor = self._socket.fileno()
-        if descriptor < 0:
-            return 0
-        (unsent,) = _INT.unpack(ioctl(descriptor, TIOCOUTQ, bytes(_INT.size)))
-        return int(unsent)
+        """As `Connection.unsent_bytes`."""
+        return unsent_bytes(self.transport)
 
     def retire(self) -> None:
         """As `Connection.retire`; not while a head comes in, which is answered like any other."""
@@ -214,8 +293,17 @@ class HttpProtocol(HttpToolsProtocol):
         """End it at once."""
         self.transport.abort()
 
+    def shutdown(self) -> None:
+        """End it when the request under way is answered."""
+        if self._cycle is None or self._cycle.response_complete:
+            self.transport.close()
+        else:
+            self._cycle.keep_alive = False
+
+    # What it does:
+
     def _owes_within(self, seconds: float) -> None:
-        self.owes_by = self.loop.time() + seconds
+        self.owes_by = self._loop.time() + seconds
 
     def _await_next(self) -> None:
         """It is the client's turn, once it is answered."""
@@ -226,65 +314,130 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _idle(self) -> bool:
         """Whether everything that came before is answered."""
-        return self.cycle is None or self.cycle.response_complete
+        return self._cycle is None or self._cycle.response_complete
 
-    def _hand_over(self) -> None:
-        """Tell uvicorn what it would have heard; before, it would only have been work."""
-        super().on_message_begin()
-        if self._client is not None:
-            self.scope["extensions"] = {"tls": {"client_cert_name": self._client}}
-        super().on_url(self._target)
-        for name, value in self._fields:
-            super().on_header(name, value)
-        super().on_headers_complete()
+    def _scope(self) -> Scope:
+        """The request as ASGI has it."""
+        url = httptools.parse_url(self._target)
+        path = url.path or b"/"
+        return {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": self._parser.get_http_version(),
+            "method": self._parser.get_method().decode("ascii"),
+            "scheme": "https" if is_ssl(self.transport) else "http",
+            "path": unquote(path.decode("ascii")),
+            "raw_path": path,
+            "query_string": url.query or b"",
+            "root_path": "",
+            "headers": self._fields,
+            "server": get_local_addr(self.transport),
+            "client": self._peer,
+            "state": self._app_state.copy(),
+            "extensions": {} if self._client is None else {"tls": {"client_cert_name": self._client}},
+        }
+
+    def _start(self, scope: Scope) -> None:
+        expected = any(name == b"expect" and value.lower() == b"100-continue" for name, value in self._fields)
+        self._cycle = RequestResponseCycle(
+            scope=scope,  # type: ignore[arg-type]  # a TypedDict there
+            transport=self.transport,
+            flow=self.flow,
+            logger=_log,
+            access_logger=_log,
+            access_log=False,
+            default_headers=self._state.default_headers,
+            message_event=asyncio.Event(),
+            expect_100_continue=expected,
+            keep_alive=self._may_stay(),
+            on_response=self._answered,
+        )
         self._stage = _Stage.BODY
+        task = self._loop.create_task(self._cycle.run_asgi(self._app))
+        task.add_done_callback(self._state.tasks.discard)
+        self._state.tasks.add(task)
+
+    def _answered(self) -> None:
+        """The application's answer is handed over."""
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self._stage is _Stage.BETWEEN:
+            self._await_next()
+
+    def _may_stay(self) -> bool:
+        """Whether the connection may have another request after this one."""
+        return (
+            self._parser.get_http_version() == "1.1"
+            and self._parser.should_keep_alive()
+            and not self._parser.should_upgrade()
+        )
 
     def _may_answer_at_once(self) -> bool:
-        """What stays to be said in order, is slow to be read, or has a body, is uvicorn's to handle."""
-        return (
-            self._idle()
-            and not self._has_body
-            and not self.flow.write_paused
-            and self.parser.should_keep_alive()
-            and self.parser.get_http_version() == "1.1"
-        )
+        """What is slow to be read, has a body, or is the last one, is the application's to handle."""
+        return not self._has_body and not self.flow.write_paused and self._may_stay()
+
+    def _count_head(self, length: int) -> None:
+        self._head_bytes += length
+        if self._head_bytes > self._limits.head_bytes:
+            self._stop(self._too_long_head())
+
+    def _check_head(self) -> None:
+        """Refuse what cannot be served (RFC 9112, sections 3.2 and 3.2.3; RFC 9110, sections 7.8 and 9.3.6).
+
+        The parser takes a request for an upgrade to have no body, and what follows for another protocol.
+        """
+        version = self._parser.get_http_version()
+        hosts = [value for name, value in self._fields if name == b"host"]
+        if version not in ("1.0", "1.1") or self._parser.get_method() == b"CONNECT":
+            self._stop(_OTHER_PROTOCOL)
+        if self._parser.should_upgrade() and self._has_body:
+            self._stop(_OTHER_PROTOCOL)
+        if len(hosts) > 1 or (not hosts and version == "1.1") or not all(map(_HOST.fullmatch, hosts)):
+            self._stop(_NO_HOST)
 
     def _check_body(self, length: int) -> None:
         limit = self._limits.body_bytes
         if limit is not None and length > limit:
             message = f"the body is longer than {limit} bytes"
-            self._stop(_refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "body_too_large", message))
+            self._stop(_refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "body_too_large", message))
 
-    def _too_long_head(self) -> _Refused:
-        message = f"request line and header fields are longer than {self._limits.head_bytes} bytes"
-        return _refused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "head_too_large", message)
+    def _too_long_head(self) -> _Refusal:
+        limits = self._limits
+        message = f"more than {limits.head_bytes} bytes or {limits.fields} fields in the request's head"
+        return _refusal(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "head_too_large", message)
 
-    def _stop(self, refusal: _Refused) -> None:
+    def _stop(self, refusal: _Refusal) -> None:
         self._refusal = refusal
-        raise refusal
+        raise _Stopped
 
-    def _refuse(self, refusal: _Refused) -> None:
+    def _refuse(self, refusal: _Refusal) -> None:
         """Say why, and listen to nothing more.
 
         Where that cannot be said in its turn, only the connection ends.
         """
         self._refused = True
+        self._forget_request()
         self._owes_within(self._limits.linger_s)
-        if not self._may_say_why():
+        if self.transport.is_closing() or not self._may_say_why():
             self.transport.abort()
             return
-        if self.cycle is not None:
-            self.cycle.disconnected = True  # whatever the application still says of it
-            self.cycle.message_event.set()
+        if self._cycle is not None:
+            self._cycle.disconnected = True  # whatever the application still says of it
+            self._cycle.message_event.set()
         answer = error_answer(refusal.status, refusal.error, headers={"connection": "close"})
-        self.transport.write(answer.rendered(self.server_state.default_headers, body=True))
+        self.transport.write(answer.rendered(self._state.default_headers, body=True))
         if self.transport.can_write_eof():
-            self.transport.write_eof()  # closed with unread input, the client would see a reset and no answer
+            self.transport.write_eof()  # closed with unread input, the client would see but a reset
         else:
             self.transport.close()
 
+    def _forget_request(self) -> None:
+        self._fields = []
+        self._parser = None  # type: ignore[assignment]  # nothing is parsed any more
+
     def _may_say_why(self) -> bool:
-        """Whether nothing else is to be said before, and nothing was said of this request."""
-        if self._stage is _Stage.BODY:
-            return not self.pipeline and not self.cycle.response_started
+        """Whether nothing was said of this request, and nothing is to be said before."""
+        if self._stage is _Stage.BODY and self._cycle is not None:
+            return not self._cycle.response_started
         return self._idle()

@@ -47,16 +47,16 @@ class TlsListener:
         async with asyncio.TaskGroup() as handshakes:
             while True:
                 try:
-                    accepted, _ = await loop.sock_accept(self._listener)
+                    accepted, (address, *_) = await loop.sock_accept(self._listener)
                 except OSError as error:
                     _log.error("not_accepted", error=error.strerror)
                     await asyncio.sleep(REST_S)
                     continue
-                handshakes.create_task(self._negotiate(accepted))
+                handshakes.create_task(self._negotiate(accepted, address))
 
-    async def _negotiate(self, accepted: socket.socket) -> None:
+    async def _negotiate(self, accepted: socket.socket, address: str) -> None:
         timeout_s = self._connections.limits.request_timeout_s
-        handshake = Handshake(asyncio.current_task(), timeout_s)
+        handshake = Handshake(asyncio.current_task(), address, timeout_s)
         http = self._make()
         http.replaces = handshake
         try:
@@ -66,10 +66,14 @@ class TlsListener:
                 )
             else:
                 accepted.close()
-        except BaseException as error:
+        except OSError:  # which TLS errors are: it is the client's business
             accepted.close()
-            if not isinstance(error, OSError):  # which TLS errors are: it is the client's business
-                raise
+        except Exception as error:  # of one client; the others are accepted all the same
+            accepted.close()
+            _log.error("not_negotiated", error=str(error) or type(error).__name__)
+        except BaseException:
+            accepted.close()
+            raise
         finally:
             self._connections.forget(handshake)
 
@@ -77,8 +81,9 @@ class TlsListener:
 class Handshake:
     """A `connections.Connection` until HTTP begins."""
 
-    def __init__(self, task: asyncio.Task[None] | None, timeout_s: float) -> None:
+    def __init__(self, task: asyncio.Task[None] | None, address: str, timeout_s: float) -> None:
         self._task = task
+        self.address = address
         self.owes_by = asyncio.get_running_loop().time() + timeout_s
         self.unsent_since: float | None = None
 
