@@ -11,7 +11,7 @@ import yaml
 from deploy.rendering.engine import render_templates
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 CHART = Path(__file__).parents[1] / "chart"
 KUBERNETES = "v1.36.2"
@@ -24,18 +24,19 @@ def default_values(chart: Path = CHART) -> dict[str, Any]:
     return values
 
 
-def render(
+def render(  # noqa: PLR0913  what Helm has besides a chart
     given: Mapping[str, Any],
     *,
     namespace: str = "k8s-rdma",
     kubernetes: str = KUBERNETES,
     service: str = "Helm",
     chart: Path = CHART,
+    cluster: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, str]:
     """Texts by the templates' paths, in YAML; those that come to nothing are left out. TemplateError.
 
     given: values above the defaults. service: who applies it (`app.kubernetes.io/managed-by`). chart: another
-    version's directory.
+    version's directory. cluster: objects that are there already.
     """
     about = yaml.safe_load((chart / "Chart.yaml").read_text())
     context = {
@@ -45,8 +46,9 @@ def render(
         "Capabilities": {"KubeVersion": {"Version": kubernetes}},
     }
     templates = _texts(chart, "templates", "*.tpl", "*.yaml", "*.txt")
+    files = _texts(chart, "files", "*.yaml")
     rendered = render_templates(
-        {"context": context, "templates": templates, "files": _texts(chart, "files", "*.yaml")}
+        {"context": context, "templates": templates, "files": files, "cluster": list(cluster)}
     )
     return {path: text for path, text in rendered.items() if any(yaml.safe_load_all(_of_yaml(path, text)))}
 

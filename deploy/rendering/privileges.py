@@ -89,6 +89,9 @@ def _mount(mount: Json, volume: Json) -> str:
         return path if of_node == mount["mountPath"] else f"the node's `{of_node}` at {path}"
     if "secret" in volume:
         return f"Secret `{volume['secret']['secretName']}`"
+    sources = volume.get("projected", {}).get("sources", ())
+    if secrets := [f"`{each['secret']['name']}`" for each in sources if "secret" in each]:
+        return f"Secrets {' and '.join(secrets)}"
     return "ConfigMap" if "configMap" in volume else ""
 
 

@@ -83,6 +83,7 @@ SAID: dict[tuple[str, ...], Schema] = {
     ("imagePullSecrets",): _OBJECTS,
     ("placementKey", "secretName"): _NAME,
     ("namespacePolicies",): {"type": "array", "items": {"$ref": "#/definitions/NamespacePolicyConfig"}},
+    ("placementKey", "signingSecretName"): _NAME,
     ("node", "nodeSelector"): _TEXTS,
     ("node", "tolerations"): _OBJECTS,
     ("node", "affinity"): _OBJECT,

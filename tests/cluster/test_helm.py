@@ -29,8 +29,9 @@ pytestmark = [
     needs_helm,
 ]
 UPGRADE = "helm upgrade k8s-rdma deploy/chart --namespace k8s-rdma"
+SECRETS = ("secret/k8s-rdma-placement-key", "secret/k8s-rdma-placement-signing-key")
 STAY = {
-    "secret/k8s-rdma-placement-key",
+    *SECRETS,
     "customresourcedefinition.apiextensions.k8s.io/rdmanodes.k8s-rdma.io",
 }
 """What an uninstall leaves, as the page says."""
@@ -57,8 +58,9 @@ class Administrator:
     async def get(self, what: str) -> Json:
         return json.loads(await self.types(f"kubectl get {what} --namespace {NAMESPACE} --output json"))
 
-    async def key(self) -> str:
-        return (await self.get("secret k8s-rdma-placement-key"))["data"]["placement.key"]
+    async def key(self) -> list[Json]:
+        """What both Secrets hold."""
+        return [(await self.get(name))["data"] for name in SECRETS]
 
     async def generation(self) -> int:
         """Of the DaemonSet: another one has its controller replace all pods."""

@@ -29,6 +29,7 @@ from cluster.typed import Shell, obstacle, printed
 from cluster.world import Cluster, cluster, placement
 from deploy.rendering.chart import documents, render
 from documents import ROOT
+from k8s_rdma.config.placement_keys import extender_keys
 from k8s_rdma.wire.doctor import decode_doctor
 
 if TYPE_CHECKING:
@@ -70,21 +71,42 @@ class Administered:
     node: ControlPlaneNode
     shell: Shell
 
-    async def mounted(self, secret: str, at: str, config: str) -> str:
-        """A configuration with the files of a Secret in the place where its pod has them."""
-        answer = await self.c.http.get(f"/api/v1/namespaces/{NAMESPACE}/secrets/{secret}")
-        into = self.c.directory / secret
+    async def mounted(self, at: str, config: str, *secrets: str) -> str:
+        """A configuration with the files of Secrets in the place where its pod has them."""
+        into = self.c.directory / at
         into.mkdir()
-        for name, value in answer.json()["data"].items():
-            (into / name).write_bytes(base64.b64decode(value))
-        return config.replace(f"/etc/k8s-rdma/{at}/", f"{into}/")
+        for secret in secrets:
+            answer = await self.c.http.get(f"/api/v1/namespaces/{NAMESPACE}/secrets/{secret}")
+            for name, value in answer.json()["data"].items():
+                (into / name).write_bytes(base64.b64decode(value))
+        return config.replace(f"/etc/k8s-rdma/{at}", str(into))
+
+    async def keys(self) -> dict[str, str]:
+        """What the Secrets of keys for placements hold together."""
+        held: dict[str, str] = {}
+        for secret in ("k8s-rdma-placement-key", "k8s-rdma-placement-signing-key"):
+            held |= (await self.c.http.get(f"/api/v1/namespaces/{NAMESPACE}/secrets/{secret}")).json()["data"]
+        return held
+
+    async def accepted_keys(self) -> set[str]:
+        """The keys that an extender verifies by."""
+        directory = self.c.directory / "keys"
+        directory.mkdir(exist_ok=True)
+        for path in directory.iterdir():
+            path.unlink()
+        for name, value in (await self.keys()).items():
+            (directory / name).write_bytes(base64.b64decode(value))
+        keys = extender_keys(str(directory))()
+        assert keys is not None
+        return {key.id for key in keys.accepted}
 
     async def start_extender(self) -> None:
         """The process of the extender's pod: its configuration, its account, its port."""
         answer = await self.c.http.get(f"/api/v1/namespaces/{NAMESPACE}/configmaps/k8s-rdma-extender")
-        config = await self.mounted("k8s-rdma-placement-key", "key", answer.json()["data"]["extender.yaml"])
+        config = answer.json()["data"]["extender.yaml"]
+        config = await self.mounted("key", config, "k8s-rdma-placement-key", "k8s-rdma-placement-signing-key")
         if "/tls/" in config:
-            config = await self.mounted("k8s-rdma-extender-tls", "tls", config)
+            config = await self.mounted("tls", config, "k8s-rdma-extender-tls")
         account = await self.c.account("k8s-rdma-extender", NAMESPACE)
         extender = self.c.extender(**yaml.safe_load(config) | {"kubeconfig": str(account)})
         extender.port = PORT
@@ -170,6 +192,23 @@ async def test_page_leads_from_kubeadm_to_a_pod_with_its_placement(tmp_path: Pat
             assert "forbidden" not in log.read_text()
         await a.shell.types(BACK)
         assert a.node.manifest("kube-scheduler") == made
+
+
+async def test_keys_are_rotated_as_the_page_says(tmp_path: Path):
+    accept, sign, end = printed("docs/howto-keys.md", __file__)
+    async with administered(tmp_path) as a:
+        for block in (LABEL, INSTALL):
+            await a.shell.types(block)
+        first = await a.keys()
+        await a.shell.types(accept)
+        assert (await a.keys()).keys() == {"ed25519.pub", "new.pub", "signing.key"}
+        both = await a.accepted_keys()
+        await a.shell.types(sign)
+        assert (await a.keys())["signing.key"] != first["signing.key"]
+        assert await a.accepted_keys() == both
+        await a.shell.types(end)
+        assert (await a.keys()).keys() == {"new.pub", "signing.key"}
+        assert len(await a.accepted_keys()) == 1
 
 
 async def test_edit_by_hand_is_what_kubeadm_writes_and_what_an_upgrade_takes_away(tmp_path: Path):

@@ -20,7 +20,7 @@ Json = dict[str, Any]
 
 pytestmark = needs_helm
 
-RANDOM = {"placement.key"}
+RANDOM = {"ed25519.pub", "signing.key"}
 OF_THE_TEXT = "k8s-rdma.io/configuration"
 """A hash of files, which hold the same and are written otherwise."""
 

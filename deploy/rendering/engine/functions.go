@@ -15,14 +15,22 @@ import (
 )
 
 // functions are those of Helm and Sprig that the chart uses, with their meaning there.
-func functions(root *template.Template) template.FuncMap {
+func functions(root *template.Template, cluster []map[string]any) template.FuncMap {
 	return template.FuncMap{
 		"include": func(name string, context any) (string, error) {
 			var text strings.Builder
 			err := root.ExecuteTemplate(&text, name, context)
 			return text.String(), err
 		},
-		"lookup": func(_, _, _, _ string) map[string]any { return map[string]any{} }, // as helm template
+		"lookup": func(version, kind, namespace, name string) map[string]any {
+			for _, each := range cluster {
+				meta, _ := each["metadata"].(map[string]any)
+				if each["apiVersion"] == version && each["kind"] == kind && meta["namespace"] == namespace && meta["name"] == name {
+					return each
+				}
+			}
+			return map[string]any{}
+		},
 		"fail":   func(why string) (string, error) { return "", errors.New(why) },
 
 		"toYaml":     toYaml,
@@ -36,6 +44,7 @@ func functions(root *template.Template) template.FuncMap {
 		"trimPrefix": func(prefix, text string) string { return strings.TrimPrefix(text, prefix) },
 		"trimSuffix": func(suffix, text string) string { return strings.TrimSuffix(text, suffix) },
 		"splitList":  func(separator, text string) []string { return strings.Split(text, separator) },
+		"substr":     func(start, end int, text string) string { return text[start:end] },
 		"regexFind": func(pattern, text string) (string, error) {
 			compiled, err := regexp.Compile(pattern)
 			if err != nil {
@@ -68,10 +77,14 @@ func functions(root *template.Template) template.FuncMap {
 		"set":   func(of map[string]any, key string, value any) map[string]any { of[key] = value; return of },
 		"merge": merge,
 
+		"b64dec":        b64dec,
 		"b64enc":        func(text string) string { return base64.StdEncoding.EncodeToString([]byte(text)) },
 		"sha256sum":     func(text string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(text))) },
 		"randAlphaNum":  randAlphaNum,
 		"semverCompare": semverCompare,
+
+		"genPrivateKey":            genPrivateKey,
+		"genSelfSignedCertWithKey": genSelfSignedCertWithKey,
 	}
 }
 

@@ -1,8 +1,8 @@
 // Renders a Helm chart's templates by Go's own template engine, without a cluster.
 //
 // Standard input: JSON {"context": {Values, Chart, Release, Capabilities}, "templates": {path: text},
-// "files": {path: text}}. Standard output: JSON {path: text} of the templates that are no partials.
-// Exit status 1 with the reason on standard error. A template that uses a function which is not here is refused.
+// "files": {path: text}, "cluster": [object, of what lookup finds]}. Standard output: JSON {path: text} of the
+// templates that are no partials. Exit status 1 with the reason on standard error. A template that uses a function which is not here is refused.
 package main
 
 import (
@@ -19,6 +19,7 @@ type chart struct {
 	Context   map[string]any    `json:"context"`
 	Templates map[string]string `json:"templates"`
 	Files     files             `json:"files"`
+	Cluster   []map[string]any  `json:"cluster"`
 }
 
 // files are those of the chart that are no templates, as Helm's .Files.
@@ -48,7 +49,7 @@ func run() error {
 
 func render(given chart) (map[string]string, error) {
 	root := template.New("chart").Option("missingkey=zero")
-	root.Funcs(functions(root))
+	root.Funcs(functions(root, given.Cluster))
 	names := make([]string, 0, len(given.Templates))
 	for name := range given.Templates {
 		names = append(names, name)

@@ -1,5 +1,5 @@
 {{- define "k8s-rdma.extender.yaml" -}}
-{{- $ours := dict "placementKeyFile" "/etc/k8s-rdma/key/placement.key" "policyFile" "/etc/k8s-rdma/policies/policies.yaml" "leaseNamespace" .Release.Namespace "nodeLeaseNamespace" .Release.Namespace -}}
+{{- $ours := dict "placementKeyFile" "/etc/k8s-rdma/key" "policyFile" "/etc/k8s-rdma/policies/policies.yaml" "leaseNamespace" .Release.Namespace "nodeLeaseNamespace" .Release.Namespace -}}
 {{- if eq .Values.extender.way "service" -}}
 {{- $tls := dict "certFile" "/etc/k8s-rdma/tls/tls.crt" "keyFile" "/etc/k8s-rdma/tls/tls.key" "clientCaFile" "/etc/k8s-rdma/tls/ca.crt" -}}
 {{- $_ := set $ours "tls" $tls -}}

@@ -7,7 +7,7 @@
 
 {{- define "k8s-rdma.agent.yaml" -}}
 {{- $publish := merge (dict "leaseNamespace" .Release.Namespace) ((.Values.node.agent.config | default dict).publish | default dict) -}}
-{{- $ours := dict "hostRoot" "/host" "inCluster" true "stateGroup" 65532 "placementKeyFile" "/etc/k8s-rdma/key/placement.key" "policyFile" "/etc/k8s-rdma/policies/policies.yaml" "publish" $publish -}}
+{{- $ours := dict "hostRoot" "/host" "inCluster" true "stateGroup" 65532 "placementKeyFile" "/etc/k8s-rdma/key" "policyFile" "/etc/k8s-rdma/policies/policies.yaml" "publish" $publish -}}
 {{- if .Values.node.devicePlugin.enabled -}}
 {{- $_ := set $ours "devicePlugin" "/etc/k8s-rdma/config/device-plugin.yaml" -}}
 {{- end -}}
