@@ -22,6 +22,7 @@ from k8s_rdma.core.ids import NodeName, PciAddress, PodUid
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.rates import EVERY_RATE
 from k8s_rdma.wire.placement_annotation import encode as encode_placement
+from k8s_rdma.wire.placement_keys import PlacementKeys
 from k8s_rdma.wire.rates import rates_of
 from k8s_rdma.wire.rdma_node import status_of
 from k8s_rdma.wire.rest import Allocation, Enforced, ForeignVf, Interface, NodeReport, PfReport, Pod
@@ -89,7 +90,7 @@ def bound_pod(node: int, pod: int) -> dict[str, Any]:
     """A pod that runs."""
     made = pod_object(f"job-{node}-{pod}", uid_of(node, pod), [rate_of(node, pod)])
     placement = Placement(node=NodeName(node_name(node)), interfaces=(interface_of(node, pod),))
-    text = encode_placement(placement, PodUid(uid_of(node, pod)), KEY)
+    text = encode_placement(placement, PodUid(uid_of(node, pod)), PlacementKeys.shared(KEY))
     made["metadata"]["annotations"]["k8s-rdma.io/placement"] = text
     made["spec"]["nodeName"] = node_name(node)
     made["status"]["phase"] = "Running"

@@ -5,9 +5,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from k8s_rdma.agent.config import AgentConfig, load_device_plugin
-from k8s_rdma.config.files import load_config, load_key
+from k8s_rdma.config.files import load_config
+from k8s_rdma.config.placement_keys import extender_keys
 from k8s_rdma.core.rates import Enforce
 from k8s_rdma.errors import MalformedError
+from k8s_rdma.wire.placement_keys import PlacementKeys
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -67,15 +69,15 @@ def test_key_is_refused_when_missing_or_empty(tmp_path: Path) -> None:
     (tmp_path / "empty").write_text("\n")
     (tmp_path / "key").write_text("sixteen bytes ok\n")
     (tmp_path / "short").write_text("fifteen bytes..\n")
-    assert load_key(None) is None
-    assert load_key(str(tmp_path / "key")) == b"sixteen bytes ok"
+    assert extender_keys(None)() is None
+    assert extender_keys(str(tmp_path / "key"))() == PlacementKeys.shared(b"sixteen bytes ok")
     for name, why in (
         ("empty", "is empty"),
         ("short", "has a key of 120 bits; wanted 16 bytes"),
         ("none", "No such file"),
     ):
         with pytest.raises(MalformedError, match=why):
-            load_key(str(tmp_path / name))
+            extender_keys(str(tmp_path / name))
 
 
 def test_device_plugins_file_is_refused_by_both_files_keys(tmp_path: Path) -> None:

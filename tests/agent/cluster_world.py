@@ -26,13 +26,14 @@ from k8s_rdma.sim.cluster.registry import Registry
 from k8s_rdma.sim.cluster.resources import EVENTS, PODS
 from k8s_rdma.sim.cluster.store import Store
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode
+from k8s_rdma.wire.placement_keys import FixedKeys, PlacementKeys
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 DEADLINE_S = 30
 HISTORY = 50
-KEY = b"a key"
+KEY = PlacementKeys.shared(b"a key")
 NODE = NodeName("w1")
 URL = "/api/v1/namespaces/default/pods"
 MERGE = {"Content-Type": "application/merge-patch+json"}
@@ -91,7 +92,7 @@ class World:
             await self.patch(f"{URL}/{name}/status", {"status": {"phase": phase}})
         return Pod(namespace="default", name=name, uid=PodUid(made.json()["metadata"]["uid"]))
 
-    async def promise(self, pod: Pod, *, key: bytes | None = KEY, rate: int = 100) -> Placement:
+    async def promise(self, pod: Pod, *, key: PlacementKeys | None = KEY, rate: int = 100) -> Placement:
         placement = Placement(
             node=NODE, interfaces=(PlacedInterface(pf=PF, min_tx_rate_mbps=rate, max_tx_rate_mbps=0),)
         )
@@ -139,7 +140,7 @@ class World:
 
 @asynccontextmanager
 async def world(
-    directory: Path, *, key: bytes | None = KEY, stuck_after_s: float | None = None
+    directory: Path, *, key: PlacementKeys | None = KEY, stuck_after_s: float | None = None
 ) -> AsyncIterator[World]:
     """It runs until the block ends; everything in it must be over within `DEADLINE_S`."""
     store, clock = Store(history_limit=HISTORY), Clock()
@@ -153,7 +154,9 @@ async def world(
     async with asyncio.timeout(DEADLINE_S), serving(service, "127.0.0.1", 0) as port:
         url = f"http://127.0.0.1:{port}"
         client = connect(str(write_kubeconfig(directory / "kubeconfig", url)))
-        cluster = ApiCluster(client, Terms(node=NODE, key=key, stuck_after_s=stuck_after_s), clock.time())
+        cluster = ApiCluster(
+            client, Terms(node=NODE, keys=FixedKeys(key), stuck_after_s=stuck_after_s), clock.time()
+        )
         async with httpx2.AsyncClient(base_url=url, trust_env=False) as http:
             made = World(cluster, store, http, clock)
             running = asyncio.create_task(cluster.run())

@@ -34,6 +34,7 @@ from k8s_rdma.sim.fake_kernel import FakeKernel
 from k8s_rdma.sim.fake_machine import FakeMachine
 from k8s_rdma.sim.fake_nodes import FakeNodes
 from k8s_rdma.wire.cni_environment import parse_environment
+from k8s_rdma.wire.placement_keys import FixedKeys, PlacementKeys
 from policies import EVERYTHING
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class Machine:
 
     @contextmanager
     def running(
-        self, key: bytes | None = None, boot_id: str = "boot-1", allow_unplaced: bool | None = None
+        self, key: PlacementKeys | None = None, boot_id: str = "boot-1", allow_unplaced: bool | None = None
     ) -> Iterator[tuple[Node, Verbs]]:
         receipts = Receipts(self.directory / "state" / "ledger.db")
         self.worker = worker = Worker()
@@ -104,7 +105,7 @@ class Machine:
             holdings=Holdings(self.kubelet, self.resources),
             cluster=self.cluster,
         )
-        policy = Policy(key=key, allow_unplaced=allow_unplaced, policies=lambda: self.policies)
+        policy = Policy(keys=FixedKeys(key), allow_unplaced=allow_unplaced, policies=lambda: self.policies)
         try:
             yield node, Verbs(means, policy=policy, claimed=self.claim)
         finally:

@@ -17,6 +17,7 @@ from k8s_rdma.agent.config import AgentConfig
 from k8s_rdma.core.ids import PodUid
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
 from k8s_rdma.sim.cluster.http_server import Response
+from k8s_rdma.wire.placement_keys import PlacementKeys
 
 pytestmark = pytest.mark.anyio
 
@@ -86,7 +87,7 @@ async def test_claims_are_the_placements_of_bound_unfinished_pods_of_this_node(t
 async def test_claims_are_not_what_anybody_wrote_where_placements_are_signed(tmp_path):
     async with world(tmp_path) as w:
         forged, honest = await w.run_pod("forged"), await w.run_pod("honest")
-        await w.promise(forged, key=b"another key")
+        await w.promise(forged, key=PlacementKeys.shared(b"another key"))
         promised = await w.promise(honest)
         await w.until(lambda: w.cluster.claims() == {honest.uid: promised})
         copied = w.pod("honest")["metadata"]["annotations"]

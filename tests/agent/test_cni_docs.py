@@ -11,6 +11,7 @@ from k8s_rdma.agent.calls.wanted import Policy, wanted
 from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.errors import STATUS, K8sRdmaError, Reason
 from k8s_rdma.wire.netconf_keys import INHERITED_KEYS, OWN_KEYS
+from k8s_rdma.wire.placement_keys import FixedKeys, PlacementKeys
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cni.md").read_text()
 ROWS = re.findall(r"^\| `?([\w]+)`? \|", PAGE, re.M)
@@ -30,7 +31,8 @@ def test_the_codes_of_errors_are_those_that_are_documented() -> None:
 def test_a_pod_that_the_extender_did_not_place_is_refused_in_the_words_of_the_table() -> None:
     (row,) = re.findall(rf"^\| {STATUS[Reason.STALE_PLACEMENT].cni} \|.*", PAGE, re.M)
     asked = {"rdma_interfaces_required": "[{}]"}
+    policy = Policy(keys=FixedKeys(PlacementKeys.shared(b"key")))
     with pytest.raises(K8sRdmaError) as caught:
-        wanted(asked, uid=PodUid("u"), node=NodeName("w1"), policy=Policy(key=b"key"))
+        wanted(asked, uid=PodUid("u"), node=NodeName("w1"), policy=policy)
     cause, _, _ = caught.value.message.partition(";")
     assert cause in row.replace("`", "")

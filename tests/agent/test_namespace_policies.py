@@ -16,17 +16,18 @@ from k8s_rdma.core.namespace_policy import NO_POLICIES
 from k8s_rdma.core.options import InterfaceOptions, PfSelector
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode
+from k8s_rdma.wire.placement_keys import PlacementKeys
 
 if TYPE_CHECKING:
     from agent.machine import Machine
     from agent.runtime import Runtime
 
-KEY = b"a key that extender and agents share"
+KEY = PlacementKeys.shared(b"a key that extender and agents share")
 STOLEN = "02:00:00:00:00:99"
 CHAINED = conf("1.0.0")
 
 
-def placed(*interfaces: PlacedInterface, key: bytes | None = KEY) -> dict[str, str]:
+def placed(*interfaces: PlacedInterface, key: PlacementKeys | None = KEY) -> dict[str, str]:
     """As an extender promises it, signed where there is a key."""
     placement = Placement(node=NodeName("w1"), interfaces=interfaces)
     return {PLACEMENT_ANNOTATION: encode(placement, PodUid("uid-p"), key)}
@@ -38,7 +39,7 @@ def stealing(**options: object) -> PlacedInterface:
 
 @pytest.mark.parametrize("key", [KEY, None], ids=["signed", "not-signed"])
 def test_add_refuses_what_the_namespace_may_not_have_also_where_a_placement_promises_it(
-    machine: Machine, key: bytes | None
+    machine: Machine, key: PlacementKeys | None
 ) -> None:
     machine.policies = NO_POLICIES
 
@@ -72,7 +73,7 @@ def test_pod_ends_whose_policy_has_become_stricter(machine: Machine) -> None:
 
 @pytest.mark.parametrize("key", [KEY, None], ids=["signed", "not-signed"])
 def test_interfaces_are_on_the_pfs_of_the_policy_wherever_they_were_promised(
-    machine: Machine, key: bytes | None
+    machine: Machine, key: PlacementKeys | None
 ) -> None:
     policy = {"name": "a", "namespaces": ["default"], "pfs": {"pci": PF1}}
     machine.policies = fit(PoliciesFile, {"policies": [policy]}).to_core()

@@ -19,6 +19,7 @@ from k8s_rdma.errors import STATUS, Reason
 from k8s_rdma.sim.fake_pod_resources import FakePodResources
 from k8s_rdma.wire.cdi import decode_specification
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode
+from k8s_rdma.wire.placement_keys import PlacementKeys
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 RDMA = "tencent.com/rdma"
 FABRIC = conf("1.0.0", emptyResult=True)
-KEY = b"k" * 32
+KEY = PlacementKeys.shared(b"k" * 32)
 
 
 @pytest.fixture

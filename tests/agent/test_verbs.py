@@ -28,6 +28,7 @@ from k8s_rdma.wire.annotation import ANNOTATION, parse_request
 from k8s_rdma.wire.netconf import decode_netconf
 from k8s_rdma.wire.node_report import NodeReports
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode
+from k8s_rdma.wire.placement_keys import PlacementKeys
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -37,7 +38,8 @@ if TYPE_CHECKING:
     from k8s_rdma.core.ids import PciAddress
     from k8s_rdma.core.step import NetnsRef
 
-KEY = b"a key of the cluster"
+KEY = PlacementKeys.shared(b"a key of the cluster")
+ANOTHER = PlacementKeys.shared(b"another key")
 needs_host_local = pytest.mark.skipif(
     shutil.which("host-local", path=PLUGINS) is None, reason="needs Debian's containernetworking-plugins"
 )
@@ -354,7 +356,9 @@ def test_add_is_refused_with_the_numbers_when_the_node_is_full(machine: Machine)
     run(scenario)
 
 
-def promise(*pfs: str, rate: int = 10, uid: str = "uid-p", key: bytes | None = None) -> dict[str, str]:
+def promise(
+    *pfs: str, rate: int = 10, uid: str = "uid-p", key: PlacementKeys | None = None
+) -> dict[str, str]:
     placement = Placement(
         node=NodeName("w1"), interfaces=tuple(PlacedInterface(pf=pf, min_tx_rate_mbps=rate) for pf in pfs)
     )
@@ -362,7 +366,9 @@ def promise(*pfs: str, rate: int = 10, uid: str = "uid-p", key: bytes | None = N
 
 
 @pytest.mark.parametrize("key", [None, KEY])
-def test_add_follows_the_placement_that_the_extender_promised(machine: Machine, key: bytes | None) -> None:
+def test_add_follows_the_placement_that_the_extender_promised(
+    machine: Machine, key: PlacementKeys | None
+) -> None:
     async def scenario() -> None:
         with machine.running(key) as (_, verbs):
             netns = machine.hardware.create_namespace()
@@ -386,7 +392,7 @@ def test_add_gives_what_was_promised_when_the_request_was_edited_since(machine: 
 
 @pytest.mark.parametrize(
     "forged",
-    [promise(PF1, rate=90_000), promise(PF1, key=b"another key"), promise(PF1, uid="another", key=KEY)],
+    [promise(PF1, rate=90_000), promise(PF1, key=ANOTHER), promise(PF1, uid="another", key=KEY)],
     ids=["unsigned", "other-key", "other-pod"],
 )
 def test_add_refuses_a_placement_that_it_cannot_trust_and_never_follows_it(

@@ -13,16 +13,19 @@ from k8s_rdma.core.policy import PfPolicy
 from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
 from k8s_rdma.wire.placement_annotation import encode
+from k8s_rdma.wire.placement_keys import FixedKeys, PlacementKeys
 
-KEY = b"key"
+KEY = PlacementKeys.shared(b"key")
 PLACEMENT = Placement(
     node=NodeName("w1"), interfaces=(PlacedInterface(pf=PF0, min_tx_rate_mbps=5, max_tx_rate_mbps=9),)
 )
 REQUEST = Request((InterfaceRequest(min_tx_rate_mbps=5, max_tx_rate_mbps=9),))
 
 
-def read(annotations: dict[str, str], key: bytes | None = None, **policy: bool):
-    return wanted(annotations, uid=PodUid("u"), node=NodeName("w1"), policy=Policy(key=key, **policy))
+def read(annotations: dict[str, str], key: PlacementKeys | None = None, **policy: bool):
+    return wanted(
+        annotations, uid=PodUid("u"), node=NodeName("w1"), policy=Policy(keys=FixedKeys(key), **policy)
+    )
 
 
 def test_wanted_is_nothing_when_the_pod_has_no_annotation() -> None:

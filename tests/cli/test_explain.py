@@ -17,6 +17,7 @@ from k8s_rdma.core.rates import NO_RATE
 from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.extender.serving.access import access_of
 from k8s_rdma.wire.explain import decode_explanation
+from k8s_rdma.wire.placement_keys import PlacementKeys
 from k8s_rdma.wire.rates import rates_of
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ async def test_pod_is_told_who_would_enforce_its_rates_where_hardware_does_not()
 
 
 async def test_bound_pod_is_explained_with_its_place():
-    async with cluster("w1") as c, served(c, key=b"secret") as s:
+    async with cluster("w1") as c, served(c, key=PlacementKeys.shared(b"secret")) as s:
         await s.ready()
         await c.create_pod("p", 6000)
         await bind(c, s, "p", "w1")

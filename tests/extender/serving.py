@@ -15,6 +15,7 @@ from k8s_rdma.extender.run import serve
 from k8s_rdma.extender.service import Authority
 from k8s_rdma.extender.serving.access import EVERYBODY, Access
 from k8s_rdma.http_server import listen
+from k8s_rdma.wire.placement_keys import FixedKeys, PlacementKeys
 
 if TYPE_CHECKING:
     import ssl
@@ -48,7 +49,7 @@ class Served:
 @asynccontextmanager
 async def served(  # noqa: PLR0917 - those of before keep their places
     world: World,
-    key: bytes | None = None,
+    key: PlacementKeys | None = None,
     lease: Lease | None = None,
     access: Access = EVERYBODY,
     verify: ssl.SSLContext | bool = True,
@@ -63,7 +64,7 @@ async def served(  # noqa: PLR0917 - those of before keep their places
     stop = asyncio.Event()
     with listen("127.0.0.1", port) as listener:
         port = listener.getsockname()[1]
-        authority = Authority(key=key, lease=lease)
+        authority = Authority(keys=FixedKeys(key), lease=lease)
         serving = serve(config, world.api, listener, stop=stop, authority=authority, access=access)
         done = asyncio.create_task(serving)
         try:

@@ -12,19 +12,20 @@ from extender.node_server import PF0, PF1, pf, report
 from extender.world import cluster, extending, until, world
 from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, decode
+from k8s_rdma.wire.placement_keys import PlacementKeys
 
 pytestmark = pytest.mark.anyio
 
-KEY = b"a key that agents share"
+KEY = PlacementKeys.shared(b"a key that agents share")
 NOT_ENOUGH = "RDMA Scheduler Extension: Node did not have enough free RDMA resources. ("
 
 
-async def placement(w, name: str, key: bytes | None = None):
+async def placement(w, name: str, key: PlacementKeys | None = None):
     """The placement in the pod's annotation, which must hold for the pod and its node."""
     pod = await w.read_pod(name)
     text = pod["metadata"]["annotations"][PLACEMENT_ANNOTATION]
     uid, node = PodUid(pod["metadata"]["uid"]), NodeName(pod["spec"]["nodeName"])
-    return decode(text, uid=uid, node=node, key=key)
+    return decode(text, uid=uid, node=node, keys=key)
 
 
 async def test_bind_sets_node_and_signed_placement_in_one_write():

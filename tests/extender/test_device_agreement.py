@@ -26,6 +26,7 @@ from k8s_rdma.core.reservation import used_on_node
 from k8s_rdma.extender.cluster.facts import facts_of
 from k8s_rdma.wire.node_report import node_report
 from k8s_rdma.wire.placement_annotation import decode, encode
+from k8s_rdma.wire.placement_keys import PlacementKeys
 from k8s_rdma.wire.rest import decode_report, encode_report
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 W1 = NodeName("w1")
 RDMA = "tencent.com/rdma"
-KEY = b"a key that agents share"
+KEY = PlacementKeys.shared(b"a key that agents share")
 COARSE = RateAbility(min=RateRange(step=50, smallest=50, largest=900), max=RateRange())
 PFS = st.builds(
     lambda pooled, rates, enforce: pf_state(
@@ -81,7 +82,7 @@ class Node:
         )
         found = place(request, facts.inventory, used)
         if isinstance(found, Placement):
-            self.promised[uid] = decode(encode(found, uid, KEY), uid=uid, node=W1, key=KEY)
+            self.promised[uid] = decode(encode(found, uid, KEY), uid=uid, node=W1, keys=KEY)
 
     def give(self, uid: PodUid, request: Request, order: Sequence[int]) -> None:
         """As the agent does when kubelet has given what is free, in that order."""

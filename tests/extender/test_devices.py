@@ -18,13 +18,14 @@ from extender.world import World, cluster, extending, world
 from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.extender.config import NamespaceLimit
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, decode
+from k8s_rdma.wire.placement_keys import PlacementKeys
 from k8s_rdma.wire.rest import Allocation, NodeReport, Pod
 
 if TYPE_CHECKING:
     from k8s_rdma.core.placement import Placement
 
 POOL = "tencent.com/rdma"
-KEY = b"a key that agents share"
+KEY = PlacementKeys.shared(b"a key that agents share")
 Given = tuple[str, int, int]
 """A device that kubelet chose: of which PF, for which of the pod's interfaces, and its reservation."""
 
@@ -62,10 +63,10 @@ def gives(node: NodeServer, **pods: Sequence[Given]) -> None:
     )
 
 
-async def placement_of(w: World, name: str, node: str = "w1", key: bytes | None = None) -> Placement:
+async def placement_of(w: World, name: str, node: str = "w1", key: PlacementKeys | None = None) -> Placement:
     meta = (await w.read_pod(name))["metadata"]
     text = meta["annotations"][PLACEMENT_ANNOTATION]
-    return decode(text, uid=PodUid(meta["uid"]), node=NodeName(node), key=key)
+    return decode(text, uid=PodUid(meta["uid"]), node=NodeName(node), keys=key)
 
 
 @pytest.mark.anyio

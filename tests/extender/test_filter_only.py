@@ -17,6 +17,7 @@ from k8s_rdma.kube.absent import AbsentApi
 from k8s_rdma.kube.api import API_ERRORS
 from k8s_rdma.sim.cluster.scheduler import scheduling
 from k8s_rdma.sim.cluster.scheduler_config import load_scheduler_config
+from k8s_rdma.wire.placement_keys import PlacementKeys
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -115,9 +116,9 @@ async def test_pods_bound_by_hand_count_unless_agents_refuse_them():
         await c.bind_by_hand("p", "w1")
         async with extending(c) as w:
             assert await w.fitting("q") == []
-        async with extending(c, key=b"key") as w:
+        async with extending(c, key=PlacementKeys.shared(b"key")) as w:
             assert await w.fitting("q") == ["w1"]
-        async with extending(c, key=b"key", allow_unplaced=True) as w:
+        async with extending(c, key=PlacementKeys.shared(b"key"), allow_unplaced=True) as w:
             assert await w.fitting("q") == []
 
 

@@ -21,6 +21,7 @@ from k8s_rdma.kube.api import ApiUncertainError, Changed, Gone, Listed, NodeView
 from k8s_rdma.wire.annotation import ANNOTATION
 from k8s_rdma.wire.extender import Pod, PodMetadata
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode
+from k8s_rdma.wire.placement_keys import PlacementKeys, SharedKey
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -45,6 +46,18 @@ class Lists:
         raise ApiUncertainError("watch pods: connection lost")
 
 
+class CurrentKeys:
+    """The keys that a test says are in force."""
+
+    failure = ""
+
+    def __init__(self, watched: Watched) -> None:
+        self._watched = watched
+
+    def __call__(self) -> PlacementKeys | None:
+        return self._watched.keys
+
+
 class Watched:
     """Trackers and what they keep."""
 
@@ -55,7 +68,10 @@ class Watched:
         self.waiting = Waiting()
         clock = lambda: self.now  # noqa: E731  a clock is a function
         toucher = Toucher(self.waiting, Decisions(), api=None, clock=clock)
-        self.pods = PodTracker(state=self.state, requests=self.requests, toucher=toucher, clock=clock)
+        self.keys: PlacementKeys | None = None
+        self.pods = PodTracker(
+            state=self.state, requests=self.requests, toucher=toucher, clock=clock, keys=CurrentKeys(self)
+        )
 
     def reserve(self, name: str) -> None:
         held = Reservation(interfaces=PLACED, pod=name, made_at=self.now)
@@ -129,13 +145,71 @@ def test_placement_that_is_not_signed_counts_only_when_the_pod_asks_for_just_tha
     assert bool(w.state.pods()) == counts
 
 
+OLD, NEW = SharedKey(b"the key of before"), SharedKey(b"the key of now")
+
+
+def signed(name: str, keys: PlacementKeys, **more: str) -> PodView:
+    """A pod that is bound to w1, with a placement that these keys signed."""
+    text = encode(Placement(node=W1, interfaces=PLACED), PodUid(name), keys)
+    bound = pod(name, "w1", **more)
+    return replace(bound, annotations={**bound.annotations, PLACEMENT_ANNOTATION: text})
+
+
 def test_signed_placement_counts_whatever_the_pod_asks_for_later():
     w = Watched()
-    w.pods.key = b"key"
-    signed = encode(Placement(node=W1, interfaces=PLACED), PodUid("p"), b"key")
-    annotations = {PLACEMENT_ANNOTATION: signed, ANNOTATION: "[{}]"}
-    w.listing(replace(pod("p", "w1"), annotations=annotations))
+    w.keys = PlacementKeys.shared(b"key")
+    w.listing(signed("p", w.keys, asks="[{}]"))
     assert w.state.pods() == {"p"}
+
+
+def test_placement_that_no_key_accepted_counts_once_one_does():
+    w = Watched()
+    w.keys, new = PlacementKeys.of(OLD), PlacementKeys.of(NEW)
+    w.listing(signed("p", new))
+    assert w.state.pods() == set()
+    assert w.pods.signatures.counts() == {(OLD.id, "hmac-sha256", "signs"): 0, ("", "", "none"): 1}
+    w.keys = PlacementKeys.of(OLD, [NEW])
+    w.listing(signed("p", new))
+    assert w.state.pods() == {"p"}
+
+
+@pytest.mark.anyio
+async def test_pods_are_listed_anew_when_the_keys_change():
+    w = Watched()
+    w.keys = PlacementKeys.of(OLD)
+    seen = signed("p", PlacementKeys.of(NEW))
+    cluster = Lists([Listed((seen,)), Changed(seen), Changed(seen)], [Listed((seen,))])
+    async for event in w.pods.stream(cluster):
+        w.pods.take(event)
+        if isinstance(event, Changed):
+            w.keys = PlacementKeys.of(OLD, [NEW])
+    assert w.state.pods() == set()
+    assert len(cluster.streams) == 1
+    following = asyncio.create_task(follow("pods", lambda: w.pods.stream(cluster), w.pods.take))
+    await cluster.nothing_left.wait()
+    following.cancel()
+    assert w.state.pods() == {"p"}
+
+
+def test_pods_are_counted_by_the_key_that_signed_them_until_they_end():
+    w = Watched()
+    w.keys = PlacementKeys.of(OLD)
+    w.listing(signed("p", w.keys), signed("q", w.keys))
+    w.keys = PlacementKeys.of(NEW, [OLD])
+    w.reserve("r")
+    w.pods.take(Changed(signed("r", w.keys)))
+    assert w.pods.signatures.counts() == {
+        (NEW.id, "hmac-sha256", "signs"): 1,
+        (OLD.id, "hmac-sha256", "verifies"): 2,
+    }
+    w.pods.take(Gone(signed("p", w.keys)))
+    w.keys = PlacementKeys.of(NEW)
+    assert w.pods.signatures.counts() == {
+        (NEW.id, "hmac-sha256", "signs"): 1,
+        (OLD.id, "", "removed"): 1,
+    }
+    w.listing(signed("r", w.keys))
+    assert w.pods.signatures.counts() == {(NEW.id, "hmac-sha256", "signs"): 1}
 
 
 def test_pod_that_a_later_list_misses_has_ended():

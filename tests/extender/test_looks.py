@@ -16,13 +16,14 @@ from k8s_rdma.core.rates import NO_RATE
 from k8s_rdma.extender.config import NamespaceLimit
 from k8s_rdma.wire.cluster_view import ClusterView, decode_view
 from k8s_rdma.wire.explain import Explanation, decode_explanation
+from k8s_rdma.wire.placement_keys import PlacementKeys
 from k8s_rdma.wire.rates import rates_of
 
 if TYPE_CHECKING:
     from extender.serving import Served
 
 pytestmark = pytest.mark.anyio
-KEY = b"secret"
+KEY = PlacementKeys.shared(b"secret")
 
 
 async def explained(http: Served, pod: str, **query: str) -> Explanation:

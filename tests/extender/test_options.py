@@ -11,10 +11,11 @@ from extender.node_server import PF0, PF1, held_interface, pf, report
 from extender.world import until, world
 from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, decode
+from k8s_rdma.wire.placement_keys import PlacementKeys
 
 pytestmark = pytest.mark.anyio
 
-KEY = b"a key that agents share"
+KEY = PlacementKeys.shared(b"a key that agents share")
 NOT_ENOUGH = "RDMA Scheduler Extension: Node did not have enough free RDMA resources. ("
 TAGGED = '[{"vlan": 100, "mac": "02:00:00:00:00:01", "name": "data0", "min_tx_rate": 2000}]'
 
@@ -50,7 +51,7 @@ async def test_bind_promises_what_was_asked_for_on_the_pf_that_was_selected():
         assert await w.bind("p", "w1") == ""
         pod = await w.read_pod("p")
         text = pod["metadata"]["annotations"][PLACEMENT_ANNOTATION]
-        given = decode(text, uid=PodUid(pod["metadata"]["uid"]), node=NodeName("w1"), key=KEY)
+        given = decode(text, uid=PodUid(pod["metadata"]["uid"]), node=NodeName("w1"), keys=KEY)
     first, *others = given.interfaces
     assert (first.options.name, first.options.vlan, first.options.mac) == ("data0", 100, "02:00:00:00:00:01")
     assert [(each.pf, each.options.mtu) for each in others] == [(PF1, 9000)] * 2

@@ -14,6 +14,7 @@ from k8s_rdma.core.policy import PfPolicy
 from k8s_rdma.core.said import Detail
 from k8s_rdma.core.strategy import Strategy
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, decode
+from k8s_rdma.wire.placement_keys import PlacementKeys
 
 if TYPE_CHECKING:
     from extender.world import World
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-KEY = b"a key that agents share"
+KEY = PlacementKeys.shared(b"a key that agents share")
 NOT_ENOUGH = "RDMA Scheduler Extension: Node did not have enough free RDMA resources. ("
 
 
@@ -34,7 +35,7 @@ async def placed(w: World, name: str) -> Placement:
     pod = await w.read_pod(name)
     text = pod["metadata"]["annotations"][PLACEMENT_ANNOTATION]
     uid, node = PodUid(pod["metadata"]["uid"]), NodeName(pod["spec"]["nodeName"])
-    return decode(text, uid=uid, node=node, key=KEY)
+    return decode(text, uid=uid, node=node, keys=KEY)
 
 
 async def bound(w: World, name: str, *rates: int, policy: str | None = None) -> list[int]:

@@ -8,10 +8,11 @@ import pytest
 
 from extender.world import World, cluster, extending, until
 from k8s_rdma.core.ids import NodeName, PodUid
+from k8s_rdma.wire.placement_keys import PlacementKeys
 
 pytestmark = pytest.mark.anyio
 
-KEY = b"a key that agents share"
+KEY = PlacementKeys.shared(b"a key that agents share")
 Arrange = Callable[[World, str], Awaitable[None]]
 
 

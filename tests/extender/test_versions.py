@@ -22,7 +22,7 @@ async def rates(w, name: str) -> list[int]:
     pod = await w.read_pod(name)
     text = pod["metadata"]["annotations"][PLACEMENT_ANNOTATION]
     uid, node = PodUid(pod["metadata"]["uid"]), NodeName(pod["spec"]["nodeName"])
-    return [each.min_tx_rate_mbps for each in decode(text, uid=uid, node=node, key=None).interfaces]
+    return [each.min_tx_rate_mbps for each in decode(text, uid=uid, node=node, keys=None).interfaces]
 
 
 def asking(*reservations: int) -> dict:

@@ -20,12 +20,14 @@ from k8s_rdma.extender.serving.app import Extender
 from k8s_rdma.kube.client import Client
 from k8s_rdma.sim.cluster.api import ApiConfig, RunningApi, serving_api
 from k8s_rdma.sim.cluster.kubeconfig import kubeconfig
+from k8s_rdma.wire.placement_keys import FixedKeys
 from policies import EVERYTHING_FILE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
 
     from k8s_rdma.extender.leader.lease import Lease
+    from k8s_rdma.wire.placement_keys import PlacementKeys
 
 DEADLINE_S = 30
 MERGE = {"Content-Type": "application/merge-patch+json"}
@@ -172,17 +174,17 @@ async def cluster(*names: str) -> AsyncIterator[World]:
 
 @asynccontextmanager
 async def extending(
-    world: World, key: bytes | None = None, lease: Lease | None = None, **settings: Any
+    world: World, key: PlacementKeys | None = None, lease: Lease | None = None, **settings: Any
 ) -> AsyncIterator[World]:
     """An extender for the cluster, ready."""
     config = ExtenderConfig(node_port=world.port, **{**QUICK, **settings})
-    async with running(config, world.api, Authority(key=key, lease=lease)) as world.extender:
+    async with running(config, world.api, Authority(keys=FixedKeys(key), lease=lease)) as world.extender:
         await until(lambda: not world.extender.missing() or lease or not world.api.watching.is_set())
         yield world
 
 
 @asynccontextmanager
-async def world(*names: str, key: bytes | None = None, **settings: Any) -> AsyncIterator[World]:
+async def world(*names: str, key: PlacementKeys | None = None, **settings: Any) -> AsyncIterator[World]:
     """A cluster of these nodes with an extender."""
     async with cluster(*names) as made, extending(made, key, **settings):
         yield made

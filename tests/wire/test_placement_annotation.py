@@ -29,8 +29,10 @@ from k8s_rdma.core.policy import PfPolicy
 from k8s_rdma.core.rates import MAX_RATE_MBPS, Enforce
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, Promise, decode, decode_promise, encode
+from k8s_rdma.wire.placement_keys import PlacementKeys, PrivateKey
 
-KEY = b"a key of this test"
+SECRET = b"a key of this test"
+KEY = PlacementKeys.shared(SECRET)
 W1 = NodeName("w1")
 UID = PodUid("137e6465-c8fe-449b-b887-6de091a51ce8")
 PLACEMENT = Placement(
@@ -57,9 +59,9 @@ def without(text: str, field: str) -> str:
     return json.dumps({key: value for key, value in json.loads(text).items() if key != field})
 
 
-def refusal(text: str, key: bytes | None = KEY, uid: str = UID, node: str = "w1") -> MalformedError:
+def refusal(text: str, key: PlacementKeys | None = KEY, uid: str = UID, node: str = "w1") -> MalformedError:
     with pytest.raises(MalformedError) as refused:
-        decode(text, uid=PodUid(uid), node=NodeName(node), key=key)
+        decode(text, uid=PodUid(uid), node=NodeName(node), keys=key)
     assert refused.value.message.startswith(f"{PLACEMENT_ANNOTATION}: ")
     assert refused.value.message.encode()
     return refused.value
@@ -70,17 +72,17 @@ def test_text_is_the_canonical_document_when_there_is_no_key() -> None:
 
 
 def test_text_ends_in_the_hmac_of_the_unsigned_text_when_there_is_a_key() -> None:
-    expected = hmac.new(KEY, UNSIGNED.encode(), hashlib.sha256).hexdigest()
+    expected = hmac.new(SECRET, UNSIGNED.encode(), hashlib.sha256).hexdigest()
     assert encode(PLACEMENT, UID, KEY) == f'{UNSIGNED[:-1]},"hmac":"{expected}"}}'
 
 
 SIGNED_BEFORE_ENFORCE = (
-    UNSIGNED[:-1] + ',"hmac":"' + hmac.digest(KEY, UNSIGNED.encode(), "sha256").hex() + '"}'
+    UNSIGNED[:-1] + ',"hmac":"' + hmac.digest(SECRET, UNSIGNED.encode(), "sha256").hex() + '"}'
 )
 
 
 def test_placement_signed_by_an_older_extender_is_valid() -> None:
-    assert decode(SIGNED_BEFORE_ENFORCE, uid=UID, node=W1, key=KEY) == PLACEMENT
+    assert decode(SIGNED_BEFORE_ENFORCE, uid=UID, node=W1, keys=KEY) == PLACEMENT
 
 
 @pytest.mark.parametrize("enforce", [Enforce.HARDWARE, Enforce.SOFTWARE])
@@ -92,7 +94,7 @@ def test_text_says_enforce_only_where_something_must(enforce: Enforce) -> None:
         {"pf": "0000:03:00.0", "min_tx_rate": 15000, "max_tx_rate": 20000},
         {"pf": "0000:03:00.1", "min_tx_rate": 0, "max_tx_rate": 0, "enforce": enforce.value},
     ]
-    assert decode(text, uid=UID, node=W1, key=KEY) == demanding
+    assert decode(text, uid=UID, node=W1, keys=KEY) == demanding
     assert "hmac: not made" in refusal(text.replace(f',"enforce":"{enforce}"', "")).message
 
 
@@ -103,7 +105,7 @@ def test_text_tells_the_policy_only_where_there_is_one(policy: PfPolicy) -> None
     told = json.loads(text)
     assert told.get("policy", "any") == policy
     assert ("policy" in told) == (policy is not PfPolicy.ANY)
-    assert decode(text, uid=UID, node=W1, key=KEY) == under
+    assert decode(text, uid=UID, node=W1, keys=KEY) == under
     if policy is not PfPolicy.ANY:
         assert "hmac: not made" in refusal(without(text, "policy")).message
         assert "policy" in refusal(changed(text, policy="sane-pf")).message
@@ -169,7 +171,7 @@ def test_text_tells_options_once_and_only_what_is_asked_for() -> None:
             "pkey": 32769,
         },
     ]
-    assert decode(text, uid=UID, node=W1, key=KEY) == asking(tagged, NO_OPTIONS, EVERYTHING, tagged)
+    assert decode(text, uid=UID, node=W1, keys=KEY) == asking(tagged, NO_OPTIONS, EVERYTHING, tagged)
     assert "hmac: not made" in refusal(text.replace('"vlan":100', '"vlan":101')).message
     assert "hmac: not made" in refusal(text.replace(',"options":0}]', ',"options":1}]')).message
 
@@ -203,23 +205,30 @@ placements = st.builds(
 )
 
 
-@given(placements, st.text(), st.none() | st.binary(min_size=1))
+keys = st.binary(min_size=1).map(PlacementKeys.shared) | st.binary(min_size=32, max_size=32).map(
+    lambda seed: PlacementKeys.of(PrivateKey(seed))
+)
+
+
+@given(placements, st.text(), st.none() | keys)
 def test_placement_survives_when_encoded_and_decoded(
-    placement: Placement, uid: str, key: bytes | None
+    placement: Placement, uid: str, key: PlacementKeys | None
 ) -> None:
     text = encode(placement, PodUid(uid), key)
-    assert decode(text, uid=PodUid(uid), node=placement.node, key=key) == placement
-    assert decode_promise(text, key=key) == Promise(uid=PodUid(uid), placement=placement)
+    assert decode(text, uid=PodUid(uid), node=placement.node, keys=key) == placement
+    assert decode_promise(text, keys=key) == Promise(
+        uid=PodUid(uid), placement=placement, key_id=key.accepted[0].id if key else ""
+    )
 
 
 def test_placement_is_valid_when_its_text_was_reformatted() -> None:
     text = json.dumps(json.loads(encode(PLACEMENT, UID, KEY)), indent=2, sort_keys=True)
-    assert decode(text, uid=UID, node=W1, key=KEY) == PLACEMENT
+    assert decode(text, uid=UID, node=W1, keys=KEY) == PLACEMENT
 
 
 def test_hmac_is_not_looked_at_when_the_reader_has_no_key() -> None:
     text = changed(encode(PLACEMENT, UID, KEY), hmac="anything")
-    assert decode(text, uid=UID, node=W1, key=None) == PLACEMENT
+    assert decode(text, uid=UID, node=W1, keys=None) == PLACEMENT
 
 
 @pytest.mark.parametrize(
@@ -244,7 +253,7 @@ def test_placement_is_refused_when_anything_was_changed_after_signing(changes: d
 
 
 def test_placement_is_refused_when_signed_with_another_key() -> None:
-    assert "hmac: not made" in refusal(encode(PLACEMENT, UID, b"another")).message
+    assert "hmac: not made" in refusal(encode(PLACEMENT, UID, PlacementKeys.shared(b"another"))).message
 
 
 @pytest.mark.parametrize("text", [UNSIGNED, changed(UNSIGNED, hmac="")])
@@ -255,7 +264,7 @@ def test_placement_is_refused_when_unsigned_and_the_reader_has_a_key(text: str) 
 @pytest.mark.parametrize("key", [None, KEY])
 @pytest.mark.parametrize(("uid", "node", "named"), [("other", "w1", "UID"), (UID, "w2", "node w1, not w2")])
 def test_placement_is_stale_when_it_is_for_another_pod_or_node(
-    key: bytes | None, uid: str, node: str, named: str
+    key: PlacementKeys | None, uid: str, node: str, named: str
 ) -> None:
     refused = refusal(encode(PLACEMENT, UID, key), key, uid, node)
     assert refused.reason is Reason.STALE_PLACEMENT
@@ -316,13 +325,13 @@ def test_placement_is_refused_naming_the_field_when_malformed(text: str, named: 
 
 def test_empty_key_is_an_error_of_the_caller() -> None:
     with pytest.raises(ValueError, match="empty key"):
-        encode(PLACEMENT, UID, b"")
+        encode(PLACEMENT, UID, PlacementKeys.shared(b""))
 
 
 @given(st.text(), st.none() | st.just(KEY))
-def test_decoding_raises_nothing_but_malformed_for_any_text(text: str, key: bytes | None) -> None:
+def test_decoding_raises_nothing_but_malformed_for_any_text(text: str, key: PlacementKeys | None) -> None:
     with contextlib.suppress(MalformedError):
-        decode_promise(text, key=key)
+        decode_promise(text, keys=key)
 
 
 DEVICES = Placement(
@@ -347,8 +356,8 @@ def test_text_names_the_pods_own_rates_once_and_the_pfs_of_its_devices() -> None
 
 
 @pytest.mark.parametrize("key", [None, KEY])
-def test_placement_of_devices_is_read_as_it_was_written(key: bytes | None) -> None:
-    read = decode(encode(DEVICES, UID, key), uid=UID, node=W1, key=key)
+def test_placement_of_devices_is_read_as_it_was_written(key: PlacementKeys | None) -> None:
+    read = decode(encode(DEVICES, UID, key), uid=UID, node=W1, keys=key)
     assert read == DEVICES
     assert [each.min_tx_rate_mbps for each in read.request().interfaces] == [15000, 5000]
     assert read.devices() == {"tencent.com/rdma": 2}

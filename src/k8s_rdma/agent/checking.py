@@ -6,25 +6,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from k8s_rdma.agent.config import load_device_plugin
-from k8s_rdma.config.files import load_key
 from k8s_rdma.config.namespace_policies import load_policies
+from k8s_rdma.config.placement_keys import agent_keys
 from k8s_rdma.errors import MalformedError
 
 if TYPE_CHECKING:
     from k8s_rdma.agent.config import AgentConfig
     from k8s_rdma.config.devices import DevicePluginConfig
+    from k8s_rdma.wire.placement_keys import KeySource
 
 
-def read_named(config: AgentConfig) -> tuple[bytes | None, DevicePluginConfig | None]:
-    """The key for placements and the device plugin's configuration, None where none is named.
+def read_named(config: AgentConfig) -> tuple[KeySource, DevicePluginConfig | None]:
+    """The keys for placements, and the device plugin's configuration, None where none is named.
 
     MalformedError names the field: of these two, or of the node's root file system where it is not there.
     """
-    key, plugin = load_key(config.placement_key_file), load_device_plugin(config)
+    keys, plugin = agent_keys(config.placement_key_file), load_device_plugin(config)
     if not Path(config.host_root).is_dir():
         msg = f"hostRoot {config.host_root}: no such directory; mount the node's root file system there"
         raise MalformedError(msg)
-    return key, plugin
+    return keys, plugin
 
 
 def check(config: AgentConfig) -> None:

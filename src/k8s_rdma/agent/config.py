@@ -50,7 +50,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
     state_group: the ID of the group that reads `state.sock` beside the agent's user; by default the agent's.
     state_dir: the ledger; on a disk that a reboot keeps.
     host_root: where the node's root file system is mounted, for namespaces and IPAM plugins.
-    placement_key_file: the key that extender and agents share; without one a placement is a hint only.
+    placement_key_file: keys, as in `config.placement_keys`; without them a placement is a hint only.
     policy_file: the operator's policies, see `config.namespace_policies`; the same as in the extender.
     strict: whether unknown keys in a pod's annotation refuse it; the same as in the extender.
     allow_unplaced: whether a pod that the extender did not place gets interfaces of what this node's ledger

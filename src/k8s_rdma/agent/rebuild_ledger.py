@@ -13,7 +13,7 @@ from k8s_rdma.agent.calls.wanted import Policy
 from k8s_rdma.agent.config import load_device_plugin
 from k8s_rdma.agent.rebuild import Outcome, Rebuild
 from k8s_rdma.agent.run import BOOT_ID, open_holdings, open_kernel, open_left_deletions
-from k8s_rdma.config.files import load_key
+from k8s_rdma.config.placement_keys import agent_keys
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.core.ledger import Ledger
 from k8s_rdma.errors import K8sRdmaError, LedgerError, MalformedError, printable
@@ -42,7 +42,7 @@ def rebuild_ledger(config: AgentConfig) -> tuple[Outcome, ...]:
     _require_spoilt(ledger)
     namespaces = Namespaces(Path(config.host_root))
     caches = _caches(config, namespaces)
-    key, plugin = load_key(config.placement_key_file), load_device_plugin(config)
+    keys, plugin = agent_keys(config.placement_key_file), load_device_plugin(config)
     unreadable: list[Outcome] = []
     slots = asyncio.run(_slots(open_holdings(config, plugin), unreadable))
     with closing(open_kernel(config, namespaces, Ledger())) as kernel:
@@ -50,7 +50,7 @@ def rebuild_ledger(config: AgentConfig) -> tuple[Outcome, ...]:
             node=NodeName(config.node),
             kernel=kernel,
             namespaces=namespaces,
-            policy=Policy(key=key, strict=config.strict, allow_unplaced=True),
+            policy=Policy(keys=keys, strict=config.strict, allow_unplaced=True),
             boot_id=BOOT_ID.read_text().strip(),
             cni_path=config.cni_path,
             pools=plugin.pools() if plugin else (),

@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from k8s_rdma.core.ledger import Ledger
     from k8s_rdma.kube.client import Client
     from k8s_rdma.wire.frame import Reply, Request
+    from k8s_rdma.wire.placement_keys import KeySource
 
 _log = structlog.get_logger()
 MOST_READERS = 64
@@ -82,9 +83,9 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 def run(config: AgentConfig) -> None:
     """Run until SIGTERM or SIGINT; K8sRdmaError when it cannot start."""
     logs.configure("agent")
-    key, plugin = read_named(config)
+    keys, plugin = read_named(config)
     _allow_descriptors()
-    asyncio.run(_main(config, key, plugin))
+    asyncio.run(_main(config, keys, plugin))
 
 
 def _allow_descriptors() -> None:
@@ -96,17 +97,17 @@ def _allow_descriptors() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-async def _main(config: AgentConfig, key: bytes | None, plugin: DevicePluginConfig | None) -> None:
+async def _main(config: AgentConfig, keys: KeySource, plugin: DevicePluginConfig | None) -> None:
     worker = Worker()
     namespaces = Namespaces(Path(config.host_root))
     node, kernel = await worker.run(_open_node, config, namespaces, plugin.pools() if plugin else ())
     client = open_client(config)
-    cluster = open_cluster(config, key, client)
+    cluster = open_cluster(config, keys, client)
     holdings = open_holdings(config, plugin)
     specifications = _specifications(config, plugin, node, worker)
     means = _means(config, specifications, cluster, holdings)
     policy = Policy(
-        key=key,
+        keys=keys,
         strict=config.strict,
         allow_unplaced=config.allow_unplaced,
         policies=policies_of(config.policy_file),

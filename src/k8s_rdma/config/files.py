@@ -1,4 +1,4 @@
-"""Configuration files: YAML with camelCase keys, unknown keys refused by name; the key and PORT."""
+"""Configuration files: YAML with camelCase keys, unknown keys refused by name; PORT."""
 
 from __future__ import annotations
 
@@ -23,10 +23,6 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 _ALSO = "; also "
 """Between what is wrong in one line."""
-
-LEAST_KEY_BYTES = 16
-"""Of the key for placements: a shorter one could be found by trying. NIST SP 800-131A allows no HMAC key of
-fewer than 112 bits."""
 
 Port = Annotated[int, msgspec.Meta(ge=0, le=MAX_PORT)]
 """A TCP port; 0 for a free one."""
@@ -156,28 +152,6 @@ def _refusal(kind: type[Any], settings: Any, path: str | None, overrides: Mappin
         told.append(str(fault) if where == said else f"{where}: {fault}")
         said = where
     return _ALSO.join(told)
-
-
-def load_key(path: str | None) -> bytes | None:
-    """The key that placements are signed with; None without a file.
-
-    MalformedError when the file cannot be read or is empty, since a cluster that signs must not stop
-    silently, and when its key could be guessed.
-    """
-    if path is None:
-        return None
-    try:
-        key = Path(path).read_bytes().strip()
-    except OSError as error:
-        msg = f"placementKeyFile {path}: {error.strerror}"
-        raise MalformedError(msg) from error
-    if len(key) < LEAST_KEY_BYTES:
-        has = f"has a key of {8 * len(key)} bits" if key else "is empty"
-        msg = (
-            f"placementKeyFile {path}: {has}; wanted {LEAST_KEY_BYTES} bytes or more, such as 32 random ones"
-        )
-        raise MalformedError(msg)
-    return key
 
 
 def port_of(config: Listening, environment: Mapping[str, str]) -> int:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 
 from k8s_rdma.config.files import load_config
+from k8s_rdma.config.reloaded import Reloaded
 from k8s_rdma.core.namespace_policy import (
     BY_DEFAULT,
     NO_POLICIES,
@@ -24,7 +25,6 @@ from k8s_rdma.core.namespace_policy import (
 from k8s_rdma.core.rates import MAX_RATE_MBPS
 from k8s_rdma.core.request import MAX_INTERFACES
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.http_server.reloaded import Reloaded
 from k8s_rdma.wire.annotation_options import read_selector
 
 if TYPE_CHECKING:

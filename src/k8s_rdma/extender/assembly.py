@@ -23,19 +23,20 @@ from k8s_rdma.extender.verbs.preempting import Preempting
 from k8s_rdma.extender.verbs.scheduling import Scheduling
 from k8s_rdma.extender.verbs.verdicts import Verdicts
 from k8s_rdma.kube.api import ClusterApi
+from k8s_rdma.wire.placement_keys import KeySource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assembly:
     """The parts of one process.
 
-    clock: seconds, monotonic. key: signs and checks placements. api_failures: as of `counted`.
+    clock: seconds, monotonic. keys: sign and verify placements. api_failures: as of `counted`.
     """
 
     config: ExtenderConfig
     api: ClusterApi
     clock: Callable[[], float]
-    key: bytes | None
+    keys: KeySource
     lease: Lease | None
     api_failures: Counter[tuple[str, ...]]
     accounts: Accounts
@@ -60,6 +61,7 @@ class Assembly:
             metrics=self._metrics(),
             missing=self.readiness.missing,
             leads=self.readiness.ready,
+            warning=lambda: self.keys.failure,
             looks=self._looks(verdicts).gets(),
         )
 
@@ -133,7 +135,7 @@ class Assembly:
             requests=self.accounts.requests,
             attempts=self.accounts.attempts,
             api=self.api if self.config.api else None,
-            key=self.key,
+            keys=self.keys,
             clock=self.clock,
         )
         around = Surroundings(
@@ -160,4 +162,5 @@ class Assembly:
         )
         metrics.add(accounts.expecting.readings())
         metrics.add(accounts.decisions.quarantine.readings())
+        metrics.add(self.readiness.pods.signatures.readings())
         return metrics

@@ -79,7 +79,7 @@ class ExtenderConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     nomination_s: how long what preemption made room for is held for the pod that it was made for.
     max_body_bytes: of a request; a full node object is about 10 KB.
     kubeconfig: default the pod's service account, `KUBECONFIG`, `~/.kube/config`, in this order.
-    placement_key_file: the key that extender and agents share; without one a placement is a hint only.
+    placement_key_file: keys, as in `config.placement_keys`; without them a placement is a hint only.
     policy_file: the operator's policies, see `config.namespace_policies`; without, no namespace may have what
         needs one. Read again when it changes.
     strict: whether unknown keys in a pod's annotation refuse it; else they are logged.

@@ -16,7 +16,8 @@ import structlog
 import uvloop
 
 from k8s_rdma import logs
-from k8s_rdma.config.files import load_key, port_of
+from k8s_rdma.config.files import port_of
+from k8s_rdma.config.placement_keys import extender_keys
 from k8s_rdma.extender.leader.lease import Lease, Terms
 from k8s_rdma.extender.memory import collect_seldom, keep_what_is_known
 from k8s_rdma.extender.service import CLOCK, NOBODY_ELSE, Authority, running
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from k8s_rdma.extender.config import ExtenderConfig
     from k8s_rdma.extender.serving.app import Extender
     from k8s_rdma.kube.api import ClusterApi, LeaseApi
+    from k8s_rdma.wire.placement_keys import KeySource
 
 LIMITS = Limits(keep_alive_s=300, request_timeout_s=60, send_timeout_s=60)
 """An idle connection stays for longer than Go's client keeps it (90 s): that one must be the one that closes,
@@ -47,13 +49,13 @@ def run(config: ExtenderConfig) -> None:
     """Serve until SIGTERM or SIGINT. K8sRdmaError when it cannot start."""
     logs.configure("extender")
     collect_seldom()
-    key, access = load_key(config.placement_key_file), access_of(config)
+    keys, access = extender_keys(config.placement_key_file), access_of(config)
     _allow_many_connections()
     with (
         listen(config.listen, port_of(config, os.environ)) as listener,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
-        runner.run(_until_signalled(config, key, listener, access))
+        runner.run(_until_signalled(config, keys, listener, access))
 
 
 async def serve(  # noqa: PLR0913  each is a part of its own, and tests leave most of them out
@@ -106,11 +108,11 @@ async def _retire_connections(extender: Extender, server: HttpServer) -> NoRetur
 
 
 async def _until_signalled(
-    config: ExtenderConfig, key: bytes | None, listener: socket.socket, access: Access
+    config: ExtenderConfig, keys: KeySource, listener: socket.socket, access: Access
 ) -> None:
     failures: Counter[tuple[str, ...]] = Counter()
     async with _api(config, failures) as (api, lease):
-        authority = Authority(key=key, lease=lease, api_failures=failures)
+        authority = Authority(keys=keys, lease=lease, api_failures=failures)
         await serve(
             config,
             api,

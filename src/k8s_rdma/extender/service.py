@@ -21,6 +21,7 @@ from k8s_rdma.extender.sources.http_states import HttpNodeStates
 from k8s_rdma.extender.sources.node_access import asking_of
 from k8s_rdma.extender.telling.counted_api import counted
 from k8s_rdma.extender.verbs.commit import Commits
+from k8s_rdma.wire.placement_keys import UNSIGNED, KeySource
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -44,12 +45,12 @@ def CLOCK() -> float:  # noqa: N802  a constant to all who use it
 class Authority:
     """What makes this process's promises count.
 
-    key: signs and checks placements. lease: to be held before anything is promised, and given back in the
+    keys: sign and verify placements. lease: to be held before anything is promised, and given back in the
     end if nothing is in doubt then; None where nobody else can bind. api_failures: as of `counted`, where
     the Lease's are counted already.
     """
 
-    key: bytes | None = None
+    keys: KeySource = UNSIGNED
     lease: Lease | None = None
     api_failures: Counter[tuple[str, ...]] | None = None
 
@@ -75,9 +76,9 @@ async def running(
         exists=lambda node: nodes.may_exist(node),  # noqa: PLW0108  they are made below
     )
     fence = Fence(api)
-    commits = Commits(accounts.state, api, fence, CLOCK, key=authority.key, settle_s=config.settle_s)
+    commits = Commits(accounts.state, api, fence, CLOCK, keys=authority.keys, settle_s=config.settle_s)
     async with _states(config, accounts.state, api) as states, commits:
-        pods = _pods(config, accounts, authority.key)
+        pods = _pods(config, accounts, authority.keys)
         nodes = NodeTracker(state=accounts.state, states=states)
         leading = Leading(
             pods=pods,
@@ -92,7 +93,7 @@ async def running(
             config=config,
             api=api,
             clock=CLOCK,
-            key=authority.key,
+            keys=authority.keys,
             lease=authority.lease,
             api_failures=api_failures,
             accounts=accounts,
@@ -109,18 +110,18 @@ async def running(
             await leading.release()
 
 
-def _pods(config: ExtenderConfig, accounts: Accounts, key: bytes | None) -> PodTracker:
+def _pods(config: ExtenderConfig, accounts: Accounts, keys: KeySource) -> PodTracker:
     return PodTracker(
         state=accounts.state,
         requests=accounts.requests,
         toucher=accounts.toucher,
         clock=CLOCK,
         attempts=accounts.attempts,
-        key=key,
+        keys=keys,
         occupants=accounts.occupants,
         bound_pods=accounts.bound_pods,
         nominations=accounts.nominations,
-        unplaced=accounts.unplaced if _allows_unplaced(config, key) else None,
+        unplaced=accounts.unplaced if _allows_unplaced(config, keys) else None,
     )
 
 
@@ -133,8 +134,8 @@ def _states(config: ExtenderConfig, state: ClusterState, api: ClusterApi) -> Sou
     return CrdNodeStates(state, published, CLOCK, stale_s=config.stale_s, namespace=namespace)
 
 
-def _allows_unplaced(config: ExtenderConfig, key: bytes | None) -> bool:
+def _allows_unplaced(config: ExtenderConfig, keys: KeySource) -> bool:
     """Whether agents give interfaces to pods that nobody placed; as they decide it themselves."""
     if config.allow_unplaced is not None:
         return config.allow_unplaced
-    return config.binder == "scheduler" or key is None
+    return config.binder == "scheduler" or keys() is None

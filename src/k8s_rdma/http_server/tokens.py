@@ -9,8 +9,8 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from k8s_rdma.config.reloaded import Reloaded
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.http_server.reloaded import Reloaded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

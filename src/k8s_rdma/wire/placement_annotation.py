@@ -1,14 +1,13 @@
 """The pod annotation `k8s-rdma.io/placement`: what a bound pod was promised, and on which node.
 
 The extender writes it in the Binding, the node's agent acts on it. Anyone who may edit the pod may edit
-it too, so it is signed with a key that extender and agents share; without a key it is a hint only.
-The HMAC (SHA-256, RFC 2104) covers the document's canonical encoding: its fields in the order below,
-no white space, no `hmac`.
+it too, so it is signed (`wire.placement_keys`); without a key it is a hint only. The signature, `hmac` or
+`signature` by the kind of its key, covers the document's canonical encoding: its fields in the order below,
+no white space, neither of these two.
 """
 
 from __future__ import annotations
 
-import hmac
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -30,6 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import NoReturn
 
+    from k8s_rdma.wire.placement_keys import PlacementKeys, VerifyingKey
+
 PLACEMENT_ANNOTATION = "k8s-rdma.io/placement"
 PLACEMENT_VERSION: Literal[1] = 1
 
@@ -43,10 +44,11 @@ _MOST_PLACES = 16_384
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promise:
-    """A placement and the pod it was made for."""
+    """A placement and the pod it was made for. key_id: of the key that signed it; empty where none did."""
 
     uid: PodUid
     placement: Placement
+    key_id: str = ""
 
 
 class _Interface(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -68,11 +70,11 @@ class _Pool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class _Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Version 1, in the order that the HMAC covers; a field more or less is another version.
+    """Version 1, in the order that signatures cover; a field more or less is another version.
 
     But for an interface's `enforce`, which is there only where it is not `auto`, for `options` and `pools`,
-    and for `policy`, which is there only where it is not `any`: a reader that does not know them refuses what
-    it could not keep, and reads all others.
+    for `policy`, which is there only where it is not `any`, and for `signature`, in the place of `hmac`: a
+    reader that does not know them refuses what it could not keep or verify, and reads all others.
 
     options: the different ones that interfaces ask for, each once however many interfaces ask for it (so that
         the text is hardly longer than the request's); an interface's `options` is an index into it.
@@ -87,15 +89,15 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     policy: PfPolicy = PfPolicy.ANY
     pools: Annotated[tuple[_Pool, ...], msgspec.Meta(max_length=_MOST_POOLS)] = ()
     hmac: str = ""
+    signature: str = ""
 
 
 _decoder = msgspec.json.Decoder(_Document)
 _encoder = msgspec.json.Encoder()
-_HMAC = ',"hmac":"{}"}}'
 
 
-def encode(placement: Placement, uid: PodUid, key: bytes | None) -> str:
-    """The annotation's text, signed when there is a key."""
+def encode(placement: Placement, uid: PodUid, keys: PlacementKeys | None) -> str:
+    """The annotation's text, signed when there are keys."""
     table: dict[InterfaceOptions, int] = {}
     pools = _pools(placement)
     pool_index = {pool.resource: at for at, pool in enumerate(pools)}
@@ -118,64 +120,80 @@ def encode(placement: Placement, uid: PodUid, key: bytes | None) -> str:
         policy=placement.policy,
         pools=pools,
     )
-    if key is not None:
-        document = msgspec.structs.replace(document, hmac=_signature(document, key))
-    return _encoder.encode(document).decode()
+    text = _encoder.encode(document)
+    if keys is None:
+        return text.decode()
+    if keys.signer is None:
+        msg = "these keys verify, and none of them signs"
+        raise ValueError(msg)
+    return f"{text[:-1].decode()}{_ending(keys.signer.document_field, keys.signer.sign(text))}"
 
 
-def decode(text: str, *, uid: PodUid, node: NodeName, key: bytes | None) -> Placement:
-    """The placement that this very pod was given on this very node.
+def decode(text: str, *, uid: PodUid, node: NodeName, keys: PlacementKeys | None) -> Placement:
+    """The placement that this very pod was given on this very node. MalformedError as `decode_own`."""
+    return decode_own(text, uid=uid, node=node, keys=keys).placement
+
+
+def decode_own(text: str, *, uid: PodUid, node: NodeName, keys: PlacementKeys | None) -> Promise:
+    """What this very pod was promised on this very node.
 
     MalformedError: as `decode_promise`; `STALE_PLACEMENT` when it was made for another pod or node (an
     annotation copied along with a pod's manifest, a pod moved by hand).
     """
-    promise = decode_promise(text, key=key)
+    promise = decode_promise(text, keys=keys)
     if promise.uid != uid:
         _refuse(f"made for the pod with UID {shown(promise.uid)}, not {uid}", Reason.STALE_PLACEMENT)
     if promise.placement.node != node:
         _refuse(f"made for node {shown(promise.placement.node)}, not {node}", Reason.STALE_PLACEMENT)
-    return promise.placement
+    return promise
 
 
-def decode_promise(text: str, *, key: bytes | None) -> Promise:
+def decode_promise(text: str, *, keys: PlacementKeys | None) -> Promise:
     """The placement whoever it is for; its writer reads it back with this.
 
-    MalformedError (`MALFORMED_ANNOTATION`) names the field, or says that the HMAC is absent or wrong.
-    Without a key no HMAC is looked at.
+    MalformedError (`MALFORMED_ANNOTATION`) names the field, or says that the signature is absent or wrong.
+    Without keys no signature is looked at.
     """
     document = decode_json(text, _decoder, PLACEMENT_ANNOTATION, Reason.MALFORMED_ANNOTATION)
-    if key is not None:
-        _verify(text, document, key)
+    key_id = "" if keys is None else _verify(text, document, keys).id
     table = [_options(options, index) for index, options in enumerate(document.options)]
     if document.pools:
         interfaces = tuple(_on_every_pf(document, table))
     else:
         interfaces = tuple(_read(each, index, table) for index, each in enumerate(document.interfaces))
     placement = Placement(node=NodeName(document.node), interfaces=interfaces, policy=document.policy)
-    return Promise(uid=PodUid(document.uid), placement=placement)
+    return Promise(uid=PodUid(document.uid), placement=placement, key_id=key_id)
 
 
-def _verify(text: str, document: _Document, key: bytes) -> None:
-    if not document.hmac:
+def _verify(text: str, document: _Document, keys: PlacementKeys) -> VerifyingKey:
+    """The key that signed it; none is named in an HMAC, so all are tried."""
+    if document.hmac and document.signature:
+        _refuse("signature: beside an hmac, and a placement has one of them")
+    field = "signature" if document.signature else "hmac"
+    signature = document.signature or document.hmac
+    if not signature:
         _refuse("hmac: absent, and this cluster signs placements")
-    told = document.hmac.encode()  # compare_digest takes text only if it is ASCII
-    body = text.removesuffix(_HMAC.format(document.hmac))
+    able = [key for key in keys.accepted if key.document_field == field]
     # As it was written, nearly always: to encode the document anew for it takes three times as long.
-    if len(body) < len(text) and hmac.compare_digest(_digest(f"{body}}}".encode(), key), told):
-        return
-    if not hmac.compare_digest(_signature(document, key).encode(), told):
-        _refuse("hmac: not made with this cluster's key, or the placement was changed afterwards")
+    body = text.removesuffix(_ending(field, signature))
+    key = _signer(able, f"{body}}}".encode(), signature) if len(body) < len(text) else None
+    key = key or _signer(able, _canonical(document), signature)
+    if key is None:
+        _refuse(f"{field}: not made with this cluster's key, or the placement was changed afterwards")
+    return key
 
 
-def _signature(document: _Document, key: bytes) -> str:
-    return _digest(_encoder.encode(msgspec.structs.replace(document, hmac="")), key).decode()
+def _canonical(document: _Document) -> bytes:
+    return _encoder.encode(msgspec.structs.replace(document, hmac="", signature=""))
 
 
-def _digest(canonical: bytes, key: bytes) -> bytes:
-    if not key:
-        msg = "an empty key signs nothing; without a key pass None"
-        raise ValueError(msg)
-    return hmac.digest(key, canonical, "sha256").hex().encode()
+def _signer(keys: Sequence[VerifyingKey], message: bytes, signature: str) -> VerifyingKey | None:
+    return next((key for key in keys if key.verify(message, signature)), None)
+
+
+def _ending(field: str, signature: str) -> str:
+    """What a signed document ends in, after all that is signed."""
+    return f',"{field}":"{signature}"}}'
 
 
 def _index(table: dict[InterfaceOptions, int], options: InterfaceOptions) -> int | None:

@@ -1,6 +1,6 @@
 """What a pod is to get, from its annotations.
 
-The extender's placement, signed with the key that agents share, says it: a pod's owner may edit the
+The extender's placement, signed by a key that agents accept, says it: a pod's owner may edit the
 request after the pod was bound, but not that. Without a key anybody may have written the placement, so it
 is a hint about where, never about how much.
 """
@@ -20,6 +20,7 @@ from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
 from k8s_rdma.wire.annotation import read_pod
 from k8s_rdma.wire.annotation_values import ANNOTATION
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, decode
+from k8s_rdma.wire.placement_keys import UNSIGNED, KeySource
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -99,12 +100,12 @@ class Wanted:
 class Policy:
     """How far pods are believed.
 
-    key: what placements are signed with; None where nobody signs. strict: whether unknown keys in a request
+    keys: verify placements. strict: whether unknown keys in a request
     refuse it. allow_unplaced: whether a pod without a placement gets anything; None: where nobody signs.
     policies: those of now, which say what a namespace may ask for.
     """
 
-    key: bytes | None = None
+    keys: KeySource = UNSIGNED
     strict: bool = True
     allow_unplaced: bool | None = None
     policies: Callable[[], NamespacePolicies] = lambda: NO_POLICIES
@@ -112,7 +113,7 @@ class Policy:
     @property
     def needs_placement(self) -> bool:
         """Whether a pod that the extender did not place is refused."""
-        return self.key is not None if self.allow_unplaced is None else not self.allow_unplaced
+        return self.keys() is not None if self.allow_unplaced is None else not self.allow_unplaced
 
 
 def wanted(annotations: Mapping[str, str], *, uid: PodUid, node: NodeName, policy: Policy) -> Wanted:
@@ -144,11 +145,12 @@ def _read(annotations: Mapping[str, str], uid: PodUid, node: NodeName, policy: P
     text = annotations.get(PLACEMENT_ANNOTATION)
     if not text:
         return Wanted(request=request())
+    keys = policy.keys()
     try:
-        promised = decode(text, uid=uid, node=node, key=policy.key)
+        promised = decode(text, uid=uid, node=node, keys=keys)
     except MalformedError as error:
         return Wanted(request=request(), ignored=str(error))
-    if policy.key is not None:
+    if keys is not None:
         return Wanted(request=promised.request(), promised=promised)
     asked = request()
     if not gives(promised.request(), asked):  # the policy is heeded where it is followed

@@ -24,6 +24,7 @@ from k8s_rdma.kube.events import Events, Teller
 from k8s_rdma.kube.outbox import Outbox
 from k8s_rdma.kube.time import REAL_TIME
 from k8s_rdma.wire.network_status import NETWORK_STATUS_ANNOTATION, network_status
+from k8s_rdma.wire.placement_keys import UNSIGNED, KeySource
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -65,11 +66,11 @@ def open_client(config: AgentConfig) -> Client | None:
     return connect(config.kubeconfig, in_cluster=config.in_cluster)
 
 
-def open_cluster(config: AgentConfig, key: bytes | None, api: NodePodsApi | None) -> Cluster:
+def open_cluster(config: AgentConfig, keys: KeySource, api: NodePodsApi | None) -> Cluster:
     """The cluster of that API server, `NoCluster` without one."""
     if api is None:
         return NoCluster()
-    terms = Terms(node=NodeName(config.node), key=key, stuck_after_s=config.stuck_after_s)
+    terms = Terms(node=NodeName(config.node), keys=keys, stuck_after_s=config.stuck_after_s)
     return ApiCluster(api, terms)
 
 
@@ -77,12 +78,12 @@ def open_cluster(config: AgentConfig, key: bytes | None, api: NodePodsApi | None
 class Terms:
     """Whose pods are followed, and how refused ones are treated.
 
-    key: what placements are signed with; None where nobody signs. stuck_after_s: when a pod is evicted that
+    keys: verify placements. stuck_after_s: when a pod is evicted that
         is refused all the time for what will not go away here; None for never.
     """
 
     node: NodeName
-    key: bytes | None = None
+    keys: KeySource = UNSIGNED
     stuck_after_s: float | None = None
 
 
@@ -98,7 +99,7 @@ class ApiCluster:
         self._events = Events(
             api, self._outbox, teller=Teller(component=COMPONENT, node=terms.node), now=time.now
         )
-        self._pods = NodePods(api, terms.node, terms.key, gone=self._forget, time=time)
+        self._pods = NodePods(api, terms.node, terms.keys, gone=self._forget, time=time)
         self._refusals = Refusals()
         self._statuses = Statuses()
         self._waited_in_vain = False

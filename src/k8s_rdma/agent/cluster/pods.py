@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 
@@ -15,7 +16,7 @@ from k8s_rdma.wire.annotation_values import ANNOTATION
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, decode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import AsyncIterator, Callable, Mapping
     from typing import NoReturn
 
     from k8s_rdma.core.ids import NodeName, PodUid
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from k8s_rdma.core.request import InterfaceRequest
     from k8s_rdma.kube.api import Event, NodePodsApi, PodView
     from k8s_rdma.kube.time import Time
+    from k8s_rdma.wire.placement_keys import KeySource
 
 _log = structlog.get_logger()
 
@@ -30,7 +32,7 @@ _log = structlog.get_logger()
 class NodePods:
     """Follows the pods of a node. What was known last stands while the API server cannot be asked.
 
-    key: what placements are signed with; None where nobody signs.
+    keys: verify placements.
     gone: called with the UID of a pod that has finished, was deleted or left the node.
     listed: set once all of them have been told.
     """
@@ -39,7 +41,7 @@ class NodePods:
         self,
         api: NodePodsApi,
         node: NodeName,
-        key: bytes | None,
+        keys: KeySource,
         *,
         gone: Callable[[PodUid], None],
         time: Time,
@@ -48,7 +50,7 @@ class NodePods:
         self.listed = asyncio.Event()
         self._api = api
         self._node = node
-        self._key = key
+        self._keys = keys
         self._gone = gone
         self._time = time
         self._pods: dict[PodUid, Placement | None] = {}
@@ -60,8 +62,16 @@ class NodePods:
 
     async def run(self) -> NoReturn:
         """Follow, and begin again when the watch is lost, until cancelled."""
-        stream = self._api.follow_pods_of
-        await keep_following("pods_not_followed", lambda: stream(self._node), self._take, self._time)
+        await keep_following("pods_not_followed", self._stream, self._take, self._time)
+
+    async def _stream(self) -> AsyncIterator[Event[PodView]]:
+        """Ends when the keys change: what did not count may count by the new ones, and a list shows it."""
+        keys = self._keys()
+        async with aclosing(cast("Any", self._api.follow_pods_of(self._node))) as events:
+            async for event in events:
+                yield event
+                if self._keys() is not keys:
+                    return
 
     def _take(self, event: Event[PodView]) -> None:
         match event:
@@ -101,9 +111,10 @@ class NodePods:
         text = pod.annotations.get(PLACEMENT_ANNOTATION)
         if not text:
             return None
+        keys = self._keys()
         try:
-            promised = decode(text, uid=pod.uid, node=self._node, key=self._key)
-            counts = self._key is not None or promised.request().interfaces == _asked(pod)
+            promised = decode(text, uid=pod.uid, node=self._node, keys=keys)
+            counts = keys is not None or promised.request().interfaces == _asked(pod)
         except MalformedError:
             return None  # its ADD tells why
         return promised if counts else None

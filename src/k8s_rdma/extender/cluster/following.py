@@ -18,6 +18,7 @@ from k8s_rdma.extender.cluster.nominating import Nominations
 from k8s_rdma.extender.cluster.occupants import Occupants
 from k8s_rdma.extender.cluster.pending import PendingPod
 from k8s_rdma.extender.cluster.promised import promised_to
+from k8s_rdma.extender.cluster.signatures import Signatures
 from k8s_rdma.extender.cluster.state import ClusterState, Reservation
 from k8s_rdma.extender.cluster.unbound import UnboundPods
 from k8s_rdma.extender.cluster.unplaced import Unplaced
@@ -26,11 +27,14 @@ from k8s_rdma.extender.telling.attempts import Attempts
 from k8s_rdma.extender.verbs.requests import Requests
 from k8s_rdma.extender.waking.touching import Toucher
 from k8s_rdma.kube.api import API_ERRORS, Changed, Gone, Listed, Page
+from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION
+from k8s_rdma.wire.placement_keys import UNSIGNED, KeySource, PlacementKeys
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from k8s_rdma.kube.api import ClusterApi, Event, NodeView, PodView
+    from k8s_rdma.wire.placement_annotation import Promise
 
 T = TypeVar("T")
 
@@ -85,10 +89,10 @@ def take_one(what: str, take: Callable[[T], None], item: T) -> None:
 class PodTracker:
     """Turns what the API server says of pods into reservations and their end.
 
-    key: as in `Commits`. unbound: those that ask and are not bound. occupants: those that are bound.
+    keys: as in `Commits`. unbound: those that ask and are not bound. occupants: those that are bound.
     bound_pods: all that are bound, where limits of namespaces need to know them.
     nominations: told of what pods' statuses name; None where nobody keeps them. unplaced: told of bound pods
-    without a placement that counts; None where agents refuse them.
+    without a placement that counts; None where agents refuse them. signatures: whose placements count.
     """
 
     state: ClusterState
@@ -96,18 +100,24 @@ class PodTracker:
     toucher: Toucher
     clock: Callable[[], float]
     attempts: Attempts = field(default_factory=Attempts)
-    key: bytes | None = None
+    keys: KeySource = UNSIGNED
     unbound: UnboundPods = field(default_factory=UnboundPods)
     occupants: Occupants = field(default_factory=Occupants)
     bound_pods: BoundPods | None = None
     nominations: Nominations | None = None
     unplaced: Unplaced | None = None
+    signatures: Signatures = field(init=False)
     _listed: asyncio.Event = field(default_factory=asyncio.Event)
     _listing_since: float = 0.0
     _paged: set[PodUid] = field(default_factory=set)
     _ended: deque[PodUid] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
     _unpromised: set[PodUid] = field(default_factory=set)
     _missing: frozenset[PodUid] = frozenset()
+    _judged_by: PlacementKeys | None = None
+
+    def __post_init__(self) -> None:
+        """Nothing is known of anybody."""
+        self.signatures = Signatures(self.keys)
 
     @property
     def listed(self) -> bool:
@@ -126,6 +136,7 @@ class PodTracker:
         """What `take` is to be given, one event before the next is asked for."""
         self._listing_since = self.clock()
         self._paged.clear()
+        self._judge_anew()
         return self._stream(api)
 
     async def _stream(self, api: ClusterApi) -> AsyncIterator[Event[PodView]]:
@@ -134,6 +145,14 @@ class PodTracker:
                 yield event
                 if isinstance(event, Listed):
                     await self._look_for_missing(api)
+                if self.keys() is not self._judged_by:
+                    return  # the list that comes next shows placements to the keys of now
+
+    def _judge_anew(self) -> None:
+        """What keys of before did not accept may count by those of now."""
+        if self._judged_by is not (keys := self.keys()):
+            self._judged_by = keys
+            self._unpromised.clear()
 
     def take(self, event: Event[PodView]) -> None:
         """One event."""
@@ -169,6 +188,7 @@ class PodTracker:
         if self.bound_pods is not None:
             self.bound_pods.end_missing(listed)
         self._unpromised &= listed
+        self.signatures.end_missing(listed)
         if self.nominations is not None:
             self.nominations.over_missing(listed)
         if self.unplaced is not None:
@@ -214,13 +234,21 @@ class PodTracker:
     def _bound(self, pod: PodView, node: NodeName) -> None:
         self.toucher.settled(pod.uid)
         self.attempts.settled(pod.uid)
-        held = self.state.reservation(node, pod.uid)
-        if (held is not None and held.bound) or pod.uid in self._unpromised:
+        held, keys = self.state.reservation(node, pod.uid), self.keys()
+        counted = held is not None and held.bound
+        if pod.uid in self._unpromised or (counted and (keys is None or self.signatures.knows(pod.uid))):
             return
+        promise = promised_to(pod, keys)
+        if keys is not None and PLACEMENT_ANNOTATION in pod.annotations:
+            self.signatures.bound(pod.uid, promise.key_id if promise else None)
+        if not counted:
+            self._promised(pod, node, promise)
+
+    def _promised(self, pod: PodView, node: NodeName, promise: Promise | None) -> None:
         promised = None
-        interfaces = promised_to(pod, self.key)
-        if interfaces is not None:
+        if promise is not None:
             name = f"{pod.namespace}/{pod.name}"
+            interfaces = promise.placement.interfaces
             promised = Reservation(interfaces=interfaces, pod=name, made_at=self.clock(), bound=True)
         self.state.bound(node, pod.uid, promised)
         if self.state.reservation(node, pod.uid) is None:
@@ -263,6 +291,7 @@ class PodTracker:
         if self.bound_pods is not None:
             self.bound_pods.end(uid)
         self._unpromised.discard(uid)
+        self.signatures.ended(uid)
         self._not_nominated(uid)
         self.toucher.settled(uid)
         self.attempts.settled(uid)

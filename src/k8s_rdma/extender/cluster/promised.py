@@ -9,32 +9,34 @@ import structlog
 from k8s_rdma.core.namespace_policy import gives
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.annotation import ANNOTATION, read_request
-from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, decode
+from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, decode_own
 
 if TYPE_CHECKING:
-    from k8s_rdma.core.placement import PlacedInterface, Placement
+    from k8s_rdma.core.placement import Placement
     from k8s_rdma.kube.api import PodView
+    from k8s_rdma.wire.placement_annotation import Promise
+    from k8s_rdma.wire.placement_keys import PlacementKeys
 
 _log = structlog.get_logger()
 
 
-def promised_to(pod: PodView, key: bytes | None) -> tuple[PlacedInterface, ...] | None:
+def promised_to(pod: PodView, keys: PlacementKeys | None) -> Promise | None:
     """What a bound pod's placement annotation promises it; None when it has none that counts.
 
-    Without a key anybody may have written it, so it counts only if it gives what the pod asks for: then
+    Without keys anybody may have written it, so it counts only if it gives what the pod asks for: then
     it says no more than where. Agents judge placements by the same rule.
     """
     text = pod.annotations.get(PLACEMENT_ANNOTATION)
     if text is None or pod.node is None:
         return None
     try:
-        placement = decode(text, uid=pod.uid, node=pod.node, key=key)
-        if key is None:
-            _check_rates(pod, placement)
+        promise = decode_own(text, uid=pod.uid, node=pod.node, keys=keys)
+        if keys is None:
+            _check_rates(pod, promise.placement)
     except MalformedError as error:
         _log.warning("placement_ignored", pod=f"{pod.namespace}/{pod.name}", error=error.message)
         return None
-    return placement.interfaces
+    return promise
 
 
 def _check_rates(pod: PodView, placement: Placement) -> None:

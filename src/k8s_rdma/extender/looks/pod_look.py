@@ -21,6 +21,7 @@ from k8s_rdma.kube.api import API_ERRORS, ClusterApi, PodView
 from k8s_rdma.wire.annotation import format_request
 from k8s_rdma.wire.explain import Asked, Place, Placed
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, decode
+from k8s_rdma.wire.placement_keys import KeySource
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -59,14 +60,14 @@ class KnownPod:
 class PodLook:
     """Looks at pods.
 
-    api: None without one. key: that placements are signed with. clock: seconds, monotonic.
+    api: None without one. keys: verify placements. clock: seconds, monotonic.
     """
 
     state: ClusterState
     requests: Requests
     attempts: Attempts
     api: ClusterApi | None
-    key: bytes | None
+    keys: KeySource
     clock: Callable[[], float]
 
     async def find(self, namespace: str, name: str) -> KnownPod | str:
@@ -123,11 +124,12 @@ class PodLook:
         text = pod.view.annotations.get(PLACEMENT_ANNOTATION) if pod.view else None
         if text is None:
             return None
+        keys = self.keys()
         try:
-            decode(text, uid=pod.uid, node=node, key=self.key)
+            decode(text, uid=pod.uid, node=node, keys=keys)
         except MalformedError as error:
             return error.message
-        return "unsigned" if self.key is None else "valid"
+        return "unsigned" if keys is None else "valid"
 
 
 def asked_of(request: Request) -> tuple[Asked, ...]:

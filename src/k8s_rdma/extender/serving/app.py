@@ -49,7 +49,8 @@ _log = structlog.get_logger()
 class Extender:
     """What answers. missing: what is not known yet; nothing is promised while there is something.
 
-    leads: whether nothing is missing. looks: for people, by path.
+    leads: whether nothing is missing. warning: what is amiss all the same; empty for nothing.
+    looks: for people, by path.
     """
 
     scheduling: Scheduling
@@ -58,6 +59,7 @@ class Extender:
     metrics: Metrics
     missing: Callable[[], list[str]]
     leads: Callable[[], bool]
+    warning: Callable[[], str]
     looks: Mapping[str, Get]
 
     async def filter(self, body: bytes) -> bytes:
@@ -95,8 +97,10 @@ class ExtenderApp:
         self._not_ours = config.bind_path if config.binder == "scheduler" else None
 
         async def readyz(_scope: Scope) -> Answer:
-            missing = extender.missing()
-            return Answer(f"not there yet: {', '.join(missing)}\n", status=503) if missing else Answer("ok\n")
+            if missing := extender.missing():
+                return Answer(f"not there yet: {', '.join(missing)}\n", status=503)
+            warning = extender.warning()
+            return Answer(f"ok\nwarning: {warning}\n" if warning else "ok\n")
 
         self._gets: dict[str, Get] = {
             "/": self._index,

@@ -9,10 +9,10 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from k8s_rdma.config.reloaded import Reloaded
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.sources.http_get import Security
 from k8s_rdma.extender.sources.http_node import Asking
-from k8s_rdma.http_server.reloaded import Reloaded
 from k8s_rdma.http_server.tls import check_readable, ssl_words
 from k8s_rdma.http_server.tokens import token_of
 

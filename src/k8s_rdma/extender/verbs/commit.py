@@ -23,6 +23,7 @@ from k8s_rdma.extender.telling.outcomes import Refusal
 from k8s_rdma.extender.verbs.held import Bind, Held
 from k8s_rdma.kube.api import API_ERRORS, ApiRefusedError, ApiUncertainError, ApiUnreachableError, PodBinding
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode
+from k8s_rdma.wire.placement_keys import UNSIGNED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from k8s_rdma.extender.cluster.state import ClusterState, Reservation
     from k8s_rdma.extender.leader.fence import Fence
     from k8s_rdma.kube.api import ClusterApi, PodView
+    from k8s_rdma.wire.placement_keys import KeySource
 
 _log = structlog.get_logger()
 _CONFLICT = 409
@@ -43,7 +45,7 @@ _LOOK_S = 0.05
 class Commits:
     """The writes; an async context manager that owns the settling of those in doubt.
 
-    key: signs placements; None leaves them unsigned. settle_s: how long a write without an answer may still
+    keys: sign placements. settle_s: how long a write without an answer may still
     take effect where pods may not be touched. doubts: what settles, one for each write without an answer.
 
     The state is in memory only: whoever comes after this process counts what is written, and must not
@@ -57,15 +59,15 @@ class Commits:
         fence: Fence,
         clock: Callable[[], float],
         *,
-        key: bytes | None = None,
+        keys: KeySource = UNSIGNED,
         settle_s: float = 60.0,
     ) -> None:
         self._state = state
         self._api = api
         self._fence = fence
         self._clock = clock
-        self._key = key
-        self._held = Held(state=state, clock=clock, key=key)
+        self._keys = keys
+        self._held = Held(state=state, clock=clock, keys=keys)
         self._settle_s = settle_s
         self._locks: WeakValueDictionary[PodUid, asyncio.Lock] = WeakValueDictionary()
         self._tasks = asyncio.TaskGroup()
@@ -160,7 +162,7 @@ class Commits:
             placement = Placement(
                 node=bind.node, interfaces=reservation.interfaces, policy=reservation.policy
             )
-            annotations[PLACEMENT_ANNOTATION] = encode(placement, bind.uid, self._key)
+            annotations[PLACEMENT_ANNOTATION] = encode(placement, bind.uid, self._keys())
         return PodBinding(
             namespace=bind.namespace,
             name=bind.name,

@@ -11,6 +11,7 @@ from k8s_rdma.core.ledger import Pod
 from k8s_rdma.extender.cluster.promised import promised_to
 from k8s_rdma.extender.cluster.state import ClusterState
 from k8s_rdma.wire.annotation import ANNOTATION
+from k8s_rdma.wire.placement_keys import UNSIGNED, KeySource
 
 if TYPE_CHECKING:
     from k8s_rdma.extender.cluster.state import Reservation
@@ -39,11 +40,11 @@ class Bind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """The reservations of binds. clock: seconds, monotonic. key: as in `Commits`."""
+    """The reservations of binds. clock: seconds, monotonic. keys: as in `Commits`."""
 
     state: ClusterState
     clock: Callable[[], float]
-    key: bytes | None = None
+    keys: KeySource = UNSIGNED
 
     def doubted(self, uid: PodUid) -> bool:
         """Whether an earlier bind of the pod may still take effect."""
@@ -70,9 +71,9 @@ class Held:
         here = node == bind.node
         if here and not pod.annotations.get(ANNOTATION):
             return ""
-        interfaces = promised_to(pod, self.key) if here else None
-        if interfaces is not None:
-            self.state.written(node, bind.uid, interfaces)
+        promise = promised_to(pod, self.keys()) if here else None
+        if promise is not None:
+            self.state.written(node, bind.uid, promise.placement.interfaces)
             return ""
         self.drop(bind.uid)
         without = ", without a placement of this extender" if here else ""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from stat import S_ISDIR
 from time import monotonic
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
 import structlog
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+Identity: TypeAlias = tuple[object, ...] | None
+
 EVERY_S = 1.0
 """The files are looked at no more often than this."""
 
@@ -22,10 +25,15 @@ _log = structlog.get_logger()
 
 
 class Reloaded(Generic[T]):
-    """The value of now; while the files hold none (half renewed, say), the last one that they held."""
+    """The value of now; while the files hold none (half renewed, say), the last one that they held.
+
+    failure: why the files of now hold none; empty while they do.
+    """
+
+    failure: str = ""
 
     def __init__(self, load: Callable[[], T], *paths: Path, clock: Callable[[], float] = monotonic) -> None:
-        """MalformedError as `load` raises it, the first time."""
+        """MalformedError as `load` raises it, the first time. paths: files, and directories of files."""
         self._load = load
         self._paths = paths
         self._clock = clock
@@ -49,18 +57,27 @@ class Reloaded(Generic[T]):
         try:
             self._value = self._load()
         except MalformedError as error:
+            self.failure = error.message
             _log.error("not_reloaded", error=error.message)
         else:
+            self.failure = ""
             _log.info("reloaded", files=[str(path) for path in self._paths])
 
-    def _look(self) -> list[tuple[int, int, int] | None]:
+    def _look(self) -> list[Identity]:
         return [_identity(path) for path in self._paths]
 
 
-def _identity(path: Path) -> tuple[int, int, int] | None:
-    """What differs once a file was written or replaced; None while there is none."""
+def files_of(directory: Path) -> list[Path]:
+    """Its files by name, but not hidden ones, where kubelet keeps the real files (`..data`). OSError."""
+    return sorted(path for path in directory.iterdir() if not path.name.startswith("."))
+
+
+def _identity(path: Path) -> Identity:
+    """What differs once a file, or one of a directory, was written or replaced; None while there is none."""
     try:
         stat = path.stat()
+        if S_ISDIR(stat.st_mode):
+            return tuple((each.name, _identity(each)) for each in files_of(path))
     except OSError:
         return None
     return stat.st_ino, stat.st_mtime_ns, stat.st_size

@@ -1,0 +1,140 @@
+"""Keys for placements (`wire.placement_keys`) from a file, or from a directory such as a Secret's volume.
+
+A file holds a secret, all of it whatever its bytes are, or, where it begins with `-----BEGIN`, Ed25519 keys
+in PEM. All files of a directory verify; `signing.key` signs, where there is none `placement.key`.
+"""
+
+from __future__ import annotations
+
+import binascii
+import re
+from itertools import chain
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from k8s_rdma.config.reloaded import Reloaded, files_of
+from k8s_rdma.errors import MalformedError
+from k8s_rdma.wire.placement_keys import (
+    KEY_BYTES,
+    MAX_KEYS,
+    SPKI_PREFIX,
+    UNSIGNED,
+    PlacementKeys,
+    PrivateKey,
+    PublicKey,
+    SharedKey,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from typing import TypeAlias
+
+    from k8s_rdma.wire.placement_keys import KeySource
+
+    Key: TypeAlias = SharedKey | PrivateKey | PublicKey
+
+FIELD = "placementKeyFile"
+SIGNING_FILES = ("signing.key", "placement.key")
+"""The first of them that is in a directory signs."""
+
+LEAST_KEY_BYTES = 16
+"""Of a secret: a shorter one could be found by trying. NIST SP 800-131A allows no HMAC key of fewer than
+112 bits."""
+
+_PKCS8_PREFIX = bytes.fromhex("302e020100300506032b657004220420")
+"""Of a private Ed25519 key in DER (PrivateKeyInfo, RFC 8410, section 7), before its 32 bytes."""
+
+_PEM = b"-----BEGIN "
+_BLOCK = re.compile(rb"-----BEGIN ([A-Z0-9 ]+)-----([A-Za-z0-9+/=\s]*)-----END \1-----")
+_MAKE = "openssl genpkey -algorithm ed25519 makes a private key, openssl pkey -pubout its public one"
+
+
+def extender_keys(path: str | None, clock: Callable[[], float] = monotonic) -> KeySource:
+    """The keys of one who signs, read anew when they change; UNSIGNED without a path.
+
+    MalformedError names the file that cannot be read or holds no key, since a cluster that signs must not
+    stop silently, and when a key could be guessed.
+    """
+    if path is None:
+        return UNSIGNED
+    return Reloaded(lambda: _load_signing(Path(path)), Path(path), clock=clock)
+
+
+def agent_keys(path: str | None) -> KeySource:
+    """As `extender_keys`, of one who verifies alone and must not have a private key."""
+    if path is None:
+        return UNSIGNED
+    return Reloaded(lambda: _load_verifying(Path(path)), Path(path))
+
+
+def _load_signing(path: Path) -> PlacementKeys:
+    files = _read(path)
+    name = path.name if path in files else next((each for each in SIGNING_FILES if path / each in files), "")
+    if not name:
+        raise MalformedError(f"{FIELD} {path}: has no file {' or '.join(SIGNING_FILES)}, by which to sign")
+    signing = path if path in files else path / name
+    signer = files[signing][0]
+    if isinstance(signer, PublicKey):
+        raise MalformedError(f"{FIELD} {signing}: begins with a public key, and only a private one signs")
+    return PlacementKeys.of(signer, map(_verifier, chain.from_iterable(files.values())))
+
+
+def _load_verifying(path: Path) -> PlacementKeys:
+    files = _read(path)
+    for file, keys in files.items():
+        if any(isinstance(key, PrivateKey) for key in keys):
+            why = "holds a private key, by which a node could sign for others; give agents the public one"
+            raise MalformedError(f"{FIELD} {file}: {why}")
+    return PlacementKeys.of(None, map(_verifier, chain.from_iterable(files.values())))
+
+
+def _verifier(key: Key) -> SharedKey | PublicKey:
+    return key.verifier if isinstance(key, PrivateKey) else key
+
+
+def _read(path: Path) -> dict[Path, Sequence[Key]]:
+    """The keys by file; at least one, and no more than are tried."""
+    try:
+        files = {file: _keys(file) for file in (files_of(path) if path.is_dir() else [path])}
+    except OSError as error:
+        raise MalformedError(f"{FIELD} {error.filename or path}: {error.strerror}") from error
+    if not files:
+        raise MalformedError(f"{FIELD} {path}: is empty; wanted files of keys")
+    if (number := sum(map(len, files.values()))) > MAX_KEYS:
+        raise MalformedError(f"{FIELD} {path}: holds {number} keys; at most {MAX_KEYS}")
+    return files
+
+
+def _keys(file: Path) -> Sequence[Key]:
+    """Those of a file: of PEM several, of anything else one."""
+    content = file.read_bytes().strip()
+    if content.startswith(_PEM):
+        return tuple(_pem_keys(file, content))
+    if len(content) < LEAST_KEY_BYTES:
+        has = f"has a key of {8 * len(content)} bits" if content else "is empty"
+        msg = f"{FIELD} {file}: {has}; wanted {LEAST_KEY_BYTES} bytes or more, such as 32 random ones"
+        raise MalformedError(msg)
+    return (SharedKey(content),)
+
+
+def _pem_keys(file: Path, content: bytes) -> Iterator[Key]:
+    blocks = _BLOCK.findall(content)
+    if len(blocks) != content.count(_PEM):
+        raise MalformedError(f"{FIELD} {file}: is no PEM file; {_MAKE}")
+    for kind, body in blocks:
+        if (key := _pem_key(kind, body)) is None:
+            raise MalformedError(f"{FIELD} {file}: {kind.decode()}: is no Ed25519 key; {_MAKE}")
+        yield key
+
+
+def _pem_key(kind: bytes, body: bytes) -> Key | None:
+    try:
+        der = binascii.a2b_base64(body)
+    except ValueError:
+        return None
+    prefix = {b"PUBLIC KEY": SPKI_PREFIX, b"PRIVATE KEY": _PKCS8_PREFIX}.get(kind)
+    if prefix is None or not der.startswith(prefix) or len(der) != len(prefix) + KEY_BYTES:
+        return None
+    raw = der.removeprefix(prefix)
+    return PublicKey(raw) if prefix is SPKI_PREFIX else PrivateKey(raw)

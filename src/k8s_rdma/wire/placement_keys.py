@@ -1,0 +1,201 @@
+"""Keys that sign placements and verify them.
+
+Either a secret that extender and agents share (HMAC with SHA-256, RFC 2104), or a pair of Ed25519 keys
+(RFC 8032): the extender has the private one, and an agent, which has the public one, can sign for nobody.
+
+A set has one key that signs, and several that verify while one takes another's place.
+"""
+
+from __future__ import annotations
+
+import binascii
+import hmac
+from base64 import b64encode
+from dataclasses import dataclass, field
+from functools import cached_property
+from hashlib import sha256
+from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+MAX_KEYS = 16
+"""Keys of a set: a forged placement is held against each of them."""
+
+KEY_BYTES = 32
+"""Of either half of an Ed25519 pair."""
+
+SPKI_PREFIX = bytes.fromhex("302a300506032b6570032100")
+"""Of a public Ed25519 key in DER (SubjectPublicKeyInfo, RFC 8410, section 4), before its 32 bytes."""
+
+_SIGNATURE_BYTES = 64
+_ID_DIGITS = 16
+
+
+class VerifyingKey(Protocol):
+    """A key that verifies placements.
+
+    id: names the key and says nothing of it. document_field: where its signatures are.
+    """
+
+    @property
+    def id(self) -> str: ...  # noqa: D102
+
+    @property
+    def document_field(self) -> str: ...  # noqa: D102
+
+    @property
+    def algorithm(self) -> str: ...  # noqa: D102
+
+    def verify(self, message: bytes, signature: str) -> bool:
+        """Whether this key made the signature of the message."""
+        ...
+
+
+@dataclass(frozen=True)
+class SharedKey:
+    """A secret of extender and agents: whoever verifies by it can sign as well."""
+
+    secret: bytes = field(repr=False)
+    document_field: ClassVar[str] = "hmac"
+    algorithm: ClassVar[str] = "hmac-sha256"
+
+    def __post_init__(self) -> None:
+        """ValueError for a key that everybody knows."""
+        if not self.secret:
+            msg = "an empty key signs nothing; without a key pass None"
+            raise ValueError(msg)
+
+    @cached_property
+    def id(self) -> str:
+        """Derived by the secret, so that it tells no more of it than a signature does."""
+        return hmac.digest(self.secret, b"k8s-rdma key id", "sha256").hex()[:_ID_DIGITS]
+
+    @property
+    def verifier(self) -> SharedKey:
+        """The same: there is no public half."""
+        return self
+
+    def sign(self, message: bytes) -> str:
+        """The HMAC in hexadecimal."""
+        return hmac.digest(self.secret, message, "sha256").hex()
+
+    def verify(self, message: bytes, signature: str) -> bool:
+        """Whether it is the message's HMAC."""
+        # compare_digest takes text only if it is ASCII
+        return hmac.compare_digest(self.sign(message).encode(), signature.encode())
+
+
+@dataclass(frozen=True)
+class PublicKey:
+    """The public half of an Ed25519 pair; its signatures are `ed25519:ID:BASE64`."""
+
+    raw: bytes
+    document_field: ClassVar[str] = "signature"
+    algorithm: ClassVar[str] = "ed25519"
+
+    @cached_property
+    def id(self) -> str:
+        """By what `openssl pkey -pubin -outform DER | sha256sum` prints."""
+        return sha256(SPKI_PREFIX + self.raw).hexdigest()[:_ID_DIGITS]
+
+    @cached_property
+    def prefix(self) -> str:
+        """What each signature begins with."""
+        return f"{self.algorithm}:{self.id}:"
+
+    def verify(self, message: bytes, signature: str) -> bool:
+        """Whether the private half made it. A signature that names another key costs nothing."""
+        if not signature.startswith(self.prefix):
+            return False
+        try:
+            raw = binascii.a2b_base64(signature.removeprefix(self.prefix), strict_mode=True)
+        except ValueError:
+            return False
+        return len(raw) == _SIGNATURE_BYTES and self._verifies(message, raw)
+
+    def _verifies(self, message: bytes, signature: bytes) -> bool:
+        from nacl.exceptions import BadSignatureError  # noqa: PLC0415  memory where no key is of this kind
+        from nacl.signing import VerifyKey  # noqa: PLC0415
+
+        try:
+            VerifyKey(self.raw).verify(message, signature)
+        except BadSignatureError:
+            return False
+        return True
+
+
+@dataclass(frozen=True)
+class PrivateKey:
+    """The private half of an Ed25519 pair, by its seed."""
+
+    seed: bytes = field(repr=False)
+    document_field: ClassVar[str] = PublicKey.document_field
+
+    @cached_property
+    def verifier(self) -> PublicKey:
+        """The public half."""
+        from nacl.signing import SigningKey  # noqa: PLC0415  memory where no key is of this kind
+
+        return PublicKey(bytes(SigningKey(self.seed).verify_key))
+
+    def sign(self, message: bytes) -> str:
+        """The signature, with the name of its key."""
+        from nacl.signing import SigningKey  # noqa: PLC0415
+
+        signature = SigningKey(self.seed).sign(message).signature
+        return self.verifier.prefix + b64encode(signature).decode()
+
+
+SignerKey: TypeAlias = SharedKey | PrivateKey
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacementKeys:
+    """The keys of one moment.
+
+    signer: None where nothing is signed, as in an agent. accepted: those that verify, the signer's first.
+    """
+
+    signer: SignerKey | None
+    accepted: tuple[VerifyingKey, ...]
+
+    @classmethod
+    def of(cls, signer: SignerKey | None, others: Iterable[VerifyingKey] = ()) -> PlacementKeys:
+        """Each key once, however often it is there."""
+        first: tuple[VerifyingKey, ...] = () if signer is None else (signer.verifier,)
+        return cls(signer=signer, accepted=tuple({key.id: key for key in (*first, *others)}.values()))
+
+    @classmethod
+    def shared(cls, secret: bytes) -> PlacementKeys:
+        """One secret, that signs and verifies."""
+        return cls.of(SharedKey(secret))
+
+
+class KeySource(Protocol):
+    """The keys as they are now."""
+
+    @property
+    def failure(self) -> str:
+        """Why what the files hold now is not in force; empty where it is."""
+        ...
+
+    def __call__(self) -> PlacementKeys | None:
+        """The keys of now; None where placements are not signed."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FixedKeys:
+    """Keys that stay as they are."""
+
+    keys: PlacementKeys | None = None
+    failure: str = ""
+
+    def __call__(self) -> PlacementKeys | None:
+        """These."""
+        return self.keys
+
+
+UNSIGNED = FixedKeys()
+"""Nobody signs placements."""
