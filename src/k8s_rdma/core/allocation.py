@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from k8s_rdma.core.ids import NodeName
-from k8s_rdma.core.inventory import EVERY_DEVICE, NOTHING_USED, DeviceUse, Used, total
+from k8s_rdma.core.inventory import EVERY_DEVICE, DeviceUse, Used, total
 from k8s_rdma.core.ledger import AllocatedInterface
 from k8s_rdma.core.macs import home_mac, taken_mac
 from k8s_rdma.core.placement import Placement, Rejection, fits, place, usage_of
@@ -80,13 +80,13 @@ def foreign_vfs(hardware: Hardware, ledger: Ledger) -> tuple[ForeignVf, ...]:
 def foreign_usage(hardware: Hardware, ledger: Ledger) -> dict[PciAddress, Used]:
     """What foreign VFs take of each PF: their minimum rates are used bandwidth."""
     pfs = {pf.pci: pf for pf in hardware.pfs}
-    result: dict[PciAddress, Used] = {}
+    taken: dict[PciAddress, list[Used]] = {}
     for foreign in foreign_vfs(hardware, ledger):
         pci = foreign.vf.pf
         pool_vfs = pfs[pci].pools()[foreign.pool] if foreign.pool else 0
-        taken = foreign_use(pfs[pci].rates, foreign.min_tx_rate_mbps, foreign.pool, pool_vfs)
-        result[pci] = result.get(pci, NOTHING_USED) + taken
-    return result
+        used = foreign_use(pfs[pci].rates, foreign.min_tx_rate_mbps, foreign.pool, pool_vfs)
+        taken.setdefault(pci, []).append(used)
+    return {pci: Used.joined(each) for pci, each in taken.items()}
 
 
 def foreign_use(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from k8s_rdma.core.ids import NodeName, PciAddress
@@ -12,7 +13,7 @@ from k8s_rdma.core.options import LinkType, Setting
 from k8s_rdma.core.rates import EVERY_RATE, Enforce, RateAbility
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,12 +98,13 @@ class DeviceUse(NamedTuple):
     mins: tuple[int, ...]
     held: int = 0
 
-    def joined(self, other: DeviceUse) -> tuple[DeviceUse, tuple[int, ...]]:
-        """Both together, and what does not count then."""
-        held = self.held + other.held
-        vfs = max(self.vfs, other.vfs, held)
-        mins = tuple(sorted(self.mins + other.mins, reverse=True))
-        return DeviceUse(self.resource, vfs, mins[:vfs], held), mins[vfs:]
+    @classmethod
+    def joined(cls, uses: Sequence[DeviceUse]) -> tuple[DeviceUse, tuple[int, ...]]:
+        """All of one resource together, and what does not count then."""
+        held = sum(use.held for use in uses)
+        vfs = max(held, *(use.vfs for use in uses))
+        mins = tuple(sorted((rate for use in uses for rate in use.mins), reverse=True))
+        return cls(uses[0].resource, vfs, mins[:vfs], held), mins[vfs:]
 
 
 EVERY_DEVICE = 1 << 16
@@ -130,27 +132,28 @@ class Used:
 
     def __add__(self, other: Used) -> Used:
         """Both together."""
-        mins = self.mins + other.mins
-        if self.mins and other.mins:
-            mins = tuple(sorted(mins, reverse=True))
-        vfs, mbps = self.vfs + other.vfs, self.mbps + other.mbps
-        if not (self.devices and other.devices):
-            return Used(vfs, mbps, mins, self.devices or other.devices)
-        devices, beyond = _together(self.devices, other.devices)
-        return Used(vfs, mbps - sum(beyond), _without(mins, beyond) if beyond else mins, devices)
+        return Used.joined((self, other))
+
+    @classmethod
+    def joined(cls, usages: Sequence[Used]) -> Used:
+        """All of them together, in one go: adding one after the other copies each time what is there."""
+        weighed = [used.mins for used in usages if used.mins]
+        mins = weighed[0] if len(weighed) == 1 else tuple(sorted(chain.from_iterable(weighed), reverse=True))
+        vfs, mbps = sum(used.vfs for used in usages), sum(used.mbps for used in usages)
+        counted = [used.devices for used in usages if used.devices]
+        if len(counted) <= 1:
+            return cls(vfs, mbps, mins, counted[0] if counted else ())
+        devices, beyond = _joined_devices(chain.from_iterable(counted))
+        return cls(vfs, mbps - sum(beyond), _without(mins, beyond) if beyond else mins, devices)
 
 
-def _together(
-    some: tuple[DeviceUse, ...], others: tuple[DeviceUse, ...]
-) -> tuple[tuple[DeviceUse, ...], list[int]]:
+def _joined_devices(uses: Iterable[DeviceUse]) -> tuple[tuple[DeviceUse, ...], list[int]]:
     """By resource, and the reservations that do not count."""
-    uses = {use.resource: use for use in some}
-    beyond: list[int] = []
-    for use in others:
-        held = uses.get(use.resource)
-        uses[use.resource], more = held.joined(use) if held else (use, ())
-        beyond += more
-    return tuple(uses[resource] for resource in sorted(uses)), beyond
+    by_resource: dict[str, list[DeviceUse]] = {}
+    for use in uses:
+        by_resource.setdefault(use.resource, []).append(use)
+    joined = [DeviceUse.joined(by_resource[resource]) for resource in sorted(by_resource)]
+    return tuple(use for use, _ in joined), [rate for _, beyond in joined for rate in beyond]
 
 
 def _without(mins: tuple[int, ...], beyond: Iterable[int]) -> tuple[int, ...]:
@@ -164,9 +167,8 @@ NOTHING_USED = Used()
 
 def total(*usages: Mapping[PciAddress, Used]) -> dict[PciAddress, Used]:
     """Add usages PF by PF."""
-    result: dict[PciAddress, Used] = {}
+    there: dict[PciAddress, list[Used]] = {}
     for usage in usages:
         for pci, used in usage.items():
-            before = result.get(pci)
-            result[pci] = used if before is None else before + used
-    return result
+            there.setdefault(pci, []).append(used)
+    return {pci: each[0] if len(each) == 1 else Used.joined(each) for pci, each in there.items()}

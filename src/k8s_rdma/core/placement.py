@@ -107,26 +107,27 @@ def each_once(interfaces: Sequence[PlacedInterface]) -> Sequence[PlacedInterface
 
 def usage_of(interfaces: Iterable[PlacedInterface], inventory: Inventory) -> dict[PciAddress, Used]:
     """What placed interfaces take of each PF; by their reservations alone of PFs that the inventory lacks."""
-    result: dict[PciAddress, Used] = {}
+    rates: dict[PciAddress, list[int]] = {}
     devices: dict[tuple[PciAddress, str], list[PlacedInterface]] = {}
     for interface in interfaces:
-        pci = interface.pf
         if interface.pool:
-            devices.setdefault((pci, interface.pool), []).append(interface)
-            continue
-        used, before = usage(inventory.pf(pci), interface.min_tx_rate_mbps), result.get(pci)
-        result[pci] = used if before is None else before + used
+            devices.setdefault((interface.pf, interface.pool), []).append(interface)
+        else:
+            rates.setdefault(interface.pf, []).append(interface.min_tx_rate_mbps)
+    result = {pci: usage(inventory.pf(pci), here) for pci, here in rates.items()}
     for (pci, resource), held in devices.items():
         result[pci] = result.get(pci, NOTHING_USED) + _device_usage(inventory.pf(pci), resource, held)
     return result
 
 
-def usage(pf: Pf | None, min_tx_rate_mbps: int) -> Used:
-    """What a VF with this reservation takes of a PF, which may not be known."""
+def usage(pf: Pf | None, min_tx_rates_mbps: Sequence[int]) -> Used:
+    """What VFs with these reservations take of a PF, which may not be known."""
+    count = len(min_tx_rates_mbps)
     if pf is None:
-        return Used(1, min_tx_rate_mbps)
-    mbps = reserved(pf, min_tx_rate_mbps)
-    return Used(1, mbps, (mbps,) if mbps and pf.rates.weights else ())
+        return Used(count, sum(min_tx_rates_mbps))
+    mbps = [reserved(pf, rate) for rate in min_tx_rates_mbps]
+    mins = tuple(sorted(filter(None, mbps), reverse=True)) if pf.rates.weights else ()
+    return Used(count, sum(mbps), mins)
 
 
 def _device_usage(pf: Pf | None, resource: str, interfaces: Sequence[PlacedInterface]) -> Used:

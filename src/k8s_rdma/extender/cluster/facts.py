@@ -13,7 +13,7 @@ import structlog
 
 from k8s_rdma.core.allocation import foreign_use
 from k8s_rdma.core.ids import NodeName, PciAddress, PodUid, pci_address
-from k8s_rdma.core.inventory import EVERY_DEVICE, NOTHING_USED, Inventory, Pf, Used
+from k8s_rdma.core.inventory import EVERY_DEVICE, Inventory, Pf, Used
 from k8s_rdma.core.options import LinkType, Setting
 from k8s_rdma.core.placement import PlacedInterface
 from k8s_rdma.core.rates import Enforce
@@ -97,7 +97,7 @@ def _facts(status: RdmaNodeStatus, node: NodeName) -> NodeFacts:
         pf = _pf(entry)
         pfs.append(pf)
         if entry.foreign:
-            foreign[pf.pci] = sum(_foreign(pf, entry.foreign), NOTHING_USED)
+            foreign[pf.pci] = Used.joined([*_foreign(pf, entry.foreign)])
     reported: dict[PodUid, tuple[PlacedInterface, ...]] = {}
     entries: dict[PodUid, frozenset[int]] = {}
     spaces: dict[PodUid, str] = {}
