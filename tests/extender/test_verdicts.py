@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING
+
+import pytest
 
 from extender.node_server import report
 from k8s_rdma.core.ids import NodeName, PodUid
@@ -58,6 +62,44 @@ def verdicts(decisions: Decisions, clock: Callable[[], float]) -> Verdicts:
         clock=clock,
         queue=SearchQueue(clock),
     )
+
+
+class Costly(Decisions):
+    """Lets time pass at each search: 10 ms of a large request, 0.1 of a small one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+
+    def verdict(self, request: Request, situation: Situation, namespace: str = "") -> Verdict:
+        if situation not in self.known(request, namespace):
+            self.now += 0.01 if len(request.interfaces) > 1 else 0.0001
+        return super().verdict(request, situation, namespace)
+
+
+@pytest.mark.anyio
+async def test_every_node_is_searched_for_a_small_request_when_others_search_for_large_ones():
+    """Eight filters of another namespace, each with a second of searches, and one that takes 10 ms in all."""
+    decisions = Costly()
+    looks = verdicts(decisions, lambda: decisions.now)
+    large = [
+        replace(
+            POD,
+            uid=PodUid(f"c{at}"),
+            namespace="crowd",
+            request=Request((InterfaceRequest(min_tx_rate_mbps=at),) * 2),
+        )
+        for at in range(8)
+    ]
+    async with asyncio.TaskGroup() as group:
+        for pod in large:
+            group.create_task(looks.search(pod, NAMES))
+        await asyncio.sleep(0)
+        before = decisions.now
+        await looks.search(POD, NAMES)
+        waited_s = decisions.now - before
+    assert NOT_SEARCHED not in [verdict for _, verdict in looks.on(POD, NAMES)]
+    assert waited_s < 0.1
 
 
 def test_request_is_looked_at_once_for_all_nodes_that_there_is_no_time_to_search():

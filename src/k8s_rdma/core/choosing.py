@@ -120,6 +120,8 @@ class Task:
 
 def choose(task: Task, used: Usage, work: Work) -> list[int] | Verdict:
     """The index of a PF for each interface."""
+    if _too_much(task, used):
+        return Verdict.IMPOSSIBLE
     try:
         if task.policy is PfPolicy.ANY:
             return _anywhere(task, used, work)
@@ -128,6 +130,14 @@ def choose(task: Task, used: Usage, work: Work) -> list[int] | Verdict:
         return _together(task, used, work)
     except OutOfWorkError:
         return Verdict.UNDECIDED
+
+
+def _too_much(task: Task, used: Usage) -> bool:
+    """Whether sums alone exclude it, before it is known which PFs take what; no reservation costs less."""
+    free, rates = rooms(task.inventory, used), task.rates
+    if len(rates) > sum([room.vfs for room in free]) or sum(rates) > sum([room.mbps for room in free]):
+        return True
+    return bool(rates) and rates[0] > max([room.mbps for room in free if room.vfs], default=0)
 
 
 def _anywhere(task: Task, used: Usage, work: Work) -> list[int] | Verdict:
