@@ -40,7 +40,7 @@ PRIVILEGED = {
     },
 }
 EVIL = {"spec": {"containers": [{**PRIVILEGED["spec"]["containers"][0], "image": "registry.invalid/evil:1"}]}}
-OF_POD = "the extender writes nothing of a pod but the annotation k8s-rdma.io/fence"
+OF_POD = "the extender writes nothing of a pod but the annotation or label k8s-rdma.io/fence"
 OF_NODE = "the extender writes nothing of a Node but the annotation or label k8s-rdma.io/capacity-freed"
 OF_STATUS = (
     "a scheduler writes nothing of a pod's status but its own conditions, nominatedNodeName and claims"
@@ -77,6 +77,7 @@ async def test_token_of_the_extender_changes_no_pod_and_no_node(tmp_path: Path):
         await c.create(PRIVILEGED)
         for path, patch in (
             (POD, {"metadata": {"annotations": {"k8s-rdma.io/fence": "0123456789ab"}}}),
+            (POD, {"metadata": {"labels": {"k8s-rdma.io/fence": "0123456789ab"}}}),
             (NODE, {"metadata": {"annotations": {"k8s-rdma.io/capacity-freed": TIME}}}),
             (NODE, {"metadata": {"labels": {"k8s-rdma.io/capacity-freed": TIME}}}),
         ):

@@ -72,6 +72,7 @@ BOOKKEEPING = (
 )
 BY_ITSELF = {
     "fence": ("pods", ("metadata", "annotations", FENCE_ANNOTATION, TOKEN)),
+    "fence by label": ("pods", ("metadata", "labels", FENCE_ANNOTATION, TOKEN)),
     "wake by annotation": ("nodes", ("metadata", "annotations", FREED, NOW)),
     "wake by label": ("nodes", ("metadata", "labels", FREED, NOW)),
     "says why a pod waits": ("pods/status", ("status", "conditions", [UNSCHEDULABLE, READY])),
@@ -112,7 +113,7 @@ def test_conditions_of_others_may_come_in_another_order():
 
 
 OF_NODE = "the extender writes nothing of a Node but the annotation or label k8s-rdma.io/capacity-freed"
-OF_POD = "the extender writes nothing of a pod but the annotation k8s-rdma.io/fence"
+OF_POD = "the extender writes nothing of a pod but the annotation or label k8s-rdma.io/fence"
 OF_STATUS = (
     "a scheduler writes nothing of a pod's status but its own conditions, nominatedNodeName and claims"
 )
@@ -142,6 +143,7 @@ WRITTEN = [
     ("pods", OF_POD, ("metadata", "annotations", "rdma_interfaces_required", None)),
     ("pods", OF_POD, ("metadata", "annotations", PLACEMENT_ANNOTATION, "{}")),
     ("pods", OF_POD, ("metadata", "annotations", FENCE_ANNOTATION, "x" * 100_000)),
+    ("pods", OF_POD, ("metadata", "labels", FENCE_ANNOTATION, "true")),
     *(("pods/status", OF_STATUS, change) for change in ANYWHERE),
     ("pods/status", OF_STATUS, ("metadata", "annotations", FENCE_ANNOTATION, TOKEN)),
     ("pods/status", OF_STATUS, ("status", "phase", "Failed")),
