@@ -75,7 +75,7 @@ async def test_pod_of_the_second_scheduler_is_bound_with_its_placement(tmp_path:
         key.write_text("a key for placements")
         settings = yaml.safe_load(files["extender.yaml"])
         extender = await c.running_extender(
-            **settings | {"kubeconfig": str(account), "placementKeyFile": str(key)}
+            **settings | {"kubeconfig": str(account), "placementKeyFile": str(key), "policyFile": None}
         )
         scheduler = yaml.safe_load(files["scheduler.yaml"])
         scheduler["clientConnection"] = {"kubeconfig": str(account)}
