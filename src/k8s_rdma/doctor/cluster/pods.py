@@ -112,8 +112,8 @@ def _check_pod(pod: PodFact, other: Profile | None, facts: PodFacts) -> Iterator
             f"node {pod.node} refuses its placement: {message}",
             about=pod.name,
             source="events",
-            wanted="one key for the extender and all agents",
-            fix="the Secret of placementKeyFile is the same everywhere; restart who has the older one",
+            wanted="a key of the extender's that all agents accept",
+            fix="agents accept the key that the extender signs by: docs/howto-keys.md",
         )
     elif other is not None and not pod.running:  # before what comes of that on its node
         yield _of_other_scheduler(pod, other, facts.asking())
