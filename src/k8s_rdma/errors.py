@@ -33,6 +33,7 @@ class Reason(StrEnum):
     UNDECIDED = "undecided"
     NAMESPACE_LIMIT = "namespace_limit"
     NOT_ALLOWED = "not_allowed"
+    ADDRESS_IN_USE = "address_in_use"
     STALE_PLACEMENT = "stale_placement"
     ALREADY_ATTACHED = "already_attached"
     HELD_BY_OLDER_SANDBOX = "held_by_older_sandbox"
@@ -91,6 +92,7 @@ STATUS: Mapping[Reason, Status] = {
     Reason.UNDECIDED: Status(409, 104, _RESOURCE_EXHAUSTED),
     Reason.NAMESPACE_LIMIT: Status(409, 109, _RESOURCE_EXHAUSTED),
     Reason.NOT_ALLOWED: Status(403, 117, _PERMISSION_DENIED),
+    Reason.ADDRESS_IN_USE: Status(409, TRY_AGAIN_LATER, _ALREADY_EXISTS),
     Reason.STALE_PLACEMENT: Status(409, 105, _FAILED_PRECONDITION),
     Reason.ALREADY_ATTACHED: Status(409, 106, _ALREADY_EXISTS),
     Reason.HELD_BY_OLDER_SANDBOX: Status(409, TRY_AGAIN_LATER, _ABORTED),

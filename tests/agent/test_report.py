@@ -17,7 +17,7 @@ from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection
 from k8s_rdma.core.rates import EVERY_RATE, NO_RATE, Enforce, RateAbility, RateRange
 from k8s_rdma.wire.node_report import node_report
 from k8s_rdma.wire.rates import ability_of
-from k8s_rdma.wire.rest import Enforced, decode_report, encode_report
+from k8s_rdma.wire.rest import Enforced, MacRange, decode_report, encode_report
 
 if TYPE_CHECKING:
     from k8s_rdma.core.kernel import Hardware, PfState
@@ -45,6 +45,17 @@ def test_held_vf_has_rates_and_mac_of_the_ledger_whatever_is_seen_of_it() -> Non
     assert (pf.vfs[0].min_tx_rate, pf.vfs[0].max_tx_rate) == (600, 700)
     assert pf.vfs[0].mac == vf(PF0, 0).mac
     assert (pf.vfs[1].allocated, pf.vfs[1].min_tx_rate, pf.vfs[1].mac) == (False, 0, free.mac)
+
+
+def test_macs_are_those_of_pfs_and_vfs_and_those_that_vfs_have_in_pods_and_at_home() -> None:
+    given_away = replace(interface(PF0, 0), options=InterfaceOptions(mac="02:00:00:00:00:99"))
+    seen = hardware(replace(pf_state(), mac="0a:00:00:00:00:ff", vfs=(vf(PF0, 0), vf(PF0, 1), vf(PF0, 2))))
+    report = told(seen, Ledger().with_receipt(receipt("c1", given_away)))
+    assert report.macs == (
+        MacRange(first="02:00:00:00:00:99"),
+        MacRange(first="0a:00:00:00:00:00", number=3),
+        MacRange(first="0a:00:00:00:00:ff"),
+    )
 
 
 def test_foreign_vf_has_the_rates_that_are_seen() -> None:

@@ -14,6 +14,7 @@ import msgspec
 
 from extender.node_server import PF0, held_interface, pf, report
 from k8s_rdma.core.ids import NodeName, PodUid
+from k8s_rdma.extender.cluster.addresses import AddressCheck
 from k8s_rdma.extender.cluster.expecting import Expecting
 from k8s_rdma.extender.cluster.facts import NodeFacts, facts_of
 from k8s_rdma.extender.cluster.following import PodTracker, follow
@@ -389,6 +390,7 @@ class Cluster:
             verdicts=verdicts,
             expecting=expecting,
             limits=limits,
+            addresses=AddressCheck(state, nominations),
             requests=requests,
             toucher=toucher,
             outcomes=Outcomes(),
@@ -406,6 +408,7 @@ class Cluster:
             toucher=toucher,
             expecting=expecting,
             limits=limits,
+            addresses=AddressCheck(state, nominations),
             outcomes=Outcomes(),
             clock=clock,
             ready=leading.holds,

@@ -17,6 +17,7 @@ from k8s_rdma.core.ids import NodeName, PciAddress, PodUid
 from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf
 from k8s_rdma.core.placement import Placement
 from k8s_rdma.core.strategy import Strategy
+from k8s_rdma.extender.cluster.addresses import AddressCheck
 from k8s_rdma.extender.cluster.expecting import Expecting
 from k8s_rdma.extender.cluster.facts import NodeFacts
 from k8s_rdma.extender.cluster.limits import Limits
@@ -115,6 +116,7 @@ class Play:
             occupants=occupants,
             budgets=Budgets(),
             limits=Limits((), on_freed=lambda _namespace: None),
+            addresses=AddressCheck(self.state, self.nominations),
             nominations=self.nominations,
             outcomes=Outcomes(),
             clock=self.clock,

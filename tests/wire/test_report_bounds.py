@@ -53,6 +53,7 @@ WHOLE: dict[str, Any] = {
             "problems": ["p"],
         }
     ],
+    "macs": [{"first": "02:00:00:00:00:01", "number": 2}],
     "allocations": [
         {
             "pod": {"namespace": "a", "name": "b", "uid": "c"},

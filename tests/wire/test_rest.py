@@ -45,6 +45,7 @@ DOCUMENT = {
     "allocations": [],
     "unreadable": ["enp4s0f0: no answer"],
     "problems": [],
+    "macs": [{"first": "0a:00:00:00:00:00"}, {"first": "0a:00:00:00:00:10", "number": 8}],
 }
 
 

@@ -1,13 +1,17 @@
-"""Which MAC a VF is to have, and whether one that a pod asks for is in use on the node."""
+"""Which MAC a VF is to have, which ones a node has, and whether one that a pod asks for is in use there."""
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from k8s_rdma.core.namespace_policy import address_number
 from k8s_rdma.core.step import VfRef
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from k8s_rdma.core.kernel import Hardware, Vf
     from k8s_rdma.core.ledger import AllocatedInterface, Ledger
@@ -25,6 +29,64 @@ def home_mac(vf: Vf) -> str:
     """
     told = len(vf.admin_mac) == len(vf.mac) == len(NO_MAC) and vf.admin_mac != NO_MAC
     return vf.admin_mac if told else vf.mac
+
+
+@dataclass(frozen=True, slots=True)
+class MacRanges:
+    """MACs as numbers, in ranges that do not meet: their first ones rising, and the last one of each.
+
+    Sixteen bytes a range: an extender has those of thousands of nodes.
+    """
+
+    firsts: array[int]
+    lasts: array[int]
+
+    @classmethod
+    def of(cls, ranges: Iterable[tuple[int, int]]) -> MacRanges:
+        """Of the first and the last of each, in any order; those that meet are one."""
+        firsts, lasts = array("Q"), array("Q")
+        for first, last in sorted(ranges):
+            if lasts and first <= lasts[-1] + 1:
+                lasts[-1] = max(lasts[-1], last)
+            else:
+                firsts.append(first)
+                lasts.append(last)
+        return cls(firsts, lasts)
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        """First and last of each."""
+        return zip(self.firsts, self.lasts, strict=True)
+
+    def any_of(self, macs: Sequence[int]) -> int | None:
+        """One of these numbers, which rise, that is in a range; None when none is."""
+        if not (self.firsts and macs) or macs[-1] < self.firsts[0] or macs[0] > self.lasts[-1]:
+            return None
+        if len(macs) > len(self.firsts):
+            for first, last in self:
+                at = bisect_left(macs, first)
+                if at < len(macs) and macs[at] <= last:
+                    return macs[at]
+            return None
+        for mac in macs:
+            at = bisect_right(self.firsts, mac) - 1
+            if at >= 0 and mac <= self.lasts[at]:
+                return mac
+        return None
+
+
+NO_MACS = MacRanges.of(())
+
+
+def macs_of(hardware: Hardware, ledger: Ledger) -> MacRanges:
+    """The MACs of the node's PFs and VFs, and those that VFs have in pods; two of a VF at most."""
+    held = {each.vf: each for receipt in ledger.receipts.values() for each in receipt.interfaces}
+    macs = {pf.mac for pf in hardware.pfs}
+    for pf in hardware.pfs:
+        for vf in pf.vfs:
+            given = held.get(VfRef(pf.pci, vf.index))
+            macs |= {given.mac, given.home.mac} if given else {vf.mac, vf.admin_mac}
+    numbers = (address_number(mac) for mac in macs if len(mac) == len(NO_MAC) and mac != NO_MAC)
+    return MacRanges.of((number, number) for number in numbers)
 
 
 def taken_mac(chosen: Iterable[AllocatedInterface], hardware: Hardware, ledger: Ledger) -> str:

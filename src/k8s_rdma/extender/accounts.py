@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from k8s_rdma.config.namespace_policies import policies_of
+from k8s_rdma.extender.cluster.addresses import AddressCheck
 from k8s_rdma.extender.cluster.bound_pods import BoundPods
 from k8s_rdma.extender.cluster.expecting import Expecting
 from k8s_rdma.extender.cluster.limits import Limits
@@ -54,6 +55,7 @@ class Accounts:
     toucher: Toucher
     attempts: Attempts
     outcomes: Outcomes
+    addresses: AddressCheck
 
 
 def open_accounts(
@@ -84,6 +86,7 @@ def open_accounts(
         bound=bound_pods,
     )
     quarantine.watch(state)
+    state.on_addresses = toucher.freed_address
     if bound_pods is not None:
         bound_pods.on_change = state.recount
     requests = Requests(
@@ -117,4 +120,5 @@ def open_accounts(
         toucher=toucher,
         attempts=attempts,
         outcomes=Outcomes(attempts.heard),
+        addresses=AddressCheck(state, nominations),
     )

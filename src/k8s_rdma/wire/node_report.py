@@ -12,11 +12,22 @@ from k8s_rdma.core.ids import NodeName
 from k8s_rdma.core.inventory import NOTHING_USED, Generation
 from k8s_rdma.core.ledger import Phase
 from k8s_rdma.core.losses import lost_interfaces
+from k8s_rdma.core.macs import macs_of
 from k8s_rdma.core.promises import broken_promises, holds_its_rates, lost_caps, lost_rates
 from k8s_rdma.core.step import VfRef
 from k8s_rdma.wire.annotation_options import format_options
 from k8s_rdma.wire.rates import rates_of
-from k8s_rdma.wire.rest import Allocation, Enforced, ForeignVf, Interface, NodeReport, PfReport, Pod, VfReport
+from k8s_rdma.wire.rest import (
+    Allocation,
+    Enforced,
+    ForeignVf,
+    Interface,
+    MacRange,
+    NodeReport,
+    PfReport,
+    Pod,
+    VfReport,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -95,7 +106,13 @@ def node_report(
         ),
         unreadable=tuple(f"{item.what}: {item.why}" for item in hardware.unreadable),
         problems=hardware.problems,
+        macs=tuple(map(_mac_range, macs_of(hardware, ledger))),
     )
+
+
+def _mac_range(found: tuple[int, int]) -> MacRange:
+    first, last = found
+    return MacRange(first=first.to_bytes(6).hex(":"), number=last - first + 1)
 
 
 def _with_problems(

@@ -32,6 +32,7 @@ from k8s_rdma.wire.report_bounds import (
     SomeVfs,
     Vfs,
 )
+from k8s_rdma.wire.rest import MacRange
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -144,12 +145,16 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RdmaNodeStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A node's RDMA hardware and who holds it, at one generation of its report."""
+    """A node's RDMA hardware and who holds it, at one generation of its report.
+
+    macs: of its PFs and VFs, and those that VFs have in pods; none of an older agent.
+    """
 
     generation: Generation
     summary: Summary
     pfs: Annotated[tuple[PfStatus, ...], Meta(max_length=bounds.MAX_PFS)] = ()
     allocations: Annotated[tuple[PodAllocation, ...], Meta(max_length=bounds.MAX_PODS)] = ()
+    macs: Annotated[tuple[MacRange, ...], Meta(max_length=bounds.MAX_MACS)] = ()
     conditions: Annotated[tuple[Condition, ...], Meta(max_length=bounds.MAX_CONDITIONS)] = ()
     problems: Annotated[tuple[Problem, ...], Meta(max_length=bounds.MAX_PROBLEMS)] = ()
 
@@ -190,6 +195,20 @@ def _contradictions(status: RdmaNodeStatus) -> Iterator[str]:
     held = sum(alike.vfs for allocation in status.allocations for alike in allocation.interfaces)
     if foreign + held > bounds.MAX_HELD_VFS:
         yield f"it tells of {foreign + held} VFs that are held, which is more than {bounds.MAX_HELD_VFS}"
+    macs, most = sum(each.number for each in status.macs), sum(map(_most_macs, status.pfs))
+    if macs > most:
+        yield f"macs: {macs} of them, and its PFs and VFs have {most} at most"
+    if beyond := next((each.first for each in status.macs if not _is_within_macs(each)), None):
+        yield f"macs: those from {beyond} on go beyond the last there is"
+
+
+def _most_macs(pf: PfStatus) -> int:
+    """Its own, and of each VF one at home and one in a pod: no node keeps others from more."""
+    return 1 + 2 * (pf.capacity_vfs + sum(pool.vfs for pool in pf.pools))
+
+
+def _is_within_macs(macs: MacRange) -> bool:
+    return int(macs.first.replace(":", ""), 16) + macs.number <= 1 << 48
 
 
 def _twice(field: str, values: Iterable[str]) -> Iterator[str]:
@@ -208,6 +227,7 @@ def status_of(report: NodeReport) -> RdmaNodeStatus:
         summary=_summary(pfs, allocations),
         pfs=pfs,
         allocations=allocations,
+        macs=report.macs,
         conditions=(_ready(report),),
         problems=_few(report.problems),
     )

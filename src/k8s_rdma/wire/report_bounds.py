@@ -25,6 +25,9 @@ MAX_HELD_VFS = 16_384
 MAX_PODS = 4096
 """Of a node, that hold interfaces: kubelet's own default is 110 pods of any kind."""
 
+MAX_MACS = 16_384
+"""Ranges of them of a node; as many addresses as its VFs can have, see `rdma_node`."""
+
 MAX_POOLS = 64
 MAX_SETTINGS = 64
 MAX_PROBLEMS = 16
@@ -41,6 +44,8 @@ GENERATION = r"^[!#-~]+\Z"
 
 PCI = r"^[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]\Z"
 """As `core.ids.pci_address` writes it."""
+
+MAC = r"^[0-9a-f]{2}(:[0-9a-f]{2}){5}\Z"
 
 MAX_LABEL = 63
 MAX_NAME = 253
@@ -69,6 +74,7 @@ Label = Annotated[str, Meta(max_length=MAX_LABEL, pattern=LABEL)]
 Name = Annotated[str, Meta(max_length=MAX_NAME, pattern=LABEL)]
 Resource = Annotated[str, Meta(max_length=MAX_RESOURCE, pattern=LABEL)]
 Pci = Annotated[str, Meta(pattern=PCI)]
+Mac = Annotated[str, Meta(max_length=17, pattern=MAC)]
 Generation = Annotated[str, Meta(max_length=MAX_NAME, pattern=GENERATION)]
 Problem = Annotated[str, Meta(max_length=MAX_PROBLEM)]
 Message = Annotated[str, Meta(max_length=MAX_MESSAGE)]

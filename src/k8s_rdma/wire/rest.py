@@ -12,7 +12,7 @@ import msgspec
 
 from k8s_rdma.wire.json import decode
 from k8s_rdma.wire.rates import Rates
-from k8s_rdma.wire.report_bounds import Entry, Mbps, Mtu, NumaNode, Vfs
+from k8s_rdma.wire.report_bounds import MAX_MACS, Entry, Mac, Mbps, Mtu, NumaNode, Vfs
 
 
 class Pod(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,6 +107,13 @@ class ForeignVf(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     pool: str = ""
 
 
+class MacRange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """MACs one after the other: the first, and how many."""
+
+    first: Mac
+    number: Annotated[int, msgspec.Meta(ge=1, le=MAX_MACS)] = 1
+
+
 class PfReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A PF, as `core.kernel.PfState`. link_mbps: null when unknown. takes: as `core.options.Setting`.
 
@@ -148,6 +155,7 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     unreadable: what the scan could not see, one sentence each; the document is then shown to nobody.
     problems: what an operator should know of the node and of no PF alone, one sentence each.
     agent_version: of the agent whose report it is; empty while it is down.
+    macs: of its PFs and VFs, and those that VFs have in pods.
     """
 
     node: str
@@ -158,6 +166,7 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     unreadable: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
     agent_version: str = ""
+    macs: tuple[MacRange, ...] = ()
 
 
 _encoder = msgspec.json.Encoder()

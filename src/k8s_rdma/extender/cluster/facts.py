@@ -14,6 +14,8 @@ import structlog
 from k8s_rdma.core.allocation import foreign_use
 from k8s_rdma.core.ids import NodeName, PciAddress, PodUid, pci_address
 from k8s_rdma.core.inventory import EVERY_DEVICE, Inventory, Pf, Used
+from k8s_rdma.core.macs import NO_MACS, MacRanges
+from k8s_rdma.core.namespace_policy import address_number
 from k8s_rdma.core.options import LinkType, Setting
 from k8s_rdma.core.placement import PlacedInterface
 from k8s_rdma.core.rates import Enforce
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from k8s_rdma.wire.rdma_node import ForeignUse, HeldInterfaces, PfStatus, RdmaNodeStatus
-    from k8s_rdma.wire.rest import NodeReport
+    from k8s_rdma.wire.rest import MacRange, NodeReport
 
 
 _log = structlog.get_logger()
@@ -41,6 +43,7 @@ class NodeFacts:
     entries: which of its request's interfaces these are, of each pod whose agent tells.
     namespaces: of these pods, in their order.
     foreign: VFs that someone else holds or rated.
+    macs: of its PFs and VFs, and those that VFs have in pods.
     problems: what its agent says that an operator should know, one sentence each.
     """
 
@@ -50,6 +53,7 @@ class NodeFacts:
     foreign: Mapping[PciAddress, Used]
     entries: Mapping[PodUid, frozenset[int]]
     namespaces: tuple[str, ...] = ()
+    macs: MacRanges = NO_MACS
     problems: tuple[str, ...] = ()
 
 
@@ -114,6 +118,7 @@ def _facts(status: RdmaNodeStatus, node: NodeName) -> NodeFacts:
         foreign=foreign,
         entries=entries,
         namespaces=_namespaces(tuple(spaces.values())),
+        macs=_macs(status.macs),
         problems=(*status.problems, *(f"{pf.name}: {why}" for pf in status.pfs for why in pf.problems)),
     )
 
@@ -168,6 +173,11 @@ def _placed(alike: HeldInterfaces) -> PlacedInterface:
         max_tx_rate_mbps=alike.max_mbps,
         pool=alike.pool,
     )
+
+
+def _macs(ranges: Iterable[MacRange]) -> MacRanges:
+    firsts = ((address_number(each.first), each.number) for each in ranges)
+    return MacRanges.of((first, first + number - 1) for first, number in firsts)
 
 
 @lru_cache(maxsize=4096)

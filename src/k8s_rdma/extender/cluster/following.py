@@ -274,10 +274,7 @@ class PodTracker:
             request = self.requests.read(pod)
         except MalformedError:
             return
-        asking = PendingPod(
-            uid=pod.uid, namespace=pod.namespace, name=pod.name, priority=pod.priority, request=request
-        )
-        self.nominations.nominated(asking, pod.nominated)
+        self.nominations.nominated(PendingPod.of_view(pod, request), pod.nominated)
 
     def _not_nominated(self, uid: PodUid) -> None:
         if self.nominations is not None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from k8s_rdma.core.placement import PlacedInterface
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from k8s_rdma.core.ids import NodeName, PodUid
 
@@ -79,6 +79,13 @@ class Holds:
             for other, hold in self._nodes.get(node, {}).items()
             if other != uid and hold.priority >= priority and hold.until > now
         }
+
+    def all_against(self, uid: PodUid, priority: int, now: float) -> Iterator[tuple[NodeName, Hold]]:
+        """All that counts against a pod of that priority, on whatever node."""
+        for node, held in self._nodes.items():
+            for other, hold in held.items():
+                if other != uid and hold.priority >= priority and hold.until > now:
+                    yield node, hold
 
     def next_end(self) -> float | None:
         """When the time of the first one is over; None when there is none."""

@@ -21,7 +21,7 @@ from k8s_rdma.extender.cluster.holds import Hold, Holds
 from k8s_rdma.extender.verbs.decisions import Fit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Container, Iterable, Mapping
+    from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 
     from k8s_rdma.core.ids import NodeName, PodUid
     from k8s_rdma.core.placement import PlacedInterface
@@ -98,6 +98,11 @@ class Nominations:
         """What is held there against a pod of that priority now; what is held for itself is not."""
         self._place_those_left()
         return self._holds.against(node, uid, priority, self._clock())
+
+    def holds_against(self, uid: PodUid, priority: int) -> Iterator[tuple[NodeName, Hold]]:
+        """All that is held on any node against a pod of that priority."""
+        self._place_those_left()
+        return self._holds.all_against(uid, priority, self._clock())
 
     def refused(self, uid: PodUid) -> frozenset[NodeName]:
         """Where something is held for the pod, and filter refused it when it was last asked."""

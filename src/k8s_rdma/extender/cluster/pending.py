@@ -9,6 +9,7 @@ from k8s_rdma.core.ids import PodUid
 from k8s_rdma.core.request import Request
 
 if TYPE_CHECKING:
+    from k8s_rdma.kube.api import PodView
     from k8s_rdma.wire.extender import Pod
 
 
@@ -36,4 +37,11 @@ class PendingPod:
             name=pod.metadata.name,
             priority=pod.priority,
             request=request,
+        )
+
+    @classmethod
+    def of_view(cls, pod: PodView, request: Request) -> PendingPod:
+        """The pod as the API server has it."""
+        return cls(
+            uid=pod.uid, namespace=pod.namespace, name=pod.name, priority=pod.priority, request=request
         )

@@ -17,11 +17,13 @@ from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf, Used, total
 from k8s_rdma.core.placement import PlacedInterface, usage_of
 from k8s_rdma.core.policy import PfPolicy
 from k8s_rdma.core.reservation import used_on_node
+from k8s_rdma.extender.cluster.addresses import PromisedAddresses
 from k8s_rdma.extender.cluster.facts import NodeFacts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
+    from k8s_rdma.core.macs import MacRanges
     from k8s_rdma.extender.cluster.bound_pods import BoundPods
 
     Interfaces: TypeAlias = tuple[PlacedInterface, ...]
@@ -132,6 +134,8 @@ class ClusterState:
         what counts for that.
     bound: which pods the API server has bound where; None where there is none to say it.
     on_failure: told what a node's data made fail; answers the reason, for which the node is quarantined.
+    on_addresses: told of every node on which a MAC or GUID may have come free.
+    promised_addresses: those of reservations.
     """
 
     def __init__(
@@ -142,6 +146,7 @@ class ClusterState:
         on_failure: OnFailure = lambda error, _: str(error),
         bound: BoundPods | None = None,
     ) -> None:
+        self.promised_addresses = PromisedAddresses()
         self.situations: dict[NodeName, Situation] = {}
         self.unreadable: dict[NodeName, str] = {}
         self.ending: set[NodeName] = set()
@@ -155,6 +160,7 @@ class ClusterState:
         self._exists = exists
         self._on_failure = on_failure
         self._bound = bound
+        self.on_addresses: Callable[[NodeName], None] = lambda _: None
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -176,7 +182,7 @@ class ClusterState:
         """Take a report that the node was asked for at that time; an older one than the last is ignored."""
         entry = self._nodes.setdefault(node, _Node())
         if asked_at >= entry.asked_at:
-            entry.facts, entry.asked_at = facts, asked_at
+            before, entry.facts, entry.asked_at = entry.facts, facts, asked_at
             if facts == entry.spoiled:
                 if self.unreadable.get(node) != entry.why:
                     self.quarantine(node, entry.why)
@@ -185,6 +191,8 @@ class ClusterState:
             self.unreadable.pop(node, None)
             self._drop_ended(node, entry, before=asked_at)
             self._update(node)
+            if before is not None and before.macs != facts.macs:
+                self.on_addresses(node)
 
     def confirm(self, node: NodeName, asked_at: float) -> None:
         """The node, asked at that time, said that its last report still holds."""
@@ -251,6 +259,10 @@ class ClusterState:
         """Those that were heard from or asked in vain."""
         return frozenset((*self.situations, *self.unreadable))
 
+    def reported_macs(self) -> Iterator[tuple[NodeName, MacRanges]]:
+        """What each node reported last, also where it cannot be read now: its VFs are still there."""
+        return ((node, entry.facts.macs) for node, entry in self._nodes.items() if entry.facts)
+
     def why_unreadable(self, node: NodeName) -> str:
         """Why nothing is known of a node that has no situation."""
         return self.unreadable.get(node, NOT_ASKED)
@@ -260,6 +272,7 @@ class ClusterState:
     def reserve(self, node: NodeName, uid: PodUid, reservation: Reservation) -> None:
         """Hold a placement, in place of any that this pod has on this node."""
         self._nodes.setdefault(node, _Node()).reservations[uid] = reservation
+        self.promised_addresses.hold(node, uid, (each.options for each in reservation.interfaces))
         self._places.setdefault(uid, set()).add(node)
         self._update(node)
 
@@ -400,6 +413,8 @@ class ClusterState:
             self.withdraw(other, uid)
 
     def _left(self, node: NodeName, uid: PodUid) -> None:
+        if self.promised_addresses.release(node, uid):
+            self.on_addresses(node)
         places = self._places[uid]
         places.discard(node)
         if not places:

@@ -16,9 +16,11 @@ from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.placement import Rejection
 from k8s_rdma.core.request import Request
 from k8s_rdma.errors import MalformedError, Reason
+from k8s_rdma.extender.cluster.addresses import AddressCheck
 from k8s_rdma.extender.cluster.expecting import Expecting
 from k8s_rdma.extender.cluster.limits import Limits
 from k8s_rdma.extender.cluster.nominating import Nominations
+from k8s_rdma.extender.cluster.pending import PendingPod
 from k8s_rdma.extender.cluster.state import ClusterState, Reservation
 from k8s_rdma.extender.cluster.unbound import UnboundPods
 from k8s_rdma.extender.sources.node_states import NodeStates
@@ -76,6 +78,7 @@ class Binder:
     toucher: Toucher
     expecting: Expecting
     limits: Limits
+    addresses: AddressCheck
     nominations: Nominations
     outcomes: Outcomes
     clock: Callable[[], float]
@@ -188,6 +191,8 @@ class Binder:
         else:
             if (beyond := self.limits.refusal(bind.namespace, bind.uid, asked.request)) is not None:
                 return Refusal(f"{NOT_ENOUGH_FREE} ({beyond})", Reason.NAMESPACE_LIMIT)
+            if (taken := self.addresses.taken(PendingPod.of_view(asked.pod, asked.request))) is not None:
+                return Refusal(f"{NOT_ENOUGH_FREE} ({taken.why})", Reason.ADDRESS_IN_USE)
             found = self.decisions.place(asked.request, situation)
             if isinstance(found, Rejection):
                 since = self._since(bind.node, asked, nominated=len(held))

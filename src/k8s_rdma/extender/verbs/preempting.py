@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.errors import MalformedError, Reason
+from k8s_rdma.extender.cluster.addresses import AddressCheck
 from k8s_rdma.extender.cluster.limits import Limits
 from k8s_rdma.extender.cluster.nominating import Nominations
 from k8s_rdma.extender.cluster.occupants import Occupant, Occupants
@@ -62,6 +63,7 @@ class Preempting:
     occupants: Occupants
     budgets: Budgets
     limits: Limits
+    addresses: AddressCheck
     nominations: Nominations
     outcomes: Outcomes
     clock: Callable[[], float]
@@ -79,11 +81,8 @@ class Preempting:
             return self._answer(args, began, {}, error.reason)
         if not pod.request:
             return self._answer(args, began, asked, NOTHING_ASKED)
-        if not self.ready():
-            return self._answer(args, began, {}, STARTING)
-        if not self.budgets.known:
-            self.budgets.awaited = True
-            return self._answer(args, began, {}, BUDGETS_UNKNOWN)
+        if obstacle := self._obstacle(pod):
+            return self._answer(args, began, {}, obstacle)
         names = [NodeName(name) for name in asked]
         here = self.nominations.refused(pod.uid) - asked.keys()
         await self.states.refresh([*names, *here], since=self.clock() - self.max_age_s)
@@ -95,6 +94,17 @@ class Preempting:
             self.nominations.answered(pod, placed)
         victims = {str(node): _meta(chosen[node]) for node in placed}
         return self._answer(args, began, victims, FIT if victims else Reason.INSUFFICIENT)
+
+    def _obstacle(self, pod: PendingPod) -> str:
+        """Why nobody may be evicted for the pod now, on whatever node; empty when somebody may."""
+        if not self.ready():
+            return STARTING
+        if self.addresses.taken(pod):
+            return Reason.ADDRESS_IN_USE
+        if not self.budgets.known:
+            self.budgets.awaited = True
+            return BUDGETS_UNKNOWN
+        return ""
 
     async def _search(self, pod: PendingPod, args: ExtenderPreemptionArgs) -> dict[NodeName, Chosen]:
         """Between other work: there may be a search for each pod of each node."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, cast
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.core.score import MAX_SCORE
 from k8s_rdma.errors import MalformedError, Reason
+from k8s_rdma.extender.cluster.addresses import AddressCheck
 from k8s_rdma.extender.cluster.expecting import Expecting
 from k8s_rdma.extender.cluster.limits import Limits
 from k8s_rdma.extender.sources.node_states import NodeStates
@@ -47,6 +48,7 @@ class Scheduling:
     verdicts: Verdicts
     expecting: Expecting
     limits: Limits
+    addresses: AddressCheck
     requests: Requests
     toucher: Toucher
     outcomes: Outcomes
@@ -78,7 +80,13 @@ class Scheduling:
             self._limited(pod, _candidates(args)[1])
             return self._refuse(args, began, NOT_ENOUGH_FREE, beyond, Reason.NAMESPACE_LIMIT)
         candidates, names = _candidates(args)
-        found = await self._sort(pod, candidates, names)
+        await self._refresh(candidates, names)
+        taken = self.addresses.taken(pod)
+        if taken is not None:
+            self.expecting.drop(pod.uid)
+            self.toucher.refused(pod.uid, pod.request, [taken.node])
+            return self._refuse(args, began, NOT_ENOUGH_FREE, taken.why, Reason.ADDRESS_IN_USE)
+        found = await self._sort(pod, names)
         self._tell("filter", args, began, found.reasons)
         return found.reply(args, candidates)
 
@@ -96,7 +104,8 @@ class Scheduling:
             return self._unscored(args, began, names, error.reason)
         if not pod.request or not self.ready():
             return self._unscored(args, began, names, IS_STARTING if pod.request else NOTHING_ASKED)
-        await self._know(pod, candidates, names)
+        await self._refresh(candidates, names)
+        await self.verdicts.search(pod, names)
         found = self.verdicts.on(pod, names)
         scores = {name: verdict.score if isinstance(verdict, Fit) else 0 for name, verdict in found}
         sorted_ = Sorted.by_verdict(found, self.verdicts.state.why_unreadable)
@@ -104,8 +113,8 @@ class Scheduling:
         self._tell("prioritize", args, began, sorted_.reasons)
         return [HostPriority(name, score) for name, score in scores.items()]
 
-    async def _sort(self, pod: PendingPod, candidates: Sequence[Candidate], names: list[NodeName]) -> Sorted:
-        await self._know(pod, candidates, names)
+    async def _sort(self, pod: PendingPod, names: list[NodeName]) -> Sorted:
+        await self.verdicts.search(pod, names)
         found = Sorted.by_verdict(self.verdicts.on(pod, names), self.verdicts.state.why_unreadable)
         self.verdicts.nominations.filtered(pod.uid, found.failed)
         if found.fitting:  # of several, prioritize says more
@@ -118,14 +127,11 @@ class Scheduling:
             self.toucher.refused(pod.uid, pod.request, found.awaited, pod.namespace)
         return found
 
-    async def _know(
-        self, pod: PendingPod, candidates: Iterable[Candidate], names: Sequence[NodeName]
-    ) -> None:
-        """Have the nodes' states, and the verdicts on them."""
+    async def _refresh(self, candidates: Iterable[Candidate], names: Sequence[NodeName]) -> None:
+        """Have the nodes' states."""
         for candidate in candidates:
             self.states.suggest(NodeName(candidate.name), candidate.addresses)
         await self.states.refresh(names, since=self.clock() - self.max_age_s)
-        await self.verdicts.search(pod, names)
 
     def _expect(self, pod: PendingPod, scores: dict[NodeName, int], fitting: Sequence[NodeName]) -> None:
         """Expect the pod on the nodes with the best score, and have few of them, see `prioritize`."""

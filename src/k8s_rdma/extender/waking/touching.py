@@ -140,6 +140,12 @@ class Toucher:
         """What was held on the node for a pod that is not bound is not held any more."""
         self.changed(node, None, None)
 
+    def freed_address(self, node: NodeName) -> None:
+        """A MAC or GUID of the node may be free now, by which a pod may fit, there or on any other node."""
+        if self._waiting.interesting(node):
+            self._want(node)
+            self._something_changed.set()
+
     def try_all(self, nodes: Callable[[], Collection[NodeName]]) -> None:
         """Touch one of these nodes, once they are known: pods may wait of whom nothing is known here."""
         self._unknown = nodes
