@@ -71,19 +71,39 @@ def test_vf_without_an_iommu_group_needs_the_unsafe_mode(machine: SmallMachine) 
     machine.write(NOIOMMU, "N")
     assert not takes_vfio(machine)
     machine.write(NOIOMMU, "Y")
-    assert takes_vfio(machine)
+    assert "allow that by hardware.unsafeNoiommu" in objection(machine)
+    assert not takes_vfio(machine)
+    [pf] = machine.observer(Selection(unsafe_noiommu=True)).observe().pfs
+    assert Setting.VFIO_PCI in pf.takes
 
 
-@pytest.mark.parametrize(("driver", "viable"), [("mlx5_core", False), ("vfio-pci", True), (None, True)])
-def test_group_is_shared_only_with_what_does_no_dma_for_the_host(
-    machine: SmallMachine, driver: str | None, viable: bool
+def test_vf_in_a_group_that_vfio_made_up_is_as_one_without_a_group(machine: SmallMachine) -> None:
+    load_vfio(machine)
+    group(machine, 0, VF, name="vfio-noiommu")
+    machine.write(NOIOMMU, "Y")
+    assert "allow that by hardware.unsafeNoiommu" in objection(machine)
+    assert objection_to_vfio(Sysfs(machine.root), VF, unsafe_noiommu=True) == ""
+
+
+@pytest.mark.parametrize("driver", ["mlx5_core", "vfio-pci", None])
+def test_group_is_shared_with_no_other_function_whatever_drives_it(
+    machine: SmallMachine, driver: str | None
 ) -> None:
+    """Whoever has the group's device node could open that one, too, or could when vfio-pci gets it."""
     load_vfio(machine)
     group(machine, 7, VF, vf_pci(1))
     machine.bind(vf_pci(1), driver)
-    assert (objection(machine) == "") is viable
-    if not viable:
-        assert f"shares IOMMU group 7 with {vf_pci(1)}, which mlx5_core drives" in objection(machine)
+    shown = f"shares IOMMU group 7 with {vf_pci(1)}, which {driver or 'no driver'} drives"
+    assert shown in objection(machine)
+    assert not takes_vfio(machine)
+
+
+def test_group_is_shared_with_bridges(machine: SmallMachine) -> None:
+    load_vfio(machine)
+    group(machine, 7, VF, vf_pci(1))
+    machine.bind(vf_pci(1), None)
+    machine.write(f"{machine.device(vf_pci(1))}/class", "0x060400")
+    assert objection(machine) == ""
 
 
 @pytest.mark.parametrize(("name", "node"), [(None, "/dev/vfio/7"), ("vfio-noiommu", "/dev/vfio/noiommu-7")])

@@ -71,9 +71,13 @@ class PfConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid
 
 
 class HardwareConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """YAML with these keys in camelCase; without `pfs` every PF that does not carry the default route."""
+    """YAML with these keys in camelCase; without `pfs` every PF that does not carry the default route.
+
+    unsafe_noiommu: see `core.selection.Selection`.
+    """
 
     require_rdma: bool = True
+    unsafe_noiommu: bool = False
     pfs: tuple[PfConfig, ...] = (PfConfig(),)
 
     def __post_init__(self) -> None:
@@ -84,4 +88,8 @@ class HardwareConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
 
     def to_core(self) -> Selection:
         """The selection."""
-        return Selection(require_rdma=self.require_rdma, rules=tuple(rule.to_core() for rule in self.pfs))
+        return Selection(
+            require_rdma=self.require_rdma,
+            rules=tuple(rule.to_core() for rule in self.pfs),
+            unsafe_noiommu=self.unsafe_noiommu,
+        )

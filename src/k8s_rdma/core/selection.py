@@ -38,10 +38,13 @@ class Selection:
     """The first rule that matches a PF applies to it; a PF without one is left alone.
 
     require_rdma: whether a PF must have an RDMA device.
+    unsafe_noiommu: whether VFs may be given to programs without an IOMMU, each of which can then read and
+        write all of the machine's memory.
     held: PFs whose VFs pods have got; these are ours whatever the rules say by now, so that what pods give
         back is taken back.
     """
 
     require_rdma: bool = True
     rules: tuple[PfRule, ...] = (PfRule(),)
+    unsafe_noiommu: bool = False
     held: frozenset[PciAddress] = frozenset()

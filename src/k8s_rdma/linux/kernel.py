@@ -102,6 +102,7 @@ class SriovKernel:
                 places=self._places,
                 rdma=rdma,
                 timeout_s=return_timeout_s,
+                unsafe_noiommu=selection.unsafe_noiommu,
             )
             self._traffic = VfTraffic(
                 queries=self._queries, sysfs=self._sysfs, namespaces=namespaces, rdma=rdma

@@ -37,7 +37,8 @@ def check_iommu(facts: IommuFacts) -> Iterator[Finding]:
     """Whether VFs can be handed out one by one."""
     if facts.noiommu:
         yield UNSAFE(
-            "vfio works without an IOMMU: a program with a VF can read and write all of the node's memory",
+            "vfio works without an IOMMU: a program with a VF can read and write all of the node's memory; "
+            "pods get one only with hardware.unsafeNoiommu",
             source="/sys/module/vfio/parameters/enable_unsafe_noiommu_mode",
             wanted="N",
             fix="echo N > /sys/module/vfio/parameters/enable_unsafe_noiommu_mode, and the IOMMU on",
@@ -52,8 +53,8 @@ def check_iommu(facts: IommuFacts) -> Iterator[Finding]:
     for pf, others in facts.together.items():
         if others:
             yield SHARED_GROUP(
-                f"its first VF is in one IOMMU group with {', '.join(others)}: none of them can be given to "
-                "a program while another has a driver",
+                f"its first VF is in one IOMMU group with {', '.join(others)}: none of them is given to "
+                "a program, which could open the others",
                 about=pf,
                 source="/sys/bus/pci/devices/*/iommu_group",
                 wanted="a group for each VF",

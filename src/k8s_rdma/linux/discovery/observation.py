@@ -61,9 +61,9 @@ class Observer:
 
     Beside all of `Queries` it reads little: of every PCI device `sriov_totalvfs`; of a PF `class`, `vendor`,
     `device`, `driver`, `sriov_numvfs`, `numa_node`, `virtfn*`, `net/`, `infiniband/`, `sriov/*/config`; of a
-    VF `driver`, `net/`, `infiniband/`, and of the first one `iommu_group/devices/` and what drives those; of
-    drivers whether `vfio-pci` is there, and of vfio `enable_unsafe_noiommu_mode`; of netdevs `speed`,
-    `phys_port_name`, `dev_port`; of RDMA devices `fw_ver`, `parent`, `ports/*/state`, `ports/*/rate`. A
+    VF `driver`, `net/`, `infiniband/`, and of the first one `iommu_group/`, with its devices' `class` and
+    `driver`; of drivers whether `vfio-pci` is there, and of vfio `enable_unsafe_noiommu_mode`; of netdevs
+    `speed`, `phys_port_name`, `dev_port`; of RDMA devices `fw_ver`, `parent`, `ports/*/state`, `ports/*/rate`. A
     `Sysfs` of one's own can note which.
     """
 
@@ -125,6 +125,7 @@ class Observer:
             rdma=RdmaDevices(self._sysfs, self._queries.rdma_devices()),
             switchdev=switchdev,
             devlink_rates=self._queries.devlink_rates() if switchdev else {},
+            unsafe_noiommu=self._selection.unsafe_noiommu,
         )
 
     def _discover(self, around: Surroundings) -> Discovery:

@@ -66,7 +66,8 @@ def pf_state(
             driver=driver,
             link_type=link_type,
             switchdev=pf.pci in around.switchdev,
-            vfio_pci=bool(vfs) and can_have_vfio(around.sysfs, vfs[0].pci),
+            vfio_pci=bool(vfs)
+            and can_have_vfio(around.sysfs, vfs[0].pci, unsafe_noiommu=around.unsafe_noiommu),
         ),
         problems=tuple(_problems(around, selected, unknown_speed, grouped)),
         mac=link.mac,

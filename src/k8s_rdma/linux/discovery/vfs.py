@@ -29,6 +29,7 @@ class Surroundings:
     default_route_links: by index. addressed_links: by index, those with an IP address and those that carry
     their frames. carriers: by index, those that other links are made on. switchdev: PCI addresses of those
     whose embedded switch is in that mode. devlink_rates: as `Queries.devlink_rates`, of those.
+    unsafe_noiommu: as in `Selection`.
     """
 
     sysfs: Sysfs
@@ -40,6 +41,7 @@ class Surroundings:
     rdma: RdmaDevices
     switchdev: frozenset[str]
     devlink_rates: Mapping[str, Mapping[int, DevlinkRate]]
+    unsafe_noiommu: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ _POLL_S = 0.02
 class VfBinding:
     """Carries out BindVf and UnbindVf, from whatever state a crash has left."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what it works with, and what the operator allows
         self,
         *,
         rtnl: Rtnl,
@@ -42,13 +42,18 @@ class VfBinding:
         places: VfPlaces,
         rdma: VfRdma,
         timeout_s: float = RETURN_TIMEOUT_S,
+        unsafe_noiommu: bool = False,
     ) -> None:
-        """All of the namespace where VFs are at home. timeout_s: see `RETURN_TIMEOUT_S`."""
+        """All of the namespace where VFs are at home.
+
+        timeout_s: see `RETURN_TIMEOUT_S`. unsafe_noiommu: see `core.selection.Selection`.
+        """
         self._rtnl = rtnl
         self._sysfs = sysfs
         self._places = places
         self._rdma = rdma
         self._timeout_s = timeout_s
+        self._unsafe_noiommu = unsafe_noiommu
         self._had_rdma: set[VfRef] = set()
         self._changing: dict[PciAddress, _Change] = {}
 
@@ -105,7 +110,9 @@ class VfBinding:
 
     def _require_free(self, function: PciFunction, step: BindVf, what: str) -> None:
         driver = function.driver()
-        why = objection_to_vfio(self._sysfs, function.pci) if step.driver == VFIO_PCI else ""
+        why = ""
+        if step.driver == VFIO_PCI:
+            why = objection_to_vfio(self._sysfs, function.pci, unsafe_noiommu=self._unsafe_noiommu)
         if driver not in (None, step.kernel_driver):
             why = f"{driver} has it"
         elif function.netdevs() == []:

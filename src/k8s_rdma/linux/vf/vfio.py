@@ -18,33 +18,48 @@ VFIO_PCI = "vfio-pci"
 
 _NOIOMMU_MODE = "module/vfio/parameters/enable_unsafe_noiommu_mode"
 _NOIOMMU_NAME = "vfio-noiommu"
-_HARMLESS = frozenset({VFIO_PCI, "mlx5_vfio_pci", "pci-stub", "pcieport"})
-"""Drivers beside which a group is viable: they let no device do DMA for the host (`driver_managed_dma`)."""
+_BRIDGE_DRIVER = "pcieport"
+_BRIDGE_CLASS = "0x06"
+"""PCI classes of bridges begin so (`include/linux/pci_ids.h`); they do no DMA of their own."""
 
 
-def can_have_vfio(sysfs: Sysfs, pci: PciAddress) -> bool:
+def can_have_vfio(sysfs: Sysfs, pci: PciAddress, *, unsafe_noiommu: bool = False) -> bool:
     """Whether a function could be bound to vfio-pci now. VFs of a PF are alike in that: one look tells."""
-    return not objection_to_vfio(sysfs, pci)
+    return not objection_to_vfio(sysfs, pci, unsafe_noiommu=unsafe_noiommu)
 
 
-def objection_to_vfio(sysfs: Sysfs, pci: PciAddress) -> str:
-    """Why a program cannot be handed a function, a sentence for an operator; empty when it can."""
+def objection_to_vfio(sysfs: Sysfs, pci: PciAddress, *, unsafe_noiommu: bool = False) -> str:
+    """Why a program cannot be handed a function, a sentence for an operator; empty when it can.
+
+    It must be alone in its IOMMU group, but for bridges: who has the group's device node may open every
+    function of the group, now or when vfio-pci gets it later, and DMA between them passes no IOMMU.
+    unsafe_noiommu: whether the operator allows a function without one.
+    """
     if sysfs.names_if_any(f"bus/pci/drivers/{VFIO_PCI}") is None:
         return f"the driver {VFIO_PCI} is not there; load it on the host: modprobe {VFIO_PCI}"
     group = _group(sysfs, pci)
-    if group is None:
-        if sysfs.value_if_any(_NOIOMMU_MODE) in ("Y", "1"):
-            return ""
-        return (
-            f"{pci} is in no IOMMU group: turn the IOMMU on (in the BIOS, and intel_iommu=on or amd_iommu=on "
-            f"for the kernel), or vfio's enable_unsafe_noiommu_mode"
-        )
+    if group is None or _is_noiommu(sysfs, pci):
+        return _objection_without_iommu(sysfs, pci, allowed=unsafe_noiommu)
     for other in sorted(sysfs.names_if_any(f"bus/pci/devices/{pci}/iommu_group/devices") or ()):
         driver = sysfs.target_if_any(f"bus/pci/devices/{other}/driver")
-        if other != pci and driver is not None and driver not in _HARMLESS:
-            why = f"which {driver} drives; its slot or bridge lacks ACS"
+        if other != pci and driver != _BRIDGE_DRIVER and not _is_bridge(sysfs, other):
+            why = f"which {driver or 'no driver'} drives; its slot or bridge lacks ACS"
             return f"{pci} shares IOMMU group {group} with {other}, {why}"
     return ""
+
+
+def _objection_without_iommu(sysfs: Sysfs, pci: PciAddress, *, allowed: bool) -> str:
+    if sysfs.value_if_any(_NOIOMMU_MODE) not in ("Y", "1"):
+        return (
+            f"{pci} is in no IOMMU group: turn the IOMMU on (in the BIOS, and intel_iommu=on or amd_iommu=on "
+            "for the kernel)"
+        )
+    if allowed:
+        return ""
+    return (
+        f"{pci} is in no IOMMU group, and without one (enable_unsafe_noiommu_mode) its program can read and "
+        "write all of the machine's memory: turn the IOMMU on, or allow that by hardware.unsafeNoiommu"
+    )
 
 
 def vfio_group(pci: PciAddress, sysfs: Sysfs | None = None) -> str:
@@ -57,9 +72,17 @@ def vfio_group(pci: PciAddress, sysfs: Sysfs | None = None) -> str:
     if group is None or driver != VFIO_PCI:
         msg = f"{pci}: no VFIO group, as {driver or 'no driver'} has it, in IOMMU group {group or 'none'}"
         raise KernelError(msg)
-    name = sysfs.value_if_any(f"bus/pci/devices/{pci}/iommu_group/name")
-    return f"/dev/vfio/{'noiommu-' if name == _NOIOMMU_NAME else ''}{group}"
+    return f"/dev/vfio/{'noiommu-' if _is_noiommu(sysfs, pci) else ''}{group}"
 
 
 def _group(sysfs: Sysfs, pci: PciAddress) -> str | None:
     return sysfs.target_if_any(f"bus/pci/devices/{pci}/iommu_group")
+
+
+def _is_noiommu(sysfs: Sysfs, pci: PciAddress) -> bool:
+    """Whether its group is one that vfio made up, which it does as it is bound where there is no IOMMU."""
+    return sysfs.value_if_any(f"bus/pci/devices/{pci}/iommu_group/name") == _NOIOMMU_NAME
+
+
+def _is_bridge(sysfs: Sysfs, pci: str) -> bool:
+    return (sysfs.value_if_any(f"bus/pci/devices/{pci}/class") or "").startswith(_BRIDGE_CLASS)
