@@ -10,6 +10,8 @@ import re
 import signal
 import struct
 import termios
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -19,7 +21,7 @@ from rich.console import Console
 from cli.asking import ENVIRONMENT, MAIN, bind, k8s_rdma
 from extender.serving import FILTER, served
 from extender.world import cluster
-from k8s_rdma.cli.extender_client import NoAnswerError
+from k8s_rdma.cli.extender_client import ExtenderClient, NoAnswerError, Where
 from k8s_rdma.cli.top import Screen, page
 from k8s_rdma.wire.cluster_view import ClusterView, NodeRow, PendingRow, PfRow, Totals, decode_view
 from k8s_rdma.wire.explain import ExtenderState
@@ -128,6 +130,34 @@ def test_screen_keeps_what_it_knows_while_the_extender_is_away_and_says_so():
     assert lines[1].startswith("1 node, ")
     screen.refresh(10)
     assert drawn(screen.page(24))[0].startswith("2 nodes")
+
+
+@pytest.mark.parametrize("status", [500, 502, 503])
+def test_screen_keeps_what_it_knows_while_the_extender_starts_or_ends(status: int):
+    """It answers requests that are under way when it ends with 500; a proxy before it with 502 and 503."""
+    server = HTTPServer(("127.0.0.1", 0), type("Ending", (_Ending,), {"status": status}))
+    with server, ThreadPoolExecutor(1) as thread:
+        serving = thread.submit(server.handle_request)
+        with ExtenderClient(Where(url=f"http://127.0.0.1:{server.server_port}")) as extender:
+            screen = Screen(look=lambda _: decode_view(extender.get("/v1/cluster", {})), view=view(1))
+            screen.refresh(10)
+        serving.result()
+    lines = drawn(screen.page(24))
+    assert lines[0].startswith("trying again; this is of ")
+    assert f"HTTP {status}" in lines[0]
+    assert lines[1].startswith("1 node, ")
+
+
+class _Ending(BaseHTTPRequestHandler):
+    status = 0
+
+    def do_GET(self) -> None:
+        self.send_response(self.status)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
 
 
 @pytest.mark.anyio

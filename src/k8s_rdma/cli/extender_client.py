@@ -48,7 +48,7 @@ class Where:
 
 
 class NoAnswerError(K8sRdmaError):
-    """Nobody answers there; it may come back."""
+    """Nobody answers there, or with HTTP 5xx, as one that starts or ends and what is before it; it may change."""
 
     reason = Reason.NOT_READY
 
@@ -77,7 +77,8 @@ class ExtenderClient:
     def get(self, path: str, query: Mapping[str, str | list[str]]) -> bytes:
         """The answer's body.
 
-        NoAnswerError when there is none; K8sRdmaError when it is a refusal, with the extender's own words.
+        NoAnswerError when there is none, or only for now; K8sRdmaError when it is a refusal, with the
+        extender's own words.
         """
         try:
             reply = self._client.get(path, params=dict(query))
@@ -89,7 +90,8 @@ class ExtenderClient:
         if reply.status_code == httpx2.codes.UNAUTHORIZED:
             msg = f"the extender at {self.url} does not know you: {_refusal(self.url, path, reply)}"
             raise K8sRdmaError(msg, details="give --token-file FILE, or --cert-file FILE and --key-file FILE")
-        raise K8sRdmaError(_refusal(self.url, path, reply))
+        refused = NoAnswerError if httpx2.codes.is_server_error(reply.status_code) else K8sRdmaError
+        raise refused(_refusal(self.url, path, reply))
 
 
 def _is_distrust(error: BaseException) -> bool:

@@ -136,7 +136,7 @@ def _head(view: ClusterView) -> Iterator[str]:
     waiting = "1 pod waits" if view.pending_total == 1 else f"{view.pending_total} pods wait"
     yield (
         f"[bold]{nodes}[/]{unreadable}, {total.with_problems} with problems; "
-        f"{total.pods} placements, {waiting}; extender {extender.role}"
+        f"{total.pods} placements, {waiting}; extender {escape(extender.role)}"
     )
     yield (
         f"{total.pfs} PFs; reserved {total.reserved_mbps} of {total.link_mbps} Mb/s "

@@ -58,7 +58,7 @@ def main() -> int:
         console.print("interrupted")
         status = 130
     except K8sRdmaError as error:
-        console.print(f"[bold red]{error}[/]\n  {error.details}", soft_wrap=True)
+        print_error(console, error)
     finally:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         stubborn = world.stop()
@@ -69,6 +69,12 @@ def main() -> int:
     if options.json:
         outcome.write(options.json)
     return status or (0 if outcome.passed else 1)
+
+
+def print_error(console: Console, error: K8sRdmaError) -> None:
+    """What went wrong, word for word: paths and addresses in brackets are no markup."""
+    console.print(str(error), style="bold red", markup=False, soft_wrap=True)
+    console.print(f"  {error.details}", markup=False, soft_wrap=True)
 
 
 def _interrupt(*_: object) -> None:
@@ -131,7 +137,7 @@ def _keep(world: World, console: Console) -> None:
         f"  ls {directory}/logs",
     ]
     with suppress(KeyboardInterrupt):
-        console.print("\n".join(lines), soft_wrap=True)
+        console.print("\n".join(lines), markup=False, soft_wrap=True)
         signal.pause()
 
 

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
+from rich.markup import escape
 from rich.table import Table
 
 if TYPE_CHECKING:
@@ -119,14 +120,15 @@ class Outcome:
                 console.print(table)
         for name, why in self.refusals.items():
             console.print(
-                f"[bold]kubectl describe pod {name}[/]\n  [dim]Warning  FailedScheduling[/]  {why}\n"
+                f"[bold]kubectl describe pod {escape(name)}[/]\n"
+                f"  [dim]Warning  FailedScheduling[/]  {escape(why)}\n"
             )
         console.print(self._check_table())
 
     def _pod_table(self) -> Table:
         table = _table("Pods", "pod", "asks for (Mb/s)", "node", "interfaces: PF x VFs")
         for pod in self.pods:
-            table.add_row(pod.name, pod.asked, pod.node, pod.got)
+            table.add_row(*map(escape, (pod.name, pod.asked, pod.node, pod.got)))
         return table
 
     def _flow_table(self) -> Table:
@@ -140,7 +142,7 @@ class Outcome:
         for flow in self.flows:
             bar = "█" * max(1, round(BAR_WIDTH * flow.measured / widest))
             numbers = (str(flow.reserved or "-"), str(flow.cap or "-"), f"{flow.measured:.0f}")
-            table.add_row(flow.scene, flow.name, *numbers, f"[cyan]{bar}[/]")
+            table.add_row(escape(flow.scene), escape(flow.name), *numbers, f"[cyan]{bar}[/]")
         return table
 
     def _check_table(self) -> Table:
@@ -150,7 +152,8 @@ class Outcome:
         table.add_column("expected")
         for check in self.checks:
             mark = "[green]✓[/]" if check.passed else "[bold red]✗[/]"
-            table.add_row(mark, check.name, check.measured, f"[dim]{check.expected}[/]")
+            expected = f"[dim]{escape(check.expected)}[/]"
+            table.add_row(mark, escape(check.name), escape(check.measured), expected)
         return table
 
 
