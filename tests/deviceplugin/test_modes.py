@@ -542,3 +542,24 @@ def test_container_with_single_devices_does_not_reach_one_that_comes_later():
     before, after = seen(), seen(*ALL, late)
     assert "mlx5_7" not in reach(mode_of(MountResource(scope="devices")).allocate(["slot-0"], before), after)
     assert "mlx5_7" in reach(mode_of(MountResource()).allocate(["slot-0"], before), after)
+
+
+@pytest.mark.parametrize(
+    "resource",
+    [ExactResource, MountResource, lambda **changes: SharedResource(name="rdma/hca", count=1000, **changes)],
+    ids=["exact", "mount", "shared"],
+)
+def test_container_gets_no_more_of_a_counted_resource_than_it_may(resource):
+    looked = replace(seen(*ALL), held_slots=frozenset())
+    for mode, most in ((mode_of(resource()), 8), (mode_of(resource(most_per_container=2)), 2)):
+        offered = ids(mode.offer(looked))
+        mode.allocate(offered[:most], looked)
+        told = refusal(mode, offered[: most + 1], looked)
+        assert f"{most + 1} for one container, {most} at most (mostPerContainer" in told
+
+
+def test_container_gets_no_more_shares_of_a_pods_devices_than_it_may():
+    resource = ExclusiveResource(name=EXCLUSIVE, share=100)
+    [_, shares] = modes_of(DevicePluginConfig(resources=(resource,)))
+    looked = replace(seen(*ALL), held_slots=frozenset())
+    assert "9 for one container, 8 at most" in refusal(shares, ids(shares.offer(looked))[:9], looked)

@@ -24,7 +24,7 @@ def mode_of(resource: Resource, members: PoolMembers | None = None) -> Mode:
     """What offers a resource. members: of all exclusive resources; by default there is no other."""
     match resource:
         case ExactResource():
-            return SlotsMode(resource.name, resource.count)
+            return SlotsMode(resource.name, resource.count, resource.most_per_container)
         case MountResource():
             return MountMode(resource)
         case ExclusiveResource():

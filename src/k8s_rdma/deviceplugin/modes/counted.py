@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from k8s_rdma.core.devices.slots import slot_ids
 from k8s_rdma.deviceplugin.mode import OfferedDevice
 from k8s_rdma.deviceplugin.modes.questions import check, refuse
+from k8s_rdma.errors import K8sRdmaError, Reason
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,9 +19,10 @@ if TYPE_CHECKING:
 class Counted:
     """A number of them, all as healthy as what is behind them; lists are made once and given out again."""
 
-    def __init__(self, resource: str, count: int) -> None:
-        """Those of one resource."""
+    def __init__(self, resource: str, count: int, most_per_container: int) -> None:
+        """Those of one resource, of which a container gets no more than it may: one does for it."""
         self.resource = resource
+        self._most_per_container = most_per_container
         self._places = {each: place for place, each in enumerate(slot_ids(count))}
         self._healthy = tuple(OfferedDevice(id=each) for each in self._places)
         self._unhealthy: tuple[OfferedDevice, ...] = ()
@@ -35,8 +37,14 @@ class Counted:
             self._why = why
         return self._unhealthy
 
-    def refuse_unknown(self, ids: Sequence[str], why: str) -> None:
-        """K8sRdmaError (`UNKNOWN_DEVICE`) names one that there is not, or why they are unhealthy."""
+    def refuse_wrong(self, ids: Sequence[str], why: str) -> None:
+        """K8sRdmaError (`UNKNOWN_DEVICE`) names one that there is not, why they are unhealthy, or how many."""
+        if len(ids) > self._most_per_container:
+            msg = (
+                f"{self.resource}: {len(ids)} for one container, {self._most_per_container} at most "
+                "(mostPerContainer of the device plugin's configuration); one is all that a container needs"
+            )
+            raise K8sRdmaError(msg, reason=Reason.UNKNOWN_DEVICE)
         for each in ids:
             if each not in self._places:
                 refuse(self.resource, each, f"its devices are slot-0 to slot-{len(self._places) - 1}")

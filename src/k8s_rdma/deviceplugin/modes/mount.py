@@ -28,7 +28,7 @@ class MountMode:
         self.resource = config.name
         self._scope = config.scope
         self._hints = config.hints
-        self._devices = Counted(config.name, config.count)
+        self._devices = Counted(config.name, config.count, config.most_per_container)
 
     def offer(self, seen: DevicesSeen) -> tuple[OfferedDevice, ...]:
         """All of them."""
@@ -36,7 +36,7 @@ class MountMode:
 
     def allocate(self, ids: Sequence[str], seen: DevicesSeen) -> Given:
         """The directory with permissions `rwm`, or single character devices with `rw`."""
-        self._devices.refuse_unknown(ids, self._unhealthy(seen))
+        self._devices.refuse_wrong(ids, self._unhealthy(seen))
         return Given(envs=self._variables(seen), devices=self._specs(seen))
 
     def prefer(self, choice: Choice, _seen: DevicesSeen) -> tuple[str, ...]:

@@ -38,7 +38,7 @@ class SharedMode:
         self.by_cdi = config.cdi
         self._hints = config.hints
         self._selection = SharedSelection(config.select)
-        self._shares = Counted(config.name, config.count)
+        self._shares = Counted(config.name, config.count, config.most_per_container)
 
     def offer(self, seen: DevicesSeen) -> tuple[OfferedDevice, ...]:
         """All shares."""
@@ -47,7 +47,7 @@ class SharedMode:
     def allocate(self, ids: Sequence[str], seen: DevicesSeen) -> Given:
         """All matching devices, whatever their ports' states: these change while a container runs."""
         matching = self._matching(seen)
-        self._shares.refuse_unknown(ids, self._unhealthy(matching, seen))
+        self._shares.refuse_wrong(ids, self._unhealthy(matching, seen))
         nodes = (*specs(matching, kinds=_KINDS, permissions="rwm"), *rdma_cm(seen, "rwm"))
         device = qualified_name(shared_device(self.resource), device_class=SHARED_CLASS)
         return Given(

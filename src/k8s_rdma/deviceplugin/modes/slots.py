@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from k8s_rdma.config.devices import MOST_PER_CONTAINER
 from k8s_rdma.core.devices.hints import device_annotations
 from k8s_rdma.core.devices.slots import slot_device
 from k8s_rdma.deviceplugin.mode import Given
@@ -29,10 +30,10 @@ class SlotsMode:
 
     prefers = True
 
-    def __init__(self, resource: str, count: int) -> None:
+    def __init__(self, resource: str, count: int, most_per_container: int = MOST_PER_CONTAINER) -> None:
         """Slots of one resource."""
         self.resource = resource
-        self._slots = Counted(resource, count)
+        self._slots = Counted(resource, count, most_per_container)
 
     def offer(self, seen: DevicesSeen) -> tuple[OfferedDevice, ...]:
         """All of them."""
@@ -40,7 +41,7 @@ class SlotsMode:
 
     def allocate(self, ids: Sequence[str], seen: DevicesSeen) -> Given:
         """Their CDI devices, which nobody has to know when this is answered."""
-        self._slots.refuse_unknown(ids, _unhealthy(seen))
+        self._slots.refuse_wrong(ids, _unhealthy(seen))
         for each in sorted(self._held(seen).intersection(ids)):
             refuse(self.resource, each, "a pod that had it before is not taken down yet")
         return Given(
