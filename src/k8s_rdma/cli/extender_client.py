@@ -48,7 +48,7 @@ class Where:
 
 
 class NoAnswerError(K8sRdmaError):
-    """Nobody answers there, or with HTTP 5xx, as one that starts or ends and what is before it; it may change."""
+    """Nobody answers there, or with HTTP 5xx, as one that ends or a proxy before it; it may come back."""
 
     reason = Reason.NOT_READY
 

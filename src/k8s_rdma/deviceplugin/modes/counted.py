@@ -38,7 +38,7 @@ class Counted:
         return self._unhealthy
 
     def refuse_wrong(self, ids: Sequence[str], why: str) -> None:
-        """K8sRdmaError (`UNKNOWN_DEVICE`) names one that there is not, why they are unhealthy, or how many."""
+        """K8sRdmaError (`UNKNOWN_DEVICE`) names one that is not there, or why none of them is given."""
         if len(ids) > self._most_per_container:
             msg = (
                 f"{self.resource}: {len(ids)} for one container, {self._most_per_container} at most "

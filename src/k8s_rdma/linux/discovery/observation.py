@@ -63,8 +63,8 @@ class Observer:
     `device`, `driver`, `sriov_numvfs`, `numa_node`, `virtfn*`, `net/`, `infiniband/`, `sriov/*/config`; of a
     VF `driver`, `net/`, `infiniband/`, and of the first one `iommu_group/`, with its devices' `class` and
     `driver`; of drivers whether `vfio-pci` is there, and of vfio `enable_unsafe_noiommu_mode`; of netdevs
-    `speed`, `phys_port_name`, `dev_port`; of RDMA devices `fw_ver`, `parent`, `ports/*/state`, `ports/*/rate`. A
-    `Sysfs` of one's own can note which.
+    `speed`, `phys_port_name`, `dev_port`; of RDMA devices `fw_ver`, `parent`, `ports/*/state`,
+    `ports/*/rate`. A `Sysfs` of one's own can note which.
     """
 
     def __init__(
