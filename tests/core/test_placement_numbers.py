@@ -163,3 +163,12 @@ def test_thousand_selectors_take_no_more_work_than_the_budget(budget: int) -> No
     found = place(asks(*wanted), node(*[(100_000, 128)] * 128), {}, budget=budget)
     assert isinstance(found, Rejection)
     assert found.reason is Reason.UNDECIDED
+
+
+def test_drivers_are_not_blamed_when_the_proof_is_out_of_budget():
+    rng = random.Random(2)
+    wanted = [(rng.randrange(0, 3) * 1_000, rng.sample(range(4), 2)) for _ in range(40)]
+    request, inventory = asks(*wanted, *[(0, (0,))] * 30), node(*[(40_000, 25)] * 4)
+    reasons = [place(request, inventory, {}, budget=budget) for budget in range(0, 4_000, 20)]
+    found = {each.reason for each in reasons if isinstance(each, Rejection)}
+    assert found == {Reason.UNDECIDED, Reason.INSUFFICIENT, Reason.NO_SUCH_PF}

@@ -68,8 +68,8 @@ def _reason(task: Task, verdict: Verdict, work: Work) -> Reason:
 
 
 def _by_choice(task: Task, work: Work) -> bool:
-    """Whether it would fit on the empty node but for which PFs it wants."""
-    return task.choosy and not isinstance(choose(task.anywhere(), {}, work), Verdict)
+    """Whether it may fit on the empty node but for which PFs it wants; drivers are not blamed unproved."""
+    return task.choosy and choose(task.anywhere(), {}, work) is not Verdict.IMPOSSIBLE
 
 
 def _plain(task: Task, work: Work) -> list[int] | Verdict:
