@@ -18,6 +18,7 @@ from k8s_rdma.extender.cluster.occupants import Occupants
 from k8s_rdma.extender.cluster.pending import PendingPod
 from k8s_rdma.extender.cluster.state import ClusterState, Situation
 from k8s_rdma.extender.verbs.decisions import Decisions, Verdict
+from k8s_rdma.wire.explain import Explanation, decode_explanation
 
 pytestmark = pytest.mark.anyio
 
@@ -239,3 +240,20 @@ async def test_pods_that_do_not_fit_where_they_are_nominated_are_looked_at_again
     now += 2.0
     nominations.nodes()
     assert decisions.asked == 2 * len(names)
+
+
+async def test_explain_says_what_to_do_of_a_nomination_for_which_nothing_is_held_any_more():
+    """The scheduler counts it for as long as the pod's status has it."""
+
+    async def explained() -> Explanation:
+        answer = await w.extender.looks["/v1/explain"]({"query_string": b"pod=default/high"})
+        return decode_explanation(answer.body)
+
+    async with world("w1", nomination_s=0.3) as w:
+        await made_room(w)
+        await until(lambda: held(w) == [])
+        told = await explained()
+        assert (told.state, told.nominated) == ("waiting", "")
+        assert "nominatedNodeName is w1 still" in told.notes[0]
+        await nominate(w, "high", None)
+        assert (await explained()).notes == ()

@@ -108,6 +108,11 @@ class Nominations:
         """Where something is held for the pod, and filter refused it when it was last asked."""
         return self._holds.of(uid) & self._refused.get(uid, frozenset())
 
+    def expired(self, uid: PodUid) -> bool:
+        """Whether the time is over for which room is held where the pod's status names a node."""
+        named = self._named.get(uid)
+        return named is not None and named.until <= self._clock()
+
     # what is heard
 
     def filtered(self, uid: PodUid, refused: Container[str]) -> None:

@@ -104,15 +104,30 @@ class Explaining:
             policy=pod.request.policy if pod.request else PfPolicy.ANY,
             malformed=pod.malformed,
             places=self.pods.places(pod),
-            nominated=(pod.view.nominated or "") if pod.view else "",
+            nominated="" if self._stale(pod) else self._nominated(pod),
             refused=refused,
             limit=self._limit(pod),
             limit_refusal=self._beyond(pod),
             nodes_known=known,
             groups=groups,
             nodes=looks,
-            notes=pod.notes,
+            notes=(*pod.notes, *self._stale(pod)),
         )
+
+    def _nominated(self, pod: KnownPod) -> str:
+        return (pod.view.nominated or "") if pod.view else ""
+
+    def _stale(self, pod: KnownPod) -> tuple[str, ...]:
+        """What to know of a nomination for which nothing is held any more."""
+        node = self._nominated(pod)
+        if not node or not self.verdicts.nominations.expired(pod.uid):
+            return ()
+        note = (
+            f"its status.nominatedNodeName is {node} still, where nothing is held for it any more, while "
+            "kube-scheduler counts what it requests there against pods of no higher priority: if it does not "
+            "come to be bound, clear that, see extender.md#preemption"
+        )
+        return (note,)
 
     def _refused(self, pod: KnownPod) -> Refused | None:
         attempt = self.pods.attempts.of(pod.uid)
@@ -143,7 +158,7 @@ class Explaining:
             return "no-rdma"
         if self.state.nodes_of(pod.uid):
             return "binding"
-        if pod.view and pod.view.nominated:
+        if self._nominated(pod) and not self._stale(pod):
             return "nominated"
         return "refused" if refused or pod.malformed else "waiting"
 
