@@ -198,6 +198,22 @@ async def test_overview_sorts_and_counts_all_however_few_are_shown():
         assert [node.name for node in (await view(http, sort="name")).nodes] == ["w1", "w2", "w3"]
 
 
+async def test_overview_shows_of_a_node_that_cannot_be_read_what_is_there():
+    async with cluster("w1", "w2") as c, served(c) as http:
+        await http.ready()
+        c.nodes["w2"].raw = b"no HTTP"
+        await c.create_pod("p", 1000)
+        await bind(c, http, "p", "w1")
+        c.nodes["w1"].raw = b"no HTTP"
+        await http.post(FILTER, c.args("p"))
+        shown = await view(http, sort="name")
+        w1, w2 = shown.nodes
+        assert (w1.unreadable, w1.pods, [pf.reserved_mbps for pf in w1.pfs]) == (True, 1, [1000])
+        assert (w2.unreadable, w2.pods, w2.pfs) == (True, 0, ())
+        totals = shown.totals
+        assert (totals.unreadable, totals.pods, totals.pfs) == (2, 1, 0)
+
+
 async def test_looks_are_answered_before_anything_is_promised():
     async with cluster("w1") as c:
         c.api.watching.clear()

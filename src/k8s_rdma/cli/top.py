@@ -153,10 +153,16 @@ def _nodes(rows: tuple[NodeRow, ...], *, plain: bool) -> Table:
         free, vfs = sum(pf.free_vfs for pf in row.pfs), sum(pf.vfs for pf in row.pfs)
         shown.add_row(
             line(row.name),
-            str(len(row.pfs)),
-            f"{reserved}/{link}",
-            _percent(reserved, link) if plain else _bar(reserved, link),
-            f"{free}/{vfs}",
+            *(
+                ("?", "?", "?", "?")
+                if row.unreadable and not row.pfs
+                else (
+                    str(len(row.pfs)),
+                    f"{reserved}/{link}",
+                    _percent(reserved, link) if plain else _bar(reserved, link),
+                    f"{free}/{vfs}",
+                )
+            ),
             str(row.pods),
             seconds(row.heard_s),
             line(_by_pf(row)),

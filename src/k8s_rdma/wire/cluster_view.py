@@ -49,17 +49,22 @@ class PfRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class NodeRow(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
-    """A node. pods: that hold something there. heard_s: since it was last heard from; null: never."""
+    """A node. pods: that hold something there. heard_s: since it was last heard from; null: never.
+
+    unreadable: the node cannot be read now: PFs and pods are those that it told of last, and what was
+        promised there; no PFs where it never told of any.
+    """
 
     name: str
     pods: int = 0
     heard_s: float | None = None
     problems: tuple[str, ...] = ()
     pfs: tuple[PfRow, ...] = ()
+    unreadable: bool = False
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True):
-    """All nodes together; what is unreadable has no PFs. pods: placements, each node's counted."""
+    """All nodes together; PFs of those that can be read. pods: placements, each node's counted."""
 
     nodes: int
     unreadable: int

@@ -250,6 +250,20 @@ class ClusterState:
         entry = self._nodes.get(node)
         return entry.facts if entry and node not in self.unreadable else None
 
+    def last_known(self, node: NodeName) -> tuple[Situation | None, frozenset[PodUid]]:
+        """By the last report, also where the node cannot be read now: its PFs, and whose pods it has.
+
+        Nothing is decided by it. The PFs are None where there is no report, or none that can be added up.
+        """
+        entry = self._nodes.get(node)
+        if entry is None:
+            return None, frozenset()
+        facts = entry.facts
+        pods = frozenset(entry.reservations) | (facts.reported.keys() if facts else frozenset())
+        if facts is None or entry.spoiled is not None:
+            return None, pods
+        return self.situations.get(node) or self._used_situation(node, facts), pods
+
     def heard_at(self, node: NodeName) -> float | None:
         """When the question was asked that the node's last report answers; None when there is none."""
         entry = self._nodes.get(node)

@@ -15,6 +15,8 @@ from math import inf
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
+from msgspec.structs import replace
+
 from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.inventory import NOTHING_USED
 from k8s_rdma.extender.cluster.quarantine import Quarantine
@@ -121,20 +123,23 @@ class Overview:
         return _Look(at=self.clock(), rows=tuple(rows), totals=await _total(rows))
 
     def _row(self, node: NodeName) -> _Row:
-        situation, facts = self.state.situations.get(node), self.state.facts(node)
+        facts = self.state.facts(node)
+        situation, pods = self.state.last_known(node)
         heard_at = self.state.heard_at(node)
         heard_s = None if heard_at is None else round(self.clock() - heard_at, 3)
-        if situation is None or facts is None:
+        pfs = self._pfs_of(situation) if situation else _NO_PFS
+        known = NodeRow(name=node, pods=len(pods), heard_s=heard_s, pfs=pfs.rows)
+        if facts is None:
             why = self.state.why_unreadable(node)
-            return _Row(NodeRow(name=node, heard_s=heard_s, problems=(why,)), _NO_PFS)
+            return _Row(replace(known, problems=(why,), unreadable=True), pfs)
+        return _Row(replace(known, problems=(*_problems(pfs.rows), *facts.problems)), pfs)
+
+    def _pfs_of(self, situation: Situation) -> _Pfs:
         pfs = self._pfs.get(situation)
         if pfs is None:
             pfs = self.quarantine.decide(situation, lambda: _pfs_of(situation), lambda _: _NO_PFS)
             self._pfs[situation] = pfs
-        pods = len(self.state.reservations(node).keys() | facts.reported.keys())
-        problems = (*_problems(pfs.rows), *facts.problems)
-        row = NodeRow(name=node, pods=pods, heard_s=heard_s, problems=problems, pfs=pfs.rows)
-        return _Row(row, pfs)
+        return pfs
 
 
 def _pfs_of(situation: Situation) -> _Pfs:
@@ -178,9 +183,9 @@ async def _total(rows: list[_Row]) -> Totals:
         if index % _SLICE == 0:
             await asyncio.sleep(0)
         with_problems += bool(row.problems)
-        unreadable += not row.pfs and bool(row.problems)
+        unreadable += row.unreadable
         sums["pods"] += row.pods
-        for pf in row.pfs:
+        for pf in () if row.unreadable else row.pfs:
             sums["pfs"] += 1
             sums["link_mbps"] += pf.link_mbps or 0
             sums["reserved_mbps"] += pf.reserved_mbps
