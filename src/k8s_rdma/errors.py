@@ -118,6 +118,17 @@ def printable(text: str) -> str:
     return text.encode(errors="backslashreplace").decode()
 
 
+def visible(text: str) -> str:
+    r"""Text that others wrote, in one line as a terminal may be given it.
+
+    Control characters (ESC begins orders to a terminal, a newline forges a line) and format characters (those
+    that turn the direction of writing make it read otherwise) are escaped: `\x1b`, `\n`, `\u202e`.
+    """
+    if text.isprintable():
+        return text
+    return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
+
+
 class K8sRdmaError(Exception):
     """The root of every failure raised by this package.
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
+from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason, visible
 from k8s_rdma.wire.adopt import AdoptRequest, decode_adopted, encode_adopt
 from k8s_rdma.wire.frame import decode_reply, encode_request, reply_bytes_missing
 
@@ -94,9 +94,10 @@ def _show(adopted: AdoptReply) -> None:
     else:
         console.print("no foreign VF: nothing to adopt")
     for sentence in adopted.unreadable:
-        console.print(f"could not be looked at: {sentence}", markup=False)
+        console.print(f"could not be looked at: {visible(sentence)}", markup=False)
 
 
 def _row(vf: AdoptedVf) -> tuple[str, ...]:
     rates = (str(vf.min_tx_rate), str(vf.max_tx_rate), str(vf.vlan))
-    return (escape(vf.pf), str(vf.vf), escape(vf.netdev or ""), *rates, vf.outcome, escape(vf.why))
+    names = (escape(visible(vf.pf)), str(vf.vf), escape(visible(vf.netdev or "")))
+    return (*names, *rates, vf.outcome, escape(visible(vf.why)))

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from k8s_rdma.errors import visible
+
 if TYPE_CHECKING:
     from rich.console import JustifyMethod
+
+T = TypeVar("T")
 
 _WHOLE = 10_000
 """Columns on a pipe, so that `grep` finds whole lines."""
@@ -19,6 +25,31 @@ _WHOLE = 10_000
 def console() -> Console:
     """For standard output."""
     return Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=_WHOLE)
+
+
+def for_terminal(document: T) -> T:
+    """The same document with every text in it `visible`: nodes and pods' owners wrote some of it."""
+    return msgspec.convert(_visible(msgspec.to_builtins(document)), type(document))
+
+
+def _visible(value: Any) -> Any:
+    match value:
+        case str():
+            return visible(value)
+        case dict():
+            return {visible(key): _visible(each) for key, each in value.items()}
+        case list() | tuple():
+            return [_visible(each) for each in value]
+    return value
+
+
+def write_json(document: bytes) -> None:
+    """Print a JSON document, the same for whoever parses it; what is not `visible` is in JSON's escapes."""
+    lines = (
+        "".join(sign if sign.isprintable() else json.dumps(sign)[1:-1] for sign in line)
+        for line in document.decode().split("\n")
+    )
+    sys.stdout.write("\n".join(lines))
 
 
 def table(*headings: str, right: tuple[str, ...] = ()) -> Table:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -11,9 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from k8s_rdma import __version__
-from k8s_rdma.cli.console import console
+from k8s_rdma.cli.console import console, write_json
 from k8s_rdma.doctor.catalogue import SUBJECTS
 from k8s_rdma.doctor.finding import Severity, exit_status, worst
+from k8s_rdma.errors import visible
 from k8s_rdma.wire.doctor import DoctorDocument, FindingDocument, encode_doctor
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ _STYLES = {
 def tell(of: Literal["node", "cluster"], findings: Sequence[Finding], *, as_json: bool, strict: bool) -> int:
     """Print them; the exit status."""
     if as_json:
-        sys.stdout.write(encode_doctor(document(of, findings)).decode())
+        write_json(encode_doctor(document(of, findings)))
     else:
         out = console()
         for each in page(findings, plain=not out.is_terminal):
@@ -83,12 +83,12 @@ def page(findings: Sequence[Finding], *, plain: bool) -> Iterator[RenderableType
 def _rows(finding: Finding) -> Iterator[tuple[Text, Text]]:
     about = f"{finding.about}: " if finding.about else ""
     mark = Text(finding.severity.value, style=_STYLES[finding.severity])
-    yield mark, Text(f"{about}{finding.found} ") + Text(f"[{finding.id}]", style="dim")
+    yield mark, Text(visible(f"{about}{finding.found} ")) + Text(f"[{finding.id}]", style="dim")
     if finding.severity is Severity.OK:
         return
     for label, text in (("seen in", finding.source), ("wanted", finding.wanted), ("fix", finding.fix)):
         if text:
-            yield Text(label, style="dim"), Text(text)
+            yield Text(label, style="dim"), Text(visible(text))
 
 
 def _summary(findings: Sequence[Finding]) -> Text:

@@ -12,7 +12,7 @@ from k8s_rdma.doctor.cluster.components import ExtenderFacts
 from k8s_rdma.doctor.looking.cluster import ClusterLook
 from k8s_rdma.doctor.looking.host import Host
 from k8s_rdma.doctor.looking.versions import in_metrics
-from k8s_rdma.errors import K8sRdmaError
+from k8s_rdma.errors import K8sRdmaError, visible
 from k8s_rdma.kube.documents import Documents
 
 _CONTROL_PLANE = "kube-system"
@@ -39,7 +39,7 @@ def doctor_cluster(options: ClusterOptions, *, as_json: bool, strict: bool) -> i
             look.version  # noqa: B018 - whether there is an API server at all
             findings = tuple(look.findings())
     except (K8sRdmaError, OSError) as error:
-        sys.stderr.write(f"k8s-rdma: could not look: {error}\n")
+        sys.stderr.write(f"k8s-rdma: could not look: {visible(str(error))}\n")
         return COULD_NOT_LOOK
     return tell("cluster", findings, as_json=as_json, strict=strict)
 

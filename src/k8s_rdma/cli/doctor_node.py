@@ -15,7 +15,7 @@ from k8s_rdma.config.files import load_config
 from k8s_rdma.doctor.looking.host import Host
 from k8s_rdma.doctor.looking.node import NodeLook
 from k8s_rdma.doctor.node.configuration import ConfigurationFacts
-from k8s_rdma.errors import K8sRdmaError
+from k8s_rdma.errors import K8sRdmaError, visible
 from k8s_rdma.kube.documents import Documents
 from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
 from k8s_rdma.linux.sysfs import Sysfs
@@ -62,7 +62,7 @@ def doctor_node(options: NodeOptions, *, as_json: bool, strict: bool) -> int:
         with NetlinkQueries() as queries:
             findings = tuple(look_at(options, queries).findings())
     except (K8sRdmaError, OSError) as error:
-        sys.stderr.write(f"k8s-rdma: could not look: {error}\n")
+        sys.stderr.write(f"k8s-rdma: could not look: {visible(str(error))}\n")
         return COULD_NOT_LOOK
     return tell("node", findings, as_json=as_json, strict=strict)
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
-from k8s_rdma.cli.console import console, seconds, table
+from k8s_rdma.cli.console import console, for_terminal, seconds, table, write_json
 from k8s_rdma.cli.extender_client import ExtenderClient
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.explain import PATH, decode_explanation
@@ -46,9 +45,9 @@ def explain(where: Where, pod: str, *, nodes: list[str], every: bool, as_json: b
     with ExtenderClient(where) as extender:
         body = extender.get(PATH, {"pod": pod, "node": nodes, "all": "1" if every else "0"})
     if as_json:
-        sys.stdout.write(body.decode() + "\n")
+        write_json(body + b"\n")
         return
-    _Page(console()).show(decode_explanation(body))
+    _Page(console()).show(for_terminal(decode_explanation(body)))
 
 
 class _Page:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from k8s_rdma.errors import K8sRdmaError
+from k8s_rdma.errors import K8sRdmaError, visible
 from k8s_rdma.linux.discovery.gather import gather
 from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
 from k8s_rdma.linux.sysfs import Sysfs
@@ -32,7 +32,7 @@ def gather_machine(output: Path | None) -> None:
             msg = f"--output {output}: {error.strerror}"
             raise K8sRdmaError(msg) from error
     for what in machine.about.unreadable:
-        sys.stderr.write(f"k8s-rdma: could not be looked at: {what}\n")
+        sys.stderr.write(f"k8s-rdma: could not be looked at: {visible(what)}\n")
     where = output or "what was printed"
     sys.stderr.write(
         f"k8s-rdma: read {where} through, then attach it to your report; docs/gather.md says what it holds\n"

@@ -17,7 +17,7 @@ from k8s_rdma.cli.doctor_node import DIRECTORIES, look_at
 from k8s_rdma.cli.version import versions
 from k8s_rdma.config.yaml_text import read_yaml
 from k8s_rdma.doctor.looking.processes import ask_agent
-from k8s_rdma.errors import K8sRdmaError, MalformedError
+from k8s_rdma.errors import K8sRdmaError, MalformedError, visible
 from k8s_rdma.linux.discovery.gather import gather
 from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
 from k8s_rdma.linux.sysfs import Sysfs
@@ -56,7 +56,7 @@ def gather_report(output: Path, options: NodeOptions, logs: tuple[Path, ...]) ->
         msg = f"--report {output}: {error.strerror or error}"
         raise K8sRdmaError(msg) from error
     for each in missing:
-        sys.stderr.write(f"k8s-rdma: not in the report: {each}\n")
+        sys.stderr.write(f"k8s-rdma: not in the report: {visible(each)}\n")
     sys.stderr.write(
         f"k8s-rdma: read {output} through before it leaves your hands: names of nodes, pods and namespaces "
         "are in it; docs/gather.md says what it holds\n"

@@ -15,7 +15,7 @@ from k8s_rdma.cli.doctor_commands import doctor_app
 from k8s_rdma.cli.go_flags import GoCommand
 from k8s_rdma.cli.node_commands import install_cni, uninstall
 from k8s_rdma.cli.process_commands import agent_app, device_plugin, extender, init, server
-from k8s_rdma.errors import K8sRdmaError
+from k8s_rdma.errors import K8sRdmaError, visible
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -117,6 +117,6 @@ def main() -> None:
     try:
         app()
     except K8sRdmaError as error:
-        details = f"\n  {error.details}" if error.details else ""
-        sys.stderr.write(f"k8s-rdma: {error}{details}\n")
+        details = "".join(f"\n  {visible(line)}" for line in error.details.splitlines())
+        sys.stderr.write(f"k8s-rdma: {visible(error.message)}{details}\n")
         sys.exit(1)

@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from k8s_rdma.agent.rebuild_ledger import rebuild_ledger
+from k8s_rdma.errors import visible
 
 if TYPE_CHECKING:
     from k8s_rdma.agent.config import AgentConfig
@@ -26,7 +27,7 @@ def rebuild(config: AgentConfig) -> int:
     if outcomes:
         table = Table("attachment", "outcome", box=SIMPLE_HEAD)
         for each in outcomes:
-            table.add_row(escape(each.what), escape(each.said))
+            table.add_row(escape(visible(each.what)), escape(visible(each.said)))
         console.print(table)
     rebuilt = sum(each.receipt is not None for each in outcomes)
     console.print(f"{rebuilt} attachments rebuilt; the agent can be started", markup=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,8 +12,9 @@ from rich.live import Live
 from rich.markup import escape
 from rich.text import Text
 
-from k8s_rdma.cli.console import console, line, seconds, table
+from k8s_rdma.cli.console import console, for_terminal, line, seconds, table, write_json
 from k8s_rdma.cli.extender_client import ExtenderClient, NoAnswerError
+from k8s_rdma.errors import visible
 from k8s_rdma.wire.cluster_view import MAX_ROWS, PATH, ClusterView, decode_view
 
 if TYPE_CHECKING:
@@ -45,9 +45,9 @@ def top(where: Where, *, once: bool, as_json: bool, sort: Sort) -> None:
     out = console()
     with ExtenderClient(where) as extender:
         if as_json:
-            sys.stdout.write(_ask(extender, sort, MAX_ROWS).decode() + "\n")
+            write_json(_ask(extender, sort, MAX_ROWS) + b"\n")
         elif once or not out.is_terminal:
-            view = decode_view(_ask(extender, sort, MAX_ROWS))
+            view = _view(extender, sort, MAX_ROWS)
             out.print(page(view, plain=not out.is_terminal, lines=None))
         else:
             _watch(extender, out, sort)
@@ -55,6 +55,10 @@ def top(where: Where, *, once: bool, as_json: bool, sort: Sort) -> None:
 
 def _ask(extender: ExtenderClient, sort: Sort, rows: int) -> bytes:
     return extender.get(PATH, {"sort": sort.value, "limit": str(rows)})
+
+
+def _view(extender: ExtenderClient, sort: Sort, rows: int) -> ClusterView:
+    return for_terminal(decode_view(_ask(extender, sort, rows)))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -72,7 +76,7 @@ class Screen:
         try:
             self.view = self.look(rows)
         except NoAnswerError as error:
-            self._trouble = error.message
+            self._trouble = visible(error.message)
         else:
             self._trouble, self._seen_at = "", self.clock()
 
@@ -88,7 +92,7 @@ class Screen:
 
 
 def _watch(extender: ExtenderClient, out: Console, sort: Sort) -> None:
-    screen = Screen(look=lambda rows: decode_view(_ask(extender, sort, rows)))
+    screen = Screen(look=lambda rows: _view(extender, sort, rows))
     screen.refresh(out.size.height)
     if screen.view is None:  # nothing to show yet: say what to do
         screen.look(0)

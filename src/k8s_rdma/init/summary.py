@@ -8,6 +8,7 @@ from rich.console import Group
 from rich.markup import escape
 from rich.table import Table
 
+from k8s_rdma.errors import visible
 from k8s_rdma.init.outcome import Result
 
 if TYPE_CHECKING:
@@ -52,11 +53,11 @@ def _row(outcome: Outcome) -> tuple[str, ...]:
     style = _STYLES[outcome.result]
     unknown = outcome.before is None
     return (
-        escape(outcome.pf),
+        escape(visible(outcome.pf)),
         "" if unknown else "all" if outcome.asked is None else str(outcome.asked),
         "" if unknown else str(outcome.before),
         "" if outcome.now is None else str(outcome.now),
         f"[{style}]{outcome.result}[/]",
-        escape(outcome.said),
-        escape(outcome.advice),
+        escape(visible(outcome.said)),
+        escape(visible(outcome.advice)),
     )

@@ -20,6 +20,7 @@ from lightkube.core.resource import (
 )
 
 from k8s_rdma.core.ids import NodeName, PodUid
+from k8s_rdma.errors import visible
 from k8s_rdma.kube.api import LeaseView, NodeView, PodView
 from k8s_rdma.wire.annotation import ANNOTATION
 from k8s_rdma.wire.pod_spec import PodSpecDemand, demand_of, devices_of
@@ -270,7 +271,7 @@ class EventObject(msgspec.Struct, NamespacedResource):
                 apiVersion="v1",
             ),
             reason=event.reason,
-            message=event.message,
+            message=visible(event.message),
             source=_Source(component=event.component, host=event.host),
             firstTimestamp=_time(event.first),
             lastTimestamp=_time(event.last),
@@ -283,7 +284,7 @@ class EventObject(msgspec.Struct, NamespacedResource):
     @staticmethod
     def repetition(event: ObjectEvent) -> dict[str, object]:
         """The merge patch that tells an Event again."""
-        return {"message": event.message, "count": event.count, "lastTimestamp": _time(event.last)}
+        return {"message": visible(event.message), "count": event.count, "lastTimestamp": _time(event.last)}
 
 
 def _time(moment: datetime) -> str:

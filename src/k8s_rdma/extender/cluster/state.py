@@ -17,6 +17,7 @@ from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf, Used, total
 from k8s_rdma.core.placement import PlacedInterface, usage_of
 from k8s_rdma.core.policy import PfPolicy
 from k8s_rdma.core.reservation import used_on_node
+from k8s_rdma.errors import visible
 from k8s_rdma.extender.cluster.addresses import PromisedAddresses
 from k8s_rdma.extender.cluster.facts import NodeFacts
 
@@ -209,9 +210,10 @@ class ClusterState:
     def lose(self, node: NodeName, why: str) -> None:
         """The node could not be read: its last report counts for nothing now; reservations stand.
 
-        Of the reason so much is kept as people read: the node may have written it.
+        Of the reason so much is kept as people read, and so that they can: the node may have written it, and
+        it becomes an Event of the pod's.
         """
-        self.unreadable[node] = why[:_MOST_OF_WHY]
+        self.unreadable[node] = visible(why[:_MOST_OF_WHY])
         self._update(node)
 
     def recount(self, node: NodeName, uid: PodUid) -> None:

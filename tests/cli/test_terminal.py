@@ -1,0 +1,85 @@
+"""What nodes and pods' owners wrote reaches the operator's terminal as text, and never as orders to it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from msgspec.structs import replace
+
+from cli.asking import Ran, k8s_rdma
+from extender.node_server import pf, report
+from extender.serving import FILTER, served
+from extender.world import cluster
+from k8s_rdma.cli.console import for_terminal
+from k8s_rdma.cli.doctor import page
+from k8s_rdma.doctor.finding import Kind, Severity
+from k8s_rdma.errors import visible
+from k8s_rdma.wire.cluster_view import PATH, Totals
+
+ORDERS = "\x1b[2J\x1b]0;x\x07\r\nforged \u202egnp\u2066\x9b31m\x7f\u2028"
+"""Clear the screen, set the title, forge a line, write from right to left, the 8-bit CSI, and so on."""
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def test_visible_escapes_what_is_no_text_and_nothing_else() -> None:
+    assert visible(ORDERS) == (r"\x1b[2J\x1b]0;x\x07\r\nforged \u202egnp\u2066\x9b31m\x7f\u2028")
+    assert visible("PF größer als ½ — 光") == "PF größer als ½ — 光"
+
+
+def test_document_for_a_terminal_is_the_same_but_for_its_texts() -> None:
+    totals = Totals(**dict.fromkeys(Totals.__struct_fields__, 3))
+    assert for_terminal(totals) == totals
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("top", "--once"),
+        ("top", "--json"),
+        ("explain", "pod", "default/p"),
+        ("explain", "pod", "default/p", "--all"),
+        ("explain", "pod", "default/p", "--json"),
+    ],
+)
+async def test_node_sends_no_orders_to_the_terminal(arguments: tuple[str, ...]) -> None:
+    ran = await asked(*arguments)
+    assert (ran.status, ran.err) == (0, "")
+    assert "forged" in ran.out
+    assert ran.out.replace("\n", "").isprintable()
+    assert not any(line.startswith("forged") for line in ran.out.splitlines())
+    if "--json" in arguments:
+        assert json.loads(ran.out)
+
+
+async def asked(*arguments: str) -> Ran:
+    """Of a node that cannot be read, and one with a problem, each in the words of the node."""
+    async with cluster("w1", "w2") as c, served(c) as s:
+        await s.ready()
+        c.nodes["w1"].report = replace(report("w1", pf(problems=(ORDERS,)), generation=2), problems=(ORDERS,))
+        c.nodes["w2"].report = replace(report("w2", pf(), generation=2), unreadable=(ORDERS,))
+        await c.create_pod("p", 1)
+        refused = (await s.post(FILTER, c.args("p"))).json()["FailedNodes"]["w2"]
+        assert refused.isprintable()
+        assert (await s.http.get(PATH)).status_code == 200
+        return await k8s_rdma(*arguments, "--extender", s.url)
+
+
+@pytest.mark.anyio
+async def test_error_is_told_in_one_line_whatever_it_holds() -> None:
+    ran = await k8s_rdma("explain", "pod", ORDERS)
+    assert ran.status == 1
+    assert ran.err.replace("\n", "").isprintable()
+    assert ran.err.count("\n") == 1
+
+
+def test_doctor_prints_what_it_found_as_text() -> None:
+    kind = Kind("a-b", Severity.WARNING, "a")
+    found = kind(ORDERS, source=ORDERS, about=ORDERS, wanted=ORDERS, fix=ORDERS)
+    for each in page([found], plain=True):
+        assert str(each).replace("\n", "", 1).isprintable()
