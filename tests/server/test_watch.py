@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+import httpx2
 import pytest
 
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.server.watch import DEFAULT_TIMEOUT_S, MAX_WATCHES, Watch, parse_watch
+from k8s_rdma.server.watch import DEFAULT_TIMEOUT_S, MAX_WATCHES, Watch, Watches, parse_watch
 from server.serving import report, run, serving, telling_agent, until, until_generation
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import httpx2
 
 WAITING = "/v1/node?watch=e.1&timeout_s=300"
 
@@ -124,6 +124,38 @@ def test_watcher_that_hangs_up_makes_room_for_another(tmp_path: Path) -> None:
             assert {(await watcher).status_code for watcher in watchers} == {200}
 
     run(scenario())
+
+
+def test_client_that_takes_all_places_makes_room_for_another(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path) as client, telling_agent(tmp_path, report("e.1")) as agent:
+            await until_generation(client, "e.1")
+            greedy = [asked(client) for _ in range(MAX_WATCHES)]
+            await until(client, "/v1/node?watch=e.1&timeout_s=0", lambda it: it.status_code == 503)
+            elsewhere = httpx2.AsyncHTTPTransport(local_address="127.0.0.2")
+            async with httpx2.AsyncClient(base_url=client.base_url, transport=elsewhere) as other:
+                waits = asked(other)
+                answered, _ = await asyncio.wait(greedy, return_when=asyncio.FIRST_COMPLETED)
+                assert [(await watcher).status_code for watcher in answered] == [304]
+                assert (await client.get("/v1/node?watch=e.1")).status_code == 503
+                await agent.send(report("e.2"))
+                assert (await waits).status_code == 200
+
+    run(scenario())
+
+
+def test_places_are_shared_evenly_whoever_asks_most() -> None:
+    watches = Watches(6)
+    greedy = [watches.take("greedy") for _ in range(6)]
+    assert watches.take("greedy") is None
+    others = [watches.take("other") for _ in range(4)]
+    assert [place is not None for place in others] == [True, True, True, False]
+    assert sum(place.is_set() for place in greedy if place) == 3
+    third = watches.take("third")
+    assert third is not None
+    assert watches.take("greedy") is None
+    watches.give_back(third)
+    assert watches.take("greedy") is not None
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
     from k8s_rdma.config.tls import TlsConfig
+    from k8s_rdma.http_server.asgi import Scope
 
 PROBE_PATHS = frozenset({"/healthz", "/readyz"})
 """Open to everybody: kubelet's probes bear no token."""
@@ -66,6 +67,13 @@ class Access:
         message = "it takes `Authorization: Bearer` and a token of this server"
         error = Error(reason="unauthorized", message=message)
         return error_answer(HTTPStatus.UNAUTHORIZED, error, headers={"www-authenticate": "Bearer"})
+
+    def client(self, scope: Scope) -> tuple[str, str, bytes]:
+        """Who sent a request: its address, and what it proved: the certificate's name, the token's digest."""
+        address = scope["client"][0] if scope["client"] else ""
+        certificate = scope.get("extensions", {}).get("tls", {}).get("client_cert_name", "")
+        token = self.tokens().bearer(scope["headers"]) if self.tokens is not None else None
+        return address, certificate, token or b""
 
 
 EVERYBODY = Access()

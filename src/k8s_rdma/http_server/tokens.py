@@ -30,11 +30,16 @@ class Tokens:
 
     def accept(self, fields: Iterable[tuple[bytes, bytes]]) -> bool:
         """Whether header fields (names in lower case) bear one of them: one `Authorization`, no more."""
+        return self.bearer(fields) is not None
+
+    def bearer(self, fields: Iterable[tuple[bytes, bytes]]) -> bytes | None:
+        """The digest of the token that header fields bear; None when it is none of these."""
         values = [value for name, value in fields if name == b"authorization"]
         if len(values) != 1 or values[0][: len(_SCHEME)].lower() != _SCHEME:
-            return False
+            return None
         given = sha256(values[0][len(_SCHEME) :].strip(b" ")).digest()
-        return any([compare_digest(given, digest) for digest in self._digests])  # noqa: C419  each is compared
+        accepted = any([compare_digest(given, each) for each in self._digests])  # noqa: C419  each is compared
+        return given if accepted else None
 
 
 def tokens_of(path: str, *, field: str, clock: Callable[[], float] = monotonic) -> Callable[[], Tokens]:

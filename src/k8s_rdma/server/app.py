@@ -11,7 +11,7 @@ from k8s_rdma.http_server.answer import Answer, error_answer, json_answer
 from k8s_rdma.http_server.exposition import CONTENT_TYPE
 from k8s_rdma.server.answers import RETRY
 from k8s_rdma.server.openapi import openapi_document
-from k8s_rdma.server.watch import MAX_WATCHES, parse_watch, wait_for_change
+from k8s_rdma.server.watch import MAX_WATCHES, Watches, parse_watch, wait_for_change
 from k8s_rdma.wire.rest_error import Error
 
 if TYPE_CHECKING:
@@ -59,8 +59,7 @@ class NodeApp:
         self._shown = shown
         self._traffic = traffic
         self._access = access
-        self._max_watches = max_watches
-        self._watches = 0
+        self._watches = Watches(max_watches)
         index, openapi = Answer(INDEX), json_answer(openapi_document(access))
         self._paths: dict[str, Callable[[Fields], Answer]] = {
             "/": lambda _fields: index,
@@ -112,18 +111,19 @@ class NodeApp:
                     STATUS[error.reason].http, Error(reason=error.reason, message=error.message)
                 )
             if watch is not None:
-                return await self._watched(watch, receive)
+                return await self._watched(watch, scope, receive)
         return self._paths[scope["path"]](scope["headers"])
 
-    async def _watched(self, watch: Watch, receive: Receive) -> Answer:
-        if self._watches >= self._max_watches:
-            message = f"{self._watches} clients wait for a change already"
+    async def _watched(self, watch: Watch, scope: Scope, receive: Receive) -> Answer:
+        place = self._watches.take(self._access.client(scope))
+        if place is None:
+            message = "too many clients wait for a change already"
             return error_answer(503, Error(reason="busy", message=message), headers=RETRY)
-        self._watches += 1
         try:
-            return await wait_for_change(watch, self._shown, self.stopping.wait(), _client_gone(receive))
+            enough = (self.stopping.wait(), place.wait(), _client_gone(receive))
+            return await wait_for_change(watch, self._shown, *enough)
         finally:
-            self._watches -= 1
+            self._watches.give_back(place)
 
     def _node(self, fields: Fields) -> Answer:
         answers = self._shown.answers

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import parse_qsl
@@ -15,7 +16,7 @@ from k8s_rdma.wire.json import describe_unknown, shown
 from k8s_rdma.wire.rest import GENERATION_PATTERN
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Hashable
 
     from k8s_rdma.http_server import Answer
     from k8s_rdma.server.shown import Shown
@@ -27,7 +28,7 @@ MAX_TIMEOUT_S = 300.0
 TimeoutS = Annotated[float, msgspec.Meta(ge=0, le=MAX_TIMEOUT_S)]
 
 MAX_WATCHES = 256
-"""At a time: an extender has one for each node, and so has whoever else follows it."""
+"""At a time, of all clients: an extender has one for each node, and so has whoever else follows it."""
 
 _PARAMETERS = ("watch", "timeout_s")
 _MOST_PARAMETERS = 8
@@ -41,6 +42,31 @@ class Watch:
 
     generation: str
     timeout_s: float
+
+
+class Watches:
+    """Places of clients that wait; who has most of them makes room for who has fewer."""
+
+    def __init__(self, most: int = MAX_WATCHES) -> None:
+        self._most = most
+        self._held: list[tuple[Hashable, asyncio.Event]] = []
+
+    def take(self, client: Hashable) -> asyncio.Event | None:
+        """A place, which is set when another client gets it; None where all are taken and no one has more."""
+        if len(self._held) >= self._most:
+            count = Counter(holder for holder, _ in self._held)
+            greediest, most = count.most_common(1)[0]
+            if most <= count[client] + 1:
+                return None
+            next(place for holder, place in self._held if holder == greediest).set()
+            self._held = [held for held in self._held if not held[1].is_set()]
+        place = asyncio.Event()
+        self._held.append((client, place))
+        return place
+
+    def give_back(self, place: asyncio.Event) -> None:
+        """The client does not wait any more."""
+        self._held = [held for held in self._held if held[1] is not place]
 
 
 def parse_watch(query: bytes) -> Watch | None:
