@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import httpx2
 import pytest
+from msgspec import structs
 
 from extender.serving import BIND, FILTER, served
 from extender.world import cluster
@@ -100,6 +101,21 @@ async def test_verbs_take_a_certificate_where_a_client_ca_is_configured_and_prob
         known = trusting(issuer, issuer.issue("kube-scheduler"))
         async with httpx2.AsyncClient(base_url=s.http.base_url, verify=known, trust_env=False) as scheduler:
             assert (await scheduler.post(FILTER, content=c.args("p"))).json()["NodeNames"] == ["w1"]
+
+
+async def test_certificate_of_a_name_that_is_not_given_opens_nothing(issuer, ours):
+    names = structs.replace(tls(ours, issuer), client_names=("kube-scheduler",))
+    access = access_of(ExtenderConfig(tls=names))
+    async with cluster("w1") as c, served(c, access=access, verify=trusting(issuer)) as s:
+        await s.ready()
+        await c.create_pod("p")
+        await assert_probes_are_answered(s)
+        for name, status in (("kube-scheduler", 200), ("kubelet", 401)):
+            known = trusting(issuer, issuer.issue(name))
+            async with httpx2.AsyncClient(base_url=s.http.base_url, verify=known, trust_env=False) as client:
+                answer = await client.post(FILTER, content=c.args("p"))
+                assert answer.status_code == status
+        assert "a client certificate of clientCaFile with one of clientNames" in answer.json()["Error"]
 
 
 async def test_certificate_of_someone_else_is_not_served_at_all(issuer, ours, tmp_path):

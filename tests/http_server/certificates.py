@@ -31,11 +31,11 @@ class Issuer:
         self._request(self.own, self.name, "-addext", "basicConstraints=critical,CA:TRUE")
         return self
 
-    def issue(self, name: str, *addresses: str) -> Certificate:
-        """For 127.0.0.1 and more addresses, by whatever name."""
+    def issue(self, name: str, *addresses: str, alternative: tuple[str, ...] = ()) -> Certificate:
+        """For 127.0.0.1 and more addresses, by whatever name; alternative: more names, as `DNS:a`."""
         made = Certificate(self.directory / f"{name}.crt", self.directory / f"{name}.key")
         signer = ["-CA", str(self.own.cert), "-CAkey", str(self.own.key)]
-        names = ",".join(f"IP:{each}" for each in ("127.0.0.1", *addresses))
+        names = ",".join([*(f"IP:{each}" for each in ("127.0.0.1", *addresses)), *alternative])
         self._request(made, name, *signer, "-addext", f"subjectAltName={names}")
         return made
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 import ssl
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec import structs
 
 from http_server.certificates import Issuer
 from http_server.serving import REQUEST, run, served
@@ -127,6 +129,32 @@ def test_only_clients_of_the_authority_are_served_when_one_is_given(
                 with pytest.raises((ssl.SSLError, asyncio.IncompleteReadError, ConnectionError)):
                     await answer(s, context)
             await s.until(lambda: len(s.connections) == 1)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    "names", [("client",), ("other", "spiffe://cluster/prometheus"), ("client.example",)]
+)
+def test_clients_of_the_names_that_are_given_are_served_and_no_others(
+    issuer: Issuer, ours: Certificate, names: tuple[str, ...]
+) -> None:
+    known = issuer.issue("client", alternative=("DNS:client.example", "URI:spiffe://cluster/prometheus"))
+    unknown = issuer.issue("stranger", alternative=("DNS:stranger.example",))
+    files = structs.replace(config(ours, issuer.own.cert), client_names=names)
+
+    async def scenario() -> None:
+        async with served(tls=tls_context(files)) as s:
+            assert await answer(s, trusting(issuer, known)) == (200, b"now")
+            for target in (b"/now", b"/later"):
+                client = await s.connect(ssl=trusting(issuer, unknown))
+                client.send(b"GET %b HTTP/1.1\r\nHost: w1\r\n\r\n" % target)
+                status, body = await client.answer()
+                assert status == 403
+                message = json.loads(body)["error"]["message"]
+                assert "(stranger, stranger.example) are none of tls.clientNames" in message
+                assert await client.ended()
+            assert s.paths.waiting == 0
 
     run(scenario())
 

@@ -89,6 +89,11 @@ def test_config_takes_every_port(tmp_path: Path, port: int) -> None:
         ("tls: {certFile: a, keyFile: /b}", "tls.certFile: a; wanted an absolute path"),
         ("tls: {certFile: /a, keyFile: /b, caFile: /c}", "tls.caFile: unknown key; did you mean"),
         ("tokenFile: tokens", "tokenFile: tokens; wanted"),
+        (
+            "tls: {certFile: /a, keyFile: /b, clientNames: [a]}",
+            "clientNames: is for certificates of clientCaFile",
+        ),
+        ("tls: {certFile: /a, keyFile: /b, clientCaFile: /c, clientNames: ['']}", "tls.clientNames[0]: "),
         ("openPaths: /getpfs", "openPaths: is text; wanted a list"),
         ("openPaths: [/getpf]", "openPaths[0]: /getpf; wanted"),
         ("openPaths: [/healthz]", "openPaths[0]: /healthz; wanted"),

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Protocol
 
 from k8s_rdma.http_server.answer import Answer, error_answer
-from k8s_rdma.http_server.tls import tls_context
+from k8s_rdma.http_server.tls import ServerTls, tls_context
 from k8s_rdma.http_server.tokens import Tokens, tokens_of
 from k8s_rdma.wire.rest_error import Error
 
@@ -47,7 +46,7 @@ class Access:
     open_paths: demand none, as `PROBE_PATHS`; None: every path where there are no tokens, else no other.
     """
 
-    tls: Callable[[], ssl.SSLContext] | None = None
+    tls: ServerTls | None = None
     tokens: Callable[[], Tokens] | None = None
     open_paths: frozenset[str] | None = None
 

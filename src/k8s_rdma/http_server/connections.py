@@ -10,7 +10,7 @@ from termios import TIOCOUTQ
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    import asyncio
+    import socket
 
     from k8s_rdma.http_server.limits import Limits
 
@@ -112,12 +112,12 @@ class Connections:
         return now - connection.unsent_since > self.limits.send_timeout_s
 
 
-def unsent_bytes(transport: asyncio.BaseTransport) -> int:
+def unsent_bytes(connected: socket.socket) -> int:
     """What the client has not taken yet, of that which is in the kernel (tcp(7), SIOCOUTQ).
 
     Whatever waits behind it, in the transport or in TLS, waits for it.
     """
-    descriptor = transport.get_extra_info("socket").fileno()
+    descriptor = connected.fileno()
     if descriptor < 0:
         return 0
     (unsent,) = _INT.unpack(ioctl(descriptor, TIOCOUTQ, bytes(_INT.size)))

@@ -28,6 +28,7 @@ from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
 from k8s_rdma.errors import Reason
 from k8s_rdma.http_server.answer import Answer, error_answer
 from k8s_rdma.http_server.connections import unsent_bytes
+from k8s_rdma.http_server.tls import certificate_names
 from k8s_rdma.wire.rest_error import Error
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
     from k8s_rdma.http_server.asgi import Scope
     from k8s_rdma.http_server.connections import Connection, Connections
+    from k8s_rdma.http_server.tls import ServerTls
 
 Fields: TypeAlias = list[tuple[bytes, bytes]]
 
@@ -92,10 +94,8 @@ _OTHER_PROTOCOL = _refusal(
 )
 
 
-def _client_name(certificate: dict[str, Any] | None) -> str | None:
-    """The subject of a certificate that was verified, as ASGI's TLS extension has it; None without one."""
-    if not certificate:
-        return None
+def _subject(certificate: dict[str, Any]) -> str:
+    """The subject of a certificate, as ASGI's TLS extension has it."""
     return ",".join(f"{name}={value}" for part in certificate["subject"] for name, value in part)
 
 
@@ -105,11 +105,12 @@ class HttpProtocol(asyncio.Protocol):
     transport: asyncio.Transport
     flow: FlowControl
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  most of them are uvicorn's
         self,
         *,
         connections: Connections,
         ready: Ready | None,
+        tls: ServerTls | None,
         config: Config,
         server_state: ServerState,
         app_state: dict[str, Any],
@@ -128,6 +129,10 @@ class HttpProtocol(asyncio.Protocol):
         self._limits = connections.limits
         self._guard = connections
         self._ready = ready
+        self._tls = tls
+        self._client: str | None = None
+        """The subject of a certificate that counts."""
+        self._stranger: _Refusal | None = None
         self._parser = httptools.HttpRequestParser(self)
         self._cycle: RequestResponseCycle | None = None
         self._refused = False
@@ -151,9 +156,10 @@ class HttpProtocol(asyncio.Protocol):
         """Begin to wait for the client, if there is room for it."""
         self.transport = transport
         self.flow = FlowControl(transport)
+        self._socket = transport.get_extra_info("socket")  # which a transport forgets when it closes
         self._peer = get_remote_addr(transport)
         self.address = self._peer[0] if self._peer else ""
-        self._client = _client_name(transport.get_extra_info("peercert"))
+        self._know(transport.get_extra_info("peercert"))
         self._owes_within(self._limits.request_timeout_s)
         if self.replaces is not None:
             self._guard.forget(self.replaces)
@@ -282,7 +288,7 @@ class HttpProtocol(asyncio.Protocol):
 
     def unsent_bytes(self) -> int:
         """As `Connection.unsent_bytes`."""
-        return unsent_bytes(self.transport)
+        return unsent_bytes(self._socket)
 
     def retire(self) -> None:
         """As `Connection.retire`; not while a head comes in, which is answered like any other."""
@@ -301,6 +307,17 @@ class HttpProtocol(asyncio.Protocol):
             self._cycle.keep_alive = False
 
     # What it does:
+
+    def _know(self, certificate: dict[str, Any] | None) -> None:
+        """Take a verified certificate, if the client has shown one."""
+        if not certificate or self._tls is None:
+            return
+        if self._tls.admits(certificate):
+            self._client = _subject(certificate)
+        elif self._tls.demand:
+            names = ", ".join(certificate_names(certificate))
+            message = f"the client certificate's names ({names}) are none of tls.clientNames"
+            self._stranger = _refusal(HTTPStatus.FORBIDDEN, "forbidden", message)
 
     def _owes_within(self, seconds: float) -> None:
         self.owes_by = self._loop.time() + seconds
@@ -387,6 +404,8 @@ class HttpProtocol(asyncio.Protocol):
 
         The parser takes a request for an upgrade to have no body, and what follows for another protocol.
         """
+        if self._stranger is not None:
+            self._stop(self._stranger)
         version = self._parser.get_http_version()
         hosts = [value for name, value in self._fields if name == b"host"]
         if version not in ("1.0", "1.1") or self._parser.get_method() == b"CONNECT":

@@ -16,12 +16,12 @@ from k8s_rdma.http_server.tls_listener import TlsListener
 
 if TYPE_CHECKING:
     import socket
-    import ssl
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from k8s_rdma.http_server.asgi import Application
     from k8s_rdma.http_server.connections import Connection
     from k8s_rdma.http_server.protocol import Ready
+    from k8s_rdma.http_server.tls import ServerTls
 
 
 class HttpServer(uvicorn.Server):
@@ -34,11 +34,11 @@ class HttpServer(uvicorn.Server):
         shutdown_s: int,
         limits: Limits | None = None,
         ready: Ready | None = None,
-        tls: Callable[[], ssl.SSLContext] | None = None,
+        tls: ServerTls | None = None,
     ) -> None:
         """shutdown_s: for the requests under way when stopped. ready: asked before the application.
 
-        tls: the context for the next connection; None for plain HTTP.
+        tls: None for plain HTTP.
         """
         limits = limits or Limits()
         super().__init__(
@@ -113,4 +113,4 @@ class HttpServer(uvicorn.Server):
             self._connections.abort()
 
     def _protocol(self, **uvicorn: Any) -> HttpProtocol:
-        return HttpProtocol(connections=self._connections, ready=self._ready, **uvicorn)
+        return HttpProtocol(connections=self._connections, ready=self._ready, tls=self._tls, **uvicorn)

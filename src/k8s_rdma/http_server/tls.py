@@ -3,29 +3,61 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from k8s_rdma.config.reloaded import Reloaded
 from k8s_rdma.errors import MalformedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Mapping
 
     from k8s_rdma.config.tls import TlsConfig
 
 
+@dataclass(frozen=True, slots=True)
+class ServerTls:
+    """TLS of a server: the context for a connection of now, and whose certificates count.
+
+    client_names: as in `TlsConfig`. demand: whether whoever shows none that counts is served nothing.
+    """
+
+    contexts: Callable[[], ssl.SSLContext]
+    client_names: frozenset[str] = frozenset()
+    demand: bool = True
+
+    def __call__(self) -> ssl.SSLContext:
+        """The context."""
+        return self.contexts()
+
+    def admits(self, certificate: Mapping[str, Any]) -> bool:
+        """Whether a verified certificate, as `SSLSocket.getpeercert` gives it, is of a client that counts."""
+        return not self.client_names or not self.client_names.isdisjoint(certificate_names(certificate))
+
+
+def certificate_names(certificate: Mapping[str, Any]) -> list[str]:
+    """The common name of its subject, then DNS names, URIs and mail addresses (RFC 5280, section 4.2.1.6)."""
+    subject = [
+        value for part in certificate.get("subject", ()) for name, value in part if name == "commonName"
+    ]
+    kinds = ("DNS", "URI", "email")
+    return subject + [value for kind, value in certificate.get("subjectAltName", ()) if kind in kinds]
+
+
 def tls_context(
     config: TlsConfig, *, demand: bool = True, clock: Callable[[], float] = monotonic
-) -> Callable[[], ssl.SSLContext]:
-    """The context for a connection of now, made anew when a file has changed.
+) -> ServerTls:
+    """What a configuration says; the context is made anew when a file has changed.
 
     demand: whether clients must have a certificate where there is a client_ca_file; else they are asked for
     one, and whoever shows a wrong one is not served. MalformedError names the field whose file is none.
     """
     paths = [config.cert_file, config.key_file, *([config.client_ca_file] if config.client_ca_file else [])]
-    return Reloaded(lambda: _load(config, demand=demand), *map(Path, paths), clock=clock)
+    contexts = Reloaded(lambda: _load(config, demand=demand), *map(Path, paths), clock=clock)
+    return ServerTls(contexts, frozenset(config.client_names), demand)
 
 
 def _load(config: TlsConfig, *, demand: bool) -> ssl.SSLContext:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from k8s_rdma.http_server.tls import tls_context
+from k8s_rdma.http_server.tls import ServerTls, tls_context
 from k8s_rdma.http_server.tokens import Tokens, tokens_of
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ class Access:
     one. Where both are configured either will do: kube-scheduler can show a certificate and no token.
     """
 
-    tls: Callable[[], ssl.SSLContext] | None = None
+    tls: ServerTls | None = None
     tokens: Callable[[], Tokens] | None = None
     certificates: bool = False
 
@@ -37,8 +36,9 @@ class Access:
 
     def demand(self) -> str:
         """What a client that may not ask is told."""
+        named = " with one of clientNames" if self.tls is not None and self.tls.client_names else ""
         wanted = [
-            *(["a client certificate of clientCaFile"] if self.certificates else []),
+            *([f"a client certificate of clientCaFile{named}"] if self.certificates else []),
             *(["`Authorization: Bearer` and a token of tokenFile"] if self.tokens is not None else []),
         ]
         return f"it takes {' or '.join(wanted)}"
