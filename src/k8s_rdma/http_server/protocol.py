@@ -278,7 +278,7 @@ class HttpProtocol(asyncio.Protocol):
     def overdue(self) -> None:
         """As `Connection.overdue`: say so to who has begun to speak; the others know."""
         if self._refused or self.transport.is_closing():
-            self.transport.abort()
+            self.abort()
         elif self._stage is _Stage.BETWEEN:
             self._owes_within(self._limits.linger_s)
             self.transport.close()
@@ -296,7 +296,8 @@ class HttpProtocol(asyncio.Protocol):
             self.shutdown()
 
     def abort(self) -> None:
-        """End it at once."""
+        """End it at once; asyncio's TLS transport cannot take what the application still says."""
+        self._silence()
         self.transport.abort()
 
     def shutdown(self) -> None:
@@ -439,17 +440,21 @@ class HttpProtocol(asyncio.Protocol):
         self._forget_request()
         self._owes_within(self._limits.linger_s)
         if self.transport.is_closing() or not self._may_say_why():
-            self.transport.abort()
+            self.abort()
             return
-        if self._cycle is not None:
-            self._cycle.disconnected = True  # whatever the application still says of it
-            self._cycle.message_event.set()
+        self._silence()
         answer = error_answer(refusal.status, refusal.error, headers={"connection": "close"})
         self.transport.write(answer.rendered(self._state.default_headers, body=True))
         if self.transport.can_write_eof():
             self.transport.write_eof()  # closed with unread input, the client would see but a reset
         else:
             self.transport.close()
+
+    def _silence(self) -> None:
+        """Drop whatever the application still says."""
+        if self._cycle is not None:
+            self._cycle.disconnected = True
+            self._cycle.message_event.set()
 
     def _forget_request(self) -> None:
         self._fields = []
