@@ -73,6 +73,7 @@ EXAMPLES: dict[str, tuple[Callable[[Client], Any], ...]] = {
     "get_rdma_node": (lambda c: c.get_rdma_node(NODE),),
     "get_whole_pod": (lambda c: c.get_whole_pod("ns", "p"),),
     "label_node": (lambda c: c.label_node(NODE, "k", "v"),),
+    "label_pod": (lambda c: c.label_pod(POD, "k", "v"),),
     "leases_version": (lambda c: c.leases_version("ns"),),
     "repeat_event": (lambda c: c.repeat_event(EVENT),),
     "set_capacity": (lambda c: c.set_capacity(NODE, "example.com/vf", 1),),

@@ -43,9 +43,9 @@ class FaultyApi:
     """`ClusterApi` that hands on to another one.
 
     faults: of the binds to come, in order. unread: that many reads of a pod fail. touchable: whether pods
-    may be touched (else 403). untouched: that many touches fail. writing: binds wait
-    for it before they are handed on. answering, reading: binds wait before they are answered, reads of a
-    pod before they are. started, begun: binds that began, and an event for the first.
+    may be touched (else 403); labelled: whether pods may be labelled. untouched: that many touches fail.
+    writing: binds wait for it before they are handed on. answering, reading: binds wait before they are
+    answered, reads of a pod before they are. started, begun: binds that began, and an event for the first.
     watching: cleared to hold back the lists of pods. budgets_refused: so are disruption budgets (403), each
     watch of them after its next event.
     """
@@ -55,6 +55,7 @@ class FaultyApi:
     unread: int = 0
     reads: int = 0
     touchable: bool = True
+    labelled: bool = True
     untouched: int = 0
     fenced: list[str] = field(default_factory=list)
     touch_faults: list[Exception] = field(default_factory=list)
@@ -103,6 +104,13 @@ class FaultyApi:
             self.untouched -= 1
             raise ApiUncertainError("touch pod: no answer")
         seen = await self.real.touch_pod(pod, key, value)
+        self.fenced.append(pod.name)
+        return seen
+
+    async def label_pod(self, pod: Pod, key: str, value: str) -> PodView:
+        if not self.labelled:
+            raise ApiRefusedError("label pod: forbidden", status=403)
+        seen = await self.real.label_pod(pod, key, value)
         self.fenced.append(pod.name)
         return seen
 

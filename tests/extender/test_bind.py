@@ -518,3 +518,32 @@ async def test_filter_counts_a_bind_whose_write_is_under_way_but_not_against_its
         assert (await w.prioritize("p"))["w1"] > 0
         w.api.writing.set()
         assert await bind == ""
+
+
+async def test_pod_whose_placement_has_no_room_among_its_annotations_is_refused():
+    """A Binding is not validated: bound, the pod could never be written to again."""
+    async with world("w1") as w:
+        await w.create_pod("p", 5_000)
+        await w.patch_pod("p", {"metadata": {"annotations": {"padding": "x" * 262_000}}})
+        w.pods["p"] = await w.read_pod("p")
+        told = (await w.filter("p"))["FailedAndUnresolvableNodes"]["w1"]
+        assert "malformatted. (metadata.annotations: they are 262" in told
+        assert "metadata.annotations" in await w.bind("p", "w1")
+        assert await w.node_of("p") is None
+        await w.patch_pod("p", {"metadata": {"annotations": {"padding": "x" * 200_000}}})
+        w.pods["p"] = await w.read_pod("p")
+        assert await w.fitting("p") == ["w1"]
+        assert await w.bind("p", "w1") == ""
+
+
+async def test_pod_that_is_padded_after_filter_is_refused_by_bind():
+    async with world("w1") as w:
+        await w.create_pod("p", 5_000)
+        assert await w.fitting("p") == ["w1"]
+        await w.patch_pod("p", {"metadata": {"annotations": {"padding": "x" * 262_000}}})
+        version = (await w.read_pod("p"))["metadata"]["resourceVersion"]
+        unbound = w.extender.binder.unbound
+        uid = w.pods["p"]["metadata"]["uid"]
+        await until(lambda: unbound._pods[uid].pod.version == version)
+        assert "metadata.annotations" in await w.bind("p", "w1")
+        assert await w.node_of("p") is None

@@ -17,7 +17,7 @@ import pytest
 
 from extender.node_server import PF0, PF1, pf, report
 from extender.test_process import MAIN
-from extender.world import World, cluster, extending
+from extender.world import World, cluster, extending, interfaces
 from k8s_rdma.extender.leader.lease import Lease, Terms
 from k8s_rdma.kube.api import ApiRefusedError, LeaseView
 from k8s_rdma.sim.cluster.kubeconfig import write_kubeconfig
@@ -161,3 +161,25 @@ async def test_only_a_new_binder_that_may_not_touch_pods_waits_for_what_the_one_
                     await asyncio.sleep(0.01)
                 assert "is starting" in await w.bind("p", "w1")
         assert leases.stored.holder == ("" if touchable else "me")
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+async def test_new_binder_does_not_wait_for_a_pod_whose_annotations_are_full(labelled: bool):
+    """The fence is a label then; else a pod's owner would decide how long a fail-over takes."""
+    leases = Crashed()
+    lease = Lease(leases, Terms(namespace="n", name="l", holder="me"), asyncio.get_running_loop().time)
+    async with cluster("w1") as c:
+        await c.create_pod("full", 1)
+        length = 262_144 - len("rdma_interfaces_required") - len(interfaces(1)) - len("padding")
+        await c.patch_pod("full", {"metadata": {"annotations": {"padding": "x" * length}}})
+        c.api.labelled = labelled
+        await c.create_pod("p", 1)
+        async with extending(c, lease=lease, settle_s=3600.0) as w:
+            if labelled:
+                while w.extender.missing():  # noqa: ASYNC110  that is the interface
+                    await asyncio.sleep(0.01)
+                assert sorted(c.api.fenced) == ["full", "p"]
+                assert await w.bind("p", "w1") == ""
+            else:  # what is not fenced is waited for
+                while not any("may take effect" in what for what in w.extender.missing()):  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)

@@ -90,7 +90,10 @@ def open_accounts(
     if bound_pods is not None:
         bound_pods.on_change = state.recount
     requests = Requests(
-        strict=config.strict, vf_resource=config.vf_resource, policies=policies_of(config.policy_file)
+        strict=config.strict,
+        vf_resource=config.vf_resource,
+        policies=policies_of(config.policy_file),
+        binds=config.binder == "extender",
     )
     unplaced = Unplaced(state=state, requests=requests, clock=clock, quarantine=quarantine)
     nominations = Nominations(

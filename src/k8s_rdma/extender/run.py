@@ -100,10 +100,17 @@ async def _know(extender: Extender, then: Callable[[], None]) -> None:
 
 
 async def _retire_connections(extender: Extender, server: HttpServer) -> NoReturn:
-    """Have clients that are connected come to ask the replica that leads, whenever this one does not."""
+    """Have clients that are connected connect anew whenever this process ceases to lead.
+
+    Once: later answers to a scheduler say themselves that they are the last, and nobody else's connection is
+    to end at the moment of his next request.
+    """
+    led = False
     while True:
-        if not extender.leads():
+        leads = extender.leads()
+        if led and not leads:
             server.retire_connections()
+        led = leads
         await asyncio.sleep(_LOOK_S)
 
 

@@ -29,6 +29,10 @@ class AbsentApi:
         """Raises."""
         _refuse(f"annotate pod {pod.namespace}/{pod.name}")
 
+    async def label_pod(self, pod: Pod, key: str, value: str) -> PodView:  # noqa: ARG002 - the Protocol's
+        """Raises."""
+        _refuse(f"label pod {pod.namespace}/{pod.name}")
+
     async def annotate_node(self, node: NodeName, key: str, value: str) -> None:  # noqa: ARG002 - the Protocol's
         """Raises."""
         _refuse(f"annotate node {node}")

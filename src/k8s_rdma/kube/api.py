@@ -37,7 +37,8 @@ class PodView:
     nominated: `status.nominatedNodeName`, where preemption made room for it. started: `status.startTime` as
         written, empty before. demand: what its resource requests add up to; None when it may take other
         things of its node as well, or has no annotation of this system's. devices: how many of which extended
-        resources its containers are given; none of a pod without such an annotation.
+        resources its containers are given; none of a pod without such an annotation. annotation_bytes: of all
+        annotations, whosever they are; 0 of a pod without such an annotation.
     """
 
     namespace: str
@@ -54,6 +55,7 @@ class PodView:
     started: str = ""
     demand: Demand | None = None
     devices: tuple[tuple[str, int], ...] = ()
+    annotation_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +229,10 @@ class ClusterApi(Protocol):
 
         A Binding that was prepared of an earlier version of the pod is refused from then on.
         """
+        ...
+
+    async def label_pod(self, pod: Pod, key: str, value: str) -> PodView:
+        """As `touch_pod`, but for a label."""
         ...
 
     async def annotate_node(self, node: NodeName, key: str, value: str) -> None:

@@ -125,13 +125,13 @@ class Client(RdmaNodes):
 
     async def touch_pod(self, pod: Pod, key: str, value: str) -> PodView:
         """`PATCH /api/v1/namespaces/NS/pods/NAME`, a JSON merge patch; a UID in it must be the pod's."""
-        patch = {"metadata": {"uid": pod.uid, "annotations": {key: value}}}
         with named_errors(f"annotate pod {pod.namespace}/{pod.name}"):
-            name, namespace = segment(pod.name), segment(pod.namespace)
-            changed = await self._client.patch(
-                PodObject, name, patch, namespace=namespace, patch_type=PatchType.MERGE
-            )
-            return changed.view()
+            return await self._patch_pod(pod, {"annotations": {key: value}})
+
+    async def label_pod(self, pod: Pod, key: str, value: str) -> PodView:
+        """As `touch_pod`."""
+        with named_errors(f"label pod {pod.namespace}/{pod.name}"):
+            return await self._patch_pod(pod, {"labels": {key: value}})
 
     async def create_event(self, event: ObjectEvent) -> None:
         """`POST /api/v1/namespaces/NS/events`."""
@@ -198,6 +198,14 @@ class Client(RdmaNodes):
         """List and watch `/apis/policy/v1/poddisruptionbudgets`."""
         async for event in self._follow(BudgetObject, "disruption budgets", namespace="*"):
             yield cast("Event[BudgetView]", event)
+
+    async def _patch_pod(self, pod: Pod, meta: dict[str, dict[str, str]]) -> PodView:
+        patch = {"metadata": {"uid": pod.uid, **meta}}
+        name, namespace = segment(pod.name), segment(pod.namespace)
+        changed = await self._client.patch(
+            PodObject, name, patch, namespace=namespace, patch_type=PatchType.MERGE
+        )
+        return changed.view()
 
     async def _patch_node(self, node: NodeName, meta: dict[str, dict[str, str]]) -> None:
         patch = {"metadata": meta}

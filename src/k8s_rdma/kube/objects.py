@@ -23,6 +23,7 @@ from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.errors import visible
 from k8s_rdma.kube.api import LeaseView, NodeView, PodView
 from k8s_rdma.wire.annotation import ANNOTATION
+from k8s_rdma.wire.annotation_sizes import annotation_bytes
 from k8s_rdma.wire.pod_spec import PodSpecDemand, demand_of, devices_of
 
 if TYPE_CHECKING:
@@ -112,6 +113,7 @@ class PodObject(msgspec.Struct, NamespacedResourceG):
             started=status.startTime or "",
             demand=demand_of(self.spec) if annotations else None,
             devices=_devices(self.spec) if annotations else (),
+            annotation_bytes=annotation_bytes(meta.annotations or {}) if annotations else 0,
         )
 
 

@@ -276,6 +276,29 @@ async def test_second_binding_is_refused_with_409_whatever_its_node(cluster, mak
             assert 'pod p1 is already assigned to node "node-1"' in answer.json()["message"]
 
 
+async def test_annotations_beyond_their_limit_are_refused_but_in_a_binding(cluster, make_pod):
+    """Which leaves a pod that nobody can write to any more."""
+    async with cluster() as c:
+        url = f"{PODS_URL}/p"
+        too_many = make_pod("p", annotations={"a": "x" * 262_144})
+        assert (await c.http.post(PODS_URL, json=too_many)).status_code == 422
+        just = make_pod("p", annotations={"a": "x" * 262_143})
+        assert (await c.http.post(PODS_URL, json=just)).status_code == 201
+        merge = {"Content-Type": "application/merge-patch+json"}
+        one_more = {"metadata": {"annotations": {"b": ""}}}
+        refused = await c.http.patch(url, json=one_more, headers=merge)
+        assert (refused.status_code, refused.json()["details"]["causes"][0]["reason"]) == (
+            422,
+            "FieldValueTooLong",
+        )
+        label = {"metadata": {"labels": {"b": ""}}}
+        assert (await c.http.patch(url, json=label, headers=merge)).status_code == 200
+        binding = {"metadata": {"annotations": {"b": ""}}, "target": {"name": "w1"}}
+        assert (await c.http.post(f"{url}/binding", json=binding)).status_code == 201
+        status = {"status": {"phase": "Running"}}
+        assert (await c.http.patch(f"{url}/status", json=status, headers=merge)).status_code == 422
+
+
 @pytest.mark.parametrize(
     ("body", "status"),
     [

@@ -4,6 +4,8 @@ A Binding carries the version of the pod that it was decided on (`metadata.resou
 precondition (kube-apiserver, pkg/registry/core/pod/storage, BindingREST): whoever writes to the pod later
 refuses it for ever, wherever it is: in a queue, in the network, or in a process that was stopped.
 
+A pod's annotations may be as long as they may be, by its owner's doing: then it is a label that is written.
+
 Verbs: patch and get on `pods`. Without patch a pod is only read, and what is under way has to be waited for.
 """
 
@@ -23,8 +25,10 @@ if TYPE_CHECKING:
     from k8s_rdma.kube.api import PodView
 
 FENCE_ANNOTATION = "k8s-rdma.io/fence"
-"""Its value means nothing but that it is another one each time: a write that changes nothing is none."""
+"""The label's key, too. Its value means nothing but that it is another one each time: a write that changes
+nothing is none."""
 
+_INVALID = 422
 _log = structlog.get_logger()
 
 
@@ -46,9 +50,17 @@ class Fence:
         Unbound and of another version than a Binding's, that Binding will never take effect. API_ERRORS.
         """
         try:
-            seen: PodView | None = await self.api.touch_pod(pod, FENCE_ANNOTATION, self.token())
+            seen: PodView | None = await self._touch(pod)
         except ApiRefusedError as refused:
             seen = await self.api.get_pod(pod.namespace, pod.name)
             if seen is not None and seen.uid == pod.uid:
                 _log.warning("pod_not_touched", pod=f"{pod.namespace}/{pod.name}", error=refused.message)
         return seen if seen is not None and seen.uid == pod.uid else None
+
+    async def _touch(self, pod: Pod) -> PodView:
+        try:
+            return await self.api.touch_pod(pod, FENCE_ANNOTATION, self.token())
+        except ApiRefusedError as refused:
+            if refused.status != _INVALID:
+                raise
+            return await self.api.label_pod(pod, FENCE_ANNOTATION, self.token())

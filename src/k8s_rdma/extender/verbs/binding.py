@@ -155,7 +155,7 @@ class Binder:
 
     async def _try(self, bind: Bind, pod: PodView, filtered: Remembered | None) -> PodView | str:
         """Bind this version of the pod; the pod again when there is a newer one, else the answer."""
-        request = self.requests.read(pod)
+        request = self.requests.read_unbound(pod)
         if not request:
             return await self.commits.write_plain(bind)
         if not self.ready():

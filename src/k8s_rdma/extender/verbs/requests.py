@@ -14,6 +14,7 @@ from k8s_rdma.core.namespace_policy import NO_POLICIES, NamespacePolicies
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.extender.cluster.pending import PendingPod
 from k8s_rdma.wire.annotation import ANNOTATION, read_pod, request_texts
+from k8s_rdma.wire.annotation_sizes import annotation_bytes, require_room
 from k8s_rdma.wire.pod_spec import requested
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ class Requests:
 
     strict: whether an unknown key refuses an annotation, or is logged. vf_resource: the extended resource
     that VFs are counted by, None where they are not. policies: those of now, which say what is allowed.
+    binds: whether a placement is written to pods.
     """
 
     def __init__(
@@ -82,9 +84,11 @@ class Requests:
         strict: bool = True,
         vf_resource: str | None = None,
         policies: Callable[[], NamespacePolicies] = lambda: NO_POLICIES,
+        binds: bool = True,
     ) -> None:
         self._strict = strict
         self._policies = policies
+        self._binds = binds
         self._vf_resource = vf_resource
         self._pods: OrderedDict[PodUid, Remembered] = OrderedDict()
         self._characters = 0
@@ -95,6 +99,16 @@ class Requests:
         It is read once while it stays the same: a long one takes 0.1 s, and comes with every try.
         """
         return self._read(pod, pod.annotations, lambda: pod.devices)
+
+    def read_unbound(self, pod: PodView) -> Request:
+        """As `read`, of a pod that is to be bound; MalformedError also when its placement has no room."""
+        request = self.read(pod)
+        self._require_room(pod.annotation_bytes, request)
+        return request
+
+    def _require_room(self, length: int, request: Request) -> None:
+        if self._binds and request:
+            require_room(length, request)
 
     def _read(
         self,
@@ -115,6 +129,7 @@ class Requests:
     def ask(self, pod: Pod) -> PendingPod:
         """The pod of a scheduler's question; MalformedError as `read`, and when its numbers contradict."""
         request = self._read(pod.metadata, pod.annotations, lambda: _devices(pod))
+        self._require_room(annotation_bytes(pod.annotations), request)
         if self._vf_resource is not None:
             _check_count(request, _counted(pod, self._vf_resource), self._vf_resource)
         return PendingPod.of(pod, request)
@@ -124,7 +139,7 @@ class Requests:
 
         Its numbers are compared unless it may take of its node what nobody here adds up (`PodView.demand`).
         """
-        request = self.read(view)
+        request = self.read_unbound(view) if view.node is None else self.read(view)
         if self._vf_resource is not None and view.demand is not None:
             counted = dict(view.demand).get(self._vf_resource, Fraction(0))
             _check_count(request, counted, self._vf_resource)

@@ -50,6 +50,7 @@ _SUBDOMAIN_RULE = (
     "'[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
 )
 _MAX_NAME = 253
+_MAX_ANNOTATIONS = 256 * 1024  # bytes of all keys and values (`TotalAnnotationSizeLimitB`)
 _SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"  # no vowels: no words (k8s.io/apimachinery/pkg/util/rand)
 _OWNED_BY_SERVER = (
     "uid",
@@ -99,6 +100,7 @@ class Registry:
         if resource.has_status:
             meta["generation"] = 1
         obj = {**given, "metadata": meta}
+        _check_annotations(target.resource, obj)
         if resource == PODS:
             obj = pod_strategy.new_pod(obj, self._priority_of(target, obj))
         elif resource.custom:
@@ -147,7 +149,8 @@ class Registry:
         """Assign a pod to a node, and merge the Binding's annotations into the pod, in one write.
 
         Source: `pkg/registry/core/pod/storage/storage.go`, BindingREST. The nomination goes with it since
-        Kubernetes 1.35 (feature gate `ClearingNominatedNodeNameAfterBinding`).
+        Kubernetes 1.35 (feature gate `ClearingNominatedNodeNameAfterBinding`). The pod is not validated then:
+        annotations that are too long with the Binding's have every later write refused.
         """
         check_shape("Binding", binding)
         node = _binding_target(target, binding)
@@ -230,6 +233,7 @@ class Registry:
             raise modified(resource, target.name)
         kept = {name: metadata(old)[name] for name in _OWNED_BY_SERVER if name in metadata(old)}
         new = {**given, "metadata": {**asked, **kept}}
+        _check_annotations(resource, new)
         if resource.custom:
             return self._write(target, custom_strategy.updated(target, old, new))
         if target.subresource == "status":
@@ -259,6 +263,14 @@ def _checked_name(resource: ResourceType, name: str) -> str:
         why = f'Invalid value: "{name}": {_SUBDOMAIN_RULE}'
         raise invalid(resource, name, "metadata.name", "FieldValueInvalid", why)
     return name
+
+
+def _check_annotations(resource: ResourceType, obj: JsonObject) -> None:
+    """Refuse (StatusError 422) too long ones (source: `ValidateAnnotationsSize`, apimachinery)."""
+    annotations = metadata(obj).get("annotations") or {}
+    if sum(len(key.encode()) + len(value.encode()) for key, value in annotations.items()) > _MAX_ANNOTATIONS:
+        why = f"Too long: may not be more than {_MAX_ANNOTATIONS} bytes"
+        raise invalid(resource, name_of(obj), "metadata.annotations", "FieldValueTooLong", why)
 
 
 def _binding_target(target: Target, binding: JsonObject) -> str:
