@@ -12,7 +12,7 @@ from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.discovery.gather import gather
 from k8s_rdma.linux.discovery.observation import Observer
 from k8s_rdma.linux.sysfs import Sysfs
-from k8s_rdma.linux.vf.vfio import objection_to_vfio, vfio_group
+from k8s_rdma.linux.vf.vfio import objection_to_vfio, others_in_group, vfio_group
 from k8s_rdma.sim.recorded_machine import RecordedMachine
 from linux.small_machine import SmallMachine, vf_pci
 
@@ -98,12 +98,35 @@ def test_group_is_shared_with_no_other_function_whatever_drives_it(
     assert not takes_vfio(machine)
 
 
-def test_group_is_shared_with_bridges(machine: SmallMachine) -> None:
+def share_with_bridge(machine: SmallMachine, driver: str | None, pci_class: str) -> None:
     load_vfio(machine)
     group(machine, 7, VF, vf_pci(1))
-    machine.bind(vf_pci(1), None)
-    machine.write(f"{machine.device(vf_pci(1))}/class", "0x060400")
+    machine.bind(vf_pci(1), driver)
+    machine.write(f"{machine.device(vf_pci(1))}/class", pci_class)
+
+
+@pytest.mark.parametrize(
+    ("driver", "pci_class"), [(None, "0x060400"), ("pcieport", "0x060400"), (None, "0x060000")]
+)
+def test_group_is_shared_with_bridges(machine: SmallMachine, driver: str | None, pci_class: str) -> None:
+    share_with_bridge(machine, driver, pci_class)
     assert objection(machine) == ""
+    assert others_in_group(Sysfs(machine.root), VF) == (), "nor does doctor warn of them"
+
+
+@pytest.mark.parametrize(("driver", "pci_class"), [("ntb_hw_intel", "0x068000"), (None, "0x068000")])
+def test_group_is_not_shared_with_a_bridge_that_does_dma(
+    machine: SmallMachine, driver: str | None, pci_class: str
+) -> None:
+    """A non-transparent bridge and an NVSwitch are called bridges as well."""
+    share_with_bridge(machine, driver, pci_class)
+    assert f"shares IOMMU group 7 with {vf_pci(1)}" in objection(machine)
+
+
+def test_group_is_not_shared_with_a_bridge_whose_driver_makes_it_unusable(machine: SmallMachine) -> None:
+    """The kernel gives no group to a program while a driver of the host's has one of its functions."""
+    share_with_bridge(machine, "amd_hsmp", "0x060000")
+    assert f"with {vf_pci(1)}, which amd_hsmp drives" in objection(machine)
 
 
 @pytest.mark.parametrize(("name", "node"), [(None, "/dev/vfio/7"), ("vfio-noiommu", "/dev/vfio/noiommu-7")])

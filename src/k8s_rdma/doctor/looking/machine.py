@@ -21,6 +21,7 @@ from k8s_rdma.linux.discovery.pfs import find_pfs
 from k8s_rdma.linux.discovery.queries import Queries
 from k8s_rdma.linux.discovery.rdma_devices import RdmaDevices
 from k8s_rdma.linux.sysfs import Sysfs
+from k8s_rdma.linux.vf.vfio import others_in_group
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -145,8 +146,7 @@ class MachineLook:
         vf = next(iter(each.pf.function.vfs().values()), None)
         if vf is None:
             return ()
-        others = self.sysfs.names_if_any(f"{_DEVICES}/{vf}/iommu_group/devices") or ()
-        return tuple(sorted(set(others) - {vf}))
+        return others_in_group(self.sysfs, vf)
 
     def _port(self, each: Selected) -> PortQos:
         name = each.link.name

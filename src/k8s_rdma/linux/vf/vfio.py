@@ -19,8 +19,10 @@ VFIO_PCI = "vfio-pci"
 _NOIOMMU_MODE = "module/vfio/parameters/enable_unsafe_noiommu_mode"
 _NOIOMMU_NAME = "vfio-noiommu"
 _BRIDGE_DRIVER = "pcieport"
-_BRIDGE_CLASS = "0x06"
-"""PCI classes of bridges begin so (`include/linux/pci_ids.h`); they do no DMA of their own."""
+_BRIDGE_CLASSES = ("0x0600", "0x0604")
+"""Of host and PCI bridges (`include/linux/pci_ids.h`), which do no DMA of their own.
+
+Others do: class 0x0680 is that of non-transparent bridges and NVSwitches."""
 
 
 def can_have_vfio(sysfs: Sysfs, pci: PciAddress, *, unsafe_noiommu: bool = False) -> bool:
@@ -40,12 +42,18 @@ def objection_to_vfio(sysfs: Sysfs, pci: PciAddress, *, unsafe_noiommu: bool = F
     group = _group(sysfs, pci)
     if group is None or _is_noiommu(sysfs, pci):
         return _objection_without_iommu(sysfs, pci, allowed=unsafe_noiommu)
-    for other in sorted(sysfs.names_if_any(f"bus/pci/devices/{pci}/iommu_group/devices") or ()):
-        driver = sysfs.target_if_any(f"bus/pci/devices/{other}/driver")
-        if other != pci and driver != _BRIDGE_DRIVER and not _is_bridge(sysfs, other):
-            why = f"which {driver or 'no driver'} drives; its slot or bridge lacks ACS"
-            return f"{pci} shares IOMMU group {group} with {other}, {why}"
-    return ""
+    others = others_in_group(sysfs, pci)
+    if not others:
+        return ""
+    driver = sysfs.target_if_any(f"bus/pci/devices/{others[0]}/driver")
+    why = f"which {driver or 'no driver'} drives; its slot or bridge lacks ACS"
+    return f"{pci} shares IOMMU group {group} with {others[0]}, {why}"
+
+
+def others_in_group(sysfs: Sysfs, pci: PciAddress) -> tuple[str, ...]:
+    """The other functions of its IOMMU group that keep it from programs: all but bridges that do no DMA."""
+    names = sysfs.names_if_any(f"bus/pci/devices/{pci}/iommu_group/devices") or ()
+    return tuple(other for other in sorted(names) if other != pci and not _is_harmless(sysfs, other))
 
 
 def _objection_without_iommu(sysfs: Sysfs, pci: PciAddress, *, allowed: bool) -> str:
@@ -84,5 +92,8 @@ def _is_noiommu(sysfs: Sysfs, pci: PciAddress) -> bool:
     return sysfs.value_if_any(f"bus/pci/devices/{pci}/iommu_group/name") == _NOIOMMU_NAME
 
 
-def _is_bridge(sysfs: Sysfs, pci: str) -> bool:
-    return (sysfs.value_if_any(f"bus/pci/devices/{pci}/class") or "").startswith(_BRIDGE_CLASS)
+def _is_harmless(sysfs: Sysfs, pci: str) -> bool:
+    """Whether it is a bridge, and no driver has it that would keep the kernel from giving its group away."""
+    driver = sysfs.target_if_any(f"bus/pci/devices/{pci}/driver")
+    pci_class = sysfs.value_if_any(f"bus/pci/devices/{pci}/class") or ""
+    return driver in (None, _BRIDGE_DRIVER) and pci_class.startswith(_BRIDGE_CLASSES)
