@@ -436,6 +436,15 @@ def test_policy_refuses_unknown_keys_where_extender_and_agents_do(values, refuse
     assert refusals('[{"min_tx_rate": "one"}]')
 
 
+@pytest.mark.parametrize(
+    "absent", [{"namespacePolicies": None}, {"placementKey": {"signingSecretName": None}}], ids=str
+)
+def test_values_of_an_older_chart_alone_are_refused(absent: Json):
+    """With --reuse-values Helm has the defaults of the release before, and none of this chart."""
+    with pytest.raises(TemplateError, match="use --reset-then-reuse-values"):
+        render(absent)
+
+
 def test_extender_and_agents_that_would_judge_otherwise_are_refused():
     with pytest.raises(TemplateError, match=r"node\.agent\.config\.strict: must be the same"):
         render({"extender": {"config": {"strict": False}}})
