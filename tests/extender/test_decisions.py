@@ -224,3 +224,14 @@ def test_verdicts_of_others_stay_when_one_namespace_has_many_requests():
         decisions.verdict(request(rate, rate), here, "crowd")
     assert decisions.known(request(7)) == {here: decisions.verdict(request(7), here)}
     assert decisions.known(request(1, 1)) == {}
+
+
+def test_large_request_that_is_new_is_kept_whoever_else_has_the_table():
+    """Its interfaces made it the greediest: it was forgotten while it was searched for."""
+    decisions, here = Decisions(), situation()
+    for rate in range(1, MAX_REQUESTS + 1):
+        decisions.verdict(request(rate), here, "crowd")
+    large = request(*[1] * 1024)
+    verdict = decisions.verdict(large, here, "victim")
+    assert decisions.known(large) == {here: verdict}
+    assert len(decisions._tables) == MAX_REQUESTS

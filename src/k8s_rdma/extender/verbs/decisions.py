@@ -140,13 +140,13 @@ class Decisions:
         key = _key(request)
         table = self._tables.get(key)
         if table is None:
+            while len(self._tables) >= MAX_REQUESTS or self._interfaces + _size(key) > MAX_INTERFACES:
+                self._forget_oldest()  # before: the new one must not be the one
             table = self._tables[key] = {}
             self._owners[key] = namespace
             self._interfaces += _size(key)
             self._kept[namespace] += _size(key)
         self._tables.move_to_end(key)
-        while len(self._tables) > MAX_REQUESTS or self._interfaces > MAX_INTERFACES:
-            self._forget_oldest()
         return table
 
     def verdict(self, request: Request, situation: Situation, namespace: str = "") -> Verdict:
