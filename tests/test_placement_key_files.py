@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
@@ -105,6 +106,33 @@ def test_file_that_holds_no_usable_key_is_refused_by_its_name(volume: Volume, en
     with pytest.raises(MalformedError) as refused:
         extender_keys(str(volume.directory))
     assert refused.value.message.startswith(f"placementKeyFile {volume.directory}{said}")
+
+
+def test_public_key_with_other_text_around_it_is_no_secret(tmp_path: Path):
+    """Whoever knows it could sign by it. RFC 7468 allows for text before."""
+    public = pair()[1]
+    for content in (b"\xef\xbb\xbf" + public, b"# of 2026\n" + public, public.replace(b"\n", b"\n  ")):
+        (tmp_path / "public.pem").write_bytes(content)
+        [key] = keys_of(agent_keys(str(tmp_path / "public.pem"))).accepted
+        assert isinstance(key, PublicKey)
+        with pytest.raises(MalformedError, match="begins with a public key"):
+            extender_keys(str(tmp_path / "public.pem"))
+
+
+def test_public_key_in_another_form_is_no_secret(tmp_path: Path):
+    public = pair()[1]
+    der = openssl("pkey", "-pubin", "-outform", "DER", text=public)
+    for content in (
+        der,
+        b64encode(der),
+        public.decode().encode("utf-16"),
+        b"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI operator",
+        b"---- BEGIN SSH2 PUBLIC KEY ----\nAAAA\n---- END SSH2 PUBLIC KEY ----",
+    ):
+        (tmp_path / "public.key").write_bytes(content)
+        for keys in (agent_keys, extender_keys):
+            with pytest.raises(MalformedError, match="is a public key in another form than PEM"):
+                keys(str(tmp_path / "public.key"))
 
 
 def test_another_kind_of_key_pair_is_refused(tmp_path: Path):

@@ -1,13 +1,15 @@
 """Keys for placements (`wire.placement_keys`) from a file, or from a directory such as a Secret's volume.
 
-A file holds a secret, all of it whatever its bytes are, or, where it begins with `-----BEGIN`, Ed25519 keys
-in PEM. All files of a directory verify; `signing.key` signs, where there is none `placement.key`.
+A file holds Ed25519 keys in PEM, where `-----BEGIN` is in it, or a secret, all of it whatever its bytes are.
+A public key in another form is refused: as a secret, everybody could sign by it. All files of a directory
+verify; `signing.key` signs, where there is none `placement.key`.
 """
 
 from __future__ import annotations
 
 import binascii
 import re
+from base64 import b64encode
 from itertools import chain
 from pathlib import Path
 from time import monotonic
@@ -46,6 +48,9 @@ _PKCS8_PREFIX = bytes.fromhex("302e020100300506032b657004220420")
 """Of a private Ed25519 key in DER (PrivateKeyInfo, RFC 8410, section 7), before its 32 bytes."""
 
 _PEM = b"-----BEGIN "
+_PUBLIC = (SPKI_PREFIX, b64encode(SPKI_PREFIX), b"ssh-", b"ecdsa-", b"sk-", b"---- BEGIN ")
+"""What public keys begin with that are no PEM: DER, that as text, OpenSSH's and RFC 4716."""
+
 _BLOCK = re.compile(rb"-----BEGIN ([A-Z0-9 ]+)-----([A-Za-z0-9+/=\s]*)-----END \1-----")
 _MAKE = "openssl genpkey -algorithm ed25519 makes a private key, openssl pkey -pubout its public one"
 
@@ -109,8 +114,10 @@ def _read(path: Path) -> dict[Path, Sequence[Key]]:
 def _keys(file: Path) -> Sequence[Key]:
     """Those of a file: of PEM several, of anything else one."""
     content = file.read_bytes().strip()
-    if content.startswith(_PEM):
+    if _PEM in content:
         return tuple(_pem_keys(file, content))
+    if content.startswith(_PUBLIC) or _PEM in content.replace(b"\0", b""):  # in UTF-16 each other byte is 0
+        raise MalformedError(f"{FIELD} {file}: is a public key in another form than PEM; {_MAKE}")
     if len(content) < LEAST_KEY_BYTES:
         has = f"has a key of {8 * len(content)} bits" if content else "is empty"
         msg = f"{FIELD} {file}: {has}; wanted {LEAST_KEY_BYTES} bytes or more, such as 32 random ones"
