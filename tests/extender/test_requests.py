@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from k8s_rdma.core.ids import PodUid
+from k8s_rdma.core.namespace_policy import Key, NamespacePolicies, NamespacePolicy
 from k8s_rdma.core.policy import PfPolicy
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.verbs.requests import MAX_CHARACTERS, Requests
@@ -68,6 +69,30 @@ def test_annotation_is_read_once_while_it_stays_the_same():
     assert requests.recall(PodUid("p")).filtered_at == 5.0
     assert requests.read(seen("p", large(2))) != first
     assert requests.read(seen("q", large(1))) is not first
+
+
+def test_request_is_read_anew_when_the_pod_is_said_to_be_of_another_namespace():
+    """Who reaches the port may say so of any UID: it is the API server's word that is judged by."""
+    allowed = NamespacePolicy(name="mac", namespaces=("trusted",), allowed=frozenset({Key.MAC}))
+    requests = Requests(policies=lambda: policies, vf_resource=None)
+    policies = NamespacePolicies((allowed,))
+    asked = {ANNOTATION: '[{"mac": "02:00:00:00:00:01"}]'}
+    forged = pod("p", asked)
+    forged = msgspec.structs.replace(
+        forged, metadata=msgspec.structs.replace(forged.metadata, namespace="trusted")
+    )
+    assert requests.remember(forged, 0.0).request
+    with pytest.raises(MalformedError, match="namespace default may not have mac"):
+        requests.read(seen("p", asked))
+    with pytest.raises(MalformedError, match="namespace default may not have mac"):
+        requests.remember(pod("p", asked), 1.0)
+
+
+def test_request_is_read_anew_when_the_pod_is_said_to_hold_other_devices():
+    requests, asked = Requests(), {ANNOTATION: "[{}]"}
+    assert requests.remember(pod("p", asked), 0.0).request.devices == ()
+    had = (("tencent.com/rdma", 1),)
+    assert requests.read(replace(seen("p", asked), devices=had)).devices == had
 
 
 RESOURCE = "example.com/rdma-vfs"

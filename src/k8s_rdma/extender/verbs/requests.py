@@ -118,7 +118,10 @@ class Requests:
     ) -> Request:
         known, policies = self._pods.get(PodUid(pod.uid)), self._policies()
         if known is not None and known.policies is policies and known.asked_by(annotations):
-            return known.request
+            request = known.request
+            # a UID may be said to be another pod's: namespace and devices are judged as they are said now
+            if not request or (pod.namespace == known.pod.namespace and request.devices == devices()):
+                return request
         found = read_pod(annotations, strict=self._strict)
         if found.warnings:
             _log.warning("annotation_warnings", uid=pod.uid, warnings=found.warnings)
