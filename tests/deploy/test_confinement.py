@@ -135,7 +135,8 @@ def check_rights(process: Plugin, container: Json, user: int) -> None:
 async def test_server_shows_what_its_agent_tells(
     make_chart: Callable[[Json], Chart], make_node: Callable[[int], Node]
 ) -> None:
-    chart, node = make_chart({}), make_node(2)
+    chart = make_chart({"node": {"server": {"config": {"openPaths": ["/v1/node"]}}}})
+    node = make_node(2)
     agent = yaml.safe_load(chart.configuration("k8s-rdma-node")["agent.yaml"])
     node.settings = {"stateGroup": agent["stateGroup"]}
     node.start_agent()
@@ -150,7 +151,7 @@ async def test_server_shows_what_its_agent_tells(
 async def test_device_plugin_offers_its_resources_to_kubelet(
     make_chart: Callable[[Json], Chart], world: World
 ) -> None:
-    chart = make_chart({})
+    chart = make_chart({"node": {"devicePlugin": {"mount": True}}})
     world.run_dir.mkdir()
     async with world.kubelet() as kubelet:
         volumes = {
@@ -170,14 +171,17 @@ async def test_device_plugin_offers_its_resources_to_kubelet(
 async def test_extender_places_and_binds(make_chart: Callable[[Json], Chart], tmp_path: Path) -> None:
     async with cluster("w1") as c:
         chart = make_chart({"extender": {"config": {"source": "http", "nodePort": c.port}}})
-        key = tmp_path / "key"
+        key, policies = tmp_path / "key", tmp_path / "policies"
         key.mkdir(mode=0o755)
+        policies.mkdir(mode=0o755)
         (key / "placement.key").write_text("a secret of placements\n")
         os.chown(key / "placement.key", 0, NOBODY)
         (key / "placement.key").chmod(0o440)
-        write_kubeconfig(key / "kubeconfig", c.server.url)
-        kubeconfig = "/etc/k8s-rdma/key/kubeconfig"
-        extender = chart.start("extender", "k8s-rdma-extender", {"placement-key": key}, KUBECONFIG=kubeconfig)
+        (policies / "policies.yaml").write_text(chart.configuration("k8s-rdma-policies")["policies.yaml"])
+        write_kubeconfig(policies / "kubeconfig", c.server.url)
+        kubeconfig = "/etc/k8s-rdma/policies/kubeconfig"
+        volumes = {"placement-key": key, "policies": policies}
+        extender = chart.start("extender", "k8s-rdma-extender", volumes, KUBECONFIG=kubeconfig)
         url = "http://127.0.0.1:8888"
         await get(extender, f"{url}/readyz")
         pod = await c.create_pod("p", 1)
