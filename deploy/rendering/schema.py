@@ -30,7 +30,7 @@ _EVERYWHERE = ("node", "hardware", "runDir")
 DECIDED: dict[str, tuple[str, ...]] = {
     "AgentConfig": (
         *(*_EVERYWHERE, *_CREDENTIALS),
-        *("stateDir", "hostRoot", "placementKeyFile", "policyFile", "devicePlugin"),
+        *("stateDir", "hostRoot", "placementKeyFile", "policyFile", "devicePlugin", "stateGroup"),
     ),
     "PublishConfig": ("leaseNamespace",),
     "InitConfig": ("hardware", "stateDir", "sysRoot", "keepUsedVfs"),
@@ -75,6 +75,7 @@ _PORT = {"type": "integer", "minimum": 1, "maximum": 65535}
 _OBJECT = {"type": "object"}
 _TEXTS = {"type": "object", "additionalProperties": {"type": "string"}}
 _CAPABILITIES = {"type": "array", "items": {"type": "string", "pattern": "^[A-Z_]+$"}}
+_NAMES = {"type": "array", "items": {"type": "string", "minLength": 1}}
 _OBJECTS = {"type": "array", "items": {"type": "object"}}
 
 SAID: dict[tuple[str, ...], Schema] = {
@@ -94,6 +95,7 @@ SAID: dict[tuple[str, ...], Schema] = {
     ("node", "kubeletDir"): _PATH,
     ("node", "agent", "capabilities"): _CAPABILITIES,
     ("node", "server", "tls", "secretName"): _NAME_OR_NONE,
+    ("node", "server", "tls", "clientNames"): _NAMES,
     ("node", "server", "tokensSecretName"): _NAME_OR_NONE,
     ("node", "cni", "binDir"): _PATH,
     ("node", "cni", "confDir"): _PATH,
@@ -103,6 +105,7 @@ SAID: dict[tuple[str, ...], Schema] = {
     ("extender", "way"): {"enum": ["second-scheduler", "host-network", "service"]},
     ("extender", "replicas"): {"type": "integer", "minimum": 0, "maximum": 9},
     ("extender", "tlsSecretName"): _NAME_OR_NONE,
+    ("extender", "clientNames"): _NAMES,
     ("extender", "scheduler", "name"): _NAME,
     ("extender", "scheduler", "weight"): {"type": "integer", "minimum": 1},
     ("extender", "scheduler", "image", "pullPolicy"): {"enum": ["Always", "IfNotPresent", "Never"]},

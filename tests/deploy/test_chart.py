@@ -260,10 +260,11 @@ GETPFS = {"node": {"server": {"config": {"openPaths": ["/getpfs"]}}}}
     [
         ({}, [], []),
         (HTTP, ["/v1/node"], []),
-        (HTTP | GETPFS, ["/getpfs"], []),
+        (HTTP | GETPFS, ["/getpfs", "/v1/node"], []),
         (GETPFS, ["/getpfs"], []),
         (TOKENS, None, None),
         (CLIENTS, None, []),
+        ({"node": {"server": {"tls": {"clientCa": True}}}}, [], []),  # without a certificate there is no TLS
     ],
 )
 def test_ports_of_nodes_are_open_for_what_needs_them_alone(
@@ -273,6 +274,16 @@ def test_ports_of_nodes_are_open_for_what_needs_them_alone(
     assert [each.get("openPaths") for each in found] == [server, plugin]
     tokens = "/etc/k8s-rdma/tokens/tokens" if values is TOKENS else None
     assert [each.get("tokenFile") for each in found] == [tokens, tokens]
+
+
+def test_clients_of_some_names_alone_are_served_where_values_say_so():
+    names = {"clientNames": ["scheduler"]}
+    server = {"node": {"server": {"tls": {"secretName": "tls", "clientCa": True} | names}}}
+    assert of_configuration(server, "server.yaml")["tls"].items() >= names.items()
+    extender = {"extender": {"way": "service", "tlsSecretName": "tls"} | names}
+    assert of_configuration(extender, "extender.yaml")["tls"].items() >= names.items()
+    assert not refused(server)
+    assert not refused(extender)
 
 
 def test_extender_that_asks_nodes_bears_their_token():

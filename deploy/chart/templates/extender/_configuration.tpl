@@ -2,6 +2,9 @@
 {{- $ours := dict "placementKeyFile" "/etc/k8s-rdma/key" "policyFile" "/etc/k8s-rdma/policies/policies.yaml" "leaseNamespace" .Release.Namespace "nodeLeaseNamespace" .Release.Namespace -}}
 {{- if eq .Values.extender.way "service" -}}
 {{- $tls := dict "certFile" "/etc/k8s-rdma/tls/tls.crt" "keyFile" "/etc/k8s-rdma/tls/tls.key" "clientCaFile" "/etc/k8s-rdma/tls/ca.crt" -}}
+{{- with .Values.extender.clientNames -}}
+{{- $_ := set $tls "clientNames" . -}}
+{{- end -}}
 {{- $_ := set $ours "tls" $tls -}}
 {{- end -}}
 {{- if and .Values.node.server.tokensSecretName (include "k8s-rdma.asks-nodes" .) -}}

@@ -21,14 +21,21 @@
 {{- $tls := dict "certFile" "/etc/k8s-rdma/tls/tls.crt" "keyFile" "/etc/k8s-rdma/tls/tls.key" -}}
 {{- if .clientCa -}}
 {{- $_ := set $tls "clientCaFile" "/etc/k8s-rdma/tls/ca.crt" -}}
+{{- with .clientNames -}}
+{{- $_ := set $tls "clientNames" . -}}
+{{- end -}}
 {{- end -}}
 {{- $_ := set $ours "tls" $tls -}}
 {{- end -}}
 {{- end -}}
 {{- if .Values.node.server.tokensSecretName -}}
 {{- $_ := set $ours "tokenFile" "/etc/k8s-rdma/tokens/tokens" -}}
-{{- else if not (or .Values.node.server.tls.clientCa (hasKey (.Values.node.server.config | default dict) "openPaths")) -}}
-{{- $_ := set $ours "openPaths" (ternary (list "/v1/node") (list) (ne (include "k8s-rdma.asks-nodes" .) "")) -}}
+{{- else if not (and .Values.node.server.tls.secretName .Values.node.server.tls.clientCa) -}}
+{{- $open := (.Values.node.server.config | default dict).openPaths | default (list) -}}
+{{- if and (include "k8s-rdma.asks-nodes" .) (not (has "/v1/node" $open)) -}}
+{{- $open = append $open "/v1/node" -}}
+{{- end -}}
+{{- $_ := set $ours "openPaths" $open -}}
 {{- end -}}
 {{- include "k8s-rdma.with-hardware" (dict "context" . "config" .Values.node.server.config "ours" $ours) -}}
 {{- end }}
