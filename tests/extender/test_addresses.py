@@ -46,6 +46,16 @@ async def test_mac_of_a_victims_vf_on_another_node_is_refused_at_filter_and_at_b
         assert await w.bind("p", "w2") == why
 
 
+async def test_pod_that_waits_for_an_address_waits_in_its_namespace():
+    """What it takes to wake it is its namespace's: in nobody's, all such pods would have one share."""
+    async with world("w1") as w:
+        has(w, "w1", (MAC, 1))
+        await w.create_pod("p", annotation=asking())
+        assert not await w.fitting("p")
+        waiting = w.extender.scheduling.toucher._waiting.requests()
+        assert [namespace for namespace, _ in waiting] == ["default"]
+
+
 async def test_mac_that_nobody_has_is_free_beside_those_that_nodes_report():
     async with world("w1", "w2") as w:
         has(w, "w1", ("02:00:00:00:00:00", 5), ("02:00:00:00:00:06", 2))

@@ -84,7 +84,7 @@ class Scheduling:
         taken = self.addresses.taken(pod)
         if taken is not None:
             self.expecting.drop(pod.uid)
-            self.toucher.refused(pod.uid, pod.request, [taken.node])
+            self.toucher.refused(pod.uid, pod.request, [taken.node], pod.namespace)
             return self._refuse(args, began, NOT_ENOUGH_FREE, taken.why, Reason.ADDRESS_IN_USE)
         found = await self._sort(pod, names)
         self._tell("filter", args, began, found.reasons)
