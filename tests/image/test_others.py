@@ -80,6 +80,7 @@ async def test_device_plugin_registers_with_kubelet(containers: Containers, worl
         "runDir": str(world.run_dir),
         "listen": "127.0.0.1",
         "port": 0,
+        "resources": [{"mode": "exact"}, {"mode": "mount"}],
     }
     async with world.kubelet() as kubelet:
         mounts = [
