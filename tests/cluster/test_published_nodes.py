@@ -98,6 +98,25 @@ async def test_status_is_written_through_its_subresource_alone(kind: str, tmp_pa
         assert (owner["kind"], owner["name"]) == ("Node", "w1")
 
 
+async def test_status_is_refused_beyond_the_bounds_of_its_schema(kind: str, tmp_path: Path):
+    if kind == "stand-in":
+        pytest.skip("the stand-in checks no schemas")
+    async with cluster(kind, tmp_path, "w1") as c:
+        await prepare(c)
+        async with publishing(c, c.nodes["w1"]):
+            (pf,) = (await published(c, "w1"))["status"]["pfs"]
+        many = [{**pf, "pci": f"0000:{bus:02x}:00.0"} for bus in range(65)]
+        for pfs, fault in (([pf, pf], "Duplicate value"), (many, "must have at most 64 items")):
+            answer = await c.http.patch(
+                f"{NODES}/w1/status",
+                json={"status": {"pfs": pfs}},
+                headers={"Content-Type": "application/merge-patch+json"},
+            )
+            assert answer.status_code == 422, answer.text
+            assert fault in answer.json()["message"]
+        await c.patch(f"{NODES}/w1/status", {"status": {"pfs": many[:64]}})
+
+
 async def test_vfs_are_published_as_capacity_of_the_node(kind: str, tmp_path: Path):
     async with cluster(kind, tmp_path, "w1") as c:
         await prepare(c)
