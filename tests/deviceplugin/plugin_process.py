@@ -103,13 +103,14 @@ class World:
             yield manager
 
     def plugin(self, **settings: object) -> Plugin:
-        """With a configuration file; a free port for HTTP."""
+        """With a configuration file, of slots and mount unless settings say otherwise; a free port for HTTP."""
         document = {
             "kubeletDir": str(self.sockets),
             "podResources": str(self.directory / "pod-resources.sock"),
             "runDir": str(self.run_dir),
             "listen": "127.0.0.1",
             "port": 0,
+            "resources": [{"mode": "exact"}, {"mode": "mount"}],
             **settings,
         }
         path = self.directory / f"config-{self.started}.yaml"
