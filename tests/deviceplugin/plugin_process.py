@@ -103,7 +103,7 @@ class World:
             yield manager
 
     def plugin(self, **settings: object) -> Plugin:
-        """With a configuration file, of slots and mount unless settings say otherwise; a free port for HTTP."""
+        """With a configuration file, by default of slots and mount; a free port for HTTP."""
         document = {
             "kubeletDir": str(self.sockets),
             "podResources": str(self.directory / "pod-resources.sock"),

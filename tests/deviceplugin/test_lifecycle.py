@@ -238,7 +238,7 @@ async def test_bytes_that_are_no_message_are_refused(world: World) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs a mount namespace of its own")
 async def test_plugin_ends_when_its_mounted_directory_is_no_more(world: World) -> None:
     plugin = world.in_default_directory("--config", _config(world))
-    await plugin.logged("serving", 2)
+    await plugin.logged("serving")
     _remove(world.sockets)
     assert await plugin.ended() == 1
     assert plugin.log.read_text().splitlines()[-1] == (
