@@ -183,13 +183,13 @@ def test_agent_whose_socket_is_taken_away_ends_and_the_next_one_serves(
         again.kill()
 
 
-def test_cni_socket_is_its_owners_alone_and_state_is_everybodys(
+def test_cni_socket_is_its_owners_alone_and_state_is_one_groups_too(
     directory: Path, agent: subprocess.Popen[str]
 ) -> None:
     def mode(name: str) -> int:
         return stat.S_IMODE((directory / "run" / name).stat().st_mode)
 
-    assert (mode("cni.sock"), mode("cdi.sock"), mode("state.sock")) == (0o600, 0o600, 0o666)
+    assert (mode("cni.sock"), mode("cdi.sock"), mode("state.sock")) == (0o600, 0o600, 0o660)
     assert (directory / "run" / "cni.sock").stat().st_uid == os.geteuid()
 
 

@@ -237,13 +237,11 @@ async def test_odd_but_valid_node_objects_come_back_as_they_came():
         )
 
 
-async def test_requests_that_come_together_are_answered_in_their_order():
+async def test_requests_that_come_together_end_their_connection():
+    """kube-scheduler (Go's net/http) never sends one before the answer to that before."""
     async with recorded_world() as (c, client):
         for node in c.nodes.values():
             node.report = report(node.name, FAST, generation=2)
         several = recorded("filter", "filter-node-names")
         client.writer.write(b"".join(each.head() + each.sent() for each in several))
-        for exchange in several:
-            await client.reader.readuntil(b"\r\n\r\n")
-            expected = compact(exchange.reply)
-            assert await client.reader.readexactly(len(expected)) == expected
+        assert await client.reader.read() == b""
