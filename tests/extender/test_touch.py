@@ -293,6 +293,39 @@ async def test_pods_are_woken_again_when_a_holder_that_was_deposed_has_had_time_
             await until(lambda: w.api.touched == ["w1"] * 2)
 
 
+class LeasesAway:
+    """The Leases of an API server, of which nobody hears while `away`."""
+
+    def __init__(self, real):
+        self._real = real
+        self.away = False
+
+    def _require_answers(self) -> None:
+        if self.away:
+            raise ApiUncertainError("lease: no answer")
+
+    async def get_lease(self, namespace: str, name: str) -> LeaseView | None:
+        self._require_answers()
+        return await self._real.get_lease(namespace, name)
+
+    async def write_lease(self, lease: LeaseView) -> LeaseView:
+        self._require_answers()
+        return await self._real.write_lease(lease)
+
+
+async def test_pods_are_woken_when_the_holder_may_bind_again_after_an_outage():
+    """Meanwhile it refused all of them, and kube-scheduler tries such pods only when something happens."""
+    async with cluster("w1") as c:
+        leases, terms = LeasesAway(c.api.real), Terms(namespace="kube-system", name="held", holder="me", lease_s=1)
+        await c.create_pod("p", 5_000)
+        async with extending(c, lease=Lease(leases, terms, CLOCK)) as w:
+            await until(lambda: w.api.touched == ["w1"] * 2)
+            leases.away = True
+            await until(lambda: not w.extender.leads())
+            leases.away = False
+            await until(lambda: w.api.touched == ["w1"] * 3)
+
+
 async def test_node_that_is_touched_for_pods_of_whom_nothing_is_known_is_one_that_they_may_go_to():
     """Schedulers before 1.34 try a pod again only if the touched node takes it: one with a taint does not."""
     async with cluster("w1") as c:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
+from typing import NoReturn
 
 from k8s_rdma.extender.accounts import Accounts
 from k8s_rdma.extender.cluster.following import follow
@@ -24,6 +26,8 @@ from k8s_rdma.extender.verbs.scheduling import Scheduling
 from k8s_rdma.extender.verbs.verdicts import Verdicts
 from k8s_rdma.kube.api import ClusterApi
 from k8s_rdma.wire.placement_keys import KeySource
+
+_LOOK_S = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +83,19 @@ class Assembly:
             )
         yield accounts.toucher.poll(readiness.states, accounts.limits)
         yield accounts.toucher.touch(accounts.state, accounts.limits, readiness.ready)
+        yield self._wake_when_ready()
+
+    async def _wake_when_ready(self) -> NoReturn:
+        """Have waiting pods tried whenever this process becomes ready, also again after an API server's outage.
+
+        Until then it refused all of them and remembered none, and kube-scheduler leaves such pods alone.
+        """
+        readiness, ready = self.readiness, False
+        while True:
+            was_ready, ready = ready, self.readiness.ready()
+            if ready and not was_ready and len(readiness.pods.unbound):
+                self.accounts.toucher.try_all(readiness.nodes.names)
+            await asyncio.sleep(_LOOK_S)
 
     def _scheduling(self, verdicts: Verdicts) -> Scheduling:
         return Scheduling(
