@@ -30,7 +30,7 @@ class ControlPlane(Protocol):
     release: tuple[int, int]
     directory: Path
     computes_budgets: bool
-    restart_api: Callable[[], Awaitable[None]] | None
+    restart_api: Callable[..., Awaitable[None]] | None
 
     def scheduler(self, configuration: Json) -> AbstractAsyncContextManager[None]:
         """A scheduler with this KubeSchedulerConfiguration for as long as the block lasts."""

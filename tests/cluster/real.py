@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import signal
 import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -56,7 +57,7 @@ class Real:
     directory: Path
     release: tuple[int, int] = (0, 0)
     computes_budgets: bool = False
-    restart_api: Callable[[], Awaitable[None]] | None = None
+    restart_api: Callable[..., Awaitable[None]] | None = None
 
     @asynccontextmanager
     async def scheduler(self, configuration: Json) -> AsyncIterator[None]:
@@ -127,8 +128,8 @@ async def real(directory: Path) -> AsyncIterator[ControlPlane]:
         server = await run("kube-apiserver", folder / "kube-apiserver", *arguments)
         await server.until(plane.ready)
 
-        async def restart() -> None:
-            await server.end()
+        async def restart(number: int = signal.SIGTERM) -> None:
+            await server.end(number)
             again = await run("kube-apiserver", folder / "kube-apiserver", *arguments)
             await again.until(plane.ready)
 

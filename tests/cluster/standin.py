@@ -34,7 +34,7 @@ class StandIn:
     ca_file: Path | None = None
     release: tuple[int, int] = (1, 36)
     computes_budgets: bool = False
-    restart_api: Callable[[], Awaitable[None]] | None = None
+    restart_api: Callable[..., Awaitable[None]] | None = None
 
     @asynccontextmanager
     async def scheduler(self, configuration: Json) -> AsyncIterator[None]:
