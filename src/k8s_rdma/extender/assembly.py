@@ -86,7 +86,7 @@ class Assembly:
         yield self._wake_when_ready()
 
     async def _wake_when_ready(self) -> NoReturn:
-        """Have waiting pods tried whenever this process becomes ready, also again after an API server's outage.
+        """Have waiting pods tried whenever this process becomes ready, as after an API server's outage, too.
 
         Until then it refused all of them and remembered none, and kube-scheduler leaves such pods alone.
         """
