@@ -316,7 +316,10 @@ class LeasesAway:
 async def test_pods_are_woken_when_the_holder_may_bind_again_after_an_outage():
     """Meanwhile it refused all of them, and kube-scheduler tries such pods only when something happens."""
     async with cluster("w1") as c:
-        leases, terms = LeasesAway(c.api.real), Terms(namespace="kube-system", name="held", holder="me", lease_s=1)
+        leases, terms = (
+            LeasesAway(c.api.real),
+            Terms(namespace="kube-system", name="held", holder="me", lease_s=1),
+        )
         await c.create_pod("p", 5_000)
         async with extending(c, lease=Lease(leases, terms, CLOCK)) as w:
             await until(lambda: w.api.touched == ["w1"] * 2)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from k8s_rdma.extender.leader.lease import Lease
     from k8s_rdma.wire.placement_keys import PlacementKeys
 
-DEADLINE_S = 30
+DEADLINE_S = 90
 MERGE = {"Content-Type": "application/merge-patch+json"}
 QUICK = {
     "poll_s": 0.02,
