@@ -98,6 +98,23 @@ async def test_client_that_still_sends_is_told_that_it_is_too_much_and_nothing_i
         writer.close()
 
 
+async def test_bodies_have_room_together_and_one_that_is_gone_leaves_its_own():
+    async with cluster("w1") as c, served(c, max_body_bytes=65_536) as s:
+        await s.ready()
+        await c.create_pod("p")
+        question = c.args("p") + b" " * 20_000
+        _, writer = await asyncio.open_connection("127.0.0.1", s.port)
+        writer.write(b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Length: 65536\r\n\r\n" % FILTER.encode())
+        writer.write(b" " * 60_000)  # and no more
+        while (refused := await s.post(FILTER, question)).status_code == 200:
+            pass
+        assert refused.status_code == 503
+        assert "maxBodyBytes" in refused.json()["Error"]
+        writer.close()
+        while (await s.post(FILTER, question)).status_code != 200:
+            pass
+
+
 def memory_kib() -> int:
     """What this process, the server in it, ever had in memory (ru_maxrss, KiB)."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

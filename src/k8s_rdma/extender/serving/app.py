@@ -15,7 +15,7 @@ import structlog
 
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.serving.access import EVERYBODY, Access
-from k8s_rdma.extender.serving.bodies import ClientGoneError, TooLongError, read_body
+from k8s_rdma.extender.serving.bodies import Bodies, ClientGoneError, NoRoomError, TooLongError
 from k8s_rdma.extender.telling.metrics import Metrics
 from k8s_rdma.extender.verbs.binding import Binder
 from k8s_rdma.extender.verbs.preempting import Preempting
@@ -41,6 +41,8 @@ _UNAUTHORIZED = {"www-authenticate": "Bearer"}
 _LAST = {"connection": "close"}
 """Of answers while another replica leads, or none does: behind a Service the next connection leads to the one
 that is ready by then, while one that stays open stays with this process."""
+
+_NO_ROOM = "other requests' bodies take the memory that there is for them (twice maxBodyBytes); try again"
 
 _log = structlog.get_logger()
 
@@ -87,6 +89,7 @@ class ExtenderApp:
         self._metrics = extender.metrics
         self._leads = extender.leads
         self._limit = config.max_body_bytes
+        self._bodies = Bodies(config.max_body_bytes)
         self._verbs: dict[str, tuple[str, Verb]] = {
             config.filter_path: ("filter", extender.filter),
             config.prioritize_path: ("prioritize", extender.prioritize),
@@ -143,14 +146,16 @@ class ExtenderApp:
         if not self._access.admits(scope):
             return _refuse(name, 401, self._access.demand(), headers=_UNAUTHORIZED), "unauthorized"
         try:
-            body = await read_body(scope, receive, self._limit)
-            answered = await verb(body)
+            async with self._bodies.reading(scope, receive) as body:
+                answered = await verb(body)
             headers = {} if self._leads() else _LAST
             return Answer(answered, content_type=JSON, headers=headers), "answered"
         except ClientGoneError:
             return None, "client_gone"
         except TooLongError:
             return _refuse(name, 413, _too_long(self._limit)), "too_long"
+        except NoRoomError:
+            return _refuse(name, 503, _NO_ROOM), "no_room"
         except MalformedError as error:
             return _refuse(name, 400, error.message), "malformed"
 
