@@ -51,7 +51,7 @@ async def test_explain_says_what_the_namespace_may_not_have():
         await w.create_pod("p", annotation=TRUSTED)
         await w.filter("p")
         told = await explained(w, "pod=default/p")
-    assert told.malformed == WHY
+    assert (told.malformed, told.not_allowed) == (WHY, True)
 
 
 async def test_preempt_evicts_nobody_for_it():

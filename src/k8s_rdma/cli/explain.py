@@ -129,7 +129,8 @@ def _about(told: Explanation) -> Iterator[str]:
         missing = escape("; ".join(told.extender.missing))
         yield f"[yellow]this extender is {told.extender.role}[/], and answers from its caches: {missing}"
     if told.malformed:
-        yield f"[red]malformed[/]: {escape(told.malformed)}"
+        label = "not allowed" if told.not_allowed else "malformed"
+        yield f"[red]{label}[/]: {escape(told.malformed)}"
     yield from _wants(told)
     if told.state == "waiting":
         yield _NOT_ASKED

@@ -135,6 +135,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     state: `bound`, `binding` (a Binding is under way), `finished`, `nominated`, `refused`, `waiting` (not yet
         tried) or `no-rdma`, which asks for nothing.
     policy: how its interfaces are to be spread over PFs. malformed: what is wrong with what it asks for.
+    not_allowed: whether that is what the policy for its namespace refuses.
     places: where something is held for it. nominated: the node on which preemption makes
         room for it, by its status. limit_refusal: how it would go beyond the limit of its namespace.
     groups: all nodes, but when single ones were asked for: then these are in `nodes`.
@@ -151,6 +152,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     reserved_mbps: int = 0
     policy: str = "any"
     malformed: str = ""
+    not_allowed: bool = False
     places: tuple[Place, ...] = ()
     nominated: str = ""
     refused: Refused | None = None

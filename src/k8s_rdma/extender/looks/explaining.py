@@ -103,6 +103,7 @@ class Explaining:
             reserved_mbps=sum(each.min_tx_rate_mbps for each in interfaces),
             policy=pod.request.policy if pod.request else PfPolicy.ANY,
             malformed=pod.malformed,
+            not_allowed=pod.not_allowed,
             places=self.pods.places(pod),
             nominated="" if self._stale(pod) else self._nominated(pod),
             refused=refused,

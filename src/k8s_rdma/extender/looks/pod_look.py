@@ -13,7 +13,7 @@ from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.inventory import Inventory
 from k8s_rdma.core.placement import usage_of
 from k8s_rdma.core.request import Request
-from k8s_rdma.errors import MalformedError
+from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.extender.cluster.state import ClusterState
 from k8s_rdma.extender.telling.attempts import Attempts
 from k8s_rdma.extender.verbs.requests import Requests
@@ -38,8 +38,9 @@ NO_API = (
 class KnownPod:
     """A pod.
 
-    request: None when what it asks for cannot be read; `malformed` says why. view: as the API server has it
-    now; None where that could not be asked, as `notes` say.
+    request: None when what it asks for cannot be read, or is `not_allowed` by its namespace's policy;
+    `malformed` says why. view: as the API server has it now; None where that could not be asked, as `notes`
+    say.
     """
 
     namespace: str
@@ -47,6 +48,7 @@ class KnownPod:
     uid: PodUid
     request: Request | None
     malformed: str = ""
+    not_allowed: bool = False
     view: PodView | None = None
     notes: tuple[str, ...] = ()
 
@@ -87,17 +89,18 @@ class PodLook:
         return tuple(self._place(pod, node) for node in sorted(nodes))
 
     def _read(self, view: PodView) -> KnownPod:
-        request, malformed = None, ""
+        request, malformed, not_allowed = None, "", False
         try:
             request = self.requests.ask_of(view)
         except MalformedError as error:
-            malformed = error.message
+            malformed, not_allowed = error.message, error.reason is Reason.NOT_ALLOWED
         return KnownPod(
             namespace=view.namespace,
             name=view.name,
             uid=view.uid,
             request=request,
             malformed=malformed,
+            not_allowed=not_allowed,
             view=view,
         )
 
