@@ -16,7 +16,7 @@ from extender.world import until
 from k8s_rdma.core.ids import NodeName, PciAddress, PodUid
 from k8s_rdma.core.placement import PlacedInterface
 from k8s_rdma.extender.cluster.state import ClusterState, Reservation
-from k8s_rdma.extender.sources.crd_node import covers
+from k8s_rdma.extender.sources.crd_node import REPORTS_AT_ONCE, REPORTS_PER_S, covers
 from k8s_rdma.extender.sources.crd_states import CrdNodeStates
 from k8s_rdma.kube.api import Listed, Page
 from k8s_rdma.kube.client import Client
@@ -118,6 +118,22 @@ async def test_node_is_known_as_its_agent_published_it():
         await w.w1.say(report("w1", generation=2))
         await until(lambda: w.state.facts(W1).generation == "epoch.2")
         assert w.states.counts.changed == 2
+
+
+async def test_node_that_publishes_too_often_is_taken_at_its_pace_and_others_are_not_kept_waiting():
+    last = 2 * REPORTS_AT_ONCE
+    async with watching(first=report("w1")) as w:
+        for generation in range(2, last + 1):
+            await w.w1.publish(report("w1", generation=generation))
+        other = PublishedNode(w.watches.real, W2)
+        await other.say(report("w2"))
+        await w.readable(W1, W2)
+        assert w.states.counts.changed == REPORTS_AT_ONCE + 1
+        known = w.state.facts(W1).generation
+        await w.w1.renew()
+        w.clock.now += 1 / REPORTS_PER_S
+        await until(lambda: w.state.facts(W1).generation != known)
+        assert w.state.facts(W1).generation == f"epoch.{last}"
 
 
 async def test_node_that_publishes_nothing_is_unreadable_for_that_reason():

@@ -38,6 +38,7 @@ class Counts:
     changed: int = 0
     renewals: int = 0
     unreadable: int = 0
+    deferred: int = 0
 
 
 class CrdNodeStates:
@@ -151,6 +152,11 @@ class CrdNodeStates:
                 "counter",
                 lambda: counts.unreadable,
             ),
+            "node_reports_deferred_total": (
+                "Reports of nodes that publish too often, taken later or never.",
+                "counter",
+                lambda: counts.deferred,
+            ),
             "nodes_stale": (
                 "Nodes that are refused since they were not heard from.",
                 "gauge",
@@ -202,7 +208,9 @@ class CrdNodeStates:
 
     def _published(self, view: RdmaNodeView) -> None:
         entry = self._nodes.setdefault(view.node, WatchedNode())
-        if entry.publish(view):
+        if not entry.admit(view, self._clock()):
+            self.counts.deferred += 1
+        elif entry.publish(view):
             if entry.facts is not None:
                 self.counts.changed += 1
             else:
@@ -246,10 +254,12 @@ class CrdNodeStates:
             self._state.forget(node)
 
     async def _watch_ages(self) -> NoReturn:
-        """Refuse who is silent, and tell for how long."""
+        """Refuse who is silent, and tell for how long; take reports that were deferred."""
         while True:
             await asyncio.sleep(self._look_s)
             for node, entry in self._nodes.items():
+                if entry.deferred is not None:
+                    take_one("rdmanodes", self._published, entry.deferred)
                 self._tell(node, entry)
 
     async def _mark(self) -> NoReturn:
