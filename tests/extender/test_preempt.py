@@ -146,14 +146,16 @@ async def test_pods_that_no_budget_allows_to_evict_stay_when_others_help():
 async def test_nobody_is_evicted_while_budgets_were_never_read_and_who_waits_is_tried_again_then():
     async with cluster("w1") as c:
         await budget(c, "b", 0, app="guarded")
+        await c.create_pod("first", 1)
         c.api.budgets_refused = True  # as of an API server that has not read its roles yet
         async with extending(c) as w:
+            await until(lambda: w.api.touched == ["w1"])  # for who waited before the extender was ready
             await guarded_and_free(w)
             assert await asked(w, "high", w1=["idle"]) == {}
             assert w.metric('decisions_total{verb="preempt",reason="budgets_unknown"}') == 1
-            assert w.api.touched == []
+            assert w.api.touched == ["w1"]
             c.api.budgets_refused = False
-            await until(lambda: w.api.touched == ["w1"])
+            await until(lambda: w.api.touched == ["w1"] * 2)
             assert await asked(w, "high", w1=["idle"]) == {"w1": (["free", "idle"], 0)}
 
 

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.cluster.facts import NodeFacts, facts_of_status
 from k8s_rdma.extender.sources.marks import NEVER
+from k8s_rdma.kube.published import RdmaNodeView
 from k8s_rdma.wire.rdma_node import decode_status
 
 if TYPE_CHECKING:
     from k8s_rdma.extender.sources.marks import Marks
     from k8s_rdma.kube.api import LeaseView
-    from k8s_rdma.kube.published import RdmaNodeView
 
 UNPUBLISHED = "its agent publishes no RdmaNode"
 UNRENEWED = "no Lease says yet that what its agent publishes holds"
