@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +22,11 @@ from turns import turn
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # As a shell without job control leaves it to what it runs in the background (POSIX, 2.11): programs that
+    # tests start and interrupt would ignore it as well.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile(
     "repeatable",

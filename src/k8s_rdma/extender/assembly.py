@@ -83,18 +83,19 @@ class Assembly:
             )
         yield accounts.toucher.poll(readiness.states, accounts.limits)
         yield accounts.toucher.touch(accounts.state, accounts.limits, readiness.ready)
-        yield self._wake_when_ready()
+        yield self._wake_when_ready_again()
 
-    async def _wake_when_ready(self) -> NoReturn:
-        """Have waiting pods tried whenever this process becomes ready, as after an API server's outage, too.
+    async def _wake_when_ready_again(self) -> NoReturn:
+        """Have waiting pods tried when this process is ready again, as after an API server's outage.
 
-        Until then it refused all of them and remembered none, and kube-scheduler leaves such pods alone.
+        Meanwhile it refused all of them and remembered none, and kube-scheduler leaves such pods alone.
         """
-        readiness, ready = self.readiness, False
+        readiness, was_ready, lost = self.readiness, False, False
         while True:
-            was_ready, ready = ready, self.readiness.ready()
-            if ready and not was_ready and len(readiness.pods.unbound):
+            ready = readiness.ready()
+            if ready and lost and len(readiness.pods.unbound):
                 self.accounts.toucher.try_all(readiness.nodes.names)
+            was_ready, lost = was_ready or ready, was_ready and not ready
             await asyncio.sleep(_LOOK_S)
 
     def _scheduling(self, verdicts: Verdicts) -> Scheduling:

@@ -87,7 +87,7 @@ async def running(
             clock=CLOCK,
             lease=authority.lease,
             settle_s=config.settle_s,
-            on_sole_holder=lambda: accounts.toucher.try_all(nodes.names) if len(pods.unbound) else None,
+            on_ready=lambda: accounts.toucher.try_all(nodes.names) if len(pods.unbound) else None,
         )
         assembly = Assembly(
             config=config,

@@ -44,9 +44,9 @@ class Leading:
     """Takes the Lease, and lets binds begin and end with it.
 
     lease: None where nobody else ever binds. fence: None where this process binds nothing. follow: keeps
-    `pods` up to date, from a new list on; without end. settle_s: as in `Commits`. on_sole_holder: called when
-    no other can take itself for the holder any more. obstacle: why nothing is bound yet although the Lease is
-    held.
+    `pods` up to date, from a new list on; without end. settle_s: as in `Commits`. on_ready: called
+    whenever binds may begin, and again when no other can take itself for the holder any more. obstacle: why
+    nothing is bound yet although the Lease is held.
     """
 
     pods: PodTracker
@@ -56,7 +56,7 @@ class Leading:
     lease: Lease | None = None
     settle_s: float = 60.0
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
-    on_sole_holder: Callable[[], None] = lambda: None
+    on_ready: Callable[[], None] = lambda: None
     obstacle: str = "pods"
     _ready: bool = field(default=False, init=False)
 
@@ -124,9 +124,10 @@ class Leading:
                 _log.warning("pods_not_fenced", pods=len(loose), one=loose[0], waits_s=round(left_s, 3))
                 await self.sleep(left_s)
         self._ready = True
+        self.on_ready()
         if self.lease is not None:  # until then a deposed holder may refuse pods of whom nobody here hears
             await self.sleep(self.lease.noticed_s)
-            self.on_sole_holder()
+            self.on_ready()
 
     async def _touch_all(self, fence: Fence, until: float) -> list[str]:
         """Touch all unbound pods that ask; the names of those that earlier binds may still take effect of."""

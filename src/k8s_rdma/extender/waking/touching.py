@@ -230,6 +230,7 @@ class Toucher:
                 self._want(node)
                 return
             self._waiting.refuse(pod.uid, pod.request, state.situations, self._clock(), namespace)
+            self._somebody_waits.set()  # nobody may have waited while the pod was looked at
 
     async def _fitting(self, pod: Limited, state: ClusterState) -> NodeName | None:
         """If possible one that the scheduler thinks of; of very many, the first where that takes too long.
