@@ -241,6 +241,20 @@ async def test_nobody_else_is_evicted_when_the_interfaces_came_back_since_filter
         assert await w.fitting("high") == ["w1"]
 
 
+async def test_nobody_else_is_evicted_when_the_victims_end_was_not_heard_of_yet():
+    """The scheduler's watch may be ahead of the extender's: by seconds, after an outage of the API server."""
+    async with world("w1", "w2") as w:
+        for node in ("w1", "w2"):
+            await place(w, f"low-{node}", node, 8_000)
+        await create(w, "high", 8_000, priority=9)
+        assert await preempt(w, "high", w1=["low-w1"]) == {"w1": ["low-w1"]}
+        assert await w.fitting("high") == []
+        assert await preempt(w, "high", w2=["low-w2"]) == {}
+        await nominate(w, "high", "w1")
+        assert await w.fitting("high") == []
+        assert await preempt(w, "high", w2=["low-w2"]) == {}
+
+
 async def test_others_are_evicted_when_the_held_node_was_not_refused_for_lack_of_room():
     async with world("w1", "w2") as w:
         for node in ("w1", "w2"):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from k8s_rdma.core.placement import PlacedInterface
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from k8s_rdma.core.ids import NodeName, PodUid
 
@@ -22,13 +22,14 @@ class Hold:
     """What a pod may come to take of a node.
 
     pod: `namespace/name`. priority: it counts against pods of this priority or a lower one. until: seconds of
-    the clock that the caller uses; it counts no more from then on.
+    the clock that the caller uses; it counts no more from then on. victims: who is evicted for it there.
     """
 
     interfaces: tuple[PlacedInterface, ...]
     pod: str
     priority: int
     until: float
+    victims: Collection[PodUid] = ()
 
 
 class Holds:

@@ -40,6 +40,13 @@ _LOOK_AGAIN_S = 1.0
 _log = structlog.get_logger()
 
 
+class Room(NamedTuple):
+    """What is held on a node for a pod, and who is evicted there for it."""
+
+    interfaces: tuple[PlacedInterface, ...]
+    victims: Collection[PodUid] = ()
+
+
 class _Named(NamedTuple):
     """The node that a pod's status names; until when room is held there."""
 
@@ -108,6 +115,11 @@ class Nominations:
         """Where something is held for the pod, and filter refused it when it was last asked."""
         return self._holds.of(uid) & self._refused.get(uid, frozenset())
 
+    def victims(self, node: NodeName, uid: PodUid) -> Collection[PodUid]:
+        """Who is evicted there for the pod, as the scheduler was answered."""
+        held = self._holds.held(node, uid)
+        return held.victims if held else ()
+
     def expired(self, uid: PodUid) -> bool:
         """Whether the time is over for which room is held where the pod's status names a node."""
         named = self._named.get(uid)
@@ -131,17 +143,17 @@ class Nominations:
         if node in self._holds.nodes():
             self._on_release(node)
 
-    def answered(self, pod: PendingPod, found: Mapping[NodeName, tuple[PlacedInterface, ...]]) -> None:
+    def answered(self, pod: PendingPod, found: Mapping[NodeName, Room]) -> None:
         """The scheduler was told that the pod comes to fit so; instead of what was held for it."""
         before = self._holds.release(pod.uid)
         self._left.pop(pod.uid, None)
         self._refused.pop(pod.uid, None)
         now, named = self._clock(), self._named.get(pod.uid)
-        for node, interfaces in found.items():
+        for node, room in found.items():
             # Nominated again to the same node, the pod's status does not change: nothing more will be heard.
             again = named is not None and named.node == node
             held_s = self._nomination_s if again else min(UNNAMED_S, self._nomination_s)
-            self._hold(pod, node, interfaces, now + held_s)
+            self._hold(pod, node, room, now + held_s)
         self._unnamed[pod.uid] = now + UNNAMED_S
         self._tell(pod.uid, before.keys() - found.keys())
 
@@ -161,7 +173,7 @@ class Nominations:
         released = self._holds.release(pod.uid)
         kept = released.pop(node, None)
         if kept is not None:
-            self._hold(pod, node, kept.interfaces, named.until)
+            self._hold(pod, node, Room(kept.interfaces, kept.victims), named.until)
         else:
             self._left[pod.uid] = pod
             self._due.add(pod.uid)
@@ -221,10 +233,14 @@ class Nominations:
         self._refused.pop(uid, None)
         self._tell(uid, self._holds.release(uid))
 
-    def _hold(
-        self, pod: PendingPod, node: NodeName, interfaces: tuple[PlacedInterface, ...], until: float
-    ) -> None:
-        hold = Hold(interfaces=interfaces, pod=pod.pod, priority=pod.priority, until=until)
+    def _hold(self, pod: PendingPod, node: NodeName, room: Room, until: float) -> None:
+        hold = Hold(
+            interfaces=room.interfaces,
+            pod=pod.pod,
+            priority=pod.priority,
+            until=until,
+            victims=room.victims,
+        )
         self._holds.hold(node, pod.uid, hold)
         self._more.set()
 
@@ -243,7 +259,7 @@ class Nominations:
             named = self._named[pod.uid]
             interfaces = self._placed(pod, named.node, now)
             if interfaces is not None:
-                self._hold(pod, named.node, interfaces, named.until)
+                self._hold(pod, named.node, Room(interfaces), named.until)
             if interfaces is not None or named.until <= now:
                 del self._left[pod.uid]
 

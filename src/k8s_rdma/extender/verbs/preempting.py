@@ -17,7 +17,7 @@ from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.extender.cluster.addresses import AddressCheck
 from k8s_rdma.extender.cluster.limits import Limits
-from k8s_rdma.extender.cluster.nominating import Nominations
+from k8s_rdma.extender.cluster.nominating import Nominations, Room
 from k8s_rdma.extender.cluster.occupants import Occupant, Occupants
 from k8s_rdma.extender.cluster.state import ClusterState
 from k8s_rdma.extender.sources.node_states import NodeStates
@@ -91,7 +91,8 @@ class Preempting:
         chosen = await self._search(pod, args)
         placed = self._places(pod, chosen)  # what was found first may be another's by now
         if placed:
-            self.nominations.answered(pod, placed)
+            rooms = {node: Room(interfaces, chosen[node].uids) for node, interfaces in placed.items()}
+            self.nominations.answered(pod, rooms)
         victims = {str(node): _meta(chosen[node]) for node in placed}
         return self._answer(args, began, victims, FIT if victims else Reason.INSUFFICIENT)
 
@@ -164,10 +165,11 @@ class Preempting:
     def _comes_to_fit(self, pod: PendingPod, node: NodeName) -> bool:
         """Whether the room made for the pod there is free by now, or comes free without anybody else going.
 
-        A victim's object may be gone before its node has its VFs back; the scheduler, which then sees nobody
-        going, would evict others elsewhere, also when the VFs came back since filter was asked.
+        A victim's object may be gone before its node has its VFs back, or before its end was heard of here;
+        the scheduler, which then sees nobody going, would evict others elsewhere, also when the VFs came back
+        since filter was asked.
         """
-        situation = self._situation(pod, node)
+        situation = self._situation(pod, node, self.nominations.victims(node, pod.uid))
         return situation is not None and self._fits(pod, situation)
 
     def _fits(self, pod: PendingPod, situation: Situation) -> bool:
