@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import httpx2
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from cluster.extenders import Extender
 
 _CHUNK = 1 << 16
+_PROBE_EVERY_S = 0.2
 
 
 def _open() -> asyncio.Event:
@@ -95,14 +96,20 @@ async def relaying(target: Callable[[], Awaitable[int | None]]) -> AsyncIterator
 
 @asynccontextmanager
 async def service_of(*replicas: Extender) -> AsyncIterator[str]:
-    """The URL of a Service whose endpoints are the replicas that are ready."""
-    async with httpx2.AsyncClient(trust_env=False) as http:
+    """The URL of a Service whose endpoints are the replicas that their probes last found ready."""
+    endpoints: set[int] = set()
 
-        async def ready() -> int | None:
-            for replica in replicas:
-                if await replica.is_ready(http):
-                    return replica.port
-            return None
+    async def probe(replica: Extender, http: httpx2.AsyncClient) -> NoReturn:
+        while True:
+            (endpoints.add if await replica.is_ready(http) else endpoints.discard)(replica.port)
+            await asyncio.sleep(_PROBE_EVERY_S)
 
-        async with relaying(ready) as relay:
+    async def first() -> int | None:
+        return next((each.port for each in replicas if each.port in endpoints), None)
+
+    async with httpx2.AsyncClient(trust_env=False) as http, asyncio.TaskGroup() as probing:
+        probes = [probing.create_task(probe(replica, http)) for replica in replicas]
+        async with relaying(first) as relay:
             yield f"http://127.0.0.1:{relay.port}"
+        for each in probes:
+            each.cancel()

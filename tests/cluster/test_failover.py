@@ -8,6 +8,7 @@ from __future__ import annotations
 import signal
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from time import monotonic
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -101,21 +102,61 @@ async def cut_off_for_a_while(r: Replicated) -> None:
     r.network.passes.set()
 
 
-WAYS = [deleted_lease, paused_and_resumed, paused, killed, cut_off, cut_off_for_a_while]
+async def paused_while_a_pod_comes(r: Replicated) -> None:
+    """What a scheduler asks before the Service leads elsewhere is never answered."""
+    r.signal_leader(signal.SIGSTOP)
+    await r.c.create_pod("during", 1_000)
+    await r.standby_leads()
+    await r.c.bound("during")
+
+
+async def restarted_api(r: Replicated) -> None:
+    await _restart_api(r)
+
+
+async def restarted_api_while_the_leader_is_killed(r: Replicated) -> None:
+    await r.leader.end(signal.SIGKILL)
+    await _restart_api(r)
+    await r.standby_leads()
+
+
+async def _restart_api(r: Replicated) -> None:
+    if r.c.plane.restart_api is None:
+        pytest.skip("the stand-in's API server keeps nothing through a restart")
+    await r.c.plane.restart_api(signal.SIGKILL)
+
+
+WAYS = [
+    deleted_lease,
+    paused_and_resumed,
+    paused,
+    paused_while_a_pod_comes,
+    killed,
+    cut_off,
+    cut_off_for_a_while,
+    restarted_api,
+    restarted_api_while_the_leader_is_killed,
+]
 
 
 @pytest.mark.parametrize("way", WAYS)
 async def test_scheduler_binds_by_the_other_replica_when_one_leads_no_more(
-    kind: str, tmp_path: Path, way: Callable[[Replicated], Awaitable[None]]
+    kind: str,
+    tmp_path: Path,
+    way: Callable[[Replicated], Awaitable[None]],
+    record_property: Callable[[str, object], None],
 ):
+    """The property `seconds` is how long the fail-over took, to the bind of what came last."""
     async with replicated(kind, tmp_path) as r:
         await r.c.create_pod("before", 1_000)
         await r.c.event("before", "Scheduled")  # no request is under way any more
+        began = monotonic()
         await way(r)
         for name in ("after0", "after1"):
             await r.c.create_pod(name, 1_000)
         for name in ("after0", "after1"):
             await r.c.bound(name)
+        record_property("seconds", round(monotonic() - began, 1))
 
 
 async def test_pod_that_the_leader_of_before_refused_is_bound_when_its_room_comes_free(

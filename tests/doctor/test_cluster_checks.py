@@ -59,7 +59,7 @@ def test_extender_of_another_project_is_not_ours():
 
 
 @pytest.mark.parametrize(
-    ("timeout", "short"), [("20s", False), ("1m30s", False), ("19s", True), (None, True), ("500ms", True)]
+    ("timeout", "short"), [("10s", False), ("1m30s", False), ("9s", True), (None, True), ("500ms", True)]
 )
 def test_timeouts_are_read_as_go_writes_them(timeout, short):
     assert any(each.id == "scheduler-short-timeout" for each in registered(httpTimeout=timeout)) is short

@@ -264,27 +264,21 @@ async def test_extender_promises_nothing_until_it_holds_its_lease_and_has_listed
     assert api.stored.holder == ""
 
 
-async def test_scheduler_is_told_to_connect_anew_by_an_extender_that_does_not_lead():
-    """Its answers say so, and connections that are idle end when the Lease is lost."""
-    api = SteppedLeases()
-    lease = api.lease()
-    async with cluster("w1") as c, served(c, lease=lease) as s:
+async def test_scheduler_is_told_to_connect_anew_by_each_answer_when_replicas_elect_a_leader():
+    """Also by the leader's, and by refusals: a leader that hangs later says nothing any more."""
+    async with cluster("w1") as c, served(c, lease=SteppedLeases().lease()) as s:
         await s.ready()
         await c.create_pod("p", 1)
         verbs = {FILTER: c.args("p"), PRIORITIZE: c.args("p"), BIND: c.bind_args("p", "w1")}
-        for path, body in verbs.items():
-            assert "connection" not in (await s.post(path, body)).headers
-        reader, writer = await asyncio.open_connection("127.0.0.1", s.port)
-        writer.write(b"GET /healthz HTTP/1.1\r\nHost: e\r\n\r\n")
-        assert (await reader.readuntil(b"ok\n")).startswith(b"HTTP/1.1 200")
-        api.put("other")
-        api.step()
-        await until(lambda: not lease.holds())
-        assert await reader.read() == b""
-        writer.close()
-        for path, body in verbs.items():
+        for path, body in (*verbs.items(), (FILTER, b"{")):
             assert (await s.post(path, body)).headers["connection"] == "close"
-        assert (await s.http.get("/readyz")).status_code == 503
+
+
+async def test_scheduler_keeps_its_connection_when_there_is_no_lease():
+    async with cluster("w1") as c, served(c, lease_name="") as s:
+        await s.ready()
+        await c.create_pod("p", 1)
+        assert "connection" not in (await s.post(FILTER, c.args("p"))).headers
 
 
 async def test_extender_that_lost_its_lease_promises_again_when_it_has_it_back_and_has_listed_anew():

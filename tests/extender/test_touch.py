@@ -324,7 +324,7 @@ async def test_pods_are_woken_when_the_holder_may_bind_again_after_an_outage():
         async with extending(c, lease=Lease(leases, terms, CLOCK)) as w:
             await until(lambda: w.api.touched == ["w1"] * 2)
             leases.away = True
-            await until(lambda: not w.extender.leads())
+            await until(w.extender.missing)
             leases.away = False
             await until(lambda: w.api.touched == ["w1"] * 3)
 

@@ -441,45 +441,6 @@ def test_head_is_refused_when_it_has_too_many_fields() -> None:
     run(scenario())
 
 
-@pytest.mark.parametrize("path", [b"/now", b"/other"])
-def test_idle_connection_is_closed_when_connections_are_retired(path: bytes) -> None:
-    async def scenario() -> None:
-        async with served() as s:
-            client = await s.connect()
-            client.send(b"GET %b HTTP/1.1\r\nHost: w1\r\n\r\n" % path)
-            assert (await client.answer())[0] == 200
-            s.server.retire_connections()
-            assert await client.ended()
-
-    run(scenario())
-
-
-def test_request_under_way_is_answered_as_the_last_when_its_connection_is_retired() -> None:
-    async def scenario() -> None:
-        async with served() as s:
-            client = await s.connect()
-            client.send(b"GET /later HTTP/1.1\r\nHost: w1\r\n\r\n")
-            await s.until(lambda: s.paths.waiting == 1)
-            s.server.retire_connections()
-            s.paths.may.set()
-            assert b"connection: close" in await client.head()
-            assert await client.reader.read() == b"later"
-
-    run(scenario())
-
-
-def test_connection_is_served_when_it_is_retired_before_its_first_request() -> None:
-    async def scenario() -> None:
-        async with served() as s:
-            client = await s.connect()
-            await s.until(lambda: bool(s.connections))
-            s.server.retire_connections()
-            client.send(REQUEST)
-            assert await client.answer() == (200, b"now")
-
-    run(scenario())
-
-
 def test_connection_ends_when_nonsense_follows_a_request_that_is_not_answered_yet() -> None:
     async def scenario() -> None:
         async with served() as s:

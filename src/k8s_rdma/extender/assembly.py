@@ -64,7 +64,6 @@ class Assembly:
             binder=self._binder(),
             metrics=self._metrics(),
             missing=self.readiness.missing,
-            leads=self.readiness.ready,
             warning=lambda: self.keys.failure,
             looks=self._looks(verdicts).gets(),
         )

@@ -156,6 +156,11 @@ class ExtenderConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     shutdown_s: Seconds = 25.0
 
     @property
+    def elects_leader(self) -> bool:
+        """Whether the holder of a Lease alone binds."""
+        return self.api and bool(self.lease_name) and self.binder == "extender"
+
+    @property
     def heeds_budgets(self) -> bool:
         """Whether disruption budgets are read; they cannot be without an API server."""
         return self.api and self.disruption_budgets == "heed"

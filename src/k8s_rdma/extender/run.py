@@ -10,7 +10,7 @@ import uuid
 from collections import Counter
 from contextlib import asynccontextmanager
 from math import ceil
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import structlog
 import uvloop
@@ -78,14 +78,10 @@ async def serve(  # noqa: PLR0913  each is a part of its own, and tests leave mo
         server = HttpServer(app, limits=LIMITS, shutdown_s=shutdown_s, tls=access.tls)
         serving = tasks.create_task(server.serve_orderly(listener))
         host, port = listener.getsockname()[:2]
-        beside = [
-            tasks.create_task(_know(extender, when_known)),
-            tasks.create_task(_retire_connections(extender, server)),
-        ]
+        knowing = tasks.create_task(_know(extender, when_known))
         _log.info("extender_ready", address=host, port=port, tls=access.tls is not None)
         await stop.wait()
-        for task in beside:
-            task.cancel()
+        knowing.cancel()
         stopped_at = CLOCK()
         server.should_exit = True
         await serving
@@ -97,21 +93,6 @@ async def _know(extender: Extender, then: Callable[[], None]) -> None:
     while extender.missing():  # noqa: ASYNC110  it ends in many places
         await asyncio.sleep(_LOOK_S)
     then()
-
-
-async def _retire_connections(extender: Extender, server: HttpServer) -> NoReturn:
-    """Have clients that are connected connect anew whenever this process ceases to lead.
-
-    Once: later answers to a scheduler say themselves that they are the last, and nobody else's connection is
-    to end at the moment of his next request.
-    """
-    led = False
-    while True:
-        leads = extender.leads()
-        if led and not leads:
-            server.retire_connections()
-        led = leads
-        await asyncio.sleep(_LOOK_S)
 
 
 async def _until_signalled(
@@ -147,7 +128,7 @@ async def _api(
 
 
 def _lease(config: ExtenderConfig, api: LeaseApi) -> Lease | None:
-    if not config.lease_name or config.binder != "extender":
+    if not config.elects_leader:
         return None
     terms = Terms(
         namespace=config.lease_namespace,

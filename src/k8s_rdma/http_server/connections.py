@@ -38,10 +38,6 @@ class Connection(Protocol):
         """`owes_by` has passed."""
         ...
 
-    def retire(self) -> None:
-        """End it once what came on it is answered; one on which nothing came yet is left alone."""
-        ...
-
     def abort(self) -> None:
         """End it at once."""
         ...
@@ -82,11 +78,6 @@ class Connections:
                 connection.overdue()
             elif self._unread(connection, now):
                 connection.abort()
-
-    def retire(self) -> None:
-        """End all that were of use, each once what came on it is answered."""
-        for connection in tuple(self._connections):
-            connection.retire()
 
     def abort(self) -> None:
         """End all."""

@@ -290,11 +290,6 @@ class HttpProtocol(asyncio.Protocol):
         """As `Connection.unsent_bytes`."""
         return unsent_bytes(self._socket)
 
-    def retire(self) -> None:
-        """As `Connection.retire`; not while a head comes in, which is answered like any other."""
-        if self._target and self._stage is not _Stage.HEAD:
-            self.shutdown()
-
     def abort(self) -> None:
         """End it at once; asyncio's TLS transport cannot take what the application still says."""
         self._silence()

@@ -93,10 +93,6 @@ class HttpServer(uvicorn.Server):
         self._connections.look(asyncio.get_running_loop().time())
         return await super().on_tick(counter)
 
-    def retire_connections(self) -> None:
-        """End those that were of use, each with the answer that is due, so that clients connect anew."""
-        self._connections.retire()
-
     async def serve_orderly(self, listener: socket.socket) -> None:
         """Serve, and close every connection also when cancelled or when requests outlast `shutdown_s`.
 

@@ -95,9 +95,6 @@ class Handshake:
         """End it."""
         self.abort()
 
-    def retire(self) -> None:
-        """Nothing came on it yet."""
-
     def shutdown(self) -> None:
         """End it, since the server does."""
         self.abort()

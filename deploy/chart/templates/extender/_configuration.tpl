@@ -37,5 +37,5 @@ extenders:
   weight: {{ .Values.extender.scheduler.weight }}
   nodeCacheCapable: true
   ignorable: false
-  httpTimeout: 20s
+  httpTimeout: 10s
 {{- end }}

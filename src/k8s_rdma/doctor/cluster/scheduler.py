@@ -47,7 +47,7 @@ NO_WEIGHT = SCHEDULER.warning("no-weight")
 BIND_UNWANTED = SCHEDULER.error("bind-unwanted")
 
 API_VERSIONS = ("kubescheduler.config.k8s.io/v1",)
-TIMEOUT_S = 20.0
+TIMEOUT_S = 10.0
 DEFAULT_TIMEOUT_S = 5.0
 """kube-scheduler's, `DefaultExtenderTimeout` in pkg/scheduler/extender.go."""
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}

@@ -6,15 +6,17 @@ decides (`verbs`).
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from k8s_rdma.core.ids import PodUid
 from k8s_rdma.core.placement import PlacedInterface
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
-    from k8s_rdma.core.ids import NodeName, PodUid
+    from k8s_rdma.core.ids import NodeName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

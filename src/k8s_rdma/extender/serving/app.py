@@ -39,8 +39,8 @@ OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 _UNAUTHORIZED = {"www-authenticate": "Bearer"}
 
 _LAST = {"connection": "close"}
-"""Of answers while another replica leads, or none does: behind a Service the next connection leads to the one
-that is ready by then, while one that stays open stays with this process."""
+"""Of answers to a scheduler, once its body is read, where replicas elect a leader. A Service chooses the
+replica when a connection begins: one that stays open stays with a process that leads no more, or hangs."""
 
 _NO_ROOM = "other requests' bodies take the memory that there is for them (twice maxBodyBytes); try again"
 
@@ -51,7 +51,7 @@ _log = structlog.get_logger()
 class Extender:
     """What answers. missing: what is not known yet; nothing is promised while there is something.
 
-    leads: whether nothing is missing. warning: what is amiss all the same; empty for nothing.
+    warning: what is amiss all the same; empty for nothing.
     looks: for people, by path.
     """
 
@@ -60,7 +60,6 @@ class Extender:
     binder: Binder
     metrics: Metrics
     missing: Callable[[], list[str]]
-    leads: Callable[[], bool]
     warning: Callable[[], str]
     looks: Mapping[str, Get]
 
@@ -87,7 +86,7 @@ class ExtenderApp:
     def __init__(self, extender: Extender, config: ExtenderConfig, access: Access = EVERYBODY) -> None:
         self._access = access
         self._metrics = extender.metrics
-        self._leads = extender.leads
+        self._last = _LAST if config.elects_leader else {}
         self._limit = config.max_body_bytes
         self._bodies = Bodies(config.max_body_bytes)
         self._verbs: dict[str, tuple[str, Verb]] = {
@@ -148,8 +147,7 @@ class ExtenderApp:
         try:
             async with self._bodies.reading(scope, receive) as body:
                 answered = await verb(body)
-            headers = {} if self._leads() else _LAST
-            return Answer(answered, content_type=JSON, headers=headers), "answered"
+            return Answer(answered, content_type=JSON, headers=self._last), "answered"
         except ClientGoneError:
             return None, "client_gone"
         except TooLongError:
@@ -157,7 +155,7 @@ class ExtenderApp:
         except NoRoomError:
             return _refuse(name, 503, _NO_ROOM), "no_room"
         except MalformedError as error:
-            return _refuse(name, 400, error.message), "malformed"
+            return _refuse(name, 400, error.message, headers=self._last), "malformed"
 
     def _misdirected(self, path: str, method: str) -> Answer:
         allowed = "POST" if path in self._verbs else "GET, HEAD" if path in self._gets else None
