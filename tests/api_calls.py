@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from k8s_rdma.core.gang import Gang, GangApi
 from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.ledger import Pod
 from k8s_rdma.kube.api import API_ERRORS, LeaseView, ObjectEvent, PodBinding, about_node
@@ -32,7 +33,12 @@ if TYPE_CHECKING:
     Call = tuple[str, str, str]
     """Group, resource with subresource, verb."""
 
-RESOURCES = (*BUILT_IN, parse_resource_type("k8s-rdma.io/v1alpha1/rdmanodes/RdmaNode"))
+RESOURCES = (
+    *BUILT_IN,
+    parse_resource_type("k8s-rdma.io/v1alpha1/rdmanodes/RdmaNode"),
+    parse_resource_type("scheduling.k8s.io/v1alpha2/podgroups/PodGroup/namespaced"),
+    parse_resource_type("scheduling.x-k8s.io/v1alpha1/podgroups/PodGroup/namespaced"),
+)
 POD = Pod(namespace="ns", name="p", uid=PodUid("u"))
 NODE = NodeName("w1")
 LEASE = LeaseView(namespace="ns", name="l", holder="h", duration_s=15)
@@ -69,6 +75,9 @@ EXAMPLES: dict[str, tuple[Callable[[Client], Any], ...]] = {
     "follow_pods_of": (lambda c: c.follow_pods_of(NODE),),
     "follow_rdma_nodes": (lambda c: c.follow_rdma_nodes(),),
     "get_lease": (lambda c: c.get_lease("ns", "l"),),
+    "get_min_count": tuple(
+        lambda c, api=api: c.get_min_count(Gang(api=api, namespace="ns", name="g")) for api in GangApi
+    ),
     "get_pod": (lambda c: c.get_pod("ns", "p"),),
     "get_rdma_node": (lambda c: c.get_rdma_node(NODE),),
     "get_whole_pod": (lambda c: c.get_whole_pod("ns", "p"),),

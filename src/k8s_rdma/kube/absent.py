@@ -9,6 +9,7 @@ from k8s_rdma.kube.api import ApiUnreachableError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from k8s_rdma.core.gang import Gang
     from k8s_rdma.core.ids import NodeName
     from k8s_rdma.core.ledger import Pod
     from k8s_rdma.kube.api import BudgetView, Event, NodeView, PodBinding, PodView
@@ -20,6 +21,10 @@ class AbsentApi:
     async def get_pod(self, namespace: str, name: str) -> PodView | None:
         """Raises."""
         _refuse(f"get pod {namespace}/{name}")
+
+    async def get_min_count(self, gang: Gang) -> int:
+        """Raises."""
+        _refuse(f"get podgroup {gang}")
 
     async def bind_pod(self, binding: PodBinding) -> None:
         """Raises."""

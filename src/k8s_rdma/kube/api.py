@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from k8s_rdma.core.demand import Demand
+from k8s_rdma.core.gang import Gang
 from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.errors import K8sRdmaError, Reason
 
@@ -38,7 +39,7 @@ class PodView:
         written, empty before. demand: what its resource requests add up to; None when it may take other
         things of its node as well, or has no annotation of this system's. devices: how many of which extended
         resources its containers are given; none of a pod without such an annotation. annotation_bytes: of all
-        annotations, whosever they are; 0 of a pod without such an annotation.
+        annotations, whosever they are; 0 of a pod without such an annotation. gang: that it belongs to.
     """
 
     namespace: str
@@ -56,6 +57,7 @@ class PodView:
     demand: Demand | None = None
     devices: tuple[tuple[str, int], ...] = ()
     annotation_bytes: int = 0
+    gang: Gang | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +220,13 @@ class ClusterApi(Protocol):
 
     async def get_pod(self, namespace: str, name: str) -> PodView | None:
         """The pod as it is now, None when there is none."""
+        ...
+
+    async def get_min_count(self, gang: Gang) -> int:
+        """How many of the gang's pods are to be bound together, as its PodGroup says now; 0 for no number.
+
+        ApiRefusedError with 404 where that is asked for by a field of the pod and there is no PodGroup.
+        """
         ...
 
     async def bind_pod(self, binding: PodBinding) -> None:

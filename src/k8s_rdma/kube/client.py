@@ -23,11 +23,13 @@ from k8s_rdma.kube.objects import (
     NodeObject,
     PodObject,
 )
+from k8s_rdma.kube.pod_groups import get_min_count
 from k8s_rdma.kube.rdma_nodes import RdmaNodes
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from k8s_rdma.core.gang import Gang
     from k8s_rdma.core.ids import NodeName
     from k8s_rdma.core.ledger import Pod
     from k8s_rdma.kube.api import BudgetView, Event, LeaseView, NodeView, ObjectEvent, PodBinding, PodView
@@ -113,6 +115,10 @@ class Client(RdmaNodes):
         """`GET /api/v1/namespaces/NS/pods/NAME`."""
         pod = await self._pod(namespace, name)
         return pod.view() if pod else None
+
+    async def get_min_count(self, gang: Gang) -> int:
+        """As `kube.pod_groups.get_min_count`."""
+        return await get_min_count(self._client, gang)
 
     async def get_whole_pod(self, namespace: str, name: str) -> PodView | None:
         """As `get_pod`."""

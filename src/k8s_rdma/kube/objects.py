@@ -24,6 +24,7 @@ from k8s_rdma.errors import visible
 from k8s_rdma.kube.api import LeaseView, NodeView, PodView
 from k8s_rdma.wire.annotation import ANNOTATION
 from k8s_rdma.wire.annotation_sizes import annotation_bytes
+from k8s_rdma.wire.pod_group import SchedulingGroup, gang_of
 from k8s_rdma.wire.pod_spec import PodSpecDemand, demand_of, devices_of
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ class OwnedMetadata(Metadata, omit_defaults=True):
 class _PodSpec(PodSpecDemand, frozen=True, kw_only=True):
     nodeName: str | None = None  # noqa: N815  the API's name
     priority: int | None = None
+    schedulingGroup: SchedulingGroup | None = None  # noqa: N815  the API's name
 
 
 class _PodStatus(msgspec.Struct, frozen=True):
@@ -114,6 +116,7 @@ class PodObject(msgspec.Struct, NamespacedResourceG):
             demand=demand_of(self.spec) if annotations else None,
             devices=_devices(self.spec) if annotations else (),
             annotation_bytes=annotation_bytes(meta.annotations or {}) if annotations else 0,
+            gang=gang_of(meta.namespace or "", self.spec.schedulingGroup, meta.labels or {}),
         )
 
 

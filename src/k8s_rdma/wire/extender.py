@@ -16,10 +16,13 @@ import msgspec
 
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.wire.json import decode
+from k8s_rdma.wire.pod_group import SchedulingGroup, gang_of
 from k8s_rdma.wire.pod_spec import PodSpecDemand, devices_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from k8s_rdma.core.gang import Gang
 
 # The sentences that `kubectl describe pod` shows and that existing runbooks search for, word by word.
 UNREADABLE_NODE = (
@@ -52,12 +55,14 @@ class PodMetadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     uid: str
     resource_version: str = ""
     annotations: dict[str, str] | None = None
+    labels: dict[str, str] | None = None
 
 
 class PodSpec(PodSpecDemand, frozen=True, kw_only=True):
     """Of the pod's specification what this system reads."""
 
     priority: int | None = None
+    scheduling_group: SchedulingGroup | None = None
 
 
 class PodStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -85,6 +90,11 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True):
     def priority(self) -> int:
         """The pod's priority; 0 where admission set none."""
         return self.spec.priority or 0
+
+    @property
+    def gang(self) -> Gang | None:
+        """The gang that it belongs to."""
+        return gang_of(self.metadata.namespace, self.spec.scheduling_group, self.metadata.labels or {})
 
     @property
     def devices(self) -> tuple[tuple[str, int], ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from k8s_rdma.core.gang import GangApi
 from k8s_rdma.doctor.cluster.objects import Right
 from k8s_rdma.wire.rdma_node import GROUP, PLURAL
 
@@ -55,6 +56,8 @@ def _extender(namespace: str, name: str) -> Iterator[Right]:
     yield Right(group="", resource="pods/binding", verb="create")
     yield from _each("", "nodes", (*_WATCH, "patch"))
     yield from _each(_POLICY, "poddisruptionbudgets", _WATCH)
+    for api in GangApi:
+        yield Right(group=api.value, resource="podgroups", verb="get")
     yield Right(group=_COORDINATION, resource="leases", verb="create", namespace=namespace)
     for verb in ("get", "patch"):
         yield Right(group=_COORDINATION, resource="leases", verb=verb, namespace=namespace, name=name)
