@@ -19,6 +19,7 @@ from k8s_rdma.core.inventory import Inventory, Pf, Used
 from k8s_rdma.core.options import InterfaceOptions, PfSelector
 from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.extender.cluster.expecting import Expecting
+from k8s_rdma.extender.cluster.gangs import Gangs
 from k8s_rdma.extender.cluster.limits import Limits
 from k8s_rdma.extender.cluster.nominating import Nominations
 from k8s_rdma.extender.cluster.occupants import Occupants
@@ -60,8 +61,14 @@ class Tenants:
         nominations = Nominations(
             self.state, Occupants(), self.decisions, clock, nomination_s=60.0, on_release=lambda _: None
         )
+        gangs = Gangs(api=NoApi(), state=self.state, clock=clock)
         expecting = Expecting(
-            state=self.state, decisions=self.decisions, nominations=nominations, clock=clock, lasts_s=2.0
+            state=self.state,
+            decisions=self.decisions,
+            nominations=nominations,
+            gangs=gangs,
+            clock=clock,
+            lasts_s=2.0,
         )
         self.verdicts = Verdicts(
             state=self.state,

@@ -33,6 +33,9 @@ FOLDER = "K8S_RDMA_KUBE_BIN"
 NEEDED = ("etcd", "kube-apiserver", "kube-scheduler")
 SERVICE = "10.96.0.1"
 """Where pods look for the API server: the first address of the range of Services."""
+GANGS = ("GenericWorkload", "GangScheduling")
+"""The feature gates of gang scheduling, alpha in Kubernetes 1.36."""
+_GANGS_API = "scheduling.k8s.io/v1alpha2"
 CONTROLLERS = "disruption"
 """What is not left to the scenario, which is the kubelet: no node is to be found dead."""
 
@@ -58,6 +61,12 @@ class Real:
     release: tuple[int, int] = (0, 0)
     computes_budgets: bool = False
     restart_api: Callable[..., Awaitable[None]] | None = None
+    gates: tuple[str, ...] = ()
+
+    @property
+    def gate_options(self) -> list[str]:
+        """What switches the feature gates on, in any of the programs."""
+        return [f"--feature-gates={','.join(f'{gate}=true' for gate in self.gates)}"] if self.gates else []
 
     @asynccontextmanager
     async def scheduler(self, configuration: Json) -> AsyncIterator[None]:
@@ -71,7 +80,8 @@ class Real:
         path = self.directory / f"scheduler-{len(list(self.directory.glob('scheduler-*.yaml')))}.yaml"
         path.write_text(yaml.safe_dump(document))
         program, log = self.programs / "kube-scheduler", self.directory / "kube-scheduler.log"
-        async with running(log, program, f"--config={path}", "--secure-port=0", "--v=4"):
+        options = [f"--config={path}", "--secure-port=0", "--v=4", *self.gate_options]
+        async with running(log, program, *options):
             yield
 
     async def add_crd(self, manifest: Json) -> None:
@@ -109,8 +119,8 @@ class Real:
 
 
 @asynccontextmanager
-async def real(directory: Path) -> AsyncIterator[ControlPlane]:
-    """The real ones, until the block ends."""
+async def real(directory: Path, gates: tuple[str, ...] = ()) -> AsyncIterator[ControlPlane]:
+    """The real ones, until the block ends. gates: feature gates that are on."""
     folder = Path(os.environ[FOLDER])
     async with AsyncExitStack() as stack:
         run = partial(_run, stack, directory)
@@ -123,6 +133,7 @@ async def real(directory: Path) -> AsyncIterator[ControlPlane]:
             admin_token=secrets.token_urlsafe(24),
             ca_file=issuer.own.cert,
             directory=directory,
+            gates=gates,
         )
         arguments = _api_server(plane, issuer, etcd, port)
         server = await run("kube-apiserver", folder / "kube-apiserver", *arguments)
@@ -190,4 +201,6 @@ def _api_server(plane: Real, issuer: Issuer, etcd: str, port: int) -> list[str]:
         "--service-cluster-ip-range=10.96.0.0/12",  # as kubeadm has it
         # Both need a controller that is not run: one makes every namespace's account, one takes taints away.
         "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
+        *plane.gate_options,
+        *([f"--runtime-config={_GANGS_API}=true"] if plane.gates == GANGS else []),
     ]

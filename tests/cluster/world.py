@@ -8,6 +8,7 @@ import ssl
 import sys
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ import yaml
 from cluster.control_plane import ControlPlane, write_kubeconfig
 from cluster.extenders import Extender
 from cluster.nodes import Node, node_object
-from cluster.real import real
+from cluster.real import GANGS, real
 from cluster.standin import stand_in
 from extender.node_server import node_servers
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION
@@ -277,16 +278,16 @@ async def cluster(
     """A cluster of these nodes, each of one PF of 10,000 Mb/s with four VFs, and the extender's account.
 
     Where there are policies, the extender's is in force: all that it does has to be within that.
-    kind: `stand-in` or `real`. resources: what else the nodes have.
+    kind: `stand-in`, `real`, or `gangs`: the real one that schedules these. resources: what else nodes have.
     """
-    plane_of = {"stand-in": stand_in, "real": real}[kind]
+    plane_of = {"stand-in": stand_in, "real": real, "gangs": partial(real, gates=GANGS)}[kind]
     try:
         async with asyncio.timeout(deadline_s), AsyncExitStack() as stack:
             plane = await stack.enter_async_context(plane_of(directory))
             http = await stack.enter_async_context(_client(plane))
             made = Cluster(plane, http, directory, stack)
             await made.apply(RBAC / "extender.yaml")
-            if kind == "real" and plane.release >= POLICIES_SINCE:
+            if kind != "stand-in" and plane.release >= POLICIES_SINCE:
                 await made.apply(POLICIES / "extender.yaml")
             await made.account("k8s-rdma-extender")
             made.node_port, servers = await stack.enter_async_context(node_servers(*names))

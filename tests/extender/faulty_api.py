@@ -14,6 +14,7 @@ from k8s_rdma.kube.api import ApiRefusedError, ApiUncertainError, ApiUnreachable
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from k8s_rdma.core.gang import Gang
     from k8s_rdma.core.ledger import Pod
     from k8s_rdma.kube.api import BudgetView, Event, NodeView, PodView
 
@@ -47,7 +48,7 @@ class FaultyApi:
     writing: binds wait for it before they are handed on. answering, reading: binds wait before they are
     answered, reads of a pod before they are. started, begun: binds that began, and an event for the first.
     watching: cleared to hold back the lists of pods. budgets_refused: so are disruption budgets (403), each
-    watch of them after its next event.
+    watch of them after its next event. pod_groups_refused: they may not be read (403).
     """
 
     real: ClusterApi
@@ -67,6 +68,7 @@ class FaultyApi:
     reading: asyncio.Event = field(default_factory=open_gate)
     watching: asyncio.Event = field(default_factory=open_gate)
     budgets_refused: bool = False
+    pod_groups_refused: bool = False
     late: asyncio.Event = field(default_factory=asyncio.Event)
     late_writes: list[asyncio.Task[None]] = field(default_factory=list)
 
@@ -79,6 +81,11 @@ class FaultyApi:
         pod = await self.real.get_pod(namespace, name)
         await self.reading.wait()
         return pod
+
+    async def get_min_count(self, gang: Gang) -> int:
+        if self.pod_groups_refused:
+            raise ApiRefusedError("get podgroup: forbidden", status=403)
+        return await self.real.get_min_count(gang)
 
     async def bind_pod(self, binding: PodBinding) -> None:
         self.started.append(binding)

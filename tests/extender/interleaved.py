@@ -18,6 +18,7 @@ from k8s_rdma.extender.cluster.addresses import AddressCheck
 from k8s_rdma.extender.cluster.expecting import Expecting
 from k8s_rdma.extender.cluster.facts import NodeFacts, facts_of
 from k8s_rdma.extender.cluster.following import PodTracker, follow
+from k8s_rdma.extender.cluster.gangs import Gangs
 from k8s_rdma.extender.cluster.limits import Limits
 from k8s_rdma.extender.cluster.nominating import Nominations
 from k8s_rdma.extender.cluster.occupants import Occupants
@@ -29,6 +30,7 @@ from k8s_rdma.extender.telling.outcomes import Outcomes
 from k8s_rdma.extender.verbs.binding import Binder
 from k8s_rdma.extender.verbs.commit import Commits
 from k8s_rdma.extender.verbs.decisions import Decisions
+from k8s_rdma.extender.verbs.quorum import Quorum
 from k8s_rdma.extender.verbs.requests import Requests
 from k8s_rdma.extender.verbs.scheduling import Scheduling
 from k8s_rdma.extender.verbs.verdicts import Verdicts
@@ -365,12 +367,13 @@ class Cluster:
         nominations = Nominations(
             state, Occupants(), decisions, clock, nomination_s=60.0, on_release=toucher.released
         )
+        gangs = Gangs(api=wire, state=state, clock=clock)
         expecting = Expecting(
-            state=state, decisions=decisions, nominations=nominations, clock=clock, lasts_s=2.0
+            state=state, decisions=decisions, nominations=nominations, gangs=gangs, clock=clock, lasts_s=2.0
         )
         fence = Fence(wire)
         commits = Commits(state, wire, fence, clock)
-        pods = PodTracker(state=state, requests=requests, toucher=toucher, clock=clock)
+        pods = PodTracker(state=state, requests=requests, toucher=toucher, gangs=gangs, clock=clock)
         leading = Leading(
             pods=pods,
             fence=fence,
@@ -407,6 +410,7 @@ class Cluster:
             commits=commits,
             toucher=toucher,
             expecting=expecting,
+            quorum=Quorum(gangs=gangs),
             limits=limits,
             addresses=AddressCheck(state, nominations),
             outcomes=Outcomes(),

@@ -12,6 +12,7 @@ from k8s_rdma.kube.published import RdmaNodeView
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from k8s_rdma.core.gang import Gang
     from k8s_rdma.core.ids import NodeName
     from k8s_rdma.core.ledger import Pod
     from k8s_rdma.kube.api import BudgetView, PodBinding
@@ -69,6 +70,9 @@ class MemoryApi:
 
     async def get_pod(self, namespace: str, name: str) -> PodView | None:
         return self.pods.objects.get(f"{namespace}/{name}")
+
+    async def get_min_count(self, gang: Gang) -> int:
+        return 0
 
     async def bind_pod(self, binding: PodBinding) -> None:
         pod = self.pods.objects[f"{binding.namespace}/{binding.name}"]

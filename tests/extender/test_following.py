@@ -12,6 +12,7 @@ from k8s_rdma.core.ids import NodeName, PciAddress, PodUid
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.request import Request
 from k8s_rdma.extender.cluster.following import NodeTracker, PodTracker, follow
+from k8s_rdma.extender.cluster.gangs import Gangs
 from k8s_rdma.extender.cluster.state import ClusterState, Reservation
 from k8s_rdma.extender.verbs.decisions import Decisions
 from k8s_rdma.extender.verbs.requests import Requests
@@ -70,7 +71,12 @@ class Watched:
         toucher = Toucher(self.waiting, Decisions(), api=None, clock=clock)
         self.keys: PlacementKeys | None = None
         self.pods = PodTracker(
-            state=self.state, requests=self.requests, toucher=toucher, clock=clock, keys=CurrentKeys(self)
+            state=self.state,
+            requests=self.requests,
+            toucher=toucher,
+            gangs=Gangs(api=None, state=self.state, clock=clock),
+            clock=clock,
+            keys=CurrentKeys(self),
         )
 
     def reserve(self, name: str) -> None:

@@ -20,6 +20,7 @@ from k8s_rdma.core.strategy import Strategy
 from k8s_rdma.extender.cluster.addresses import AddressCheck
 from k8s_rdma.extender.cluster.expecting import Expecting
 from k8s_rdma.extender.cluster.facts import NodeFacts
+from k8s_rdma.extender.cluster.gangs import Gangs
 from k8s_rdma.extender.cluster.limits import Limits
 from k8s_rdma.extender.cluster.nominating import UNNAMED_S, Nominations
 from k8s_rdma.extender.cluster.occupants import Occupants
@@ -98,6 +99,7 @@ class Play:
             state=self.state,
             decisions=decisions,
             nominations=self.nominations,
+            gangs=Gangs(api=None, state=self.state, clock=self.clock),
             clock=self.clock,
             lasts_s=1e-9,
         )
@@ -118,6 +120,7 @@ class Play:
             limits=Limits((), on_freed=lambda _namespace: None),
             addresses=AddressCheck(self.state, self.nominations),
             nominations=self.nominations,
+            expecting=expecting,
             outcomes=Outcomes(),
             clock=self.clock,
             ready=lambda: True,

@@ -14,6 +14,7 @@ from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.extender.cluster.expecting import Expecting
 from k8s_rdma.extender.cluster.facts import facts_of
+from k8s_rdma.extender.cluster.gangs import Gangs
 from k8s_rdma.extender.cluster.nominating import Nominations
 from k8s_rdma.extender.cluster.occupants import Occupants
 from k8s_rdma.extender.cluster.pending import PendingPod
@@ -53,7 +54,10 @@ def verdicts(decisions: Decisions, clock: Callable[[], float]) -> Verdicts:
     nominations = Nominations(
         state, Occupants(), decisions, clock, nomination_s=60.0, on_release=lambda _: None
     )
-    expecting = Expecting(state=state, decisions=decisions, nominations=nominations, clock=clock, lasts_s=2.0)
+    gangs = Gangs(api=None, state=state, clock=clock)
+    expecting = Expecting(
+        state=state, decisions=decisions, nominations=nominations, gangs=gangs, clock=clock, lasts_s=2.0
+    )
     return Verdicts(
         state=state,
         decisions=decisions,

@@ -20,6 +20,7 @@ from k8s_rdma.extender.serving.app import Extender
 from k8s_rdma.kube.client import Client
 from k8s_rdma.sim.cluster.api import ApiConfig, RunningApi, serving_api
 from k8s_rdma.sim.cluster.kubeconfig import kubeconfig
+from k8s_rdma.sim.cluster.resources import parse_resource_type
 from k8s_rdma.wire.placement_keys import FixedKeys
 from policies import EVERYTHING_FILE
 
@@ -27,9 +28,12 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
 
     from k8s_rdma.extender.leader.lease import Lease
+    from k8s_rdma.sim.cluster.resources import ResourceType
     from k8s_rdma.wire.placement_keys import PlacementKeys
 
 DEADLINE_S = 90
+POD_GROUPS = parse_resource_type("scheduling.k8s.io/v1alpha2/podgroups/PodGroup/namespaced")
+COSCHEDULING_GROUPS = parse_resource_type("scheduling.x-k8s.io/v1alpha1/podgroups/PodGroup/namespaced")
 MERGE = {"Content-Type": "application/merge-patch+json"}
 QUICK = {
     "poll_s": 0.02,
@@ -73,12 +77,14 @@ class World:
         annotation: str | None = None,
         policy: str | None = None,
         devices: Mapping[str, int] | None = None,
+        gang: str | None = None,
+        labels: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
         """Create a pod that asks for interfaces with these rates, or has this request annotation.
 
-        devices: of a device plugin's resources, all for its one container.
+        devices: of a device plugin's resources, all for its one container. gang: of which PodGroup it is.
         """
-        meta: dict[str, Any] = {"name": name}
+        meta: dict[str, Any] = {"name": name, "labels": dict(labels or {})}
         if rates or annotation is not None:
             meta["annotations"] = {"rdma_interfaces_required": annotation or interfaces(*rates)}
         if policy is not None:
@@ -86,11 +92,26 @@ class World:
         amounts = {resource: str(number) for resource, number in (devices or {}).items()}
         resources = {"limits": amounts, "requests": amounts} if amounts else {}
         container = {"name": "c", "image": "lab.local/busybox:1", "resources": resources}
-        pod = {"metadata": meta, "spec": {"containers": [container]}}
+        pod: dict[str, Any] = {"metadata": meta, "spec": {"containers": [container]}}
+        if gang is not None:
+            pod["spec"]["schedulingGroup"] = {"podGroupName": gang}
         created = await self.http.post("/api/v1/namespaces/default/pods", json=pod)
         assert created.status_code == 201, created.text
         self.pods[name] = created.json()
         return self.pods[name]
+
+    async def create_pod_group(self, name: str, count: int) -> None:
+        """Of Kubernetes' own API, a gang of so many; 0 is the policy of a group that is no gang."""
+        policy = {"gang": {"minCount": count}} if count else {"basic": {}}
+        await self._create(POD_GROUPS, {"metadata": {"name": name}, "spec": {"schedulingPolicy": policy}})
+
+    async def create_coscheduling_group(self, name: str, count: int) -> None:
+        """Of the plug-in Coscheduling."""
+        await self._create(COSCHEDULING_GROUPS, {"metadata": {"name": name}, "spec": {"minMember": count}})
+
+    async def _create(self, kind: ResourceType, item: dict[str, Any]) -> None:
+        created = await self.http.post(kind.path(namespace="default"), json=item)
+        assert created.status_code == 201, created.text
 
     async def read_pod(self, name: str) -> dict[str, Any]:
         return (await self.http.get(f"/api/v1/namespaces/default/pods/{name}")).json()
@@ -160,7 +181,7 @@ async def cluster(*names: str) -> AsyncIterator[World]:
     """API server and nodes, without an extender."""
     async with (
         asyncio.timeout(DEADLINE_S),
-        serving_api(ApiConfig(custom_resources=(RDMA_NODES,))) as server,
+        serving_api(ApiConfig(custom_resources=(RDMA_NODES, POD_GROUPS, COSCHEDULING_GROUPS))) as server,
         node_servers(*names) as (port, nodes),
         httpx2.AsyncClient(base_url=server.url, trust_env=False) as http,
         AsyncClient(config=KubeConfig.from_dict(kubeconfig(server.url)), trust_env=False) as client,

@@ -9,6 +9,7 @@ from k8s_rdma.config.namespace_policies import policies_of
 from k8s_rdma.extender.cluster.addresses import AddressCheck
 from k8s_rdma.extender.cluster.bound_pods import BoundPods
 from k8s_rdma.extender.cluster.expecting import Expecting
+from k8s_rdma.extender.cluster.gangs import Gangs
 from k8s_rdma.extender.cluster.limits import Limits
 from k8s_rdma.extender.cluster.nominating import Nominations
 from k8s_rdma.extender.cluster.occupants import Occupants
@@ -50,6 +51,7 @@ class Accounts:
     budgets: Budgets
     nominations: Nominations
     expecting: Expecting
+    gangs: Gangs
     unplaced: Unplaced
     waiting: Waiting
     toucher: Toucher
@@ -99,6 +101,7 @@ def open_accounts(
     nominations = Nominations(
         state, occupants, decisions, clock, nomination_s=config.nomination_s, on_release=toucher.released
     )
+    gangs = Gangs(api=api, state=state, clock=clock)
     lasts_s = config.expect_s or EXPECT_S[config.binder]
     return Accounts(
         state=state,
@@ -114,10 +117,13 @@ def open_accounts(
             state=state,
             decisions=decisions,
             nominations=nominations,
+            gangs=gangs,
             clock=clock,
             lasts_s=lasts_s,
             occupants=occupants if config.api else None,
+            on_release=toucher.released,
         ),
+        gangs=gangs,
         unplaced=unplaced,
         waiting=waiting,
         toucher=toucher,

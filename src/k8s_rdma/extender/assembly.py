@@ -22,6 +22,7 @@ from k8s_rdma.extender.verbs.binding import Binder
 from k8s_rdma.extender.verbs.budgets import follow_budgets
 from k8s_rdma.extender.verbs.commit import Commits
 from k8s_rdma.extender.verbs.preempting import Preempting
+from k8s_rdma.extender.verbs.quorum import Quorum
 from k8s_rdma.extender.verbs.scheduling import Scheduling
 from k8s_rdma.extender.verbs.verdicts import Verdicts
 from k8s_rdma.kube.api import ClusterApi
@@ -71,6 +72,7 @@ class Assembly:
     def beside(self) -> Iterator[Coroutine[None, None, None]]:
         """What is to run as long as the extender does."""
         yield self.accounts.nominations.keep_time()
+        yield self.accounts.expecting.keep_time()
         if not self.config.api:
             return
         accounts, readiness = self.accounts, self.readiness
@@ -123,6 +125,7 @@ class Assembly:
             limits=self.accounts.limits,
             addresses=self.accounts.addresses,
             nominations=self.accounts.nominations,
+            expecting=self.accounts.expecting,
             queue=self.accounts.queue,
             outcomes=self.accounts.outcomes,
             clock=self.clock,
@@ -140,6 +143,7 @@ class Assembly:
             commits=self.commits,
             toucher=self.accounts.toucher,
             expecting=self.accounts.expecting,
+            quorum=Quorum(gangs=self.accounts.gangs),
             limits=self.accounts.limits,
             addresses=self.accounts.addresses,
             nominations=self.accounts.nominations,

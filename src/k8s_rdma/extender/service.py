@@ -115,6 +115,7 @@ def _pods(config: ExtenderConfig, accounts: Accounts, keys: KeySource) -> PodTra
         state=accounts.state,
         requests=accounts.requests,
         toucher=accounts.toucher,
+        gangs=accounts.gangs,
         clock=CLOCK,
         attempts=accounts.attempts,
         keys=keys,

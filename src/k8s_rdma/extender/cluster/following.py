@@ -14,6 +14,7 @@ import structlog
 from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.cluster.bound_pods import BoundPods
+from k8s_rdma.extender.cluster.gangs import Gangs
 from k8s_rdma.extender.cluster.nominating import Nominations
 from k8s_rdma.extender.cluster.occupants import Occupants
 from k8s_rdma.extender.cluster.pending import PendingPod
@@ -90,7 +91,7 @@ class PodTracker:
     """Turns what the API server says of pods into reservations and their end.
 
     keys: as in `Commits`. unbound: those that ask and are not bound. occupants: those that are bound.
-    bound_pods: all that are bound, where limits of namespaces need to know them.
+    bound_pods: all that are bound, where limits of namespaces need to know them. gangs: told of members.
     nominations: told of what pods' statuses name; None where nobody keeps them. unplaced: told of bound pods
     without a placement that counts; None where agents refuse them. signatures: whose placements count.
     """
@@ -98,6 +99,7 @@ class PodTracker:
     state: ClusterState
     requests: Requests
     toucher: Toucher
+    gangs: Gangs
     clock: Callable[[], float]
     attempts: Attempts = field(default_factory=Attempts)
     keys: KeySource = UNSIGNED
@@ -185,6 +187,7 @@ class PodTracker:
         self.attempts.settle_missing(listed, self._listing_since)
         self.unbound.keep_only(listed)
         self.occupants.end_missing(listed)
+        self.gangs.end_missing(listed)
         if self.bound_pods is not None:
             self.bound_pods.end_missing(listed)
         self._unpromised &= listed
@@ -221,7 +224,9 @@ class PodTracker:
         self.unbound.see(pod)
         if pod.finished:
             self._end(pod.uid)
-        elif pod.node is None:
+            return
+        self.gangs.see(pod)
+        if pod.node is None:
             self.requests.compare(pod.uid, pod.annotations)
             self._nominated(pod)
         else:
@@ -285,6 +290,7 @@ class PodTracker:
             self.unplaced.ended(uid)
         self.state.ended(uid, self.clock())
         self.occupants.end(uid)
+        self.gangs.end(uid)
         if self.bound_pods is not None:
             self.bound_pods.end(uid)
         self._unpromised.discard(uid)

@@ -89,19 +89,28 @@ class Limits:
         return Share(self._mbps[namespace], self._vfs[namespace])
 
     def refusal(
-        self, namespace: str, uid: PodUid, request: Request, *, without: Collection[PodUid] = ()
+        self,
+        namespace: str,
+        uid: PodUid,
+        request: Request,
+        *,
+        without: Collection[PodUid] = (),
+        beside: Iterable[tuple[PlacedInterface, ...]] = (),
     ) -> str | None:
         """Why the pod would take its namespace beyond the limit, with used and limit; None if not.
 
-        without: pods that hold nothing then.
+        without: pods that hold nothing then. beside: what others of the namespace are about to hold.
         """
         limit = self.limit(namespace)
         if limit is None:
             return None
         own, held, needs = self._of_all(namespace, {uid, *without}), self.held(namespace), _needs(request)
+        more_to_come = [_claim(namespace, interfaces)[1] for interfaces in beside]
+        mbps = held.mbps - own.mbps + sum(share.mbps for share in more_to_come)
+        vfs = held.vfs - own.vfs + sum(share.vfs for share in more_to_come)
         kinds = (
-            (held.mbps - own.mbps, limit.reserved_mbps, needs.mbps, "reserved Mb/s"),
-            (held.vfs - own.vfs, limit.vfs, needs.vfs, "VFs"),
+            (mbps, limit.reserved_mbps, needs.mbps, "reserved Mb/s"),
+            (vfs, limit.vfs, needs.vfs, "VFs"),
         )
         beyond = [
             f"namespace {namespace} holds {used} of {most} {what}; needs {more}"

@@ -24,11 +24,18 @@ from k8s_rdma.extender.cluster.pending import PendingPod
 from k8s_rdma.extender.cluster.state import ClusterState, Reservation
 from k8s_rdma.extender.cluster.unbound import UnboundPods
 from k8s_rdma.extender.sources.node_states import NodeStates
-from k8s_rdma.extender.telling.outcomes import BOUND, REFUSED, Outcome, Outcomes, Refusal
+from k8s_rdma.extender.telling.outcomes import (
+    BOUND,
+    REFUSED,
+    Outcome,
+    Outcomes,
+    Refusal,
+)
 from k8s_rdma.extender.telling.outcomes import STARTING as IS_STARTING
 from k8s_rdma.extender.verbs.commit import Commits
 from k8s_rdma.extender.verbs.decisions import Decisions
 from k8s_rdma.extender.verbs.held import Bind
+from k8s_rdma.extender.verbs.quorum import Quorum
 from k8s_rdma.extender.verbs.requests import Remembered, Requests
 from k8s_rdma.extender.waking.touching import Toucher
 from k8s_rdma.kube.api import API_ERRORS, PodView
@@ -36,6 +43,7 @@ from k8s_rdma.wire.annotation import ANNOTATION
 from k8s_rdma.wire.extender import NOT_ENOUGH_FREE, UNREADABLE_NODE, sentence_of
 
 if TYPE_CHECKING:
+    from k8s_rdma.core.gang import Gang
     from k8s_rdma.wire.extender import ExtenderBindingArgs
 
 STARTING = (
@@ -77,6 +85,7 @@ class Binder:
     commits: Commits
     toucher: Toucher
     expecting: Expecting
+    quorum: Quorum
     limits: Limits
     addresses: AddressCheck
     nominations: Nominations
@@ -125,8 +134,13 @@ class Binder:
     def _expect(self, bind: Bind) -> None:
         """From now on it is known where the pod goes; what it reserves there takes over."""
         remembered = self.requests.recall(bind.uid)
-        if remembered is not None and remembered.request:
-            self.expecting.leave(remembered.pod, [bind.node])
+        if remembered is None or not remembered.request:
+            return
+        pod = self.quorum.gangs.judge(remembered.pod)
+        if pod.gang is None:
+            self.expecting.leave(pod, [bind.node])
+        elif bind.node not in self.expecting.holds.of(bind.uid):
+            self.expecting.promise(pod, [bind.node])
 
     async def _bind(self, bind: Bind) -> str:
         remembered = self.requests.recall(bind.uid)
@@ -160,17 +174,43 @@ class Binder:
             return await self.commits.write_plain(bind)
         if not self.ready():
             return _STARTING
+        min_count = await self.quorum.gangs.min_count(pod.gang) if pod.gang else 0
         async with asyncio.TaskGroup() as asked:
             confirming = asked.create_task(self.confirm())
             asked.create_task(self.states.ask(bind.node))
-        if obstacle := confirming.result():
-            return Refusal(f"{NOT_THE_BINDER} ({obstacle})", IS_STARTING)
-        if not self.ready():  # from here to the write nothing is awaited
-            return _STARTING
+        if obstacle := self._obstacle(confirming.result()):
+            return obstacle  # from here to the write, or to the wait for a gang, nothing is awaited
         decided = self._reserve(bind, _Asked(pod, request, filtered))
         if isinstance(decided, str):
             return decided
+        if pod.gang and min_count and (obstacle := await self._gather(bind, decided, pod.gang, min_count)):
+            return obstacle
         return await self.commits.write(bind, decided)
+
+    def _obstacle(self, another: str) -> str:
+        """Why this process must not bind; empty where it may. another: as `confirm` answers."""
+        if another:
+            return Refusal(f"{NOT_THE_BINDER} ({another})", IS_STARTING)
+        return "" if self.ready() else _STARTING
+
+    async def _gather(self, bind: Bind, decided: Reservation, gang: Gang, min_count: int) -> str:
+        """Wait until enough of the gang have a place; why the pod must not be bound, empty where it may."""
+        try:
+            reached = await self.quorum.reached(gang, bind.uid, min_count)
+            obstacle = self._obstacle(await self.confirm()) if reached else self._incomplete(gang, min_count)
+        except BaseException:
+            self.commits.give_up(bind, decided)
+            raise
+        if self.state.reservation(bind.node, bind.uid) is not decided:
+            return obstacle or f"pod {bind.pod} was bound, ended or was placed anew meanwhile; try again"
+        if obstacle:
+            self.commits.give_up(bind, decided)
+        return obstacle
+
+    def _incomplete(self, gang: Gang, min_count: int) -> str:
+        placed = self.quorum.gangs.placed(gang)
+        why = f"{placed} of the {min_count} pods that pod group {gang} binds together had a place"
+        return Refusal(f"{NOT_ENOUGH_FREE} ({why})", Reason.GANG_INCOMPLETE)
 
     def _reserve(self, bind: Bind, asked: _Asked) -> Reservation | str:
         """Decide, and hold what was decided; or the refusal's text.
@@ -179,7 +219,9 @@ class Binder:
         may be under way in any number, and each one's decision sees what the others hold.
         """
         reservation = self.state.reservation(bind.node, bind.uid)
-        held = {} if reservation else self.nominations.against(bind.node, bind.uid, asked.pod.priority)
+        pod = self.quorum.gangs.judge(PendingPod.of_view(asked.pod, asked.request))
+        nominated = self.nominations.against(bind.node, bind.uid, pod.priority)
+        held = {} if reservation else {**self.expecting.promised(bind.node, pod), **nominated}
         situation = self.state.situation_if(bind.node, without=[bind.uid], holding=held)
         if situation is None:
             why = self.state.why_unreadable(bind.node)
@@ -191,7 +233,7 @@ class Binder:
         else:
             if (beyond := self.limits.refusal(bind.namespace, bind.uid, asked.request)) is not None:
                 return Refusal(f"{NOT_ENOUGH_FREE} ({beyond})", Reason.NAMESPACE_LIMIT)
-            if (taken := self.addresses.taken(PendingPod.of_view(asked.pod, asked.request))) is not None:
+            if (taken := self.addresses.taken(pod)) is not None:
                 return Refusal(f"{NOT_ENOUGH_FREE} ({taken.why})", Reason.ADDRESS_IN_USE)
             found = self.decisions.place(asked.request, situation)
             if isinstance(found, Rejection):
@@ -217,7 +259,7 @@ class Binder:
         held = self.state.reservations(node)
         pods = [r.pod for r in held.values() if r.made_at > asked.filtered.filtered_at]
         if not pods and nominated:
-            return f"; room is held there for {nominated} nominated pods, or its report changed"
+            return f"; room is held there for {nominated} pods of a gang or nominated, or its report changed"
         if not pods:
             return "; its report changed since the pod was filtered"
         more = f" and {len(pods) - _SHOWN_PODS} more" if len(pods) > _SHOWN_PODS else ""

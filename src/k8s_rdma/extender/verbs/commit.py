@@ -172,12 +172,15 @@ class Commits:
             version=reservation.version if reservation else "",
         )
 
-    def _not_written(self, bind: Bind, reservation: Reservation, why: K8sRdmaError) -> str:
-        """This write did not happen; one before it, of the same version, still may."""
+    def give_up(self, bind: Bind, reservation: Reservation) -> None:
+        """No write of this reservation happened or will; one before it, of the same version, still may."""
         if reservation.in_doubt:
             self._doubt(bind)
         else:
             self._state.withdraw(bind.node, bind.uid)
+
+    def _not_written(self, bind: Bind, reservation: Reservation, why: K8sRdmaError) -> str:
+        self.give_up(bind, reservation)
         return Refusal(why.message, why.reason)
 
     async def _conflict(self, bind: Bind, reservation: Reservation, why: ApiRefusedError) -> PodView | str:

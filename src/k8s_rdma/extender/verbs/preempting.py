@@ -16,6 +16,7 @@ from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.extender.cluster.addresses import AddressCheck
+from k8s_rdma.extender.cluster.expecting import Expecting
 from k8s_rdma.extender.cluster.limits import Limits
 from k8s_rdma.extender.cluster.nominating import Nominations, Room
 from k8s_rdma.extender.cluster.occupants import Occupant, Occupants
@@ -65,6 +66,7 @@ class Preempting:
     limits: Limits
     addresses: AddressCheck
     nominations: Nominations
+    expecting: Expecting
     outcomes: Outcomes
     clock: Callable[[], float]
     ready: Callable[[], bool]
@@ -159,7 +161,10 @@ class Preempting:
         return self.state.situation_if(
             node,
             without={pod.uid, *evicted, *self.occupants.going(node)},
-            holding=self.nominations.against(node, pod.uid, pod.priority),
+            holding={
+                **self.expecting.promised(node, pod),
+                **self.nominations.against(node, pod.uid, pod.priority),
+            },
         )
 
     def _comes_to_fit(self, pod: PendingPod, node: NodeName) -> bool:

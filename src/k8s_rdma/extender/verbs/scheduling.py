@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
@@ -20,8 +22,9 @@ from k8s_rdma.extender.verbs.binding import STARTING
 from k8s_rdma.extender.verbs.decisions import Fit
 from k8s_rdma.extender.verbs.reply import Sorted
 from k8s_rdma.extender.verbs.requests import Requests
-from k8s_rdma.extender.verbs.verdicts import Verdicts
+from k8s_rdma.extender.verbs.verdicts import NOT_SEARCHED, Verdicts
 from k8s_rdma.extender.waking.touching import Toucher
+from k8s_rdma.kube.api import API_ERRORS
 from k8s_rdma.wire.extender import (
     NOT_ENOUGH_FREE,
     ExtenderFilterResult,
@@ -33,7 +36,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from k8s_rdma.extender.cluster.pending import PendingPod
+    from k8s_rdma.extender.verbs.decisions import Verdict
     from k8s_rdma.wire.extender import Candidate, ExtenderArgs
+
+_BEST = 4
+"""Nodes on which a place is looked for once they are known to fit: the first has one."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -41,7 +48,7 @@ class Scheduling:
     """Answers filter and prioritize.
 
     clock: seconds, monotonic. max_age_s: a node's state that is younger is not asked for again.
-    ready: as in `Binder`.
+    ready: as in `Binder`. gang_s: how long filter waits for the number of a gang's PodGroup.
     """
 
     states: NodeStates
@@ -55,6 +62,7 @@ class Scheduling:
     clock: Callable[[], float]
     ready: Callable[[], bool]
     max_age_s: float = 1.0
+    gang_s: float = 1.0
 
     async def filter(self, args: ExtenderArgs) -> ExtenderFilterResult:
         """Which candidates fit; never raises for the sake of a node or an annotation.
@@ -75,7 +83,9 @@ class Scheduling:
             return ExtenderFilterResult(error=STARTING)
         if where := args.pod.status.nominated_node_name:
             self.verdicts.nominations.nominated(pod, NodeName(where))
-        beyond = self.limits.refusal(pod.namespace, pod.uid, pod.request)
+        pod = await self._with_gang(pod)
+        beside = self.expecting.mates(pod)
+        beyond = self.limits.refusal(pod.namespace, pod.uid, pod.request, beside=beside)
         if beyond is not None:
             self._limited(pod, _candidates(args)[1])
             return self._refuse(args, began, NOT_ENOUGH_FREE, beyond, Reason.NAMESPACE_LIMIT)
@@ -104,6 +114,7 @@ class Scheduling:
             return self._unscored(args, began, names, error.reason)
         if not pod.request or not self.ready():
             return self._unscored(args, began, names, IS_STARTING if pod.request else NOTHING_ASKED)
+        pod = self.expecting.gangs.judge(pod)
         await self._refresh(candidates, names)
         await self.verdicts.search(pod, names)
         found = self.verdicts.on(pod, names)
@@ -115,17 +126,42 @@ class Scheduling:
 
     async def _sort(self, pod: PendingPod, names: list[NodeName]) -> Sorted:
         await self.verdicts.search(pod, names)
-        found = Sorted.by_verdict(self.verdicts.on(pod, names), self.verdicts.state.why_unreadable)
+        verdicts = self.verdicts.on(pod, names)
+        found = Sorted.by_verdict(verdicts, self.verdicts.state.why_unreadable)
         self.verdicts.nominations.filtered(pod.uid, found.failed)
-        if found.fitting:  # of several, prioritize says more
+        if pod.gang is not None and found.fitting:
+            self._promise(pod, verdicts, found)
+        elif found.fitting:  # of several, prioritize says more
             self.expecting.leave(pod, found.fitting if len(found.fitting) == 1 else ())
         else:
             self.expecting.drop(pod.uid)
         if found.fitting or not found.awaited:
             self.toucher.settled(pod.uid)
         else:
-            self.toucher.refused(pod.uid, pod.request, found.awaited, pod.namespace)
+            together = pod.gang is not None
+            self.toucher.refused(pod.uid, pod.request, found.awaited, pod.namespace, together=together)
         return found
+
+    def _promise(
+        self, pod: PendingPod, verdicts: Iterable[tuple[NodeName, Verdict | None]], found: Sorted
+    ) -> None:
+        """Send a gang's pod to one node, the best, so that the next ones see what it takes."""
+        scores = {name: verdict.score for name, verdict in verdicts if isinstance(verdict, Fit)}
+        best = sorted(found.fitting, key=lambda name: -scores[name])
+        node = self.expecting.promise(pod, best[:_BEST])
+        found.fitting = [node] if node is not None else []
+        if node is None:
+            found.failed |= dict.fromkeys(map(str, best), NOT_SEARCHED.text)
+            found.awaited += best
+
+    async def _with_gang(self, pod: PendingPod) -> PendingPod:
+        """Have the number of the pod's gang: while it is not known, its places do not keep others out."""
+        if pod.gang is None:
+            return pod
+        with suppress(TimeoutError, *API_ERRORS):
+            async with asyncio.timeout(self.gang_s):
+                await self.expecting.gangs.min_count(pod.gang)
+        return self.expecting.gangs.judge(pod)
 
     async def _refresh(self, candidates: Iterable[Candidate], names: Sequence[NodeName]) -> None:
         """Have the nodes' states."""
@@ -135,6 +171,8 @@ class Scheduling:
 
     def _expect(self, pod: PendingPod, scores: dict[NodeName, int], fitting: Sequence[NodeName]) -> None:
         """Expect the pod on the nodes with the best score, and have few of them, see `prioritize`."""
+        if pod.gang is not None:
+            return  # filter sent it to one node
         best = max((scores[name] for name in fitting), default=0)
         equals = [name for name in fitting if scores[name] == best]
         if len(equals) > 1 and self.expecting.others(pod.uid):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from k8s_rdma.core.said import Detail
@@ -18,15 +19,19 @@ from k8s_rdma.wire.extender import NOT_ENOUGH_FREE
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from k8s_rdma.core.ids import NodeName
+    from k8s_rdma.core.ids import NodeName, PodUid
+    from k8s_rdma.core.placement import PlacedInterface
     from k8s_rdma.extender.cluster.pending import PendingPod
     from k8s_rdma.extender.cluster.state import Situation
     from k8s_rdma.extender.verbs.decisions import Verdict
+
+    Interfaces = tuple[PlacedInterface, ...]
 
 _LATE_S = 0.05
 """Processor time for the situations that came up while others were searched."""
 
 _SHOWN_PODS = 3
+_NOBODY: Mapping[PodUid, Interfaces] = MappingProxyType({})
 
 NOT_SEARCHED = Misfit(
     Reason.UNDECIDED,
@@ -49,8 +54,8 @@ class Verdicts:
     """Gives them.
 
     nominations: what preemption made room for, which counts against pods of no higher priority. expecting:
-    where others go that were filtered and are not bound yet; it steers, and keeps nobody from a node that
-    is the only one. clock: seconds, monotonic. detail: how much refusals tell.
+    where others go that were filtered and are not bound yet; it steers, and but for gangs' places keeps
+    nobody from a node that is the only one. clock: seconds, monotonic. detail: how much refusals tell.
     queue: whose search is next, and what it costs.
     search_s: processor time that one call may take to search for placements of a request that is new on many
         nodes; the nodes that this does not reach are refused, and searched next time.
@@ -76,7 +81,10 @@ class Verdicts:
         special = self._special(pod)
         current = dict.fromkeys(map(self.state.situations.get, names))
         if special:
-            current |= dict.fromkeys(self._situation(pod, name) for name in names if name in special)
+            against = self.expecting.against
+            current |= dict.fromkeys(
+                self._situation(pod, name, against(name, pod.uid)) for name in names if name in special
+            )
         unseen = [situation for situation in current if situation is not None and situation not in known]
         if not unseen:
             return
@@ -94,7 +102,7 @@ class Verdicts:
         found = self._each(pod, names, special)
         expected = special & self.expecting.holds.nodes()
         if expected and not any(isinstance(verdict, Fit) for _, verdict in found):
-            found = self._each(pod, names, special, expecting=False)
+            found = self._each(pod, names, special, steering=False)
         return found
 
     def _each(
@@ -103,7 +111,7 @@ class Verdicts:
         names: Sequence[NodeName],
         special: frozenset[NodeName],
         *,
-        expecting: bool = True,
+        steering: bool = True,
     ) -> list[tuple[NodeName, Verdict | None]]:
         """Most are looked up, and there may be thousands of them."""
         known = cast("Mapping[Situation | None, Verdict]", self.decisions.known(pod.request, pod.namespace))
@@ -112,18 +120,22 @@ class Verdicts:
             return [*zip(names, usual, strict=True)]
         look = _Look(known, self.queue.clock() + _LATE_S)
         return [
-            (name, self._on(pod, name, look, expecting=expecting))
+            (name, self._on(pod, name, look, steering=steering))
             if verdict is None or name in special
             else (name, verdict)
             for name, verdict in zip(names, usual, strict=True)
         ]
 
-    def _on(self, pod: PendingPod, name: NodeName, look: _Look, *, expecting: bool) -> Verdict | None:
-        situation = self._situation(pod, name, expecting=False)
+    def _on(self, pod: PendingPod, name: NodeName, look: _Look, *, steering: bool) -> Verdict | None:
+        """steering: count all who are on their way, and not only those that keep the pod out."""
+        situation = self._situation(pod, name)
         if situation is None:
             return None
         verdict = self._verdict(pod, situation, look)
-        beside = self._situation(pod, name) if expecting and isinstance(verdict, Fit) else situation
+        if not isinstance(verdict, Fit):
+            return verdict
+        expected = self.expecting.against(name, pod.uid) if steering else self.expecting.firm(name, pod)
+        beside = self._situation(pod, name, expected)
         if beside is None or beside is situation:
             return verdict
         there = self._verdict(pod, beside, look)
@@ -140,10 +152,10 @@ class Verdicts:
         self.expecting.settle(pod.uid)
         return self.state.nodes_of(pod.uid) | self.nominations.nodes() | self.expecting.holds.nodes()
 
-    def _situation(self, pod: PendingPod, name: NodeName, *, expecting: bool = True) -> Situation | None:
-        holding = self.nominations.against(name, pod.uid, pod.priority)
-        if expecting:
-            holding = {**self.expecting.against(name, pod.uid), **holding}
+    def _situation(
+        self, pod: PendingPod, name: NodeName, expected: Mapping[PodUid, Interfaces] = _NOBODY
+    ) -> Situation | None:
+        holding = {**expected, **self.nominations.against(name, pod.uid, pod.priority)}
         without = [pod.uid] if name in self.state.nodes_of(pod.uid) else ()
         return self.state.situation_if(name, without=without, holding=holding)
 

@@ -108,9 +108,19 @@ class Toucher:
         self._freed: dict[str, None] = {}
         self._unknown: Callable[[], Collection[NodeName]] | None = None
 
-    def refused(self, uid: PodUid, request: Request, nodes: Iterable[NodeName], namespace: str = "") -> None:
-        """No node fits the pod; these refused it for a reason that may pass."""
+    def refused(
+        self,
+        uid: PodUid,
+        request: Request,
+        nodes: Iterable[NodeName],
+        namespace: str = "",
+        *,
+        together: bool = False,
+    ) -> None:
+        """No node fits the pod; these refused it for a reason that may pass. together: with its gang."""
         self._waiting.refuse(uid, request, nodes, self._clock(), namespace)
+        if together:
+            self._waiting.gather(uid)
         self._somebody_waits.set()
 
     def limited(self, pod: PendingPod, nodes: Sequence[NodeName]) -> None:
@@ -263,6 +273,8 @@ class Toucher:
             helps = self._fits(request, after, namespace) and not (
                 before and self._fits(request, before, namespace)
             )
+            if before and not helps and self._waiting.wait_together(namespace, request):
+                helps = after.has_more_than(before) and self._fits(request, after, namespace)
         await self._rest(turn)
         return helps
 

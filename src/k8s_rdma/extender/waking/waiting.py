@@ -7,7 +7,7 @@ free makes none. So somebody must notice it, and touch the node object. Values i
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice, zip_longest
 from typing import TYPE_CHECKING
 
@@ -43,12 +43,13 @@ class Limited:
 
 @dataclass(frozen=True, slots=True)
 class _Pod:
-    """limited: whether the limit of its namespace refused it, and not nodes."""
+    """limited: whether the limit of its namespace refused it, and not nodes. together: with its gang."""
 
     namespace: str
     request: Request
     refused_at: float
     limited: bool = False
+    together: bool = False
 
 
 class Waiting:
@@ -65,6 +66,7 @@ class Waiting:
         self._uids: dict[str, dict[PodUid, None]] = {}
         self._interfaces: Counter[str] = Counter()
         self._nodes: dict[NodeName, float] = {}
+        self._together: Counter[tuple[str, Request]] = Counter()
 
     def __len__(self) -> int:
         """How many pods wait."""
@@ -79,6 +81,13 @@ class Waiting:
         requests[request] = requests.pop(request, 0) + 1  # the last one refused comes last
         self._trim()
         self._nodes.update(dict.fromkeys(nodes, at))
+
+    def gather(self, uid: PodUid) -> None:
+        """The pod waits for room beside others of its gang: any room that comes free may help."""
+        pod = self._pods.get(uid)
+        if pod is not None and not pod.together:
+            self._pods[uid] = replace(pod, together=True)
+            self._together[pod.namespace, pod.request] += 1
 
     def limit(self, pod: Limited, at: float) -> None:
         """The namespace's limit refused the pod; no node was asked."""
@@ -132,6 +141,10 @@ class Waiting:
         """Whether a pod of the namespace waits with that request."""
         return request in self._requests.get(namespace, ())
 
+    def wait_together(self, namespace: str, request: Request) -> bool:
+        """Whether a pod of a gang waits with that request."""
+        return (namespace, request) in self._together
+
     def namespaces(self) -> list[str]:
         """Those whose limit refused someone who waits."""
         return list(self._limited)
@@ -161,6 +174,10 @@ class Waiting:
         self._interfaces[namespace] -= len(pod.request.interfaces)
         if not self._uids[namespace]:
             del self._uids[namespace], self._interfaces[namespace]
+        if pod.together:
+            self._together[namespace, pod.request] -= 1
+            if not self._together[namespace, pod.request]:
+                del self._together[namespace, pod.request]
         if pod.limited:
             del self._limited[namespace][uid]
             if not self._limited[namespace]:

@@ -1,0 +1,91 @@
+"""Gangs, by kube-scheduler's own plug-in: all of one are bound, or none, also where bandwidth is short."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import TYPE_CHECKING
+
+import httpx2
+import pytest
+
+from cluster.extenders import registration
+from cluster.real import obstacle
+from cluster.world import cluster
+from k8s_rdma.wire.pod_group import LABEL
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from cluster.control_plane import Json
+    from cluster.extenders import Extender
+    from cluster.world import Cluster
+
+pytestmark = [pytest.mark.anyio, pytest.mark.skipif(bool(obstacle()), reason="no real cluster")]
+
+ALPHA = (1, 36)
+API = "scheduling.k8s.io/v1alpha2"
+
+
+async def gang(c: Cluster, name: str, rate: int, *, count: int = 4, **more: Json) -> None:
+    """Pods that want to come to nodes all together."""
+    if c.plane.release != ALPHA:
+        pytest.skip(f"{API} is served by Kubernetes 1.36")
+    policy = {"gang": {"minCount": count}}
+    meta = {"name": name, "namespace": "default"}
+    await c.create(
+        {"kind": "PodGroup", "apiVersion": API, "metadata": meta, "spec": {"schedulingPolicy": policy}}
+    )
+    for number in range(count):
+        await c.create_pod(f"{name}-{number}", rate, schedulingGroup={"podGroupName": name}, **more)
+
+
+async def bound_of(c: Cluster, name: str) -> int:
+    pods = (await c.http.get("/api/v1/namespaces/default/pods")).json()["items"]
+    ours = [pod for pod in pods if pod["metadata"]["name"].startswith(f"{name}-")]
+    return sum(bool(pod["spec"].get("nodeName")) for pod in ours)
+
+
+async def filtered(extender: Extender, count: int) -> None:
+    """Wait until the extender has been asked about so many pods more."""
+    async with httpx2.AsyncClient(base_url=extender.url, trust_env=False) as http:
+        first = await requests_of(http)
+        while await requests_of(http) < first + count:  # noqa: ASYNC110  another process counts
+            await asyncio.sleep(0.05)
+
+
+async def requests_of(http: httpx2.AsyncClient) -> int:
+    text = (await http.get("/metrics")).text
+    return sum(int(n) for n in re.findall(r'decisions_total\{verb="filter",reason="\w+"\} (\d+)', text))
+
+
+async def test_none_of_a_gang_is_bound_where_bandwidth_is_for_all_but_one(tmp_path: Path):
+    async with cluster("gangs", tmp_path, "w1") as c:
+        extender = await c.running_extender()
+        async with c.plane.scheduler(registration(extender.url)):
+            await gang(c, "a", 3_000)
+            await filtered(extender, 40)
+            assert await bound_of(c, "a") == 0
+
+
+async def test_second_of_two_gangs_follows_whole_when_the_first_ends(tmp_path: Path):
+    async with cluster("gangs", tmp_path, "w1", "w2") as c:
+        extender = await c.running_extender()
+        await asyncio.gather(gang(c, "a", 3_000), gang(c, "b", 3_000))
+        async with c.plane.scheduler(registration(extender.url)):
+            await c.some_bound(4)
+            first, second = ("a", "b") if await bound_of(c, "a") else ("b", "a")
+            await filtered(extender, 40)
+            assert (await bound_of(c, first), await bound_of(c, second)) == (4, 0)
+            for number in range(4):
+                await c.delete_pod(f"{first}-{number}")
+            for number in range(4):
+                await c.bound(f"{second}-{number}")
+
+
+async def test_label_of_coscheduling_means_nothing_where_its_api_is_not_served(tmp_path: Path):
+    async with cluster("real", tmp_path, "w1") as c:
+        extender = await c.running_extender()
+        async with c.plane.scheduler(registration(extender.url)):
+            await c.create_pod("p", 1_000, labels={LABEL: "none"})
+            await c.bound("p")
