@@ -11,7 +11,7 @@ from extender.node_server import node_servers
 from extender.world import until
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.extender.cluster.state import ClusterState
-from k8s_rdma.extender.sources import http_get
+from k8s_rdma.extender.sources import http_get, http_node
 from k8s_rdma.extender.sources.http_node import Asking
 from k8s_rdma.extender.sources.http_states import HttpNodeStates
 
@@ -231,6 +231,34 @@ async def test_answer_is_cut_off_when_its_head_does_not_end():
         nodes["w1"].raw = b"HTTP/1.1 200 OK\r\nX-Endless: %b" % (b" a" * http_get.MAX_ANSWER)
         await states.ask(W1)
         assert "answers more than" in state.why_unreadable(W1)
+
+
+async def test_node_is_left_alone_for_as_long_as_its_answers_are_more_than_it_may_send():
+    async with asking("w1") as (clock, state, states, nodes):
+        much = b'{"x":[' + b"[]," * (http_node.BYTES_AT_ONCE // 3 - 100) + b"[]]}"
+        nodes["w1"].raw = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(much), much)
+        asked = []
+        for second in range(40):
+            clock.now = float(second)
+            await states.refresh([W1], since=clock.now)
+            asked.append(nodes["w1"].asked)
+        assert asked[-1] == 4
+        assert "node report" in state.why_unreadable(W1)
+        nodes["w1"].raw = None
+        states.learn(W1, (nodes["w1"].address, "127.0.9.9"))
+        await states.refresh([W1], since=clock.now)
+        assert nodes["w1"].asked == 4
+        clock.now += 20.0
+        await states.refresh([W1], since=clock.now)
+        assert W1 in state.situations
+
+
+async def test_node_of_many_addresses_is_asked_at_the_first_ones_alone():
+    async with asking() as (_, state, states, _):
+        addresses = tuple(f"127.0.9.{at}" for at in range(1, 100))
+        states.learn(W1, addresses)
+        await states.refresh([W1], since=0.0)
+        assert [each in state.why_unreadable(W1) for each in addresses[:6]] == [True] * 4 + [False] * 2
 
 
 async def test_second_answer_to_a_question_is_not_taken_for_that_to_the_next_one():

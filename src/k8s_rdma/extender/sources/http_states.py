@@ -78,7 +78,7 @@ class HttpNodeStates:
         known = self._nodes.get(node)
         if known is None:
             known = self._nodes[node] = HttpNode(node, self._surroundings)
-        elif known.addresses == addresses:
+        elif known.named == addresses:
             return
         known.move(addresses)
         if known.keeper:
@@ -147,6 +147,8 @@ class HttpNodeStates:
         first_s, most_s = asking.pause_s, max(asking.pause_s, _RESTS * asking.retry_s)
         pause_s = first_s
         while not self._unwanted(node):
+            if rest_s := node.rest_s():
+                await asyncio.sleep(rest_s)
             await self.ask(node.name)
             if not node.readable():
                 await asyncio.sleep(pause_s * random.uniform(0.8, 1.0))
