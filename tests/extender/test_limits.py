@@ -245,9 +245,26 @@ async def test_node_that_says_more_of_a_pod_than_it_was_promised_uses_up_nobodys
 
 
 @anyio
+@pytest.mark.parametrize("binder", ["extender", "scheduler"])
+async def test_node_that_says_more_of_a_pod_than_it_asks_for_uses_up_nobodys_limit(binder: str):
+    async with world("w1", binder=binder, **LIMITED) as w:
+        await w.create_pod("asks", 1_000)
+        await w.create_pod("devices", devices={"example.com/vf": 1})
+        await w.create_pod("nothing")
+        await w.create_pod("malformed", annotation="[")
+        for name in ("asks", "devices", "nothing", "malformed"):
+            await w.bind_by_hand(name, "w1")
+        w.nodes["w1"].holds(**{pod["metadata"]["uid"]: [5_000] * 9 for pod in w.pods.values()})
+        await w.create_pod("p", 0)
+        await w.filter("p")
+        assert w.metric('namespace_reserved_mbps{namespace="default"}') == 1_000
+        assert w.metric('namespace_vfs{namespace="default"}') == 2
+
+
+@anyio
 async def test_what_a_node_reports_of_a_pod_counts_from_its_bind_to_its_end():
     async with world("w1", **LIMITED) as w:
-        await w.create_pod("devices")
+        await w.create_pod("devices", devices={"example.com/vf": 3})
         await w.create_pod("p", 0)
         w.nodes["w1"].holds(**{w.pods["devices"]["metadata"]["uid"]: [0, 0, 0]})
         assert await w.fitting("p") == ["w1"]

@@ -34,13 +34,24 @@ def pod(name: str, *rates: int, asks: str | None = None) -> PodView:
 @dataclass
 class Followed:
     now: float = 0.0
+    guess_s: float = 0.0
+    spent_s: float = 0.0
     pfs: tuple[PfReport, ...] = PFS
     state: ClusterState = field(init=False)
     unplaced: Unplaced = field(init=False)
+    readings: int = 0
 
     def __post_init__(self) -> None:
         self.state = ClusterState(on_change=lambda node, _before, _after: self.unplaced.changed(node))
-        self.unplaced = Unplaced(state=self.state, requests=Requests(), clock=lambda: self.now)
+        self.unplaced = Unplaced(
+            state=self.state, requests=Requests(), clock=lambda: self.now, processor=self.processor
+        )
+
+    def processor(self) -> float:
+        """It is read before and after a guess."""
+        self.readings += 1
+        self.spent_s += self.guess_s * (self.readings % 2 == 0)
+        return self.spent_s
 
     def told(self, **held: int) -> None:
         self.now += 1.0
@@ -99,6 +110,15 @@ def test_part_of_what_it_asks_for_is_not_taken_for_all():
     assert len(w.holds("p")) == 2
 
 
+def test_node_that_reports_more_than_a_pod_asks_for_makes_that_no_claim_of_the_pod():
+    w = Followed()
+    w.told()
+    w.unplaced.bound(pod("p", 4_000), W1)
+    w.told(p=9_000)
+    assert w.used() == 9_000
+    assert w.holds("p") == [(PF0, 4_000)]
+
+
 def test_claim_ends_with_the_pod_by_the_rule_of_all_claims():
     w = Followed()
     w.told()
@@ -149,3 +169,27 @@ def test_pod_that_fits_holds_its_place_however_many_before_it_do_not():
     assert w.holds("first")
     w.unplaced.bound(pod("second", 1_000), W1)
     assert w.holds("second")
+
+
+def test_guesses_on_a_node_take_no_more_than_their_budget_however_often_pods_come_and_go():
+    w = Followed(guess_s=0.02)
+    w.told()
+    for number in range(100):
+        w.unplaced.bound(pod(f"large-{number}", 90_000), W1)
+        w.unplaced.ended(PodUid(f"large-{number}"))
+    assert 0.5 <= w.spent_s <= 0.53
+    w.unplaced.bound(pod("small", 1_000), W1)
+    assert w.holds("small") is None
+    w.now += 10.0
+    w.told(other=1)
+    assert w.holds("small")
+
+
+def test_pods_beyond_what_a_node_can_have_are_not_kept():
+    w = Followed()
+    for number in range(100):
+        w.unplaced.bound(pod(f"large-{number}", asks='[{"count": 1024}]'), W1)
+    w.unplaced.ended(PodUid("large-0"))
+    w.unplaced.bound(pod("small", 1_000), W1)
+    w.told()
+    assert w.holds("small")

@@ -38,8 +38,8 @@ class PodView:
     nominated: `status.nominatedNodeName`, where preemption made room for it. started: `status.startTime` as
         written, empty before. demand: what its resource requests add up to; None when it may take other
         things of its node as well, or has no annotation of this system's. devices: how many of which extended
-        resources its containers are given; none of a pod without such an annotation. annotation_bytes: of all
-        annotations, whosever they are; 0 of a pod without such an annotation. gang: that it belongs to.
+        resources its containers are given. annotation_bytes: of all annotations, whosever they are; 0 of a
+        pod without an annotation of this system's. gang: that it belongs to.
     """
 
     namespace: str

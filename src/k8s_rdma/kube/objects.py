@@ -114,7 +114,7 @@ class PodObject(msgspec.Struct, NamespacedResourceG):
             nominated=NodeName(status.nominatedNodeName) if status.nominatedNodeName else None,
             started=status.startTime or "",
             demand=demand_of(self.spec) if annotations else None,
-            devices=_devices(self.spec) if annotations else (),
+            devices=_devices(self.spec),
             annotation_bytes=annotation_bytes(meta.annotations or {}) if annotations else 0,
             gang=gang_of(meta.namespace or "", self.spec.schedulingGroup, meta.labels or {}),
         )

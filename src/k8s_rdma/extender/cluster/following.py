@@ -91,7 +91,8 @@ class PodTracker:
     """Turns what the API server says of pods into reservations and their end.
 
     keys: as in `Commits`. unbound: those that ask and are not bound. occupants: those that are bound.
-    bound_pods: all that are bound, where limits of namespaces need to know them. gangs: told of members.
+    bound_pods: those that are bound without a promise, where limits of namespaces need to know them. gangs: told
+    of members.
     nominations: told of what pods' statuses name; None where nobody keeps them. unplaced: told of bound pods
     without a placement that counts; None where agents refuse them. signatures: whose placements count.
     """
@@ -230,8 +231,6 @@ class PodTracker:
             self.requests.compare(pod.uid, pod.annotations)
             self._nominated(pod)
         else:
-            if self.bound_pods is not None:
-                self.bound_pods.see(pod, pod.node)
             self._bound(pod, pod.node)
             self.occupants.see(pod, pod.node)
             self._not_nominated(pod.uid)
@@ -266,6 +265,8 @@ class PodTracker:
         """
         if pod.annotations:
             self._unpromised.add(pod.uid)
+        if self.bound_pods is not None:
+            self.bound_pods.see(pod, node)
         if self.unplaced is not None:
             self.unplaced.bound(pod, node)
 

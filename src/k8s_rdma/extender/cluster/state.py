@@ -19,13 +19,14 @@ from k8s_rdma.core.policy import PfPolicy
 from k8s_rdma.core.reservation import used_on_node
 from k8s_rdma.errors import visible
 from k8s_rdma.extender.cluster.addresses import PromisedAddresses
+from k8s_rdma.extender.cluster.bound_pods import no_more_than
 from k8s_rdma.extender.cluster.facts import NodeFacts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from k8s_rdma.core.macs import MacRanges
-    from k8s_rdma.extender.cluster.bound_pods import BoundPods
+    from k8s_rdma.extender.cluster.bound_pods import BoundPod, BoundPods
 
     Interfaces: TypeAlias = tuple[PlacedInterface, ...]
     OnChange: TypeAlias = "Callable[[NodeName, Situation | None, Situation | None], None]"
@@ -114,24 +115,30 @@ class _Node:
     def promised(self) -> dict[PodUid, Interfaces]:
         return {uid: reservation.interfaces for uid, reservation in self.reservations.items()}
 
-    def claims(self, bound: Mapping[PodUid, str] | None) -> list[Claim]:
+    def claims(self, bound: Mapping[PodUid, BoundPod] | None) -> list[Claim]:
         """What counts for each pod's namespace, by the last report even where the node cannot be read.
 
-        bound: the namespaces of the pods that the API server has bound to the node; None where none is asked.
-        What such a pod was promised counts as it was promised, whatever the node says of it.
+        bound: the pods that the API server has bound to the node without a promise; None where none is asked.
+        What a pod was promised counts as it was promised, whatever the node says of it; of one that was
+        promised nothing the node's word counts as far as the pod asks for that much.
         """
-        facts, held = self.facts, self.reservations
+        promised = (
+            (uid, each.pod.partition("/")[0], each.interfaces) for uid, each in self.reservations.items()
+        )
+        reported = self._reported_claims(bound)
+        return [*(claim for claim in reported if claim[0] not in self.reservations), *promised]
+
+    def _reported_claims(self, bound: Mapping[PodUid, BoundPod] | None) -> Iterable[Claim]:
+        facts = self.facts
         if facts is None:
-            spaces: Mapping[PodUid, str] = {}
-        elif bound is None:
-            spaces = dict(zip(facts.reported, facts.namespaces, strict=False))
-        else:
-            spaces = {uid: bound[uid] for uid in facts.reported if uid in bound}
-        reported = facts.reported if facts else {}
-        return [
-            *((uid, space, reported[uid]) for uid, space in spaces.items() if uid not in held),
-            *((uid, each.pod.partition("/")[0], each.interfaces) for uid, each in held.items()),
-        ]
+            return ()
+        if bound is None:
+            return zip(facts.reported, facts.namespaces, facts.reported.values(), strict=False)
+        return (
+            (uid, pod.namespace, no_more_than(facts.reported[uid], pod.rates_mbps))
+            for uid, pod in bound.items()
+            if uid in facts.reported
+        )
 
 
 class ClusterState:
