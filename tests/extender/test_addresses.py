@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from dataclasses import replace as replaced
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,9 +13,24 @@ from msgspec.structs import replace
 from extender.node_server import PF0, pf, report
 from extender.preemption import create, place, preempt
 from extender.world import cluster, extending, until, world
+from k8s_rdma.core.ids import NodeName
+from k8s_rdma.core.macs import MacRanges
+from k8s_rdma.core.namespace_policy import address_number
+from k8s_rdma.core.options import InterfaceOptions
+from k8s_rdma.core.request import InterfaceRequest, Request
+from k8s_rdma.extender.cluster.addresses import AddressCheck
+from k8s_rdma.extender.cluster.facts import facts_of
+from k8s_rdma.extender.cluster.nominating import Nominations
+from k8s_rdma.extender.cluster.occupants import Occupants
+from k8s_rdma.extender.cluster.pending import PendingPod
+from k8s_rdma.extender.cluster.state import ClusterState
+from k8s_rdma.extender.verbs.decisions import Decisions
+from k8s_rdma.extender.verbs.search_queue import SearchQueue
 from k8s_rdma.wire.rest import MacRange
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from extender.world import World
 
 pytestmark = pytest.mark.anyio
@@ -54,6 +71,38 @@ async def test_pod_that_waits_for_an_address_waits_in_its_namespace():
         assert not await w.fitting("p")
         waiting = w.extender.scheduling.toucher._waiting.requests()
         assert [namespace for namespace, _ in waiting] == ["default"]
+
+
+class Counted(MacRanges):
+    """MACs of a node that count how often they are looked through."""
+
+    times = 0
+
+    def any_of(self, macs: Sequence[int]) -> int | None:
+        Counted.times += 1
+        return super().any_of(macs)
+
+
+async def test_reports_are_looked_through_in_turns_of_who_asks_and_once_each():
+    ran_s, state, names = itertools.count(0, 0.001), ClusterState(), [NodeName(f"w{at}") for at in range(50)]
+    facts = {name: facts_of(report(name), name) for name in names}
+    for name in names:
+        state.observe(name, replaced(facts[name], macs=Counted.of([(at, at) for at in range(9)])), 0.0)
+    nominations = Nominations(
+        state, Occupants(), Decisions(), lambda: 0.0, nomination_s=60.0, on_release=lambda _: None
+    )
+    queue, check = SearchQueue(lambda: next(ran_s)), AddressCheck(state, nominations)
+    wanted = tuple(InterfaceRequest(options=InterfaceOptions(mac=mac)) for mac in (MAC, OTHER))
+    pod = PendingPod(uid="p", namespace="crowd", name="p", priority=0, request=Request(wanted))
+    await check.search(pod, queue)
+    assert Counted.times == 50
+    assert queue.used("crowd") > queue.used("other") > 0.0
+    state.observe(names[0], replaced(facts[names[0]], macs=Counted.of([(1, 1)])), 1.0)
+    assert check.taken(pod) is None
+    assert Counted.times == 51
+    taken = address_number(OTHER)
+    state.observe(names[1], replaced(facts[names[1]], macs=Counted.of([(taken, taken)])), 1.0)
+    assert check.taken(pod).node == names[1]
 
 
 async def test_mac_that_nobody_has_is_free_beside_those_that_nodes_report():

@@ -240,7 +240,7 @@ def test_pod_bound_while_a_list_was_under_way_has_not_ended_for_missing_on_it():
 def test_waiting_pod_that_a_later_list_misses_waits_no_more():
     w = Watched()
     for name, at in (("p", 0.0), ("q", 0.0), ("r", 2.0)):
-        w.waiting.refuse(PodUid(name), Request(), [W1], at)
+        w.waiting.refuse(PodUid(name), Request(), [W1], at, "default")
     w.now = 1.0
     w.listing(pod("q"))
     w.waiting.settle(PodUid("q"))

@@ -215,9 +215,9 @@ class Counting(Decisions):
 
     asked = 0
 
-    def verdict(self, request: Request, situation: Situation) -> Verdict:
+    def verdict(self, request: Request, situation: Situation, namespace: str = "") -> Verdict:
         self.asked += 1
-        return super().verdict(request, situation)
+        return super().verdict(request, situation, namespace)
 
 
 async def test_pods_that_do_not_fit_where_they_are_nominated_are_looked_at_again_when_their_node_changes():

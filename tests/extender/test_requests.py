@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import replace
 
@@ -18,7 +19,7 @@ from k8s_rdma.wire.annotation import ANNOTATION
 from k8s_rdma.wire.extender import Pod, PodMetadata, PodSpec
 from k8s_rdma.wire.policy_annotation import POLICY_ANNOTATION
 
-LENGTH = 200_000
+LENGTH = 100_000
 
 
 def pod(name: str, annotations: dict[str, str], **spec: object) -> Pod:
@@ -37,7 +38,7 @@ def seen(uid: str, annotations: dict[str, str]) -> PodView:
 
 
 def large(number: int) -> dict[str, str]:
-    """An annotation that fills most of what a pod's annotations may be together."""
+    """An annotation that is almost as long as one may be."""
     return {ANNOTATION: json.dumps([{"name": f"d{number}"}]).ljust(LENGTH)}
 
 
@@ -69,6 +70,16 @@ def test_annotation_is_read_once_while_it_stays_the_same():
     assert requests.recall(PodUid("p")).filtered_at == 5.0
     assert requests.read(seen("p", large(2))) != first
     assert requests.read(seen("q", large(1))) is not first
+
+
+def test_reading_is_billed_to_the_pods_namespace_also_when_it_is_malformed():
+    ran_s, bills = itertools.count(), []
+    requests = Requests(bill=lambda *bill: bills.append(bill), processor=lambda: float(next(ran_s)))
+    requests.remember(pod("p", {ANNOTATION: "[{}]"}), 0.0)
+    requests.remember(pod("p", {ANNOTATION: "[{}]"}), 1.0)
+    with pytest.raises(MalformedError):
+        requests.read(seen("q", {ANNOTATION: "["}))
+    assert bills == [("default", 1.0)] * 2
 
 
 def test_request_is_read_anew_when_the_pod_is_said_to_be_of_another_namespace():

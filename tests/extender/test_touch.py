@@ -278,7 +278,9 @@ async def test_nothing_is_touched_by_a_replica_that_does_not_lead():
         await c.create_pod("p", 5_000)
         async with extending(c, lease=Lease(c.api.real, terms, CLOCK)) as w:
             uid = w.pods["p"]["metadata"]["uid"]
-            w.extender.scheduling.toucher.refused(uid, Request((InterfaceRequest(),)), [NodeName("w1")])
+            w.extender.scheduling.toucher.refused(
+                uid, Request((InterfaceRequest(),)), [NodeName("w1")], "default"
+            )
             await until(w.expect(pods_waiting=1))
             await asked_again(w, "w1")
             assert w.api.touched == []

@@ -14,7 +14,7 @@ def request(rate: int) -> Request:
 
 
 def refuse(waiting: Waiting, pod: str, rate: int, *nodes: NodeName, at: float = 0.0) -> None:
-    waiting.refuse(PodUid(pod), request(rate), nodes or (W1,), at)
+    waiting.refuse(PodUid(pod), request(rate), nodes or (W1,), at, "default")
 
 
 def test_nodes_are_of_interest_while_anyone_waits():
@@ -32,11 +32,11 @@ def test_requests_come_once_and_the_one_refused_last_first():
     waiting = Waiting()
     for pod, rate in (("p", 1), ("q", 2), ("r", 1), ("s", 3)):
         refuse(waiting, pod, rate)
-    assert waiting.requests() == [("", request(3)), ("", request(1)), ("", request(2))]
+    assert waiting.requests() == [("default", request(3)), ("default", request(1)), ("default", request(2))]
     waiting.settle(PodUid("p"))
-    assert waiting.waits("", request(1))
+    assert waiting.waits("default", request(1))
     waiting.settle(PodUid("r"))
-    assert not waiting.waits("", request(1))
+    assert not waiting.waits("default", request(1))
 
 
 def test_pod_refused_again_with_another_request_waits_for_that_one():
@@ -44,7 +44,7 @@ def test_pod_refused_again_with_another_request_waits_for_that_one():
     refuse(waiting, "p", 1)
     refuse(waiting, "p", 2)
     assert len(waiting) == 1
-    assert waiting.requests() == [("", request(2))]
+    assert waiting.requests() == [("default", request(2))]
 
 
 def test_touched_node_is_of_interest_again_when_it_refuses_again():
@@ -80,12 +80,12 @@ def test_pods_of_many_interfaces_are_kept_in_smaller_number():
     most = MAX_INTERFACES // 1000
     for number in range(most + 5):
         large = Request((InterfaceRequest(min_tx_rate_mbps=number),) * 1000)
-        waiting.refuse(PodUid(f"p{number}"), large, (W1,), 0.0)
+        waiting.refuse(PodUid(f"p{number}"), large, (W1,), 0.0, "default")
     assert len(waiting) == len(waiting.requests()) + most - 64 == most
     for number in range(most + 5):
         waiting.settle(PodUid(f"p{number}"))
     refuse(waiting, "p", 1)
-    assert (len(waiting), waiting.requests()) == (1, [("", request(1))])
+    assert (len(waiting), waiting.requests()) == (1, [("default", request(1))])
 
 
 def test_what_is_compared_is_shared_by_namespaces_when_one_has_many():
@@ -95,7 +95,7 @@ def test_what_is_compared_is_shared_by_namespaces_when_one_has_many():
         waiting.refuse(PodUid(f"p{number}"), request(1_000 + number), (W1,), 1.0, "crowd")
     compared = waiting.requests()
     assert len(compared) == 64
-    assert compared.index(("", request(7))) < 2
+    assert compared.index(("default", request(7))) < 2
 
 
 def test_pods_of_who_has_most_are_forgotten_when_there_are_too_many():
@@ -104,5 +104,5 @@ def test_pods_of_who_has_most_are_forgotten_when_there_are_too_many():
     for number in range(MAX_INTERFACES // 1000 + 5):
         large = Request((InterfaceRequest(min_tx_rate_mbps=number),) * 1000)
         waiting.refuse(PodUid(f"p{number}"), large, (W1,), 0.0, "crowd")
-    assert waiting.waits("", request(7))
+    assert waiting.waits("default", request(7))
     assert not waiting.waits("crowd", Request((InterfaceRequest(),) * 1000))

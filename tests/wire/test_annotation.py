@@ -60,6 +60,13 @@ def test_request_says_who_must_enforce_it() -> None:
     assert third == InterfaceRequest(max_tx_rate_mbps=5, enforce=Enforce.SOFTWARE)
 
 
+def test_annotation_of_more_characters_than_a_placement_has_room_for_is_refused_unread() -> None:
+    text = "[{}]".ljust(131_072)
+    assert parse_request(text) == wanted((0, 0))
+    assert refusal(f"{text} ") == "rdma_interfaces_required: is 131073 characters long; at most 131072"
+    assert refusal("[" * 131_073) == "rdma_interfaces_required: is 131073 characters long; at most 131072"
+
+
 @pytest.mark.parametrize("text", [None, "", "  \n\t", "[]", " [ ] "])
 def test_request_is_empty_when_nothing_is_asked_for(text: str | None) -> None:
     assert parse_request(text) == Request()

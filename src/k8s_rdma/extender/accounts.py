@@ -96,6 +96,7 @@ def open_accounts(
         vf_resource=config.vf_resource,
         policies=policies_of(config.policy_file),
         binds=config.binder == "extender",
+        bill=queue.bill,
     )
     unplaced = Unplaced(state=state, requests=requests, clock=clock, quarantine=quarantine)
     nominations = Nominations(

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, NoReturn, TypeVar
 
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.wire.json import shown
@@ -27,15 +26,18 @@ _MULTICAST = 0x01
 """The I/G bit of the first octet (IEEE 802, 8.2.2)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Number:
+MAX_CHARACTERS = 128 * 1024
+"""Of the annotation: half of what the API server lets a pod have of all annotations, since a placement says
+again what is asked for. It is refused by its length since to read it takes so long."""
+
+
+class Number(NamedTuple):
     """A JSON number as written."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Object:
+class Object(NamedTuple):
     """A JSON object as written: keys may repeat."""
 
     pairs: list[tuple[str, object]]
@@ -58,6 +60,8 @@ _decoder = json.JSONDecoder(
 
 def tokens(text: str) -> object:
     """The document: lists, `Object`, `Number`, text, truth values and null."""
+    if len(text) > MAX_CHARACTERS:
+        refuse(ANNOTATION, f"is {len(text)} characters long; at most {MAX_CHARACTERS}")
     try:
         return _decoder.decode(text)
     except json.JSONDecodeError as error:

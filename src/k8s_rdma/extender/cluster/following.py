@@ -91,8 +91,8 @@ class PodTracker:
     """Turns what the API server says of pods into reservations and their end.
 
     keys: as in `Commits`. unbound: those that ask and are not bound. occupants: those that are bound.
-    bound_pods: those that are bound without a promise, where limits of namespaces need to know them. gangs: told
-    of members.
+    bound_pods: those that are bound without a promise, where limits of namespaces need to know them.
+    gangs: told of members.
     nominations: told of what pods' statuses name; None where nobody keeps them. unplaced: told of bound pods
     without a placement that counts; None where agents refuse them. signatures: whose placements count.
     """

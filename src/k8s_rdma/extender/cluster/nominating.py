@@ -270,7 +270,9 @@ class Nominations:
             without=[pod.uid, *self._occupants.going(node)],
             holding=self._holds.against(node, pod.uid, pod.priority, now),
         )
-        if situation is None or not isinstance(self._decisions.verdict(pod.request, situation), Fit):
+        if situation is None:
+            return None
+        if not isinstance(self._decisions.verdict(pod.request, situation, pod.namespace), Fit):
             return None
         found = self._decisions.place(pod.request, situation)
         return found.interfaces if isinstance(found, Placement) else None

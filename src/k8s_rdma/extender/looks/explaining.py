@@ -181,9 +181,9 @@ class Explaining:
             if situation is None:
                 yield Seen(node, None, None, self.state.why_unreadable(node))
                 continue
-            verdict = decisions.known(request).get(situation)
+            verdict = decisions.known(request, pod.namespace).get(situation)
             if verdict is None and sliced - began < _SEARCH_S:
-                verdict = decisions.verdict(request, situation)
+                verdict = decisions.verdict(request, situation, pod.namespace)
             yield Seen(node, situation, verdict)
 
     def _situation(self, pod: KnownPod, node: NodeName) -> Situation | None:

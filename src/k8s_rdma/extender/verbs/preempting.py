@@ -83,6 +83,7 @@ class Preempting:
             return self._answer(args, began, {}, error.reason)
         if not pod.request:
             return self._answer(args, began, asked, NOTHING_ASKED)
+        await self.addresses.search(pod, self.queue)
         if obstacle := self._obstacle(pod):
             return self._answer(args, began, {}, obstacle)
         names = [NodeName(name) for name in asked]
@@ -178,7 +179,7 @@ class Preempting:
         return situation is not None and self._fits(pod, situation)
 
     def _fits(self, pod: PendingPod, situation: Situation) -> bool:
-        return isinstance(self.decisions.verdict(pod.request, situation), Fit)
+        return isinstance(self.decisions.verdict(pod.request, situation, pod.namespace), Fit)
 
     def _sent(self, args: ExtenderPreemptionArgs, node: NodeName, victims: MetaVictims) -> Sent:
         uids = tuple(map(PodUid, victims.uids))

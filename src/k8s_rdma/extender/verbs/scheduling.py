@@ -91,6 +91,7 @@ class Scheduling:
             return self._refuse(args, began, NOT_ENOUGH_FREE, beyond, Reason.NAMESPACE_LIMIT)
         candidates, names = _candidates(args)
         await self._refresh(candidates, names)
+        await self.addresses.search(pod, self.verdicts.queue)
         taken = self.addresses.taken(pod)
         if taken is not None:
             self.expecting.drop(pod.uid)

@@ -3,7 +3,9 @@
 One thread searches, and one search may take 10 ms and be wanted for each of thousands of nodes. So whoever
 searches does so in slices, and the next slice is that of the namespace that has used least: what one tenant's
 requests take is taken from that tenant's others. What is charged is the thread's processor time, so that
-nobody pays for what else runs.
+nobody pays for what else runs. Who has not searched for a while, or never, begins where the others are (as
+with `min_vruntime` of Linux' CFS): nobody saves time that he has not used, since namespaces cost nothing to
+make.
 """
 
 from __future__ import annotations
@@ -18,9 +20,6 @@ if TYPE_CHECKING:
 
 SLICE_S = 0.005
 """Processor time after which others come first; the search under way is finished."""
-
-_CREDIT_S = 0.5
-"""By how much a namespace that has searched little for long comes before the others."""
 
 _MOST_NAMESPACES = 10_000
 
@@ -42,8 +41,8 @@ class SearchQueue:
         self._served = 0.0
 
     def used(self, namespace: str) -> float:
-        """Processor time that the namespace has used, s; of those who used little for long, one value."""
-        return max(self._used.get(namespace, 0.0), self._served - _CREDIT_S)
+        """Processor time that the namespace has used, s; at least what the one served last had used."""
+        return max(self._used.get(namespace, 0.0), self._served)
 
     @asynccontextmanager
     async def turn(self, namespace: str, *, background: bool = False) -> AsyncIterator[Turn]:
@@ -71,12 +70,14 @@ class SearchQueue:
 
     def charge(self, namespace: str, used_s: float) -> None:
         """Note what a turn took."""
-        before = self.used(namespace)
-        self._served = max(self._served, before)
-        self._used[namespace] = before + used_s
-        if len(self._used) > _MOST_NAMESPACES:
-            least = self._served - _CREDIT_S
-            self._used = {each: used for each, used in self._used.items() if used > least}
+        self._served = self.used(namespace)
+        self._used[namespace] = self._served + used_s
+        self._forget_idle()
+
+    def bill(self, namespace: str, used_s: float) -> None:
+        """Note what was done for the namespace outside of its turns."""
+        self._used[namespace] = self.used(namespace) + used_s
+        self._forget_idle()
 
     def hand_on(self) -> None:
         """End the turn; the next is for who answers somebody and has used least, of equals who came first."""
@@ -87,6 +88,10 @@ class SearchQueue:
         waiter = min(self._waiters, key=lambda each: (each.background, self.used(each.namespace)))
         self._waiters.remove(waiter)
         waiter.granted.set_result(None)
+
+    def _forget_idle(self) -> None:
+        if len(self._used) > _MOST_NAMESPACES:
+            self._used = {each: used for each, used in self._used.items() if used > self._served}
 
 
 class Turn:

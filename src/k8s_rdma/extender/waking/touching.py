@@ -113,7 +113,7 @@ class Toucher:
         uid: PodUid,
         request: Request,
         nodes: Iterable[NodeName],
-        namespace: str = "",
+        namespace: str,
         *,
         together: bool = False,
     ) -> None:

@@ -73,7 +73,7 @@ class Waiting:
         return len(self._pods)
 
     def refuse(
-        self, uid: PodUid, request: Request, nodes: Iterable[NodeName], at: float, namespace: str = ""
+        self, uid: PodUid, request: Request, nodes: Iterable[NodeName], at: float, namespace: str
     ) -> None:
         """No node fits the pod; these refused it for a reason that may pass."""
         self._add(uid, _Pod(namespace, request, at))
