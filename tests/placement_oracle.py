@@ -54,6 +54,15 @@ REQUESTS = st.lists(
 ).map(lambda drawn: Request(tuple(drawn)))
 
 
+def anywhere(request: Request) -> Request:
+    """The same, whichever PFs these are: an MTU may be any, but has to be set."""
+    wanted = [
+        replace(each, options=replace(each.options, pf=None, link_type=None, mtu=each.options.mtu and 0))
+        for each in request.interfaces
+    ]
+    return replace(request, interfaces=tuple(wanted))
+
+
 def used_of(pf: Pf, mins: list[int], others: int) -> Used:
     there = tuple(sorted(mins, reverse=True))
     return Used(len(there) + others, sum(there), there if pf.rates.weights else ())

@@ -26,7 +26,7 @@ from k8s_rdma.core.rates import EVERY_RATE, NO_RATE, Enforce, RateAbility
 from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.errors import Reason
 from packing_oracle import NODE, pci
-from placement_oracle import COARSE, OPTIONS, meets, needy, possible, takes
+from placement_oracle import COARSE, OPTIONS, anywhere, meets, needy, possible, takes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -42,15 +42,6 @@ def willing(node: Inventory, request: Request) -> tuple[Request, Inventory]:
     plain = Request(tuple(replace(each, options=InterfaceOptions()) for each in request.interfaces))
     pfs = tuple(replace(pf, rates=EVERY_RATE, takes=pf.takes | {Setting.SOFTWARE_CAPS}) for pf in node.pfs)
     return plain, Inventory(node=NODE, pfs=pfs)
-
-
-def anywhere(request: Request) -> Request:
-    """The same, whichever PFs these are: an MTU may be any, but has to be set."""
-    wanted = [
-        replace(each, options=replace(each.options, pf=None, link_type=None, mtu=each.options.mtu and 0))
-        for each in request.interfaces
-    ]
-    return replace(request, interfaces=tuple(wanted))
 
 
 @given(needy())

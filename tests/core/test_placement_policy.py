@@ -18,7 +18,7 @@ from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.core.strategy import Strategy
 from k8s_rdma.errors import Reason
 from packing_oracle import NODE, pci
-from placement_oracle import ABILITIES, COARSE, REQUESTS, as_wanted, needy, nodes, possible, takes
+from placement_oracle import ABILITIES, COARSE, REQUESTS, anywhere, as_wanted, needy, nodes, possible, takes
 
 if TYPE_CHECKING:
     from placement_oracle import Situation
@@ -58,7 +58,9 @@ def test_place_agrees_with_trying_every_assignment(
     expected = Reason.INSUFFICIENT
     if not possible(request, node, {}):
         ever = possible(*plain(request, node), {})
-        expected = Reason.DRIVER_REFUSES if ever else Reason.EXCEEDS_CAPACITY
+        by_choice = possible(anywhere(request), node, {})
+        expected = Reason.NO_SUCH_PF if by_choice else Reason.DRIVER_REFUSES
+        expected = expected if ever else Reason.EXCEEDS_CAPACITY
     assert found.reason is expected
     there = used if expected is Reason.INSUFFICIENT else {}
     by_policy = possible(under(PfPolicy.ANY, request), node, there)
