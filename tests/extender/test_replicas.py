@@ -21,6 +21,7 @@ from extender.world import World, cluster, extending, interfaces
 from k8s_rdma.extender.leader.lease import Lease, Terms
 from k8s_rdma.kube.api import ApiRefusedError, LeaseView
 from k8s_rdma.sim.cluster.kubeconfig import write_kubeconfig
+from k8s_rdma.sim.cluster.registry import MAX_OBJECT_BYTES
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION
 
 if TYPE_CHECKING:
@@ -183,3 +184,22 @@ async def test_new_binder_does_not_wait_for_a_pod_whose_annotations_are_full(lab
             else:  # what is not fenced is waited for
                 while not any("may take effect" in what for what in w.extender.missing()):  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
+
+
+async def test_new_binder_does_not_wait_for_a_pod_that_is_as_long_as_etcd_takes():
+    """A Binding writes more to a pod than the fence does: where that does not fit, no Binding does."""
+    leases = Crashed()
+    lease = Lease(leases, Terms(namespace="n", name="l", holder="me"), asyncio.get_running_loop().time)
+    async with cluster("w1") as c:
+        await c.create_pod("large", 1)
+        await c.patch_pod("large", {"metadata": {"labels": {"padding": ""}}})
+        length = MAX_OBJECT_BYTES - len(json.dumps(await c.read_pod("large"), separators=(",", ":"))) - 10
+        await c.patch_pod("large", {"metadata": {"labels": {"padding": "x" * length}}})
+        await c.create_pod("p", 1)
+        async with extending(c, lease=lease, settle_s=3600.0) as w:
+            while w.extender.missing():  # noqa: ASYNC110  that is the interface
+                await asyncio.sleep(0.01)
+            assert c.api.fenced == ["p"]
+            assert await w.bind("p", "w1") == ""
+            assert "request is too large" in await w.bind("large", "w1")
+            assert not w.extender.binder.commits.undecided()

@@ -323,6 +323,15 @@ async def test_name_that_would_lead_to_another_path_is_refused(answering, name):
 
 
 STATUS = {"kind": "Status", "status": "Failure", "message": "no", "reason": "Whatever"}
+TOO_LARGE_FOR_ETCD = (
+    '{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"etcdserver: request is '
+    'too large","code":500}'
+)
+TOO_LARGE_FOR_ITS_CLIENT = (
+    '{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"rpc error: code = '
+    'ResourceExhausted desc = trying to send message larger than max (2300576 vs. 2097152)","code":500}'
+)
+"""Both as kube-apiserver 1.36.2 answered with etcd."""
 
 
 @pytest.mark.parametrize(
@@ -332,6 +341,8 @@ STATUS = {"kind": "Status", "status": "Failure", "message": "no", "reason": "Wha
         (429, json.dumps({**STATUS, "code": 429}), "application/json", ApiRefusedError),
         (500, json.dumps({**STATUS, "code": 500}), "application/json", ApiUncertainError),
         (504, json.dumps({**STATUS, "code": 504}), "application/json", ApiUncertainError),
+        (500, TOO_LARGE_FOR_ETCD, "application/json", ApiRefusedError),
+        (500, TOO_LARGE_FOR_ITS_CLIENT, "application/json", ApiRefusedError),
         (502, "<html>bad gateway</html>", "text/html", ApiUncertainError),
         (502, "bad gateway", "application/json", ApiUncertainError),
         (200, "not json", "application/json", ApiUncertainError),

@@ -190,8 +190,16 @@ class BudgetView:
     disrupted: frozenset[str] = frozenset()
 
 
+TOO_LARGE = 413
+"""The status of a refusal since the object would be longer than etcd takes (1.5 MiB), or the request than the
+API server does."""
+
+
 class ApiRefusedError(K8sRdmaError):
-    """The API server answered that it did not do it (HTTP 4xx); `status` is the code, nothing was written."""
+    """The API server answered that it did not do it (HTTP 4xx); `status` is the code, nothing was written.
+
+    `TOO_LARGE` also where it answers 500 for it.
+    """
 
     reason = Reason.API_FAILURE
 

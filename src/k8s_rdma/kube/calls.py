@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing, contextmanager
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, cast
 
 import httpx2  # what lightkube 1.x raises
@@ -12,6 +13,7 @@ from lightkube import ApiError, NotReadyError
 from lightkube.core.exceptions import ConfigError
 
 from k8s_rdma.kube.api import (
+    TOO_LARGE,
     ApiRefusedError,
     ApiUncertainError,
     ApiUnreachableError,
@@ -30,6 +32,10 @@ if TYPE_CHECKING:
 
 _PAGE = 500
 """Objects a list call returns at once, as kubectl does; bounds the memory that a list takes."""
+
+_TOO_LARGE = ("etcdserver: request is too large", "trying to send message larger than max")
+"""What kube-apiserver says, with HTTP 500 and no reason, of an object that is longer than etcd takes: nothing
+was written. Source: `ErrGRPCRequestTooLarge` (etcd, api/v3rpc/rpctypes/error.go); grpc-go, stream.go."""
 
 _NO_ANSWER_OF_ITS = (msgspec.MsgspecError, KeyError, ValueError, NotReadyError, RecursionError)
 """What lightkube raises for an answer that is not the API server's own, such as a proxy's page; NotReadyError
@@ -104,6 +110,8 @@ async def read_refusal(response: httpx2.Response) -> None:
 
 def _answered(what: str, code: int, why: str) -> ApiRefusedError | ApiUncertainError:
     message = f"{what}: {why} (HTTP {code})"
+    if code == HTTPStatus.INTERNAL_SERVER_ERROR and any(text in why for text in _TOO_LARGE):
+        return ApiRefusedError(message, status=TOO_LARGE)
     return ApiRefusedError(message, status=code) if 400 <= code < 500 else ApiUncertainError(message)
 
 

@@ -16,11 +16,13 @@ from lightkube.types import PatchType
 
 from k8s_rdma.sim.cluster.api import ApiConfig
 from k8s_rdma.sim.cluster.kubeconfig import write_kubeconfig
+from k8s_rdma.sim.cluster.registry import MAX_OBJECT_BYTES
 from k8s_rdma.sim.cluster.resources import PODS, parse_resource_type
 
 pytestmark = pytest.mark.anyio
 
 PODS_URL = "/api/v1/namespaces/default/pods"
+TOO_LARGE = "etcdserver: request is too large"
 MERGE = {"Content-Type": "application/merge-patch+json"}
 
 
@@ -274,6 +276,25 @@ async def test_second_binding_is_refused_with_409_whatever_its_node(cluster, mak
             answer = await c.http.post(f"{PODS_URL}/p1/binding", json=binding(node))
             assert answer.status_code == 409
             assert 'pod p1 is already assigned to node "node-1"' in answer.json()["message"]
+
+
+async def test_object_longer_than_etcd_takes_is_not_written(cluster, make_pod):
+    """As kube-apiserver 1.36.2 with etcd answered."""
+    async with cluster() as c:
+        url = f"{PODS_URL}/p"
+        one = (await c.http.post(PODS_URL, json=make_pod("p", labels={"a": ""}))).json()
+        room = MAX_OBJECT_BYTES - len(json.dumps(one, separators=(",", ":"))) - 10
+        merge = {"Content-Type": "application/merge-patch+json"}
+        large = {"metadata": {"labels": {"a": "x" * room}}}
+        assert (await c.http.patch(url, json=large, headers=merge)).status_code == 200
+        more = {"metadata": {"annotations": {"key": "value"}}}
+        refused = await c.http.patch(url, json=more, headers=merge)
+        assert refused.status_code == 500
+        assert (refused.json()["message"], "reason" in refused.json()) == (TOO_LARGE, False)
+        binding = {"metadata": {"annotations": {"key": "value"}}, "target": {"name": "w1"}}
+        refused = await c.http.post(f"{url}/binding", json=binding)
+        why = f'Operation cannot be fulfilled on pods/binding "p": {TOO_LARGE}'
+        assert (refused.status_code, refused.json()["message"]) == (409, why)
 
 
 async def test_annotations_beyond_their_limit_are_refused_but_in_a_binding(cluster, make_pod):

@@ -5,6 +5,8 @@ precondition (kube-apiserver, pkg/registry/core/pod/storage, BindingREST): whoev
 refuses it for ever, wherever it is: in a queue, in the network, or in a process that was stopped.
 
 A pod's annotations may be as long as they may be, by its owner's doing: then it is a label that is written.
+The pod may also be as long as etcd takes: then no Binding takes effect either, which writes more to it than
+the fence does, its placement above all.
 
 Verbs: patch and get on `pods`. Without patch a pod is only read, and what is under way has to be waited for.
 """
@@ -14,15 +16,14 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 
-from k8s_rdma.kube.api import ApiRefusedError, ClusterApi
+from k8s_rdma.kube.api import TOO_LARGE, ApiRefusedError, ClusterApi, PodView
 
 if TYPE_CHECKING:
     from k8s_rdma.core.ledger import Pod
-    from k8s_rdma.kube.api import PodView
 
 FENCE_ANNOTATION = "k8s-rdma.io/fence"
 """The label's key, too. Its value means nothing but that it is another one each time: a write that changes
@@ -37,6 +38,17 @@ def fence_token() -> str:
     return secrets.token_hex(6)
 
 
+class Look(NamedTuple):
+    """A pod as it is now; None when it does not exist any more.
+
+    Unbound and of another version than a Binding's, that Binding will never take effect; nor will any of it
+    where it is `full`.
+    """
+
+    pod: PodView | None
+    full: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Fence:
     """Touches pods. token: a value that was never used before."""
@@ -44,18 +56,17 @@ class Fence:
     api: ClusterApi
     token: Callable[[], str] = fence_token
 
-    async def look(self, pod: Pod) -> PodView | None:
-        """The pod as it is now, touched if the API server lets us; None when it does not exist any more.
-
-        Unbound and of another version than a Binding's, that Binding will never take effect. API_ERRORS.
-        """
+    async def look(self, pod: Pod) -> Look:
+        """The pod as it is now, touched if the API server lets us. API_ERRORS."""
+        full = False
         try:
             seen: PodView | None = await self._touch(pod)
         except ApiRefusedError as refused:
+            full = refused.status == TOO_LARGE
             seen = await self.api.get_pod(pod.namespace, pod.name)
             if seen is not None and seen.uid == pod.uid:
                 _log.warning("pod_not_touched", pod=f"{pod.namespace}/{pod.name}", error=refused.message)
-        return seen if seen is not None and seen.uid == pod.uid else None
+        return Look(seen if seen is not None and seen.uid == pod.uid else None, full=full)
 
     async def _touch(self, pod: Pod) -> PodView:
         try:

@@ -146,7 +146,7 @@ class Leading:
         """Touch one, until the API server answers or it is too late to matter; whether it is fenced."""
         while True:
             try:
-                seen = await fence.look(Pod(namespace=pod.namespace, name=pod.name, uid=pod.uid))
+                seen, full = await fence.look(Pod(namespace=pod.namespace, name=pod.name, uid=pod.uid))
             except API_ERRORS as error:
                 _log.warning("pod_not_fenced", pod=f"{pod.namespace}/{pod.name}", error=error.message)
                 if self.clock() >= until:
@@ -155,4 +155,4 @@ class Leading:
                 continue
             if seen is not None:
                 self.pods.see(seen)
-            return seen is None or seen.node is not None or seen.version != pod.version
+            return full or seen is None or seen.node is not None or seen.version != pod.version

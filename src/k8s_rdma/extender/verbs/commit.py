@@ -112,7 +112,7 @@ class Commits:
         What an earlier bind of it left in doubt is settled first. API_ERRORS.
         """
         if self._held.doubted(bind.uid):
-            return self._held.settle(bind, await self._fence.look(bind.identity))
+            return self._held.settle(bind, (await self._fence.look(bind.identity)).pod)
         return self._held.settle(bind, await self._api.get_pod(bind.namespace, bind.name))
 
     async def write_plain(self, bind: Bind) -> str:
@@ -201,7 +201,7 @@ class Commits:
         """Have it settled at once, if the API server answers at all."""
         self._state.doubt(bind.node, bind.uid)
         try:
-            settled = self._held.settle(bind, await self._fence.look(bind.identity))
+            settled = self._held.settle(bind, (await self._fence.look(bind.identity)).pod)
         except API_ERRORS as error:
             self._doubt(bind)
             return Refusal(f"{why.message}; then {error.message}", error.reason)
@@ -238,11 +238,11 @@ class Commits:
     async def _look(self, bind: Bind, *, late: bool) -> None:
         """late: no write can be under way any more."""
         try:
-            pod = await self._fence.look(bind.identity)
+            pod, full = await self._fence.look(bind.identity)
         except API_ERRORS as error:
             _log.warning("bind_still_in_doubt", pod=bind.pod, node=bind.node, error=error.message)
             return
         settled = self._held.settle(bind, pod)
-        if late and not isinstance(settled, str):
+        if (late or full) and not isinstance(settled, str):
             self._held.drop(bind.uid)
         _log.info("bind_settled", pod=bind.pod, node=bind.node, bound=settled == "")

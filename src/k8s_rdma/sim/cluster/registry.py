@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+import msgspec
+
 from k8s_rdma.sim.cluster import custom_strategy, pod_strategy
 from k8s_rdma.sim.cluster.disruption import check_eviction, spend_budget
 from k8s_rdma.sim.cluster.field_order import in_field_order
@@ -31,6 +33,7 @@ from k8s_rdma.sim.cluster.preconditions import DeleteOptions, Preconditions, par
 from k8s_rdma.sim.cluster.resources import PODS, PRIORITY_CLASSES, ResourceType, Target
 from k8s_rdma.sim.cluster.shapes import check_shape
 from k8s_rdma.sim.cluster.status import (
+    StatusError,
     already_exists,
     bad_request,
     conflict,
@@ -40,6 +43,7 @@ from k8s_rdma.sim.cluster.status import (
     modified,
     not_found,
     success,
+    too_large_for_etcd,
 )
 from k8s_rdma.sim.cluster.store import Store
 
@@ -51,6 +55,8 @@ _SUBDOMAIN_RULE = (
 )
 _MAX_NAME = 253
 _MAX_ANNOTATIONS = 256 * 1024  # bytes of all keys and values (`TotalAnnotationSizeLimitB`)
+MAX_OBJECT_BYTES = 1_572_266
+"""Beside what etcd adds to its `--max-request-bytes` of 1.5 MiB; here of JSON, there of Protocol Buffers."""
 _SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"  # no vowels: no words (k8s.io/apimachinery/pkg/util/rand)
 _OWNED_BY_SERVER = (
     "uid",
@@ -165,7 +171,10 @@ class Registry:
         if assigned := spec_of(pod).get("nodeName"):
             why = f'pod {target.name} is already assigned to node "{assigned}"'
             raise conflict(PODS, target.name, why, "binding")
-        self._write(target, self._bound(pod, node, asked.get("annotations") or {}))
+        try:
+            self._write(target, self._bound(pod, node, asked.get("annotations") or {}))
+        except StatusError as refused:  # whatever it is, as BindingREST.Create has it
+            raise conflict(PODS, target.name, refused.message, "binding") from refused
         return success(201)
 
     def evict(self, target: Target, eviction: JsonObject) -> JsonObject:
@@ -252,6 +261,8 @@ class Registry:
         if resource.namespaced:
             meta["namespace"] = target.namespace
         typed = {**obj, "kind": resource.kind, "apiVersion": resource.api_version, "metadata": meta}
+        if len(msgspec.json.encode(typed)) > MAX_OBJECT_BYTES:
+            raise too_large_for_etcd()
         return self.store.put(resource, in_field_order(typed))
 
 

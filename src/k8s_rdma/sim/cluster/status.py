@@ -38,8 +38,9 @@ class StatusError(K8sRdmaError):
             "metadata": {},
             "status": "Failure",
             "message": self.message,
-            "reason": self.cause,
         }
+        if self.cause:
+            document["reason"] = self.cause
         if self.about:
             document["details"] = self.about
         document["code"] = self.code
@@ -139,6 +140,11 @@ def expired(asked: int, oldest: int) -> StatusError:
 def too_large(limit: int) -> StatusError:
     """413: the request's body is longer than the server takes."""
     return StatusError(413, "RequestEntityTooLarge", f"Request entity too large: limit is {limit}")
+
+
+def too_large_for_etcd() -> StatusError:
+    """500: the object is longer than etcd takes (`--max-request-bytes`). There is no `reason`."""
+    return StatusError(500, "", "etcdserver: request is too large")
 
 
 def too_many_requests(message: str, budget: str) -> StatusError:
