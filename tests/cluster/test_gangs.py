@@ -17,7 +17,6 @@ from k8s_rdma.wire.pod_group import LABEL
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cluster.control_plane import Json
     from cluster.extenders import Extender
     from cluster.world import Cluster
 
@@ -27,8 +26,8 @@ ALPHA = (1, 36)
 API = "scheduling.k8s.io/v1alpha2"
 
 
-async def gang(c: Cluster, name: str, rate: int, *, count: int = 4, **more: Json) -> None:
-    """Pods that want to come to nodes all together."""
+async def gang(c: Cluster, name: str, rate: int, *, size: int = 4, count: int = 4) -> None:
+    """So many pods of a group of which `count` are to be bound together."""
     if c.plane.release != ALPHA:
         pytest.skip(f"{API} is served by Kubernetes 1.36")
     policy = {"gang": {"minCount": count}}
@@ -36,8 +35,8 @@ async def gang(c: Cluster, name: str, rate: int, *, count: int = 4, **more: Json
     await c.create(
         {"kind": "PodGroup", "apiVersion": API, "metadata": meta, "spec": {"schedulingPolicy": policy}}
     )
-    for number in range(count):
-        await c.create_pod(f"{name}-{number}", rate, schedulingGroup={"podGroupName": name}, **more)
+    for number in range(size):
+        await c.create_pod(f"{name}-{number}", rate, schedulingGroup={"podGroupName": name})
 
 
 async def bound_of(c: Cluster, name: str) -> int:
@@ -81,6 +80,19 @@ async def test_second_of_two_gangs_follows_whole_when_the_first_ends(tmp_path: P
                 await c.delete_pod(f"{first}-{number}")
             for number in range(4):
                 await c.bound(f"{second}-{number}")
+
+
+@pytest.mark.parametrize(("rate", "bound"), [(3_000, 4), (4_000, 0)])
+async def test_pod_without_interfaces_is_bound_with_its_gang_or_not_at_all(
+    tmp_path: Path, rate: int, bound: int
+):
+    async with cluster("gangs", tmp_path, "w1") as c:
+        extender = await c.running_extender()
+        async with c.plane.scheduler(registration(extender.url)):
+            await gang(c, "a", rate, size=3, count=4)
+            await c.create_pod("a-launcher", schedulingGroup={"podGroupName": "a"})
+            await (c.some_bound(bound) if bound else filtered(extender, 40))
+            assert await bound_of(c, "a") == bound
 
 
 async def test_label_of_coscheduling_means_nothing_where_its_api_is_not_served(tmp_path: Path):

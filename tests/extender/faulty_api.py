@@ -69,6 +69,7 @@ class FaultyApi:
     watching: asyncio.Event = field(default_factory=open_gate)
     budgets_refused: bool = False
     pod_groups_refused: bool = False
+    pod_group_reads: int = 0
     late: asyncio.Event = field(default_factory=asyncio.Event)
     late_writes: list[asyncio.Task[None]] = field(default_factory=list)
 
@@ -83,6 +84,7 @@ class FaultyApi:
         return pod
 
     async def get_min_count(self, gang: Gang) -> int:
+        self.pod_group_reads += 1
         if self.pod_groups_refused:
             raise ApiRefusedError("get podgroup: forbidden", status=403)
         return await self.real.get_min_count(gang)

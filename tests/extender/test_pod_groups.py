@@ -221,6 +221,13 @@ async def test_pod_is_not_bound_while_nobody_can_say_how_many_its_gang_has():
         assert not w.api.started
 
 
+async def test_group_is_read_once_for_all_of_its_pods():
+    async with gang_world("w1", vfs=4) as w:
+        await filtered(w, *GANG)
+        assert await bound(w, *((name, "w1") for name in GANG)) == [""] * 4
+        assert w.api.pod_group_reads == 1
+
+
 async def test_no_pod_of_a_gang_is_bound_when_another_extender_came_to_bind_while_it_waited():
     async with gang_world("w1", vfs=4) as w:
         answers = ["", *["", "", ""], *["another"] * 4]

@@ -12,7 +12,13 @@ from weakref import WeakValueDictionary
 from k8s_rdma.core.gang import Gang
 from k8s_rdma.core.ids import PodUid
 from k8s_rdma.extender.cluster.state import ClusterState
-from k8s_rdma.kube.api import ClusterApi
+from k8s_rdma.kube.api import (
+    API_ERRORS,
+    ApiRefusedError,
+    ApiUncertainError,
+    ApiUnreachableError,
+    ClusterApi,
+)
 from k8s_rdma.wire.annotation import ANNOTATION
 
 if TYPE_CHECKING:
@@ -21,8 +27,12 @@ if TYPE_CHECKING:
     from k8s_rdma.extender.cluster.pending import PendingPod
     from k8s_rdma.kube.api import PodView
 
+ApiError = ApiRefusedError | ApiUnreachableError | ApiUncertainError
+
 _YOUNG_S = 10.0
 """A PodGroup's number is not read again while it is younger: a gang is filtered and bound within that."""
+_FAILED_S = 1.0
+"""Nor is one that could not be read: kube-scheduler may ask for its pods hundreds of times in a second."""
 
 _MAX_KNOWN = 1000
 
@@ -40,7 +50,7 @@ class Gangs:
     clock: Callable[[], float]
     _members: dict[Gang, dict[PodUid, bool]] = field(default_factory=dict)
     _gangs: dict[PodUid, Gang] = field(default_factory=dict)
-    _min_counts: OrderedDict[Gang, tuple[int, float]] = field(default_factory=OrderedDict)
+    _min_counts: OrderedDict[Gang, tuple[int | ApiError, float]] = field(default_factory=OrderedDict)
     _locks: WeakValueDictionary[Gang, asyncio.Lock] = field(default_factory=WeakValueDictionary)
 
     def see(self, pod: PodView) -> None:
@@ -73,8 +83,8 @@ class Gangs:
 
     def known(self, gang: Gang) -> int | None:
         """How many pods it takes, as it was last read; None where that is not known."""
-        known = self._min_counts.get(gang)
-        return known[0] if known else None
+        count, _ = self._min_counts.get(gang, (None, 0.0))
+        return count if isinstance(count, int) else None
 
     def judge(self, pod: PendingPod) -> PendingPod:
         """The pod, of no gang where it is known that its PodGroup binds nobody together."""
@@ -83,12 +93,21 @@ class Gangs:
     async def min_count(self, gang: Gang) -> int:
         """How many pods it takes; API_ERRORS. Read once for all that ask at the same time."""
         async with self._locks.setdefault(gang, asyncio.Lock()):
-            known, now = self._min_counts.get(gang), self.clock()
-            if known and now - known[1] < _YOUNG_S:
-                return known[0]
+            count, read_at = self._min_counts.get(gang, (0, float("-inf")))
+            if self.clock() - read_at >= (_YOUNG_S if isinstance(count, int) else _FAILED_S):
+                count = await self._read(gang)
+            if isinstance(count, int):
+                return count
+            raise count.with_traceback(None)
+
+    async def _read(self, gang: Gang) -> int | ApiError:
+        count: int | ApiError
+        try:
             count = await self.api.get_min_count(gang)
-            self._min_counts[gang] = count, now
-            self._min_counts.move_to_end(gang)
-            if len(self._min_counts) > _MAX_KNOWN:
-                self._min_counts.popitem(last=False)
-            return count
+        except API_ERRORS as error:
+            count = error
+        self._min_counts[gang] = count, self.clock()
+        self._min_counts.move_to_end(gang)
+        if len(self._min_counts) > _MAX_KNOWN:
+            self._min_counts.popitem(last=False)
+        return count

@@ -62,7 +62,7 @@ class Scheduling:
     clock: Callable[[], float]
     ready: Callable[[], bool]
     max_age_s: float = 1.0
-    gang_s: float = 1.0
+    gang_s: float = 0.3
 
     async def filter(self, args: ExtenderArgs) -> ExtenderFilterResult:
         """Which candidates fit; never raises for the sake of a node or an annotation.
