@@ -55,16 +55,6 @@ class Situation:
         self.inventory = inventory
         self.used = used
 
-    def has_more_than(self, other: Situation) -> bool:
-        """Whether less is used of any PF, or the PFs are others."""
-        if self.inventory.pfs != other.inventory.pfs:
-            return True
-        pairs = (
-            (self.used.get(pf.pci, NOTHING_USED), other.used.get(pf.pci, NOTHING_USED))
-            for pf in self.inventory.pfs
-        )
-        return any(now.vfs < then.vfs or now.mbps < then.mbps for now, then in pairs)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reservation:

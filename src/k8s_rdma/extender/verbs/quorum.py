@@ -28,8 +28,8 @@ class Quorum:
     """
 
     gangs: Gangs
-    pause_s: float = 3.0
-    longest_s: float = 8.0
+    pause_s: float = 2.0
+    longest_s: float = 5.0
     _waiting: dict[Gang, dict[PodUid, asyncio.Future[None]]] = field(default_factory=dict)
     _arrived: dict[Gang, float] = field(default_factory=dict)
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import structlog
 
+from k8s_rdma.core.inventory import NOTHING_USED
 from k8s_rdma.extender.verbs.decisions import Fit
 from k8s_rdma.extender.verbs.search_queue import SearchQueue
 from k8s_rdma.extender.waking.backlog import Backlog
@@ -274,7 +275,7 @@ class Toucher:
                 before and self._fits(request, before, namespace)
             )
             if before and not helps and self._waiting.wait_together(namespace, request):
-                helps = after.has_more_than(before) and self._fits(request, after, namespace)
+                helps = _freed(before, after) and self._fits(request, after, namespace)
         await self._rest(turn)
         return helps
 
@@ -316,6 +317,15 @@ class Toucher:
     async def _mark(self, node: NodeName, when: str) -> None:
         mark = self._api.label_node if self._pace.by_label else self._api.annotate_node
         await mark(node, ANNOTATION, when)
+
+
+def _freed(before: Situation, after: Situation) -> bool:
+    """Whether less is used of any PF than before, or the PFs are others."""
+    pfs = after.inventory.pfs
+    if pfs != before.inventory.pfs:
+        return True
+    pairs = ((after.used.get(pf.pci, NOTHING_USED), before.used.get(pf.pci, NOTHING_USED)) for pf in pfs)
+    return any(now.vfs < then.vfs or now.mbps < then.mbps for now, then in pairs)
 
 
 def _likeliest(nodes: Collection[NodeName], state: ClusterState) -> list[NodeName]:
