@@ -85,6 +85,19 @@ async def test_fail_over_is_no_longer_when_pods_are_as_long_as_they_may_be(
             record_property("seconds", round(monotonic() - began, 1))
 
 
+async def test_pod_that_has_no_room_for_its_binding_is_told_why(kind: str, tmp_path: Path):
+    async with cluster(kind, tmp_path, "w1") as c:
+        extender = await c.running_extender()
+        pod = large("largest", await longest(c) - len("default-scheduler"))
+        del pod["spec"]["schedulerName"]
+        async with c.plane.scheduler(registration(extender.url)):
+            await c.create(pod)
+            assert "make it shorter" in await c.event("largest", "FailedScheduling", "longer than etcd takes")
+            await c.create_pod("other", 10_000)
+            await c.bound("other")
+            assert await c.node_of("largest") is None
+
+
 async def test_pod_that_is_padded_after_filter_is_bound_when_it_is_so_no_more(kind: str, tmp_path: Path):
     async with cluster(kind, tmp_path, "w1") as c:
         extender = await c.running_extender()

@@ -10,6 +10,7 @@ import pytest
 from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.kube.api import (
+    TOO_LARGE,
     ApiRefusedError,
     ApiUncertainError,
     ApiUnreachableError,
@@ -356,6 +357,21 @@ async def test_bind_pod_says_what_may_have_happened_when_it_fails(answering, sta
     async with answering(handle) as client:
         with pytest.raises(error, match="bind pod default/p1 to node w1: "):
             await client.bind_pod(binding("u1"))
+
+
+@pytest.mark.parametrize("text", [TOO_LARGE_FOR_ETCD, TOO_LARGE_FOR_ITS_CLIENT])
+@pytest.mark.parametrize("status", [409, 500])
+async def test_bind_pod_says_that_the_pod_is_too_long_when_etcd_does_not_take_it(answering, text, status):
+    """kube-apiserver answers 409 to a Binding, and 500 to any other write."""
+
+    async def handle(_request):
+        body = text.replace('"code":500', f'"code":{status}')
+        return Response(status=status, body=body.encode(), content_type="application/json")
+
+    async with answering(handle) as client:
+        with pytest.raises(ApiRefusedError, match="longer than etcd takes") as refused:
+            await client.bind_pod(binding("u1"))
+    assert refused.value.status == TOO_LARGE
 
 
 async def test_bind_pod_is_uncertain_when_the_api_server_does_not_answer(answering):

@@ -198,7 +198,7 @@ API server does."""
 class ApiRefusedError(K8sRdmaError):
     """The API server answered that it did not do it (HTTP 4xx); `status` is the code, nothing was written.
 
-    `TOO_LARGE` also where it answers 500 for it.
+    `TOO_LARGE` also where it answers 409 or 500 for it.
     """
 
     reason = Reason.API_FAILURE

@@ -34,8 +34,11 @@ _PAGE = 500
 """Objects a list call returns at once, as kubectl does; bounds the memory that a list takes."""
 
 _TOO_LARGE = ("etcdserver: request is too large", "trying to send message larger than max")
-"""What kube-apiserver says, with HTTP 500 and no reason, of an object that is longer than etcd takes: nothing
-was written. Source: `ErrGRPCRequestTooLarge` (etcd, api/v3rpc/rpctypes/error.go); grpc-go, stream.go."""
+"""What kube-apiserver says of an object that is longer than etcd takes: nothing was written. Source:
+`ErrGRPCRequestTooLarge` (etcd, api/v3rpc/rpctypes/error.go); grpc-go, stream.go."""
+
+_TOO_LARGE_CODES = (HTTPStatus.CONFLICT, HTTPStatus.INTERNAL_SERVER_ERROR)
+"""With which it says so: of a Binding, and of any other write."""
 
 _NO_ANSWER_OF_ITS = (msgspec.MsgspecError, KeyError, ValueError, NotReadyError, RecursionError)
 """What lightkube raises for an answer that is not the API server's own, such as a proxy's page; NotReadyError
@@ -110,8 +113,9 @@ async def read_refusal(response: httpx2.Response) -> None:
 
 def _answered(what: str, code: int, why: str) -> ApiRefusedError | ApiUncertainError:
     message = f"{what}: {why} (HTTP {code})"
-    if code == HTTPStatus.INTERNAL_SERVER_ERROR and any(text in why for text in _TOO_LARGE):
-        return ApiRefusedError(message, status=TOO_LARGE)
+    if code in _TOO_LARGE_CODES and any(text in why for text in _TOO_LARGE):
+        hint = "with this it would be longer than etcd takes, 1.5 MiB by default; make it shorter"
+        return ApiRefusedError(f"{message}: {hint}", status=TOO_LARGE)
     return ApiRefusedError(message, status=code) if 400 <= code < 500 else ApiUncertainError(message)
 
 
