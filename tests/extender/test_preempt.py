@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import asyncio
+import itertools
 import json
 
 import pytest
@@ -276,3 +278,22 @@ async def test_pod_without_anything_evictable_gets_none_while_its_api_is_silent(
         assert await preempt(w, "high", whole=True, w1=["low"]) == {"w1": ["low"]}
         await create(w, "other", 8_000)
         assert await preempt(w, "high", whole=True, w1=["other"]) == {}
+
+
+async def test_others_have_their_turns_while_a_node_with_many_victims_is_searched():
+    async with world("w1") as w:
+        w.nodes["w1"].report = report("w1", pf(vfs=16))
+        for number in range(14):
+            await place(w, f"low-{number}", "w1", 600, vfs=0)
+        await place(w, "worker", "w1", vfs=1)
+        await create(w, "high", 9_000, priority=9)
+        queue, turns = w.extender.preempting.queue, 0
+        looks = itertools.count()
+        queue.clock = lambda: float(next(looks))  # every look takes longer than a slice
+        preempting = asyncio.create_task(preempt(w, "high", w1=["worker"]))
+        while not preempting.done():
+            async with queue.turn("other"):
+                turns += 1
+            await asyncio.sleep(0)
+        assert len((await preempting)["w1"]) == 14
+        assert turns > 12

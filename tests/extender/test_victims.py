@@ -17,7 +17,7 @@ from k8s_rdma.extender.verbs.victims import Chosen, Sent, choose
 from k8s_rdma.kube.api import BudgetView
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable
 
 
 def pod(name: str, priority: int = 0, started: str = "2026-11-21T00:00:00Z", cpu: int | None = 1) -> Occupant:
@@ -58,9 +58,20 @@ def needing(amount: int, **frees: int):
     return lambda evicted: sum(frees.get(uid, 0) for uid in evicted) >= amount
 
 
+def choice(asked: Sent, others: Iterable[Occupant], budgets: Budgets, fits) -> Chosen | None:
+    """What is chosen; nothing waits for anything here."""
+
+    async def fits_at_once(evicted: Collection[PodUid]) -> bool:
+        return fits(evicted)
+
+    with pytest.raises(StopIteration) as ended:
+        choose(asked, others, budgets, fits_at_once).send(None)
+    return ended.value.value
+
+
 def chosen(*args, budgets: Budgets | None = None) -> tuple[list[str], int] | None:
     asked, others, fits = args
-    found = choose(asked, others, budgets or Budgets(), fits)
+    found = choice(asked, others, budgets or Budgets(), fits)
     return None if found is None else (list(found.uids), found.violations)
 
 
@@ -118,7 +129,7 @@ def test_violations_are_counted_anew_when_victims_change():
 
 def test_schedulers_count_stands_for_what_is_not_known_here():
     unknown = Sent(uids=(PodUid("x"),), known={}, violations=1)
-    found = choose(unknown, [pod("b")], protecting("b"), needing(5, b=5))
+    found = choice(unknown, [pod("b")], protecting("b"), needing(5, b=5))
     assert found == Chosen((PodUid("b"), PodUid("x")), 2)
 
 
@@ -166,7 +177,7 @@ def test_chosen_victims_suffice_and_no_added_one_is_needless(needed, in_tree, mo
     frees = {f"s{i}": amount for i, amount in enumerate(in_tree)}
     frees |= {"abcde"[i]: amount for i, amount in enumerate(more)}
     fits = needing(needed, **frees)
-    found = choose(sent(*first), others, protecting(*protected), fits)
+    found = choice(sent(*first), others, protecting(*protected), fits)
     if found is None:
         assert not fits(frees.keys())
         return

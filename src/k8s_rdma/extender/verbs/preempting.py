@@ -34,6 +34,7 @@ from k8s_rdma.wire.pod_spec import demand_of
 if TYPE_CHECKING:
     from k8s_rdma.extender.cluster.pending import PendingPod
     from k8s_rdma.extender.cluster.state import Situation
+    from k8s_rdma.extender.verbs.search_queue import Turn
     from k8s_rdma.wire.extender_preemption import ExtenderPreemptionArgs, VictimPod
 
 BUDGETS_UNKNOWN = "budgets_unknown"
@@ -47,6 +48,9 @@ _NOBODY: Collection[PodUid] = ()
 
 _IN_VAIN = 5
 """For how many times `search_s` a call goes on that has found no node."""
+
+_PLACING_S = 0.05
+"""Processor time for saying where the pod goes on the nodes that were found."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -115,7 +119,7 @@ class Preempting:
         found: dict[NodeName, Chosen] = {}
         async with self.queue.turn(pod.namespace) as turn:
             for name, victims in args.by_uid().items():
-                chosen = self._on(pod, NodeName(name), self._sent(args, NodeName(name), victims))
+                chosen = await self._on(pod, NodeName(name), self._sent(args, NodeName(name), victims), turn)
                 if chosen is not None:
                     found[NodeName(name)] = chosen
                 if turn.used_s > self.search_s * (1 if found else _IN_VAIN):
@@ -123,25 +127,33 @@ class Preempting:
                 await turn.give_way()
         return found
 
-    def _on(self, pod: PendingPod, node: NodeName, sent: Sent) -> Chosen | None:
-        def fits(evicted: Collection[PodUid]) -> bool:
+    async def _on(self, pod: PendingPod, node: NodeName, sent: Sent, turn: Turn) -> Chosen | None:
+        async def fits(evicted: Collection[PodUid]) -> bool:
+            await turn.give_way()
             situation = self._situation(pod, node, evicted)
             if situation is None or not self._fits(pod, situation):
                 return False
             return self.limits.refusal(pod.namespace, pod.uid, pod.request, without=evicted) is None
 
-        return choose(sent, self._lesser(pod, node), self.budgets, fits)
+        return await choose(sent, self._lesser(pod, node), self.budgets, fits)
 
     def _places(
         self, pod: PendingPod, chosen: Mapping[NodeName, Chosen]
     ) -> dict[NodeName, tuple[PlacedInterface, ...]]:
-        """Where the pod fits on each of the nodes once the victims are gone."""
+        """Where the pod fits on the nodes once the victims are gone; of the first ones if that takes long.
+
+        Nothing else runs meanwhile: all of them are answered, and held, as they are now.
+        """
         places: dict[NodeName, tuple[PlacedInterface, ...]] = {}
+        began_s = self.queue.clock()
         for node, each in chosen.items():
+            if places and self.queue.clock() - began_s > _PLACING_S:
+                break
             situation = self._situation(pod, node, each.uids)
             found = self.decisions.place(pod.request, situation) if situation else None
             if isinstance(found, Placement):
                 places[node] = found.interfaces
+        self.queue.bill(pod.namespace, self.queue.clock() - began_s)
         return places
 
     def _lesser(self, pod: PendingPod, node: NodeName) -> list[Occupant]:

@@ -27,11 +27,11 @@ from k8s_rdma.core.ids import PodUid
 from k8s_rdma.extender.cluster.occupants import Occupant
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from k8s_rdma.extender.verbs.budgets import Budgets
 
-    Fits: TypeAlias = "Callable[[Collection[PodUid]], bool]"
+    Fits: TypeAlias = "Callable[[Collection[PodUid]], Awaitable[bool]]"
 
 _NOT_STARTED = "~"
 """Sorts behind every time: such a pod has just come."""
@@ -61,31 +61,32 @@ class Chosen:
     violations: int
 
 
-def choose(sent: Sent, others: Iterable[Occupant], budgets: Budgets, fits: Fits) -> Chosen | None:
+async def choose(sent: Sent, others: Iterable[Occupant], budgets: Budgets, fits: Fits) -> Chosen | None:
     """The victims that make the pod fit, None when there are none that do.
 
-    others: who may be evicted as well. fits: whether the pod fits without those pods.
+    others: who may be evicted as well. fits: whether the pod fits without those pods; asked once for each
+    that may stay, so it lets others run in between.
     """
     needed = tuple(uid for uid in sent.uids if uid not in sent.going) or sent.uids
-    if fits(needed):
+    if await fits(needed):
         return _chosen(sent, needed, (), budgets) if needed else None
     more = {pod.uid: pod for pod in others if pod.uid not in needed}
     evicted = {*needed, *more}
-    if not more or not fits(evicted):
+    if not more or not await fits(evicted):
         return None
     for uid in _reprieve_order([*_known(sent, needed), *more.values()], budgets):
-        if uid in more and fits(evicted - {uid}):
+        if uid in more and await fits(evicted - {uid}):
             evicted.discard(uid)
     added = [pod for pod in more.values() if pod.uid in evicted]
     if sent.replaceable:
-        evicted -= _replaced(_known(sent, needed), added, lambda kept: fits(evicted - kept), budgets)
+        evicted -= await _replaced(_known(sent, needed), added, lambda kept: fits(evicted - kept), budgets)
     return _chosen(sent, [uid for uid in needed if uid in evicted], added, budgets)
 
 
-def _replaced(
+async def _replaced(
     victims: Iterable[Occupant],
     added: Iterable[Occupant],
-    fits_with: Callable[[set[PodUid]], bool],
+    fits_with: Callable[[set[PodUid]], Awaitable[bool]],
     budgets: Budgets,
 ) -> set[PodUid]:
     """The victims whose place those that were added take."""
@@ -94,7 +95,7 @@ def _replaced(
     kept: set[PodUid] = set()
     for uid in _reprieve_order(victims, budgets):
         tried = {*kept, uid}
-        if uid in demands and covers(freed, [demands[each] for each in tried]) and fits_with(tried):
+        if uid in demands and covers(freed, [demands[each] for each in tried]) and await fits_with(tried):
             kept = tried
     return kept
 
