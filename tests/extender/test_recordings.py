@@ -83,23 +83,38 @@ def compact(document: Any) -> bytes:
 
 @dataclass
 class Scheduler:
-    """A connection that is kept alive, as Go's client keeps one."""
+    """A client as Go's: its connection is kept alive until an answer says that it ends."""
 
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
+    port: int
+    reader: asyncio.StreamReader | None = None
+    writer: asyncio.StreamWriter | None = None
+
+    async def connected(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if self.reader is None or self.writer is None:
+            self.reader, self.writer = await asyncio.open_connection("127.0.0.1", self.port)
+        return self.reader, self.writer
 
     async def send(self, head: bytes, body: bytes, *, writes: int = 1) -> tuple[int, bytes]:
+        reader, writer = await self.connected()
         if writes == 1:
-            self.writer.write(head + body)
+            writer.write(head + body)
         else:
-            self.writer.write(head)
-            await self.writer.drain()
+            writer.write(head)
+            await writer.drain()
             await asyncio.sleep(0.01)  # so that it comes alone, as with Nagle's algorithm
-            self.writer.write(body)
-        answered = await self.reader.readuntil(b"\r\n\r\n")
+            writer.write(body)
+        answered = await reader.readuntil(b"\r\n\r\n")
         length = int(re.search(rb"(?i)content-length: (\d+)", answered)[1])
         assert b"transfer-encoding" not in answered.lower()
-        return int(answered.split()[1]), await self.reader.readexactly(length)
+        answer = await reader.readexactly(length)
+        if b"\r\nconnection: close\r\n" in answered.lower():
+            self.close()
+        return int(answered.split()[1]), answer
+
+    def close(self) -> None:
+        if self.writer is not None:
+            self.writer.close()
+        self.reader = self.writer = None
 
     async def replay(self, exchange: Exchange, *, writes: int = 1) -> bytes:
         status, body = await self.send(exchange.head(), exchange.sent(), writes=writes)
@@ -109,11 +124,11 @@ class Scheduler:
 
 @asynccontextmanager
 async def scheduler(port: int) -> AsyncIterator[Scheduler]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    client = Scheduler(port)
     try:
-        yield Scheduler(reader, writer)
+        yield client
     finally:
-        writer.close()
+        client.close()
 
 
 @asynccontextmanager
@@ -243,5 +258,6 @@ async def test_requests_that_come_together_end_their_connection():
         for node in c.nodes.values():
             node.report = report(node.name, FAST, generation=2)
         several = recorded("filter", "filter-node-names")
-        client.writer.write(b"".join(each.head() + each.sent() for each in several))
-        assert await client.reader.read() == b""
+        reader, writer = await client.connected()
+        writer.write(b"".join(each.head() + each.sent() for each in several))
+        assert await reader.read() == b""
