@@ -5,12 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 import resource
+import tracemalloc
+from typing import TYPE_CHECKING
 
 import pytest
 from structlog.testing import capture_logs
 
 from extender.serving import BIND, FILTER, PRIORITIZE, served
 from extender.world import cluster
+from k8s_rdma.extender.serving.bodies import Bodies
+
+if TYPE_CHECKING:
+    from extender.serving import Served
 
 pytestmark = pytest.mark.anyio
 
@@ -113,6 +119,50 @@ async def test_bodies_have_room_together_and_one_that_is_gone_leaves_its_own():
         writer.close()
         while (await s.post(FILTER, question)).status_code != 200:
             pass
+
+
+async def test_slowest_body_makes_room_when_other_addresses_take_all_of_it():
+    async with cluster("w1") as c, served(c, max_body_bytes=65_536) as s:
+        await s.ready()
+        await c.create_pod("p")
+        slow = [await half_a_body(s, f"127.0.0.{last}") for last in (2, 3)]
+        for _ in range(3):
+            assert (await s.post(FILTER, c.args("p") + b" " * 60_000)).status_code == 200
+        for _, writer in slow:
+            writer.write(b" " * 2768)
+        statuses = sorted([(await reader.readuntil(b"\r\n")).split()[1] for reader, _ in slow])
+        assert statuses == [b"400", b"408"], "one of them made room, and the other is answered"
+        for _, writer in slow:
+            writer.close()
+
+
+async def half_a_body(s: Served, address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection from an address on which a filter's body comes, and does not end."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", s.port, local_addr=(address, 0))
+    request = b"POST %b HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 65536\r\n\r\n"
+    writer.write(request % FILTER.encode())
+    await reader.readuntil(b"100 Continue\r\n\r\n")
+    writer.write(b" " * 62_768)
+    await writer.drain()
+    return reader, writer
+
+
+async def test_body_takes_no_more_memory_than_it_is_counted_for():
+    size, part = 8 << 20, 1 << 16
+
+    async def receive():
+        nonlocal size
+        size -= part
+        return {"type": "http.request", "body": bytes(part), "more_body": size > 0}
+
+    counted = size
+    tracemalloc.start()
+    try:
+        async with Bodies(counted).reading({"headers": []}, receive) as body:
+            assert len(body) == counted
+        assert tracemalloc.get_traced_memory()[1] < 1.3 * counted
+    finally:
+        tracemalloc.stop()
 
 
 def memory_kib() -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import msgspec
 import pytest
 
@@ -9,10 +11,23 @@ from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.wire.json import decode, describe_unknown, shown
 
 NUMBERS = msgspec.json.Decoder(list[int])
+NOTHINGS = msgspec.json.Decoder(list[None])
+NULLS = b"[null" + b",null" * 1_000_000
 
 
 def test_decode_returns_the_value_when_it_fits() -> None:
     assert decode(b"[1,2]", NUMBERS, "numbers") == [1, 2]
+
+
+@pytest.mark.parametrize("data", [NULLS, bytearray(NULLS), NULLS.decode()], ids=["bytes", "bytearray", "str"])
+def test_decode_takes_little_memory_for_long_text_that_is_no_json(data: bytes | bytearray | str) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(MalformedError, match=r"^numbers: no valid JSON: .* truncated"):
+            decode(data, NOTHINGS, "numbers")
+        assert tracemalloc.get_traced_memory()[1] < 4 * len(NULLS)
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("data", [b"", b"[1", b'["a"]', b"\xff", '"\ud800"', "\ud800", b"[" * 100_000])

@@ -213,7 +213,7 @@ _node_decoder = msgspec.json.Decoder(_Node)
 _encoder = msgspec.json.Encoder()
 
 
-def decode_args(body: bytes) -> ExtenderArgs:
+def decode_args(body: bytes | bytearray) -> ExtenderArgs:
     """Parse the body of filter or prioritize; MalformedError names the field."""
     args = decode(body, _args_decoder, "extender arguments")
     if args.nodes is None and args.node_names is None:
@@ -222,7 +222,7 @@ def decode_args(body: bytes) -> ExtenderArgs:
     return args
 
 
-def decode_binding(body: bytes) -> ExtenderBindingArgs:
+def decode_binding(body: bytes | bytearray) -> ExtenderBindingArgs:
     """Parse the body of bind; MalformedError names the field."""
     return decode(body, _binding_decoder, "binding arguments")
 

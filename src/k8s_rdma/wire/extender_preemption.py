@@ -92,7 +92,7 @@ _decoder = msgspec.json.Decoder(ExtenderPreemptionArgs)
 _encoder = msgspec.json.Encoder()
 
 
-def decode_preemption(body: bytes) -> ExtenderPreemptionArgs:
+def decode_preemption(body: bytes | bytearray) -> ExtenderPreemptionArgs:
     """Parse the body of preempt; MalformedError names the field."""
     args = decode(body, _decoder, "preemption arguments")
     if args.node_name_to_victims is None and args.node_name_to_meta_victims is None:

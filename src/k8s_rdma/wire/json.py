@@ -18,9 +18,12 @@ T = TypeVar("T")
 _SHOWN = 60
 """Characters of a foreign key that a message shows; the rest is whoever wrote it, at any length."""
 
+_EXPLAINED = 1 << 20
+"""Bytes or characters of text whose syntax is explained."""
+
 
 def decode(
-    data: bytes | str | msgspec.Raw,
+    data: bytes | bytearray | str | msgspec.Raw,
     decoder: msgspec.json.Decoder[T],
     what: str,
     reason: Reason = Reason.MALFORMED_REQUEST,
@@ -62,8 +65,13 @@ def shown(key: str) -> str:
     return clipped if clipped.isprintable() and clipped.isascii() and clipped else ascii(clipped)
 
 
-def _syntax(data: bytes | str | msgspec.Raw) -> str:
-    """Where text stops being JSON, as people count characters; empty where Python's reader takes it."""
+def _syntax(data: bytes | bytearray | str | msgspec.Raw) -> str:
+    """Where text stops being JSON, as people count characters; empty where Python's reader takes it.
+
+    Empty as well for what is too long to be read a second time, into several times its memory.
+    """
+    if len(data if isinstance(data, str) else memoryview(data)) > _EXPLAINED:
+        return ""
     text = data if isinstance(data, str) else bytes(data).decode(errors="replace")
     try:
         json.loads(text)

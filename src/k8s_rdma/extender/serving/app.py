@@ -15,7 +15,7 @@ import structlog
 
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.serving.access import EVERYBODY, Access
-from k8s_rdma.extender.serving.bodies import Bodies, ClientGoneError, NoRoomError, TooLongError
+from k8s_rdma.extender.serving.bodies import Bodies, BodyError, ClientGoneError
 from k8s_rdma.extender.telling.metrics import Metrics
 from k8s_rdma.extender.verbs.binding import Binder
 from k8s_rdma.extender.verbs.preempting import Preempting
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from k8s_rdma.extender.config import ExtenderConfig
     from k8s_rdma.http_server.asgi import Receive, Scope, Send
 
-Verb: TypeAlias = Callable[[bytes], Awaitable[bytes]]
+Verb: TypeAlias = Callable[[bytearray], Awaitable[bytes]]
 Get: TypeAlias = Callable[["Scope"], Awaitable[Answer]]
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
@@ -41,8 +41,6 @@ _UNAUTHORIZED = {"www-authenticate": "Bearer"}
 _LAST = {"connection": "close"}
 """Of answers to a scheduler, once its body is read, where replicas elect a leader. A Service chooses the
 replica when a connection begins: one that stays open stays with a process that leads no more, or hangs."""
-
-_NO_ROOM = "other requests' bodies take the memory that there is for them (twice maxBodyBytes); try again"
 
 _log = structlog.get_logger()
 
@@ -63,19 +61,19 @@ class Extender:
     warning: Callable[[], str]
     looks: Mapping[str, Get]
 
-    async def filter(self, body: bytes) -> bytes:
+    async def filter(self, body: bytes | bytearray) -> bytes:
         """`ExtenderArgs` to `ExtenderFilterResult`."""
         return encode_reply(await self.scheduling.filter(decode_args(body)))
 
-    async def prioritize(self, body: bytes) -> bytes:
+    async def prioritize(self, body: bytes | bytearray) -> bytes:
         """`ExtenderArgs` to `HostPriorityList`."""
         return encode_reply(await self.scheduling.prioritize(decode_args(body)))
 
-    async def preempt(self, body: bytes) -> bytes:
+    async def preempt(self, body: bytes | bytearray) -> bytes:
         """`ExtenderPreemptionArgs` to `ExtenderPreemptionResult`."""
         return encode_preemption(await self.preempting.preempt(decode_preemption(body)))
 
-    async def bind(self, body: bytes) -> bytes:
+    async def bind(self, body: bytes | bytearray) -> bytes:
         """`ExtenderBindingArgs` to `ExtenderBindingResult`."""
         return encode_reply(ExtenderBindingResult(error=await self.binder.bind(decode_binding(body))))
 
@@ -87,7 +85,6 @@ class ExtenderApp:
         self._access = access
         self._metrics = extender.metrics
         self._last = _LAST if config.elects_leader else {}
-        self._limit = config.max_body_bytes
         self._bodies = Bodies(config.max_body_bytes)
         self._verbs: dict[str, tuple[str, Verb]] = {
             config.filter_path: ("filter", extender.filter),
@@ -150,10 +147,8 @@ class ExtenderApp:
             return Answer(answered, content_type=JSON, headers=self._last), "answered"
         except ClientGoneError:
             return None, "client_gone"
-        except TooLongError:
-            return _refuse(name, 413, _too_long(self._limit)), "too_long"
-        except NoRoomError:
-            return _refuse(name, 503, _NO_ROOM), "no_room"
+        except BodyError as error:
+            return _refuse(name, error.status, str(error)), error.outcome
         except MalformedError as error:
             return _refuse(name, 400, error.message, headers=self._last), "malformed"
 
@@ -185,13 +180,6 @@ class ExtenderApp:
 async def _healthz(_scope: Scope) -> Answer:
     """Whether the process lives, and no more: starting it anew helps nobody who waits for a Lease."""
     return Answer("ok\n")
-
-
-def _too_long(limit: int) -> str:
-    return (
-        f"the body is longer than {limit} bytes (maxBodyBytes); register the extender with "
-        "nodeCacheCapable: true, so that the scheduler sends names instead of whole node objects"
-    )
 
 
 def _refuse(verb: str, status: int, message: str, *, headers: dict[str, str] | None = None) -> Answer:
