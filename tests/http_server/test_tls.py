@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import shutil
 import ssl
@@ -16,7 +17,9 @@ from http_server.serving import REQUEST, run, served
 from k8s_rdma.config.tls import TlsConfig
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.http_server import Limits
+from k8s_rdma.http_server.protocol import HttpProtocol
 from k8s_rdma.http_server.tls import tls_context
+from k8s_rdma.http_server.tls_listener import Handshake
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -254,6 +257,36 @@ def test_server_ends_when_handshakes_do_not(ours: Certificate) -> None:
         assert await silent.ended()
 
     run(scenario())
+
+
+@pytest.mark.parametrize(
+    "sent", [b"", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", REQUEST], ids=["", "half", "http"]
+)
+@pytest.mark.parametrize("connections", [2, 64], ids=["evicted", "left"])
+def test_handshakes_that_fail_leave_nothing_to_the_garbage_collector(
+    ours: Certificate, sent: bytes, connections: int
+) -> None:
+    async def scenario() -> None:
+        async with served(tls=tls_context(config(ours)), limits=Limits(connections=connections)) as s:
+            gc.collect()
+            gc.disable()
+            for _ in range(8):
+                client = await s.connect()
+                client.send(sent)
+                await asyncio.sleep(0)
+            await s.until(lambda: len(s.connections) == min(connections, 8) or sent == REQUEST)
+            for client in s.clients:
+                client.close()
+            await s.until(lambda: not s.connections)
+            for _ in range(3):  # turns in which transports close
+                await asyncio.sleep(0)
+            kept = [type(each) for each in gc.get_objects() if isinstance(each, (Handshake, HttpProtocol))]
+            assert not kept
+
+    try:
+        run(scenario())
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("field", ["cert_file", "key_file", "client_ca_file"])

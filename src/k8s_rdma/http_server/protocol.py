@@ -104,6 +104,8 @@ class HttpProtocol(asyncio.Protocol):
 
     transport: asyncio.Transport
     flow: FlowControl
+    _parser: httptools.HttpRequestParser
+    """From the connection's begin to its end: it and the connection know each other, which keeps both."""
 
     def __init__(  # noqa: PLR0913  most of them are uvicorn's
         self,
@@ -133,7 +135,6 @@ class HttpProtocol(asyncio.Protocol):
         self._client: str | None = None
         """The subject of a certificate that counts."""
         self._stranger: _Refusal | None = None
-        self._parser = httptools.HttpRequestParser(self)
         self._cycle: RequestResponseCycle | None = None
         self._refused = False
         self._refusal: _Refusal | None = None
@@ -156,6 +157,7 @@ class HttpProtocol(asyncio.Protocol):
         """Begin to wait for the client, if there is room for it."""
         self.transport = transport
         self.flow = FlowControl(transport)
+        self._parser = httptools.HttpRequestParser(self)
         self._socket = transport.get_extra_info("socket")  # which a transport forgets when it closes
         self._peer = get_remote_addr(transport)
         self.address = self._peer[0] if self._peer else ""

@@ -53,28 +53,31 @@ class TlsListener:
                     await asyncio.sleep(REST_S)
                     continue
                 handshakes.create_task(self._negotiate(accepted, address))
+                # It does not wait by itself while there are clients: those that make room for them end first.
+                await asyncio.sleep(0)
 
     async def _negotiate(self, accepted: socket.socket, address: str) -> None:
         timeout_s = self._connections.limits.request_timeout_s
         handshake = Handshake(asyncio.current_task(), address, timeout_s)
-        http = self._make()
-        http.replaces = handshake
-        try:
-            if self._connections.admit(handshake):
-                await asyncio.get_running_loop().connect_accepted_socket(
-                    lambda: http, accepted, ssl=self._context(), ssl_handshake_timeout=timeout_s
-                )
-            else:
-                accepted.close()
-        except OSError:  # which TLS errors are: it is the client's business
+        if not self._connections.admit(handshake):
             accepted.close()
+            return
+        try:
+            http = self._make()
+            http.replaces = handshake
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: http, accepted, ssl=self._context(), ssl_handshake_timeout=timeout_s
+            )
         except Exception as error:  # of one client; the others are accepted all the same
             accepted.close()
-            _log.error("not_negotiated", error=str(error) or type(error).__name__)
+            if not isinstance(error, OSError):  # which TLS errors are: it is the client's business
+                _log.error("not_negotiated", error=str(error) or type(error).__name__)
+            error.__traceback__ = None  # its frames hold TLS's buffers, and what holds the error
         except BaseException:
             accepted.close()
             raise
         finally:
+            handshake.end()
             self._connections.forget(handshake)
 
 
@@ -86,6 +89,10 @@ class Handshake:
         self.address = address
         self.owes_by = asyncio.get_running_loop().time() + timeout_s
         self.unsent_since: float | None = None
+
+    def end(self) -> None:
+        """Forget the task: they know each other, and would stay until Python looks for such cycles."""
+        self._task = None
 
     def unsent_bytes(self) -> int:
         """None of ours."""
