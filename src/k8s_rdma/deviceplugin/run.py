@@ -14,6 +14,7 @@ from k8s_rdma.deviceplugin.seeing.looking import Looking
 from k8s_rdma.deviceplugin.service import DevicePlugin
 from k8s_rdma.deviceplugin.telling.events import node_events
 from k8s_rdma.http_server import listen
+from k8s_rdma.http_server.memory import give_back_large_buffers
 from k8s_rdma.signals import stop_on_signals
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ def run(config: DevicePluginConfig, *, ignored: Sequence[str] = ()) -> None:
     ignored: keys of the configuration's file that mean nothing.
     """
     logs.configure("device-plugin")
+    give_back_large_buffers()
     for key in ignored:
         _log.warning("setting_ignored", key=key)
     with ExitStack() as opened:

@@ -25,6 +25,7 @@ from k8s_rdma.extender.serving.access import EVERYBODY, Access, access_of
 from k8s_rdma.extender.serving.app import ExtenderApp
 from k8s_rdma.extender.telling.counted_api import counted
 from k8s_rdma.http_server import HttpServer, Limits, listen
+from k8s_rdma.http_server.memory import give_back_large_buffers
 from k8s_rdma.kube.absent import AbsentApi
 from k8s_rdma.kube.client import connect
 from k8s_rdma.signals import stop_on_signals
@@ -49,6 +50,7 @@ def run(config: ExtenderConfig) -> None:
     """Serve until SIGTERM or SIGINT. K8sRdmaError when it cannot start."""
     logs.configure("extender")
     collect_seldom()
+    give_back_large_buffers()
     keys, access = extender_keys(config.placement_key_file), access_of(config)
     _allow_many_connections()
     with (

@@ -20,6 +20,7 @@ from k8s_rdma.core.ids import NodeName
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.http_server import HttpServer, Limits, listen
 from k8s_rdma.http_server.access import EVERYBODY, access_of
+from k8s_rdma.http_server.memory import give_back_large_buffers
 from k8s_rdma.server.agent_link import AgentLink
 from k8s_rdma.server.app import NodeApp
 from k8s_rdma.server.scan import HardwareScan
@@ -50,6 +51,7 @@ def run(config: ServerConfig, *, scan: Scan | None = None) -> None:
     scan: as for `AgentLink`; unless given, that of the configuration.
     """
     logs.configure("server")
+    give_back_large_buffers()
     access = access_of(config)
     _allow_connections(config.max_connections)
     with ExitStack() as resources:
