@@ -434,6 +434,7 @@ class HttpProtocol(asyncio.Protocol):
         Where that cannot be said in its turn, only the connection ends.
         """
         self._refused = True
+        has_body = not self._asks_for_head()
         self._forget_request()
         self._owes_within(self._limits.linger_s)
         if self.transport.is_closing() or not self._may_say_why():
@@ -441,11 +442,16 @@ class HttpProtocol(asyncio.Protocol):
             return
         self._silence()
         answer = error_answer(refusal.status, refusal.error, headers={"connection": "close"})
-        self.transport.write(answer.rendered(self._state.default_headers, body=True))
+        self.transport.write(answer.rendered(self._state.default_headers, body=has_body))
         if self.transport.can_write_eof():
             self.transport.write_eof()  # closed with unread input, the client would see but a reset
         else:
             self.transport.close()
+
+    def _asks_for_head(self) -> bool:
+        """Whether the request that is coming in is known to want no body (RFC 9110, section 9.3.2)."""
+        coming = self._stage in (_Stage.HEAD, _Stage.BODY) and self._target
+        return bool(coming) and self._parser.get_method() == b"HEAD"
 
     def _silence(self) -> None:
         """Drop whatever the application still says."""
