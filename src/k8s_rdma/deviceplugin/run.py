@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import structlog
+import uvloop
 
 from k8s_rdma import logs
 from k8s_rdma.deviceplugin.seeing.looking import Looking
@@ -39,7 +40,8 @@ def run(config: DevicePluginConfig, *, ignored: Sequence[str] = ()) -> None:
         listener = None
         if config.port is not None:
             listener = opened.enter_context(listen(config.listen, config.port))
-        asyncio.run(_until_signalled(config, listener))
+        runner = opened.enter_context(asyncio.Runner(loop_factory=uvloop.new_event_loop))
+        runner.run(_until_signalled(config, listener))
 
 
 async def _until_signalled(config: DevicePluginConfig, listener: socket.socket | None) -> None:
