@@ -24,6 +24,8 @@ REQUESTS = b"GET / HTTP/1.1\r\nHost: w1\r\n\r\n" * 1000
 HALF_A_HEAD = b"GET / HTTP/1.1\r\nHost: w1\r\nX: " + b"x" * (30 << 10)
 HALF_A_HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"x" * 100
 REST_S = 0.01
+BODY_BEGINS = b"POST / HTTP/1.1\r\nHost: w1\r\nContent-Length: 268435456\r\n\r\n"
+BODY = bytes(256 << 10)
 TURN_S = 1
 """As long as a client stays that the server leaves alone."""
 
@@ -62,7 +64,16 @@ async def stops_in_handshake(reader: asyncio.StreamReader, writer: asyncio.Strea
     await reader.read()
 
 
-ATTACKS: tuple[Attack, ...] = (sends_ahead, never_reads, stops_halfway, leaves)
+async def streams_a_body(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Sends a body that is not asked for, as fast as it is read."""
+    writer.write(BODY_BEGINS)
+    while not (reader.at_eof() or writer.is_closing()):
+        writer.write(BODY)
+        await writer.drain()
+        await asyncio.sleep(0)
+
+
+ATTACKS: tuple[Attack, ...] = (sends_ahead, never_reads, stops_halfway, leaves, streams_a_body)
 
 
 class Clients:

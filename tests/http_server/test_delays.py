@@ -1,4 +1,8 @@
-"""An answer leaves at once: parts of it never wait for the client's acknowledgement (Nagle's algorithm)."""
+"""Options of connections.
+
+An answer leaves at once: parts of it never wait for the client's acknowledgement (Nagle's algorithm). What a
+client sends faster than it is read waits with the client.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +16,22 @@ import pytest
 from http_server.certificates import Issuer
 from http_server.serving import REQUEST, run, served
 from k8s_rdma.config.tls import TlsConfig
+from k8s_rdma.http_server import listen
+from k8s_rdma.http_server.listening import RECEIVE_BUFFER_BYTES
 from k8s_rdma.http_server.tls import tls_context
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+def test_connection_takes_little_of_what_is_sent_ahead_of_its_reading() -> None:
+    with (
+        listen("127.0.0.1", 0) as listener,
+        socket.create_connection(listener.getsockname()),
+        listener.accept()[0] as accepted,
+    ):
+        size = accepted.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+        assert size == 2 * RECEIVE_BUFFER_BYTES  # as the kernel has it, with what it needs itself
 
 
 @pytest.mark.parametrize("encrypted", [False, True])
