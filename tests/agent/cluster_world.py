@@ -41,6 +41,10 @@ MERGE = {"Content-Type": "application/merge-patch+json"}
 Fault = Callable[[Request], Response | None]
 
 
+def placed(rate: int) -> Placement:
+    return Placement(node=NODE, interfaces=(PlacedInterface(pf=PF, min_tx_rate_mbps=rate),))
+
+
 @dataclass
 class Clock:
     """Seconds that passed because a test said so; a pause lasts until others had a turn.
@@ -92,10 +96,17 @@ class World:
             await self.patch(f"{URL}/{name}/status", {"status": {"phase": phase}})
         return Pod(namespace="default", name=name, uid=PodUid(made.json()["metadata"]["uid"]))
 
+    async def bind(self, pod: Pod, *, rate: int) -> Placement:
+        """A Binding of an extender that signs nothing."""
+        placement = placed(rate)
+        annotations = {PLACEMENT_ANNOTATION: encode(placement, pod.uid, None)}
+        binding = {"metadata": {"name": pod.name, "annotations": annotations}, "target": {"name": NODE}}
+        bound = await self.http.post(f"{URL}/{pod.name}/binding", json=binding)
+        assert bound.status_code == 201, bound.text
+        return placement
+
     async def promise(self, pod: Pod, *, key: PlacementKeys | None = KEY, rate: int = 100) -> Placement:
-        placement = Placement(
-            node=NODE, interfaces=(PlacedInterface(pf=PF, min_tx_rate_mbps=rate, max_tx_rate_mbps=0),)
-        )
+        placement = placed(rate)
         await self.annotate(pod, {PLACEMENT_ANNOTATION: encode(placement, pod.uid, key)})
         return placement
 

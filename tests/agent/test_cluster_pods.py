@@ -15,9 +15,10 @@ from k8s_rdma.agent.cluster.api_cluster import CLAIMS_S, open_client, open_clust
 from k8s_rdma.agent.cluster.cluster import NoCluster
 from k8s_rdma.agent.config import AgentConfig
 from k8s_rdma.core.ids import PodUid
+from k8s_rdma.core.namespace_policy import NO_POLICIES
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
 from k8s_rdma.sim.cluster.http_server import Response
-from k8s_rdma.wire.placement_keys import PlacementKeys
+from k8s_rdma.wire.placement_keys import FixedKeys, PlacementKeys
 
 pytestmark = pytest.mark.anyio
 
@@ -101,12 +102,27 @@ async def test_claims_are_not_what_anybody_wrote_where_placements_are_signed(tmp
 async def test_claims_that_nobody_signs_count_if_they_give_what_the_pod_asks_for(tmp_path):
     async with world(tmp_path, key=None) as w:
         honest, greedy = (
-            await w.run_pod("honest", annotations=REQUEST),
-            await w.run_pod("greedy", annotations=REQUEST),
+            await w.run_pod("honest", node="", annotations=REQUEST),
+            await w.run_pod("greedy", node="", annotations=REQUEST),
         )
-        await w.promise(greedy, key=None, rate=900)
-        promised = await w.promise(honest, key=None, rate=100)
+        await w.bind(greedy, rate=900)
+        promised = await w.bind(honest, rate=100)
         await w.until(lambda: w.cluster.claims() == {honest.uid: promised})
+
+
+async def test_claims_are_not_what_was_written_after_the_binding_where_nobody_signs(tmp_path):
+    async with world(tmp_path, key=None) as w:
+        bare = await w.run_pod("bare")
+        bound = await w.run_pod("bound", node="", annotations=REQUEST)
+        promised = await w.bind(bound, rate=100)
+        await w.until(lambda: w.cluster.claims() == {bound.uid: promised})
+        for pod in (bare, bound):
+            await w.annotate(pod, {"rdma_interfaces_required": '[{"min_tx_rate": 900}]'})
+            await w.promise(pod, key=None, rate=900)
+        last = await w.run_pod("last", node="", annotations=REQUEST)
+        promised_last = await w.bind(last, rate=100)
+        await w.until(lambda: last.uid in w.cluster.claims())
+        assert w.cluster.claims() == {bound.uid: promised, last.uid: promised_last}
 
 
 async def test_claim_ends_when_the_placement_is_taken_from_the_pod(tmp_path):
@@ -169,9 +185,8 @@ async def test_claims_are_not_waited_for_much_longer_than_once_while_nobody_tell
 
 
 async def test_agent_without_credentials_knows_no_cluster_and_loads_no_client():
-    assert isinstance(
-        open_cluster(AgentConfig(node="w1"), KEY, open_client(AgentConfig(node="w1"))), NoCluster
-    )
+    config = AgentConfig(node="w1")
+    assert isinstance(open_cluster(config, FixedKeys(KEY), lambda: NO_POLICIES, open_client(config)), NoCluster)
     script = (
         "import sys, k8s_rdma.agent.run, k8s_rdma.agent.cluster.api_cluster;"
         "print(sorted({'lightkube', 'httpx2', 'k8s_rdma.kube.client'} & set(sys.modules)))"

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
+from k8s_rdma.config.files import fit
+from k8s_rdma.config.namespace_policies import PoliciesFile
 from k8s_rdma.core.ids import NodeName, PciAddress, PodUid
+from k8s_rdma.core.options import InterfaceOptions
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.request import Request
 from k8s_rdma.extender.cluster.following import NodeTracker, PodTracker, follow
@@ -62,10 +66,11 @@ class CurrentKeys:
 class Watched:
     """Trackers and what they keep."""
 
-    def __init__(self) -> None:
+    def __init__(self, policies: dict | None = None) -> None:
         self.now = 0.0
         self.state = ClusterState()
-        self.requests = Requests()
+        found = fit(PoliciesFile, policies or {}).to_core()
+        self.requests = Requests(policies=lambda: found)
         self.waiting = Waiting()
         clock = lambda: self.now  # noqa: E731  a clock is a function
         toucher = Toucher(self.waiting, Decisions(), api=None, clock=clock)
@@ -149,6 +154,47 @@ def test_placement_that_is_not_signed_counts_only_when_the_pod_asks_for_just_tha
     w = Watched()
     w.listing(pod("p", "w1", asks=asks))
     assert bool(w.state.pods()) == counts
+
+
+def test_placement_written_to_a_pod_that_was_bound_without_one_promises_nothing():
+    """Anybody may write it where nobody signs, and a Binding writes it before the pod is seen bound."""
+    w = Watched()
+    bare = replace(pod("p", "w1"), annotations={})
+    w.pods.take(Changed(bare))
+    w.pods.take(Changed(pod("p", "w1")))
+    w.listing(pod("p", "w1"))
+    assert not w.state.pods()
+    w.pods.take(Gone(bare))
+    w.listing()
+    assert not w.pods._unpromised
+
+
+def unsigned(asks: list[dict], interfaces: tuple[PlacedInterface, ...]) -> PodView:
+    text = encode(Placement(node=W1, interfaces=interfaces), PodUid("p"), None)
+    return replace(
+        pod("p", "w1"), annotations={ANNOTATION: json.dumps(asks), PLACEMENT_ANNOTATION: text}
+    )
+
+
+@pytest.mark.parametrize(
+    ("policy", "counted"),
+    [
+        ({"allow": ["mac"]}, [(9_000, "02:00:00:00:00:05"), (100, None)]),
+        ({"allow": ["mac"], "macs": ["02:00:00:00:01"]}, [(9_000, None), (100, None)]),
+        ({}, [(9_000, None), (100, None)]),
+        ({"maxReservedMbps": 500}, [(500, None), (100, None)]),
+        ({"maxInterfaces": 1}, [(9_000, None)]),
+    ],
+)
+def test_placement_that_is_not_signed_takes_no_more_than_its_namespace_may_have(policy, counted):
+    w = Watched({"policies": [{"name": "a", "namespaces": ["default"], **policy}]})
+    mac = InterfaceOptions(mac="02:00:00:00:00:05")
+    large = replace(PLACED[0], min_tx_rate_mbps=9_000, options=mac)
+    small = replace(PLACED[0], min_tx_rate_mbps=100)
+    asks = [{"min_tx_rate": 9_000, "mac": mac.mac}, {"min_tx_rate": 100}]
+    w.listing(unsigned(asks, (large, small)))
+    held = w.state.reservation(W1, PodUid("p")).interfaces
+    assert [(each.min_tx_rate_mbps, each.options.mac) for each in held] == counted
 
 
 OLD, NEW = SharedKey(b"the key of before"), SharedKey(b"the key of now")

@@ -102,7 +102,8 @@ async def _main(config: AgentConfig, keys: KeySource, plugin: DevicePluginConfig
     namespaces = Namespaces(Path(config.host_root))
     node, kernel = await worker.run(_open_node, config, namespaces, plugin.pools() if plugin else ())
     client = open_client(config)
-    cluster = open_cluster(config, keys, client)
+    policies = policies_of(config.policy_file)
+    cluster = open_cluster(config, keys, policies, client)
     holdings = open_holdings(config, plugin)
     specifications = _specifications(config, plugin, node, worker)
     means = _means(config, specifications, cluster, holdings)
@@ -110,7 +111,7 @@ async def _main(config: AgentConfig, keys: KeySource, plugin: DevicePluginConfig
         keys=keys,
         strict=config.strict,
         allow_unplaced=config.allow_unplaced,
-        policies=policies_of(config.policy_file),
+        policies=policies,
     )
     reporter = Reporter(node)
 

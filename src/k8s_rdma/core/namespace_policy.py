@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from k8s_rdma.core.options import InterfaceOptions
+    from k8s_rdma.core.placement import PlacedInterface
     from k8s_rdma.core.request import InterfaceRequest, Request
 
 T = TypeVar("T")
@@ -83,6 +84,34 @@ class NamespacePolicy:
         if self.pfs is None:
             return options
         return replace(options, pf=intersection(self.pfs, options.pf) or self.pfs)
+
+    def bounded(self, interfaces: Iterable[PlacedInterface]) -> tuple[PlacedInterface, ...]:
+        """What a placement that nobody signed may take: no more than the policy lets any pod have.
+
+        Reservations are cut to the greatest one; interfaces beyond the greatest number, and addresses that are
+        not allowed, are left out. The rest counts: it may have been given before the policy changed.
+        """
+        most = self.max_interfaces
+        return tuple(
+            self._bounded(each)
+            for at, each in enumerate(interfaces)
+            if most is None or each.entry_at(at) < most
+        )
+
+    def _bounded(self, interface: PlacedInterface) -> PlacedInterface:
+        most, options = self.max_reserved_mbps, interface.options
+        if most is not None and interface.min_tx_rate_mbps > most:
+            interface = replace(interface, min_tx_rate_mbps=most)
+        if options.mac or options.guid:
+            mac = self._allowed_address(Key.MAC, options.mac, self.macs)
+            guid = self._allowed_address(Key.GUID, options.guid, self.guids)
+            interface = replace(interface, options=replace(options, mac=mac, guid=guid))
+        return interface
+
+    def _allowed_address(self, key: Key, address: str | None, spans: tuple[Span, ...] | None) -> str | None:
+        if address is None or key not in self.allowed:
+            return None
+        return address if spans is None or _within(address_number(address), spans) else None
 
     def refusals(self, interface: InterfaceRequest) -> Iterator[tuple[str, str]]:
         """What of an interface is not allowed: key and value, and what is."""

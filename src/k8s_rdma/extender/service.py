@@ -76,7 +76,15 @@ async def running(
         exists=lambda node: nodes.may_exist(node),  # noqa: PLW0108  they are made below
     )
     fence = Fence(api)
-    commits = Commits(accounts.state, api, fence, CLOCK, keys=authority.keys, settle_s=config.settle_s)
+    commits = Commits(
+        accounts.state,
+        api,
+        fence,
+        CLOCK,
+        keys=authority.keys,
+        policies=accounts.requests.policies,
+        settle_s=config.settle_s,
+    )
     async with _states(config, accounts.state, api) as states, commits:
         pods = _pods(config, accounts, authority.keys)
         nodes = NodeTracker(state=accounts.state, states=states)

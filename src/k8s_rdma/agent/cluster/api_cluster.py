@@ -6,6 +6,7 @@ Nothing here holds up a pod's start, but for `annotations`, which is asked where
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ from k8s_rdma.agent.cluster.pods import NodePods
 from k8s_rdma.agent.cluster.refusals import Outlook, Refusals
 from k8s_rdma.agent.cluster.statuses import Statuses
 from k8s_rdma.core.ids import NodeName
+from k8s_rdma.core.namespace_policy import NO_POLICIES, NamespacePolicies
 from k8s_rdma.errors import K8sRdmaError, Reason
 from k8s_rdma.kube.api import MIRROR, ApiRefusedError, about_pod
 from k8s_rdma.kube.events import Events, Teller
@@ -27,8 +29,6 @@ from k8s_rdma.wire.network_status import NETWORK_STATUS_ANNOTATION, network_stat
 from k8s_rdma.wire.placement_keys import UNSIGNED, KeySource
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from k8s_rdma.agent.cluster.cluster import Cluster
     from k8s_rdma.agent.config import AgentConfig
     from k8s_rdma.core.ids import PodUid
@@ -66,11 +66,18 @@ def open_client(config: AgentConfig) -> Client | None:
     return connect(config.kubeconfig, in_cluster=config.in_cluster)
 
 
-def open_cluster(config: AgentConfig, keys: KeySource, api: NodePodsApi | None) -> Cluster:
+def open_cluster(
+    config: AgentConfig,
+    keys: KeySource,
+    policies: Callable[[], NamespacePolicies],
+    api: NodePodsApi | None,
+) -> Cluster:
     """The cluster of that API server, `NoCluster` without one."""
     if api is None:
         return NoCluster()
-    terms = Terms(node=NodeName(config.node), keys=keys, stuck_after_s=config.stuck_after_s)
+    terms = Terms(
+        node=NodeName(config.node), keys=keys, policies=policies, stuck_after_s=config.stuck_after_s
+    )
     return ApiCluster(api, terms)
 
 
@@ -78,12 +85,13 @@ def open_cluster(config: AgentConfig, keys: KeySource, api: NodePodsApi | None) 
 class Terms:
     """Whose pods are followed, and how refused ones are treated.
 
-    keys: verify placements. stuck_after_s: when a pod is evicted that
+    keys: verify placements. policies: bound what one takes that nobody signs. stuck_after_s: when a pod is evicted that
         is refused all the time for what will not go away here; None for never.
     """
 
     node: NodeName
     keys: KeySource = UNSIGNED
+    policies: Callable[[], NamespacePolicies] = lambda: NO_POLICIES
     stuck_after_s: float | None = None
 
 
@@ -99,7 +107,9 @@ class ApiCluster:
         self._events = Events(
             api, self._outbox, teller=Teller(component=COMPONENT, node=terms.node), now=time.now
         )
-        self._pods = NodePods(api, terms.node, terms.keys, gone=self._forget, time=time)
+        self._pods = NodePods(
+            api, terms.node, terms.keys, terms.policies, gone=self._forget, time=time
+        )
         self._refusals = Refusals()
         self._statuses = Statuses()
         self._waited_in_vain = False

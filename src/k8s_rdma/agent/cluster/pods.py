@@ -11,17 +11,15 @@ import structlog
 from k8s_rdma.agent.cluster.following import keep_following
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.kube.api import Changed, Gone, Listed
-from k8s_rdma.wire.annotation import read_request
-from k8s_rdma.wire.annotation_values import ANNOTATION
-from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, decode
+from k8s_rdma.kube.promised import read_promise
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
     from typing import NoReturn
 
     from k8s_rdma.core.ids import NodeName, PodUid
+    from k8s_rdma.core.namespace_policy import NamespacePolicies
     from k8s_rdma.core.placement import Placement
-    from k8s_rdma.core.request import InterfaceRequest
     from k8s_rdma.kube.api import Event, NodePodsApi, PodView
     from k8s_rdma.kube.time import Time
     from k8s_rdma.wire.placement_keys import KeySource
@@ -32,7 +30,7 @@ _log = structlog.get_logger()
 class NodePods:
     """Follows the pods of a node. What was known last stands while the API server cannot be asked.
 
-    keys: verify placements.
+    keys: verify placements. policies: bound what one takes that nobody signs.
     gone: called with the UID of a pod that has finished, was deleted or left the node.
     listed: set once all of them have been told.
     """
@@ -42,6 +40,7 @@ class NodePods:
         api: NodePodsApi,
         node: NodeName,
         keys: KeySource,
+        policies: Callable[[], NamespacePolicies],
         *,
         gone: Callable[[PodUid], None],
         time: Time,
@@ -51,6 +50,7 @@ class NodePods:
         self._api = api
         self._node = node
         self._keys = keys
+        self._policies = policies
         self._gone = gone
         self._time = time
         self._pods: dict[PodUid, Placement | None] = {}
@@ -91,6 +91,8 @@ class NodePods:
         if pod.finished or pod.node != self._node:
             self._forget(pod.uid)
             return
+        if self._keys() is None and pod.uid in self._pods:
+            return  # the extender writes with the Binding; who wrote since then was another
         self._know({**self._pods, pod.uid: self._promise(pod)})
 
     def _forget(self, uid: PodUid) -> None:
@@ -103,22 +105,9 @@ class NodePods:
         self._claims = {uid: promise for uid, promise in pods.items() if promise is not None}
 
     def _promise(self, pod: PodView) -> Placement | None:
-        """By a placement that counts, as it does at an ADD (`agent.calls.wanted`).
-
-        The request is read only where that depends on it: every change of a pod comes by here, and a long one
-        takes 0.1 s. What else it holds was the extender's to judge.
-        """
-        text = pod.annotations.get(PLACEMENT_ANNOTATION)
-        if not text:
-            return None
-        keys = self._keys()
+        """By a placement that counts, as it does at an ADD (`agent.calls.wanted`)."""
         try:
-            promised = decode(text, uid=pod.uid, node=self._node, keys=keys)
-            counts = keys is not None or promised.request().interfaces == _asked(pod)
+            promise = read_promise(pod, self._keys(), self._policies())
         except MalformedError:
             return None  # its ADD tells why
-        return promised if counts else None
-
-
-def _asked(pod: PodView) -> tuple[InterfaceRequest, ...]:
-    return read_request(pod.annotations.get(ANNOTATION), strict=False).request.interfaces
+        return promise.placement if promise else None

@@ -18,7 +18,6 @@ from k8s_rdma.extender.cluster.gangs import Gangs
 from k8s_rdma.extender.cluster.nominating import Nominations
 from k8s_rdma.extender.cluster.occupants import Occupants
 from k8s_rdma.extender.cluster.pending import PendingPod
-from k8s_rdma.extender.cluster.promised import promised_to
 from k8s_rdma.extender.cluster.signatures import Signatures
 from k8s_rdma.extender.cluster.state import ClusterState, Reservation
 from k8s_rdma.extender.cluster.unbound import UnboundPods
@@ -28,6 +27,7 @@ from k8s_rdma.extender.telling.attempts import Attempts
 from k8s_rdma.extender.verbs.requests import Requests
 from k8s_rdma.extender.waking.touching import Toucher
 from k8s_rdma.kube.api import API_ERRORS, Changed, Gone, Listed, Page
+from k8s_rdma.kube.promised import promised_to
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION
 from k8s_rdma.wire.placement_keys import UNSIGNED, KeySource, PlacementKeys
 
@@ -242,7 +242,7 @@ class PodTracker:
         counted = held is not None and held.bound
         if pod.uid in self._unpromised or (counted and (keys is None or self.signatures.knows(pod.uid))):
             return
-        promise = promised_to(pod, keys)
+        promise = promised_to(pod, keys, self.requests.policies())
         if keys is not None and PLACEMENT_ANNOTATION in pod.annotations:
             self.signatures.bound(pod.uid, promise.key_id if promise else None)
         if not counted:
@@ -262,8 +262,9 @@ class PodTracker:
         """What it was bound with does not count, whatever is written to it later.
 
         So it is looked at once: its owner may write as often as he likes, and a long annotation takes 0.1 s.
+        Where nobody signs, a Binding alone writes what counts, and it writes it before the pod is seen bound.
         """
-        if pod.annotations:
+        if pod.annotations or self.keys() is None:
             self._unpromised.add(pod.uid)
         if self.bound_pods is not None:
             self.bound_pods.see(pod, node)

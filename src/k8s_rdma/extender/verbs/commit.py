@@ -18,6 +18,7 @@ from weakref import WeakValueDictionary
 
 import structlog
 
+from k8s_rdma.core.namespace_policy import NO_POLICIES
 from k8s_rdma.core.placement import Placement
 from k8s_rdma.extender.telling.outcomes import Refusal
 from k8s_rdma.extender.verbs.held import Bind, Held
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from k8s_rdma.core.ids import PodUid
+    from k8s_rdma.core.namespace_policy import NamespacePolicies
     from k8s_rdma.errors import K8sRdmaError
     from k8s_rdma.extender.cluster.state import ClusterState, Reservation
     from k8s_rdma.extender.leader.fence import Fence
@@ -45,7 +47,7 @@ _LOOK_S = 0.05
 class Commits:
     """The writes; an async context manager that owns the settling of those in doubt.
 
-    keys: sign placements. settle_s: how long a write without an answer may still
+    keys: sign placements. policies: bound what one takes that nobody signs. settle_s: how long a write without an answer may still
     take effect where pods may not be touched. doubts: what settles, one for each write without an answer.
 
     The state is in memory only: whoever comes after this process counts what is written, and must not
@@ -60,6 +62,7 @@ class Commits:
         clock: Callable[[], float],
         *,
         keys: KeySource = UNSIGNED,
+        policies: Callable[[], NamespacePolicies] = lambda: NO_POLICIES,
         settle_s: float = 60.0,
     ) -> None:
         self._state = state
@@ -67,7 +70,7 @@ class Commits:
         self._fence = fence
         self._clock = clock
         self._keys = keys
-        self._held = Held(state=state, clock=clock, keys=keys)
+        self._held = Held(state=state, clock=clock, keys=keys, policies=policies)
         self._settle_s = settle_s
         self._locks: WeakValueDictionary[PodUid, asyncio.Lock] = WeakValueDictionary()
         self._tasks = asyncio.TaskGroup()

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.ledger import Pod
-from k8s_rdma.extender.cluster.promised import promised_to
+from k8s_rdma.core.namespace_policy import NO_POLICIES, NamespacePolicies
 from k8s_rdma.extender.cluster.state import ClusterState
+from k8s_rdma.kube.promised import promised_to
 from k8s_rdma.wire.annotation import ANNOTATION
 from k8s_rdma.wire.placement_keys import UNSIGNED, KeySource
 
@@ -40,11 +41,12 @@ class Bind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """The reservations of binds. clock: seconds, monotonic. keys: as in `Commits`."""
+    """The reservations of binds. clock: seconds, monotonic. keys, policies: as in `Commits`."""
 
     state: ClusterState
     clock: Callable[[], float]
     keys: KeySource = UNSIGNED
+    policies: Callable[[], NamespacePolicies] = lambda: NO_POLICIES
 
     def doubted(self, uid: PodUid) -> bool:
         """Whether an earlier bind of the pod may still take effect."""
@@ -71,7 +73,7 @@ class Held:
         here = node == bind.node
         if here and not pod.annotations.get(ANNOTATION):
             return ""
-        promise = promised_to(pod, self.keys()) if here else None
+        promise = promised_to(pod, self.keys(), self.policies()) if here else None
         if promise is not None:
             self.state.written(node, bind.uid, promise.placement.interfaces)
             return ""

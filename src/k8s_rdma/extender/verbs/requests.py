@@ -91,7 +91,7 @@ class Requests:
         processor: Callable[[], float] = thread_time,
     ) -> None:
         self._strict = strict
-        self._policies = policies
+        self.policies = policies
         self._binds = binds
         self._bill = bill
         self._processor = processor
@@ -122,7 +122,7 @@ class Requests:
         annotations: Mapping[str, str],
         devices: Callable[[], tuple[tuple[str, int], ...]],
     ) -> Request:
-        known, policies = self._pods.get(PodUid(pod.uid)), self._policies()
+        known, policies = self._pods.get(PodUid(pod.uid)), self.policies()
         if known is not None and known.policies is policies and known.asked_by(annotations):
             request = known.request
             # a UID may be said to be another pod's: namespace and devices are judged as they are said now
@@ -165,7 +165,7 @@ class Requests:
             asked = self.ask(pod)
         finally:
             self.forget(uid)
-        remembered = Remembered(asked, request_texts(pod.annotations), self._policies(), at)
+        remembered = Remembered(asked, request_texts(pod.annotations), self.policies(), at)
         self._pods[uid] = remembered
         self._characters += remembered.characters
         while len(self._pods) > _MAX_PODS or self._characters > MAX_CHARACTERS:

@@ -1,0 +1,62 @@
+"""What a bound pod was promised, by its placement annotation: one reading, of the extender and of agents."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import structlog
+
+from k8s_rdma.core.namespace_policy import gives
+from k8s_rdma.errors import MalformedError
+from k8s_rdma.wire.annotation import ANNOTATION, read_request
+from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, decode_own
+
+if TYPE_CHECKING:
+    from k8s_rdma.core.namespace_policy import NamespacePolicies
+    from k8s_rdma.core.placement import Placement
+    from k8s_rdma.kube.api import PodView
+    from k8s_rdma.wire.placement_annotation import Promise
+    from k8s_rdma.wire.placement_keys import PlacementKeys
+
+
+_log = structlog.get_logger()
+
+
+def promised_to(pod: PodView, keys: PlacementKeys | None, policies: NamespacePolicies) -> Promise | None:
+    """As `read_promise`; None, and a line of log, also when the pod has one that does not count."""
+    try:
+        return read_promise(pod, keys, policies)
+    except MalformedError as error:
+        _log.warning("placement_ignored", pod=f"{pod.namespace}/{pod.name}", error=error.message)
+        return None
+
+
+def read_promise(pod: PodView, keys: PlacementKeys | None, policies: NamespacePolicies) -> Promise | None:
+    """What a bound pod's placement annotation promises it; None when it has none.
+
+    MalformedError when it has one that does not count. Without keys anybody may have written it, so it counts
+    only if it gives what the pod asks for, and no more than its namespace may have: then it says no more than
+    where. The request is read only then: every change of a pod comes by here, and a long one takes 0.1 s.
+    """
+    text = pod.annotations.get(PLACEMENT_ANNOTATION)
+    if not text or pod.node is None:
+        return None
+    promise = decode_own(text, uid=pod.uid, node=pod.node, keys=keys)
+    if keys is not None:
+        return promise
+    placement = promise.placement
+    _require_given(pod, placement)
+    bounded = policies.of(pod.namespace).bounded(placement.interfaces)
+    return replace(promise, placement=replace(placement, interfaces=bounded))
+
+
+def _require_given(pod: PodView, placement: Placement) -> None:
+    """Refuse a placement that does not give what the pod asks for.
+
+    Not strict: unknown keys say nothing of rates, and it may have been bound where they are tolerated.
+    """
+    asked = read_request(pod.annotations.get(ANNOTATION), strict=False).request
+    if not gives(placement.request(), asked):
+        msg = f"{PLACEMENT_ANNOTATION}: not signed, and its rates are not those of {ANNOTATION}"
+        raise MalformedError(msg)
