@@ -49,6 +49,7 @@ class Reason(StrEnum):
     API_FAILURE = "api_failure"
     CONFLICT = "conflict"
     UNKNOWN_DEVICE = "unknown_device"
+    TOO_MANY_DEVICES = "too_many_devices"
     DEVICES_DIFFER = "devices_differ"
     KUBELET_FAILURE = "kubelet_failure"
     INTERNAL = "internal"
@@ -109,6 +110,7 @@ STATUS: Mapping[Reason, Status] = {
     Reason.API_FAILURE: Status(502, TRY_AGAIN_LATER, _UNAVAILABLE),
     Reason.CONFLICT: Status(409, TRY_AGAIN_LATER, _ABORTED),
     Reason.UNKNOWN_DEVICE: Status(404, 114, _INVALID_ARGUMENT),
+    Reason.TOO_MANY_DEVICES: Status(422, 119, _OUT_OF_RANGE),
     Reason.DEVICES_DIFFER: Status(422, 115, _INVALID_ARGUMENT),
     Reason.KUBELET_FAILURE: Status(502, TRY_AGAIN_LATER, _UNAVAILABLE),
     Reason.INTERNAL: Status(500, 199, _INTERNAL),

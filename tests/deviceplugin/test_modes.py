@@ -53,10 +53,10 @@ def paths(answer):
     return [each.path.removeprefix("/dev/infiniband/") for each in answer.devices]
 
 
-def refusal(mode, device_ids, looked):
+def refusal(mode, device_ids, looked, reason=Reason.UNKNOWN_DEVICE):
     with pytest.raises(K8sRdmaError) as refused:
         mode.allocate(device_ids, looked)
-    assert refused.value.reason is Reason.UNKNOWN_DEVICE
+    assert refused.value.reason is reason
     assert mode.resource in refused.value.message
     return refused.value.message
 
@@ -554,7 +554,7 @@ def test_container_gets_no_more_of_a_counted_resource_than_it_may(resource):
     for mode, most in ((mode_of(resource()), 8), (mode_of(resource(most_per_container=2)), 2)):
         offered = ids(mode.offer(looked))
         mode.allocate(offered[:most], looked)
-        told = refusal(mode, offered[: most + 1], looked)
+        told = refusal(mode, offered[: most + 1], looked, reason=Reason.TOO_MANY_DEVICES)
         assert f"{most + 1} for one container, {most} at most (mostPerContainer" in told
 
 
@@ -562,4 +562,5 @@ def test_container_gets_no_more_shares_of_a_pods_devices_than_it_may():
     resource = ExclusiveResource(name=EXCLUSIVE, share=100)
     [_, shares] = modes_of(DevicePluginConfig(resources=(resource,)))
     looked = replace(seen(*ALL), held_slots=frozenset())
-    assert "9 for one container, 8 at most" in refusal(shares, ids(shares.offer(looked))[:9], looked)
+    told = refusal(shares, ids(shares.offer(looked))[:9], looked, reason=Reason.TOO_MANY_DEVICES)
+    assert "9 for one container, 8 at most" in told

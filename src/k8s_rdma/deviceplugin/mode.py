@@ -35,7 +35,7 @@ class Mode(Protocol):
         """What a container with these devices gets.
 
         K8sRdmaError (`UNKNOWN_DEVICE`, INVALID_ARGUMENT in gRPC) names an id that is not offered, or is
-        unhealthy, and why.
+        unhealthy, and why; `TOO_MANY_DEVICES` (OUT_OF_RANGE) says how many a container may have.
         """
         ...
 

@@ -38,13 +38,16 @@ class Counted:
         return self._unhealthy
 
     def refuse_wrong(self, ids: Sequence[str], why: str) -> None:
-        """K8sRdmaError (`UNKNOWN_DEVICE`) names one that is not there, or why none of them is given."""
+        """K8sRdmaError (`UNKNOWN_DEVICE`) names one that is not there, or why none of them is given.
+
+        `TOO_MANY_DEVICES` for more than a container may have.
+        """
         if len(ids) > self._most_per_container:
             msg = (
                 f"{self.resource}: {len(ids)} for one container, {self._most_per_container} at most "
                 "(mostPerContainer of the device plugin's configuration); one is all that a container needs"
             )
-            raise K8sRdmaError(msg, reason=Reason.UNKNOWN_DEVICE)
+            raise K8sRdmaError(msg, reason=Reason.TOO_MANY_DEVICES)
         for each in ids:
             if each not in self._places:
                 refuse(self.resource, each, f"its devices are slot-0 to slot-{len(self._places) - 1}")
