@@ -27,6 +27,22 @@ def test_report_of_now_is_the_same_object_until_something_changes(machine: Machi
     asyncio.run(scenario())
 
 
+def test_problems_of_the_agent_itself_come_first_in_the_report_until_they_are_over(machine: Machine) -> None:
+    async def scenario() -> None:
+        with machine.running() as (node, _):
+            found = ["placementKeyFile /key: is empty"]
+            reporter = Reporter(node, lambda: tuple(found))
+            known = await reporter.other_than(None)
+            assert known.problems == ("placementKeyFile /key: is empty", *node.hardware.problems)
+            found.clear()
+            waiting = asyncio.create_task(reporter.other_than(known))
+            await reporter.publish_problems()
+            async with asyncio.timeout(10):
+                assert (await waiting).problems == node.hardware.problems
+
+    asyncio.run(scenario())
+
+
 def test_other_report_is_waited_for_until_it_is_said_that_there_is_one(machine: Machine) -> None:
     async def scenario() -> None:
         with machine.running() as (node, verbs):

@@ -78,6 +78,20 @@ async def test_policy_that_changes_counts_for_a_pod_that_was_filtered_before(tmp
     assert "policy another does not allow that" in str(found)
 
 
+async def test_file_of_policies_that_cannot_be_used_is_said_when_ready_and_in_metrics(tmp_path: Path):
+    path = tmp_path / "policies.yaml"
+    path.write_text("policies: []")
+    async with world("w1", policy_file=str(path)) as w:
+        assert w.extender.warning() == ""
+        path.write_text("policies: [{name: a, namespaces: []}]")
+        await until(lambda: w.extender.warning() != "")
+        assert "namespaces: is empty" in w.extender.warning()
+        assert "k8s_rdma_extender_policies_not_reloaded 1" in w.extender.metrics.render()
+        path.write_text("policies: [ ]")
+        await until(lambda: w.extender.warning() == "")
+        assert "k8s_rdma_extender_policies_not_reloaded 0" in w.extender.metrics.render()
+
+
 async def test_pods_are_placed_on_the_pfs_of_their_policy_alone(tmp_path: Path):
     path = tmp_path / "policies.yaml"
     path.write_text(f"policies: [{{name: a, namespaces: [default], pfs: {{pci: '{PF1}'}}}}]")

@@ -41,6 +41,7 @@ from k8s_rdma.agent.specifications import Specifications
 from k8s_rdma.agent.upkeep import Upkeep, keep_caps
 from k8s_rdma.agent.worker import Worker
 from k8s_rdma.config.namespace_policies import policies_of
+from k8s_rdma.config.reloaded import failures_of
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.errors import K8sRdmaError, Reason
 from k8s_rdma.kube.pod_resources import KubeletPodResources
@@ -113,7 +114,7 @@ async def _main(config: AgentConfig, keys: KeySource, plugin: DevicePluginConfig
         allow_unplaced=config.allow_unplaced,
         policies=policies,
     )
-    reporter = Reporter(node)
+    reporter = Reporter(node, lambda: failures_of(keys, policies))
 
     async def claimed() -> None:
         sandboxes.follow()

@@ -102,6 +102,8 @@ class Upkeep:
                 await self._look()
             if await self._verbs.reconcile() or due:
                 await self._reporter.publish()
+            else:
+                await self._reporter.publish_problems()
 
     def _patience_s(self) -> float:
         return max(FIRST_RETRY_S, self._retry_s) if self._node.scanner.incomplete else self._reconcile_s

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stat import S_ISDIR
 from time import monotonic
-from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeAlias, TypeVar
 
 import structlog
 
@@ -65,6 +65,26 @@ class Reloaded(Generic[T]):
 
     def _look(self) -> list[Identity]:
         return [_identity(path) for path in self._paths]
+
+
+class Renewable(Protocol):
+    """A value whose files may be renewed, such as `Reloaded`."""
+
+    @property
+    def failure(self) -> str:
+        """Why the files of now hold none; empty while they do."""
+        ...
+
+    def __call__(self) -> object:
+        """The value of now."""
+        ...
+
+
+def failures_of(*values: Renewable) -> tuple[str, ...]:
+    """Why what the files hold now is not in force, for each value where it is not; they are looked at anew."""
+    for value in values:
+        value()
+    return tuple(value.failure for value in values if value.failure)
 
 
 def files_of(directory: Path) -> list[Path]:

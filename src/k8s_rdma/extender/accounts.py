@@ -28,7 +28,9 @@ from k8s_rdma.extender.waking.waiting import Waiting
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from k8s_rdma.config.reloaded import Reloaded
     from k8s_rdma.core.ids import NodeName
+    from k8s_rdma.core.namespace_policy import NamespacePolicies
     from k8s_rdma.extender.cluster.state import Situation
     from k8s_rdma.extender.config import ExtenderConfig
     from k8s_rdma.kube.api import ClusterApi
@@ -58,6 +60,7 @@ class Accounts:
     attempts: Attempts
     outcomes: Outcomes
     addresses: AddressCheck
+    policies: Reloaded[NamespacePolicies]
 
 
 def open_accounts(
@@ -91,10 +94,11 @@ def open_accounts(
     state.on_addresses = toucher.freed_address
     if bound_pods is not None:
         bound_pods.on_change = state.recount
+    policies = policies_of(config.policy_file)
     requests = Requests(
         strict=config.strict,
         vf_resource=config.vf_resource,
-        policies=policies_of(config.policy_file),
+        policies=policies,
         binds=config.binder == "extender",
         bill=queue.bill,
     )
@@ -131,4 +135,5 @@ def open_accounts(
         attempts=attempts,
         outcomes=Outcomes(attempts.heard),
         addresses=AddressCheck(state, nominations),
+        policies=policies,
     )

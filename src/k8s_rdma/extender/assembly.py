@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from typing import NoReturn
 
+from k8s_rdma.config.reloaded import failures_of
 from k8s_rdma.extender.accounts import Accounts
 from k8s_rdma.extender.cluster.following import follow
 from k8s_rdma.extender.config import ExtenderConfig
@@ -16,7 +17,7 @@ from k8s_rdma.extender.looks.answers import Looks, Surroundings
 from k8s_rdma.extender.looks.pod_look import PodLook
 from k8s_rdma.extender.readiness import Readiness
 from k8s_rdma.extender.serving.app import Extender
-from k8s_rdma.extender.telling.figures import figures_of_decisions, figures_of_nodes
+from k8s_rdma.extender.telling.figures import figures_of_decisions, figures_of_nodes, figures_of_policies
 from k8s_rdma.extender.telling.metrics import Metrics
 from k8s_rdma.extender.verbs.binding import Binder
 from k8s_rdma.extender.verbs.budgets import follow_budgets
@@ -65,7 +66,7 @@ class Assembly:
             binder=self._binder(),
             metrics=self._metrics(),
             missing=self.readiness.missing,
-            warning=lambda: self.keys.failure,
+            warning=lambda: "; ".join(failures_of(self.keys, self.accounts.policies)),
             looks=self._looks(verdicts).gets(),
         )
 
@@ -181,6 +182,7 @@ class Assembly:
             )
         )
         metrics.add(accounts.limits.readings())
+        metrics.add(figures_of_policies(accounts.policies))
         metrics.add(
             figures_of_decisions(accounts.outcomes, accounts.nominations, self.api_failures, self.lease)
         )

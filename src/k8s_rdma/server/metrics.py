@@ -39,6 +39,8 @@ def _node_lines(report: NodeReport) -> Iterator[str]:
         yield from family("k8s_rdma_allocations", "gauge", help_text, [(node, len(report.allocations))])
     help_text = "What the last look at the hardware could not see."
     yield from family("k8s_rdma_unreadable", "gauge", help_text, [(node, len(report.unreadable))])
+    help_text = "What an operator should know of the node; /v1/node has the sentences."
+    yield from family("k8s_rdma_problems", "gauge", help_text, [(node, len(report.problems))])
     labelled = [(labels({"node": report.node, "pf": pf.name, "pci": pf.pci}), pf) for pf in report.pfs]
     for name, help_text, value in _of_pfs(report):
         samples = [(text, number) for text, pf in labelled if (number := value(pf)) is not None]

@@ -51,11 +51,16 @@ class NodeReports:
         self._told: NodeReport | None = None
 
     def of(
-        self, hardware: Hardware, ledger: Ledger, caps_lost: Mapping[VfRef, str] = NO_LOST_CAPS
+        self,
+        hardware: Hardware,
+        ledger: Ledger,
+        caps_lost: Mapping[VfRef, str] = NO_LOST_CAPS,
+        problems: tuple[str, ...] = (),
     ) -> NodeReport:
         """The report of this state; the very same object as before if the state is.
 
         caps_lost: which caps that software keeps did not hold when last looked at, and why, in a clause.
+        problems: of the observer itself, one sentence each.
         """
         now = node_report(
             node=self._node,
@@ -64,7 +69,7 @@ class NodeReports:
             ledger=ledger,
             caps_lost=caps_lost,
         )
-        now = replace(now, agent_version=self._agent_version)
+        now = replace(now, agent_version=self._agent_version, problems=(*problems, *now.problems))
         if self._told is None or now != self._told:
             self._counter += 1
             self._told = replace(now, generation=str(Generation(self._epoch, self._counter)))

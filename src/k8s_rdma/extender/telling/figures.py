@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from k8s_rdma.config.reloaded import failures_of
 from k8s_rdma.extender.telling.metrics import labelled, samples
 
 if TYPE_CHECKING:
     from collections import Counter
 
+    from k8s_rdma.config.reloaded import Reloaded
+    from k8s_rdma.core.namespace_policy import NamespacePolicies
     from k8s_rdma.extender.cluster.nominating import Nominations
     from k8s_rdma.extender.cluster.state import ClusterState
     from k8s_rdma.extender.leader.lease import Lease
@@ -43,6 +46,17 @@ def figures_of_nodes(
         "searches_total": ("Placements searched for by filter.", "counter", lambda: decisions.searches),
         "undecided_total": ("Searches that ended at their budget.", "counter", lambda: decisions.undecided),
         "verdicts": ("Verdicts kept.", "gauge", lambda: len(decisions)),
+    }
+
+
+def figures_of_policies(policies: Reloaded[NamespacePolicies]) -> dict[str, Reading]:
+    """Of the file of policies."""
+    return {
+        "policies_not_reloaded": (
+            "Whether the file of policies holds what cannot be used; then those of before are in force.",
+            "gauge",
+            lambda: bool(failures_of(policies)),
+        )
     }
 
 
