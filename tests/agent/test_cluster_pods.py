@@ -186,7 +186,9 @@ async def test_claims_are_not_waited_for_much_longer_than_once_while_nobody_tell
 
 async def test_agent_without_credentials_knows_no_cluster_and_loads_no_client():
     config = AgentConfig(node="w1")
-    assert isinstance(open_cluster(config, FixedKeys(KEY), lambda: NO_POLICIES, open_client(config)), NoCluster)
+    assert isinstance(
+        open_cluster(config, FixedKeys(KEY), lambda: NO_POLICIES, open_client(config)), NoCluster
+    )
     script = (
         "import sys, k8s_rdma.agent.run, k8s_rdma.agent.cluster.api_cluster;"
         "print(sorted({'lightkube', 'httpx2', 'k8s_rdma.kube.client'} & set(sys.modules)))"

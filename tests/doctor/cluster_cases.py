@@ -10,6 +10,7 @@ import yaml
 
 from doctor.node_cases import run
 from k8s_rdma.doctor.cluster.components import ExtenderFacts, check_extender
+from k8s_rdma.doctor.cluster.keys import KeyFacts, SignedPods, check_keys
 from k8s_rdma.doctor.cluster.nodes import NodeFacts, PublishedNode, check_nodes
 from k8s_rdma.doctor.cluster.objects import (
     CrdFacts,
@@ -154,6 +155,7 @@ GOOD: dict[str, list[Finding]] = {
     "rights": rights("k8s-rdma/k8s-rdma-agent"),
     "policies": policies("v1.36.2", WANTED),
     "nodes": nodes(NODE, agents=frozenset({"w1"})),
+    "keys": run(check_keys, KeyFacts(named=("0123456789abcdef", "hmac", "hmac", ""))),
     "pods": pod(),
 }
 """By subject: nothing above a note."""
@@ -182,6 +184,7 @@ CASES: dict[str, list[Finding]] = {
     "extender-no-pod": extender(url="", pods=()),
     "extender-unreachable": extender(why="no extender answers: connection refused"),
     "extender-not-ready": extender(pods=(("k8s-rdma/extender-1", False),)),
+    "extender-not-reloaded": extender(warning="policyFile /p: policies[0].namespaces: is empty"),
     "extender-standby": extender(pods=(("k8s-rdma/extender-1", True), ("k8s-rdma/extender-2", False))),
     "versions-not-compared": [not_compared()],
     "versions-no-node": [no_node("w1")],
@@ -220,6 +223,16 @@ CASES: dict[str, list[Finding]] = {
     "nodes-no-lease": nodes(replace(NODE, lease_age_s=None)),
     "nodes-stale": nodes(replace(NODE, lease_age_s=61.0)),
     "nodes-not-ready": nodes(replace(NODE, ready="False", message="PF eth0 cannot be read")),
+    "nodes-problem": nodes(replace(NODE, problems=("placementKeyFile /etc/k8s-rdma/key: is empty",))),
+    "keys-removed": run(
+        check_keys, KeyFacts(named=(), verified=(SignedPods(3, "0123456789abcdef", "ed25519", "removed"),))
+    ),
+    "pods-not-allowed": pod(
+        not_allowed="namespace default may not have trust true (interface 0): no policy is for it"
+    ),
+    "pods-policies-unusable": run(
+        check_pods, PodFacts(pods=(POD,), policies_failure="policies[0].namespaces: is empty")
+    ),
     "pods-refused": pod(running=False, events=(SHORT,)),
     "pods-not-started": pod(running=False, events=(NO_AGENT,)),
     "pods-waiting": pod(node="", running=False, placed=False, events=(("FailedScheduling", "0/3 nodes"),)),

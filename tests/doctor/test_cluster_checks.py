@@ -10,6 +10,7 @@ import yaml
 from doctor.cluster_cases import (
     DEFAULTS,
     NO_AGENT,
+    NODE,
     OLD_KEY,
     POD,
     RECOMMENDED,
@@ -26,6 +27,8 @@ from doctor.cluster_cases import (
     scheduler_text,
     versions,
 )
+from k8s_rdma.core.ids import PodUid
+from k8s_rdma.doctor.cluster.keys import KeyFacts, check_keys
 from k8s_rdma.doctor.cluster.nodes import PublishedNode
 from k8s_rdma.doctor.cluster.pods import PodFact, PodFacts, check_pods
 from k8s_rdma.doctor.cluster.rights import ACCOUNTS, rights
@@ -35,7 +38,11 @@ from k8s_rdma.doctor.finding import Severity, worst
 from k8s_rdma.doctor.looking.cluster import OF_A_SECOND_SCHEDULER, POLICIES
 from k8s_rdma.doctor.looking.host import Host
 from k8s_rdma.doctor.looking.scheduler import MANIFEST, of_kubeadm
+from k8s_rdma.doctor.looking.versions import signed_in_metrics
+from k8s_rdma.extender.cluster.signatures import Signatures
 from k8s_rdma.extender.config import ExtenderConfig
+from k8s_rdma.extender.telling.metrics import Metrics
+from k8s_rdma.wire.placement_keys import FixedKeys, PlacementKeys
 
 WITHOUT_BIND = ExtenderConfig(binder="scheduler", allow_unplaced=True)
 
@@ -241,6 +248,28 @@ def test_many_stuck_pods_are_told_in_few_lines():
     found = list(check_pods(PodFacts(pods=waiting)))
     assert len(found) == 21
     assert found[-1].found == "and 280 more pods"
+
+
+def test_problem_of_many_nodes_is_told_once():
+    shared = "placementKeyFile /key: is empty"
+    found = nodes(*(replace(NODE, name=f"w{n}", problems=(shared, f"only {n}")) for n in range(100)))
+    told = [each for each in found if each.id == "nodes-problem"]
+    assert (told[0].about, told[0].found) == ("w0 and 99 more", shared)
+    assert (len(told), told[-1].found) == (21, "and 81 other problems")
+
+
+def test_keys_are_those_that_the_extender_verified_where_it_was_asked():
+    keys = PlacementKeys.shared(b"a secret of a cluster")
+    signatures, metrics = Signatures(FixedKeys(keys)), Metrics()
+    for uid, key in (("a", keys.accepted[0].id), ("b", "0123456789abcdef"), ("c", None)):
+        signatures.bound(PodUid(uid), key)
+    metrics.add(signatures.readings())
+    found = signed_in_metrics(metrics.render())
+    ok, *removed = check_keys(KeyFacts(named=("hmac",), verified=found))
+    assert f"1 by hmac-sha256 key {keys.accepted[0].id} (signs)" in ok.found
+    assert [each.id for each in removed] == ["keys-removed", "keys-removed"]
+    [unasked] = check_keys(KeyFacts(named=("hmac",)))
+    assert "1 by a secret (HMAC)" in unasked.found
 
 
 def test_lease_is_stale_from_when_the_extender_has_it_so():

@@ -5,7 +5,12 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from k8s_rdma.core.ids import NodeName, PciAddress, PodUid
+from k8s_rdma.core.namespace_policy import NO_POLICIES
+from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.doctor.looking.pods import asking_pods
+from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode
+from k8s_rdma.wire.placement_keys import PlacementKeys, PrivateKey
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -60,6 +65,32 @@ def test_events_are_listed_once_for_a_namespace_however_many_pods_are_stuck_ther
     assert {each.name: [message for _, message in each.events] for each in found} == {
         f"team-{at % 2}/p{at}": [f"p{at}: 2", f"p{at}: 1", f"p{at}: 0"] for at in range(194)
     }
+
+
+def test_pods_that_the_policy_of_now_refuses_are_known_whether_bound_or_not() -> None:
+    api, trusting = Listed(pods=4, events=0), {"rdma_interfaces_required": '[{"trust": true}]'}
+    for pod in api.pods[:2]:
+        pod["metadata"]["annotations"] = trusting
+    api.pods[1]["spec"]["nodeName"] = "w1"
+    api.pods[2]["metadata"]["annotations"] = {"rdma_interfaces_required": "["}
+    found = {each.name: each.not_allowed for each in asking_pods(api, {}, NO_POLICIES)}
+    why = "may not have trust true (interface 0): no policy is for it"
+    assert found == {
+        "team-0/p0": f"namespace team-0 {why}",
+        "team-1/p1": f"namespace team-1 {why}",
+        "team-0/p2": "",
+        "team-1/p3": "",
+    }
+    assert not any(each.not_allowed for each in asking_pods(api, {}))
+
+
+def test_pod_with_a_placement_names_its_key_also_when_it_asks_for_nothing_any_more() -> None:
+    api, keys = Listed(pods=3, events=0), PlacementKeys.of(PrivateKey(bytes(32)))
+    placement = Placement(node=NodeName("w1"), interfaces=(PlacedInterface(pf=PciAddress("0000:03:00.0")),))
+    for pod, by in zip(api.pods, (keys, PlacementKeys.shared(b"a secret of a cluster"), None), strict=True):
+        text = encode(placement, PodUid(pod["metadata"]["uid"]), by)
+        pod["metadata"]["annotations"] = {PLACEMENT_ANNOTATION: text}
+    assert [each.key for each in asking_pods(api, {})] == [keys.accepted[0].id, "hmac", ""]
 
 
 def test_the_latest_events_of_a_pod_are_kept_when_it_has_many() -> None:

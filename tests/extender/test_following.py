@@ -171,9 +171,7 @@ def test_placement_written_to_a_pod_that_was_bound_without_one_promises_nothing(
 
 def unsigned(asks: list[dict], interfaces: tuple[PlacedInterface, ...]) -> PodView:
     text = encode(Placement(node=W1, interfaces=interfaces), PodUid("p"), None)
-    return replace(
-        pod("p", "w1"), annotations={ANNOTATION: json.dumps(asks), PLACEMENT_ANNOTATION: text}
-    )
+    return replace(pod("p", "w1"), annotations={ANNOTATION: json.dumps(asks), PLACEMENT_ANNOTATION: text})
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,9 @@ def traffic(**changes: object) -> VfTraffic:
 
 
 def test_exposition_counts_what_pods_and_others_hold() -> None:
-    told = replace(with_pf(foreign=(foreign(1, 100),)), unreadable=("enp4s0: no answer",), problems=("a", "b"))
+    told = replace(
+        with_pf(foreign=(foreign(1, 100),)), unreadable=("enp4s0: no answer",), problems=("a", "b")
+    )
     found = shown(told)
     assert value(found, "k8s_rdma_agent_reachable") == 1
     assert value(found, "k8s_rdma_allocations", **NODE) == 1

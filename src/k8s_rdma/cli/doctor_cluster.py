@@ -11,7 +11,7 @@ from k8s_rdma.cli.extender_client import ExtenderClient, NoAnswerError, Where
 from k8s_rdma.doctor.cluster.components import ExtenderFacts
 from k8s_rdma.doctor.looking.cluster import ClusterLook
 from k8s_rdma.doctor.looking.host import Host
-from k8s_rdma.doctor.looking.versions import in_metrics
+from k8s_rdma.doctor.looking.versions import in_metrics, signed_in_metrics
 from k8s_rdma.errors import K8sRdmaError, visible
 from k8s_rdma.kube.documents import Documents
 
@@ -60,17 +60,23 @@ def ask(where: Where) -> ExtenderFacts:
     """Whether the extender is ready. MalformedError names an option that cannot be used."""
     with ExtenderClient(where) as extender:
         try:
-            extender.get("/readyz", {})
+            ready = extender.get("/readyz", {}).decode()
         except NoAnswerError as error:
             return ExtenderFacts(url=extender.url, why=error.message)
         except K8sRdmaError as error:
             return ExtenderFacts(url=extender.url, refused=error.message)
-        return ExtenderFacts(url=extender.url, version=_version(extender))
+        warning, metrics = ready.partition("warning: ")[2].strip(), _metrics(extender)
+        return ExtenderFacts(
+            url=extender.url,
+            warning=warning,
+            version=in_metrics(metrics),
+            signed=signed_in_metrics(metrics) if metrics else None,
+        )
 
 
-def _version(extender: ExtenderClient) -> str:
-    """As it tells it in its metrics; empty where they are not for us."""
+def _metrics(extender: ExtenderClient) -> str:
+    """Empty where they are not for us."""
     try:
-        return in_metrics(extender.get("/metrics", {}).decode())
+        return extender.get("/metrics", {}).decode()
     except K8sRdmaError:
         return ""

@@ -168,9 +168,7 @@ def load_policies(path: str | None) -> NamespacePolicies:
     return load_config(PoliciesFile, path, {}).to_core()
 
 
-def policies_of(
-    path: str | None, *, clock: Callable[[], float] = monotonic
-) -> Reloaded[NamespacePolicies]:
+def policies_of(path: str | None, *, clock: Callable[[], float] = monotonic) -> Reloaded[NamespacePolicies]:
     """The policies of now: the file is read again when it changes; while it is wrong, the last one stands.
 
     MalformedError as `load_policies`.

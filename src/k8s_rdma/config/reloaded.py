@@ -81,7 +81,7 @@ class Renewable(Protocol):
 
 
 def failures_of(*values: Renewable) -> tuple[str, ...]:
-    """Why what the files hold now is not in force, for each value where it is not; they are looked at anew."""
+    """Why what the files hold now is not in force, of each value where it is not; looks at the files."""
     for value in values:
         value()
     return tuple(value.failure for value in values if value.failure)

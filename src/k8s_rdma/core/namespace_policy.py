@@ -88,8 +88,8 @@ class NamespacePolicy:
     def bounded(self, interfaces: Iterable[PlacedInterface]) -> tuple[PlacedInterface, ...]:
         """What a placement that nobody signed may take: no more than the policy lets any pod have.
 
-        Reservations are cut to the greatest one; interfaces beyond the greatest number, and addresses that are
-        not allowed, are left out. The rest counts: it may have been given before the policy changed.
+        Reservations are cut to the greatest one; interfaces beyond the greatest number are left out, and
+        addresses that are not allowed. The rest counts: it may have been given before the policy changed.
         """
         most = self.max_interfaces
         return tuple(

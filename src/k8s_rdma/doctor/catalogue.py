@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from k8s_rdma.doctor.cluster import components, nodes, objects, pods, scheduler, versions
+from k8s_rdma.doctor.cluster import components, keys, nodes, objects, pods, scheduler, versions
 from k8s_rdma.doctor.finding import NOT_LOOKED_AT, Kind, Subject
 from k8s_rdma.doctor.node import (
     cni,
@@ -31,7 +31,7 @@ NODE = (
     processes,
     ledger,
 )
-CLUSTER = (components, versions, scheduler, objects, nodes, pods)
+CLUSTER = (components, versions, scheduler, objects, nodes, keys, pods)
 
 KINDS: tuple[Kind, ...] = (
     NOT_LOOKED_AT,

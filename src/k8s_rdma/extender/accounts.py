@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from k8s_rdma.config.namespace_policies import policies_of
+from k8s_rdma.config.reloaded import Reloaded
+from k8s_rdma.core.namespace_policy import NamespacePolicies
 from k8s_rdma.extender.cluster.addresses import AddressCheck
 from k8s_rdma.extender.cluster.bound_pods import BoundPods
 from k8s_rdma.extender.cluster.expecting import Expecting
@@ -28,9 +30,7 @@ from k8s_rdma.extender.waking.waiting import Waiting
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from k8s_rdma.config.reloaded import Reloaded
     from k8s_rdma.core.ids import NodeName
-    from k8s_rdma.core.namespace_policy import NamespacePolicies
     from k8s_rdma.extender.cluster.state import Situation
     from k8s_rdma.extender.config import ExtenderConfig
     from k8s_rdma.kube.api import ClusterApi

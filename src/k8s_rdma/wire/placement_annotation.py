@@ -8,6 +8,7 @@ no white space, neither of these two.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -92,6 +93,9 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     signature: str = ""
 
 
+_NAMES_KEY = re.compile(r'"signature":"ed25519:([0-9a-f]{16}):[^"]*"\}$')
+_HAS_HMAC = re.compile(r'"hmac":"[^"]+"\}$')
+
 _decoder = msgspec.json.Decoder(_Document)
 _encoder = msgspec.json.Encoder()
 
@@ -163,6 +167,13 @@ def decode_promise(text: str, *, keys: PlacementKeys | None) -> Promise:
         interfaces = tuple(_read(each, index, table) for index, each in enumerate(document.interfaces))
     placement = Placement(node=NodeName(document.node), interfaces=interfaces, policy=document.policy)
     return Promise(uid=PodUid(document.uid), placement=placement, key_id=key_id)
+
+
+def key_named_in(text: str) -> str:
+    """The key that a placement says signed it, unverified: an Ed25519 key's id, `hmac`, or nothing."""
+    if found := _NAMES_KEY.search(text):
+        return found[1]
+    return "hmac" if _HAS_HMAC.search(text) else ""
 
 
 def _verify(text: str, document: _Document, keys: PlacementKeys) -> VerifyingKey:

@@ -85,8 +85,9 @@ def open_cluster(
 class Terms:
     """Whose pods are followed, and how refused ones are treated.
 
-    keys: verify placements. policies: bound what one takes that nobody signs. stuck_after_s: when a pod is evicted that
-        is refused all the time for what will not go away here; None for never.
+    keys: verify placements. policies: bound what one takes that nobody signs.
+    stuck_after_s: when a pod is evicted that is refused all the time for what will not go away here; None for
+        never.
     """
 
     node: NodeName
@@ -108,7 +109,7 @@ class ApiCluster:
             api, self._outbox, teller=Teller(component=COMPONENT, node=terms.node), now=time.now
         )
         self._pods = NodePods(
-            api, terms.node, terms.keys, terms.policies, gone=self._forget, time=time
+            api, terms.node, keys=terms.keys, policies=terms.policies, gone=self._forget, time=time
         )
         self._refusals = Refusals()
         self._statuses = Statuses()

@@ -35,13 +35,13 @@ class NodePods:
     listed: set once all of them have been told.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - whose pods, and by what they are judged
         self,
         api: NodePodsApi,
         node: NodeName,
+        *,
         keys: KeySource,
         policies: Callable[[], NamespacePolicies],
-        *,
         gone: Callable[[PodUid], None],
         time: Time,
     ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from k8s_rdma.doctor.cluster.keys import SignedPods
 from k8s_rdma.doctor.finding import Subject
 
 if TYPE_CHECKING:
@@ -19,13 +20,15 @@ NO_POD = EXTENDER.error("no-pod")
 UNREACHABLE = EXTENDER.error("unreachable")
 NOT_READY = EXTENDER.error("not-ready")
 STANDBY = EXTENDER.note("standby")
+NOT_RELOADED = EXTENDER.warning("not-reloaded")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtenderFacts:
     """url: where it was asked; empty where nobody said. refused: what it answered, `why`: that it did not.
 
-    version: as it says it itself; empty where it does not, or not to us.
+    version: as it says it itself; empty where it does not, or not to us. warning: what it warns of, although
+    it is ready. signed: whose keys signed bound pods' placements, None where it does not say.
     pods: names and whether they are ready, of the cluster's extender pods; None where that is not known.
     """
 
@@ -33,6 +36,8 @@ class ExtenderFacts:
     refused: str = ""
     why: str = ""
     version: str = ""
+    warning: str = ""
+    signed: tuple[SignedPods, ...] | None = None
     pods: tuple[tuple[str, bool], ...] | None = None
 
 
@@ -83,3 +88,11 @@ def check_extender(facts: ExtenderFacts) -> Iterator[Finding]:
     else:
         said = f", version {facts.version}," if facts.version else ","
         yield EXTENDER_OK(f"answers{said} and is ready", about=facts.url, source=f"{facts.url}/readyz")
+        if facts.warning:
+            yield NOT_RELOADED(
+                f"goes on with the keys and policies of before: {facts.warning}",
+                about=facts.url,
+                source=f"{facts.url}/readyz",
+                wanted="files that can be used",
+                fix="correct what the message names; no process starts with them as they are",
+            )

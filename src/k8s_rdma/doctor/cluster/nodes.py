@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from k8s_rdma.doctor.finding import Subject
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from k8s_rdma.doctor.finding import Finding
 
@@ -21,7 +22,10 @@ NOT_PUBLISHED = NODES.warning("not-published")
 NO_LEASE = NODES.error("no-lease")
 STALE = NODES.error("stale")
 NOT_READY = NODES.error("not-ready")
+PROBLEM = NODES.warning("problem")
 EVERY_DEVICE = NODES.warning("every-device")
+
+_PROBLEMS_SHOWN = 20
 
 STALE_S = 60.0
 """The extender's `staleS`."""
@@ -29,12 +33,16 @@ STALE_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedNode:
-    """An RdmaNode. ready: its condition's status, empty without one. lease_age_s: None without a Lease."""
+    """An RdmaNode. ready: its condition's status, empty without one. lease_age_s: None without a Lease.
+
+    problems: of the node itself, one sentence each.
+    """
 
     name: str
     ready: str
     message: str = ""
     lease_age_s: float | None = None
+    problems: tuple[str, ...] = ()
 
     def is_alive(self, stale_s: float) -> bool:
         """Whether what it tells holds now."""
@@ -84,6 +92,31 @@ def check_nodes(facts: NodeFacts) -> Iterator[Finding]:
         )
     for each in facts.published:
         yield _check_node(each, facts)
+    yield from _check_problems(facts.published)
+
+
+def _check_problems(nodes: Iterable[PublishedNode]) -> Iterator[Finding]:
+    """The different ones, each once: what is wrong with a file is wrong with it on every node."""
+    found: dict[str, list[str]] = {}
+    for node in nodes:
+        for problem in node.problems:
+            found.setdefault(problem, []).append(node.name)
+    for problem, names in islice(found.items(), _PROBLEMS_SHOWN):
+        others = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        yield PROBLEM(
+            problem,
+            about=f"{names[0]}{others}",
+            source="rdmanodes, status.problems",
+            wanted="none",
+            fix="docs/operating-a-node.md has what to do",
+        )
+    if len(found) > _PROBLEMS_SHOWN:
+        yield PROBLEM(
+            f"and {len(found) - _PROBLEMS_SHOWN} other problems",
+            source="rdmanodes, status.problems",
+            wanted="none",
+            fix="k8s-rdma top --sort problems",
+        )
 
 
 def _check_mounts(mounts: Mapping[str, tuple[str, ...]]) -> Iterator[Finding]:

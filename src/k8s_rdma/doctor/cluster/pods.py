@@ -23,6 +23,8 @@ UNPLACED = PODS.warning("unplaced")
 OTHER_SCHEDULER = PODS.error("other-scheduler")
 OTHER_KEY = PODS.error("other-key")
 WITHOUT = PODS.error("without-interfaces")
+NOT_ALLOWED = PODS.warning("not-allowed")
+POLICIES_UNUSABLE = PODS.error("policies-unusable")
 
 _SHOWN = 20
 _KEY_SIGN = "not made with this cluster's key"
@@ -40,6 +42,8 @@ class PodFact:
 
     placed: whether it has a placement. running: whether its containers were started. held: whether its node
     tells of its interfaces; None where nobody knows, yet or at all. scheduler: whose it is.
+    key: by which its placement says it was signed (`key_named_in`). not_allowed: what of it the policy of its
+    namespace refuses now, a sentence.
     events: of anybody, the latest last: reason and message.
     """
 
@@ -49,6 +53,8 @@ class PodFact:
     running: bool
     held: bool | None = None
     scheduler: str = "default-scheduler"
+    key: str = ""
+    not_allowed: str = ""
     events: tuple[tuple[str, str], ...] = ()
 
     def last_said(self) -> tuple[str, str]:
@@ -65,11 +71,15 @@ class PodFact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodFacts:
-    """All of them. schedulers: those that are known of. extender_binds: not with `binder: scheduler`."""
+    """All of them. schedulers: those that are known of. extender_binds: not with `binder: scheduler`.
+
+    policies_failure: why the operator's policies for namespaces cannot be used.
+    """
 
     pods: tuple[PodFact, ...]
     schedulers: tuple[Profile, ...] = ()
     extender_binds: bool = True
+    policies_failure: str = ""
 
     def unasking(self) -> dict[str, Profile]:
         """By name: schedulers that never ask the extender, by their configuration and by what they did."""
@@ -84,8 +94,18 @@ class PodFacts:
 
 def check_pods(facts: PodFacts) -> Iterator[Finding]:
     """Pods that wait for interfaces, and why; the first of many."""
+    if facts.policies_failure:
+        yield POLICIES_UNUSABLE(
+            f"extender and agents go on with what they have, and do not start: {facts.policies_failure}",
+            source="ConfigMap k8s-rdma-policies",
+            wanted="policies as of docs/namespace-policies.md",
+            fix="correct what the message names",
+        )
     unasking = facts.unasking()
-    found = [finding for pod in facts.pods for finding in _check_pod(pod, unasking.get(pod.scheduler), facts)]
+    refused = [_not_allowed(pod) for pod in facts.pods if pod.not_allowed]
+    others = [pod for pod in facts.pods if not pod.not_allowed]
+    found = [each for pod in others for each in _check_pod(pod, unasking.get(pod.scheduler), facts)]
+    found += refused
     yield from sorted(found, key=lambda each: -each.severity.rank)[:_SHOWN]
     if len(found) > _SHOWN:
         yield WAITING(
@@ -146,6 +166,19 @@ def _check_pod(pod: PodFact, other: Profile | None, facts: PodFacts) -> Iterator
             wanted="a node",
             fix=f"k8s-rdma explain pod {pod.name}",
         )
+
+
+def _not_allowed(pod: PodFact) -> Finding:
+    state = "waits" if not pod.node else "is refused when its sandbox is made anew"
+    if pod.node and not pod.running:
+        state = f"is refused on {pod.node}"
+    return NOT_ALLOWED(
+        f"{state}: {pod.not_allowed}",
+        about=pod.name,
+        source="ConfigMap k8s-rdma-policies",
+        wanted="what the policy of its namespace allows",
+        fix="ask for less, or have the policy allow it: docs/namespace-policies.md",
+    )
 
 
 def _without(pod: PodFact) -> Finding:

@@ -13,8 +13,11 @@ import yaml
 
 from k8s_rdma import __version__
 from k8s_rdma.config.files import fit
+from k8s_rdma.config.namespace_policies import PoliciesFile
 from k8s_rdma.config.yaml_text import read_yaml
+from k8s_rdma.core.namespace_policy import NO_POLICIES
 from k8s_rdma.doctor.cluster.components import ExtenderFacts, check_extender
+from k8s_rdma.doctor.cluster.keys import KeyFacts, check_keys
 from k8s_rdma.doctor.cluster.nodes import NodeFacts, PublishedNode, check_nodes
 from k8s_rdma.doctor.cluster.objects import (
     PolicyFacts,
@@ -41,6 +44,7 @@ from k8s_rdma.kube.documents import Documents
 from k8s_rdma.wire.rdma_node import GROUP, PLURAL, VERSION
 
 if TYPE_CHECKING:
+    from k8s_rdma.core.namespace_policy import NamespacePolicies
     from k8s_rdma.doctor.finding import Finding
 
 POLICIES = frozenset({"k8s-rdma-annotation", "k8s-rdma-extender", "k8s-rdma-own-node"})
@@ -51,6 +55,7 @@ OF_A_SECOND_SCHEDULER = frozenset({"k8s-rdma-scheduler-name"})
 
 _COMPONENT = "app.kubernetes.io/component"
 _CONFIGURATION = "k8s-rdma-extender"
+_NAMESPACE_POLICIES = "k8s-rdma-policies"
 _REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 _ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 
@@ -81,7 +86,8 @@ class ClusterLook:
             ("rights", lambda: check_rights(self._rights())),
             ("policies", lambda: check_policies(self._policies())),
             ("nodes", lambda: check_nodes(self._nodes)),
-            ("pods", lambda: check_pods(self._pods())),
+            ("keys", lambda: check_keys(self._keys())),
+            ("pods", lambda: check_pods(self._pods)),
         )
         for name, look in subjects:
             yield from looked_at(name, look)
@@ -250,15 +256,37 @@ class ClusterLook:
             ready=str(ready.get("status", "")),
             message=str(ready.get("message", "")),
             lease_age_s=None if age is None else max(0.0, age.total_seconds()),
+            problems=tuple(map(str, (node.get("status") or {}).get("problems") or ())),
         )
 
+    def _keys(self) -> KeyFacts:
+        named = tuple(pod.key for pod in self._pods.pods if pod.node and pod.placed)
+        return KeyFacts(named=named, verified=self._asked.signed)
+
+    @cached_property
     def _pods(self) -> PodFacts:
         binder = (self._extender or ExtenderConfig()).binder
+        policies, failure = self._namespace_policies()
         return PodFacts(
-            pods=asking_pods(self.api, self._holding()),
+            pods=asking_pods(self.api, self._holding(), policies),
             schedulers=self._profiles(),
             extender_binds=binder == "extender",
+            policies_failure=failure,
         )
+
+    def _namespace_policies(self) -> tuple[NamespacePolicies | None, str]:
+        """Those in force, None where they are not seen; and why they cannot be used."""
+        for namespace in self.namespaces:
+            found = self.api.get(f"/api/v1/namespaces/{namespace}/configmaps/{_NAMESPACE_POLICIES}")
+            text = ((found or {}).get("data") or {}).get("policies.yaml")
+            if text is None:
+                continue
+            try:
+                return fit(PoliciesFile, read_yaml(text) or {}).to_core(), ""
+            except (MalformedError, ValueError, yaml.YAMLError) as error:
+                return None, str(error)
+        without = self._extender is not None and self._extender.policy_file is None
+        return NO_POLICIES if without else None, ""
 
     def _component(self, name: str) -> Iterator[dict[str, Any]]:
         for pod in self._own_pods:

@@ -13,12 +13,14 @@ from k8s_rdma.doctor.cluster.scheduler_file import DEFAULT_NAME
 from k8s_rdma.doctor.looking.versions import UNFINISHED
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.kube.api import MIRROR
-from k8s_rdma.wire.annotation import ANNOTATION, parse_request
-from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION
+from k8s_rdma.wire.annotation import ANNOTATION, read_request
+from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, key_named_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from k8s_rdma.core.namespace_policy import NamespacePolicies
+    from k8s_rdma.core.request import Request
     from k8s_rdma.kube.documents import Documents
 
 _LATER = 500
@@ -29,13 +31,23 @@ _SETTLED_S = 60.0
 """After its start, a node has told of a pod long since (`wire.rdma_node`)."""
 
 
-def asking_pods(api: Documents, holding: Mapping[str, frozenset[str]]) -> tuple[PodFact, ...]:
-    """Unfinished ones that ask for any; events of the first that are stuck.
+def asking_pods(
+    api: Documents,
+    holding: Mapping[str, frozenset[str]],
+    policies: NamespacePolicies | None = None,
+) -> tuple[PodFact, ...]:
+    """Unfinished ones that ask for any or have a placement; events of the first that are stuck.
 
-    holding: UIDs of pods with interfaces, of the nodes that tell of them.
+    holding: UIDs of pods with interfaces, of the nodes that tell of them. policies: the operator's; None
+    where they are not known.
     """
-    asking = [pod for pod in api.items("/api/v1/pods", UNFINISHED) if _asks(pod)]
-    facts = [replace(_fact(pod), held=_held(api, pod, holding)) for pod in asking]
+    asking, facts = [], []
+    for pod in api.items("/api/v1/pods", UNFINISHED):
+        request = _request(pod)
+        if request is None or request or PLACEMENT_ANNOTATION in _annotations(pod):
+            asking.append(pod)
+            refused = "" if policies is None or request is None else _not_allowed(pod, request, policies)
+            facts.append(replace(_fact(pod), held=_held(api, pod, holding), not_allowed=refused))
     stuck = [pod for pod, fact in zip(asking, facts, strict=True) if not (fact.running and fact.placed)]
     events = _events(api, stuck[:_LATER])
     return tuple(
@@ -49,12 +61,25 @@ def full_name(obj: dict[str, Any]) -> str:
     return f"{obj['metadata'].get('namespace', '')}/{obj['metadata']['name']}"
 
 
-def _asks(pod: dict[str, Any]) -> bool:
-    """Whether for any interface; a malformed annotation does, as nobody starts such a pod."""
+def _annotations(pod: dict[str, Any]) -> dict[str, str]:
+    return pod["metadata"].get("annotations") or {}
+
+
+def _request(pod: dict[str, Any]) -> Request | None:
+    """What it asks for; None where its annotation is malformed, so that nobody starts it."""
     try:
-        return bool(parse_request((pod["metadata"].get("annotations") or {}).get(ANNOTATION)).interfaces)
+        return read_request(_annotations(pod).get(ANNOTATION), strict=False).request
     except MalformedError:
-        return True
+        return None
+
+
+def _not_allowed(pod: dict[str, Any], request: Request, policies: NamespacePolicies) -> str:
+    """What of it the policy of its namespace refuses; empty where nothing."""
+    try:
+        policies.permit(str(pod["metadata"].get("namespace")), request)
+    except MalformedError as error:
+        return error.message
+    return ""
 
 
 def _events(api: Documents, pods: Sequence[dict[str, Any]]) -> dict[str, tuple[tuple[str, str], ...]]:
@@ -86,15 +111,17 @@ def _held(api: Documents, pod: dict[str, Any], holding: Mapping[str, frozenset[s
         return None
     settled = (api.now() - datetime.fromisoformat(started)).total_seconds() > _SETTLED_S
     meta = pod["metadata"]
-    known_as = {meta["uid"], (meta.get("annotations") or {}).get(MIRROR)}
+    known_as = {meta["uid"], _annotations(pod).get(MIRROR)}
     return not uids.isdisjoint(known_as) if settled else None
 
 
 def _fact(pod: dict[str, Any]) -> PodFact:
+    placement = _annotations(pod).get(PLACEMENT_ANNOTATION)
     return PodFact(
         name=full_name(pod),
         node=str(pod["spec"].get("nodeName") or ""),
-        placed=PLACEMENT_ANNOTATION in (pod["metadata"].get("annotations") or {}),
+        placed=placement is not None,
         running=pod.get("status", {}).get("phase") == "Running",
         scheduler=str(pod["spec"].get("schedulerName") or DEFAULT_NAME),
+        key=key_named_in(placement or ""),
     )

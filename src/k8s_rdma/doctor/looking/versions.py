@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from k8s_rdma.config.devices import MOUNT_RESOURCE
+from k8s_rdma.doctor.cluster.keys import SignedPods
 from k8s_rdma.doctor.cluster.versions import NodeVersions, tag_of
 
 if TYPE_CHECKING:
@@ -49,6 +50,16 @@ def in_metrics(text: str) -> str:
     """That of a process, in its metrics; empty where an older one does not tell it."""
     found = re.search(r"^k8s_rdma_\w+_build_info\{version=\"([^\"]*)\"\} 1$", text, re.MULTILINE)
     return found[1] if found else ""
+
+
+def signed_in_metrics(text: str) -> tuple[SignedPods, ...]:
+    """Bound pods by the key that signed their placements, in the extender's metrics."""
+    found = re.findall(
+        r'^k8s_rdma_extender_pods_signed\{key="(.*?)",algorithm="(.*?)",use="(.*?)"\} (\d+)',
+        text,
+        re.MULTILINE,
+    )
+    return tuple(SignedPods(int(pods), key, algorithm, use) for key, algorithm, use, pods in found)
 
 
 def mounts_of(nodes: Iterable[dict[str, Any]]) -> dict[str, tuple[str, ...]]:

@@ -47,8 +47,9 @@ _LOOK_S = 0.05
 class Commits:
     """The writes; an async context manager that owns the settling of those in doubt.
 
-    keys: sign placements. policies: bound what one takes that nobody signs. settle_s: how long a write without an answer may still
-    take effect where pods may not be touched. doubts: what settles, one for each write without an answer.
+    keys: sign placements. policies: bound what one takes that nobody signs. settle_s: how long a write
+    without an answer may still take effect where pods may not be touched. doubts: what settles, one for each
+    write without an answer.
 
     The state is in memory only: whoever comes after this process counts what is written, and must not
     promise anything while there is something `undecided` that is not fenced.
