@@ -84,6 +84,23 @@ async def test_doctor_sees_the_extender_its_rights_and_pods_that_wait(kind: str,
         assert ids(document, "extender") == {"extender-unreachable"}
 
 
+async def test_policy_of_the_extenders_account_is_missed_where_that_account_is(kind: str, tmp_path: Path):
+    def missing(document: DoctorDocument) -> set[str]:
+        return {each.about for each in document.findings if each.id == "policies-missing"}
+
+    async with cluster(kind, tmp_path, "w1") as c:
+        policy = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/k8s-rdma-extender"
+        assert (await c.http.delete(policy)).status_code in (200, 404)
+        document, _ = await examined(c)
+        if "policies-too-old" in ids(document, "policies"):
+            pytest.skip("this release has no policies")
+        before = missing(document)
+        account = "/api/v1/namespaces/kube-system/serviceaccounts/k8s-rdma-extender"
+        assert (await c.http.delete(account)).status_code == 200
+        document, _ = await examined(c)
+        assert before - missing(document) == {"k8s-rdma-extender"}
+
+
 async def test_doctor_sees_nodes_that_publish_themselves(kind: str, tmp_path: Path):
     config = tmp_path / "with-crd.yaml"
     config.write_text("source: crd")

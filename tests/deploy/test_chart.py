@@ -415,6 +415,20 @@ def test_second_schedulers_name_is_written_into_pods_where_kubernetes_can(kubern
         assert "{schedulerName: 'mine'}" in mutation["applyConfiguration"]["expression"]
 
 
+@pytest.mark.parametrize("way", ["second-scheduler", "service"])
+def test_extender_prefers_nodes_of_the_control_plane_and_needs_none(way: str):
+    values = {"extender": SERVICE["extender"] | {"way": way}}
+    [pod] = [
+        each["spec"]["template"]["spec"] for each in documents(render(values)) if each["kind"] == "Deployment"
+    ]
+    [preferred] = pod["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    label = {"key": "node-role.kubernetes.io/control-plane", "operator": "Exists"}
+    assert preferred["preference"]["matchExpressions"] == [label]
+    assert {"key": label["key"], "effect": "NoSchedule"} in pod["tolerations"]
+    assert "requiredDuringSchedulingIgnoredDuringExecution" not in pod["affinity"]["nodeAffinity"]
+    assert not pod["nodeSelector"]
+
+
 @pytest.mark.parametrize(
     ("kubernetes", "given", "how"),
     [("v1.29.4", {}, "label"), ("v1.29.4", {"touchBy": "annotation"}, "annotation"), ("v1.30.0", {}, None)],

@@ -35,7 +35,7 @@ from k8s_rdma.doctor.cluster.rights import ACCOUNTS, rights
 from k8s_rdma.doctor.cluster.scheduler_file import SchedulerFacts, SchedulerFile, profiles
 from k8s_rdma.doctor.cluster.versions import minor_of, tag_of
 from k8s_rdma.doctor.finding import Severity, worst
-from k8s_rdma.doctor.looking.cluster import OF_A_SECOND_SCHEDULER, POLICIES
+from k8s_rdma.doctor.looking.cluster import OF_A_SECOND_SCHEDULER, OF_EXTENDERS_ACCOUNT, POLICIES
 from k8s_rdma.doctor.looking.host import Host
 from k8s_rdma.doctor.looking.scheduler import MANIFEST, of_kubeadm
 from k8s_rdma.doctor.looking.versions import signed_in_metrics
@@ -318,7 +318,7 @@ def test_policies_that_are_wanted_are_in_the_manifests():
     names = {
         document["metadata"]["name"] for path in files for document in yaml.safe_load_all(path.read_text())
     }
-    assert names >= POLICIES | OF_A_SECOND_SCHEDULER
+    assert names >= POLICIES | OF_A_SECOND_SCHEDULER | OF_EXTENDERS_ACCOUNT
 
 
 # kubeadm's manifest

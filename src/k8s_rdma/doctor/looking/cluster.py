@@ -47,8 +47,11 @@ if TYPE_CHECKING:
     from k8s_rdma.core.namespace_policy import NamespacePolicies
     from k8s_rdma.doctor.finding import Finding
 
-POLICIES = frozenset({"k8s-rdma-annotation", "k8s-rdma-extender", "k8s-rdma-own-node"})
+POLICIES = frozenset({"k8s-rdma-annotation", "k8s-rdma-own-node"})
 """Those of deploy/policies that every cluster should have."""
+
+OF_EXTENDERS_ACCOUNT = frozenset({"k8s-rdma-extender"})
+"""And those of a cluster that has the account which it narrows: an extender may run elsewhere."""
 
 OF_A_SECOND_SCHEDULER = frozenset({"k8s-rdma-scheduler-name"})
 """And those of a cluster whose own scheduler does not ask the extender."""
@@ -214,6 +217,8 @@ class ClusterLook:
         asking = {each.name for each in self._profiles() if each.asks}
         second = bool(asking) and DEFAULT_NAME not in asking
         wanted = POLICIES | OF_A_SECOND_SCHEDULER if second else POLICIES
+        if self._namespace_of(ACCOUNTS["extender"]):
+            wanted |= OF_EXTENDERS_ACCOUNT
         return PolicyFacts(api=self.version, bound=frozenset(there & bound), wanted=wanted)
 
     @cached_property
