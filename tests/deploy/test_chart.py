@@ -417,7 +417,7 @@ def test_second_schedulers_name_is_written_into_pods_where_kubernetes_can(kubern
 
 @pytest.mark.parametrize("way", ["second-scheduler", "service"])
 def test_extender_prefers_nodes_of_the_control_plane_and_needs_none(way: str):
-    values = {"extender": SERVICE["extender"] | {"way": way}}
+    values = SERVICE if way == "service" else {}
     [pod] = [
         each["spec"]["template"]["spec"] for each in documents(render(values)) if each["kind"] == "Deployment"
     ]

@@ -54,6 +54,38 @@ def request(*rates: int, **options: object) -> Request:
     return Request(tuple(InterfaceRequest(min_tx_rate_mbps=rate, options=asked) for rate in rates))
 
 
+# pods that were bound past the extender
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        ({"allow_unplaced": False}, "; its agent refuses it. "),
+        ({}, "; its agent gives it what nobody else was promised there, or refuses it. "),
+        ({"binder": "scheduler"}, ""),
+    ],
+)
+@pytest.mark.anyio
+async def test_pod_that_skipped_the_extender_is_told_of_that_and_what_to_do(config: dict, says: str):
+    async with world("w1", **config) as w:
+        for name, rates in (("p", [1_000]), ("q", [])):
+            await w.create_pod(name, *rates)
+            await w.bind_by_hand(name, "w1")
+        told, other = await explained(w, "pod=default/p"), await explained(w, "pod=default/q")
+    assert (told.state, other.notes) == ("bound", ())
+    notes = [note for note in told.notes if "was bound to w1 without a placement, past this extender" in note]
+    assert len(notes) == bool(says)
+    assert all(says in note and "make the pod anew" in note for note in notes)
+
+
+@pytest.mark.anyio
+async def test_pod_that_the_extender_bound_did_not_skip_it():
+    async with world("w1") as w:
+        await w.create_pod("p", 1_000)
+        assert await w.bind("p", "w1") == ""
+        assert (await explained(w, "pod=default/p")).notes == ()
+
+
 # the last refusals
 
 

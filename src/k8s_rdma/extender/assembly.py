@@ -162,6 +162,7 @@ class Assembly:
             api=self.api if self.config.api else None,
             keys=self.keys,
             clock=self.clock,
+            skipping=self._skipping() if self.config.binder == "extender" else "",
         )
         around = Surroundings(
             states=self.readiness.states,
@@ -172,6 +173,12 @@ class Assembly:
             max_age_s=self.config.max_age_s,
         )
         return Looks(pods, around)
+
+    def _skipping(self) -> str:
+        """What becomes of a pod that was bound past this extender, in a clause."""
+        if self.config.allows_unplaced(signed=self.keys() is not None):
+            return "its agent gives it what nobody else was promised there, or refuses it"
+        return "its agent refuses it"
 
     def _metrics(self) -> Metrics:
         accounts = self.accounts

@@ -165,6 +165,12 @@ class ExtenderConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
         """Whether disruption budgets are read; they cannot be without an API server."""
         return self.api and self.disruption_budgets == "heed"
 
+    def allows_unplaced(self, *, signed: bool) -> bool:
+        """Whether agents give interfaces to pods that nobody placed; as they decide it themselves."""
+        if self.allow_unplaced is not None:
+            return self.allow_unplaced
+        return self.binder == "scheduler" or not signed
+
     def __post_init__(self) -> None:
         """Refuse what contradicts itself."""
         if self.vf_resource is not None:

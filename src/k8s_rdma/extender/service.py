@@ -130,7 +130,7 @@ def _pods(config: ExtenderConfig, accounts: Accounts, keys: KeySource) -> PodTra
         occupants=accounts.occupants,
         bound_pods=accounts.bound_pods,
         nominations=accounts.nominations,
-        unplaced=accounts.unplaced if _allows_unplaced(config, keys) else None,
+        unplaced=accounts.unplaced if config.allows_unplaced(signed=keys() is not None) else None,
     )
 
 
@@ -141,10 +141,3 @@ def _states(config: ExtenderConfig, state: ClusterState, api: ClusterApi) -> Sou
     namespace = config.node_lease_namespace
     published = cast("PublishedApi", api)
     return CrdNodeStates(state, published, CLOCK, stale_s=config.stale_s, namespace=namespace)
-
-
-def _allows_unplaced(config: ExtenderConfig, keys: KeySource) -> bool:
-    """Whether agents give interfaces to pods that nobody placed; as they decide it themselves."""
-    if config.allow_unplaced is not None:
-        return config.allow_unplaced
-    return config.binder == "scheduler" or keys() is None

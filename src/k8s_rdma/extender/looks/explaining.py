@@ -112,7 +112,7 @@ class Explaining:
             nodes_known=known,
             groups=groups,
             nodes=looks,
-            notes=(*pod.notes, *self._stale(pod)),
+            notes=(*pod.notes, *self.pods.skipped(pod), *self._stale(pod)),
         )
 
     def _nominated(self, pod: KnownPod) -> str:

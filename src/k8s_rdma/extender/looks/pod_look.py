@@ -62,7 +62,8 @@ class KnownPod:
 class PodLook:
     """Looks at pods.
 
-    api: None without one. keys: verify placements. clock: seconds, monotonic.
+    api: None without one. keys: verify placements. clock: seconds, monotonic. skipping: what becomes of a pod
+    that was bound without a placement, in a clause; empty where placements are not written.
     """
 
     state: ClusterState
@@ -71,6 +72,7 @@ class PodLook:
     api: ClusterApi | None
     keys: KeySource
     clock: Callable[[], float]
+    skipping: str = ""
 
     async def find(self, namespace: str, name: str) -> KnownPod | str:
         """The pod of that name: as the API server has it, or else as it was refused here; or why not."""
@@ -122,6 +124,21 @@ class PodLook:
             signature=self._signature(pod, node),
             reported=reported,
         )
+
+    def skipped(self, pod: KnownPod) -> tuple[str, ...]:
+        """What to know of a pod that was bound past this extender."""
+        view = pod.view
+        if not (self.skipping and pod.request and view and view.node) or view.finished:
+            return ()
+        if PLACEMENT_ANNOTATION in view.annotations:
+            return ()
+        note = (
+            f"it was bound to {view.node} without a placement, past this extender: its schedulerName is not "
+            "the one that asks it, it requests no managed resource, or it named its node itself; "
+            f"{self.skipping}. Correct that in what makes the pod, and make the pod anew; k8s-rdma doctor "
+            "cluster says which it is"
+        )
+        return (note,)
 
     def _signature(self, pod: KnownPod, node: NodeName) -> str | None:
         text = pod.view.annotations.get(PLACEMENT_ANNOTATION) if pod.view else None
