@@ -9,12 +9,18 @@ from math import inf
 from termios import TIOCOUTQ
 from typing import TYPE_CHECKING, Protocol
 
+from k8s_rdma.http_server.memory import give_back_free_memory
+
 if TYPE_CHECKING:
     import socket
 
     from k8s_rdma.http_server.limits import Limits
 
 _INT = struct.Struct("i")
+
+_MANY, _TRIM_EVERY_S = 64, 2.0
+"""Connections, and seconds. So many that the server ended, or so many of which half are gone, have left holes
+in the heap, which would grow the longer hostile clients come and go. Ordinary clients are no reason."""
 
 
 class Connection(Protocol):
@@ -50,6 +56,8 @@ class Connections:
         """connections: shared with uvicorn, which ends them when the server ends."""
         self.limits = limits
         self._connections = connections
+        self._ended = self._most = 0
+        self._trimmed_at = -inf
 
     def admit(self, newcomer: Connection) -> bool:
         """Add one; False when there is no room for it, which is then left out.
@@ -64,7 +72,9 @@ class Connections:
                 return False
             self.forget(leaving)  # it takes a turn of the loop until that one knows of its end
             leaving.abort()
+            self._ended += 1
         self._connections.add(newcomer)
+        self._most = max(self._most, len(self._connections))
         return True
 
     def forget(self, connection: Connection) -> None:
@@ -76,8 +86,14 @@ class Connections:
         for connection in tuple(self._connections):
             if connection.owes_by <= now:
                 connection.overdue()
+                self._ended += 1
             elif self._unread(connection, now):
                 connection.abort()
+                self._ended += 1
+        fallen = self._most >= _MANY and 2 * len(self._connections) <= self._most
+        if (fallen or self._ended >= _MANY) and now - self._trimmed_at >= _TRIM_EVERY_S:
+            self._ended, self._most, self._trimmed_at = 0, len(self._connections), now
+            give_back_free_memory()
 
     def abort(self) -> None:
         """End all."""
