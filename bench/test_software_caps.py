@@ -19,10 +19,10 @@ from bench.cni_plugin import PROGRAM, QUIET_S, Plugin, Rounds, needs_root, netco
 from e2e.node import ANNOTATIONS, Node
 from k8s_rdma.core.step import CapInterface
 from k8s_rdma.linux.netlink.rtnl import Rtnl, named, of_kind
-from k8s_rdma.linux.netlink.token_bucket import root_qdiscs
+from k8s_rdma.linux.netlink.traffic_control import root_qdiscs
 from k8s_rdma.linux.netns import Namespaces
 from k8s_rdma.linux.pod_cap import cap_interface
-from k8s_rdma.linux.vf.places import netdevs_by_device
+from k8s_rdma.linux.vf.locator import netdevs_by_device
 from k8s_rdma.sim.cluster.network_namespace import create_namespace_at, remove_namespace_at
 
 if TYPE_CHECKING:

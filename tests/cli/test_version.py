@@ -13,7 +13,7 @@ import pytest
 
 from k8s_rdma import __version__
 from k8s_rdma.cli.version import commit_of
-from k8s_rdma.linux.receipts_schema import VERSION as LEDGER
+from k8s_rdma.linux.receipts import VERSION as LEDGER
 from k8s_rdma.wire.versions import Speaks
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "compatibility-versions.md"

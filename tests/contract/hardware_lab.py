@@ -20,8 +20,7 @@ from contract.linux_lab import DEADLINE_S, LinuxLab, await_link, ip, run
 from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.options import LinkType
 from k8s_rdma.core.selection import PfRule, Selection
-from k8s_rdma.linux.driver_settings import takes
-from k8s_rdma.linux.drivers import ability
+from k8s_rdma.linux.drivers import ability, takes
 from k8s_rdma.linux.kernel import SriovKernel
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from k8s_rdma.core.devices.seen import DevicesSeen, GivenDevice, RdmaDevice
 from k8s_rdma.deviceplugin.seeing.agent_link import AgentTold
 from k8s_rdma.deviceplugin.seeing.damping import CALM_S, FIRST_HOLD_S, FREE, LAST_HOLD_S
 from k8s_rdma.deviceplugin.seeing.health import FORGOTTEN_S, SETTLE_S, STANDS_S, UNCLAIMED_S, Agent, Health
-from k8s_rdma.linux.rdma.observation import DeviceAway, DeviceHere, RdmaLook
+from k8s_rdma.linux.rdma.observation import AwayDevice, PresentDevice, RdmaSnapshot
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 PF, VF = "0000:3b:00.0", "0000:3b:00.2"
 DEVICE = RdmaDevice(name="mlx5_1", pci=VF, pf=PF, pf_name="eth0", vf=0, netdev="eth11")
 NO_AGENT = Agent(silent_since=0.0)
-HERE = RdmaLook(here={"mlx5_1": DeviceHere(device=DEVICE)})
+HERE = RdmaSnapshot(here={"mlx5_1": PresentDevice(device=DEVICE)})
 DOWN = ("port 1 is DOWN, not ACTIVE",)
-SICK = RdmaLook(here={"mlx5_1": DeviceHere(device=DEVICE, port_faults=DOWN)})
+SICK = RdmaSnapshot(here={"mlx5_1": PresentDevice(device=DEVICE, port_faults=DOWN)})
 
 
-def away(*, elsewhere: bool = False, told: bool = True, faults: tuple[str, ...] = ()) -> RdmaLook:
+def away(*, elsewhere: bool = False, told: bool = True, faults: tuple[str, ...] = ()) -> RdmaSnapshot:
     device = replace(DEVICE, netdev="", at_home=False, faults=faults)
-    return RdmaLook(away={"mlx5_1": DeviceAway(device=device, elsewhere=elsewhere, told=told)})
+    return RdmaSnapshot(away={"mlx5_1": AwayDevice(device=device, elsewhere=elsewhere, told=told)})
 
 
 def agent(*given: str, silent_since: float | None = None, pfs: frozenset[str] = frozenset({PF})) -> Agent:
@@ -48,12 +48,12 @@ def test_ports_of_a_device_that_a_pod_has_do_not_count() -> None:
 
 
 def test_nodes_of_a_device_that_a_pod_has_count() -> None:
-    broken = RdmaLook(here={"mlx5_1": DeviceHere(device=replace(DEVICE, faults=("no driver",)))})
+    broken = RdmaSnapshot(here={"mlx5_1": PresentDevice(device=replace(DEVICE, faults=("no driver",)))})
     assert faults(Health().judged(broken, agent("mlx5_1"), 0)) == ("no driver",)
 
 
 def test_vf_that_nobody_set_up_is_healthy_where_the_agent_will() -> None:
-    look = RdmaLook(here={"mlx5_1": DeviceHere(device=DEVICE, port_faults=DOWN, vf_set_down=True)})
+    look = RdmaSnapshot(here={"mlx5_1": PresentDevice(device=DEVICE, port_faults=DOWN, vf_set_down=True)})
     assert faults(Health().judged(look, agent(), 0)) == ()
     assert faults(Health().judged(look, agent(silent_since=0.0), 1)) == ()
     assert faults(Health().judged(look, NO_AGENT, 0)) == DOWN
@@ -61,8 +61,8 @@ def test_vf_that_nobody_set_up_is_healthy_where_the_agent_will() -> None:
 
 
 def test_vf_that_nobody_set_up_is_as_healthy_as_its_uplink() -> None:
-    here = DeviceHere(device=DEVICE, port_faults=DOWN, uplink_faults=("no carrier",), vf_set_down=True)
-    assert faults(Health().judged(RdmaLook(here={"mlx5_1": here}), agent(), 0)) == ("no carrier",)
+    here = PresentDevice(device=DEVICE, port_faults=DOWN, uplink_faults=("no carrier",), vf_set_down=True)
+    assert faults(Health().judged(RdmaSnapshot(here={"mlx5_1": here}), agent(), 0)) == ("no carrier",)
 
 
 def test_device_that_a_pod_has_is_healthy_though_it_vanished() -> None:
@@ -90,7 +90,7 @@ def test_device_that_was_seen_is_looked_for_where_it_was() -> None:
 def test_function_that_nobody_ever_saw_is_no_fault_of_a_given_device() -> None:
     """As with virtual functions, which sysfs knows nothing of."""
     lacking = RdmaDevice(name="mlx5_1", faults=("its PCI function is gone",), at_home=False)
-    look = RdmaLook(away={"mlx5_1": DeviceAway(device=lacking, elsewhere=False, told=False)})
+    look = RdmaSnapshot(away={"mlx5_1": AwayDevice(device=lacking, elsewhere=False, told=False)})
     health = Health()
     for now in (0, 1):
         assert faults(health.judged(look, agent("mlx5_1"), now)) == ()
@@ -169,7 +169,7 @@ def test_device_elsewhere_stands_after_a_start_without_an_agent() -> None:
 def test_device_that_cannot_be_read_is_what_it_was() -> None:
     health = Health()
     health.judged(SICK, NO_AGENT, 0)
-    seen = health.judged(RdmaLook(unreadable={"mlx5_1": "EIO"}), NO_AGENT, 5)
+    seen = health.judged(RdmaSnapshot(unreadable={"mlx5_1": "EIO"}), NO_AGENT, 5)
     assert (faults(seen), seen.unreadable) == (DOWN, ("EIO",))
 
 
@@ -180,7 +180,7 @@ def test_device_that_is_nowhere_for_long_is_forgotten() -> None:
     assert "mlx5_1" in health.judged(away(), agent(), FORGOTTEN_S).devices
     assert health.judged(away(), agent(), 1 + FORGOTTEN_S).devices == {}
     assert health.expected(agent()) == {}
-    assert health.judged(RdmaLook(), agent(), 2 + FORGOTTEN_S).devices == {}
+    assert health.judged(RdmaSnapshot(), agent(), 2 + FORGOTTEN_S).devices == {}
 
 
 def test_relapses_have_a_device_wait_longer_and_longer() -> None:
@@ -217,8 +217,8 @@ def test_fault_after_a_calm_time_is_no_relapse() -> None:
 
 def test_slots_are_what_the_agent_told_last() -> None:
     told = Agent(told=AgentTold(held_slots=frozenset({"a"})), silent_since=3.0)
-    assert Health().judged(RdmaLook(), told, 5).held_slots == {"a"}
-    assert Health().judged(RdmaLook(), NO_AGENT, 5).held_slots is None
+    assert Health().judged(RdmaSnapshot(), told, 5).held_slots == {"a"}
+    assert Health().judged(RdmaSnapshot(), NO_AGENT, 5).held_slots is None
 
 
 class Read(tuple[GivenDevice, ...]):
@@ -236,10 +236,10 @@ def test_a_report_of_many_devices_is_gone_through_as_often_as_one_of_few() -> No
         names = [f"mlx5_{number}" for number in range(devices)]
         given = Read(GivenDevice(name=name, pci=name, pf=PF, vf=0, pod_uid="u1") for name in names[::2])
         given.times = 0
-        look = RdmaLook(
-            here={name: DeviceHere(device=replace(DEVICE, name=name, pci=name)) for name in names[:-5]},
+        look = RdmaSnapshot(
+            here={name: PresentDevice(device=replace(DEVICE, name=name, pci=name)) for name in names[:-5]},
             away={
-                name: DeviceAway(device=replace(DEVICE, name=name, pci=name), elsewhere=True, told=True)
+                name: AwayDevice(device=replace(DEVICE, name=name, pci=name), elsewhere=True, told=True)
                 for name in names[-5:]
             },
         )

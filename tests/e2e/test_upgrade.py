@@ -16,7 +16,7 @@ from e2e.facts import facts, qdiscs
 from e2e.node import pod
 from e2e.streams import Endpoint, Stream, flood, passed_interface, passed_vf
 from k8s_rdma.cli.main import app
-from k8s_rdma.linux.receipts_schema import OLDEST, VERSION
+from k8s_rdma.linux.receipts import OLDEST, VERSION
 from k8s_rdma.sim.cluster.cni_runtime import AttachError, CniRuntime
 from k8s_rdma.sim.virtual.shaper import BURST
 from older_programs import last_without, unpack

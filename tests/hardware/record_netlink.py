@@ -15,13 +15,21 @@ from typing import TYPE_CHECKING
 from contract.linux_lab import run
 from hardware.netlink_lab import pf_link, simulated_pf, soft_rdma_device, vf_netdev
 from k8s_rdma.core.step import VfRate
-from k8s_rdma.linux.netlink.devlink import Devlink
-from k8s_rdma.linux.netlink.devlink_rates import devlink_rates
+from k8s_rdma.linux.netlink.devlink import Devlink, devlink_rates
 from k8s_rdma.linux.netlink.rdma import RdmaNetlink
 from k8s_rdma.linux.netlink.rtnl import Rtnl
 from k8s_rdma.linux.netlink.socket import GENERIC, RDMA, ROUTE, NetlinkError, NetlinkSocket
-from k8s_rdma.linux.netlink.vf_config import link_state, mac, set_rates, set_vfs, spoof_check, trust, vlan
-from k8s_rdma.linux.netlink.vf_info import vf_infos, vf_stats
+from k8s_rdma.linux.netlink.sriov import (
+    link_state,
+    mac,
+    set_rates,
+    set_vfs,
+    spoof_check,
+    trust,
+    vf_infos,
+    vf_stats,
+    vlan,
+)
 from linux.recorded import Recording
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
 from k8s_rdma.linux.netns import current_namespace
 from k8s_rdma.linux.sysfs import Sysfs
 from k8s_rdma.linux.vf.binding import VfBinding
-from k8s_rdma.linux.vf.places import Host, VfPlaces
+from k8s_rdma.linux.vf.locator import Host, VfLocator
 from k8s_rdma.linux.vf.rdma import VfRdma
 from k8s_rdma.linux.vf.vfio import vfio_group
 
@@ -188,7 +188,7 @@ def make_binding():
 
         def make(kind=VfRdma, **options):
             rdma = kind(queries=queries, sysfs=sysfs, host=namespace)
-            places = VfPlaces(Host(queries.rtnl, namespace), sysfs)
+            places = VfLocator(Host(queries.rtnl, namespace), sysfs)
             return rdma, VfBinding(rtnl=queries.rtnl, sysfs=sysfs, places=places, rdma=rdma, **options)
 
         try:

@@ -20,8 +20,8 @@ from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
 from k8s_rdma.linux.netlink.subscriptions import LINKS
 from k8s_rdma.linux.netns import current_namespace
 from k8s_rdma.linux.sysfs import Sysfs
+from k8s_rdma.linux.vf.locator import Host, VfLocator
 from k8s_rdma.linux.vf.moves import VfMoves
-from k8s_rdma.linux.vf.places import Host, VfPlaces
 from k8s_rdma.linux.vf.rdma import VfRdma
 from linux.watcher import Watcher
 
@@ -113,7 +113,7 @@ def test_no_way_of_a_vf_keeps_a_descriptor_by_which_its_namespace_would_live_on(
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
-class CountedPlaces(VfPlaces):
+class CountedPlaces(VfLocator):
     """Counts how often it is looked whether a VF is at home."""
 
     looks = 0

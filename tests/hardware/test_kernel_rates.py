@@ -18,8 +18,8 @@ from k8s_rdma.core.rates import EVERY_RATE
 from k8s_rdma.core.step import ConfigureVfs, SetRates, VfConfig, VfRate, VfRef, Vlan
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
-from k8s_rdma.linux.netlink import vf_config
-from k8s_rdma.linux.vf.rates import rates_of, set_rates
+from k8s_rdma.linux.netlink import sriov
+from k8s_rdma.linux.vf.programming import rates_of, set_rates
 
 NOWHERE = PciAddress("0000:99:00.0")
 
@@ -198,7 +198,7 @@ def renamed(name, other):
 
 def doors(queries, index):
     return {
-        "write": partial(vf_config.set_rates, queries.rtnl, index, "rates"),
+        "write": partial(sriov.set_rates, queries.rtnl, index, "rates"),
         "read": partial(queries.vf_infos, index),
     }
 

@@ -20,8 +20,8 @@ from k8s_rdma.core.step import ConfigureInterface, ConfigureVfs, VfConfig, VfRef
 from k8s_rdma.core.vf_config import present_config
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
-from k8s_rdma.linux.netlink import vf_config
-from k8s_rdma.linux.vf.configuring import configure_vfs, with_settings
+from k8s_rdma.linux.netlink import sriov
+from k8s_rdma.linux.vf.programming import configure_vfs, with_settings
 
 MAC = "02:11:22:33:44:55"
 NOWHERE = PciAddress("0000:99:00.0")
@@ -159,7 +159,7 @@ def test_every_setting_is_written_and_told_as_the_kernel_has_it():
         )
         step = ConfigureVfs(pf=NOWHERE, configs=configs, previous=previous)
         doors = {
-            "write": partial(vf_config.set_vfs, queries.rtnl, index, "settings"),
+            "write": partial(sriov.set_vfs, queries.rtnl, index, "settings"),
             "read": partial(queries.vf_infos, index),
         }
         queries.asked = 0

@@ -12,8 +12,8 @@ from hardware.netlink_lab import pci, pf_link, soft_rdma_device, vf_netdev
 from k8s_rdma.core.step import VfRate
 from k8s_rdma.linux.changes import Changes
 from k8s_rdma.linux.netlink.rtnl import Rtnl
+from k8s_rdma.linux.netlink.sriov import set_rates
 from k8s_rdma.linux.netlink.subscriptions import UEVENTS, Dirty
-from k8s_rdma.linux.netlink.vf_config import set_rates
 from linux.watcher import Watcher
 
 pytestmark = needs_hardware

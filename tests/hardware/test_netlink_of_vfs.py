@@ -17,8 +17,17 @@ from k8s_rdma.linux.netlink.devlink import Devlink
 from k8s_rdma.linux.netlink.ethtool import Ethtool
 from k8s_rdma.linux.netlink.rtnl import Rtnl, in_namespace
 from k8s_rdma.linux.netlink.socket import NetlinkError
-from k8s_rdma.linux.netlink.vf_config import link_state, mac, set_rates, set_vfs, spoof_check, trust, vlan
-from k8s_rdma.linux.netlink.vf_info import vf_infos, vf_stats
+from k8s_rdma.linux.netlink.sriov import (
+    link_state,
+    mac,
+    set_rates,
+    set_vfs,
+    spoof_check,
+    trust,
+    vf_infos,
+    vf_stats,
+    vlan,
+)
 from k8s_rdma.linux.netns import create_namespace, current_namespace
 
 pytestmark = needs_hardware

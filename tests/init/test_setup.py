@@ -14,8 +14,7 @@ from k8s_rdma.core.options import LinkType
 from k8s_rdma.init.identity import vf_guid, vf_mac
 from k8s_rdma.init.outcome import Result
 from k8s_rdma.init.waiting import StoppedError
-from k8s_rdma.linux.vf.creation import SriovPf
-from k8s_rdma.linux.vf.settings import GuidOf, NetdevsOf
+from k8s_rdma.linux.vf.creation import GuidOf, NetdevsOf, SriovPf
 from k8s_rdma.sim.sriov.card import Card
 from k8s_rdma.sim.sriov.links import MachineLinks
 from k8s_rdma.sim.sriov.machine import MachineClock, MachineSysfs

@@ -10,7 +10,7 @@ import pytest
 
 ANNOUNCE = """
 import sys
-from k8s_rdma.linux.announcing import send_announcements
+from k8s_rdma.linux.pod_interface import send_announcements
 from k8s_rdma.linux.netlink.rtnl import Rtnl
 from k8s_rdma.linux.netns import create_namespace, entered
 

@@ -9,8 +9,8 @@ import pytest
 from factories import PF0, PF1, hardware, pf_state
 from k8s_rdma.core.options import Setting
 from k8s_rdma.core.rates import EVERY_RATE, NO_RATE, Enforce
-from k8s_rdma.linux.cap_ability import CapAbility
 from k8s_rdma.linux.netlink.socket import NetlinkSocket
+from k8s_rdma.linux.pod_cap import CapAbility
 from linux.recorded import Replay, refusal
 
 SEEN = hardware(pf_state(PF0, rates=EVERY_RATE), pf_state(PF1, rates=NO_RATE))

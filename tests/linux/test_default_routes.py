@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from contract.linux_lab import run
-from k8s_rdma.linux.netlink.default_routes import below, default_route_links
+from k8s_rdma.linux.netlink.routes import below, default_route_links
 from k8s_rdma.linux.netlink.rtnl import Link, named, of_kind
 
 

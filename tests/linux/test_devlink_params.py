@@ -6,8 +6,7 @@ import struct
 
 import pytest
 
-from k8s_rdma.linux.netlink.devlink import Devlink
-from k8s_rdma.linux.netlink.devlink_params import devlink_flags
+from k8s_rdma.linux.netlink.devlink import Devlink, devlink_flags
 from k8s_rdma.linux.netlink.socket import attribute, nested, text
 from linux.recorded import answering
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from k8s_rdma.core.options import LinkType, Setting
-from k8s_rdma.linux.driver_settings import SETTINGS, explain_setting, takes
-from k8s_rdma.linux.drivers import DRIVERS
+from k8s_rdma.linux.drivers import DRIVERS, SETTINGS, explain_setting, takes
 
 ALL_OF_ETHERNET = frozenset(
     {

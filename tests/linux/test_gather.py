@@ -12,9 +12,8 @@ import pytest
 
 from k8s_rdma.core.selection import PfRule, Selection
 from k8s_rdma.errors import KernelError
-from k8s_rdma.linux.discovery.gather import gather
+from k8s_rdma.linux.discovery.gather import RecordingQueries, RecordingSysfs, gather
 from k8s_rdma.linux.discovery.observation import Observer
-from k8s_rdma.linux.discovery.recording import RecordingQueries, RecordingSysfs
 from k8s_rdma.linux.error_names import error_name
 from k8s_rdma.linux.netlink.socket import NetlinkError
 from k8s_rdma.sim.recorded_machine import RecordedMachine, RecordedQueries

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from k8s_rdma.linux.inotify import Deletions, Stirrings
+from k8s_rdma.linux.inotify import Deletions, DirectoryChanges
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,7 +21,7 @@ def deletions() -> Iterator[Deletions]:
         yield opened
 
 
-def told(watch: Deletions | Stirrings) -> bool:
+def told(watch: Deletions | DirectoryChanges) -> bool:
     return bool(select.select([watch], [], [], 0)[0])
 
 
@@ -87,7 +87,7 @@ def test_stirrings_tell_of_what_comes_goes_and_is_moved_and_of_the_directory_mad
 ) -> None:
     watched = tmp_path / "watched"
     watched.mkdir()
-    with Stirrings() as stirrings:
+    with DirectoryChanges() as stirrings:
         stirrings.watch([watched, tmp_path, tmp_path / "missing"])
         for stir in (
             (watched / "a").touch,
@@ -110,7 +110,7 @@ def test_stirrings_tell_of_what_comes_goes_and_is_moved_and_of_the_directory_mad
 
 def test_stirrings_tell_of_what_is_written_in_place_where_that_is_asked_for(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with Stirrings() as without, Stirrings(contents=True) as stirrings:
+    with DirectoryChanges() as without, DirectoryChanges(contents=True) as stirrings:
         for each in (without, stirrings):
             each.watch([tmp_path])
         for stir in (lambda: (tmp_path / "file").write_text("x"), lambda: (tmp_path / "file").chmod(0o600)):
@@ -124,8 +124,8 @@ NO_WATCHES = """
 echo 0 > /proc/sys/user/max_inotify_watches || exit 77
 exec "$0" -c '
 import errno, pathlib, sys
-from k8s_rdma.linux.inotify import Stirrings
-with Stirrings() as stirrings:
+from k8s_rdma.linux.inotify import DirectoryChanges
+with DirectoryChanges() as stirrings:
     stirrings.watch([pathlib.Path(sys.argv[1], "missing")])
     try:
         stirrings.watch([pathlib.Path(sys.argv[1])])

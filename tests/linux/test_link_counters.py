@@ -7,8 +7,7 @@ import socket
 import pytest
 
 from contract.linux_lab import await_link, needs_namespaces
-from k8s_rdma.linux.netlink.link_counters import LinkCounters, counters_of_all
-from k8s_rdma.linux.netlink.rtnl import named, of_kind
+from k8s_rdma.linux.netlink.rtnl import LinkCounters, counters_of_all, named, of_kind
 
 pytestmark = needs_namespaces
 

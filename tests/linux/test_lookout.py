@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from k8s_rdma.linux.lookout import Lookout
+from k8s_rdma.linux.changes import CachedScan
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -26,7 +26,7 @@ class Watched:
         self.looks = 0
         self.signs = threading.Event()
         self.complete = True
-        self.lookout = Lookout(
+        self.lookout = CachedScan(
             self._observe,
             files=lambda _: frozenset({path}),
             incomplete=lambda _: not self.complete,
@@ -95,7 +95,7 @@ def test_node_is_another_by_its_numbers(tmp_path: Path) -> None:
     watched = Watched(tmp_path / "file")
     node = tmp_path / "node"
     os.mknod(node, 0o20666, os.makedev(231, 192))
-    lookout = Lookout(
+    lookout = CachedScan(
         lambda _: [node.stat().st_rdev],
         files=lambda _: frozenset({node}),
         incomplete=lambda _: False,

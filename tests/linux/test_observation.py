@@ -17,9 +17,9 @@ from k8s_rdma.core.options import Setting
 from k8s_rdma.core.rates import Enforce
 from k8s_rdma.core.selection import PfRule, Selection
 from k8s_rdma.errors import KernelError
-from k8s_rdma.linux.discovery.latecomers import PATIENCE_S
 from k8s_rdma.linux.discovery.observation import Observer
 from k8s_rdma.linux.discovery.queries import DevlinkRate
+from k8s_rdma.linux.discovery.vfs import PATIENCE_S
 from k8s_rdma.linux.drivers import ability
 from k8s_rdma.linux.sysfs import Sysfs
 from linux.small_machine import INFINIBAND, PF, PF1, link, vf_pci

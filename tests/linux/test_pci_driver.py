@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from k8s_rdma.core.ids import PciAddress
-from k8s_rdma.linux.vf.pci_driver import PciDriver
+from k8s_rdma.linux.vf.binding import PciDriver
 from k8s_rdma.sim.sriov.card import Card
 from k8s_rdma.sim.sriov.machine import MachineSysfs, SriovMachine
 

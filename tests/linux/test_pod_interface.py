@@ -14,11 +14,16 @@ import pytest
 from contract.linux_lab import needs_namespaces
 from k8s_rdma.core.step import ConfigureInterface, NetnsRef, Route
 from k8s_rdma.errors import KernelError
-from k8s_rdma.linux.announcing import advertisement
 from k8s_rdma.linux.netlink.rtnl import AddressState, Rtnl, in_namespace, named, of_kind
 from k8s_rdma.linux.netns import Namespaces, create_namespace, entered
-from k8s_rdma.linux.pod_interface import ANSWER_MS, USUAL_ANSWER_MS, announce, configure
-from k8s_rdma.linux.pod_look import interfaces_in
+from k8s_rdma.linux.pod_interface import (
+    ANSWER_MS,
+    USUAL_ANSWER_MS,
+    advertisement,
+    announce,
+    configure,
+    interfaces_in,
+)
 
 pytestmark = needs_namespaces
 DEADLINE_S = 20

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from k8s_rdma.errors import KernelError
-from k8s_rdma.linux.rdma.pod_nodes import PodNodes
+from k8s_rdma.linux.rdma.character_devices import PodNodes
 from k8s_rdma.linux.sysfs import Sysfs
 from linux.small_machine import vf_pci
 from rdma_machine import MAJOR, UVERBS_MINOR, RdmaMachine

@@ -13,7 +13,7 @@ from k8s_rdma.core.rates import MAX_RATE_MBPS
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.netlink.rtnl import Rtnl, named, of_kind, u32, with_mtu
 from k8s_rdma.linux.netlink.socket import NetlinkError
-from k8s_rdma.linux.netlink.token_bucket import HANDLE, Bucket, bucket_for, knows, limit, root_qdiscs
+from k8s_rdma.linux.netlink.traffic_control import HANDLE, Bucket, bucket_for, knows, limit, root_qdiscs
 from k8s_rdma.linux.netns import create_namespace, entered
 
 pytestmark = needs_namespaces

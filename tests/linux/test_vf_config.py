@@ -10,7 +10,7 @@ import pytest
 from k8s_rdma.core.step import VfRate
 from k8s_rdma.linux.netlink.rtnl import Rtnl
 from k8s_rdma.linux.netlink.socket import NetlinkError, attributes
-from k8s_rdma.linux.netlink.vf_config import (
+from k8s_rdma.linux.netlink.sriov import (
     link_state,
     mac,
     node_guid,
@@ -19,9 +19,9 @@ from k8s_rdma.linux.netlink.vf_config import (
     set_vfs,
     spoof_check,
     trust,
+    vf_infos,
     vlan,
 )
-from k8s_rdma.linux.netlink.vf_info import vf_infos
 from linux.recorded import replayed
 
 IGB_INDEX, NETDEVSIM_INDEX = 2, 18

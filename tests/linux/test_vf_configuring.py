@@ -15,7 +15,7 @@ from k8s_rdma.core.vf_config import present_config
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.discovery.queries import VfInfo
 from k8s_rdma.linux.netlink.socket import NetlinkError
-from k8s_rdma.linux.vf.configuring import configure_vfs, differences, with_settings
+from k8s_rdma.linux.vf.programming import configure_vfs, differences, with_settings
 
 PCI = PciAddress("0000:03:00.0")
 MAC, OTHER_MAC = "02:00:00:00:00:01", "02:00:00:00:00:99"

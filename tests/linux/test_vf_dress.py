@@ -17,9 +17,13 @@ from k8s_rdma.core.step import GiveVf, NetnsRef, VfHome, VfRef
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.netlink.rtnl import named, of_kind, with_mac
 from k8s_rdma.linux.netlink.socket import NetlinkError
-from k8s_rdma.linux.vf.dress import dress, require_dressed, require_mtu_of_pf
-from k8s_rdma.linux.vf.home import make_as_at_home
-from k8s_rdma.linux.vf.macs import take_mac
+from k8s_rdma.linux.vf.netdev import (
+    apply_link_settings,
+    require_link_settings,
+    require_mtu_of_pf,
+    restore_netdev,
+    take_mac,
+)
 
 pytestmark = needs_namespaces
 
@@ -43,33 +47,33 @@ def index(rtnl):
 
 
 def test_netdev_has_what_the_pod_asks_for(rtnl, index):
-    dress(rtnl.link_at(index), GIVE, rtnl)
+    apply_link_settings(rtnl.link_at(index), GIVE, rtnl)
     found = rtnl.link_at(index)
     assert (found.mac, found.mtu) == (GIVE.mac, GIVE.mtu)
-    require_dressed(found, GIVE)
+    require_link_settings(found, GIVE)
 
 
 def test_netdev_that_has_it_is_left_as_it_is(rtnl, index):
-    dress(rtnl.link_at(index), GIVE, rtnl)
+    apply_link_settings(rtnl.link_at(index), GIVE, rtnl)
     rtnl.change(index, "up", up=True)
     before = rtnl.link_at(index)
-    dress(before, GIVE, rtnl)
+    apply_link_settings(before, GIVE, rtnl)
     assert rtnl.link_at(index) == before
 
 
 def test_netdev_keeps_those_of_home_when_nothing_is_asked_for(rtnl, index):
     plain = replace(GIVE, mac=None, mtu=None)
-    dress(rtnl.link_at(index), plain, rtnl)
+    apply_link_settings(rtnl.link_at(index), plain, rtnl)
     found = rtnl.link_at(index)
     assert (found.mac, found.mtu) == (HOME.mac, HOME.mtu)
-    require_dressed(found, plain)
+    require_link_settings(found, plain)
 
 
 @pytest.mark.parametrize(("asked", "words"), [({"mac": HOME.mac}, "MAC"), ({"mtu": 1300}, "MTU 1300")])
 def test_what_the_netdev_in_the_pod_has_not_is_an_error_with_both(rtnl, index, asked, words):
-    dress(rtnl.link_at(index), GIVE, rtnl)
+    apply_link_settings(rtnl.link_at(index), GIVE, rtnl)
     with pytest.raises(KernelError, match=rf"VF 4 of PF .*: {words}.* was set, rdma0 in .* has"):
-        require_dressed(rtnl.link_at(index), replace(GIVE, **asked))
+        require_link_settings(rtnl.link_at(index), replace(GIVE, **asked))
 
 
 def test_mtu_above_that_of_the_pf_is_an_error_with_both(rtnl, index):
@@ -81,7 +85,7 @@ def test_mtu_above_that_of_the_pf_is_an_error_with_both(rtnl, index):
 
 def test_refused_mac_is_an_error_that_says_why_and_leaves_the_netdev_down(rtnl, index):
     with pytest.raises(KernelError, match=f"VF 4 of PF {VF.pf}: MAC {REFUSED}") as caught:
-        dress(rtnl.link_at(index), replace(GIVE, mac=REFUSED), rtnl)
+        apply_link_settings(rtnl.link_at(index), replace(GIVE, mac=REFUSED), rtnl)
     assert "the PF has given the VF another MAC" in caught.value.details
     found = rtnl.link_at(index)
     assert (found.mac, found.up) == (HOME.mac, False)
@@ -111,16 +115,16 @@ def test_mac_is_taken_as_the_netdev_goes_down_where_the_pf_has_it(rtnl, index):
 
 def test_pf_lets_the_vf_have_its_own_mac_when_that_is_not_the_one_that_it_has(rtnl, index):
     let = []
-    make_as_at_home(index, VF, HOME, rtnl, let.append)
+    restore_netdev(index, VF, HOME, rtnl, let.append)
     assert let == []
     rtnl.change(index, "mac", with_mac(GIVE.mac))
-    make_as_at_home(index, VF, HOME, rtnl, let.append)
+    restore_netdev(index, VF, HOME, rtnl, let.append)
     assert let == [HOME.mac]
     assert rtnl.link_at(index).mac == HOME.mac
 
 
 def test_mac_of_home_that_is_refused_is_an_error_that_says_which_one_it_has_and_what_to_do(rtnl, index):
     with pytest.raises(OtherMacError) as caught:
-        make_as_at_home(index, VF, replace(HOME, mac=REFUSED), rtnl)
+        restore_netdev(index, VF, replace(HOME, mac=REFUSED), rtnl)
     assert caught.value.mac == rtnl.link_at(index).mac
     assert f"vf 4 mac {REFUSED}" in caught.value.details

@@ -13,7 +13,7 @@ from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.step import VfHome, VfRef
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.netlink.rtnl import named, of_kind, with_mac, with_mtu
-from k8s_rdma.linux.vf.home import make_as_at_home
+from k8s_rdma.linux.vf.netdev import restore_netdev
 
 pytestmark = needs_namespaces
 
@@ -34,7 +34,7 @@ def index(rtnl):
 
 def test_netdev_is_as_at_home_whatever_it_was(rtnl, index):
     for _ in range(2):
-        make_as_at_home(index, VF, HOME, rtnl)
+        restore_netdev(index, VF, HOME, rtnl)
         link = rtnl.link_at(index)
         assert (link.name, link.mac, link.mtu, link.up) == (HOME.name, HOME.mac, HOME.mtu, False)
         assert rtnl.addresses(index) == []
@@ -43,7 +43,7 @@ def test_netdev_is_as_at_home_whatever_it_was(rtnl, index):
 def test_netdev_keeps_its_name_and_the_error_says_so_when_that_of_home_is_taken(rtnl, index):
     rtnl.create("create", named(HOME.name), of_kind("bridge"))
     with pytest.raises(KernelError, match=f"VF 4 of PF {VF.pf}: came home as mine; its name {HOME.name} is"):
-        make_as_at_home(index, VF, HOME, rtnl)
+        restore_netdev(index, VF, HOME, rtnl)
     assert rtnl.link_at(index).name == "mine"
 
 
@@ -52,7 +52,7 @@ def test_netdev_hears_at_home_what_is_sent_to_it_and_no_more(rtnl, namespace, in
     subprocess.run(
         ["ip", "link", "set", "mine", "promisc", "on", "allmulticast", "on", "arp", "off"], check=True
     )
-    make_as_at_home(index, VF, HOME, rtnl)
+    restore_netdev(index, VF, HOME, rtnl)
     shown = subprocess.run(["ip", "-j", "link", "show", HOME.name], check=True, capture_output=True).stdout
     assert not {"UP", "PROMISC", "ALLMULTI", "NOARP"} & set(json.loads(shown)[0]["flags"])
 
@@ -60,7 +60,7 @@ def test_netdev_hears_at_home_what_is_sent_to_it_and_no_more(rtnl, namespace, in
 def test_netdev_has_no_altname_at_home_that_could_be_another_ones_name(rtnl, namespace, index):
     for name in ("enp3s0f0v5", HOME.name):
         subprocess.run(["ip", "link", "property", "add", "dev", "mine", "altname", name], check=True)
-    make_as_at_home(index, VF, HOME, rtnl)
+    restore_netdev(index, VF, HOME, rtnl)
     assert rtnl.link("enp3s0f0v5") is None
     assert rtnl.link(HOME.name).altnames == ()
 
@@ -70,10 +70,10 @@ def test_mac_that_is_refused_is_an_error_that_names_both(rtnl, index):
     with pytest.raises(
         KernelError, match="MAC 01:00:00:00:00:01, which is 02:00:00:00:00:77 now: EADDRNOTAVAIL"
     ):
-        make_as_at_home(index, VF, home, rtnl)
+        restore_netdev(index, VF, home, rtnl)
 
 
 def test_netdev_that_is_gone_is_an_error(rtnl, index):
     rtnl.delete(index, "delete")
     with pytest.raises(KernelError, match=r"VF 4 of PF .*gone away"):
-        make_as_at_home(index, VF, HOME, rtnl)
+        restore_netdev(index, VF, HOME, rtnl)

@@ -10,7 +10,7 @@ import pytest
 from k8s_rdma.linux.discovery.queries import VfInfo
 from k8s_rdma.linux.netlink.rtnl import Rtnl
 from k8s_rdma.linux.netlink.socket import NetlinkError, attribute, nested, u32
-from k8s_rdma.linux.netlink.vf_info import VfStats, vf_infos, vf_stats
+from k8s_rdma.linux.netlink.sriov import VfStats, vf_infos, vf_stats
 from linux.recorded import answering, replayed
 
 IGB_INDEX = 2

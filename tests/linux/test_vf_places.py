@@ -12,11 +12,11 @@ from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.selection import Selection
 from k8s_rdma.core.step import VfRef
 from k8s_rdma.errors import KernelError
+from k8s_rdma.linux.changes import files_without_events
 from k8s_rdma.linux.discovery.observation import Observer
-from k8s_rdma.linux.discovery.unannounced import files_without_events
 from k8s_rdma.linux.netlink.rtnl import Rtnl, named
 from k8s_rdma.linux.netns import create_namespace
-from k8s_rdma.linux.vf.places import Host, VfPlaces, netdev_of, netdevs_by_device
+from k8s_rdma.linux.vf.locator import Host, VfLocator, netdev_of, netdevs_by_device
 from k8s_rdma.sim.recorded_machine import RecordedMachine
 from k8s_rdma.wire.machine import read_machine
 
@@ -31,7 +31,7 @@ def machine(name):
 @pytest.fixture
 def places(rtnl, namespace):
     """A recorded machine's sysfs beside a namespace that has none of its netdevs."""
-    return VfPlaces(Host(rtnl, namespace), machine("igb").sysfs)
+    return VfLocator(Host(rtnl, namespace), machine("igb").sysfs)
 
 
 @needs_namespaces

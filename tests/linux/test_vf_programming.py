@@ -13,8 +13,7 @@ from k8s_rdma.core.rates import EVERY_RATE
 from k8s_rdma.core.step import ConfigureVfs, ProgramVfs, SetRates, VfConfig, VfRate
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.discovery.queries import VfInfo
-from k8s_rdma.linux.vf.configuring import with_settings
-from k8s_rdma.linux.vf.programming import program_vfs
+from k8s_rdma.linux.vf.programming import program_vfs, with_settings
 
 PCI = PciAddress("0000:03:00.0")
 TRUSTED, UNTRUSTED = VfConfig(index=0, trust=True), VfConfig(index=0, trust=False)

@@ -13,7 +13,7 @@ from k8s_rdma.core.step import SetRates, VfRate
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.discovery.queries import VfInfo
 from k8s_rdma.linux.netlink.socket import NetlinkError
-from k8s_rdma.linux.vf.rates import set_rates
+from k8s_rdma.linux.vf.programming import set_rates
 
 LINK_MBPS = 1000
 PF = PfState(

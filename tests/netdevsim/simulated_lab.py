@@ -19,10 +19,9 @@ from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.options import LinkType
 from k8s_rdma.core.selection import PfRule, Selection
 from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
-from k8s_rdma.linux.driver_settings import takes
-from k8s_rdma.linux.drivers import ability
+from k8s_rdma.linux.drivers import ability, takes
 from k8s_rdma.linux.kernel import SriovKernel
-from k8s_rdma.linux.netlink.devlink_rates import devlink_rates
+from k8s_rdma.linux.netlink.devlink import devlink_rates
 from k8s_rdma.linux.netlink.rtnl import Rtnl, named, of_kind
 from k8s_rdma.linux.netns import create_namespace, entered
 from k8s_rdma.sim.sriov.machine import RENAMED

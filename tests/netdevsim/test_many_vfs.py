@@ -11,7 +11,7 @@ from k8s_rdma.core.step import ConfigureVfs, ProgramVfs, SetRates, VfConfig, VfR
 from k8s_rdma.core.vf_config import present_config
 from k8s_rdma.linux.netlink.rtnl import Rtnl
 from k8s_rdma.linux.netlink.socket import NetlinkError
-from k8s_rdma.linux.netlink.vf_info import vf_infos
+from k8s_rdma.linux.netlink.sriov import vf_infos
 from netdevsim.device import device
 
 MOST = 256

@@ -14,9 +14,9 @@ from k8s_rdma.core.request import InterfaceRequest
 from k8s_rdma.core.step import SetRates, VfRate, VfRef
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.drivers import ANY_RATE
-from k8s_rdma.linux.netlink import vf_config
-from k8s_rdma.linux.netlink.vf_info import vf_infos
-from k8s_rdma.linux.vf.rates import present_rates, set_rates
+from k8s_rdma.linux.netlink import sriov
+from k8s_rdma.linux.netlink.sriov import vf_infos
+from k8s_rdma.linux.vf.programming import present_rates, set_rates
 from netdevsim.device import LARGEST_KEPT_MBPS
 
 
@@ -58,7 +58,7 @@ def test_minimum_is_lowered_before_another_is_raised(make_lab):
         set_rates(
             step(lab, *wanted),
             pf_of(lab),
-            write=partial(vf_config.set_rates, lab.rtnl, lab.indexes[0], "rates"),
+            write=partial(sriov.set_rates, lab.rtnl, lab.indexes[0], "rates"),
             read=partial(vf_infos, lab.rtnl, lab.indexes[0]),
             seen={rate.index: rate for rate in (*shown(lab), VfRate(gone))},
         )

@@ -12,11 +12,11 @@ from contract.linux_lab import run
 from k8s_rdma.core.step import SetRates, VfRate
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.drivers import ANY_RATE
-from k8s_rdma.linux.netlink import vf_config
+from k8s_rdma.linux.netlink import sriov
 from k8s_rdma.linux.netlink.socket import NetlinkError
-from k8s_rdma.linux.netlink.vf_info import vf_infos
-from k8s_rdma.linux.vf.rates import write_to
-from k8s_rdma.linux.vf.settings import GuidOf, KernelSriovLinks, VfGuid, VfLinkState, VfTrust
+from k8s_rdma.linux.netlink.sriov import vf_infos
+from k8s_rdma.linux.vf.creation import GuidOf, KernelSriovLinks, VfGuid, VfLinkState, VfTrust
+from k8s_rdma.linux.vf.programming import write_rates_to
 
 NOWHERE = 1 << 20
 
@@ -31,10 +31,10 @@ def refused(lab, index, *rates):
     pf = lab.kernel.observe().pfs[0]
 
     def write(rates):
-        vf_config.set_rates(lab.rtnl, index, "rates", rates)
+        sriov.set_rates(lab.rtnl, index, "rates", rates)
 
     with pytest.raises(KernelError) as caught:
-        write_to(pf, write, rates)
+        write_rates_to(pf, write, rates)
     return caught.value
 
 
@@ -92,7 +92,7 @@ from k8s_rdma.core.step import VfRate
 from k8s_rdma.linux.drivers import explain
 from k8s_rdma.linux.netlink.rtnl import Rtnl
 from k8s_rdma.linux.netlink.socket import NetlinkError
-from k8s_rdma.linux.netlink.vf_config import set_rates
+from k8s_rdma.linux.netlink.sriov import set_rates
 try:
     set_rates(Rtnl(), int(sys.argv[1]), "rates", [VfRate(0, 0, 20)])
 except NetlinkError as error:

@@ -14,8 +14,7 @@ from k8s_rdma.core.step import SetRates, VfRate, VfRef
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.discovery.queries import DevlinkRate
 from k8s_rdma.linux.drivers import ability
-from k8s_rdma.linux.netlink.devlink import Devlink
-from k8s_rdma.linux.netlink.devlink_rates import devlink_rates
+from k8s_rdma.linux.netlink.devlink import Devlink, devlink_rates
 from netdevsim.device import device
 
 TAKE_BACK = "`devlink port function rate set` takes them back"

@@ -11,7 +11,7 @@ from k8s_rdma.core.ids import NodeName
 from k8s_rdma.core.ledger import Ledger
 from k8s_rdma.core.selection import Selection
 from k8s_rdma.errors import KernelError
-from k8s_rdma.linux.discovery.unprivileged import traces_of_switchdev
+from k8s_rdma.linux.discovery.netlink_queries import traces_of_switchdev
 from k8s_rdma.linux.sysfs import Sysfs
 from k8s_rdma.server.scan import HardwareScan
 from k8s_rdma.server.scan import lookout as hardware_lookout
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from k8s_rdma.core.kernel import Hardware
-    from k8s_rdma.linux.lookout import Lookout
+    from k8s_rdma.linux.changes import CachedScan
 
 
 @pytest.fixture
@@ -32,11 +32,11 @@ def machine(tmp_path: Path) -> SmallMachine:
     return made
 
 
-def lookout(machine: SmallMachine) -> Lookout[Hardware]:
+def lookout(machine: SmallMachine) -> CachedScan[Hardware]:
     return hardware_lookout(machine.root, machine.answers, Selection())
 
 
-def until_another(seen: Hardware, lookout: Lookout[Hardware]) -> Hardware:
+def until_another(seen: Hardware, lookout: CachedScan[Hardware]) -> Hardware:
     """What is seen once a sign of a change has come."""
     while (now := lookout.look()) == seen:
         time.sleep(0.01)

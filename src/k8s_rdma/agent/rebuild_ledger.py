@@ -18,7 +18,7 @@ from k8s_rdma.core.ids import NodeName
 from k8s_rdma.core.ledger import Ledger
 from k8s_rdma.errors import K8sRdmaError, LedgerError, MalformedError, printable
 from k8s_rdma.linux.netns import Namespaces
-from k8s_rdma.linux.rdma.pod_nodes import PodNodes
+from k8s_rdma.linux.rdma.character_devices import PodNodes
 from k8s_rdma.linux.receipts import CorruptLedgerError, Receipts
 from k8s_rdma.wire.cni_cache import decode_cached
 

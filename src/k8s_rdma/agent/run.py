@@ -46,7 +46,7 @@ from k8s_rdma.core.ids import NodeName
 from k8s_rdma.errors import K8sRdmaError, Reason
 from k8s_rdma.kube.pod_resources import KubeletPodResources
 from k8s_rdma.linux.netns import Namespaces
-from k8s_rdma.linux.rdma.pod_nodes import PodNodes
+from k8s_rdma.linux.rdma.character_devices import PodNodes
 from k8s_rdma.linux.receipts import REBUILD, CorruptLedgerError, Receipts
 from k8s_rdma.signals import stop_on_signals
 from k8s_rdma.wire.adopt import is_adopt

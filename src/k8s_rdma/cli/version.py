@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 import msgspec
 
 from k8s_rdma import __version__
-from k8s_rdma.linux import receipts_schema
+from k8s_rdma.linux import receipts
 from k8s_rdma.wire.versions import Speaks, VersionDocument, encode_version
 
 DISTRIBUTION = "k8s-rdma"
@@ -39,7 +39,7 @@ def versions() -> VersionDocument:
         version=__version__,
         commit=commit_of(_direct_url()),
         python=platform.python_version(),
-        speaks=Speaks(ledger=receipts_schema.VERSION),
+        speaks=Speaks(ledger=receipts.VERSION),
     )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from k8s_rdma.init.failure import SetupError, refused_write
 from k8s_rdma.init.waiting import until
-from k8s_rdma.linux.vf.pci_driver import PciDriver
+from k8s_rdma.linux.vf.binding import PciDriver
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

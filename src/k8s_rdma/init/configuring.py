@@ -6,15 +6,14 @@ from typing import TYPE_CHECKING
 
 from k8s_rdma.init.failure import SetupError
 from k8s_rdma.init.settings import differs, taken_over, wanted
-from k8s_rdma.linux.vf.settings import VfTrust
+from k8s_rdma.linux.vf.creation import VfTrust
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from k8s_rdma.init.job import Job
     from k8s_rdma.linux.discovery.queries import VfInfo
-    from k8s_rdma.linux.vf.creation import VfFunction
-    from k8s_rdma.linux.vf.settings import Setting
+    from k8s_rdma.linux.vf.creation import Setting, VfFunction
 
 
 class Configuration:

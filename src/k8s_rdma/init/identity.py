@@ -17,7 +17,7 @@ import hashlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from k8s_rdma.linux.vf.settings import GuidOf
+    from k8s_rdma.linux.vf.creation import GuidOf
 
 MOST_VFS = 1024
 """VFs of a PF that can be told apart; the largest NICs have about 1,000."""

@@ -14,8 +14,7 @@ from k8s_rdma.init.config import InitConfig
 from k8s_rdma.init.failure import SetupError
 from k8s_rdma.init.waiting import Clock
 from k8s_rdma.linux.sysfs import Sysfs
-from k8s_rdma.linux.vf.creation import SriovPf
-from k8s_rdma.linux.vf.settings import SriovLinks
+from k8s_rdma.linux.vf.creation import SriovLinks, SriovPf
 
 if TYPE_CHECKING:
     from k8s_rdma.linux.netlink.rtnl import Link

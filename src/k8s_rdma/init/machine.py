@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from k8s_rdma.init.waiting import Clock
 from k8s_rdma.linux.discovery.queries import Queries
 from k8s_rdma.linux.sysfs import Sysfs
-from k8s_rdma.linux.vf.settings import SriovLinks
+from k8s_rdma.linux.vf.creation import SriovLinks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from k8s_rdma.errors import KernelError
-from k8s_rdma.linux.vf.settings import NetdevsOf
+from k8s_rdma.linux.vf.creation import NetdevsOf
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -25,7 +25,7 @@ from k8s_rdma.init.users import ledger_held
 from k8s_rdma.init.waiting import StoppableClock
 from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
 from k8s_rdma.linux.sysfs import Sysfs
-from k8s_rdma.linux.vf.settings import KernelSriovLinks
+from k8s_rdma.linux.vf.creation import KernelSriovLinks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from k8s_rdma.core.options import LinkType
 from k8s_rdma.init.identity import vf_guid, vf_mac
-from k8s_rdma.linux.vf.settings import GuidOf, VfGuid, VfLinkState, VfMac, VfTrust
+from k8s_rdma.linux.vf.creation import GuidOf, VfGuid, VfLinkState, VfMac, VfTrust
 
 if TYPE_CHECKING:
     from k8s_rdma.linux.discovery.queries import VfInfo
-    from k8s_rdma.linux.vf.settings import Setting
+    from k8s_rdma.linux.vf.creation import Setting
 
 
 def wanted(link_type: LinkType, pf_address: str, index: int, trust: bool | None) -> tuple[Setting, ...]:

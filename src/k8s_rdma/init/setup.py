@@ -16,7 +16,7 @@ from k8s_rdma.init.done import Done
 from k8s_rdma.init.making import let_probe, make_vfs, probing_restored
 from k8s_rdma.init.naming import name_netdevs
 from k8s_rdma.init.users import used_vfs
-from k8s_rdma.linux.vf.settings import NetdevsOf
+from k8s_rdma.linux.vf.creation import NetdevsOf
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

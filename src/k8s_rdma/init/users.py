@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from k8s_rdma.core.step import VfRef
 from k8s_rdma.errors import LedgerError
 from k8s_rdma.linux.discovery.pci import USERSPACE_DRIVERS
-from k8s_rdma.linux.netlink.default_routes import below, carriers
+from k8s_rdma.linux.netlink.routes import below, carriers
 from k8s_rdma.linux.receipts import Receipts
-from k8s_rdma.linux.vf.settings import NetdevsOf
+from k8s_rdma.linux.vf.creation import NetdevsOf
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from k8s_rdma.core.ids import PciAddress
     from k8s_rdma.core.ledger import Ledger
     from k8s_rdma.linux.netlink.rtnl import Link
-    from k8s_rdma.linux.vf.creation import VfFunction
-    from k8s_rdma.linux.vf.settings import SriovLinks
+    from k8s_rdma.linux.vf.creation import SriovLinks, VfFunction
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from k8s_rdma.errors import K8sRdmaError
-from k8s_rdma.linux.inotify import Stirrings
+from k8s_rdma.linux.inotify import DirectoryChanges
 from k8s_rdma.signals import stop_on_signals
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def _told(directories: Sequence[Path], stirred: asyncio.Event) -> Iterator[Calla
     What is given is to be called before every look: a directory may have been made anew.
     """
     try:
-        stirrings = Stirrings(contents=True)
+        stirrings = DirectoryChanges(contents=True)
     except OSError as error:
         _polled(error)
         yield lambda: None

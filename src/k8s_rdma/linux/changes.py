@@ -1,4 +1,9 @@
-"""Tells that something changed, and keeps what, for whoever looks."""
+"""Change notifications: subscriptions that mark what has changed, and scans that run again only then.
+
+`Changes` keeps, for one process, what the kernel reported since it was last asked; `CachedScan` runs a scan
+when something has changed and returns the result of the one before otherwise. Files of sysfs for which the
+kernel sends no event are read again and compared.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +14,36 @@ import struct
 import threading
 import time
 from contextlib import ExitStack, suppress
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
+from k8s_rdma.core.options import LinkType
 from k8s_rdma.linux.netlink.subscriptions import EVERYTHING, Gathering
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
     from pathlib import Path
 
+    from k8s_rdma.core.kernel import Hardware, PfState
     from k8s_rdma.linux.netlink.subscriptions import Dirty, Subscription
+    from k8s_rdma.linux.sysfs import Sysfs
+
+
+def files_without_events(sysfs: Sysfs, hardware: Hardware) -> frozenset[str]:
+    """By their path below sysfs: the port state of InfiniBand PFs, what MLNX_OFED has of each VF."""
+    return frozenset(path for pf in hardware.pfs for path in _files(sysfs, pf))
+
+
+def _files(sysfs: Sysfs, pf: PfState) -> Iterator[str]:
+    if pf.rdma_device and pf.link_type is LinkType.INFINIBAND:
+        ports = f"class/infiniband/{pf.rdma_device}/ports"
+        for port in sysfs.names_if_any(ports) or ():
+            yield f"{ports}/{port}/state"
+    settings = f"bus/pci/devices/{pf.pci}/sriov"
+    for vf in sysfs.names_if_any(settings) or ():
+        if vf.isdecimal():
+            yield f"{settings}/{vf}/config"
+
 
 REST_MS = 50
 """After telling of changes: an attachment makes hundreds, and to wake for each costs the thread that makes
@@ -199,3 +224,68 @@ def _contents(path: Path) -> bytes | None:
         return path.read_bytes()
     except OSError:
         return None
+
+
+T = TypeVar("T")
+
+
+class CachedScan(Generic[T]):
+    """Looks at one thing again and again; of one thread at a time."""
+
+    def __init__(
+        self,
+        observe: Callable[[Collection[int] | None], T],
+        *,
+        files: Callable[[T], frozenset[Path]],
+        incomplete: Callable[[T], bool],
+        subscriptions: Sequence[Subscription] = EVERYTHING,
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Listen in the calling thread's network namespace.
+
+        observe: looks; of which links there were changes alone, None when anything may have changed.
+        files: what to look at once a second after such a look, as no event tells of it. incomplete: whether
+        something could not be seen, and is to be tried again. changed: called from another thread when a look
+        may show something else; several signs may be one call.
+        """
+        self._observe, self._unannounced, self._incomplete = observe, files, incomplete
+        self._told = changed
+        self._seen: T | None = None
+        self._files: frozenset[Path] = frozenset()
+        self._due = True
+        self._changes = Changes(self._something_changed, subscriptions)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._changes.close()
+
+    def look(self, *, anew: bool = False) -> T:
+        """What there is now, the same object while there is no sign of a change; anew: look all the same.
+
+        What could not be seen last time is tried again. Raises what `observe` and `files` raise.
+        """
+        if self._seen is not None and not self._due and not anew:
+            return self._seen
+        self._due = False  # before anything is looked at: what changes meanwhile is looked at next time
+        before, self._seen = self._seen, None
+        self._changes.look_at_files()
+        dirty = self._changes.dirty()
+        seen = self._observe(None if anew or before is None or dirty.everything else dirty.links)
+        files = self._unannounced(seen)
+        if files != self._files:
+            self._changes.watch_files(files)
+            self._files, self._due = files, True
+        self._due |= self._incomplete(seen)
+        self._seen = seen
+        return seen
+
+    @property
+    def due(self) -> bool:
+        """Whether the next look may show something else."""
+        return self._due or self._seen is None
+
+    def _something_changed(self) -> None:
+        self._due = True
+        self._told()

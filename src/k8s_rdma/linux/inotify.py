@@ -61,7 +61,7 @@ class _Inotify:
             return b""
 
 
-class Stirrings(_Inotify):
+class DirectoryChanges(_Inotify):
     """Tells that something came or went in directories, or they themselves; what, one has to look.
 
     contents: also that files there were written to in place, or given other modes.

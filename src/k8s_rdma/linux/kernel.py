@@ -1,4 +1,7 @@
-"""`core.kernel.Kernel` on SR-IOV hardware, in the network namespace where it is made."""
+"""`core.kernel.Kernel` on SR-IOV hardware, in the network namespace where it is made.
+
+`KnownPfs` caches the state of PFs: a PF is read again when it is asked for and may have changed.
+"""
 
 from __future__ import annotations
 
@@ -26,26 +29,20 @@ from k8s_rdma.core.step import (
     VfRef,
 )
 from k8s_rdma.errors import KernelError
-from k8s_rdma.linux.cap_ability import CapAbility
-from k8s_rdma.linux.changes import Changes
+from k8s_rdma.linux.changes import Changes, files_without_events
 from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
 from k8s_rdma.linux.discovery.observation import Observer
-from k8s_rdma.linux.discovery.unannounced import files_without_events
-from k8s_rdma.linux.known_pfs import KnownPfs
 from k8s_rdma.linux.netlink.rtnl import Rtnl
-from k8s_rdma.linux.netlink.vf_config import set_rates as write_rates
-from k8s_rdma.linux.netlink.vf_config import set_vfs, vlan
+from k8s_rdma.linux.netlink.sriov import set_rates as write_rates
+from k8s_rdma.linux.netlink.sriov import set_vfs, vlan
 from k8s_rdma.linux.netns import current_namespace
-from k8s_rdma.linux.pod_cap import cap_interface
-from k8s_rdma.linux.pod_interface import announce, change_interface, make_bare
-from k8s_rdma.linux.pod_look import interfaces_in, located_vfs
+from k8s_rdma.linux.pod_cap import CapAbility, cap_interface
+from k8s_rdma.linux.pod_interface import announce, change_interface, interfaces_in, located_vfs, make_bare
 from k8s_rdma.linux.sysfs import Sysfs
 from k8s_rdma.linux.vf.binding import VfBinding
-from k8s_rdma.linux.vf.configuring import configure_vfs
+from k8s_rdma.linux.vf.locator import Host, VfLocator, netdevs_by_device, words
 from k8s_rdma.linux.vf.moves import RETURN_TIMEOUT_S, VfMoves
-from k8s_rdma.linux.vf.places import Host, VfPlaces, netdevs_by_device, words
-from k8s_rdma.linux.vf.programming import program_vfs
-from k8s_rdma.linux.vf.rates import present_rates, set_rates, with_rates
+from k8s_rdma.linux.vf.programming import configure_vfs, present_rates, program_vfs, set_rates, with_rates
 from k8s_rdma.linux.vf.rdma import VfRdma
 from k8s_rdma.linux.vf.traffic import VfTraffic
 
@@ -55,7 +52,78 @@ if TYPE_CHECKING:
     from k8s_rdma.core.kernel import Hardware, LocatedVf, PfState, PodInterface, VfCounters
     from k8s_rdma.core.selection import Selection
     from k8s_rdma.core.step import NetnsRef, Step
+    from k8s_rdma.linux.discovery.queries import VfInfo
+    from k8s_rdma.linux.netlink.rtnl import Link
     from k8s_rdma.linux.netns import Namespaces
+
+
+class KnownPfs:
+    """What was seen last of one machine's PFs, and which of them changed since."""
+
+    def __init__(self, *, observer: Observer, queries: NetlinkQueries, changes: Changes) -> None:
+        """All of the namespace where VFs are at home."""
+        self._observer = observer
+        self._queries = queries
+        self._changes = changes
+        self._pfs: dict[PciAddress, PfState] = {}
+        self._stale: frozenset[int] = frozenset()
+        self._all_stale = True
+
+    def look(self) -> Hardware:
+        """At everything; PFs whose VFs were not changed since are not asked about them again."""
+        self._gather()
+        hardware = self._observer.observe(None if self._all_stale else self._stale)
+        self._stale, self._all_stale = frozenset(), False
+        self._pfs = {pf.pci: pf for pf in hardware.pfs}
+        return hardware
+
+    def pf(self, pci: PciAddress) -> PfState:
+        """A PF as it is now; KernelError when there is none such among ours."""
+        self._gather()
+        known = self._pfs.get(pci)
+        link = self._link(known) if known else None
+        if link is None or not link.up or self._all_stale or link.index in self._stale:
+            self.look()  # a link that is down does not tell of changes
+            known = self._pfs.get(pci)
+        if known is None:
+            msg = f"PF {pci}: there is no such PF among those that are ours"
+            raise KernelError(msg)
+        return known
+
+    def index(self, pf: PfState) -> int:
+        """Of its netdev; 0, which none has, when that is not called so any more."""
+        link = self._link(pf)
+        return 0 if link is None else link.index
+
+    def _link(self, pf: PfState) -> Link | None:
+        link = self._queries.rtnl.link(pf.name)
+        return link if link is not None and link.device in ("", pf.pci) else None
+
+    def changing(self, pf: PfState, index: int) -> None:
+        """Something of its VFs is being changed: until `now_is`, what holds is not known.
+
+        Nor is all of it told: drivers may set one of two things and refuse the other.
+        """
+        self._pfs.pop(pf.pci, None)
+        self._stale |= {index}
+
+    def now_is(self, pf: PfState) -> None:
+        """What was read back of it."""
+        self._pfs[pf.pci] = pf
+
+    def read_back(self, pf: PciAddress, index: int) -> Sequence[VfInfo]:
+        """What a PF tells of its VFs, with all that was changed until now: by ourselves, or by whomever."""
+        self._gather()
+        infos = self._queries.vf_infos(index)
+        self._observer.was_told(pf, infos)
+        self._stale -= {index}
+        return infos
+
+    def _gather(self) -> None:
+        """Note what changed since this was called last: it is stale until it is looked at."""
+        dirty = self._changes.dirty()
+        self._stale |= dirty.links
+        self._all_stale |= dirty.everything
 
 
 class SriovKernel:
@@ -87,7 +155,7 @@ class SriovKernel:
             self._pfs = KnownPfs(observer=observer, queries=self._queries, changes=self._changes)
             host = Host(self._queries.rtnl, namespace)
             self._caps = CapAbility(self._queries.rtnl.socket)
-            self._places = VfPlaces(host, self._sysfs)
+            self._places = VfLocator(host, self._sysfs)
             rdma = VfRdma(queries=self._queries, sysfs=self._sysfs, host=namespace)
             self._moves = VfMoves(
                 host=host,

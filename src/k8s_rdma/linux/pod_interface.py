@@ -1,27 +1,154 @@
-"""An interface inside a pod's namespace: addresses, routes, up; and bare again."""
+"""Interfaces inside a pod's namespace: listed, configured, announced, and made bare again.
+
+Announcements are gratuitous ARP and unsolicited neighbour advertisements. The kernel's own (`arp_notify`,
+`ndisc_notify`) go out when a netdev is set up, and so before it has an address or a carrier, or not at all
+for optimistic addresses (`addrconf_dad_work`, net/ipv6/addrconf.c, Linux 6.1). Packet sockets take some 10
+ms each to close (`packet_release`), so a raw socket of each family sends them.
+"""
 
 from __future__ import annotations
 
 import errno
 import ipaddress
+import socket
+import struct
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from k8s_rdma.core.kernel import LocatedVf, PodInterface
 from k8s_rdma.core.step import ConfigureInterface
 from k8s_rdma.errors import KernelError
-from k8s_rdma.linux.announcing import send_announcements
-from k8s_rdma.linux.netlink.neighbours import set_ipv6_retransmission
-from k8s_rdma.linux.netlink.rtnl import Rtnl, answering_for_itself
+from k8s_rdma.linux.netlink.routes import forget, set_ipv6_retransmission, solicit
+from k8s_rdma.linux.netlink.rtnl import AddressState, Rtnl, answering_for_itself
 from k8s_rdma.linux.netlink.socket import NetlinkError
+from k8s_rdma.linux.netlink.traffic_control import RootQdisc, root_qdiscs
 from k8s_rdma.linux.netns import entered
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
-    from k8s_rdma.core.step import CapInterface, ClearInterface
-    from k8s_rdma.linux.netlink.rtnl import Address, Link
+    from k8s_rdma.core.ids import PciAddress
+    from k8s_rdma.core.step import CapInterface, ClearInterface, NetnsRef
+    from k8s_rdma.linux.netlink.rtnl import Address, HeldAddress, Link
     from k8s_rdma.linux.netns import Namespaces
+
+
+def interfaces_in(netns: NetnsRef, namespaces: Namespaces) -> dict[str, PodInterface]:
+    """Its interfaces by name. KernelError when it is gone, or cannot be looked at."""
+    with namespaces.existing(netns) as namespace, Rtnl(namespace) as there:
+        held, qdiscs = there.every_address(), root_qdiscs(there.socket, f"namespace {netns.path}")
+        return {
+            link.name: _interface(link, held.get(link.index, []), qdiscs.get(link.index))
+            for link in there.links()
+        }
+
+
+def located_vfs(links: Mapping[PciAddress, Link], there: Rtnl, what: str) -> dict[PciAddress, LocatedVf]:
+    """VFs, and what they are limited to. links: their netdevs, of the namespace of `there`."""
+    qdiscs = root_qdiscs(there.socket, what) if links else {}
+    return {pci: _located(link, qdiscs.get(link.index)) for pci, link in links.items()}
+
+
+def _located(link: Link, qdisc: RootQdisc | None) -> LocatedVf:
+    return LocatedVf(
+        ifname=link.name,
+        mac=link.mac,
+        max_tx_rate_mbps=qdisc.mbps if qdisc else 0,
+        qdisc=qdisc.kind if qdisc else "",
+    )
+
+
+def _interface(link: Link, held: Iterable[HeldAddress], qdisc: RootQdisc | None) -> PodInterface:
+    by_state: dict[AddressState, set[str]] = {state: set() for state in AddressState}
+    for each in held:
+        by_state[each.state].add(str(each.address))
+    return PodInterface(
+        mac=link.mac,
+        mtu=link.mtu,
+        up=link.up,
+        carrier=link.carrier,
+        addresses=frozenset().union(*by_state.values()),
+        duplicates=frozenset(by_state[AddressState.DUPLICATE]),
+        unusable=frozenset(by_state[AddressState.TENTATIVE]),
+        unverified=frozenset(by_state[AddressState.OPTIMISTIC]),
+        max_tx_rate_mbps=qdisc.mbps if qdisc else 0,
+    )
+
+
+_ADVERTISEMENT, _TARGET_ADDRESS = 136, 2
+_OVERRIDE = 1 << 29
+_HOP_LIMIT = 255
+_ALL_NODES = "ff02::1"
+
+
+def send_announcements(addresses: Mapping[Link, Collection[str]], rtnl: Rtnl, namespace: int) -> None:
+    """Announce addresses (CIDR form) on links of a namespace, as far as those have a carrier.
+
+    KernelError without CAP_NET_RAW, if there are IPv6 addresses.
+    """
+    ready = [
+        (link, ipaddress.ip_interface(address).ip)
+        for link, given in addresses.items()
+        if link.up and link.carrier
+        for address in given
+    ]
+    for link, address in ready:
+        if isinstance(address, ipaddress.IPv4Address):
+            # It may be gone by now; what nobody hears is found out by asking.
+            with suppress(NetlinkError):
+                _ask_for_oneself(link, address, rtnl)
+    advertised = [(link, address) for link, address in ready if isinstance(address, ipaddress.IPv6Address)]
+    if advertised:
+        _advertise(advertised, namespace)
+
+
+def _ask_for_oneself(link: Link, address: ipaddress.IPv4Address, rtnl: Rtnl) -> None:
+    """Have the kernel look for a neighbour that has the link's own address, and forget that it did.
+
+    That is an ARP announcement (RFC 5227, section 3): a request to all with the address as sender and target.
+    """
+    what = f"{link.name}: announce {address}"
+    solicit(rtnl.socket, link.index, address, what)
+    forget(rtnl.socket, link.index, address, what)
+
+
+def _advertise(addresses: Collection[tuple[Link, ipaddress.IPv6Address]], namespace: int) -> None:
+    with entered(namespace):
+        sender = _raw_socket()
+    with sender:
+        sender.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, _HOP_LIMIT)
+        for link, address in addresses:
+            source = address.packed + struct.pack("=I", link.index)  # struct in6_pktinfo
+            mac = bytes.fromhex(link.mac.replace(":", ""))
+            with suppress(OSError):
+                sender.sendmsg(
+                    [advertisement(mac, address)],
+                    [(socket.IPPROTO_IPV6, socket.IPV6_PKTINFO, source)],
+                    0,
+                    (_ALL_NODES, 0, 0, link.index),
+                )
+
+
+def _raw_socket() -> socket.socket:
+    try:
+        return socket.socket(socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6)
+    except PermissionError as error:
+        msg = "announcing IPv6 addresses needs CAP_NET_RAW"
+        raise KernelError(msg) from error
+
+
+def advertisement(mac: bytes, address: ipaddress.IPv6Address) -> bytes:
+    """A neighbour advertisement that overrides what others remember (RFC 4861, section 7.2.6).
+
+    Its checksum is the kernel's to fill in. A MAC of 20 bytes, InfiniBand's, begins after two more (RFC 4391,
+    section 9.3).
+    """
+    padding = bytes(-(2 + len(mac)) % 8)
+    units = (2 + len(padding) + len(mac)) // 8
+    option = struct.pack("!BB", _TARGET_ADDRESS, units) + padding + mac
+    return struct.pack("!BBHI", _ADVERTISEMENT, 0, 0, _OVERRIDE) + address.packed + option
+
 
 _SETTINGS = Path("/proc/sys/net/ipv6/conf")
 _WITHOUT_IPV6 = (errno.EACCES, errno.EAFNOSUPPORT, errno.EOPNOTSUPP)

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Self
 
 from k8s_rdma.core.ledger import Ledger
 from k8s_rdma.errors import KernelError
+from k8s_rdma.linux.changes import CachedScan, files_without_events
+from k8s_rdma.linux.discovery.netlink_queries import UnprivilegedQueries
 from k8s_rdma.linux.discovery.observation import Observer
-from k8s_rdma.linux.discovery.unannounced import files_without_events
-from k8s_rdma.linux.discovery.unprivileged import UnprivilegedQueries
-from k8s_rdma.linux.lookout import Lookout
 from k8s_rdma.linux.sysfs import Sysfs
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ class HardwareScan:
         self._selection = selection
         self._sysfs = sysfs
         self._opened = ExitStack()
-        self._lookout: Lookout[Hardware] | None = None
+        self._lookout: CachedScan[Hardware] | None = None
         self._seen: Hardware | None = None
         self._report: NodeReport | None = None
 
@@ -63,10 +62,10 @@ class HardwareScan:
         return self._lookout.look()
 
 
-def lookout(root: Path, queries: Queries, selection: Selection) -> Lookout[Hardware]:
+def lookout(root: Path, queries: Queries, selection: Selection) -> CachedScan[Hardware]:
     """Looks at the machine's hardware; KernelError or OSError as `Observer.observe`."""
     sysfs = Sysfs(root)
-    return Lookout(
+    return CachedScan(
         Observer(sysfs, queries, selection).observe,
         files=lambda hardware: frozenset(root / file for file in files_without_events(sysfs, hardware)),
         incomplete=lambda hardware: bool(hardware.unreadable),

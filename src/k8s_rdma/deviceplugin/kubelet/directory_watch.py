@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from k8s_rdma.errors import K8sRdmaError
-from k8s_rdma.linux.inotify import Stirrings
+from k8s_rdma.linux.inotify import DirectoryChanges
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -43,7 +43,7 @@ class KubeletWatch:
     def _told(self) -> Iterator[None]:
         """Be told by the kernel within the block, if it has a watch to give."""
         try:
-            stirrings = Stirrings()
+            stirrings = DirectoryChanges()
         except OSError as error:
             self._polled(error)
             yield
@@ -63,7 +63,7 @@ class KubeletWatch:
             finally:
                 loop.remove_reader(stirrings)
 
-    def _watch(self, stirrings: Stirrings) -> None:
+    def _watch(self, stirrings: DirectoryChanges) -> None:
         """The parent, too: it tells of a directory that is made again."""
         try:
             stirrings.watch((self._directory, self._directory.parent))

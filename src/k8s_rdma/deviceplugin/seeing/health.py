@@ -15,7 +15,7 @@ from k8s_rdma.deviceplugin.seeing.damping import Damping
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from k8s_rdma.linux.rdma.observation import DeviceAway, DeviceHere, RdmaLook
+    from k8s_rdma.linux.rdma.observation import AwayDevice, PresentDevice, RdmaSnapshot
 
 SETTLE_S = 1.0
 """A device that is nowhere may be back at once (renamed, its driver reloaded by a reset); kubelet is told of
@@ -70,7 +70,7 @@ class Health:
         }
 
     def judged(
-        self, look: RdmaLook, agent: Agent, now: float, *, unreadable: tuple[str, ...] = ()
+        self, look: RdmaSnapshot, agent: Agent, now: float, *, unreadable: tuple[str, ...] = ()
     ) -> DevicesSeen:
         """All devices with the faults that count now; unreadable: what else could not be looked at."""
         self._deadlines.clear()
@@ -106,7 +106,7 @@ class Health:
         return {name: replace(each, name=name) for name, each in named if name}
 
     def _device(
-        self, name: str, look: RdmaLook, agent: Agent, now: float, *, given: bool
+        self, name: str, look: RdmaSnapshot, agent: Agent, now: float, *, given: bool
     ) -> RdmaDevice | None:
         if name in look.here:
             here = look.here[name]
@@ -119,7 +119,7 @@ class Health:
         return self._away(name, look.away[name], agent, now, given=given)
 
     @staticmethod
-    def _free_at_home(here: DeviceHere, agent: Agent) -> RdmaDevice:
+    def _free_at_home(here: PresentDevice, agent: Agent) -> RdmaDevice:
         """Its ports count, as no pod has it: one could do with them what it likes.
 
         Those of a VF that nobody has set up are down: the agent sets it up when it gives it to a pod, and
@@ -130,7 +130,7 @@ class Health:
         return replace(device, faults=(*device.faults, *(here.uplink_faults if waits else here.port_faults)))
 
     def _away(
-        self, name: str, away: DeviceAway, agent: Agent, now: float, *, given: bool
+        self, name: str, away: AwayDevice, agent: Agent, now: float, *, given: bool
     ) -> RdmaDevice | None:
         known = self._known.get(name)
         device = _as_last_seen(away, known.device if known else None)
@@ -153,7 +153,7 @@ class Health:
         return device
 
     @staticmethod
-    def _absence(away: DeviceAway, agent: Agent, since: float, *, given: bool) -> tuple[str, float]:
+    def _absence(away: AwayDevice, agent: Agent, since: float, *, given: bool) -> tuple[str, float]:
         """Why a device is not healthy though nothing is known to be wrong with it, and from when."""
         if given and agent.silent_since is None:
             return "", since
@@ -166,7 +166,7 @@ class Health:
             self._deadlines.append(until)
 
 
-def _as_last_seen(away: DeviceAway, last: RdmaDevice | None) -> RdmaDevice:
+def _as_last_seen(away: AwayDevice, last: RdmaDevice | None) -> RdmaDevice:
     """What its function and its character devices tell, else what was seen last."""
     if last is None or away.told:
         return away.device

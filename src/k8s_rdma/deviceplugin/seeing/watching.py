@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Self
 from k8s_rdma.core.devices.seen import INFINIBAND, RDMA_CM, DevicesSeen
 from k8s_rdma.deviceplugin.seeing.health import Health
 from k8s_rdma.errors import KernelError
+from k8s_rdma.linux.changes import CachedScan
 from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
-from k8s_rdma.linux.lookout import Lookout
 from k8s_rdma.linux.netlink.subscriptions import RDMA_DEVICES
 from k8s_rdma.linux.rdma.character_devices import DEV, DeviceNodes
-from k8s_rdma.linux.rdma.observation import Questions, RdmaObserver, port_state_files
+from k8s_rdma.linux.rdma.observation import RdmaObserver, RdmaQueries, port_state_files
 from k8s_rdma.linux.sysfs import Sysfs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from k8s_rdma.deviceplugin.seeing.health import Agent
-    from k8s_rdma.linux.rdma.observation import RdmaLook
+    from k8s_rdma.linux.rdma.observation import RdmaSnapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class Host:
 
     sysfs: Path = Path("/sys")
     dev: Path = DEV
-    questions: Callable[[], AbstractContextManager[Questions]] = NetlinkQueries
+    questions: Callable[[], AbstractContextManager[RdmaQueries]] = NetlinkQueries
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +50,11 @@ class Watching:
         self._host = host
         self._changed = changed
         self._opened = ExitStack()
-        self._lookout: Lookout[RdmaLook] | None = None
+        self._lookout: CachedScan[RdmaSnapshot] | None = None
         self._nodes = DeviceNodes(host.dev)
         self._health = Health()
         self._expected: Mapping[str, str] = {}
-        self._last: RdmaLook | None = None
+        self._last: RdmaSnapshot | None = None
         self.looks = Looks()
 
     def __enter__(self) -> Self:
@@ -95,7 +95,7 @@ class Watching:
         """Whether something could not be seen, or may have changed while it was looked at."""
         return self._lookout is None or self._lookout.due
 
-    def _look(self, *, anew: bool) -> RdmaLook:
+    def _look(self, *, anew: bool) -> RdmaSnapshot:
         if self._lookout is None:
             self._lookout = self._open()
         look = self._lookout.look(anew=anew)
@@ -103,12 +103,12 @@ class Watching:
             self._count(failed=bool(look.unreadable))
         return look
 
-    def _open(self) -> Lookout[RdmaLook]:
+    def _open(self) -> CachedScan[RdmaSnapshot]:
         with ExitStack() as opened:
             sysfs = Sysfs(self._host.sysfs)
             questions = opened.enter_context(self._host.questions())
             observer = RdmaObserver(sysfs, questions, self._nodes)
-            lookout = Lookout(
+            lookout = CachedScan(
                 lambda changed: observer.look(self._expected, changed=changed),
                 files=self._files,
                 incomplete=lambda look: bool(look.unreadable),
@@ -119,7 +119,7 @@ class Watching:
             self._opened = opened.pop_all()
         return lookout
 
-    def _files(self, look: RdmaLook) -> frozenset[Path]:
+    def _files(self, look: RdmaSnapshot) -> frozenset[Path]:
         """What no event tells of: the states of InfiniBand ports, and nodes that come and go by hand."""
         nodes = {node.path for here in look.here.values() for node in here.characters}
         return frozenset(

@@ -19,8 +19,7 @@ from k8s_rdma.doctor.looking.versions import in_metrics
 from k8s_rdma.doctor.node.ledger import LedgerFacts
 from k8s_rdma.doctor.node.processes import Answer, ProcessFacts
 from k8s_rdma.errors import LedgerError, MalformedError
-from k8s_rdma.linux.receipts import Receipts
-from k8s_rdma.linux.receipts_schema import NewerLedgerError
+from k8s_rdma.linux.receipts import NewerLedgerError, Receipts
 from k8s_rdma.wire.rest import NodeReport, decode_report
 from k8s_rdma.wire.state import HEADER, Kind, decode_header
 

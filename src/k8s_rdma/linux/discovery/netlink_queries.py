@@ -1,4 +1,4 @@
-"""`linux.discovery.queries.Queries` answered by the running kernel."""
+"""`linux.discovery.queries.Queries`, answered by the running kernel: with CAP_NET_ADMIN, and without."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ import errno
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Self
 
-from k8s_rdma.linux.netlink.addressed_links import addressed_links
+from k8s_rdma.linux.discovery.pci import pfs
+from k8s_rdma.linux.discovery.pfs import is_representor
 from k8s_rdma.linux.netlink.dcb import Dcb
-from k8s_rdma.linux.netlink.default_routes import default_route_links
-from k8s_rdma.linux.netlink.devlink import Devlink
-from k8s_rdma.linux.netlink.devlink_params import devlink_flags
-from k8s_rdma.linux.netlink.devlink_rates import devlink_rates
+from k8s_rdma.linux.netlink.devlink import Devlink, devlink_flags, devlink_rates
 from k8s_rdma.linux.netlink.ethtool import Ethtool
 from k8s_rdma.linux.netlink.rdma import RdmaNetlink
+from k8s_rdma.linux.netlink.routes import addressed_links, default_route_links
 from k8s_rdma.linux.netlink.rtnl import Rtnl
 from k8s_rdma.linux.netlink.socket import NetlinkError
-from k8s_rdma.linux.netlink.vf_info import vf_infos, vf_stats
+from k8s_rdma.linux.netlink.sriov import vf_infos, vf_stats
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,7 +24,8 @@ if TYPE_CHECKING:
     from k8s_rdma.linux.discovery.queries import DevlinkRate, RdmaDevice, VfInfo
     from k8s_rdma.linux.netlink.dcb import DcbState
     from k8s_rdma.linux.netlink.rtnl import Link
-    from k8s_rdma.linux.netlink.vf_info import VfStats
+    from k8s_rdma.linux.netlink.sriov import VfStats
+    from k8s_rdma.linux.sysfs import Sysfs
 
 
 class NetlinkQueries:
@@ -63,11 +63,11 @@ class NetlinkQueries:
         return vf_stats(self.rtnl, index)
 
     def default_route_links(self) -> frozenset[int]:
-        """The links that default routes lead through; see `linux.netlink.default_routes`."""
+        """The links that default routes lead through; see `linux.netlink.routes`."""
         return default_route_links(self.rtnl, self.rtnl.links())
 
     def addressed_links(self) -> frozenset[int]:
-        """The links with an address; see `linux.netlink.addressed_links`."""
+        """The links with an address; see `linux.netlink.routes`."""
         return addressed_links(self.rtnl)
 
     def rdma(self) -> RdmaNetlink | None:
@@ -95,7 +95,7 @@ class NetlinkQueries:
         return self._devlink.eswitch_modes("pci")
 
     def devlink_rates(self) -> Mapping[str, Mapping[int, DevlinkRate]]:
-        """What devlink was told of VFs' rates; see `linux.netlink.devlink_rates`."""
+        """What devlink was told of VFs' rates; see `linux.netlink.devlink`."""
         return devlink_rates(self._devlink, "pci")
 
     def firmware(self, name: str) -> str:
@@ -113,5 +113,35 @@ class NetlinkQueries:
         return self._ethtool.pauses(name)
 
     def devlink_flags(self, name: str) -> Mapping[str, bool]:
-        """A parameter of devlink devices by PCI address; see `linux.netlink.devlink_params`."""
+        """A parameter of devlink devices by PCI address; see `linux.netlink.devlink`."""
         return devlink_flags(self._devlink, "pci", name)
+
+
+class UnprivilegedQueries(NetlinkQueries):
+    """As `NetlinkQueries`, but that switchdev mode is told by its traces where devlink does not tell it."""
+
+    def __init__(self, sysfs: Sysfs) -> None:
+        super().__init__()
+        self._sysfs = sysfs
+
+    def eswitch_modes(self) -> Mapping[str, str]:
+        """`switchdev` of PFs that have representors.
+
+        In that mode every VF has one; without VFs, the mode makes no difference. Where a driver does not say
+        of which device its representors are, it seems to be in legacy mode.
+        """
+        try:
+            return super().eswitch_modes()
+        except NetlinkError as error:
+            if error.errno != errno.EPERM:
+                raise
+        return traces_of_switchdev(self._sysfs)
+
+
+def traces_of_switchdev(sysfs: Sysfs) -> Mapping[str, str]:
+    """`switchdev` by PCI address of PFs that have representors. OSError when sysfs cannot be read."""
+    return {
+        pf.pci: "switchdev"
+        for pf in pfs(sysfs)
+        if any(is_representor(sysfs, netdev) for netdev in pf.netdevs() or ())
+    }

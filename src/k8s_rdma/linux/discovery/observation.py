@@ -1,7 +1,7 @@
-"""All of it together: sysfs, netlink and the configuration make one `Hardware`.
+"""Observation of the machine: sysfs, netlink and the configuration make one `Hardware`.
 
-Where two sources disagree (a netdev renamed between two reads, a VF on its way) everything is looked at once
-more; what they disagree on then is told, and is never a smaller machine.
+Where two sources disagree (a netdev renamed between two reads, a VF on its way) everything is read once
+more; a disagreement that stays is reported, and never taken for a smaller machine.
 """
 
 from __future__ import annotations
@@ -14,16 +14,13 @@ from typing import TYPE_CHECKING
 from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.kernel import Hardware, PfState, Unreadable
 from k8s_rdma.errors import KernelError
-from k8s_rdma.linux.discovery.latecomers import Latecomers
-from k8s_rdma.linux.discovery.mlnx_ofed import read_vf_settings
 from k8s_rdma.linux.discovery.pci import USERSPACE_DRIVERS
-from k8s_rdma.linux.discovery.pf_state import pf_state
+from k8s_rdma.linux.discovery.pf_state import pf_state, with_devlink
 from k8s_rdma.linux.discovery.pfs import Missing, find_pfs, select
-from k8s_rdma.linux.discovery.rates_by_devlink import with_devlink
 from k8s_rdma.linux.discovery.rdma_devices import RdmaDevices
-from k8s_rdma.linux.discovery.vf_settings import VfSettings, from_netlink
-from k8s_rdma.linux.discovery.vfs import Surroundings, see_vf
-from k8s_rdma.linux.netlink.default_routes import below, carriers
+from k8s_rdma.linux.discovery.vf_settings import VfSettings, from_netlink, read_vf_settings
+from k8s_rdma.linux.discovery.vfs import AwaitedNetdevs, VfContext, observe_vf
+from k8s_rdma.linux.netlink.routes import below, carriers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -31,7 +28,7 @@ if TYPE_CHECKING:
     from k8s_rdma.core.selection import PfRule, Selection
     from k8s_rdma.linux.discovery.pfs import Discovery, LeftOut, Selected
     from k8s_rdma.linux.discovery.queries import DevlinkRate, Queries, VfInfo
-    from k8s_rdma.linux.discovery.vfs import SeenVf
+    from k8s_rdma.linux.discovery.vfs import ObservedVf
     from k8s_rdma.linux.sysfs import Sysfs
 
 
@@ -82,7 +79,7 @@ class Observer:
         self._ours: dict[PciAddress, PfRule] = {}
         self._told: dict[PciAddress, _Told] = {}
         self._by_devlink: dict[PciAddress, Mapping[int, DevlinkRate]] = {}
-        self._latecomers = Latecomers(now)
+        self._latecomers = AwaitedNetdevs(now)
         self._lasting: frozenset[str] = frozenset()
 
     def observe(self, changed: Collection[int] | None = None) -> Hardware:
@@ -111,11 +108,11 @@ class Observer:
         """
         return self._discover(self._surroundings())
 
-    def _surroundings(self) -> Surroundings:
+    def _surroundings(self) -> VfContext:
         links = self._queries.links()
         modes = self._queries.eswitch_modes()
         switchdev = frozenset(pci for pci, mode in modes.items() if mode == "switchdev")
-        return Surroundings(
+        return VfContext(
             sysfs=self._sysfs,
             links={link.name: link for link in links},
             owners={link.device: link.name for link in links if link.device},
@@ -128,7 +125,7 @@ class Observer:
             unsafe_noiommu=self._selection.unsafe_noiommu,
         )
 
-    def _discover(self, around: Surroundings) -> Discovery:
+    def _discover(self, around: VfContext) -> Discovery:
         return select(
             find_pfs(self._sysfs, around.links, around.rdma),
             self._selection,
@@ -168,7 +165,7 @@ class Observer:
         self._told = {pci: told for pci, told in self._told.items() if pci in selected}
         self._latecomers.keep(selected)
 
-    def _pf(self, around: Surroundings, selected: Selected, changed: Collection[int] | None) -> _SeenPf:
+    def _pf(self, around: VfContext, selected: Selected, changed: Collection[int] | None) -> _SeenPf:
         pf, index = selected.pf, selected.link.index
         try:
             vfs = self._vfs(around, selected, changed)
@@ -181,7 +178,9 @@ class Observer:
         doubts = (f"PF {pf.name}: VF {seen.vf.index}: {seen.doubt}" for seen in vfs if seen.doubt)
         return _SeenPf(state, index, tuple(doubts))
 
-    def _vfs(self, around: Surroundings, selected: Selected, changed: Collection[int] | None) -> list[SeenVf]:
+    def _vfs(
+        self, around: VfContext, selected: Selected, changed: Collection[int] | None
+    ) -> list[ObservedVf]:
         pf, link = selected.pf, selected.link
         vfs = pf.function.vfs()
         if len(vfs) != pf.num_vfs:
@@ -195,11 +194,11 @@ class Observer:
         self._by_devlink[pf.pci] = by_devlink
         settings = self._settings(pf.pci, link.index, vfs, changed)
         settings = with_devlink(pf.driver or "", settings, by_devlink)
-        seen = [see_vf(around, index, pci, settings.get(index), link.mtu) for index, pci in vfs.items()]
+        seen = [observe_vf(around, index, pci, settings.get(index), link.mtu) for index, pci in vfs.items()]
         self._must_have_come(pf.pci, seen)
         return seen
 
-    def _must_have_come(self, pf: PciAddress, seen: Iterable[SeenVf]) -> None:
+    def _must_have_come(self, pf: PciAddress, seen: Iterable[ObservedVf]) -> None:
         """KernelError while a VF's driver is still making its netdev."""
         lacking = {each.vf.pci: each for each in seen if each.lacking}
         expected = self._latecomers.expected(pf, {pci: each.lacking for pci, each in lacking.items()})

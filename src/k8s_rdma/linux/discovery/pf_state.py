@@ -1,29 +1,130 @@
-"""One PF as an operator and the scheduler shall see it."""
+"""State of one PF for operators and the scheduler: its port's speed, rates, problems, devlink's part.
+
+The system itself never sets rates by devlink; somebody else may have. With the drivers of the table rates
+are set through the PF's netdev, in switchdev mode as well (`linux.drivers`). mlx5 keeps one value of each
+rate, whoever set it last; what devlink set for ice, devlink alone reports. A VF in a group shares with the
+others there what the group gets of the link, so that a minimum rate is no promise to it, and neither to a
+VF beside the group.
+"""
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.kernel import PfState
 from k8s_rdma.core.options import LinkType
 from k8s_rdma.errors import printable
-from k8s_rdma.linux.discovery.ports import ethernet_speed, infiniband_speed
-from k8s_rdma.linux.discovery.rates_by_devlink import without_promises
-from k8s_rdma.linux.driver_settings import takes
-from k8s_rdma.linux.drivers import ability
+from k8s_rdma.linux.drivers import ability, takes
 from k8s_rdma.linux.vf.vfio import can_have_vfio
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from k8s_rdma.core.kernel import Vf
+    from k8s_rdma.core.rates import RateAbility
     from k8s_rdma.linux.discovery.pfs import Selected
-    from k8s_rdma.linux.discovery.ports import Speed
-    from k8s_rdma.linux.discovery.vfs import Surroundings
+    from k8s_rdma.linux.discovery.queries import DevlinkRate
+    from k8s_rdma.linux.discovery.vf_settings import VfSettings
+    from k8s_rdma.linux.discovery.vfs import VfContext
+    from k8s_rdma.linux.netlink.rtnl import Link
+    from k8s_rdma.linux.sysfs import Sysfs
+
+OWN_GROUPS = frozenset({"ice"})
+"""Drivers that show their scheduler as groups, each VF in one, without anybody's doing
+(`ice_devlink_rate_init_tx_topology`, drivers/net/ethernet/intel/ice/devlink/devlink.c, Linux 6.12)."""
+
+
+def group_of(driver: str, rate: DevlinkRate) -> str:
+    """The group that somebody has put a VF in, or given rates; empty for none."""
+    return rate.group if rate.group_rated or driver not in OWN_GROUPS else ""
+
+
+def with_devlink(
+    driver: str, settings: Mapping[int, VfSettings], rates: Mapping[int, DevlinkRate]
+) -> Mapping[int, VfSettings]:
+    """The settings of a PF's VFs, with what devlink has of them.
+
+    Of two minima the larger is taken to hold, of two maxima the smaller.
+    """
+    return {
+        index: _with_rate(driver, told, rates[index]) if index in rates else told
+        for index, told in settings.items()
+    }
+
+
+def without_promises(
+    driver: str, ability: RateAbility, rates: Mapping[int, DevlinkRate]
+) -> tuple[RateAbility, str]:
+    """What a PF takes of rates beside groups of VFs, and why that is less, in one clause, or empty."""
+    grouped = {index: group for index, rate in rates.items() if (group := group_of(driver, rate))}
+    if not grouped:
+        return ability, ""
+    vfs, groups = ", ".join(map(str, sorted(grouped))), ", ".join(sorted(set(grouped.values())))
+    why = f"its VFs {vfs} are in groups of devlink rates ({groups}), beside which no minimum rate holds"
+    return replace(ability, min=None, weights=None), why
+
+
+def _with_rate(driver: str, told: VfSettings, rate: DevlinkRate) -> VfSettings:
+    maxima = {told.max_tx_rate_mbps, rate.max_tx_rate_mbps} - {0}
+    return replace(
+        told,
+        min_tx_rate_mbps=max(told.min_tx_rate_mbps, rate.min_tx_rate_mbps),
+        max_tx_rate_mbps=min(maxima, default=0),
+        by_devlink=_words(rate, group_of(driver, rate)),
+    )
+
+
+def _words(rate: DevlinkRate, group: str) -> str:
+    found = [
+        f"tx_share {rate.min_tx_rate_mbps} Mb/s" if rate.min_tx_rate_mbps else "",
+        f"tx_max {rate.max_tx_rate_mbps} Mb/s" if rate.max_tx_rate_mbps else "",
+        f"group {group}" if group else "",
+    ]
+    if not any(found):
+        return ""
+    what = ", ".join(filter(None, found))
+    return f"its rates are set by devlink ({what}); `devlink port function rate set` takes them back"
+
+
+Speed = tuple[int | None, str]
+"""Mb/s and no sentence, or None and why it is unknown."""
+
+_RATE = re.compile(r"(\d+(?:\.\d+)?) Gb/sec\b.*")
+_NO_RESERVATIONS = "it takes no interfaces with a reservation"
+
+
+def ethernet_speed(sysfs: Sysfs, link: Link) -> Speed:
+    """By `speed` (Mb/s; -1 or EINVAL when the driver does not know)."""
+    if not (link.up and link.carrier):
+        state = "has no carrier" if link.up else "is set down"
+        return None, f"its link {state}; {_NO_RESERVATIONS}"
+    speed = sysfs.number(f"class/net/{link.name}/speed")
+    if speed is None or speed <= 0:
+        return None, f"its driver does not tell the link's speed; {_NO_RESERVATIONS}"
+    return speed, ""
+
+
+def infiniband_speed(sysfs: Sysfs, link: Link, rdma_device: str) -> Speed:
+    """By the RDMA device's port: `rate` as `100 Gb/sec (4X EDR)`, known while `state` is `4: ACTIVE`.
+
+    Source: Linux `drivers/infiniband/core/sysfs.c`, rate_show, state_show. `dev_port` of an IPoIB netdev
+    counts from 0, ports count from 1.
+    """
+    number = (sysfs.number_if_any(f"class/net/{link.name}/dev_port") or 0) + 1
+    port = f"class/infiniband/{rdma_device}/ports/{number}"
+    state = (sysfs.value(f"{port}/state") or "unknown").rpartition(": ")[2]
+    if state != "ACTIVE":
+        return None, f"its port is {state}, not ACTIVE (is a subnet manager running?); {_NO_RESERVATIONS}"
+    found = _RATE.fullmatch(sysfs.value(f"{port}/rate") or "")
+    if not found:
+        return None, f"its port does not tell its rate; {_NO_RESERVATIONS}"
+    return round(float(found[1]) * 1000), ""
 
 
 def pf_state(
-    around: Surroundings, selected: Selected, vfs: Iterable[Vf], ask_firmware: Callable[[str], str]
+    around: VfContext, selected: Selected, vfs: Iterable[Vf], ask_firmware: Callable[[str], str]
 ) -> PfState:
     """A PF with these VFs; `ask_firmware` of a netdev by name.
 
@@ -74,13 +175,13 @@ def pf_state(
     )
 
 
-def _speed(around: Surroundings, selected: Selected, link_type: LinkType) -> Speed:
+def _speed(around: VfContext, selected: Selected, link_type: LinkType) -> Speed:
     if link_type is LinkType.INFINIBAND and selected.pf.rdma_device:
         return infiniband_speed(around.sysfs, selected.link, selected.pf.rdma_device)
     return ethernet_speed(around.sysfs, selected.link)
 
 
-def _problems(around: Surroundings, selected: Selected, *clauses: str) -> Iterator[str]:
+def _problems(around: VfContext, selected: Selected, *clauses: str) -> Iterator[str]:
     pf = selected.pf
     if not pf.num_vfs:
         yield f"PF {pf.name}: it has no VFs, of {pf.total_vfs} that it can have; run `k8s-rdma init`"

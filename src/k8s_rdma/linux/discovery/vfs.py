@@ -1,4 +1,8 @@
-"""One VF, as sysfs, netlink and its PF have it at one moment."""
+"""State of one VF, as sysfs, netlink and its PF show it at one moment.
+
+A driver takes a second or so to make a VF's netdev, longer for many VFs at once. One that serves RDMA or
+vdpa alone makes none at all, and must not keep the other VFs of its PF from being used.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.kernel import Vf
 from k8s_rdma.errors import printable
 from k8s_rdma.linux.discovery.pci import USERSPACE_DRIVERS, PciFunction
@@ -17,12 +22,38 @@ from k8s_rdma.linux.netlink.rtnl import Link
 from k8s_rdma.linux.sysfs import Sysfs
 
 if TYPE_CHECKING:
-    from k8s_rdma.core.ids import PciAddress
+    from collections.abc import Callable, Collection
+
     from k8s_rdma.linux.discovery.vf_settings import VfSettings
+
+PATIENCE_S = 10.0
+"""Since a VF was first seen with its driver and without a netdev; nothing is lost when one comes later."""
+
+_Lacking = tuple[PciAddress, str]
+
+
+class AwaitedNetdevs:
+    """Since when VFs, each with the driver of then, have no netdev; by PF."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        """now: seconds of a monotonic clock."""
+        self._now = now
+        self._since: dict[PciAddress, dict[_Lacking, float]] = {}
+
+    def expected(self, pf: PciAddress, lacking: Mapping[PciAddress, str]) -> PciAddress | None:
+        """The first of a PF's VFs without a netdev (their drivers by address) that may still get one."""
+        now, before = self._now(), self._since.get(pf, {})
+        since = {each: before.get(each, now) for each in lacking.items()}
+        self._since[pf] = since
+        return next((vf for (vf, _), began in since.items() if now - began < PATIENCE_S), None)
+
+    def keep(self, pfs: Collection[PciAddress]) -> None:
+        """Forget those of other PFs: their drivers begin anew."""
+        self._since = {pf: since for pf, since in self._since.items() if pf in pfs}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class VfContext:
     """What VFs are looked at against.
 
     links: by name. owners: the links' names by the PCI address that netlink has for them, where it does.
@@ -45,7 +76,7 @@ class Surroundings:
 
 
 @dataclass(frozen=True, slots=True)
-class SeenVf:
+class ObservedVf:
     """A VF.
 
     doubt: what its sources disagree on, which another look may settle, or empty.
@@ -65,9 +96,9 @@ class _Netdev(NamedTuple):
     doubt: str = ""
 
 
-def see_vf(
-    around: Surroundings, index: int, pci: PciAddress, settings: VfSettings | None, pf_mtu: int
-) -> SeenVf:
+def observe_vf(
+    around: VfContext, index: int, pci: PciAddress, settings: VfSettings | None, pf_mtu: int
+) -> ObservedVf:
     """A VF; `settings` are None where its PF has no entry of it.
 
     OSError when it cannot be read. The MTU is the PF's while the netdev is away, as nobody tells.
@@ -109,10 +140,10 @@ def see_vf(
             or _in_use(around, netdev.link)
         ),
     )
-    return SeenVf(vf, doubt, lacking)
+    return ObservedVf(vf, doubt, lacking)
 
 
-def _netdev(around: Surroundings, function: PciFunction, names: list[str] | None) -> _Netdev:
+def _netdev(around: VfContext, function: PciFunction, names: list[str] | None) -> _Netdev:
     elsewhere = around.owners.get(function.pci)
     if not names:
         doubt = f"netlink has {elsewhere} as its netdev, sysfs has none" if elsewhere else ""
@@ -140,7 +171,7 @@ def _of_no_text(netdev: _Netdev) -> str:
     return "" if shown == (netdev.name or "") else f"the name of its netdev {shown} is no text"
 
 
-def _in_use(around: Surroundings, link: Link | None) -> str:
+def _in_use(around: VfContext, link: Link | None) -> str:
     """What the host itself does with a VF at home."""
     if link is None:
         return ""

@@ -1,27 +1,32 @@
-"""Devlink: what devices there are, and what mode the embedded switch of one is in.
+"""Devlink: its devices, the mode of their embedded switches, boolean parameters, and rates of VFs.
 
-Source: Linux `include/uapi/linux/{genetlink,devlink}.h`, Documentation/networking/devlink, 6.1.
+Source: Linux `include/uapi/linux/{genetlink,devlink}.h`, Documentation/networking/devlink
+(devlink-params.rst), `net/devlink/leftover.c` (devlink_nl_rate_fill), 6.1. Rates are in bytes a second;
+Linux before 5.14 has none.
 """
 
 from __future__ import annotations
 
 import errno
 import struct
+import sys
 from typing import TYPE_CHECKING, NamedTuple, Self
 
+from k8s_rdma.linux.discovery.queries import DevlinkRate
 from k8s_rdma.linux.netlink.socket import (
     GENERIC,
     NetlinkError,
     NetlinkSocket,
     attributes,
     connect,
+    each_attribute,
     number,
     string,
     text,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 _CONTROLLER, _GETFAMILY, _FAMILY_ID, _FAMILY_NAME = 16, 3, 1, 2
 _HEADER = struct.Struct("=BBxx")
@@ -106,3 +111,91 @@ def device_of(found: Mapping[int, bytes]) -> DevlinkDevice:
 
 def _attributes(body: bytes) -> dict[int, bytes]:
     return attributes(body, _HEADER.size)
+
+
+_PARAM_GET = 38
+_PARAM, _NAME, _TYPE, _VALUES, _VALUE, _DATA, _CMODE = 80, 81, 83, 84, 85, 86, 87
+_FLAG = 6
+"""NLA_FLAG: true is an attribute that is there (devlink_nl_param_value_fill_one, net/core/devlink.c)."""
+
+
+def devlink_flags(devlink: Devlink, bus: str, name: str) -> Mapping[str, bool]:
+    """A parameter by device name on that bus, of those that have it; NetlinkError EPERM without privileges.
+
+    Of a value for now and one for later, the first by configuration mode: that of now.
+    """
+    found: dict[str, bool] = {}
+    for answer in devlink.dump(_PARAM_GET, "devlink parameters"):
+        device, param = device_of(answer), attributes(answer.get(_PARAM, b""))
+        if device.bus == bus and string(param.get(_NAME, b"")) == name and number(param[_TYPE]) == _FLAG:
+            values = [attributes(value) for kind, value in each_attribute(param[_VALUES]) if kind == _VALUE]
+            if values:
+                now = min(values, key=lambda value: number(value[_CMODE]))
+                found[device.name] = _DATA in now
+    return found
+
+
+_PORT_GET, _RATE_GET = 5, 74
+_PORT_INDEX, _PORT_FLAVOUR, _PORT_VF, _PORT_EXTERNAL = 3, 77, 128, 149
+_TX_SHARE, _TX_MAX, _NODE_NAME, _PARENT = 166, 167, 168, 169
+_PCI_VF = 4
+_BYTES_OF_A_MEGABIT = 125_000
+
+_Attributes = dict[int, bytes]
+
+
+def devlink_rates(devlink: Devlink, bus: str) -> Mapping[str, Mapping[int, DevlinkRate]]:
+    """By device name on that bus and VF; of VFs that devlink was told nothing of, nothing."""
+    try:
+        told = devlink.dump(_RATE_GET, "rates by devlink")
+    except NetlinkError as error:
+        if error.errno == errno.EOPNOTSUPP:
+            return {}
+        raise
+    nodes = {(device_of(each), string(each[_NODE_NAME])): each for each in told if _NODE_NAME in each}
+    rates = {
+        (device_of(each), number(each[_PORT_INDEX])): rate
+        for each in told
+        if _PORT_INDEX in each
+        and device_of(each).bus == bus
+        and (rate := _rate(each, nodes)) != DevlinkRate()
+    }
+    found: dict[str, dict[int, DevlinkRate]] = {}
+    if rates:
+        for device, port, vf in _vf_ports(devlink):
+            if (device, port) in rates:
+                found.setdefault(device.name, {})[vf] = rates[device, port]
+    return found
+
+
+def _rate(leaf: _Attributes, nodes: Mapping[tuple[DevlinkDevice, str], _Attributes]) -> DevlinkRate:
+    above = list(_above(leaf, nodes))
+    return DevlinkRate(
+        min_tx_rate_mbps=_mbps(leaf, _TX_SHARE),
+        max_tx_rate_mbps=_mbps(leaf, _TX_MAX),
+        group=string(leaf.get(_PARENT, b"")),
+        group_rated=any(_mbps(node, kind) for node in above for kind in (_TX_SHARE, _TX_MAX)),
+    )
+
+
+def _above(
+    rate: _Attributes, nodes: Mapping[tuple[DevlinkDevice, str], _Attributes]
+) -> Iterator[_Attributes]:
+    """The groups that it is in; the kernel lets none be in itself."""
+    parent = nodes.get((device_of(rate), string(rate.get(_PARENT, b""))))
+    if parent is not None:
+        yield parent
+        yield from _above(parent, nodes)
+
+
+def _mbps(rate: _Attributes, kind: int) -> int:
+    """Rounded up: what is less than one is not none."""
+    return -(-int.from_bytes(rate.get(kind, b""), sys.byteorder) // _BYTES_OF_A_MEGABIT)
+
+
+def _vf_ports(devlink: Devlink) -> Iterator[tuple[DevlinkDevice, int, int]]:
+    """Device, port and VF; not of VFs that another machine has, as those of a SmartNIC's host."""
+    for port in devlink.dump(_PORT_GET, "devlink ports"):
+        is_vf = number(port.get(_PORT_FLAVOUR, b"")) == _PCI_VF and _PORT_VF in port
+        if is_vf and not number(port.get(_PORT_EXTERNAL, b"")):
+            yield device_of(port), number(port[_PORT_INDEX]), number(port[_PORT_VF])

@@ -13,7 +13,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from k8s_rdma.linux.netlink.addressed_links import counts
+from k8s_rdma.linux.netlink.routes import counts
 from k8s_rdma.linux.netlink.socket import KOBJECT_UEVENT, RDMA, ROUTE
 
 _LINK_GROUP, _IPV4_ADDRESS_GROUP, _IPV6_ADDRESS_GROUP = 1, 5, 9

@@ -1,35 +1,171 @@
-"""One look at a machine's RDMA devices: RDMA netlink says which are here, sysfs whose they are."""
+"""Observation of a machine's RDMA devices: those present, the function and PF of each, their faults.
+
+RDMA netlink lists the devices of this namespace, sysfs shows their functions; each function is read once an
+observation.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from k8s_rdma.core.devices.seen import CharacterDevice, NetnsMode, NodeKind, RdmaDevice
-from k8s_rdma.core.ids import pci_address
+from k8s_rdma.core.ids import PciAddress, pci_address
 from k8s_rdma.core.options import LinkType
 from k8s_rdma.errors import printable
-from k8s_rdma.linux.discovery.pci import USERSPACE_DRIVERS
+from k8s_rdma.linux.discovery.pci import USERSPACE_DRIVERS, PciFunction
+from k8s_rdma.linux.discovery.pfs import own_link
 from k8s_rdma.linux.discovery.queries import RdmaDevice as ToldDevice
-from k8s_rdma.linux.netlink.rtnl import Link
+from k8s_rdma.linux.netlink.rtnl import INFINIBAND, Link
 from k8s_rdma.linux.rdma.character_devices import character_devices
-from k8s_rdma.linux.rdma.functions import Functions
-from k8s_rdma.linux.rdma.judging import function_faults, link_faults, node_faults, port_faults
-from k8s_rdma.linux.sysfs import is_gone
+from k8s_rdma.linux.sysfs import Sysfs, is_gone
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
+    from k8s_rdma.linux.discovery.queries import RdmaPort
     from k8s_rdma.linux.rdma.character_devices import DeviceNodes
-    from k8s_rdma.linux.rdma.functions import FunctionFacts
-    from k8s_rdma.linux.sysfs import Sysfs
+
+_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FunctionFacts:
+    """A function. pf: of a VF its PF, of any other itself. vf: its index, None where it is none.
+
+    driver: empty for none. link: its netdev, where that is in this namespace.
+    """
+
+    pci: PciAddress
+    vendor: str
+    driver: str
+    numa_node: int | None
+    pcie_path: tuple[PciAddress, ...]
+    link: Link | None
+    pf: FunctionFacts | None = None
+    vf: int | None = None
+
+    @property
+    def physical(self) -> FunctionFacts:
+        """The PF: its own, or itself."""
+        return self.pf or self
+
+    @property
+    def link_type(self) -> LinkType:
+        """What the PF's port speaks, by its netdev."""
+        link = self.physical.link
+        return LinkType.INFINIBAND if link and link.type == INFINIBAND else LinkType.ETHERNET
+
+
+@dataclass(slots=True)
+class Functions:
+    """Those of one look. links: by name. Every failure to read one is an OSError."""
+
+    sysfs: Sysfs
+    links: Mapping[str, Link]
+    _read: dict[PciAddress, FunctionFacts | None] = field(default_factory=dict)
+    _vfs: dict[PciAddress, dict[PciAddress, int]] = field(default_factory=dict)
+
+    def of(self, pci: PciAddress) -> FunctionFacts | None:
+        """A function; None when there is none of this address."""
+        if pci not in self._read:
+            self._read[pci] = self._facts(pci)
+        return self._read[pci]
+
+    def of_device(self, path: str) -> FunctionFacts | None:
+        """The one that a device of some class (`class/infiniband/mlx5_0`) is of; None where that is none."""
+        target = self.sysfs.target_if_any(f"{path}/device") or ""
+        return self.of(pci_address(target)) if _ADDRESS.fullmatch(target) else None
+
+    def of_netdev(self, link: Link) -> FunctionFacts | None:
+        """The one that a netdev is of; None where that is none."""
+        if _ADDRESS.fullmatch(link.device):
+            return self.of(pci_address(link.device))
+        return self.of_device(f"class/net/{link.name}")
+
+    def _facts(self, pci: PciAddress) -> FunctionFacts | None:
+        function = PciFunction(self.sysfs, pci)
+        if not function.exists():
+            return None
+        pf = function.pf()
+        return FunctionFacts(
+            pci=pci,
+            vendor=function.vendor(),
+            driver=function.driver() or "",
+            numa_node=function.numa_node(),
+            pcie_path=function.pcie_path(),
+            link=own_link(function, function.netdevs() or (), self.links),
+            pf=self.of(pf) if pf else None,
+            vf=self._index(pf, pci) if pf else None,
+        )
+
+    def _index(self, pf: PciAddress, vf: PciAddress) -> int | None:
+        if pf not in self._vfs:
+            vfs = PciFunction(self.sysfs, pf).vfs()
+            self._vfs[pf] = {pci: index for index, pci in vfs.items()}
+        return self._vfs[pf].get(vf)
+
+
+_ACTIVE = frozenset({"ACTIVE", "ACTIVE_DEFER"})
+
+
+def function_faults(function: FunctionFacts | None, pci: str = "") -> tuple[str, ...]:
+    """Of a device's function; pci: which it was, where there is none any more."""
+    if function is None:
+        return (f"its PCI function {pci} is gone",) if pci else ()
+    return () if function.driver else (f"no driver is bound to {function.pci}",)
+
+
+def node_faults(
+    devices: Sequence[CharacterDevice], nodes: DeviceNodes
+) -> Mapping[CharacterDevice | None, str]:
+    """Of its character devices, a sentence each; None stands for a `uverbs` device that it does not have."""
+    faults: dict[CharacterDevice | None, str] = {
+        device: fault for device in devices if (fault := nodes.fault(device))
+    }
+    if not any(device.kind is NodeKind.UVERBS for device in devices):
+        faults[None] = "it has no uverbs device (is the kernel module ib_uverbs loaded?)"
+    return faults
+
+
+def port_faults(
+    ports: Sequence[RdmaPort], links: Mapping[int, Link], own: Link | None, link_type: LinkType
+) -> tuple[str, ...]:
+    """Why nothing passes through any of its ports; none where one is of use.
+
+    links: by index. own: its function's netdev, which is its port's where netlink does not tell one. The
+    netdev of an InfiniBand port (IPoIB) has no say.
+    """
+    faults: list[str] = []
+    for port in ports:
+        link = own if port.netdev_index is None else links.get(port.netdev_index)
+        found = tuple(_port_faults(port, link if link_type is LinkType.ETHERNET else None))
+        if not found:
+            return ()
+        faults += found
+    return tuple(faults or ["it has no port"])
+
+
+def _port_faults(port: RdmaPort, link: Link | None) -> Iterator[str]:
+    if port.state not in _ACTIVE:
+        yield f"port {port.number} is {port.state}, not ACTIVE"
+    yield from link_faults(link)
+
+
+def link_faults(link: Link | None) -> tuple[str, ...]:
+    """Of a netdev."""
+    if link is None or (link.up and link.carrier):
+        return ()
+    return (f"netdev {link.name} {'has no carrier' if link.up else 'is set down'}",)
+
 
 _CLASS = "class/infiniband"
 _VERBS = "class/infiniband_verbs"
 
 
-class Questions(Protocol):
+class RdmaQueries(Protocol):
     """Of `linux.discovery.queries.Queries`, and the mode; KernelError when one cannot be answered."""
 
     def links(self) -> Sequence[Link]:
@@ -46,7 +182,7 @@ class Questions(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceHere:
+class PresentDevice:
     """An RDMA device in this namespace. device: its faults are those of its function and its nodes.
 
     characters: all of its character devices, whether or not `/dev` has their nodes. ports: by number.
@@ -63,7 +199,7 @@ class DeviceHere:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceAway:
+class AwayDevice:
     """One that is not in this namespace. device: what its function tells; its faults are those of that.
 
     elsewhere: whether it is somewhere: its character devices are there, so that it is in another namespace,
@@ -76,11 +212,11 @@ class DeviceAway:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RdmaLook:
+class RdmaSnapshot:
     """All that was seen. unreadable: why a device could not be looked at, by name; "" for no certain one."""
 
-    here: Mapping[str, DeviceHere] = field(default_factory=dict)
-    away: Mapping[str, DeviceAway] = field(default_factory=dict)
+    here: Mapping[str, PresentDevice] = field(default_factory=dict)
+    away: Mapping[str, AwayDevice] = field(default_factory=dict)
     netns_mode: NetnsMode | None = None
     rdma_cm: bool = False
     directory: bool = False
@@ -115,16 +251,16 @@ class _Around:
 class RdmaObserver:
     """Looks at one machine, and needs no privilege for it."""
 
-    def __init__(self, sysfs: Sysfs, questions: Questions, nodes: DeviceNodes) -> None:
+    def __init__(self, sysfs: Sysfs, questions: RdmaQueries, nodes: DeviceNodes) -> None:
         self._sysfs = sysfs
         self._questions = questions
         self._nodes = nodes
         self._asked: _Asked | None = None
-        self._seen = RdmaLook()
+        self._seen = RdmaSnapshot()
 
     def look(
         self, expected: Mapping[str, str] | None = None, *, changed: Collection[int] | None = None
-    ) -> RdmaLook:
+    ) -> RdmaSnapshot:
         """The machine now; the same object as before where nothing but links changed, and none of interest.
 
         expected: devices that may be away, with their functions' addresses, empty for none.
@@ -146,7 +282,7 @@ class RdmaObserver:
             links=tuple(self._questions.links()),
         )
 
-    def _look(self, asked: _Asked, expected: Mapping[str, str]) -> RdmaLook:
+    def _look(self, asked: _Asked, expected: Mapping[str, str]) -> RdmaSnapshot:
         links, told = asked.links, asked.devices
         around = _Around(
             links={link.index: link for link in links},
@@ -155,7 +291,7 @@ class RdmaObserver:
         )
         here, unreadable = self._here(around, told)
         away = {**dict.fromkeys(around.characters, ""), **expected}
-        return RdmaLook(
+        return RdmaSnapshot(
             here=here,
             away={
                 name: self._away(around, name, pci)
@@ -170,7 +306,7 @@ class RdmaObserver:
 
     def _here(
         self, around: _Around, told: Sequence[ToldDevice]
-    ) -> tuple[dict[str, DeviceHere], dict[str, str]]:
+    ) -> tuple[dict[str, PresentDevice], dict[str, str]]:
         found, unreadable = {}, {}
         for device in sorted(told, key=lambda device: device.name):
             try:
@@ -183,7 +319,7 @@ class RdmaObserver:
                     unreadable[device.name] = f"RDMA device {device.name}: {error}"
         return found, unreadable
 
-    def _device(self, around: _Around, told: ToldDevice) -> DeviceHere:
+    def _device(self, around: _Around, told: ToldDevice) -> PresentDevice:
         netdev = self._netdev(around, told)
         function = self._function(around, told.name, netdev)
         own = (function and function.link) or netdev
@@ -199,7 +335,7 @@ class RdmaObserver:
             nodes=tuple(each for each in characters if each not in bad_nodes),
             faults=(*function_faults(function), *bad_nodes.values()),
         )
-        return DeviceHere(
+        return PresentDevice(
             device=_of_function(device, function),
             characters=characters,
             ports=tuple(port.number for port in told.ports),
@@ -227,7 +363,7 @@ class RdmaObserver:
                 return LinkType.INFINIBAND if layer == "InfiniBand" else LinkType.ETHERNET
         return function.link_type if function else LinkType.ETHERNET
 
-    def _away(self, around: _Around, name: str, pci: str) -> DeviceAway:
+    def _away(self, around: _Around, name: str, pci: str) -> AwayDevice:
         """One that netlink does not tell of: by its character devices, or else by where it was."""
         characters = around.characters.get(name, ())
         verbs = [each.path.rpartition("/")[2] for each in characters if each.kind is NodeKind.UVERBS]
@@ -243,14 +379,14 @@ class RdmaObserver:
             at_home=False,
         )
         handed_over = function is not None and function.driver in USERSPACE_DRIVERS
-        return DeviceAway(
+        return AwayDevice(
             device=_of_function(device, function),
             elsewhere=bool(characters) or handed_over,
             told=function is not None,
         )
 
 
-def port_state_files(look: RdmaLook) -> frozenset[str]:
+def port_state_files(look: RdmaSnapshot) -> frozenset[str]:
     """Files below sysfs that tell what the kernel sends no message of: the states of InfiniBand ports."""
     return frozenset(
         f"{_CLASS}/{name}/ports/{port}/state"

@@ -1,4 +1,4 @@
-"""VFs on their way into pods' namespaces and home again."""
+"""VFs moved into pods' namespaces and back to the host's."""
 
 from __future__ import annotations
 
@@ -13,16 +13,21 @@ from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.discovery.pci import USERSPACE_DRIVERS
 from k8s_rdma.linux.netlink.rtnl import Rtnl, in_namespace, named
 from k8s_rdma.linux.pod_interface import make_bare
-from k8s_rdma.linux.vf.dress import dress, require_dressed, require_mtu_of_pf, with_mac_of_home
-from k8s_rdma.linux.vf.home import make_as_at_home
-from k8s_rdma.linux.vf.places import netdev_of, words
+from k8s_rdma.linux.vf.locator import netdev_of, words
+from k8s_rdma.linux.vf.netdev import (
+    apply_link_settings,
+    require_link_settings,
+    require_mtu_of_pf,
+    restore_netdev,
+    with_mac_of_home,
+)
 
 if TYPE_CHECKING:
     from k8s_rdma.core.ids import PciAddress
     from k8s_rdma.core.step import BringHome, GiveVf, VfRef
     from k8s_rdma.linux.netlink.rtnl import Link
     from k8s_rdma.linux.netns import Namespaces
-    from k8s_rdma.linux.vf.places import Host, VfPlaces
+    from k8s_rdma.linux.vf.locator import Host, VfLocator
     from k8s_rdma.linux.vf.rdma import VfRdma
 
 RETURN_TIMEOUT_S = 10.0
@@ -48,7 +53,7 @@ class VfMoves:
         *,
         host: Host,
         namespaces: Namespaces,
-        places: VfPlaces,
+        places: VfLocator,
         rdma: VfRdma,
         return_timeout_s: float = RETURN_TIMEOUT_S,
     ) -> None:
@@ -77,7 +82,7 @@ class VfMoves:
             if found is None or netdev_of(pci, there, namespace, index=found.index) != found:
                 msg = f"{words(step.vf)}: moved to {step.netns.path}, but it is not there as {step.ifname}"
                 raise KernelError(msg)
-            require_dressed(found, step)
+            require_link_settings(found, step)
             self._given[step.vf] = _Given(step.netns, found.index)
 
     def _send(self, link: Link, pci: PciAddress, step: GiveVf, there: Rtnl, namespace: int) -> None:
@@ -86,7 +91,7 @@ class VfMoves:
         self._rtnl.change(link.index, f"{what}: down", up=False)
         if step.mtu is not None:
             require_mtu_of_pf(step, self._places.pf_link(step.vf))
-        dress(link, step, self._rtnl)
+        apply_link_settings(link, step, self._rtnl)
         self._rdma.give(pci, link.index, namespace, what)
         self._rtnl.change(link.index, what, in_namespace(namespace), named(step.ifname))
 
@@ -108,7 +113,7 @@ class VfMoves:
                 return
         link = self._await(pci, step, alive=namespace is not None)
         let = None if step.mac is None else partial(self._places.let_have_mac, step.vf)
-        make_as_at_home(link.index, step.vf, step.home, self._rtnl, let)
+        restore_netdev(link.index, step.vf, step.home, self._rtnl, let)
         self._given.pop(step.vf, None)
 
     def _present(self, link: Link | None, step: GiveVf) -> Link:
@@ -129,7 +134,7 @@ class VfMoves:
             _require_free(there, step.ifname, what)
             there.change(link.index, f"{what}: down", up=False)
             there.change(link.index, what, named(step.ifname))
-        dress(link, step, there)
+        apply_link_settings(link, step, there)
 
     def _fetch(self, pci: PciAddress, step: BringHome, namespace: int, *, away: bool) -> bool:
         """Move what is in a namespace home from there; whether the VF is not in yet another one."""

@@ -1,21 +1,323 @@
-"""Rates and settings of a PF's VFs: written where they differ, and read back by one query for both."""
+"""Rates and settings of a PF's VFs: checked, written where they differ, read back by one query for both."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import errno
+import time
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from k8s_rdma.core.options import Setting, VlanProto
+from k8s_rdma.core.rate_check import check_rates
 from k8s_rdma.core.step import VfRate
-from k8s_rdma.linux.vf import configuring, rates
-from k8s_rdma.linux.vf.readback import written
+from k8s_rdma.core.vf_config import shown
+from k8s_rdma.errors import KernelError
+from k8s_rdma.linux.discovery.vf_settings import NOT_TOLD, from_netlink
+from k8s_rdma.linux.drivers import explain, explain_setting, understood_max
+from k8s_rdma.linux.netlink import sriov
+from k8s_rdma.linux.netlink.socket import NetlinkError
+from k8s_rdma.linux.netlink.sriov import VfSetting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from k8s_rdma.core.kernel import PfState
-    from k8s_rdma.core.step import ProgramVfs
+    from k8s_rdma.core.kernel import PfState, Vf
+    from k8s_rdma.core.step import ConfigureVfs, ProgramVfs, SetRates, VfConfig, Vlan
     from k8s_rdma.linux.discovery.queries import VfInfo
-    from k8s_rdma.linux.netlink.vf_config import VfSetting
-    from k8s_rdma.linux.vf.configuring import Difference
+
+BUSY_S = 3.0
+"""For a driver that is still resetting the VF after the setting before; ice itself waits up to 0.8 s."""
+
+_POLL_S = 0.1
+_BUSY = frozenset({errno.EAGAIN, errno.EBUSY})
+_FLAGS = ("trust", "spoof_check")
+NO_GUID = "00:00:00:00:00:00:00:00"
+
+
+class Difference(NamedTuple):
+    """What is to be set: what it takes of a driver, how it is set, and what was found, in words."""
+
+    kind: Setting
+    setting: VfSetting
+    found: str
+
+
+def configure_vfs(
+    step: ConfigureVfs,
+    pf: PfState,
+    *,
+    write: Callable[[Sequence[VfSetting]], None],
+    read: Callable[[], Iterable[VfInfo]],
+) -> PfState:
+    """Have a PF hold these settings; returns it with those of all its VFs as they were read back.
+
+    pf: as last looked at; what holds already is not written. write: as `sriov.set_vfs` for its netdev, of
+    all settings at once. read: as `vf_infos`, called once when nobody else changes anything.
+    KernelError names VF, setting, what was wanted and found, and the driver; settings before one that is
+    refused are made.
+    """
+    check_settings(step, pf)
+    now = written(
+        pf,
+        differing=partial(differing_settings, step),
+        write=partial(write_settings_to, pf, write),
+        read=lambda: with_read_back_settings(step, pf, read()),
+    )
+    require_settings(step, now)
+    return now
+
+
+def check_settings(step: ConfigureVfs, pf: PfState) -> None:
+    """KernelError for what the PF's driver has no means for."""
+    for refused in differing_settings(step, pf):
+        if refused.kind not in pf.takes:
+            msg = f"{refused.setting.words}: {pf.driver} has no means for it (found {refused.found})"
+            raise KernelError(msg)
+
+
+def require_settings(step: ConfigureVfs, now: PfState) -> None:
+    """KernelError for what was read back and is not what was set."""
+    for wrong in differing_settings(step, now):
+        msg = f"set {wrong.setting.words}, read back {wrong.found or 'nothing'}"
+        raise KernelError(msg, details=f"{now.driver} refused nothing, and does not hold it")
+
+
+def with_read_back_settings(step: ConfigureVfs, pf: PfState, infos: Iterable[VfInfo]) -> PfState:
+    """The PF with what it tells; what it does not tell as it was just set."""
+    return _supplemented(step, with_settings(pf, infos))
+
+
+def with_settings(pf: PfState, infos: Iterable[VfInfo]) -> PfState:
+    """The PF with what it tells of its VFs; those that it tells nothing of are left out."""
+    told = {info.index: from_netlink(info) for info in infos}
+    changed = []
+    for vf in pf.vfs:
+        if vf.index in told:
+            now = told[vf.index]
+            fields: dict[str, Any] = {
+                name: getattr(now, name)
+                for name in ("vlan", "qos", "vlan_proto", "trust", "spoof_check", "link_state", "node_guid")
+            }
+            changed.append(replace(vf, admin_mac=now.mac, **fields))
+    return replace(pf, vfs=tuple(changed))
+
+
+def differences(pf: PfState, vf: Vf, config: VfConfig) -> Iterator[Difference]:
+    """What has to be set for a VF to be as `config` says, in an order that every driver takes.
+
+    A spoof check is on when the MAC is there that it checks for, and off before that is taken back
+    (`mlx4_set_vf_mac`, drivers/net/ethernet/mellanox/mlx4/cmd.c).
+    """
+    found = list(_of_vf(vf, config))
+    late = [each for each in found if each.kind is Setting.SPOOF_CHECK and config.spoof_check]
+    for each in (*(each for each in found if each not in late), *late):
+        words = each.setting.words.replace(f"VF {vf.index}:", f"{_named(pf, vf.index)}:", 1)
+        yield each._replace(setting=VfSetting(words, each.setting.attribute))
+
+
+def _of_vf(vf: Vf, config: VfConfig) -> Iterator[Difference]:
+    number, wanted = config.index, shown(config)
+    check, trust, state = config.spoof_check, config.trust, config.link_state
+    if check is not None and vf.spoof_check != wanted["spoof_check"]:
+        yield Difference(Setting.SPOOF_CHECK, sriov.spoof_check(number, on=check), vf.spoof_check)
+    if config.mac is not None and vf.admin_mac != config.mac:
+        yield Difference(Setting.MAC, sriov.mac(number, config.mac), vf.admin_mac)
+    if config.vlan is not None:
+        yield from _of_vlan(vf, config.vlan, wanted)
+    if trust is not None and vf.trust != wanted["trust"]:
+        yield Difference(Setting.TRUST, sriov.trust(number, on=trust), vf.trust)
+    if state is not None and vf.link_state != wanted["link_state"]:
+        yield Difference(Setting.LINK_STATE, sriov.link_state(number, state.value), vf.link_state)
+    if config.guid is not None:
+        yield from _of_guids(vf, config.guid, config.node_guid or config.guid)
+
+
+def _of_vlan(vf: Vf, vlan: Vlan, wanted: Mapping[str, Any]) -> Iterator[Difference]:
+    if all(getattr(vf, name) == wanted[name] for name in ("vlan", "qos", "vlan_proto")):
+        return
+    kind = Setting.VLAN
+    if vlan.proto is not VlanProto.DOT1Q:
+        kind = Setting.VLAN_PROTO
+    elif vlan.qos:
+        kind = Setting.QOS
+    found = f"VLAN {vf.vlan}, QoS {vf.qos}, {vf.vlan_proto}"
+    yield Difference(kind, sriov.vlan(vf.index, vlan.id, vlan.qos, vlan.proto.value), found)
+
+
+def _of_guids(vf: Vf, port: str, node: str) -> Iterator[Difference]:
+    if (vf.node_guid or NO_GUID) != node:
+        yield Difference(Setting.GUID, sriov.node_guid(vf.index, node), vf.node_guid)
+    if (vf.admin_mac or NO_GUID) != port:
+        yield Difference(Setting.GUID, sriov.port_guid(vf.index, port), vf.admin_mac)
+
+
+def differing_settings(step: ConfigureVfs, pf: PfState) -> list[Difference]:
+    """What has to be set for the step to hold; see `differences`."""
+    return [each for config in step.configs for each in differences(pf, _vf(pf, config.index), config)]
+
+
+def _supplemented(step: ConfigureVfs, pf: PfState) -> PfState:
+    """With what is not told (GUIDs: before Linux 5.5) as it was just set: nobody knows better."""
+    wanted: Mapping[int, VfConfig] = {config.index: config for config in step.configs}
+
+    def believed(vf: Vf) -> Vf:
+        if vf.index not in wanted:
+            return vf
+        config, as_set = wanted[vf.index], shown(wanted[vf.index])
+        untold = {name: as_set[name] for name in _FLAGS if name in as_set and getattr(vf, name) == NOT_TOLD}
+        if config.guid is not None and not vf.admin_mac:
+            untold |= {"admin_mac": config.guid, "node_guid": config.node_guid or config.guid}
+        return replace(vf, **untold)
+
+    return replace(pf, vfs=tuple(map(believed, pf.vfs)))
+
+
+def write_settings_to(
+    pf: PfState, write: Callable[[Sequence[VfSetting]], None], wanted: Sequence[Difference]
+) -> None:
+    """Write them; KernelError with what the driver means by its refusal."""
+    deadline = time.monotonic() + BUSY_S
+    while True:
+        try:
+            write([each.setting for each in wanted])
+        except NetlinkError as error:
+            if error.errno in _BUSY and time.monotonic() < deadline:
+                time.sleep(_POLL_S)
+                continue
+            raise KernelError(str(error), details=explain_setting(pf.driver, error.errno)) from error
+        return
+
+
+def _vf(pf: PfState, index: int) -> Vf:
+    found = next((vf for vf in pf.vfs if vf.index == index), None)
+    if found is None:
+        msg = f"{_named(pf, index)}: unknown: {pf.name} tells of {len(pf.vfs)} VFs"
+        raise KernelError(msg)
+    return found
+
+
+def _named(pf: PfState, index: int) -> str:
+    return f"VF {index} of PF {pf.pci} ({pf.name})"
+
+
+def set_rates(
+    step: SetRates,
+    pf: PfState,
+    *,
+    write: Callable[[Sequence[VfRate]], None],
+    read: Callable[[], Iterable[VfInfo]],
+    seen: Mapping[int, VfRate],
+) -> dict[int, VfRate]:
+    """Program rates on VFs of a PF; returns those of all its VFs, read back.
+
+    seen: the rates of all its VFs when last looked at. write: as `sriov.set_rates` for its netdev.
+    read: as `vf_infos`, which holds the kernel's RTNL lock 1-2 ms a VF; once when they still are as seen.
+    KernelError, and nothing is written, when one of them cannot be; when the driver refuses one or reads
+    back another, those before it are written.
+    """
+    check_rates_of_vfs(step, pf, seen)
+    now = written(
+        seen,
+        differing=partial(differing_rates, step),
+        write=partial(write_rates_to, pf, write),
+        read=lambda: rates_of(pf, read()),
+    )
+    require_rates(step, now)
+    return dict(now)
+
+
+def check_rates_of_vfs(step: SetRates, pf: PfState, seen: Mapping[int, VfRate]) -> None:
+    """KernelError for what cannot be programmed."""
+    for rate in step.rates:
+        if rate.index not in seen:
+            msg = f"VF {rate.index} of PF {step.pf}: unknown: {pf.name} has {len(seen)} VFs"
+            raise KernelError(msg)
+    check_rates(step, ability=pf.rates, link_mbps=pf.link_mbps, before=seen)
+
+
+def require_rates(step: SetRates, now: Mapping[int, VfRate]) -> None:
+    """KernelError for what was read back and is not what was set."""
+    for wrong in differing_rates(step, now):
+        msg = f"VF {wrong.index} of PF {step.pf}: read back {now.get(wrong.index)}, set {wrong}"
+        raise KernelError(msg)
+
+
+def present_rates(pf: PfState) -> dict[int, VfRate]:
+    """Those of a PF's VFs as last looked at."""
+    return {vf.index: VfRate(vf.index, vf.min_tx_rate_mbps, vf.max_tx_rate_mbps) for vf in pf.vfs}
+
+
+def with_rates(pf: PfState, rates: Mapping[int, VfRate]) -> PfState:
+    """The PF with these rates of its VFs."""
+    vfs = (
+        replace(
+            vf,
+            min_tx_rate_mbps=rates[vf.index].min_tx_rate_mbps,
+            max_tx_rate_mbps=rates[vf.index].max_tx_rate_mbps,
+        )
+        for vf in pf.vfs
+        if vf.index in rates
+    )
+    return replace(pf, vfs=tuple(vfs))
+
+
+def rates_of(pf: PfState, infos: Iterable[VfInfo]) -> dict[int, VfRate]:
+    """The rates that a query told, by VF."""
+    return {
+        info.index: VfRate(
+            info.index,
+            info.min_tx_rate_mbps,
+            understood_max(pf.driver, info.max_tx_rate_mbps, pf.link_mbps),
+        )
+        for info in infos
+    }
+
+
+def write_rates_to(pf: PfState, write: Callable[[Sequence[VfRate]], None], rates: Sequence[VfRate]) -> None:
+    """Write them; KernelError with what the driver means by its refusal."""
+    try:
+        write(rates)
+    except NetlinkError as error:
+        raise KernelError(str(error), details=explain(pf.driver, error.errno)) from error
+
+
+def differing_rates(step: SetRates, seen: Mapping[int, VfRate]) -> list[VfRate]:
+    """Those that are others, lowered minima first: a driver that checks the sum checks it at each VF."""
+
+    def raised_mbps(rate: VfRate) -> int:
+        return rate.min_tx_rate_mbps - seen.get(rate.index, VfRate(rate.index)).min_tx_rate_mbps
+
+    return sorted((rate for rate in step.rates if seen.get(rate.index) != rate), key=raised_mbps)
+
+
+S = TypeVar("S")
+W = TypeVar("W")
+
+_ROUNDS = 2
+"""The second is for what somebody else has changed since it was last seen."""
+
+
+def written(
+    seen: S,
+    *,
+    differing: Callable[[S], Sequence[W]],
+    write: Callable[[Sequence[W]], None],
+    read: Callable[[], S],
+) -> S:
+    """Write what differs and read it back; returns what was read last, which may differ still.
+
+    seen: as last looked at. read: holds the kernel's RTNL lock 1-2 ms a VF; called once when all still is as
+    it was seen, and the driver does as it is told.
+    """
+    for _ in range(_ROUNDS):
+        wanted = differing(seen)
+        if wanted:
+            write(wanted)
+        seen = read()
+        if not differing(seen):
+            break
+    return seen
 
 
 def program_vfs(
@@ -31,28 +333,28 @@ def program_vfs(
     Arguments and errors as those of `set_rates` and `configure_vfs`. Nothing is written when any of it
     cannot be.
     """
-    rates.check(step.rates, pf, rates.present_rates(pf))
-    configuring.check(step.settings, pf)
+    check_rates_of_vfs(step.rates, pf, present_rates(pf))
+    check_settings(step.settings, pf)
 
     def differing(seen: PfState) -> list[VfRate | Difference]:
         return [
-            *rates.differing(step.rates, rates.present_rates(seen)),
-            *configuring.differing(step.settings, seen),
+            *differing_rates(step.rates, present_rates(seen)),
+            *differing_settings(step.settings, seen),
         ]
 
     def write(wanted: Sequence[VfRate | Difference]) -> None:
         those_rates = [each for each in wanted if isinstance(each, VfRate)]
         settings = [each for each in wanted if not isinstance(each, VfRate)]
         if those_rates:
-            rates.write_to(pf, write_rates, those_rates)
+            write_rates_to(pf, write_rates, those_rates)
         if settings:
-            configuring.write_to(pf, write_settings, settings)
+            write_settings_to(pf, write_settings, settings)
 
     def read_back() -> PfState:
         infos = read()
-        return rates.with_rates(configuring.told(step.settings, pf, infos), rates.rates_of(pf, infos))
+        return with_rates(with_read_back_settings(step.settings, pf, infos), rates_of(pf, infos))
 
     now = written(pf, differing=differing, write=write, read=read_back)
-    rates.require(step.rates, rates.present_rates(now))
-    configuring.require(step.settings, now)
+    require_rates(step.rates, present_rates(now))
+    require_settings(step.settings, now)
     return now

@@ -1,7 +1,7 @@
-"""What went through VFs, from whoever counts it.
+"""Traffic of VFs, from the PF's driver where that counts, from the VF's netdev otherwise.
 
-A PF whose driver counts is asked, as it also counts what passes by the VF's netdev, RDMA above all. The
-kernel tells zeros for a driver that does not; then it is the VF's netdev, wherever it is.
+A PF whose driver counts also counts what passes by the VF's netdev, RDMA above all. The kernel reports
+zeros for a driver that does not; then it is the VF's netdev, in whichever namespace it is.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 from k8s_rdma.core.kernel import VfCounters
 from k8s_rdma.core.step import VfRef
 from k8s_rdma.errors import KernelError
-from k8s_rdma.linux.netlink.link_counters import LinkCounters, counters_of_all
-from k8s_rdma.linux.netlink.rtnl import Rtnl
-from k8s_rdma.linux.vf.places import netdevs_by_device
+from k8s_rdma.linux.netlink.rtnl import LinkCounters, Rtnl, counters_of_all
+from k8s_rdma.linux.vf.locator import netdevs_by_device
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,7 +14,7 @@ class Card:
     """A PF.
 
     name: of its netdev. mac: of the PF, 20 octets for InfiniBand. drivers: the PF's and the VFs'.
-    settings: kinds (of `linux.vf.settings`) that its driver takes for VFs.
+    settings: kinds (of `linux.vf.creation`) that its driver takes for VFs.
     driver_after_s, rdma_after_s: since the machine started. link_after_s: since the PF is up.
     vf_netdev_after_s: since the VF got its driver. has_cable: whether the port ever has a link.
     makes_at_most: VFs, whatever is asked.

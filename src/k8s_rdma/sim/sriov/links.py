@@ -10,14 +10,14 @@ from k8s_rdma.core.options import LinkType
 from k8s_rdma.linux.discovery.queries import RdmaDevice, RdmaPort, VfInfo
 from k8s_rdma.linux.netlink.rtnl import Link
 from k8s_rdma.linux.netlink.socket import NetlinkError
-from k8s_rdma.linux.vf.settings import GuidOf, VfLinkState, VfMac, VfTrust
+from k8s_rdma.linux.vf.creation import GuidOf, VfLinkState, VfMac, VfTrust
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from k8s_rdma.core.ids import PciAddress
     from k8s_rdma.linux.discovery.queries import DevlinkRate
-    from k8s_rdma.linux.vf.settings import Setting
+    from k8s_rdma.linux.vf.creation import Setting
     from k8s_rdma.sim.sriov.card import CardState, VfState
     from k8s_rdma.sim.sriov.machine import SriovMachine
 
@@ -26,7 +26,7 @@ _TYPES = {LinkType.ETHERNET: 1, LinkType.INFINIBAND: 32}
 
 
 class MachineLinks:
-    """`linux.discovery.queries.Queries` and `linux.vf.settings.SriovLinks` of a pretended machine."""
+    """`linux.discovery.queries.Queries` and `linux.vf.creation.SriovLinks` of a pretended machine."""
 
     def __init__(self, machine: SriovMachine) -> None:
         """Of this machine."""

@@ -26,15 +26,12 @@ from k8s_rdma.core.step import (
     Vlan,
 )
 from k8s_rdma.errors import KernelError
-from k8s_rdma.linux.cap_ability import CapAbility
 from k8s_rdma.linux.changes import Changes
-from k8s_rdma.linux.netlink.link_counters import counters_of_all
-from k8s_rdma.linux.netlink.rtnl import Rtnl
+from k8s_rdma.linux.netlink.rtnl import Rtnl, counters_of_all
 from k8s_rdma.linux.netlink.subscriptions import LINKS
 from k8s_rdma.linux.netns import current_namespace
-from k8s_rdma.linux.pod_cap import cap_interface
-from k8s_rdma.linux.pod_interface import announce, change_interface
-from k8s_rdma.linux.pod_look import interfaces_in, located_vfs
+from k8s_rdma.linux.pod_cap import CapAbility, cap_interface
+from k8s_rdma.linux.pod_interface import announce, change_interface, interfaces_in, located_vfs
 from k8s_rdma.sim.virtual.moves import Moves
 from k8s_rdma.sim.virtual.pf import DEFAULT_MTU, revive_vf
 from k8s_rdma.sim.virtual.port import state_of

@@ -1,4 +1,4 @@
-"""Where the netdev of a VF is: known by its PCI address, never by its name, which is the pod's to change."""
+"""Locator of a VF's netdev: by its PCI address, never by its name, which the pod may change."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.discovery.pci import PciFunction
 from k8s_rdma.linux.discovery.pfs import own_link
 from k8s_rdma.linux.netlink.ethtool import Ethtool
-from k8s_rdma.linux.netlink.vf_config import mac as vf_mac
-from k8s_rdma.linux.netlink.vf_config import set_vfs
+from k8s_rdma.linux.netlink.sriov import mac as vf_mac
+from k8s_rdma.linux.netlink.sriov import set_vfs
 
 if TYPE_CHECKING:
     from k8s_rdma.core.ids import PciAddress
@@ -30,7 +30,7 @@ class Host(NamedTuple):
     namespace: int
 
 
-class VfPlaces:
+class VfLocator:
     """Finds VFs, and their netdevs in the host's namespace."""
 
     def __init__(self, host: Host, sysfs: Sysfs) -> None:

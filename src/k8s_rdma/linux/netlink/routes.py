@@ -1,6 +1,7 @@
-"""Which links the machine's own traffic leaves by, so that nobody takes them away.
+"""Links that the machine itself needs (default routes, addresses), and neighbours of a namespace's links.
 
-Source: rtnetlink(7), Linux `include/uapi/linux/{rtnetlink,nexthop}.h`, `net/ipv4/fib_semantics.c`, 6.1.
+Source: rtnetlink(7), Linux `include/uapi/linux/{rtnetlink,nexthop,if_addr,neighbour}.h` (RT_SCOPE_*),
+`net/ipv4/fib_semantics.c`, `neigh_add` and `neightbl_set` of net/core/neighbour.c, 6.1.
 """
 
 from __future__ import annotations
@@ -9,12 +10,78 @@ import errno
 import struct
 from typing import TYPE_CHECKING
 
-from k8s_rdma.linux.netlink.socket import NetlinkError, attributes, number, u32
+from k8s_rdma.linux.netlink.socket import (
+    CREATE,
+    NetlinkError,
+    attribute,
+    attributes,
+    nested,
+    number,
+    text,
+    u32,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from ipaddress import IPv4Address
 
     from k8s_rdma.linux.netlink.rtnl import Link, Rtnl
+    from k8s_rdma.linux.netlink.socket import NetlinkSocket
+
+_NEWNEIGH, _DELNEIGH, _SETNEIGHTBL = 28, 29, 67
+_NDMSG = struct.Struct("=BxxxiHBB")
+_NDA_DST, _NTF_USE = 1, 1
+_NDTA_NAME, _NDTA_PARMS, _NDTPA_IFINDEX, _NDTPA_RETRANS_TIME = 1, 6, 1, 5
+_AF_INET, _AF_INET6 = 2, 10
+
+
+def solicit(asking: NetlinkSocket, index: int, address: IPv4Address, what: str) -> None:
+    """Ask on a link who has an address, if nobody is known to; the answer is not waited for."""
+    asking.do(_NEWNEIGH, _neighbour(index, address, _NTF_USE), what, CREATE)
+
+
+def forget(asking: NetlinkSocket, index: int, address: IPv4Address, what: str) -> None:
+    """Take what is known of an address on a link from the neighbour table."""
+    asking.do(_DELNEIGH, _neighbour(index, address, 0), what)
+
+
+def set_ipv6_retransmission(asking: NetlinkSocket, index: int, milliseconds: int, what: str) -> None:
+    """How long a link waits for an answer of its IPv6 neighbours (RetransTimer, RFC 4861).
+
+    For that long, too, for somebody to object to an address (`addrconf_dad_work`, net/ipv6/addrconf.c).
+    """
+    time = attribute(_NDTPA_RETRANS_TIME, struct.pack("=Q", milliseconds))
+    body = struct.pack("=Bxxx", _AF_INET6) + text(_NDTA_NAME, "ndisc_cache")
+    asking.do(_SETNEIGHTBL, body + nested(_NDTA_PARMS, u32(_NDTPA_IFINDEX, index), time), what)
+
+
+def _neighbour(index: int, address: IPv4Address, flags: int) -> bytes:
+    return _NDMSG.pack(_AF_INET, index, 0, flags, 0) + attribute(_NDA_DST, address.packed)
+
+
+_GETADDR = 22
+_IFADDR = struct.Struct("=BBBBI")
+_INTERNET_FAMILIES = frozenset({2, 10})
+_SCOPE_LINK = 253
+
+
+def addressed_links(rtnl: Rtnl) -> frozenset[int]:
+    """The links with an IPv4 or IPv6 address that counts, by one dump of all addresses."""
+    found = set()
+    for body in rtnl.socket.dump(_GETADDR, _IFADDR.pack(0, 0, 0, 0, 0), "addresses"):
+        family, _, _, scope, index = _IFADDR.unpack_from(body)
+        if family in _INTERNET_FAMILIES and counts(scope):
+            found.add(index)
+    return frozenset(found)
+
+
+def counts(scope: int) -> bool:
+    """Whether an address of this scope serves more than its link or its host.
+
+    Every link that is up gives itself one that does not (IPv6 link-local).
+    """
+    return scope < _SCOPE_LINK
+
 
 _GETROUTE, _GETNEXTHOP = 26, 106
 _RTMSG = struct.Struct("=BBBBBBBBI")

@@ -1,0 +1,162 @@
+"""Link settings of a VF's netdev: MAC and MTU for a pod, and those that it had before when it is back.
+
+The driver of a VF asks the PF for another MAC, which may refuse, or be busy.
+"""
+
+from __future__ import annotations
+
+import errno
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from k8s_rdma.core.kernel import NameTakenError, OtherMacError
+from k8s_rdma.errors import KernelError
+from k8s_rdma.linux.netlink.rtnl import INFINIBAND, named, with_mac, with_mtu
+from k8s_rdma.linux.netlink.socket import NetlinkError
+from k8s_rdma.linux.pod_interface import make_bare
+from k8s_rdma.linux.vf.locator import words
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from k8s_rdma.core.step import GiveVf, VfHome, VfRef
+    from k8s_rdma.linux.netlink.rtnl import Link, Rtnl
+
+REFUSED = frozenset({errno.EPERM, errno.EACCES, errno.EADDRNOTAVAIL})
+"""What drivers answer for a MAC that the PF does not let the VF have."""
+
+BUSY_S = 5.0
+"""For a VF that is reset because its PF gave it another MAC or VLAN: iavf takes a second or two."""
+
+_BUSY = frozenset({errno.EAGAIN, errno.EBUSY})
+_POLL_S = 0.1
+
+
+def take_mac(link: Link, mac: str, rtnl: Rtnl, what: str) -> None:
+    """Give a netdev, which is down, this MAC; down it is afterwards. NetlinkError when the PF refuses.
+
+    Again while it is up: after a reset of its PF, igbvf is listened to only when it was up. And when it has
+    been: only as it goes down it asks for the MAC that the PF has for it meanwhile, the one that it may then
+    have (igbvf_down, e1000_reset_hw_vf, drivers/net/ethernet/intel/igbvf).
+    """
+    if _has_taken(link, mac, rtnl, what):
+        return
+    try:
+        rtnl.change(link.index, f"{what}: up", up=True)
+        if _has_taken(link, mac, rtnl, what):
+            return
+    finally:
+        rtnl.change(link.index, f"{what}: down", up=False)
+    now = rtnl.link_at(link.index)
+    if now is None or now.mac != mac:
+        rtnl.change(link.index, what, with_mac(mac))
+
+
+def _has_taken(link: Link, mac: str, rtnl: Rtnl, what: str) -> bool:
+    """Whether it has it; not when the PF refuses."""
+    deadline = time.monotonic() + BUSY_S
+    while True:
+        try:
+            rtnl.change(link.index, what, with_mac(mac))
+        except NetlinkError as error:
+            if error.errno in REFUSED:
+                return False
+            if error.errno not in _BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(_POLL_S)
+        else:
+            return True
+
+
+def require_mtu_of_pf(step: GiveVf, pf: Link) -> None:
+    """KernelError for an MTU above the PF's: frames of that size do not leave it, whatever the VF takes."""
+    if step.mtu is not None and step.mtu > pf.mtu:
+        msg = f"{words(step.vf)}: MTU {step.mtu} is above that of its PF {pf.name}, {pf.mtu}"
+        raise KernelError(msg)
+
+
+def with_mac_of_home(step: GiveVf, link: Link) -> GiveVf:
+    """The step, with the MAC of home asked for where a netdev that is still there has another."""
+    differs = step.mac is None and step.home.mac not in ("", link.mac) and link.type != INFINIBAND
+    return replace(step, mac=step.home.mac) if differs else step
+
+
+def apply_link_settings(link: Link, step: GiveVf, rtnl: Rtnl) -> None:
+    """Set what of them differs; to take another MAC the netdev goes down.
+
+    The MTU first: igbvf resets the VF for it, and only then knows of another MAC that the PF has for it.
+    """
+    if step.mtu is not None and link.mtu != step.mtu:
+        rtnl.change(link.index, f"{words(step.vf)}: MTU {step.mtu}", with_mtu(step.mtu))
+    if step.mac is not None and link.mac != step.mac:
+        what = f"{words(step.vf)}: MAC {step.mac}"
+        rtnl.change(link.index, f"{what}: down", up=False)
+        try:
+            take_mac(link, step.mac, rtnl, what)
+        except NetlinkError as error:
+            why = "the PF has given the VF another MAC, and does not trust it to choose its own"
+            raise KernelError(str(error), details=why if error.errno in REFUSED else "") from error
+
+
+def require_link_settings(link: Link, step: GiveVf) -> None:
+    """KernelError when the netdev in the pod has not what was set."""
+    for name, wanted, found in (("MAC", step.mac, link.mac), ("MTU", step.mtu, link.mtu)):
+        if wanted is not None and found != wanted:
+            msg = f"{words(step.vf)}: {name} {wanted} was set, {step.ifname} in {step.netns.path} has {found}"
+            raise KernelError(msg)
+
+
+def restore_netdev(
+    index: int, vf: VfRef, home: VfHome, rtnl: Rtnl, let: Callable[[str], None] | None = None
+) -> None:
+    """Give the netdev of this index name, MAC and MTU of `home`, down, without addresses and altnames.
+
+    let: has the PF let the VF have a MAC; None where the MAC that the PF gave it is not ours to replace.
+    KernelError when that does not hold afterwards; NameTakenError when the name is taken, OtherMacError when
+    the PF lets the VF not have the MAC.
+    """
+    link = _link(index, vf, rtnl)
+    what = f"{words(vf)}: {home.name} as it was"
+    make_bare(link, rtnl, what)
+    rtnl.delete_altnames(link, what)
+    if link.name != home.name:
+        if rtnl.link(home.name) is not None:
+            msg = f"{words(vf)}: came home as {link.name}; its name {home.name} is taken there"
+            raise NameTakenError(msg)
+        rtnl.change(index, f"{what}: name", named(home.name))
+    if link.mtu != home.mtu:
+        rtnl.change(index, f"{what}: MTU {home.mtu}", with_mtu(home.mtu))
+    if link.mac != home.mac and link.type != INFINIBAND:
+        _restore_mac(link, vf, home, rtnl, let)
+    found = _link(index, vf, rtnl)
+    mac = found.mac if found.type == INFINIBAND else home.mac
+    if (found.name, found.mac, found.mtu) != (home.name, mac, home.mtu):
+        msg = f"{what}: wanted {home}, found {found.name}, {found.mac}, MTU {found.mtu}"
+        raise KernelError(msg)
+
+
+def _restore_mac(link: Link, vf: VfRef, home: VfHome, rtnl: Rtnl, let: Callable[[str], None] | None) -> None:
+    what = f"{words(vf)}: MAC {home.mac}, which is {link.mac} now"
+    try:
+        if let is not None:
+            let(home.mac)  # not only once it was refused, for which iavf takes 2.5 s
+        take_mac(link, home.mac, rtnl, what)
+    except NetlinkError as error:
+        if error.errno not in REFUSED:
+            raise KernelError(str(error)) from error
+        why = (
+            f"the PF has set the VF's MAC, and lets it have no other: "
+            f"`ip link set dev <PF> vf {vf.index} mac {home.mac}` makes both agree"
+        )
+        raise OtherMacError(str(error), mac=_link(link.index, vf, rtnl).mac, details=why) from error
+    finally:
+        make_bare(_link(link.index, vf, rtnl), rtnl, what)
+
+
+def _link(index: int, vf: VfRef, rtnl: Rtnl) -> Link:
+    link = rtnl.link_at(index)
+    if link is None:
+        msg = f"{words(vf)}: its netdev (#{index}) has just gone away again"
+        raise KernelError(msg)
+    return link
