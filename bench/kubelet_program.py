@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from k8s_rdma.config.devices import SLOT_RESOURCE
-from k8s_rdma.core.devices.of_pod import ContainerDevices, PodDevices
+from k8s_rdma.core.devices.pod_devices import ContainerDevices, PodDevices
 from k8s_rdma.kube import grpc_calls
 from k8s_rdma.wire.pod_resources import GET, LIST, PodName
 

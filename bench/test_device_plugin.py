@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from deviceplugin.plugin_process import World, make_world
 from k8s_rdma.config.devices import MountResource
-from k8s_rdma.core.devices.seen import DevicesSeen
+from k8s_rdma.core.devices.rdma_devices import DevicesSeen
 from k8s_rdma.deviceplugin.kubelet.resource import Resource
 from k8s_rdma.deviceplugin.modes import mode_of
 from k8s_rdma.kube.grpc_calls import connect
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from conftest import Record
     from deviceplugin.plugin_process import Plugin
-    from k8s_rdma.core.devices.offers import Choice
+    from k8s_rdma.core.devices.device_plugin_api import Choice
 
 RESOURCES, DEVICES = 8, 10_000
 BUDGET_MS = 50

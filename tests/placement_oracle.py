@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf, Used
 from k8s_rdma.core.options import InterfaceOptions, LinkType, PfSelector, Setting, VfDriver, VlanProto
-from k8s_rdma.core.policy import PfPolicy
 from k8s_rdma.core.programming import objection, reserved
 from k8s_rdma.core.rates import EVERY_RATE, NO_RATE, Enforce, RateAbility, RateRange
-from k8s_rdma.core.request import InterfaceRequest, Request
+from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request
 from k8s_rdma.core.weights import effective_mins
 from packing_oracle import NODE, pci
 

@@ -14,8 +14,7 @@ from k8s_rdma.core.ids import NodeName, pci_address
 from k8s_rdma.core.inventory import Inventory, Pf, Used
 from k8s_rdma.core.options import Setting
 from k8s_rdma.core.placement import Placement, Rejection, place
-from k8s_rdma.core.policy import PfPolicy
-from k8s_rdma.core.request import InterfaceRequest, Request
+from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request
 from k8s_rdma.errors import Reason
 from k8s_rdma.wire.annotation import KEYS, read_pod
 from k8s_rdma.wire.netconf import POD_ANNOTATIONS, decode_netconf

@@ -32,7 +32,7 @@ from k8s_rdma.config.devices import (
     ExclusiveResource,
     Selector,
 )
-from k8s_rdma.core.devices.slots import slot_ids
+from k8s_rdma.core.devices.pod_devices import slot_ids
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.core.ledger import Phase
 from k8s_rdma.errors import K8sRdmaError, KernelError, LedgerError, Reason

@@ -12,8 +12,7 @@ from agent.machine import Machine, asks, call
 from factories import PF0, interface
 from k8s_rdma.agent.calls.held_devices import held_devices
 from k8s_rdma.config.devices import ExactResource, ExclusiveResource, MountResource
-from k8s_rdma.core.devices.of_pod import ContainerDevices, PodDevices
-from k8s_rdma.core.devices.slots import SlotHeld
+from k8s_rdma.core.devices.pod_devices import ContainerDevices, PodDevices, SlotHeld
 from k8s_rdma.errors import K8sRdmaError, Reason
 from k8s_rdma.sim.fake_nodes import FakeNodes
 from k8s_rdma.sim.fake_pod_resources import FakePodResources

@@ -9,8 +9,7 @@ from k8s_rdma.agent.calls.wanted import Policy, Wanted, wanted
 from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.options import InterfaceOptions, VfDriver
 from k8s_rdma.core.placement import PlacedInterface, Placement
-from k8s_rdma.core.policy import PfPolicy
-from k8s_rdma.core.request import InterfaceRequest, Request
+from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
 from k8s_rdma.wire.placement_annotation import encode
 from k8s_rdma.wire.placement_keys import FixedKeys, PlacementKeys

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
 
-    from k8s_rdma.core.devices.offers import Choice
-    from k8s_rdma.core.devices.seen import DevicesSeen
+    from k8s_rdma.core.devices.device_plugin_api import Choice
+    from k8s_rdma.core.devices.rdma_devices import DevicesSeen
     from k8s_rdma.deviceplugin.mode import Mode
 
 

@@ -32,9 +32,8 @@ from k8s_rdma.config.devices import (
     ExclusiveResource,
 )
 from k8s_rdma.config.files import load_config
-from k8s_rdma.core.devices.of_pod import PodDevices
-from k8s_rdma.core.devices.seen import CharacterDevice, DevicesSeen, NodeKind, RdmaDevice
-from k8s_rdma.core.devices.slots import shared_resource
+from k8s_rdma.core.devices.pod_devices import PodDevices, shared_resource
+from k8s_rdma.core.devices.rdma_devices import CharacterDevice, DevicesSeen, NodeKind, RdmaDevice
 from k8s_rdma.deviceplugin.modes import mode_of, modes_of
 from k8s_rdma.kube.pod_resources import KubeletPodResources
 

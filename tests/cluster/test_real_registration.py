@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from e2e.node import Node
-    from k8s_rdma.core.devices.offers import Choice
+    from k8s_rdma.core.devices.device_plugin_api import Choice
 
 __all__ = ["build_dir", "make_node", "node", "program"]
 

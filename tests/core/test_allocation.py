@@ -15,9 +15,8 @@ from k8s_rdma.core.inventory import Used
 from k8s_rdma.core.ledger import AllocatedInterface, Ledger
 from k8s_rdma.core.options import NO_OPTIONS, InterfaceOptions, LinkState, VfDriver, VlanProto
 from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection
-from k8s_rdma.core.policy import PfPolicy
 from k8s_rdma.core.rates import NO_RATE, Enforce, RateAbility, RateRange
-from k8s_rdma.core.request import InterfaceRequest, Request
+from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request
 from k8s_rdma.core.step import VfConfig, VfRate, VfRef, Vlan
 from k8s_rdma.errors import Reason
 

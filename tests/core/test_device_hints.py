@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from k8s_rdma.core.devices.hints import NamedDevice, device_annotations, device_variables
+from k8s_rdma.core.devices.rdma_devices import NamedDevice, device_annotations, device_variables
 
 TWO = (NamedDevice(rdma="mlx5_10", pci="0000:03:00.4"), NamedDevice(rdma="mlx5_1", pci="0000:03:00.2"))
 

@@ -14,9 +14,8 @@ from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.inventory import Inventory, Pf, Used
 from k8s_rdma.core.options import InterfaceOptions, LinkType, Setting, VfDriver
 from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection, fits, place
-from k8s_rdma.core.policy import PfPolicy
 from k8s_rdma.core.rates import Enforce, RateAbility, RateRange
-from k8s_rdma.core.request import InterfaceRequest, Request
+from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request
 from k8s_rdma.core.reservation import used_on_node
 from k8s_rdma.core.score import MAX_SCORE, score
 from k8s_rdma.core.strategy import Strategy

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.inventory import Pf
-from k8s_rdma.core.needs import unmet
 from k8s_rdma.core.options import InterfaceOptions, LinkType, Setting, needs_of
+from k8s_rdma.core.request import unmet
 
 IB = Pf(
     name="ib0",

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf, Used
-from k8s_rdma.core.needs import unmet
 from k8s_rdma.core.options import (
     NO_NEEDS,
     InterfaceOptions,
@@ -23,7 +22,7 @@ from k8s_rdma.core.options import (
 )
 from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection, fits, place
 from k8s_rdma.core.rates import EVERY_RATE, NO_RATE, Enforce, RateAbility
-from k8s_rdma.core.request import InterfaceRequest, Request
+from k8s_rdma.core.request import InterfaceRequest, Request, unmet
 from k8s_rdma.errors import Reason
 from packing_oracle import NODE, pci
 from placement_oracle import COARSE, OPTIONS, anywhere, meets, needy, possible, takes

@@ -11,12 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from k8s_rdma.core.flow import Lot, flows, share_out
 from k8s_rdma.core.inventory import Inventory, Pf
-from k8s_rdma.core.needs import PfMasks, meets
+from k8s_rdma.core.matching import Lot, flows, share_out
 from k8s_rdma.core.options import InterfaceOptions, PfSelector, needs_of
 from k8s_rdma.core.placement import Placement, Rejection, fits, place
-from k8s_rdma.core.request import InterfaceRequest, Request
+from k8s_rdma.core.request import InterfaceRequest, PfMasks, Request, meets
 from k8s_rdma.core.rooms import Room, Work
 from k8s_rdma.errors import Reason
 from packing_oracle import NODE, pci

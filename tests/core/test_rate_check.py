@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from k8s_rdma.core.ids import PciAddress
-from k8s_rdma.core.rate_check import check_rates
-from k8s_rdma.core.rates import EVERY_RATE, NO_RATE, RateAbility, RateRange
+from k8s_rdma.core.rates import EVERY_RATE, NO_RATE, RateAbility, RateRange, check_rates
 from k8s_rdma.core.step import SetRates, VfRate
 from k8s_rdma.errors import KernelError
 

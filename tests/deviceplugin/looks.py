@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from k8s_rdma.core.devices.seen import (
+from k8s_rdma.core.devices.rdma_devices import (
     CharacterDevice,
     DevicesSeen,
     GivenDevice,

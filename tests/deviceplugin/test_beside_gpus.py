@@ -11,8 +11,8 @@ import pytest
 
 from deviceplugin.looks import device, seen
 from k8s_rdma.config.devices import ExclusiveResource
-from k8s_rdma.core.devices.offers import OfferedDevice
-from k8s_rdma.core.devices.seen import DevicesSeen
+from k8s_rdma.core.devices.device_plugin_api import OfferedDevice
+from k8s_rdma.core.devices.rdma_devices import DevicesSeen
 from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.deviceplugin.kubelet.keeper import Keeper
 from k8s_rdma.deviceplugin.kubelet.resource import Resource

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from k8s_rdma.config.devices import DevicePluginConfig
-from k8s_rdma.core.devices.seen import RdmaDevice
+from k8s_rdma.core.devices.rdma_devices import RdmaDevice
 from k8s_rdma.deviceplugin.telling.changes import HealthChange
 from k8s_rdma.deviceplugin.telling.events import node_events
 from k8s_rdma.errors import MalformedError

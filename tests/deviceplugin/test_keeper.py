@@ -9,7 +9,7 @@ import pytest
 
 from deviceplugin.looks import seen
 from k8s_rdma.config.devices import MountResource
-from k8s_rdma.core.devices.seen import DevicesSeen
+from k8s_rdma.core.devices.rdma_devices import DevicesSeen
 from k8s_rdma.deviceplugin.kubelet.endpoint import socket_name
 from k8s_rdma.deviceplugin.kubelet.keeper import FIRST_RETRY_S, Keeper
 from k8s_rdma.deviceplugin.kubelet.pauses import Pauses
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from k8s_rdma.core.devices.offers import Choice
+    from k8s_rdma.core.devices.device_plugin_api import Choice
 
 MODE = mode_of(MountResource())
 

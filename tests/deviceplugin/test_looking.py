@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
     from pathlib import Path
 
-    from k8s_rdma.core.devices.seen import DevicesSeen
+    from k8s_rdma.core.devices.rdma_devices import DevicesSeen
     from k8s_rdma.deviceplugin.telling.changes import HealthChange
 
 DEADLINE_S = 20

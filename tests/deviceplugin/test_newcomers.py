@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from k8s_rdma.core.devices.of_pod import ContainerDevices, PodDevices
+from k8s_rdma.core.devices.pod_devices import ContainerDevices, PodDevices
 from k8s_rdma.deviceplugin.preferring.newcomers import NEW_S, Newcomers
 
 RDMA = "tencent.com/rdma"

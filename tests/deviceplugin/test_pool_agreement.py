@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from k8s_rdma.core.devices.pools import Functions, FunctionSelector, PfChoice, Pool, in_pools
-from k8s_rdma.core.devices.seen import DevicesSeen
+from k8s_rdma.core.devices.rdma_devices import DevicesSeen
 from k8s_rdma.core.options import LinkType
 from k8s_rdma.core.selection import Selection
 from k8s_rdma.deviceplugin.modes.selecting import PoolMembers

@@ -15,9 +15,9 @@ from deviceplugin.played_agent import PlayedAgent, report
 from deviceplugin.plugin_process import MOUNT, SLOTS, follows
 from http_server.certificates import Issuer
 from k8s_rdma import __version__
-from k8s_rdma.core.devices.offers import Choice, Given, OfferedDevice
-from k8s_rdma.core.devices.seen import DevicesSeen
-from k8s_rdma.core.devices.slots import slot_device
+from k8s_rdma.core.devices.device_plugin_api import Choice, Given, OfferedDevice
+from k8s_rdma.core.devices.pod_devices import slot_device
+from k8s_rdma.core.devices.rdma_devices import DevicesSeen
 from k8s_rdma.deviceplugin.kubelet.endpoint import open_endpoint
 from k8s_rdma.deviceplugin.kubelet.followers import Followers
 from k8s_rdma.deviceplugin.kubelet.resource import Resource

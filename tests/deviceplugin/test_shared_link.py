@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from k8s_rdma.config.devices import MountResource, SharedResource
-from k8s_rdma.core.devices.seen import CharacterDevice, DevicesSeen, NodeKind, RdmaDevice
+from k8s_rdma.core.devices.rdma_devices import CharacterDevice, DevicesSeen, NodeKind, RdmaDevice
 from k8s_rdma.deviceplugin.kubelet.published import Published
 from k8s_rdma.deviceplugin.modes import mode_of
 from k8s_rdma.deviceplugin.shared_link import SharedLink

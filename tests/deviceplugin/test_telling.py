@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from k8s_rdma.core.devices.seen import DevicesSeen, RdmaDevice
+from k8s_rdma.core.devices.rdma_devices import DevicesSeen, RdmaDevice
 from k8s_rdma.deviceplugin.telling.changes import AT_ONCE, EVERY_S, Telling
 
 

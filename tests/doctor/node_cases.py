@@ -16,7 +16,7 @@ from k8s_rdma.config.devices import (
     SharedResource,
 )
 from k8s_rdma.config.hardware import HardwareConfig, PfConfig
-from k8s_rdma.core.devices.seen import NetnsMode
+from k8s_rdma.core.devices.rdma_devices import NetnsMode
 from k8s_rdma.core.kernel import Hardware
 from k8s_rdma.doctor.looking.host import Host
 from k8s_rdma.doctor.looking.machine import MachineLook

@@ -14,7 +14,7 @@ import pytest
 from http_server.certificates import Issuer
 from k8s_rdma import __version__
 from k8s_rdma.config.devices import DevicePluginConfig, ExactResource, ExclusiveResource, SharedResource
-from k8s_rdma.core.devices.seen import NetnsMode
+from k8s_rdma.core.devices.rdma_devices import NetnsMode
 from k8s_rdma.doctor.looking.host import Host, Process
 from k8s_rdma.doctor.looking.network import cni_facts
 from k8s_rdma.doctor.looking.processes import ledger_facts, process_facts

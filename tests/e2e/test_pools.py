@@ -21,7 +21,7 @@ from k8s_rdma.wire.pod_resources import GET, LIST
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from k8s_rdma.core.devices.of_pod import PodDevices
+    from k8s_rdma.core.devices.pod_devices import PodDevices
     from k8s_rdma.sim.cluster.sandbox import Sandbox
     from k8s_rdma.wire.pod_resources import PodName
     from k8s_rdma.wire.rest import Interface

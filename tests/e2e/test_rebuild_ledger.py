@@ -17,7 +17,7 @@ import pytest
 from e2e.node import Node, pod
 from e2e.processes import ANNOTATIONS
 from k8s_rdma.config.devices import SLOT_RESOURCE
-from k8s_rdma.core.devices.of_pod import ContainerDevices, PodDevices
+from k8s_rdma.core.devices.pod_devices import ContainerDevices, PodDevices
 from k8s_rdma.kube import grpc_calls
 from k8s_rdma.linux.receipts import Receipts
 from k8s_rdma.sim.cluster.cni_plugin import CniError

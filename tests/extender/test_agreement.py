@@ -19,9 +19,8 @@ from k8s_rdma.core.inventory import Generation, Used
 from k8s_rdma.core.ledger import Attachment, Ledger
 from k8s_rdma.core.options import NO_OPTIONS, InterfaceOptions, PfSelector, Setting, VfDriver
 from k8s_rdma.core.placement import PlacedInterface, Placement, place
-from k8s_rdma.core.policy import PfPolicy
 from k8s_rdma.core.rates import EVERY_RATE, NO_RATE, Enforce, RateAbility, RateRange
-from k8s_rdma.core.request import InterfaceRequest, Request
+from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request
 from k8s_rdma.core.reservation import used_on_node
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.cluster.facts import facts_of

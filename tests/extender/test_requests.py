@@ -11,7 +11,7 @@ import pytest
 
 from k8s_rdma.core.ids import PodUid
 from k8s_rdma.core.namespace_policy import Key, NamespacePolicies, NamespacePolicy
-from k8s_rdma.core.policy import PfPolicy
+from k8s_rdma.core.request import PfPolicy
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.verbs.requests import MAX_CHARACTERS, Requests
 from k8s_rdma.kube.api import PodView

@@ -26,8 +26,8 @@ from e2e.conftest import PLUGINS
 from e2e.processes import NodeProcesses, pod
 from hardware.test_kernel_rdma import soft_device
 from k8s_rdma.config.devices import HUSTCAT_RESOURCE, SLOT_RESOURCE
-from k8s_rdma.core.devices.seen import RDMA_CM, NetnsMode
-from k8s_rdma.core.devices.slots import slot_device
+from k8s_rdma.core.devices.pod_devices import slot_device
+from k8s_rdma.core.devices.rdma_devices import RDMA_CM, NetnsMode
 from k8s_rdma.core.step import VfRef
 from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
 from k8s_rdma.linux.netlink.socket import NetlinkError

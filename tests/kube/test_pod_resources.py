@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from k8s_rdma.core.devices.of_pod import ContainerDevices
+from k8s_rdma.core.devices.pod_devices import ContainerDevices
 from k8s_rdma.errors import K8sRdmaError, Reason
 from k8s_rdma.kube import grpc_calls
 from k8s_rdma.kube.grpc_calls import RefusedCallError, StatusCode

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from k8s_rdma.core.devices.offers import Neighbour
+from k8s_rdma.core.devices.device_plugin_api import Neighbour
 from k8s_rdma.linux.gpus import Gpus
 from k8s_rdma.linux.sysfs import Sysfs
 from k8s_rdma.sim.recorded_machine import RecordedMachine

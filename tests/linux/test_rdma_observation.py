@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from k8s_rdma.core.devices.seen import NetnsMode, NodeKind, RdmaDevice
+from k8s_rdma.core.devices.rdma_devices import NetnsMode, NodeKind, RdmaDevice
 from k8s_rdma.core.options import LinkType
 from k8s_rdma.linux.discovery.queries import RdmaPort
 from k8s_rdma.linux.rdma.character_devices import DeviceNodes, character_devices

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from factories import PF0, PF1, interface, receipt
-from k8s_rdma.core.devices.slots import SlotHeld
+from k8s_rdma.core.devices.pod_devices import SlotHeld
 from k8s_rdma.core.ledger import DelegatedPlugin, Phase
 from k8s_rdma.core.rates import Enforce
 from k8s_rdma.errors import LedgerError
@@ -240,7 +240,7 @@ from pathlib import Path
 from dataclasses import replace
 from factories import receipt
 from k8s_rdma.core.ledger import Phase
-from k8s_rdma.core.devices.slots import SlotHeld
+from k8s_rdma.core.devices.pod_devices import SlotHeld
 from k8s_rdma.linux.receipts import Receipts
 receipts = Receipts(Path("ledger.db"))
 receipts.put(receipt("warm", phase=Phase.PREPARED))

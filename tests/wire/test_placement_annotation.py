@@ -25,8 +25,8 @@ from k8s_rdma.core.options import (
     VlanProto,
 )
 from k8s_rdma.core.placement import PlacedInterface, Placement
-from k8s_rdma.core.policy import PfPolicy
 from k8s_rdma.core.rates import MAX_RATE_MBPS, Enforce
+from k8s_rdma.core.request import PfPolicy
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, Promise, decode, decode_promise, encode
 from k8s_rdma.wire.placement_keys import PlacementKeys, PrivateKey

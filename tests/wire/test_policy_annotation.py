@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from k8s_rdma.core.policy import PfPolicy
-from k8s_rdma.core.request import InterfaceRequest, Request
+from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.wire.annotation import read_pod, request_texts
 from k8s_rdma.wire.policy_annotation import read_policy

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from k8s_rdma.agent.node_files import NodeFiles
     from k8s_rdma.agent.slot_files import DeviceNodes
-    from k8s_rdma.core.devices.slots import SlotHeld
+    from k8s_rdma.core.devices.pod_devices import SlotHeld
     from k8s_rdma.core.ids import ContainerId
     from k8s_rdma.core.ledger import AllocatedInterface, Ledger, Receipt
 

@@ -16,11 +16,11 @@ from k8s_rdma.agent.sandbox import Sandbox, attached_already, held_elsewhere
 from k8s_rdma.agent.scanner import Scanner
 from k8s_rdma.core.adoption import NOBODYS, Candidate, Scope, candidates
 from k8s_rdma.core.allocation import choose_vfs, decide, given, returned
-from k8s_rdma.core.claims import inherited_placement, outstanding, pfs_beside
 from k8s_rdma.core.devices.held_vfs import held_interfaces
 from k8s_rdma.core.ledger import AllocatedInterface, Attachment, Phase, Pod, Receipt
 from k8s_rdma.core.placement import Rejection
 from k8s_rdma.core.plan import configurations, hand_over
+from k8s_rdma.core.reservation import inherited_placement, outstanding, pfs_beside
 from k8s_rdma.errors import K8sRdmaError, KernelError, MalformedError, Reason
 from k8s_rdma.wire.adopt import Outcome
 

@@ -16,12 +16,12 @@ from k8s_rdma.agent.calls.add_call import AddCall, pod_of
 from k8s_rdma.agent.calls.share import share
 from k8s_rdma.agent.calls.wanted import Policy, wanted
 from k8s_rdma.agent.plugins.called import called_plugins
+from k8s_rdma.core.devices.pod_devices import SlotHeld
 from k8s_rdma.core.devices.pools import Pool, in_pools
-from k8s_rdma.core.devices.slots import SlotHeld
 from k8s_rdma.core.ids import NodeName, PciAddress, pci_address
 from k8s_rdma.core.kernel import Kernel
 from k8s_rdma.core.ledger import AllocatedInterface, Ledger, Phase, Receipt
-from k8s_rdma.core.rebuilt import Found, rebuilt_interface
+from k8s_rdma.core.rebuild import Found, rebuilt_interface
 from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.core.step import NetnsRef, VfRef
 from k8s_rdma.errors import K8sRdmaError

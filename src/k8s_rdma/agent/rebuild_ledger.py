@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from k8s_rdma.agent.calls.held_devices import Holdings
     from k8s_rdma.agent.config import AgentConfig
     from k8s_rdma.agent.left_deletions import LeftDeletions
-    from k8s_rdma.core.devices.slots import SlotHeld
+    from k8s_rdma.core.devices.pod_devices import SlotHeld
     from k8s_rdma.wire.cni_cache import CachedAttachment
 
 

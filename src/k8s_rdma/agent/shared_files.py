@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.devices.seen import RDMA_CM
-from k8s_rdma.core.devices.slots import shared_device
+from k8s_rdma.core.devices.pod_devices import shared_device
+from k8s_rdma.core.devices.rdma_devices import RDMA_CM
 from k8s_rdma.errors import K8sRdmaError, KernelError
 from k8s_rdma.wire.cdi import (
     SHARED_CLASS,

@@ -1,6 +1,6 @@
 """CDI specifications of slots: which device nodes and variables a container gets that holds one.
 
-Source: `core.devices.slots`. A specification is what the ledger says of its slot, with the device nodes of
+Source: `core.devices.pod_devices`. A specification is what the ledger says of its slot, with the device nodes of
 now: a device that moves into a pod's namespace gets others.
 """
 
@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from k8s_rdma.core.devices.hints import NamedDevice, device_variables
-from k8s_rdma.core.devices.seen import RDMA_CM
+from k8s_rdma.core.devices.rdma_devices import RDMA_CM, NamedDevice, device_variables
 from k8s_rdma.core.ids import pci_address
 from k8s_rdma.errors import KernelError
 from k8s_rdma.wire.cdi import (
@@ -27,8 +26,8 @@ if TYPE_CHECKING:
     from pathlib import PurePosixPath
 
     from k8s_rdma.agent.node_files import NodeFiles
-    from k8s_rdma.core.devices.seen import CharacterDevice
-    from k8s_rdma.core.devices.slots import SlotHeld
+    from k8s_rdma.core.devices.pod_devices import SlotHeld
+    from k8s_rdma.core.devices.rdma_devices import CharacterDevice
     from k8s_rdma.core.ids import PciAddress
     from k8s_rdma.core.ledger import AllocatedInterface, Ledger
     from k8s_rdma.wire.cdi import DeviceNode

@@ -20,8 +20,8 @@ from k8s_rdma.config.files import (
 )
 from k8s_rdma.config.hardware import NetdevText, PciText, VendorText
 from k8s_rdma.config.tls import TlsConfig
+from k8s_rdma.core.devices.pod_devices import shared_resource
 from k8s_rdma.core.devices.pools import Functions, FunctionSelector, PfChoice, Pool
-from k8s_rdma.core.devices.slots import shared_resource
 from k8s_rdma.core.ids import pci_address
 from k8s_rdma.core.options import LinkType
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from itertools import accumulate, groupby
 from typing import TYPE_CHECKING, NamedTuple
 
-from k8s_rdma.core.arrangement import arrange
 from k8s_rdma.core.greedy import best_fit
-from k8s_rdma.core.numbers import by_numbers, dealt
+from k8s_rdma.core.matching import by_numbers, dealt
+from k8s_rdma.core.packing import arrange
 from k8s_rdma.core.rooms import OutOfWorkError, Verdict
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _BY_NUMBERS_PERCENT = 70
 def assign(classes: Sequence[int], made: Sequence[Offer], work: Work) -> list[int] | Verdict:
     """An offer's index for each interface, given as its class; the reservations of classes fall.
 
-    The usual first: best fit, then what numbers alone say (`core.flow`), which is exact for most requests of
+    The usual first: best fit, then what numbers alone say (`core.matching`), which is exact for most requests of
     few rates, then what can be made of that by changing places, then any packing of the cheapest costs that
     happens to hold (if there is none, that is the proof that nothing holds), then a search of everything.
     OutOfWorkError on the way.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.preference import Standing, preference
+from k8s_rdma.core.strategy import Standing, preference
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -70,7 +70,7 @@ class Bin:
         return min(number, self.vfs, self.mbps // self.cost if self.cost else number)
 
     def preference(self, strategy: Strategy) -> tuple[int, ...]:
-        """See `core.preference`; of one more of the kind."""
+        """See `core.strategy`; of one more of the kind."""
         there = Standing(self.mbps, self.vfs, self.offer.pf.link_mbps or 0, self.offer.pf.capacity_vfs)
         return preference(strategy, there, self.cost)
 

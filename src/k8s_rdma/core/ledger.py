@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum, unique
 
-from k8s_rdma.core.devices.slots import SlotHeld
+from k8s_rdma.core.devices.pod_devices import SlotHeld
 from k8s_rdma.core.ids import ContainerId, PodUid
 from k8s_rdma.core.options import NO_OPTIONS, InterfaceOptions, VfDriver
 from k8s_rdma.core.placement import PlacedInterface

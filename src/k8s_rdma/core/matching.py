@@ -1,17 +1,145 @@
-"""A PF of its own for each interface: bipartite matching by augmenting paths (Kuhn 1955), which is exact."""
+"""A PF of its own for each interface: bipartite matching by augmenting paths (Kuhn 1955), which is exact.
+
+Which PFs interfaces go to where their numbers alone count: a maximum flow.
+
+By numbers alone means: so many VFs a PF, and so many interfaces with a reservation. That decides exactly
+where each PF has one price for all that reserve anything of it, and it is a proof wherever it says no
+(Hall's theorem: some interfaces have too few VFs on the PFs that take them).
+
+Interfaces to PFs by their numbers first, and by their bandwidth then.
+
+Where VFs are scarce or selectors leave few PFs, which interfaces have to share which PFs is a question of
+numbers, and a flow answers it (`core.matching`): it refuses most of what cannot be, and decides exactly where
+bandwidth does not count or is wanted in one size. Else its answer is a start that overloads some PFs, and
+interfaces change places until none is.
+"""
 
 from __future__ import annotations
 
+from collections import Counter, deque
+from itertools import combinations, islice, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from k8s_rdma.core.greedy import Bin
+from k8s_rdma.core.rooms import Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from k8s_rdma.core.offers import Offer
-    from k8s_rdma.core.rooms import Work
+    from k8s_rdma.core.rooms import Room, Work
     from k8s_rdma.core.strategy import Strategy
+
+_Graph = list[dict[int, int]]
+"""For each node what may still flow to which others."""
+
+_UNLIMITED = 1 << 62
+_SOURCE, _SINK = 0, 1
+
+
+class Lot(NamedTuple):
+    """Interfaces that the same PFs take. reserving: whether they take bandwidth there."""
+
+    takers: tuple[int, ...]
+    reserving: bool
+    number: int
+
+
+def share_out(
+    lots: Sequence[Lot], rooms: Sequence[Room], reservations: Sequence[int], work: Work
+) -> list[dict[int, int]] | None:
+    """How many of each lot go to each PF; None when numbers alone exclude it. OutOfWorkError on the way.
+
+    reservations: how many of the reserving interfaces each PF takes at most.
+    """
+    graph: _Graph = [{} for _ in range(2 + len(lots) + 2 * len(rooms))]
+    first = 2 + len(lots)
+    for at, (room, most) in enumerate(zip(rooms, reservations, strict=True)):
+        pf = first + 2 * at
+        _join(graph, pf, _SINK, room.vfs)
+        _join(graph, pf + 1, pf, most)
+    for at, lot in enumerate(lots, start=2):
+        _join(graph, _SOURCE, at, lot.number)
+        for pf in lot.takers:
+            _join(graph, at, first + 2 * pf + lot.reserving, _UNLIMITED)
+    if _flow(graph, work) < sum(lot.number for lot in lots):
+        return None
+    return [
+        {pf: number for pf in lot.takers if (number := graph[first + 2 * pf + lot.reserving][at])}
+        for at, lot in enumerate(lots, start=2)
+    ]
+
+
+def flows(amounts: Collection[tuple[tuple[int, ...], int]], capacities: Sequence[int], work: Work) -> bool:
+    """Whether amounts, each with the PFs that it may be divided over, fit these capacities."""
+    graph: _Graph = [{} for _ in range(2 + len(amounts) + len(capacities))]
+    first = 2 + len(amounts)
+    for at, capacity in enumerate(capacities):
+        _join(graph, first + at, _SINK, capacity)
+    for at, (takers, amount) in enumerate(amounts, start=2):
+        _join(graph, _SOURCE, at, amount)
+        for pf in takers:
+            _join(graph, at, first + pf, _UNLIMITED)
+    return _flow(graph, work) == sum(amount for _, amount in amounts)
+
+
+def _join(graph: _Graph, one: int, other: int, capacity: int) -> None:
+    graph[one][other] = capacity
+    graph[other][one] = 0
+
+
+def _flow(graph: _Graph, work: Work) -> int:
+    """The largest flow from source to sink (Dinic 1970); the graph is what is left of it."""
+    edges = sum(map(len, graph))
+    total = 0
+    while True:
+        work.spend(1 + edges // 2)
+        levels = _levels(graph)
+        if levels[_SINK] < 0:
+            return total
+        untried = [
+            [to for to, capacity in ways.items() if capacity and levels[to] == level + 1]
+            for ways, level in zip(graph, levels, strict=True)
+        ]
+        while pushed := _push(graph, untried, work):
+            total += pushed
+
+
+def _levels(graph: _Graph) -> list[int]:
+    """How far each node is from the source; -1 for those that nothing reaches."""
+    levels = [-1] * len(graph)
+    levels[_SOURCE] = 0
+    queue = deque([_SOURCE])
+    while queue:
+        at = queue.popleft()
+        for to, capacity in graph[at].items():
+            if capacity and levels[to] < 0:
+                levels[to] = levels[at] + 1
+                queue.append(to)
+    return levels
+
+
+def _push(graph: _Graph, untried: Sequence[list[int]], work: Work) -> int:
+    """Send as much as one way takes; 0 when there is none left."""
+    path = [_SOURCE]
+    while path[-1] != _SINK:
+        ways = untried[path[-1]]
+        while ways and not graph[path[-1]][ways[-1]]:
+            ways.pop()
+        work.spend(1)
+        if ways:
+            path.append(ways[-1])
+            continue
+        path.pop()
+        if not path:
+            return 0
+        untried[path[-1]].pop()
+    steps = list(pairwise(path))
+    amount = min(graph[one][other] for one, other in steps)
+    for one, other in steps:
+        graph[one][other] -= amount
+        graph[other][one] += amount
+    return amount
 
 
 class TooFew(NamedTuple):
@@ -79,3 +207,206 @@ def _hand_over(offer: int, came_from: dict[int, int], owners: dict[int, int], *,
         if taker == until:
             return
         offer = had[taker]
+
+
+Shares = list[Counter[int]]
+"""For each PF how many interfaces of each class."""
+
+_ALL_SETS_OF_PFS = 6
+"""Of so many PFs every set is looked at, of more at most `_PAIRS` and those that are wanted."""
+_PAIRS = 256
+
+
+class Batch(NamedTuple):
+    """The interfaces of one class (`core.offers.Terms`).
+
+    takers: the PFs that take one of them beside nothing else. cost: Mb/s where it costs least.
+    """
+
+    at: int
+    number: int
+    takers: tuple[int, ...]
+    cost: int
+
+    @classmethod
+    def of(cls, at: int, number: int, made: Sequence[Offer]) -> Batch:
+        """The batch before these offers."""
+        costs = {
+            pf: cost
+            for pf, offer in enumerate(made)
+            if (cost := offer.costs[at]) is not None and offer.room.vfs and cost <= offer.room.mbps
+        }
+        return cls(at, number, tuple(costs), min(costs.values(), default=0))
+
+
+def by_numbers(numbers: Mapping[int, int], made: Sequence[Offer], work: Work) -> Shares | Verdict:
+    """Which PF takes how many of each class; `IMPOSSIBLE` where that is proved.
+
+    Every PF has VFs for its share, and bandwidth as far as changes of place led there. Where all that an
+    interface may reserve of a PF costs the same, it has it.
+
+    numbers: how many there are of each class. OutOfWorkError on the way.
+    """
+    work.spend(1 + len(numbers) * len(made) // 2)
+    batches = [Batch.of(at, number, made) for at, number in sorted(numbers.items())]
+    lots: Counter[tuple[tuple[int, ...], bool]] = Counter()
+    amounts: Counter[tuple[int, ...]] = Counter()
+    for batch in batches:
+        lots[batch.takers, batch.cost > 0] += batch.number
+        amounts[batch.takers] += batch.number * batch.cost
+    rooms = [offer.room for offer in made]
+    shared = share_out([Lot(*key, lots[key]) for key in lots], rooms, _reservations(batches, made), work)
+    if shared is None or not flows(amounts.items(), [room.mbps for room in rooms], work):
+        return Verdict.IMPOSSIBLE
+    work.spend(sum(numbers.values()) * (2 + len(made) // 4))
+    mending = _Mending(_deal(batches, dict(zip(lots, shared, strict=True)), made), batches, made)
+    if not mending.done and crowded(batches, rooms, work):
+        return Verdict.IMPOSSIBLE
+    return mending.run(work)
+
+
+def dealt(classes: Iterable[int], shares: Shares) -> list[int]:
+    """The PF of each interface, given as its class."""
+    homes: dict[int, deque[int]] = {}
+    for pf, share in enumerate(shares):
+        for each, number in share.items():
+            homes.setdefault(each, deque()).extend([pf] * number)
+    return [homes[each].popleft() for each in classes]
+
+
+def _reservations(batches: Iterable[Batch], made: Sequence[Offer]) -> list[int]:
+    """How many interfaces with a reservation each PF takes at most: as many as of the smallest."""
+    smallest: dict[int, int] = {}
+    for batch in batches:
+        for pf in batch.takers:
+            cost = made[pf].costs[batch.at]
+            if cost:
+                smallest[pf] = min(cost, smallest.get(pf, cost))
+    return [offer.room.mbps // smallest[pf] if pf in smallest else 0 for pf, offer in enumerate(made)]
+
+
+def crowded(batches: Iterable[Batch], rooms: Sequence[Room], work: Work) -> bool:
+    """Whether some PFs have to take more than they have, as the others have too few VFs, or do not take it.
+
+    So many interfaces must come to these PFs, and even the smallest cost more than what is free of them.
+    """
+    ascending = sorted(batches, key=lambda batch: batch.cost)
+    masks = [sum([1 << pf for pf in batch.takers]) for batch in ascending]
+    total = sum([batch.number for batch in ascending])
+    for some in _sets_of_pfs(frozenset(masks), len(rooms)):
+        work.spend(1 + (len(ascending) + len(rooms)) // 4)
+        here = [room for pf, room in enumerate(rooms) if some >> pf & 1]
+        elsewhere = sum([room.vfs for pf, room in enumerate(rooms) if not some >> pf & 1])
+        bound = [
+            batch.number if not mask & ~some else 0 for batch, mask in zip(ascending, masks, strict=True)
+        ]
+        more, mbps = max(0, total - elsewhere - sum(bound)), 0
+        for batch, mask, number in zip(ascending, masks, bound, strict=True):
+            joining = min(more, batch.number) if mask & some and not number else 0
+            more -= joining
+            mbps += batch.cost * (number + joining)
+        if more or mbps > sum([room.mbps for room in here]):
+            return True
+    return False
+
+
+def _sets_of_pfs(wanted: Collection[int], pfs: int) -> Iterable[int]:
+    """Sets, as bits, that are worth a look; wanted: those that some interfaces are bound to."""
+    every = (1 << pfs) - 1
+    if pfs <= _ALL_SETS_OF_PFS:
+        return range(1, every + 1)
+    some = {*wanted, *(1 << pf for pf in range(pfs))}
+    pairs = islice((one | other for one, other in combinations(sorted(wanted), 2)), _PAIRS)
+    return sorted({*some, *(every & ~each for each in some), *pairs} - {0})
+
+
+def _deal(
+    batches: Iterable[Batch],
+    shared: Mapping[tuple[tuple[int, ...], bool], dict[int, int]],
+    made: Sequence[Offer],
+) -> Shares:
+    """Classes to PFs as many as these were given, the largest first, each where most is left a VF."""
+    mbps = [offer.room.mbps for offer in made]
+    vfs = [offer.room.vfs for offer in made]
+    shares: Shares = [Counter() for _ in made]
+    for batch in batches:
+        places = shared[batch.takers, batch.cost > 0]
+        for _ in range(batch.number):
+            pf = max((pf for pf in places if places[pf]), key=lambda pf: mbps[pf] / vfs[pf])
+            places[pf] -= 1
+            mbps[pf] -= made[pf].costs[batch.at] or 0
+            vfs[pf] -= 1
+            shares[pf][batch.at] += 1
+    return shares
+
+
+class _Mending:
+    """Interfaces change places while that takes load off PFs that have too much of it."""
+
+    def __init__(self, shares: Shares, batches: Iterable[Batch], made: Sequence[Offer]) -> None:
+        self._shares = shares
+        self._takers = {batch.at: frozenset(batch.takers) for batch in batches}
+        self._costs = [[cost or 0 for cost in offer.costs] for offer in made]
+        self._vfs = [offer.room.vfs - share.total() for offer, share in zip(made, shares, strict=True)]
+        self._mbps = [
+            offer.room.mbps - sum([costs[each] * number for each, number in share.items()])
+            for offer, costs, share in zip(made, self._costs, shares, strict=True)
+        ]
+
+    @property
+    def done(self) -> bool:
+        """Whether no PF is overloaded."""
+        return min(self._mbps) >= 0
+
+    def run(self, work: Work) -> Shares:
+        """Until it is done, or nothing helps."""
+        while not self.done:
+            if not any(self._relieve(one, work) for one in self._by_room() if self._mbps[one] < 0):
+                break
+        return self._shares
+
+    def _by_room(self) -> list[int]:
+        """The PFs, the most overloaded first."""
+        return sorted(range(len(self._mbps)), key=self._mbps.__getitem__)
+
+    def _relieve(self, one: int, work: Work) -> bool:
+        """Take load off a PF, by what does most with the first other one that helps; whether one does."""
+        for other in reversed(self._by_room()):
+            if other == one:
+                continue
+            found = self._exchange(one, other, work)
+            if found is not None:
+                goes, comes = found
+                self._shift(goes, one, other)
+                if comes is not None:
+                    self._shift(comes, other, one)
+                return True
+        return False
+
+    def _exchange(self, one: int, other: int, work: Work) -> tuple[int, int | None] | None:
+        """What goes to the other PF, and what comes for it, so that least is too much of both."""
+        costs, its = self._costs[one], self._costs[other]
+        mine, there = self._mbps[one], self._mbps[other]
+        least = min(0, mine) + min(0, there)
+        best: tuple[int, int | None] | None = None
+        come: list[tuple[int | None, int, int]] = [(None, 0, 0)] if self._vfs[other] else []
+        come += [(each, costs[each], its[each]) for each in self._shares[other] if one in self._takers[each]]
+        go = [each for each in self._shares[one] if other in self._takers[each]]
+        work.spend(2 + (len(self._shares[one]) + len(self._shares[other]) + len(go) * len(come)) // 2)
+        for goes in go:
+            after, beside = mine + costs[goes], there - its[goes]
+            for comes, cost, freed in come:
+                lacking = min(0, after - cost) + min(0, beside + freed)
+                if lacking > least:
+                    least, best = lacking, (goes, comes)
+        return best
+
+    def _shift(self, each: int, one: int, other: int) -> None:
+        self._shares[one][each] -= 1
+        if not self._shares[one][each]:
+            del self._shares[one][each]
+        self._shares[other][each] += 1
+        self._vfs[one] += 1
+        self._vfs[other] -= 1
+        self._mbps[one] += self._costs[one][each]
+        self._mbps[other] -= self._costs[other][each]

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from k8s_rdma.core.inventory import NOTHING_USED, Pf
-from k8s_rdma.core.needs import PfMasks
 from k8s_rdma.core.options import NO_NEEDS, Setting
 from k8s_rdma.core.programming import objection, reserved
 from k8s_rdma.core.rates import EVERY_RATE, Enforce
+from k8s_rdma.core.request import PfMasks
 from k8s_rdma.core.rooms import Room
 from k8s_rdma.core.weights import RoundRobin
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from k8s_rdma.core.ids import PciAddress
     from k8s_rdma.core.inventory import Used
-    from k8s_rdma.core.needs import Kind
+    from k8s_rdma.core.request import Kind
     from k8s_rdma.core.rooms import Work
 
 

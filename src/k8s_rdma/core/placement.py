@@ -6,20 +6,16 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.choosing import Task, choose
-from k8s_rdma.core.devices.placement import devices_on, misasked, possible, too_few
-from k8s_rdma.core.devices.refusal import why_not_devices
+from k8s_rdma.core.devices.placement import devices_on, misasked, possible, too_few, why_not_devices
 from k8s_rdma.core.ids import NodeName, PciAddress
 from k8s_rdma.core.inventory import EVERY_DEVICE, NOTHING_USED, DeviceUse, Used
-from k8s_rdma.core.needs import meets
 from k8s_rdma.core.options import NO_OPTIONS, InterfaceOptions
-from k8s_rdma.core.policy import PfPolicy, keeps
+from k8s_rdma.core.placement_problem import Task, choose
 from k8s_rdma.core.programming import objection, reserved
 from k8s_rdma.core.rates import Enforce
-from k8s_rdma.core.rejecting import why_not
-from k8s_rdma.core.request import InterfaceRequest, Request
+from k8s_rdma.core.refusal import Detail, Said, why_not
+from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request, keeps, meets
 from k8s_rdma.core.rooms import Verdict, Work
-from k8s_rdma.core.said import Detail, Said
 from k8s_rdma.core.strategy import Strategy
 from k8s_rdma.core.weights import RoundRobin, may_fall_short
 from k8s_rdma.errors import Reason
@@ -205,10 +201,10 @@ def place(  # noqa: PLR0913 - all that a placement depends on
 ) -> Placement | Rejection:
     """Find a PF for every interface: a free VF each, and unreserved bandwidth for the reservations together.
 
-    A PF takes only what it meets the needs of (`core.needs`), and what its driver can program where that is
+    A PF takes only what it meets the needs of (`core.request`), and what its driver can program where that is
     demanded (`core.programming`); a reservation costs what is programmed for it, and where minimum rates are
     weights every VF in use must still get its reservation (`core.weights`). Together they are as the
-    request's policy says (`core.policy`).
+    request's policy says (`core.request`).
 
     Pure and total: equal arguments give equal answers, ties go by PCI address. A `Placement` if and only
     if one exists, unless finding out takes more than `budget` work units: then `UNDECIDED`.

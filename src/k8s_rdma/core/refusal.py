@@ -1,21 +1,73 @@
-"""Why a request does not fit, in one line with the node's numbers."""
+"""Why a request does not fit, in one line with the node's numbers.
+
+One thing said in as much detail as is wanted.
+
+What PFs and their drivers have against a request, in clauses for its refusal.
+
+Why the policy keeps a request from fitting that would fit without it, with the node's numbers.
+
+Why there is no placement: the reason, and the words for it.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from enum import StrEnum, unique
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from k8s_rdma.core.bounds import places
-from k8s_rdma.core.options import NO_NEEDS
-from k8s_rdma.core.rooms import Demand, Room
-from k8s_rdma.core.said import Said
+from k8s_rdma.core.matching import TooFew
+from k8s_rdma.core.options import NO_NEEDS, Setting
+from k8s_rdma.core.packing import best_fit
+from k8s_rdma.core.placement_problem import choose, matched, rooms
+from k8s_rdma.core.programming import demand, enforcement, objection, objection_cause
+from k8s_rdma.core.request import PfPolicy, unmet, unmet_cause
+from k8s_rdma.core.rooms import Demand, OutOfWorkError, Room, Verdict, Work
+from k8s_rdma.core.strategy import Strategy
+from k8s_rdma.core.weights import effective_mins
 from k8s_rdma.errors import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence, Sized
 
     from k8s_rdma.core.inventory import Pf
-    from k8s_rdma.core.needs import Kind
-    from k8s_rdma.core.request import InterfaceRequest
+    from k8s_rdma.core.offers import Offer
+    from k8s_rdma.core.options import Needs
+    from k8s_rdma.core.placement_problem import Offered, Task, Usage
+    from k8s_rdma.core.request import InterfaceRequest, Kind
+
+
+@unique
+class Detail(StrEnum):
+    """How much a refusal tells of the node that refuses; nodes whose texts are equal are shown as one.
+
+    NUMBERS: what is free of it. CAUSE: what is missing, but no number of its own.
+    """
+
+    NUMBERS = "numbers"
+    CAUSE = "cause"
+
+
+class Said(NamedTuple):
+    """full: with the names of PFs. numbers: with a node's numbers, equal for nodes of which these are.
+
+    cause: with neither, so that nodes which refuse a request for one cause say the same.
+    """
+
+    full: str
+    numbers: str
+    cause: str
+
+    @classmethod
+    def nameless(cls, numbers: str, cause: str) -> Said:
+        """What names no PF."""
+        return cls(numbers, numbers, cause)
+
+    @classmethod
+    def joined(cls, said: Sequence[Said]) -> Said:
+        """One clause after the other."""
+        return said[0] if len(said) == 1 else cls(*map("; ".join, zip(*said, strict=True)))
 
 
 class Free(NamedTuple):
@@ -192,3 +244,276 @@ class Scene:
         if self.empty:
             return f"{count(self.vfs, 'VF')} {self.condition}"
         return f"{self.vfs} of {count(sum(pf.capacity_vfs for pf, _ in self.free), 'VF')} free"
+
+
+_LOOKED_AT = 512
+"""Pairs of a need, or of a rate, and a PF; a request may have a thousand different ones, and to word them all
+takes longer than to decide."""
+_WEIGHED = 10_000
+"""Interfaces times PFs: for more it is not said what weights make of them."""
+_MOST = 3
+"""Clauses; one interface that nothing takes is enough to refuse a request, and the line is for a terminal."""
+
+
+class _Clause(NamedTuple):
+    """What some PFs, by their names, have against it; the cause without numbers of theirs.
+
+    names: keys, each once, though interfaces that differ in something else are refused with the same words.
+    """
+
+    names: dict[str, None]
+    why: str
+    cause: str
+
+
+def objections(kinds: Sequence[Kind], offered: Offered) -> list[Said]:
+    """The clauses, none when nothing but what is free matters.
+
+    kinds: the largest reservation first. Where there are many, those are looked at that fewest PFs take.
+    """
+    of, terms, made = offered
+    takers = [sum([offer.costs[at] is not None for offer in made]) for at in range(len(terms.kinds))]
+    scarce = sorted(range(len(kinds)), key=lambda at: takers[terms.class_of[at]])
+    few = sorted(scarce[: max(1, _LOOKED_AT // max(1, len(made)))])
+    found = [
+        *_unmet([kinds[at].needs for at in scarce], made),
+        *_refused([kinds[at] for at in few], made),
+        *_rounded([(kinds[at].min_tx_rate_mbps, terms.class_of[at]) for at in few], made),
+        *_weighed(of, made),
+    ]
+    if not found:
+        return []
+    more = [f"{len(found) - _MOST} more such limits"] if len(found) > _MOST else []
+    clauses = found[:_MOST]
+    return [
+        Said(
+            "; ".join([*(f"{', '.join(each.names)}: {each.why}" for each in clauses), *more]),
+            "; ".join([*(f"{_number(each.names)}: {each.why}" for each in clauses), *more]),
+            "; ".join(sorted({each.cause for each in found})[:_MOST]),
+        )
+    ]
+
+
+def _number(pfs: Sized) -> str:
+    return f"{len(pfs)} PF{'s' if len(pfs) > 1 else ''}"
+
+
+def _unmet(scarce: Iterable[Needs], made: Sequence[Offer]) -> Iterator[_Clause]:
+    """PFs that are not what is needed: one clause for those that say the same."""
+    said: dict[str, _Clause] = {}
+    for needs in islice(dict.fromkeys(scarce), max(1, _LOOKED_AT // max(1, len(made)))):
+        for offer in made:
+            why = unmet(offer.pf, needs)
+            if not why:
+                continue
+            clause = said.setdefault(why, _Clause({}, why, f"a PF: {unmet_cause(offer.pf, needs)}"))
+            clause.names[offer.pf.name] = None
+    yield from said.values()
+
+
+def _refused(kinds: Sequence[Kind], made: Sequence[Offer]) -> Iterator[_Clause]:
+    """Rates that cannot be programmed but must be: one clause for the PFs that say the same."""
+    alike: dict[tuple[object, ...], list[Pf]] = {}
+    for pf in (offer.pf for offer in made):
+        by_software = Setting.SOFTWARE_CAPS in pf.takes
+        alike.setdefault((pf.rates, pf.link_mbps, pf.enforce, by_software, pf.driver), []).append(pf)
+    said: dict[tuple[str, str], _Clause] = {}
+    for kind in kinds:
+        for pf, *others in alike.values():
+            why = objection(pf, kind)
+            if why:
+                by = "there" if pf.enforce is enforcement(pf, kind) else "by the pod"
+                clause = _Clause(
+                    {},
+                    f"{why}, and {demand(pf, kind)} {by}",
+                    f"{objection_cause(pf, kind)}, and {demand(pf, kind)} {by}",
+                )
+                said.setdefault((why, by), clause).names.update({each.name: None for each in (pf, *others)})
+    yield from said.values()
+
+
+def _rounded(rates: Sequence[tuple[int, int]], made: Sequence[Offer]) -> Iterator[_Clause]:
+    """Reservations, each with its class, that cost more than they say."""
+    said: dict[tuple[int, int, str], dict[str, None]] = {}
+    for offer in made:
+        for rate, at in rates:
+            cost = offer.costs[at]
+            if cost is not None and cost > rate:
+                said.setdefault((rate, cost, offer.pf.driver), {})[offer.pf.name] = None
+    for (rate, cost, driver), names in said.items():
+        why = f"{driver} rounds a reservation of {rate} up to {cost} Mb/s"
+        yield _Clause(names, why, f"{driver} rounds reservations up")
+
+
+def _weighed(of: Sequence[int], made: Sequence[Offer]) -> Iterator[_Clause]:
+    """Where the reservations would add up, but some VF would get less than its own."""
+    if not any(offer.round_robin for offer in made) or len(of) * len(made) > _WEIGHED:
+        return
+    least = [
+        min((cost or 0 for cost in row if cost is not None), default=0)
+        for row in zip(*(offer.costs for offer in made), strict=True)
+    ]
+    costs = sorted([least[each] for each in of], reverse=True)
+    chosen = best_fit(costs, [offer.room for offer in made])
+    for at, offer in enumerate(made):
+        round_robin = offer.round_robin
+        if round_robin is None or chosen is None:
+            continue
+        joining = [cost for cost, there in zip(costs, chosen, strict=True) if there == at]
+        mins = [*round_robin.mins, *joining, *[0] * round_robin.others]
+        got = effective_mins(mins, round_robin.link_mbps, round_robin.most)
+        short, rate = min(
+            zip((g - m for g, m in zip(got, mins, strict=True)), mins, strict=True), default=(0, 0)
+        )
+        if joining and short < 0:
+            weights = f"minimum rates of {offer.pf.driver} are weights"
+            yield _Clause(
+                {offer.pf.name: None},
+                f"{weights} of 1 to {round_robin.most}, by which one VF would get {rate + short} of its "
+                f"{rate} Mb/s",
+                f"{weights}, by which a VF would get less than is reserved for it",
+            )
+
+
+_TOGETHER = {PfPolicy.SAME_PF: "PF", PfPolicy.SAME_NUMA: "NUMA node"}
+
+
+def explain_policy(task: Task, used: Usage, free: Sequence[Free], work: Work, *, empty: bool) -> Said:
+    """The sentence for a task that fits nowhere, but would without its policy.
+
+    free: of the node as it is used, or of the empty node.
+    """
+    if task.policy is PfPolicy.SPREAD_PFS:
+        said = _apart(task, used, work, empty=empty)
+    else:
+        said = _together(task, free, empty=empty)
+    return Said(*(f"policy {task.policy}: {text}" for text in said))
+
+
+def _apart(task: Task, used: Usage, work: Work, *, empty: bool) -> Said:
+    """The interfaces that too few PFs take, and how many these are."""
+    [pfs] = task.groups()
+    interfaces = task.wanted
+    number, takers = len(interfaces), len(pfs)
+    try:
+        short = matched(task, used, work) if number <= len(pfs) else None
+    except OutOfWorkError:
+        short = None
+    other = "other " if task.beside else ""
+    there = f"the node has {count(len(pfs), f'{other}PF')}"
+    if isinstance(short, TooFew):
+        interfaces = [interfaces[at] for at in sorted(short.interfaces)]
+        number, takers = len(interfaces), len(short.offers)
+        reserving = any(each.min_tx_rate_mbps for each in interfaces)
+        what = f"{'a VF' if empty else 'a free VF'}{' and enough bandwidth' if reserving else ''}"
+        have = "has" if takers == 1 else "have"
+        there = f"{takers} of {len(pfs)} {other}PFs {have} {what}{' when empty' if empty else ''}"
+    verb = "needs" if number == 1 else "need"
+    even = " even when empty" if empty else ""
+    return Said.nameless(
+        f"{needed(interfaces)} {verb} {count(number, 'PF')}; {there}",
+        f"needs {needed(task.wanted)}; too few PFs have room for one{even}",
+    )
+
+
+def _together(task: Task, free: Sequence[Free], *, empty: bool) -> Said:
+    """What the best of the groups lacks."""
+    what = _TOGETHER[task.policy]
+    needs = f"needs {needed(task.wanted)}"
+    even = " even when empty" if empty else ""
+    cause = f"{needs}; no {what} has room for all{even}"
+    found = task.groups()
+    if not found:
+        return Said.nameless(f"{needs}; no {what} has all of its other interfaces", cause)
+    by_pci = {each.pf.pci: each for each in free}
+    there = [[by_pci[pf.pci] for pf in group if pf.pci in by_pci] for group in found]
+    number, mbps = len(task.of), sum(task.rates)
+    best = Scene(task.wanted, max(there, key=lambda some: _roominess(some, number, mbps)), empty=empty)
+    which = "where its other interfaces are" if task.beside else f"best of {_counted(task.policy, found)}"
+    return Said.nameless(f"{best.impossible().numbers} ({which})", cause)
+
+
+def _counted(policy: PfPolicy, found: Sequence[Sequence[Pf]]) -> str:
+    """`4 PFs`, `2 NUMA nodes and 1 PF without one`."""
+    lone = 0
+    if policy is PfPolicy.SAME_NUMA:
+        lone = sum(group[0].numa_node is None for group in found)
+    together = [count(len(found) - lone, _TOGETHER[policy])] if lone < len(found) else []
+    alone = [f"{count(lone, 'PF')} without {'one' if together else 'a NUMA node'}"] if lone else []
+    return " and ".join([*together, *alone])
+
+
+def _roominess(some: Sequence[Free], number: int, needed_mbps: int) -> tuple[bool, bool, int, int]:
+    mbps, vfs = sum(each.room.mbps for each in some), sum(each.room.vfs for each in some)
+    return vfs >= number and mbps >= needed_mbps, vfs >= number, mbps, vfs
+
+
+_TERMS = 4_000
+"""Work units to know again, for the words alone, what PFs offer; most often it is known."""
+
+
+def why_not(task: Task, used: Usage, verdict: Verdict, work: Work) -> tuple[Reason, Said]:
+    """The reason, as `core.placement.Rejection` has it, and the sentence.
+
+    What is refused only because of the policy is refused with that reason: its sentence tells of the policy.
+    """
+    if task.strategy is not Strategy.BINPACK:  # whether there is a placement is found soonest so
+        task = replace(task, strategy=Strategy.BINPACK)
+    reason = _reason(task, verdict, work)
+    if is_empty(reason):
+        used = {}
+    free = list(map(Free, task.inventory.pfs, rooms(task.inventory, used)))
+    against: Sequence[Said] = ()
+    offered = None if task.rooms_alone else _offered(task, used)
+    if offered is not None:
+        against = objections(task.kinds, offered)
+        if reason is not Reason.EXCEEDS_CAPACITY:  # that holds whatever the drivers say
+            free = _free_for(task, offered, free)
+    if reason is not Reason.UNDECIDED and _by_policy(task, used, work):
+        said = explain_policy(task, used, free, work, empty=is_empty(reason))
+        return reason, Said.joined([said, *against])
+    return reason, explain(task.wanted, free, reason, against)
+
+
+def _offered(task: Task, used: Usage) -> Offered | None:
+    """None where the request and the node are too large for even that."""
+    try:
+        return task.offered(used, Work(_TERMS))
+    except OutOfWorkError:
+        return None
+
+
+def _reason(task: Task, verdict: Verdict, work: Work) -> Reason:
+    if not task.inventory.pfs:
+        return Reason.NO_RDMA
+    if verdict is not Verdict.IMPOSSIBLE:
+        return Reason.UNDECIDED
+    if choose(task, {}, work) is not Verdict.IMPOSSIBLE:
+        return Reason.INSUFFICIENT
+    if not task.rooms_alone and _plain(task, work) is not Verdict.IMPOSSIBLE:
+        return Reason.NO_SUCH_PF if _by_choice(task, work) else Reason.DRIVER_REFUSES
+    return Reason.EXCEEDS_CAPACITY
+
+
+def _by_choice(task: Task, work: Work) -> bool:
+    """Whether it may fit on the empty node but for which PFs it wants; drivers are not blamed unproved."""
+    return task.choosy and choose(task.anywhere(), {}, work) is not Verdict.IMPOSSIBLE
+
+
+def _plain(task: Task, work: Work) -> list[int] | Verdict:
+    """On the empty node, if drivers could do everything, and nothing but rates was asked for."""
+    return choose(task.plain(), {}, work)
+
+
+def _by_policy(task: Task, used: Usage, work: Work) -> bool:
+    """Whether it would fit but for the policy."""
+    if task.policy is PfPolicy.ANY or not task.inventory.pfs:
+        return False
+    return choose(replace(task, policy=PfPolicy.ANY), used, work) is not Verdict.IMPOSSIBLE
+
+
+def _free_for(task: Task, offered: Offered, free: Sequence[Free]) -> list[Free]:
+    """What is free for these: where they need something, all of the PFs that take any of them."""
+    if not task.needy:
+        return [Free(offer.pf, offer.room) for offer in offered.made]
+    return [each for each, offer in zip(free, offered.made, strict=True) if offer.takes_any]

@@ -1,8 +1,18 @@
-"""Strategies: which PFs and nodes are the better ones, and the shares of a PF by which they tell."""
+"""Strategies: which PFs and nodes are the better ones, and the shares of a PF by which they tell.
+
+Which PFs of a node a strategy would rather have an interface on.
+"""
 
 from __future__ import annotations
 
 from enum import StrEnum, unique
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from k8s_rdma.core.inventory import Pf
+    from k8s_rdma.core.rooms import Room
 
 
 @unique
@@ -35,3 +45,45 @@ def gap(vfs: int, capacity_vfs: int, mbps: int, link_mbps: int) -> int:
 
 def _share(taken: int, capacity: int) -> int:
     return min(WHOLE, WHOLE * taken // capacity) if capacity > 0 else WHOLE
+
+
+class Standing(NamedTuple):
+    """What is free of a PF, or of several together, and what they have: Mb/s, and VFs."""
+
+    mbps: int
+    vfs: int
+    link_mbps: int
+    capacity_vfs: int
+
+    @classmethod
+    def of(cls, pf: Pf, room: Room) -> Standing:
+        """A PF's; one whose link is unknown has no bandwidth."""
+        return cls(room.mbps, room.vfs, pf.link_mbps or 0, pf.capacity_vfs)
+
+    @classmethod
+    def together(cls, some: Iterable[Standing]) -> Standing:
+        """That of several."""
+        return cls(*map(sum, zip(*some, strict=True)))
+
+    @property
+    def taken(self) -> tuple[int, int, int, int]:
+        """VFs taken and there, Mb/s taken and there."""
+        return self.capacity_vfs - self.vfs, self.capacity_vfs, self.link_mbps - self.mbps, self.link_mbps
+
+    def less(self, mbps: int, vfs: int) -> Standing:
+        """After so much was taken."""
+        return self._replace(mbps=self.mbps - mbps, vfs=self.vfs - vfs)
+
+
+def preference(strategy: Strategy, there: Standing, mbps: int, vfs: int = 1) -> tuple[int, ...]:
+    """A key for interfaces that take this much: the least is what the strategy would rather have.
+
+    BINPACK: where least bandwidth is left. SPREAD: what is the least full afterwards. BALANCED: where the
+    shares of VFs and of bandwidth come closest; between such as BINPACK does.
+    """
+    if strategy is Strategy.BINPACK:
+        return there.mbps, there.vfs
+    after = there.less(mbps, vfs)
+    if strategy is Strategy.SPREAD:
+        return fullness(*after.taken), -there.mbps, -there.vfs
+    return gap(*after.taken) - gap(*there.taken), there.mbps, there.vfs

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from k8s_rdma.core.devices.offers import Choice, DeviceSpec, Given, OfferedDevice
+from k8s_rdma.core.devices.device_plugin_api import Choice, DeviceSpec, Given, OfferedDevice
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from k8s_rdma.core.devices.seen import DevicesSeen
+    from k8s_rdma.core.devices.rdma_devices import DevicesSeen
 
 __all__ = ["Choice", "DeviceSpec", "Given", "Mode", "OfferedDevice"]
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from k8s_rdma.core.devices.seen import DevicesSeen
-from k8s_rdma.core.devices.slots import shared_device
+from k8s_rdma.core.devices.pod_devices import shared_device
+from k8s_rdma.core.devices.rdma_devices import DevicesSeen
 from k8s_rdma.deviceplugin.modes import to_publish
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.shared_devices import MAX_LINE_BYTES, Declared, decode_written, encode_line
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from k8s_rdma.core.devices.seen import CharacterDevice
+    from k8s_rdma.core.devices.rdma_devices import CharacterDevice
     from k8s_rdma.deviceplugin.kubelet.resource import Seen
     from k8s_rdma.deviceplugin.mode import Mode
     from k8s_rdma.wire.shared_devices import Written

@@ -8,7 +8,7 @@ import msgspec
 
 from k8s_rdma.config.files import MAX_PORT, AbsolutePath, Port, ResourceText, require_resource_name
 from k8s_rdma.config.tls import TlsConfig
-from k8s_rdma.core.said import Detail
+from k8s_rdma.core.refusal import Detail
 from k8s_rdma.core.strategy import Strategy
 from k8s_rdma.extender.contradictions import contradictions
 
@@ -71,7 +71,7 @@ class ExtenderConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
         count once they are bound. None: where the scheduler binds, or without a key.
     strategy: which of the nodes that fit are the better ones, see `core.score.Strategy`.
     refusal_detail: whether what a node is refused for tells the numbers of that very node, or only the cause,
-        which `kubectl describe` counts together, see `core.said.Detail`.
+        which `kubectl describe` counts together, see `core.refusal.Detail`.
     limits: what namespaces may hold; vf_resource: the counted extended resource that the agents publish for
         VFs, if they do: a pod that asks for it must ask for as many as it has interfaces.
     expect_s: how long a pod that was filtered counts where it is expected to go, until its bind comes or,

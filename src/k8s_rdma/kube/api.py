@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from k8s_rdma.core.demand import Demand
 from k8s_rdma.core.gang import Gang
 from k8s_rdma.core.ids import NodeName, PodUid
+from k8s_rdma.core.quantities import Demand
 from k8s_rdma.errors import K8sRdmaError, Reason
 
 if TYPE_CHECKING:

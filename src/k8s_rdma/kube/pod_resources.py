@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from k8s_rdma.core.devices.of_pod import PodDevices
+    from k8s_rdma.core.devices.pod_devices import PodDevices
     from k8s_rdma.kube.pod_resources_client import PodResourcesClient
 
 

@@ -13,7 +13,7 @@ from k8s_rdma.wire.pod_resources import GET, LIST, PodName
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from k8s_rdma.core.devices.of_pod import PodDevices
+    from k8s_rdma.core.devices.pod_devices import PodDevices
     from k8s_rdma.wire.protobuf import Method
 
 Asked = TypeVar("Asked")

@@ -20,7 +20,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.devices.offers import Neighbour
+from k8s_rdma.core.devices.device_plugin_api import Neighbour
 from k8s_rdma.core.ids import PciAddress, pci_address
 from k8s_rdma.linux.discovery.pci import PciFunction
 from k8s_rdma.linux.sysfs import Sysfs

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from k8s_rdma.core.kernel import Hardware, LocatedVf, PfState, PodInterface, Vf
 from k8s_rdma.core.options import LinkState
-from k8s_rdma.core.rate_check import check_rates
+from k8s_rdma.core.rates import check_rates
 from k8s_rdma.core.software_caps import without_software_caps
 from k8s_rdma.core.step import (
     BindVf,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.devices.seen import INFINIBAND, CharacterDevice, NodeKind
+from k8s_rdma.core.devices.rdma_devices import INFINIBAND, CharacterDevice, NodeKind
 from k8s_rdma.errors import KernelError
 
 if TYPE_CHECKING:

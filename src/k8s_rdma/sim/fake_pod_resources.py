@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from k8s_rdma.core.devices.of_pod import ContainerDevices, PodDevices
+from k8s_rdma.core.devices.pod_devices import ContainerDevices, PodDevices
 from k8s_rdma.errors import K8sRdmaError, Reason
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from k8s_rdma.core.devices.seen import NetnsMode
+from k8s_rdma.core.devices.rdma_devices import NetnsMode
 from k8s_rdma.linux.discovery.queries import DevlinkRate, RdmaDevice, RdmaPort, VfInfo
 from k8s_rdma.linux.netlink.rtnl import Link
 from k8s_rdma.linux.netlink.socket import NetlinkError

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeVar
 
 from google.protobuf.message import Message
 
-from k8s_rdma.core.devices.offers import DeviceSpec, Mount
+from k8s_rdma.core.devices.device_plugin_api import DeviceSpec, Mount
 from k8s_rdma.wire.pb import cri_pb2 as pb
 from k8s_rdma.wire.protobuf import Form, Method, form
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.devices.offers import (
+from k8s_rdma.core.devices.device_plugin_api import (
     Choice,
     DeviceSpec,
     Given,

@@ -18,9 +18,8 @@ import msgspec
 from k8s_rdma.core.ids import NodeName, PodUid, pci_address
 from k8s_rdma.core.options import NO_OPTIONS, InterfaceOptions
 from k8s_rdma.core.placement import PlacedInterface, Placement, by_entry
-from k8s_rdma.core.policy import PfPolicy
 from k8s_rdma.core.rates import MAX_RATE_MBPS, Enforce
-from k8s_rdma.core.request import MAX_INTERFACES
+from k8s_rdma.core.request import MAX_INTERFACES, PfPolicy
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.wire.json import decode as decode_json
 from k8s_rdma.wire.json import shown

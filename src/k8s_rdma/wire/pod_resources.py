@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from k8s_rdma.core.devices.of_pod import ContainerDevices, PodDevices
+from k8s_rdma.core.devices.pod_devices import ContainerDevices, PodDevices
 from k8s_rdma.wire.pb import pod_resources_pb2 as pb
 from k8s_rdma.wire.protobuf import Form, Method, form
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from k8s_rdma.core.demand import Demand, quantity
+from k8s_rdma.core.quantities import Demand, quantity
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

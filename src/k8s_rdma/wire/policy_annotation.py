@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from k8s_rdma.core.policy import PfPolicy
+from k8s_rdma.core.request import PfPolicy
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.wire.json import nearest, shown
 

@@ -66,7 +66,7 @@ class Interface(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
 class Allocation(msgspec.Struct, frozen=True, kw_only=True):
     """What one sandbox of a pod holds; `phase` as in `core.ledger.Phase`.
 
-    slots: CDI devices that were written for it (`core.devices.slots`).
+    slots: CDI devices that were written for it (`core.devices.pod_devices`).
     """
 
     pod: Pod

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from k8s_rdma.core.devices.offers import DEVICE_PLUGIN_VERSION
+from k8s_rdma.core.devices.device_plugin_api import DEVICE_PLUGIN_VERSION
 from k8s_rdma.wire import cdi, device_info, doctor, frame, machine, rdma_node
 from k8s_rdma.wire.cni_version import SUPPORTED_VERSIONS
 from k8s_rdma.wire.placement_annotation import PLACEMENT_VERSION

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from k8s_rdma.core.devices.offers import DeviceSpec, Given, Mount
+from k8s_rdma.core.devices.device_plugin_api import DeviceSpec, Given, Mount
 from k8s_rdma.sim.cluster.cni_plugin import CniError
 from k8s_rdma.sim.cluster.cri_containers import container_config
 from k8s_rdma.sim.cluster.cri_runtime import CriRuntime

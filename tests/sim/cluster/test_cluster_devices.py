@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from k8s_rdma.core.devices.offers import DeviceSpec, Given, OfferedDevice, PluginOptions
+from k8s_rdma.core.devices.device_plugin_api import DeviceSpec, Given, OfferedDevice, PluginOptions
 from k8s_rdma.sim.cluster.containers import ContainerError, DeviceNode, make_container
 from k8s_rdma.sim.cluster.kubelet import running_kubelet
 from k8s_rdma.sim.cluster.node_devices import DevicesConfig

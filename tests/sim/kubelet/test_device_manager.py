@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from k8s_rdma.core.devices.offers import (
+from k8s_rdma.core.devices.device_plugin_api import (
     Choice,
     DeviceSpec,
     Given,

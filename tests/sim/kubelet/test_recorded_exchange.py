@@ -13,7 +13,7 @@ from h2.connection import H2Connection
 from h2.errors import ErrorCodes
 from h2.events import RequestReceived
 
-from k8s_rdma.core.devices.offers import Choice, Given, PluginOptions
+from k8s_rdma.core.devices.device_plugin_api import Choice, Given, PluginOptions
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.kube.pod_resources import KubeletPodResources
 from sim.kubelet.conftest import RESOURCE, container, init, pod

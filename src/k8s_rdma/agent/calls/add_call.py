@@ -23,7 +23,7 @@ from k8s_rdma.wire.prev_result import interfaces_in_pod
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from k8s_rdma.core.devices.slots import SlotHeld
+    from k8s_rdma.core.devices.pod_devices import SlotHeld
     from k8s_rdma.core.request import InterfaceRequest, Request
 
 

@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from k8s_rdma.config.devices import ExactResource, ExclusiveResource
-from k8s_rdma.core.devices.slots import SlotHeld, shared_resource
+from k8s_rdma.core.devices.pod_devices import SlotHeld, shared_resource
 from k8s_rdma.wire.cdi import SLOT_CLASS, qualified_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from k8s_rdma.config.devices import Resource
-    from k8s_rdma.core.devices.of_pod import PodDevices
+    from k8s_rdma.core.devices.pod_devices import PodDevices
     from k8s_rdma.core.ledger import Pod
     from k8s_rdma.kube.pod_resources import PodResources
 
@@ -28,7 +28,7 @@ class HeldDevices:
     """What kubelet gave a pod.
 
     slots: CDI devices that its containers ask for. exclusive: RDMA devices by name, by their resource, in
-        order (`core.devices.of_pod`); without resources of which there are none.
+        order (`core.devices.pod_devices`); without resources of which there are none.
     """
 
     slots: tuple[SlotHeld, ...] = ()

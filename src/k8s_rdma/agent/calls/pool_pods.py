@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 from k8s_rdma.core.devices.held_vfs import HeldDevice, of_pf, vfs_by_device
 from k8s_rdma.core.devices.placement import options_refused
 from k8s_rdma.core.options import VfDriver
-from k8s_rdma.core.policy import PfPolicy
-from k8s_rdma.core.request import InterfaceRequest, Request
+from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request
 from k8s_rdma.errors import K8sRdmaError, Reason
 from k8s_rdma.wire.annotation_values import ANNOTATION
 from k8s_rdma.wire.json import shown

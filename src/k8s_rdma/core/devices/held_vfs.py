@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from k8s_rdma.core.allocation import allocated, used_here, why_not_free
 from k8s_rdma.core.inventory import NOTHING_USED, total
-from k8s_rdma.core.needs import is_chosen, meets, unmet
 from k8s_rdma.core.placement import PlacedInterface, Rejection, fits, usage_of
 from k8s_rdma.core.programming import demand, objection
+from k8s_rdma.core.request import is_chosen, meets, unmet
 from k8s_rdma.core.step import VfRef
 from k8s_rdma.errors import Reason
 

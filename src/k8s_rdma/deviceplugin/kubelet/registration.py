@@ -11,7 +11,7 @@ from k8s_rdma.wire.device_plugin_api import REGISTER
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from k8s_rdma.core.devices.offers import PluginRegistration
+    from k8s_rdma.core.devices.device_plugin_api import PluginRegistration
 
 KUBELET_SOCKET = "kubelet.sock"
 

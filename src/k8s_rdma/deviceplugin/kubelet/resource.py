@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
-from k8s_rdma.core.devices.offers import PluginOptions, PluginRegistration
+from k8s_rdma.core.devices.device_plugin_api import PluginOptions, PluginRegistration
 from k8s_rdma.deviceplugin.kubelet.counts import Counts
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.kube.grpc_calls import handler, stream_handler
@@ -17,8 +17,8 @@ from k8s_rdma.wire.protobuf import Form, Method
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from k8s_rdma.core.devices.offers import Choice, Given, OfferedDevice
-    from k8s_rdma.core.devices.seen import DevicesSeen
+    from k8s_rdma.core.devices.device_plugin_api import Choice, Given, OfferedDevice
+    from k8s_rdma.core.devices.rdma_devices import DevicesSeen
     from k8s_rdma.deviceplugin.kubelet.endpoint import Handlers
     from k8s_rdma.deviceplugin.kubelet.followers import Followers
     from k8s_rdma.deviceplugin.mode import Mode

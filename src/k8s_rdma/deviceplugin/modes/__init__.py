@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from k8s_rdma.config.devices import ExactResource, ExclusiveResource, MountResource
-from k8s_rdma.core.devices.slots import shared_resource
+from k8s_rdma.core.devices.pod_devices import shared_resource
 from k8s_rdma.deviceplugin.modes.exclusive import ExclusiveMode
 from k8s_rdma.deviceplugin.modes.mount import MountMode
 from k8s_rdma.deviceplugin.modes.selecting import PoolMembers
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from k8s_rdma.config.devices import DevicePluginConfig, Resource
-    from k8s_rdma.core.devices.seen import DevicesSeen
+    from k8s_rdma.core.devices.rdma_devices import DevicesSeen
     from k8s_rdma.deviceplugin.mode import Mode
 
 

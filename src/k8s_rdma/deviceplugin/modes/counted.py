@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.devices.slots import slot_ids
+from k8s_rdma.core.devices.pod_devices import slot_ids
 from k8s_rdma.deviceplugin.mode import OfferedDevice
 from k8s_rdma.deviceplugin.modes.questions import check, refuse
 from k8s_rdma.errors import K8sRdmaError, Reason

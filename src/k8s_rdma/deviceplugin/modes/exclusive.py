@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.devices.hints import device_annotations, device_variables
-from k8s_rdma.core.devices.seen import NetnsMode
-from k8s_rdma.core.devices.slots import slot_device
+from k8s_rdma.core.devices.pod_devices import slot_device
+from k8s_rdma.core.devices.rdma_devices import NetnsMode, device_annotations, device_variables
 from k8s_rdma.deviceplugin.mode import Given, OfferedDevice
 from k8s_rdma.deviceplugin.modes.nodes import has_verbs, named, rdma_cm, specs
 from k8s_rdma.deviceplugin.modes.questions import check, refuse
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from k8s_rdma.config.devices import ExclusiveResource
-    from k8s_rdma.core.devices.seen import DevicesSeen, RdmaDevice
+    from k8s_rdma.core.devices.rdma_devices import DevicesSeen, RdmaDevice
     from k8s_rdma.deviceplugin.mode import Choice
     from k8s_rdma.deviceplugin.modes.selecting import PoolMembers
 

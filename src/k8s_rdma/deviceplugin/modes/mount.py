@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.devices.hints import device_variables
-from k8s_rdma.core.devices.seen import INFINIBAND, RDMA_CM
+from k8s_rdma.core.devices.rdma_devices import INFINIBAND, RDMA_CM, device_variables
 from k8s_rdma.deviceplugin.mode import DeviceSpec, Given
 from k8s_rdma.deviceplugin.modes.counted import Counted
 from k8s_rdma.deviceplugin.modes.nodes import at_home, named, rdma_cm, specs
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from k8s_rdma.config.devices import MountResource
-    from k8s_rdma.core.devices.seen import DevicesSeen
+    from k8s_rdma.core.devices.rdma_devices import DevicesSeen
     from k8s_rdma.deviceplugin.mode import Choice, OfferedDevice
 
 

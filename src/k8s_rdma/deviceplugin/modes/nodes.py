@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.devices.hints import NamedDevice
-from k8s_rdma.core.devices.seen import RDMA_CM, NodeKind
+from k8s_rdma.core.devices.rdma_devices import RDMA_CM, NamedDevice, NodeKind
 from k8s_rdma.deviceplugin.mode import DeviceSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from k8s_rdma.core.devices.seen import DevicesSeen, RdmaDevice
+    from k8s_rdma.core.devices.rdma_devices import DevicesSeen, RdmaDevice
 
 EVERY_KIND = frozenset(NodeKind)
 

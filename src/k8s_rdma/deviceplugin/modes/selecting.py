@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from k8s_rdma.config.devices import SharedSelector
     from k8s_rdma.core.devices.pools import FunctionSelector, Pool
-    from k8s_rdma.core.devices.seen import DevicesSeen, GivenDevice, RdmaDevice
+    from k8s_rdma.core.devices.rdma_devices import DevicesSeen, GivenDevice, RdmaDevice
 
 _MOST_REMEMBERED = 100_000
 """Functions whose resource is known; there are fewer, but they may come and go."""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.devices.hints import device_annotations, device_variables
-from k8s_rdma.core.devices.seen import NodeKind
-from k8s_rdma.core.devices.slots import shared_device
+from k8s_rdma.core.devices.pod_devices import shared_device
+from k8s_rdma.core.devices.rdma_devices import NodeKind, device_annotations, device_variables
 from k8s_rdma.deviceplugin.mode import Given
 from k8s_rdma.deviceplugin.modes.counted import Counted
 from k8s_rdma.deviceplugin.modes.nodes import at_home, has_verbs, named, rdma_cm, specs
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from k8s_rdma.config.devices import SharedResource
-    from k8s_rdma.core.devices.seen import DevicesSeen, RdmaDevice
+    from k8s_rdma.core.devices.rdma_devices import DevicesSeen, RdmaDevice
     from k8s_rdma.deviceplugin.mode import Choice, OfferedDevice
 
 _KINDS = frozenset({NodeKind.UVERBS, NodeKind.UMAD})

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from k8s_rdma.config.devices import MOST_PER_CONTAINER
-from k8s_rdma.core.devices.hints import device_annotations
-from k8s_rdma.core.devices.slots import slot_device
+from k8s_rdma.core.devices.pod_devices import slot_device
+from k8s_rdma.core.devices.rdma_devices import device_annotations
 from k8s_rdma.deviceplugin.mode import Given
 from k8s_rdma.deviceplugin.modes.counted import Counted
 from k8s_rdma.deviceplugin.modes.questions import refuse
@@ -19,7 +19,7 @@ from k8s_rdma.wire.cdi import SLOT_CLASS, qualified_name
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from k8s_rdma.core.devices.seen import DevicesSeen
+    from k8s_rdma.core.devices.rdma_devices import DevicesSeen
     from k8s_rdma.deviceplugin.mode import Choice, OfferedDevice
 
 NOT_TOLD = "the agent has not told yet which slots pods hold"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from k8s_rdma.core.devices.offers import Neighbour
+    from k8s_rdma.core.devices.device_plugin_api import Neighbour
 
 MOST_PAIRS = 100_000
 """Pairs of PFs in all combinations that are compared, some 100 ms; of more, one that is good is taken."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from k8s_rdma.config.devices import DevicePluginConfig
-    from k8s_rdma.core.devices.offers import Choice, Neighbour
+    from k8s_rdma.core.devices.device_plugin_api import Choice, Neighbour
     from k8s_rdma.kube.pod_resources import PodResources
 
     Places = Callable[[Iterable[tuple[str, str]]], tuple[Neighbour, ...]]

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from k8s_rdma.core.devices.of_pod import PodDevices
+    from k8s_rdma.core.devices.pod_devices import PodDevices
 
     Pod = tuple[str, str]
     Device = tuple[str, str]

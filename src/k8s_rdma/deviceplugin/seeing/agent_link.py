@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.devices.seen import GivenDevice
+from k8s_rdma.core.devices.rdma_devices import GivenDevice
 from k8s_rdma.state_reader import follow_agent
 
 if TYPE_CHECKING:

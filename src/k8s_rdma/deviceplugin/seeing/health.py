@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.devices.seen import DevicesSeen, GivenDevice, RdmaDevice
+from k8s_rdma.core.devices.rdma_devices import DevicesSeen, GivenDevice, RdmaDevice
 from k8s_rdma.deviceplugin.seeing.agent_link import AgentTold
 from k8s_rdma.deviceplugin.seeing.damping import Damping
 

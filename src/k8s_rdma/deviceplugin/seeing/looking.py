@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self
 
 import structlog
 
-from k8s_rdma.core.devices.seen import DevicesSeen
+from k8s_rdma.core.devices.rdma_devices import DevicesSeen
 from k8s_rdma.deviceplugin.kubelet.published import Published
 from k8s_rdma.deviceplugin.seeing.agent_link import AgentLink
 from k8s_rdma.deviceplugin.seeing.health import Agent

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from k8s_rdma.core.devices.seen import INFINIBAND, RDMA_CM, DevicesSeen
+from k8s_rdma.core.devices.rdma_devices import INFINIBAND, RDMA_CM, DevicesSeen
 from k8s_rdma.deviceplugin.seeing.health import Health
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.changes import CachedScan

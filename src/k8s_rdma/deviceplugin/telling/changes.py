@@ -9,12 +9,12 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.devices.seen import RdmaDevice
+from k8s_rdma.core.devices.rdma_devices import RdmaDevice
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from k8s_rdma.core.devices.seen import DevicesSeen
+    from k8s_rdma.core.devices.rdma_devices import DevicesSeen
 
 AT_ONCE = 4
 """Changes of one device that are told as they come; two faults and their ends."""

@@ -26,7 +26,7 @@ from k8s_rdma.linux.vf.vfio import others_in_group
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from k8s_rdma.core.devices.seen import NetnsMode
+    from k8s_rdma.core.devices.rdma_devices import NetnsMode
     from k8s_rdma.linux.discovery.pfs import Selected
     from k8s_rdma.linux.netlink.dcb import DcbState
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from k8s_rdma import __version__
 from k8s_rdma.agent.config import AgentConfig
 from k8s_rdma.config.devices import DevicePluginConfig
-from k8s_rdma.core.devices.seen import NetnsMode
+from k8s_rdma.core.devices.rdma_devices import NetnsMode
 from k8s_rdma.doctor.cluster.objects import check_crd
 from k8s_rdma.doctor.cluster.versions import VersionFacts, check_versions, no_node, not_compared
 from k8s_rdma.doctor.finding import Finding, not_looked_at

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from k8s_rdma.config.devices import ExactResource, ExclusiveResource, SharedResource
-from k8s_rdma.core.devices.seen import NetnsMode
+from k8s_rdma.core.devices.rdma_devices import NetnsMode
 from k8s_rdma.doctor.node.memlock import LockingProcess, MemlockFacts
 from k8s_rdma.doctor.node.runtime import Runtime
 

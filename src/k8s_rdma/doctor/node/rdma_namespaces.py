@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from k8s_rdma.config.devices import DevicePluginConfig, ExclusiveResource, MountResource, SharedResource
-from k8s_rdma.core.devices.seen import NetnsMode
+from k8s_rdma.core.devices.rdma_devices import NetnsMode
 from k8s_rdma.doctor.finding import Subject
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from sys import intern
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.demand import Demand
 from k8s_rdma.core.ids import NodeName, PodUid
+from k8s_rdma.core.quantities import Demand
 from k8s_rdma.wire.annotation import ANNOTATION
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION
 

@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 from k8s_rdma.core.ids import NodeName, PciAddress, PodUid
 from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf, Used, total
 from k8s_rdma.core.placement import PlacedInterface, usage_of
-from k8s_rdma.core.policy import PfPolicy
+from k8s_rdma.core.request import PfPolicy
 from k8s_rdma.core.reservation import used_on_node
 from k8s_rdma.errors import visible
 from k8s_rdma.extender.cluster.addresses import PromisedAddresses

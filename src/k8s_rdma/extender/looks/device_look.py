@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from k8s_rdma.core.devices.placement import misasked, possible
 from k8s_rdma.core.inventory import NOTHING_USED
-from k8s_rdma.core.needs import unmet
 from k8s_rdma.core.offers import room_of
 from k8s_rdma.core.programming import objection, reserved
+from k8s_rdma.core.request import unmet
 from k8s_rdma.wire.explain import PfLook
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from k8s_rdma.core.ids import NodeName
-from k8s_rdma.core.policy import PfPolicy
+from k8s_rdma.core.request import PfPolicy
 from k8s_rdma.extender.cluster.limits import Limits
 from k8s_rdma.extender.cluster.state import ClusterState, Situation
 from k8s_rdma.extender.looks.node_look import Groups, Seen, look_at

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from k8s_rdma.core.devices.placement import devices_on
 from k8s_rdma.core.inventory import NOTHING_USED
-from k8s_rdma.core.needs import kind_of, unmet
 from k8s_rdma.core.offers import room_of
 from k8s_rdma.core.programming import enforcers, objection, reserved
+from k8s_rdma.core.request import kind_of, unmet
 from k8s_rdma.extender.looks.device_look import look_at_pfs_of_devices
 from k8s_rdma.wire.explain import PfLook
 
@@ -17,15 +17,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from k8s_rdma.core.inventory import Pf
-    from k8s_rdma.core.needs import Kind
     from k8s_rdma.core.placement import PlacedInterface
-    from k8s_rdma.core.request import Request
+    from k8s_rdma.core.request import Kind, Request
     from k8s_rdma.core.rooms import Room
     from k8s_rdma.extender.cluster.state import Situation
 
 _MOST = 3
 _LOOKED_AT = 64
-"""Kinds of interfaces, as in `core.objections`: whoever writes the annotation decides how many there are."""
+"""Kinds of interfaces, as in `core.refusal`: whoever writes the annotation decides how many there are."""
 
 
 def look_at_pfs(

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from k8s_rdma.core.devices.placement import options_refused
 from k8s_rdma.core.options import Setting
 from k8s_rdma.core.placement import Placement, Rejection, fits, place
+from k8s_rdma.core.refusal import Detail
 from k8s_rdma.core.request import Request, Shape
-from k8s_rdma.core.said import Detail
 from k8s_rdma.core.score import score
 from k8s_rdma.core.strategy import Strategy
 from k8s_rdma.errors import Reason

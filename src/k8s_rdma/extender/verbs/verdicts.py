@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from k8s_rdma.core.said import Detail
+from k8s_rdma.core.refusal import Detail
 from k8s_rdma.errors import Reason
 from k8s_rdma.extender.cluster.expecting import Expecting
 from k8s_rdma.extender.cluster.nominating import Nominations

@@ -22,8 +22,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from k8s_rdma.core.demand import covers
 from k8s_rdma.core.ids import PodUid
+from k8s_rdma.core.quantities import covers
 from k8s_rdma.extender.cluster.occupants import Occupant
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from k8s_rdma.linux.netlink.sriov import vf_infos, vf_stats
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from k8s_rdma.core.devices.seen import NetnsMode
+    from k8s_rdma.core.devices.rdma_devices import NetnsMode
     from k8s_rdma.linux.discovery.queries import DevlinkRate, RdmaDevice, VfInfo
     from k8s_rdma.linux.netlink.dcb import DcbState
     from k8s_rdma.linux.netlink.rtnl import Link

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.devices.seen import INFINIBAND, RDMA_CM, CharacterDevice, NodeKind
+from k8s_rdma.core.devices.rdma_devices import INFINIBAND, RDMA_CM, CharacterDevice, NodeKind
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.sysfs import Sysfs
 from k8s_rdma.linux.vf.vfio import vfio_group

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
-from k8s_rdma.core.devices.seen import CharacterDevice, NetnsMode, NodeKind, RdmaDevice
+from k8s_rdma.core.devices.rdma_devices import CharacterDevice, NetnsMode, NodeKind, RdmaDevice
 from k8s_rdma.core.ids import PciAddress, pci_address
 from k8s_rdma.core.options import LinkType
 from k8s_rdma.errors import printable

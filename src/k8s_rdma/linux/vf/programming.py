@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from k8s_rdma.core.options import Setting, VlanProto
-from k8s_rdma.core.rate_check import check_rates
+from k8s_rdma.core.rates import check_rates
 from k8s_rdma.core.step import VfRate
 from k8s_rdma.core.vf_config import shown
 from k8s_rdma.errors import KernelError

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from k8s_rdma.core.devices.offers import Mount
+from k8s_rdma.core.devices.device_plugin_api import Mount
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.sim.cluster.cdi_registry import UnresolvableError, edits_for
 from k8s_rdma.wire.json import decode
@@ -22,7 +22,7 @@ from k8s_rdma.wire.json import decode
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from k8s_rdma.core.devices.offers import DeviceSpec, Given
+    from k8s_rdma.core.devices.device_plugin_api import DeviceSpec, Given
     from k8s_rdma.sim.cluster.cdi_registry import DeviceNode as CdiNode
     from k8s_rdma.sim.cluster.cdi_registry import Edits
     from k8s_rdma.sim.cluster.objects import JsonObject

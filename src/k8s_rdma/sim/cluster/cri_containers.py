@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.devices.offers import Mount
+from k8s_rdma.core.devices.device_plugin_api import Mount
 from k8s_rdma.sim.cluster.cni_plugin import CniError
 from k8s_rdma.sim.cluster.containers import Container, ContainerError
 from k8s_rdma.sim.cluster.cri_runtime import CriRuntime
@@ -18,7 +18,7 @@ from k8s_rdma.sim.cluster.sandbox import PodRef
 from k8s_rdma.wire.cri import ContainerConfig
 
 if TYPE_CHECKING:
-    from k8s_rdma.core.devices.offers import Given
+    from k8s_rdma.core.devices.device_plugin_api import Given
     from k8s_rdma.sim.cluster.objects import JsonObject
 
 

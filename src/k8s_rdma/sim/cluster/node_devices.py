@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.demand import quantity
+from k8s_rdma.core.quantities import quantity
 from k8s_rdma.sim.cluster.containers import (
     ContainerDirectory,
     ContainerError,

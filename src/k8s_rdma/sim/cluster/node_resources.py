@@ -9,7 +9,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.demand import quantity
+from k8s_rdma.core.quantities import quantity
 from k8s_rdma.sim.cluster.fit import Refusal
 from k8s_rdma.sim.cluster.objects import spec_of, status_of
 

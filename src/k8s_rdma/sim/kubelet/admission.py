@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.devices.offers import DeviceSpec, Given, Mount
+from k8s_rdma.core.devices.device_plugin_api import DeviceSpec, Given, Mount
 from k8s_rdma.sim.kubelet.choosing import Need, choose
 from k8s_rdma.sim.kubelet.held import HeldDevices
 from k8s_rdma.sim.kubelet.plugins import Listed, PluginClient, PluginError

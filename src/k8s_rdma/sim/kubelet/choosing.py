@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.devices.offers import Choice
+from k8s_rdma.core.devices.device_plugin_api import Choice
 from k8s_rdma.sim.kubelet.plugins import PluginError
 from k8s_rdma.sim.kubelet.pods import AdmissionError
 

@@ -29,7 +29,7 @@ from k8s_rdma.wire.device_plugin_api import REGISTER
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from k8s_rdma.core.devices.offers import Given, OfferedDevice, PluginRegistration
+    from k8s_rdma.core.devices.device_plugin_api import Given, OfferedDevice, PluginRegistration
     from k8s_rdma.sim.kubelet.pods import DevicePod
 
 KUBELET_SOCKET = "kubelet.sock"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
-from k8s_rdma.core.devices.offers import Choice, Given, OfferedDevice, PluginOptions
+from k8s_rdma.core.devices.device_plugin_api import Choice, Given, OfferedDevice, PluginOptions
 from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.kube import grpc_calls
 from k8s_rdma.kube.grpc_calls import AioRpcError, StatusCode

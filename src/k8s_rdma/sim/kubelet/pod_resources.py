@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from k8s_rdma.core.devices.of_pod import ContainerDevices, PodDevices
+from k8s_rdma.core.devices.pod_devices import ContainerDevices, PodDevices
 from k8s_rdma.kube import grpc_calls
 from k8s_rdma.kube.grpc_calls import RefusedCallError, StatusCode
 from k8s_rdma.sim.kubelet.choosing import shuffled

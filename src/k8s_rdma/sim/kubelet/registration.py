@@ -8,11 +8,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.devices.offers import DEVICE_PLUGIN_VERSION
+from k8s_rdma.core.devices.device_plugin_api import DEVICE_PLUGIN_VERSION
 from k8s_rdma.kube.grpc_calls import RefusedCallError, StatusCode
 
 if TYPE_CHECKING:
-    from k8s_rdma.core.devices.offers import PluginRegistration
+    from k8s_rdma.core.devices.device_plugin_api import PluginRegistration
 
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _DOMAIN = re.compile(rf"{_LABEL}(\.{_LABEL})*")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.rate_check import check_rates
-from k8s_rdma.core.rates import EVERY_RATE
+from k8s_rdma.core.rates import EVERY_RATE, check_rates
 from k8s_rdma.core.step import VfRate, VfRef
 from k8s_rdma.errors import KernelError
 from k8s_rdma.sim.virtual.topology import require

@@ -7,20 +7,18 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
-from k8s_rdma.core.arrangement import arrange
 from k8s_rdma.core.assignment import assign
 from k8s_rdma.core.greedy import PREFERENCE, preferred_fit
 from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.inventory import NOTHING_USED, Inventory
 from k8s_rdma.core.matching import TooFew, match
-from k8s_rdma.core.needs import Kind, is_choosy
 from k8s_rdma.core.offers import Terms, common_costs, offers, room_of, terms
 from k8s_rdma.core.options import NO_NEEDS
-from k8s_rdma.core.policy import PfPolicy, groups
-from k8s_rdma.core.preference import Standing, preference
+from k8s_rdma.core.packing import arrange
 from k8s_rdma.core.rates import EVERY_RATE, Enforce
+from k8s_rdma.core.request import Kind, PfPolicy, groups, is_choosy
 from k8s_rdma.core.rooms import OutOfWorkError, Verdict
-from k8s_rdma.core.strategy import Strategy
+from k8s_rdma.core.strategy import Standing, Strategy, preference
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
