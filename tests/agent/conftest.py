@@ -10,7 +10,7 @@ import pytest
 from agent.machine import Machine
 from agent.pods import ordinary
 from agent.scripted_plugin import ScriptedPlugin, addresses
-from k8s_rdma.wire.cni_version import SUPPORTED_VERSIONS
+from k8s_rdma.wire.cni_result import SUPPORTED_VERSIONS
 
 if TYPE_CHECKING:
     from pathlib import Path

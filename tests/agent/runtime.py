@@ -13,7 +13,7 @@ import pytest
 from agent.machine import PLUGINS
 from k8s_rdma.agent.calls.service import Service
 from k8s_rdma.agent.report import Reporter
-from k8s_rdma.wire.cni_version import SUPPORTED_VERSIONS, WITHOUT_INTERFACES
+from k8s_rdma.wire.cni_result import SUPPORTED_VERSIONS, WITHOUT_INTERFACES
 from k8s_rdma.wire.frame import Request
 
 if TYPE_CHECKING:

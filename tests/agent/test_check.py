@@ -13,7 +13,7 @@ from agent.runtime import in_turn
 from factories import PF0, PF1
 from k8s_rdma.core.kernel import Unreadable
 from k8s_rdma.core.step import CapInterface, ClearInterface, SetRates, UnbindVf, VfRate
-from k8s_rdma.wire.cni_version import SINCE_CHECK
+from k8s_rdma.wire.cni_result import SINCE_CHECK
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,7 +10,7 @@ import pytest
 from k8s_rdma.agent.calls.wanted import Policy, wanted
 from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.errors import STATUS, K8sRdmaError, Reason
-from k8s_rdma.wire.netconf_keys import INHERITED_KEYS, OWN_KEYS
+from k8s_rdma.wire.netconf import INHERITED_KEYS, OWN_KEYS
 from k8s_rdma.wire.placement_keys import FixedKeys, PlacementKeys
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cni.md").read_text()

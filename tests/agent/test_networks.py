@@ -16,7 +16,7 @@ from k8s_rdma.core.options import InterfaceOptions, VfDriver
 from k8s_rdma.core.placement import PlacedInterface
 from k8s_rdma.core.step import BindVf
 from k8s_rdma.errors import Reason
-from k8s_rdma.wire.cni_version import SINCE_CHECK
+from k8s_rdma.wire.cni_result import SINCE_CHECK
 
 if TYPE_CHECKING:
     from agent.machine import Machine

@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from admission import policy
 from asked_annotations import ANNOTATIONS, BAD, GOOD, POLICIES
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.wire.annotation import ANNOTATION, read_pod
+from k8s_rdma.wire.annotation import ANNOTATION, POLICY_ANNOTATION, read_pod
 from k8s_rdma.wire.extender import MALFORMED_ANNOTATION
-from k8s_rdma.wire.policy_annotation import POLICY_ANNOTATION
 
 LENIENT = (("strict", "false"),)
 

@@ -15,9 +15,8 @@ from k8s_rdma.core.request import PfPolicy
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.verbs.requests import MAX_CHARACTERS, Requests
 from k8s_rdma.kube.api import PodView
-from k8s_rdma.wire.annotation import ANNOTATION
+from k8s_rdma.wire.annotation import ANNOTATION, POLICY_ANNOTATION
 from k8s_rdma.wire.extender import Pod, PodMetadata, PodSpec
-from k8s_rdma.wire.policy_annotation import POLICY_ANNOTATION
 
 LENGTH = 100_000
 

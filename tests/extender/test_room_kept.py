@@ -34,7 +34,7 @@ from k8s_rdma.extender.verbs.requests import Requests
 from k8s_rdma.extender.verbs.verdicts import Verdicts
 from k8s_rdma.kube.api import PodView
 from k8s_rdma.wire.annotation import ANNOTATION, read_request
-from k8s_rdma.wire.extender_preemption import decode_preemption
+from k8s_rdma.wire.extender import decode_preemption
 
 if TYPE_CHECKING:
     from collections.abc import Collection

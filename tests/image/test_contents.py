@@ -18,7 +18,7 @@ import k8s_rdma
 from image.containers import Mount, Rights
 from image.oci_image import MACHINES
 from image.seccomp import PROFILE
-from k8s_rdma.wire.cni_version import SUPPORTED_VERSIONS
+from k8s_rdma.wire.cni_result import SUPPORTED_VERSIONS
 
 if TYPE_CHECKING:
     from image.containers import Containers

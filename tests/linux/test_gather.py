@@ -17,8 +17,15 @@ from k8s_rdma.linux.discovery.observation import Observer
 from k8s_rdma.linux.error_names import error_name
 from k8s_rdma.linux.netlink.socket import NetlinkError
 from k8s_rdma.sim.recorded_machine import RecordedMachine, RecordedQueries
-from k8s_rdma.wire.machine import LinkEntry, Machine, decode_machine, encode_machine, read_machine
-from k8s_rdma.wire.machine_yaml import Refused, SymbolicLink
+from k8s_rdma.wire.machine import (
+    LinkEntry,
+    Machine,
+    Refused,
+    SymbolicLink,
+    decode_machine,
+    encode_machine,
+    read_machine,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

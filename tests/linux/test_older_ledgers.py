@@ -17,8 +17,7 @@ import pytest
 from factories import PF0, interface, receipt
 from k8s_rdma.core.ledger import Phase
 from k8s_rdma.core.rates import Enforce
-from k8s_rdma.linux.receipts import OLDEST, VERSION, CorruptLedgerError, Receipts
-from k8s_rdma.wire.receipt import encode_receipt
+from k8s_rdma.linux.receipts import OLDEST, VERSION, CorruptLedgerError, Receipts, encode_receipt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,8 +18,7 @@ from k8s_rdma.core.devices.pod_devices import SlotHeld
 from k8s_rdma.core.ledger import DelegatedPlugin, Phase
 from k8s_rdma.core.rates import Enforce
 from k8s_rdma.errors import LedgerError
-from k8s_rdma.linux.receipts import OLDEST, REBUILD, VERSION, CorruptLedgerError, Receipts
-from k8s_rdma.wire.receipt import encode_receipt
+from k8s_rdma.linux.receipts import OLDEST, REBUILD, VERSION, CorruptLedgerError, Receipts, encode_receipt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
-from k8s_rdma.wire.cni_conversion import convert, without_interfaces
-from k8s_rdma.wire.cni_version import SUPPORTED_VERSIONS
+from k8s_rdma.wire.cni_result import SUPPORTED_VERSIONS, convert, without_interfaces
 
 INTERFACES = [{"name": "br0"}, {"name": "eth0", "sandbox": "/run/netns/n"}]
 ROUTES = [{"dst": "0.0.0.0/0"}, {"dst": "fd00::/8", "gw": "fd00::1"}]

@@ -13,8 +13,14 @@ from hypothesis import strategies as st
 
 from k8s_rdma.core.step import Route
 from k8s_rdma.errors import STATUS, K8sRdmaError, MalformedError, Reason
-from k8s_rdma.wire.cni_result import ResultInterface, decode_error, encode_error, encode_result
-from k8s_rdma.wire.cni_version import SUPPORTED_VERSIONS, check_version
+from k8s_rdma.wire.cni_result import (
+    SUPPORTED_VERSIONS,
+    ResultInterface,
+    check_version,
+    decode_error,
+    encode_error,
+    encode_result,
+)
 from k8s_rdma.wire.frame import MAX_STDOUT_BYTES, Reply, encode_reply
 from k8s_rdma.wire.ipam_result import Dns, IpamResult, IpConfig
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.wire.extender_preemption import (
+from k8s_rdma.wire.extender import (
     ExtenderPreemptionResult,
     decode_preemption,
     encode_preemption,

@@ -6,9 +6,16 @@ import msgspec
 import pytest
 
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.wire.machine import LinkEntry, VfEntry, decode_machine, encode_machine, read_machine
-from k8s_rdma.wire.machine_ranges import counted
-from k8s_rdma.wire.machine_yaml import Refused, SymbolicLink
+from k8s_rdma.wire.machine import (
+    LinkEntry,
+    Refused,
+    SymbolicLink,
+    VfEntry,
+    counted,
+    decode_machine,
+    encode_machine,
+    read_machine,
+)
 
 DOCUMENT = """\
 format: 1

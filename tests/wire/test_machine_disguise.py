@@ -11,12 +11,13 @@ from k8s_rdma.wire.machine import (
     Machine,
     PortEntry,
     RdmaEntry,
+    Refused,
+    SymbolicLink,
     VfEntry,
     decode_machine,
+    disguised,
     encode_machine,
 )
-from k8s_rdma.wire.machine_disguise import disguised
-from k8s_rdma.wire.machine_yaml import Refused, SymbolicLink
 
 MACHINE = Machine(
     about=About(machine="one port", source="written for this test", kernel="6.1.0"),

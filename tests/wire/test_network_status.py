@@ -5,9 +5,13 @@ from dataclasses import replace
 
 from factories import PF0, PF1, interface, receipt
 from k8s_rdma.core.options import InterfaceOptions, VfDriver
-from k8s_rdma.wire.device_info import device_info, encode_device_info
 from k8s_rdma.wire.ipam_result import Dns, IpamResult, IpConfig
-from k8s_rdma.wire.network_status import encode_network_status, network_status
+from k8s_rdma.wire.network_status import (
+    device_info,
+    encode_device_info,
+    encode_network_status,
+    network_status,
+)
 
 PROGRAM = InterfaceOptions(driver=VfDriver.VFIO_PCI)
 

@@ -4,8 +4,7 @@ import pytest
 
 from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request
 from k8s_rdma.errors import MalformedError, Reason
-from k8s_rdma.wire.annotation import read_pod, request_texts
-from k8s_rdma.wire.policy_annotation import read_policy
+from k8s_rdma.wire.annotation import read_pod, read_policy, request_texts
 
 ONE = {"rdma_interfaces_required": '[{"min_tx_rate": 5}]'}
 

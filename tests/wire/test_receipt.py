@@ -10,8 +10,7 @@ from factories import PF0, PF1, interface, receipt
 from k8s_rdma.core.placement import PlacedInterface
 from k8s_rdma.core.plan import claims
 from k8s_rdma.core.step import SetRates, VfRate
-from k8s_rdma.linux.receipts import Receipts
-from k8s_rdma.wire.receipt import decode_receipt, encode_receipt
+from k8s_rdma.linux.receipts import Receipts, decode_receipt, encode_receipt
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -23,8 +23,8 @@ from k8s_rdma.wire.cdi import (
     file_name,
     vfio_nodes,
 )
-from k8s_rdma.wire.device_info import device_info, encode_device_info
 from k8s_rdma.wire.json import shown
+from k8s_rdma.wire.network_status import device_info, encode_device_info
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -27,8 +27,8 @@ from k8s_rdma.core.step import NetnsRef, VfRef
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.linux.netns import Namespaces
 from k8s_rdma.wire.cni_environment import parse_environment
+from k8s_rdma.wire.cni_result import interfaces_in_pod
 from k8s_rdma.wire.netconf import decode_netconf
-from k8s_rdma.wire.prev_result import interfaces_in_pod
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Set

@@ -16,7 +16,7 @@ from k8s_rdma.install.following import follow
 from k8s_rdma.install.installation import Installation
 from k8s_rdma.install.network import Network, Wanted
 from k8s_rdma.install.program import require_program
-from k8s_rdma.wire.cni_version import check_version
+from k8s_rdma.wire.cni_result import check_version
 from k8s_rdma.wire.conflist import plugin_section
 
 if TYPE_CHECKING:

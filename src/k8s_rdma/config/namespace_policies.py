@@ -25,7 +25,7 @@ from k8s_rdma.core.namespace_policy import (
 from k8s_rdma.core.rates import MAX_RATE_MBPS
 from k8s_rdma.core.request import MAX_INTERFACES
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.wire.annotation_options import read_selector
+from k8s_rdma.wire.annotation import read_selector
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

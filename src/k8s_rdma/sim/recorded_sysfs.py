@@ -10,7 +10,7 @@ import os
 from typing import TYPE_CHECKING
 
 from k8s_rdma.linux.sysfs import Sysfs
-from k8s_rdma.wire.machine_yaml import Refused, SymbolicLink
+from k8s_rdma.wire.machine import Refused, SymbolicLink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

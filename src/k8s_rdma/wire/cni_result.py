@@ -3,32 +3,150 @@
 Source: CNI specification 1.1.0, section 5 "Result Types", and those of the earlier versions. In 0.1.0 and
 0.2.0 a result is one IPv4 and one IPv6 address and knows no interfaces; in 0.3.0 to 0.4.0 each address
 tells its IP version, from 1.0.0 on no longer.
+
+Versions of the CNI specification: which are spoken here, and which a plugin says that it speaks.
+
+Source: CNI specification 1.1.0, section 2 "VERSION"; the versions are those that libcni knows.
+
+A CNI result of one version as one of another.
+
+Source: CNI specification 1.1.0, section 5 "ADD Success", and the earlier versions': in 0.1.0 and 0.2.0 a
+result is one IPv4 and one IPv6 address, in 0.3.0 to 0.4.0 each address tells its IP version. What the other
+version has no words for is left out; what nobody here knows is kept as it was written.
+
+What a result tells of the pod's interfaces: that of the plugins before (ADD), or of all together (CHECK).
+
+Source: CNI specification 1.1.0, section 5 "ADD Success". What does not fit is passed over here: to encode our
+own result over it, or to hand it on, tells what is wrong with it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from ipaddress import ip_network
+from ipaddress import ip_interface, ip_network
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from k8s_rdma.errors import STATUS, K8sRdmaError, MalformedError, Reason
-from k8s_rdma.wire.cni_version import (
-    SUPPORTED_VERSIONS,
-    WITH_DETAILS,
-    WITH_IP_VERSION,
-    WITHOUT_INTERFACES,
-    check_version,
-)
 from k8s_rdma.wire.frame import MAX_STDOUT_BYTES
 from k8s_rdma.wire.ipam_result import NO_ADDRESSES, NO_DNS, IpamResult
 from k8s_rdma.wire.json import decode, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from k8s_rdma.core.step import Route
+
+WHAT = "network configuration: prevResult"
+
+
+class _PrevResultInterface(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    mac: str = ""
+    sandbox: str = ""
+
+
+class _PrevResultIp(msgspec.Struct, frozen=True, kw_only=True):
+    address: str
+    interface: int | None = None
+
+
+class _Result(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    cni_version: str = ""
+    interfaces: tuple[_PrevResultInterface, ...] | None = None
+    ips: tuple[msgspec.Raw, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToldInterface:
+    """An interface in the pod; addresses in CIDR form. mac: empty where none is told."""
+
+    mac: str
+    addresses: frozenset[str]
+
+
+_prev_result_decoder = msgspec.json.Decoder(_Result)
+_ip_decoder = msgspec.json.Decoder(_PrevResultIp)
+
+
+def interfaces_in_pod(result: msgspec.Raw | bytes) -> Mapping[str, ToldInterface]:
+    """The pod's interfaces by name; none for no result, or one of a version that knows none."""
+    try:
+        document = _prev_result_decoder.decode(result or b"{}")
+        ips = [_ip_decoder.decode(each) for each in document.ips or ()]
+    except msgspec.MsgspecError:
+        return {}
+    return {
+        each.name: ToldInterface(
+            mac=each.mac, addresses=frozenset(ip.address for ip in ips if ip.interface == index)
+        )
+        for index, each in enumerate(document.interfaces or ())
+        if each.sandbox
+    }
+
+
+def addresses_of(result: msgspec.Raw | bytes, ifnames: Collection[str]) -> dict[str, bytes]:
+    """What an IPAM plugin gave each of these interfaces, as a result of its own; of those that got any.
+
+    Routes are not told by interface, and left out.
+    """
+    found: dict[str, list[dict[str, object]]] = {}
+    try:
+        document = _prev_result_decoder.decode(result or b"{}")
+        names = [each.name for each in document.interfaces or ()]
+        for raw in document.ips or ():
+            index = _ip_decoder.decode(raw).interface
+            if index is not None and 0 <= index < len(names) and names[index] in ifnames:
+                item = msgspec.json.decode(raw)
+                del item["interface"]
+                found.setdefault(names[index], []).append(item)
+    except msgspec.MsgspecError:
+        return {}
+    version = {"cniVersion": document.cni_version} if document.cni_version else {}
+    return {name: _encoder.encode(version | {"ips": ips}) for name, ips in found.items()}
+
+
+SUPPORTED_VERSIONS = ("0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
+"""Oldest first."""
+WITHOUT_INTERFACES = ("0.1.0", "0.2.0")
+"""Their results are one IPv4 and one IPv6 address, and know no interfaces; nor is there a `prevResult`."""
+WITH_IP_VERSION = ("0.3.0", "0.3.1", "0.4.0")
+"""In their results each address tells its IP version."""
+WITH_DETAILS = ("1.1.0",)
+"""An interface has MTU and PCI address, and a route more than destination and gateway."""
+SINCE_CHECK = SUPPORTED_VERSIONS[SUPPORTED_VERSIONS.index("0.4.0") :]
+SINCE_GC = SUPPORTED_VERSIONS[SUPPORTED_VERSIONS.index("1.1.0") :]
+"""And STATUS."""
+
+
+class _Versions(msgspec.Struct, frozen=True, rename="camel"):
+    supported_versions: tuple[str, ...]
+
+
+_decoder = msgspec.json.Decoder(_Versions)
+
+
+def check_version(version: str) -> None:
+    """K8sRdmaError (`INCOMPATIBLE_CNI_VERSION`) unless results can be given in this version."""
+    if version not in SUPPORTED_VERSIONS:
+        raise K8sRdmaError(
+            f"incompatible CNI version: the network configuration asks for {shown(version)}",
+            reason=Reason.INCOMPATIBLE_CNI_VERSION,
+            details=f"supported are {', '.join(SUPPORTED_VERSIONS)}",
+        )
+
+
+def decode_versions(stdout: bytes) -> tuple[str, ...]:
+    """What a plugin answers to VERSION; MalformedError when that is no such answer."""
+    return decode(stdout, _decoder, "VERSION result").supported_versions
+
+
+def highest_common(theirs: Iterable[str], at_most: str = SUPPORTED_VERSIONS[-1]) -> str | None:
+    """The newest version that is spoken here and by them, not above one that is spoken here."""
+    spoken = set(theirs)
+    newest_first = reversed(SUPPORTED_VERSIONS[: SUPPORTED_VERSIONS.index(at_most) + 1])
+    return next((version for version in newest_first if version in spoken), None)
 
 
 MOST_ERROR_CHARACTERS = 32 << 10
@@ -231,3 +349,134 @@ def _dns(interfaces: Iterable[ResultInterface]) -> dict[str, object]:
 
 def _printable(text: str) -> str:
     return text[:MOST_ERROR_CHARACTERS].encode(errors="backslashreplace").decode()
+
+
+Fields = dict[str, msgspec.Raw]
+_FAMILIES = (4, 6)
+
+_cni_conversion_fields_decoder = msgspec.json.Decoder(Fields)
+_cni_conversion_items_decoder = msgspec.json.Decoder(list[Fields] | None)
+_text_decoder = msgspec.json.Decoder(str)
+_index_decoder = msgspec.json.Decoder(int)
+
+
+def convert(result: bytes, version: str, what: str) -> bytes:
+    """The same in another version; byte by byte where it is of that version already.
+
+    One that tells no version is taken for what it looks like. MalformedError (`PLUGIN_FAILURE`) begins with
+    `what` and names the field.
+    """
+    check_version(version)
+    fields = _fields(result, what)
+    if _text(fields, "cniVersion", what) == version:
+        return result
+    return _encoder.encode(_in_version(fields, version, what))
+
+
+def without_interfaces(result: bytes, ifnames: Collection[str], what: str) -> bytes:
+    """A result less the interfaces of these names and their addresses; the others' indices are right again.
+
+    Routes stay, as they do not tell whose they are.
+    """
+    fields = _fields(result, what)
+    interfaces = _cni_conversion_items(fields, "interfaces", what)
+    names = [_text(interface, "name", f"{what}: interfaces[{at}]") for at, interface in enumerate(interfaces)]
+    kept = [index for index, name in enumerate(names) if name not in ifnames]
+    if len(kept) == len(interfaces):
+        return result
+    moved = {old: new for new, old in enumerate(kept)}
+    ips = []
+    for ip in _cni_conversion_items(fields, "ips", what):
+        index = _index(ip, what)
+        if index is None:
+            ips.append(ip)
+        elif index in moved:
+            ips.append(ip | {"interface": _raw(moved[index])})
+    return _encoder.encode(fields | {"interfaces": [interfaces[index] for index in kept], "ips": ips})
+
+
+def _in_version(fields: Fields, version: str, what: str) -> dict[str, object]:
+    rest: dict[str, object] = {
+        key: value for key, value in fields.items() if key not in ("cniVersion", "ip4", "ip6")
+    }
+    ips, routes = _addresses(fields, what), _all_routes(fields, what)
+    rest["cniVersion"] = version
+    if version in WITHOUT_INTERFACES:
+        unknown = {"interfaces", "ips", "routes"}
+        return {key: value for key, value in rest.items() if key not in unknown} | _old(ips, routes, what)
+    for ip in ips:
+        ip.pop("version", None)
+        if version in WITH_IP_VERSION:
+            ip["version"] = _raw(str(_family(ip, "address", what)))
+    return rest | {"ips": ips} | ({"routes": routes} if routes or "routes" in fields else {})
+
+
+def _addresses(fields: Fields, what: str) -> list[Fields]:
+    """`ips`, those of an old result too."""
+    found = _cni_conversion_items(fields, "ips", what)
+    for old in _cni_conversion_old_ips(fields, what):
+        found.append(
+            {new: old[key] for new, key in (("address", "ip"), ("gateway", "gateway")) if key in old}
+        )
+    return found
+
+
+def _all_routes(fields: Fields, what: str) -> list[Fields]:
+    found = _cni_conversion_items(fields, "routes", what)
+    for old in _cni_conversion_old_ips(fields, what):
+        found += _cni_conversion_items(old, "routes", what)
+    return found
+
+
+def _cni_conversion_old_ips(fields: Fields, what: str) -> list[Fields]:
+    found = (fields.get(f"ip{family}", msgspec.Raw(b"null")) for family in _FAMILIES)
+    return [_fields(value, what) for value in found if bytes(value) != b"null"]
+
+
+def _old(ips: list[Fields], routes: list[Fields], what: str) -> dict[str, object]:
+    result: dict[str, object] = {}
+    for family in _FAMILIES:
+        first = next((ip for ip in ips if _family(ip, "address", what) == family), None)
+        if first is not None:
+            of_family = [route for route in routes if _family(route, "dst", what) == family]
+            result[f"ip{family}"] = (
+                {"ip": first["address"]}
+                | {key: first[key] for key in ("gateway",) if key in first}
+                | ({"routes": of_family} if of_family else {})
+            )
+    return result
+
+
+def _family(fields: Fields, key: str, what: str) -> int:
+    text = _text(fields, key, what)
+    try:
+        return ip_network(text, strict=False).version if key == "dst" else ip_interface(text).version
+    except ValueError as error:
+        msg = f"{what}: {key}: {error}"
+        raise MalformedError(msg, reason=Reason.PLUGIN_FAILURE) from error
+
+
+def _index(ip: Fields, what: str) -> int | None:
+    if bytes(ip.get("interface", b"null")) == b"null":
+        return None
+    return decode(ip["interface"], _index_decoder, f"{what}: ips[].interface", Reason.PLUGIN_FAILURE)
+
+
+def _fields(document: bytes | msgspec.Raw, what: str) -> Fields:
+    return decode(document, _cni_conversion_fields_decoder, what, Reason.PLUGIN_FAILURE)
+
+
+def _cni_conversion_items(fields: Fields, key: str, what: str) -> list[Fields]:
+    if key not in fields:
+        return []
+    return decode(fields[key], _cni_conversion_items_decoder, f"{what}: {key}", Reason.PLUGIN_FAILURE) or []
+
+
+def _text(fields: Fields, key: str, what: str) -> str:
+    if key not in fields:
+        return ""
+    return decode(fields[key], _text_decoder, f"{what}: {key}", Reason.PLUGIN_FAILURE)
+
+
+def _raw(value: object) -> msgspec.Raw:
+    return msgspec.Raw(_encoder.encode(value))

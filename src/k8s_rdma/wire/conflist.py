@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from k8s_rdma.errors import MalformedError, Reason
-from k8s_rdma.wire.cni_version import SUPPORTED_VERSIONS, highest_common
+from k8s_rdma.wire.cni_result import SUPPORTED_VERSIONS, highest_common
 from k8s_rdma.wire.json import decode, shown
 from k8s_rdma.wire.netconf import POD_ANNOTATIONS, decode_netconf
 

@@ -2,22 +2,242 @@
 
 Recorded by `k8s-rdma gather`, or written from documentation; `sim.recorded_machine` answers from one. Format:
 docs/gather.md.
+
+The YAML of machine files: every scalar is text, and two tags say what of sysfs is no text.
+
+`!link /devices/...` is a symbolic link, its target counted from the root of sysfs; `!refused EINVAL` is a
+file or directory that the kernel refuses to read.
+
+What many virtual functions of a machine file have in common, written once.
+
+A block of `repeated` holds the sections of a machine with `$name` where functions differ: `with` says what a
+name stands for, `each` its value for the first function, counted up by one for every further one.
+
+A machine without what tells whose it is: addresses replaced, the same wherever they are the same.
+
+A MAC address and the GUIDs and InfiniBand addresses that are made from it end with the same three octets, so
+these are what is replaced: vendors stay readable, and so does which belong together. All zeros and all ones
+mean none and everybody, and stay.
 """
 
 from __future__ import annotations
 
+import errno
 import itertools
+import posixpath
+import re
+import string
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
+import yaml
 
+from k8s_rdma.core.ids import pci_address
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.wire.machine_ranges import expanded
-from k8s_rdma.wire.machine_yaml import Flow, Refused, SymbolicLink, dump, load
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Hashable, Iterator
     from pathlib import Path
+
+_PCI = re.compile(r"([0-9a-f]{4}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])")
+_ADDRESS = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2})+|[0-9a-f]{4}(:[0-9a-f]{4})+")
+_NUMBER = re.compile(r"[0-9]+")
+
+
+class Repeated(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One block, its sections as in `wire.machine.Machine`, not yet read."""
+
+    count: int
+    each: dict[str, str]
+    constants: dict[str, str] = msgspec.field(name="with", default_factory=dict)
+    sysfs: dict[str, Any] = {}
+    links: list[Any] = []
+    vfs: dict[str, Any] = {}
+    rdma_devices: list[Any] = []
+    firmware: dict[str, str] = {}
+
+    def filled(self, offset: int) -> dict[str, Any]:
+        """The sections for the function of this number. MalformedError for a name that has no value."""
+        values = self.constants | {name: counted(first, offset) for name, first in self.each.items()}
+        sections = {name: getattr(self, name) for name in _SECTIONS}
+        return {name: _filled(section, values) for name, section in sections.items() if section}
+
+
+_SECTIONS = Repeated.__struct_fields__[3:]
+
+
+def expanded(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The document with its `repeated` blocks written out; MalformedError names the field."""
+    result = {name: section for name, section in document.items() if name != "repeated"}
+    blocks = document.get("repeated", [])
+    if not isinstance(blocks, list):
+        msg = f"repeated: expected a list of blocks, got {type(blocks).__name__}"
+        raise MalformedError(msg)
+    for number, raw in enumerate(blocks):
+        where = f"repeated[{number}]"
+        try:
+            block = msgspec.convert(raw, Repeated, strict=False)
+            for offset in range(block.count):
+                result = merged(result, block.filled(offset))
+        except (msgspec.ValidationError, MalformedError) as error:
+            msg = f"{where}: {error}"
+            raise MalformedError(msg) from error
+    return result
+
+
+def counted(first: str, offset: int) -> str:
+    """A number, a PCI address (bus, device and function as one number), a MAC address or GUID, counted up.
+
+    Source of the first: SR-IOV's routing ids (PCI Express Base Specification, 9.2.1.2).
+    """
+    if _NUMBER.fullmatch(first):
+        return str(int(first) + offset)
+    if found := _PCI.fullmatch(first):
+        domain, bus, device, function = (int(part, 16) for part in found.groups())
+        routing = (bus << 8 | device << 3 | function) + offset
+        return pci_address(f"{domain:04x}:{routing >> 8:02x}:{routing >> 3 & 31:02x}.{routing & 7}")
+    if _ADDRESS.fullmatch(first):
+        octets = bytes.fromhex(first.replace(":", ""))
+        return (int.from_bytes(octets) + offset).to_bytes(len(octets)).hex(":", -first.index(":") // 2)
+    msg = f"each: {first!r} is no number, PCI address, MAC address or GUID that could be counted up"
+    raise MalformedError(msg)
+
+
+def _filled(part: Any, values: Mapping[str, str]) -> Any:
+    """The part with its names replaced, in keys too."""
+    if isinstance(part, str):
+        try:
+            return string.Template(part).substitute(values)
+        except (KeyError, ValueError) as error:
+            msg = f"{part}: holds a name that is neither in `each` nor in `with`"
+            raise MalformedError(msg) from error
+    if isinstance(part, SymbolicLink):
+        return SymbolicLink(_filled(part.target, values))
+    if isinstance(part, Refused):
+        return part
+    if isinstance(part, Mapping):
+        return {_filled(key, values): _filled(value, values) for key, value in part.items()}
+    return [_filled(each, values) for each in part]
+
+
+def merged(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """Both: mappings key by key, lists one after the other. MalformedError when both say something."""
+    result = dict(one)
+    for key, value in other.items():
+        had = result.get(key)
+        if had is None:
+            result[key] = value
+        elif isinstance(had, Mapping) and isinstance(value, Mapping):
+            result[key] = merged(had, value)
+        elif isinstance(had, list) and isinstance(value, list):
+            result[key] = [*had, *value]
+        else:
+            msg = f"{key}: is given already"
+            raise MalformedError(msg)
+    return result
+
+
+_WIDTH = 160
+_MAP, _STR = "tag:yaml.org,2002:map", "tag:yaml.org,2002:str"
+
+
+@dataclass(frozen=True, slots=True)
+class SymbolicLink:
+    """target: a path from the root of sysfs, beginning with `/`."""
+
+    target: str
+
+    def __post_init__(self) -> None:
+        """Refuse a target that depends on where the link is, or leaves sysfs."""
+        if not self.target.startswith("/") or posixpath.normpath(self.target) != self.target:
+            msg = f"!link: expected a path from the root of sysfs without `.` and `..`, got {self.target!r}"
+            raise MalformedError(msg)
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """error: the name of what the kernel answers (errno(3))."""
+
+    error: str
+
+    def __post_init__(self) -> None:
+        """Refuse a name that is none."""
+        if not (self.error.startswith("E") and hasattr(errno, self.error)):
+            msg = f"!refused: expected the name of an error such as EINVAL, got {self.error!r}"
+            raise MalformedError(msg)
+
+    @property
+    def number(self) -> int:
+        """The same as a number of this machine."""
+        return int(getattr(errno, self.error))
+
+
+class Flow(dict[str, Any]):
+    """A mapping that is written in one line."""
+
+
+class _Loader(yaml.BaseLoader):
+    """Text only: `0x10`, `no` and `21:10` are what sysfs says, not numbers and booleans."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        """Refuse a key given twice, which YAML demands and the library leaves out (YAML 1.2.2, 3.2.1.3)."""
+        keys = set()
+        for key, _ in node.value:
+            if key.value in keys:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"{key.value}: is given twice", key.start_mark
+                )
+            keys.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+class _Dumper(yaml.SafeDumper):
+    """The same way back; texts of several lines as blocks, nothing by reference."""
+
+    def ignore_aliases(self, _data: Any) -> bool:
+        """Write everything out."""
+        return True
+
+
+def _scalar(kind: type[SymbolicLink | Refused]) -> Any:
+    return lambda loader, node: kind(loader.construct_scalar(node))
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar(_STR, text, style="|" if "\n" in text else None)
+
+
+_Dumper.yaml_implicit_resolvers = {}
+_Loader.add_constructor("!link", _scalar(SymbolicLink))
+_Loader.add_constructor("!refused", _scalar(Refused))
+_Dumper.add_representer(str, _text)
+_Dumper.add_representer(int, lambda dumper, number: _text(dumper, str(number)))
+_Dumper.add_representer(bool, lambda dumper, flag: _text(dumper, str(flag).lower()))
+_Dumper.add_representer(type(None), lambda dumper, _: _text(dumper, "null"))
+_Dumper.add_representer(Flow, lambda dumper, flow: dumper.represent_mapping(_MAP, flow, flow_style=True))
+_Dumper.add_representer(SymbolicLink, lambda dumper, link: dumper.represent_scalar("!link", link.target))
+_Dumper.add_representer(Refused, lambda dumper, refused: dumper.represent_scalar("!refused", refused.error))
+
+
+def load(text: str) -> Any:
+    """Mappings, lists, text, `SymbolicLink` and `Refused`. MalformedError names the line, or the tag."""
+    try:
+        return yaml.load(text, _Loader)  # noqa: S506 - it makes nothing but the five kinds of value
+    except yaml.MarkedYAMLError as error:
+        line = 0 if error.problem_mark is None else error.problem_mark.line + 1
+        msg = f"line {line}: {error.problem}"
+        raise MalformedError(msg) from error
+    except yaml.YAMLError as error:
+        msg = " ".join(str(error).split())
+        raise MalformedError(msg) from error
+
+
+def dump(document: Any) -> str:
+    """The text of such a value, keys in their order; numbers and flags as `load` then gives them as text."""
+    return str(yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=_WIDTH, allow_unicode=True))
+
 
 FORMAT = 1
 """Of the document; one that this program cannot read has another."""
@@ -219,3 +439,67 @@ def _with_only_child(name: str, child: Any) -> tuple[str, Any]:
     if len(below) == 1 and isinstance(below[0][1], dict):
         return _with_only_child(f"{name}/{below[0][0]}", below[0][1])
     return name, _joined(child)
+
+
+_OCTETS = r"[0-9a-f]{2}(?::[0-9a-f]{2}){5,}"
+_WORDS = r"[0-9a-f]{4}(?::[0-9a-f]{4}){3}"
+_IN_NAME = r"(?<=x)(?:[0-9a-f]{16}|[0-9a-f]{12})"
+_MACHINE_DISGUISE_ADDRESS = re.compile(
+    rf"(?<![0-9a-f:])(?:{_OCTETS}|{_WORDS})(?![0-9a-f:])|{_IN_NAME}(?![0-9a-f])", re.IGNORECASE
+)
+"""MAC addresses, GUIDs, and names made of them: `enx0c42a1000001`, `rocex0c42a10300000001`."""
+
+_OPAQUE = frozenset({"phys_switch_id", "phys_port_id"})
+"""Files with an address in an order of the driver's own; they serve to be compared."""
+
+REPLACED = (
+    "the last three octets of MAC addresses, GUIDs and InfiniBand addresses: equal ones are equal still",
+    f"{' and '.join(sorted(_OPAQUE))}: equal ones are equal still",
+)
+
+
+def disguised(machine: Machine) -> Machine:
+    """The same machine with other addresses."""
+    return _Disguise().machine(machine)
+
+
+class _Disguise:
+    """Replacements by what they stand for, counted up in the order in which they are met."""
+
+    def __init__(self) -> None:
+        self._tails: dict[str, str] = {"000000": "000000", "ffffff": "ffffff"}
+        self._ids: dict[str, str] = {}
+
+    def machine(self, machine: Machine) -> Machine:
+        about, sysfs = machine.about, machine.sysfs
+        others = msgspec.to_builtins(msgspec.structs.replace(machine, sysfs={}))
+        made = msgspec.convert(self._any(others), type(machine))
+        entries = {self._text(path): self._entry(path, entry) for path, entry in sysfs.items()}
+        return msgspec.structs.replace(made, about=about, sysfs=entries)
+
+    def _any(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self._text(value)
+        if isinstance(value, dict):
+            return {self._any(key): self._any(each) for key, each in value.items()}
+        return [self._any(each) for each in value] if isinstance(value, list | tuple) else value
+
+    def _entry(self, path: str, entry: Entry) -> Entry:
+        if isinstance(entry, SymbolicLink):
+            return SymbolicLink(self._text(entry.target))
+        if not isinstance(entry, str):
+            return entry
+        if entry and posixpath.basename(path) in _OPAQUE:
+            return self._ids.setdefault(entry, f"{len(self._ids) + 1:0{len(entry)}x}")
+        return self._text(entry)
+
+    def _text(self, text: str) -> str:
+        return _MACHINE_DISGUISE_ADDRESS.sub(lambda found: self._address(found[0]), text)
+
+    def _address(self, address: str) -> str:
+        """The address with the digits of its last three octets exchanged, wherever its colons are."""
+        digits = address.replace(":", "")
+        tail = digits[-6:].lower()
+        new = digits[:-6] + self._tails.setdefault(tail, f"{len(self._tails) - 1:06x}")
+        each = iter(new)
+        return "".join(character if character == ":" else next(each) for character in address)

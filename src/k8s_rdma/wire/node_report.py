@@ -14,7 +14,7 @@ from k8s_rdma.core.ledger import Phase
 from k8s_rdma.core.macs import macs_of
 from k8s_rdma.core.promises import broken_promises, holds_its_rates, lost_caps, lost_interfaces, lost_rates
 from k8s_rdma.core.step import VfRef
-from k8s_rdma.wire.annotation_options import format_options
+from k8s_rdma.wire.annotation import format_options
 from k8s_rdma.wire.rates import rates_of
 from k8s_rdma.wire.rest import (
     Allocation,

@@ -8,8 +8,8 @@ from __future__ import annotations
 import msgspec
 
 from k8s_rdma.core.devices.device_plugin_api import DEVICE_PLUGIN_VERSION
-from k8s_rdma.wire import cdi, device_info, doctor, frame, machine, rdma_node
-from k8s_rdma.wire.cni_version import SUPPORTED_VERSIONS
+from k8s_rdma.wire import cdi, doctor, frame, machine, network_status, rdma_node
+from k8s_rdma.wire.cni_result import SUPPORTED_VERSIONS
 from k8s_rdma.wire.placement_annotation import PLACEMENT_VERSION
 
 
@@ -29,7 +29,7 @@ class Speaks(msgspec.Struct, frozen=True, kw_only=True):
     rdma_node: str = f"{rdma_node.GROUP}/{rdma_node.VERSION}"
     device_plugin: str = DEVICE_PLUGIN_VERSION
     cdi: str = cdi.VERSION
-    device_info: str = device_info.VERSION
+    device_info: str = network_status.VERSION
     machine: int = machine.FORMAT
     doctor: int = doctor.FORMAT
 

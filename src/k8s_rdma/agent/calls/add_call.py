@@ -17,8 +17,8 @@ from k8s_rdma.core.step import NetnsRef
 from k8s_rdma.errors import K8sRdmaError, Reason
 from k8s_rdma.wire.annotation_values import ANNOTATION, refuse
 from k8s_rdma.wire.cni_environment import CniEnvironment
+from k8s_rdma.wire.cni_result import interfaces_in_pod
 from k8s_rdma.wire.netconf import NetConf
-from k8s_rdma.wire.prev_result import interfaces_in_pod
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -25,11 +25,9 @@ from k8s_rdma.core.ledger import Attachment, Pod, Receipt
 from k8s_rdma.core.options import VfDriver
 from k8s_rdma.core.placement import Rejection
 from k8s_rdma.errors import K8sRdmaError, Reason
-from k8s_rdma.wire.cni_result import encode_result
-from k8s_rdma.wire.cni_version import check_version
+from k8s_rdma.wire.cni_result import check_version, encode_result
 from k8s_rdma.wire.ipam_result import IpamResult
-from k8s_rdma.wire.netconf import NetConf, decode_netconf
-from k8s_rdma.wire.netconf_keys import refuse
+from k8s_rdma.wire.netconf import NetConf, decode_netconf, refuse
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Collection

@@ -19,9 +19,8 @@ from k8s_rdma.agent.plugins.runner import target_of
 from k8s_rdma.core.ledger import Attachment, Phase
 from k8s_rdma.core.step import VfRate
 from k8s_rdma.errors import K8sRdmaError, KernelError, Reason
-from k8s_rdma.wire.cni_conversion import without_interfaces
+from k8s_rdma.wire.cni_result import WHAT, addresses_of, interfaces_in_pod, without_interfaces
 from k8s_rdma.wire.netconf import decode_netconf
-from k8s_rdma.wire.prev_result import WHAT, addresses_of, interfaces_in_pod
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -31,8 +30,8 @@ if TYPE_CHECKING:
     from k8s_rdma.core.kernel import Hardware, PodInterface
     from k8s_rdma.core.ledger import Receipt
     from k8s_rdma.wire.cni_environment import CniEnvironment
+    from k8s_rdma.wire.cni_result import ToldInterface
     from k8s_rdma.wire.netconf import NetConf
-    from k8s_rdma.wire.prev_result import ToldInterface
 
 _log = structlog.get_logger()
 

@@ -13,7 +13,7 @@ from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request
 from k8s_rdma.errors import K8sRdmaError, Reason
 from k8s_rdma.wire.annotation_values import ANNOTATION
 from k8s_rdma.wire.json import shown
-from k8s_rdma.wire.netconf_keys import refuse
+from k8s_rdma.wire.netconf import refuse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

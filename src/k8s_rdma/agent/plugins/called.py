@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from k8s_rdma.core.ledger import DelegatedPlugin
 from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.wire.json import shown
-from k8s_rdma.wire.netconf import decode_fields, decode_netconf, plugin_type
-from k8s_rdma.wire.netconf_keys import refuse
+from k8s_rdma.wire.netconf import decode_fields, decode_netconf, plugin_type, refuse
 from k8s_rdma.wire.plugin_config import delegate_config, in_network_of, ipam_config, ipam_network
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from k8s_rdma.wire.cni_conversion import convert
-from k8s_rdma.wire.cni_version import SINCE_CHECK, SINCE_GC
+from k8s_rdma.wire.cni_result import SINCE_CHECK, SINCE_GC, convert
 from k8s_rdma.wire.plugin_config import stdin_of, version_of
 
 if TYPE_CHECKING:

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING
 from k8s_rdma.agent.plugins.called import delete_by
 from k8s_rdma.agent.plugins.runner import NoAnswerError, NoVerbError, target_of
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
-from k8s_rdma.wire.cni_conversion import convert
-from k8s_rdma.wire.cni_version import SINCE_CHECK, SINCE_GC
+from k8s_rdma.wire.cni_result import SINCE_CHECK, SINCE_GC, convert
 from k8s_rdma.wire.ipam_result import decode_ipam_result
 from k8s_rdma.wire.plugin_config import network_of, stdin_of
 

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 from k8s_rdma.agent.plugins.host_files import below
 from k8s_rdma.agent.plugins.process import DIES_WITH_US, MOST_STDOUT_BYTES, converse
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
-from k8s_rdma.wire.cni_result import decode_error
-from k8s_rdma.wire.cni_version import SUPPORTED_VERSIONS, decode_versions, highest_common
+from k8s_rdma.wire.cni_result import SUPPORTED_VERSIONS, decode_error, decode_versions, highest_common
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,7 +13,7 @@ import msgspec
 
 from k8s_rdma.doctor.finding import Subject
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.wire.cni_version import SINCE_CHECK
+from k8s_rdma.wire.cni_result import SINCE_CHECK
 from k8s_rdma.wire.conflist import LEGACY_PLUGIN, PLUGIN, ConfList, decode_conf, is_read, made_of
 from k8s_rdma.wire.conflist import MULTUS as MULTUS_PLUGINS
 from k8s_rdma.wire.netconf import POD_ANNOTATIONS, decode_netconf

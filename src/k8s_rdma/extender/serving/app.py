@@ -22,8 +22,14 @@ from k8s_rdma.extender.verbs.preempting import Preempting
 from k8s_rdma.extender.verbs.scheduling import Scheduling
 from k8s_rdma.http_server.answer import JSON, Answer, error_answer, json_answer
 from k8s_rdma.http_server.exposition import CONTENT_TYPE
-from k8s_rdma.wire.extender import ExtenderBindingResult, decode_args, decode_binding, encode_reply
-from k8s_rdma.wire.extender_preemption import decode_preemption, encode_preemption
+from k8s_rdma.wire.extender import (
+    ExtenderBindingResult,
+    decode_args,
+    decode_binding,
+    decode_preemption,
+    encode_preemption,
+    encode_reply,
+)
 from k8s_rdma.wire.rest_error import Error
 
 if TYPE_CHECKING:

@@ -28,14 +28,14 @@ from k8s_rdma.extender.verbs.decisions import Decisions, Fit
 from k8s_rdma.extender.verbs.requests import Requests
 from k8s_rdma.extender.verbs.search_queue import SearchQueue
 from k8s_rdma.extender.verbs.victims import Chosen, Sent, choose
-from k8s_rdma.wire.extender_preemption import ExtenderPreemptionResult, MetaPod, MetaVictims
+from k8s_rdma.wire.extender import ExtenderPreemptionResult, MetaPod, MetaVictims
 from k8s_rdma.wire.pod_spec import demand_of
 
 if TYPE_CHECKING:
     from k8s_rdma.extender.cluster.pending import PendingPod
     from k8s_rdma.extender.cluster.state import Situation
     from k8s_rdma.extender.verbs.search_queue import Turn
-    from k8s_rdma.wire.extender_preemption import ExtenderPreemptionArgs, VictimPod
+    from k8s_rdma.wire.extender import ExtenderPreemptionArgs, VictimPod
 
 BUDGETS_UNKNOWN = "budgets_unknown"
 """The reason for naming no node while disruption budgets were never read: nobody knows whose eviction they

@@ -22,9 +22,18 @@ from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.discovery.observation import Observer
 from k8s_rdma.linux.error_names import error_name
 from k8s_rdma.linux.sysfs import Sysfs, is_gone
-from k8s_rdma.wire.machine import About, DevlinkRateEntry, LinkEntry, Machine, RdmaEntry, VfEntry
-from k8s_rdma.wire.machine_disguise import REPLACED, disguised
-from k8s_rdma.wire.machine_yaml import Refused, SymbolicLink
+from k8s_rdma.wire.machine import (
+    REPLACED,
+    About,
+    DevlinkRateEntry,
+    LinkEntry,
+    Machine,
+    RdmaEntry,
+    Refused,
+    SymbolicLink,
+    VfEntry,
+    disguised,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -252,7 +261,7 @@ LEFT_OUT = (
 
 
 def gather(sysfs: Sysfs, queries: Queries) -> Machine:
-    """This machine, disguised (`wire.machine_disguise`); `about` says what could not be looked at."""
+    """This machine, disguised (`wire.machine`); `about` says what could not be looked at."""
     read, asked = RecordingSysfs(sysfs), RecordingQueries(queries)
     gathering = _Gathering(sysfs, read, asked)
     gathering.observe()
