@@ -57,12 +57,12 @@ METHODS = {name for name in dir(Client) if not name.startswith("_") and name != 
 PROCESSES = {
     "agent": Process(
         ("k8s-rdma", "k8s-rdma-agent"),
-        ("agent/**/*.py", "kube/events.py"),
+        ("agent/**/*.py", "kube/event_recorder.py"),
         {"get_lease": NODES, "write_lease": NODES},
     ),
     "device-plugin": Process(
         ("k8s-rdma", "k8s-rdma-device-plugin"),
-        ("deviceplugin/**/*.py", "kube/events.py"),
+        ("deviceplugin/**/*.py", "kube/event_recorder.py"),
         {"create_event": EVENT.about.namespace, "repeat_event": EVENT.about.namespace},
     ),
     "extender": Process(

@@ -13,8 +13,7 @@ import pytest
 
 from extender.serving import BIND, FILTER, served
 from extender.world import cluster, extending
-from k8s_rdma.kube.absent import AbsentApi
-from k8s_rdma.kube.api import API_ERRORS
+from k8s_rdma.kube.api import API_ERRORS, AbsentApi
 from k8s_rdma.sim.cluster.scheduler import scheduling
 from k8s_rdma.sim.cluster.scheduler_config import load_scheduler_config
 from k8s_rdma.wire.placement_keys import PlacementKeys

@@ -3,7 +3,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from k8s_rdma.kube.budget_objects import BudgetObject
+from k8s_rdma.kube.objects import BudgetObject
 
 
 def view(**spec: object):

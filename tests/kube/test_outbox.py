@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from k8s_rdma.kube.api import ApiRefusedError
-from k8s_rdma.kube.outbox import Outbox
+from k8s_rdma.kube.event_recorder import Outbox
 from k8s_rdma.kube.time import Time
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from k8s_rdma.extender.serving.app import ExtenderApp
 from k8s_rdma.extender.telling.counted_api import counted
 from k8s_rdma.http_server import HttpServer, Limits, listen
 from k8s_rdma.http_server.memory import give_back_large_buffers
-from k8s_rdma.kube.absent import AbsentApi
+from k8s_rdma.kube.api import AbsentApi
 from k8s_rdma.kube.client import connect
 from k8s_rdma.signals import stop_on_signals
 

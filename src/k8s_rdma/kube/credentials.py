@@ -2,28 +2,236 @@
 
 lightkube reads one file alone, and takes paths in some of its fields as they are. Source: client-go, `Load`
 in tools/clientcmd/loader.go.
+
+What the API server knows a caller by: a bearer token, or a certificate with its key; tokens of files.
+
+lightkube sends tokens as they come, and its failures tell what it sent. No message here shows one.
+Source: client-go, transport/token_source.go.
+
+Exec plugins, which give a token or a certificate: what they are asked, and what they answer.
+
+lightkube's own way of calling them leaves out what they are asked for, knows versions up to v1beta1, waits
+for ever, and raises whatever an answer that it does not expect leads to.
+Source: `ExecCredential` in client-go, pkg/apis/clientauthentication/v1; `refreshCredsLocked` in
+plugin/pkg/client/auth/exec/exec.go.
+
+Certificates that connections to the API server are made with, where they come after the client was made.
+
+Source: client-go, `refreshCredsLocked` in plugin/pkg/client/auth/exec/exec.go: for another certificate all
+connections are closed.
+
+Calls of a lightkube client, made with what a user's token file or exec plugin gives.
+
+Source: client-go, transport/token_source.go and plugin/pkg/client/auth/exec/exec.go.
 """
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
+import ssl
+import subprocess
+from base64 import b64encode
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
+import httpx2
 import msgspec
 import yaml
 from lightkube import KubeConfig, SingleConfig
-from lightkube.config.models import Cluster, Context, User
+from lightkube.config.models import Cluster, Context, NameValue, User
 from lightkube.core.exceptions import ConfigError
 
 from k8s_rdma.config.yaml_text import yaml_words
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.kube.exec_plugin import tell_plugin
-from k8s_rdma.kube.tokens import usable_token
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+
+    from lightkube.config.models import UserExec
+
+
+class ClientCertificate:
+    """That of a lightkube client: of the connections that it makes from now on."""
+
+    def __init__(self, http: httpx2.Client | httpx2.AsyncClient) -> None:
+        self._transports: tuple[Any, ...] = (
+            http._transport,
+            *filter(None, http._mounts.values()),
+        )  # no other way
+        self._loaded: str | None = None
+
+    def load(self, certificate: str | None, source: str) -> bool:
+        """Whether there may be connections with another one, which are then to be closed.
+
+        certificate: chain and key, PEM. ConfigError when it cannot be used, or there is none any more.
+        """
+        before = self._loaded
+        if certificate == before:
+            return False
+        if certificate is None:
+            msg = f"{source}: gave a certificate, and now gives none, which only a restart can take back"
+            raise ConfigError(msg)
+        for transport in self._transports:
+            _load(transport._pool._ssl_context, certificate, source)
+        self._loaded = certificate
+        return before is not None
+
+    def close(self) -> None:
+        """Close the connections of a blocking client, which makes new ones for its next calls."""
+        for transport in self._transports:
+            transport.close()
+
+    async def aclose(self) -> None:
+        """As `close`. Calls and watches that are under way end as if their connection were lost."""
+        for transport in self._transports:
+            await transport.aclose()
+
+
+def _load(context: ssl.SSLContext, certificate: str, source: str) -> None:
+    """By a file in memory: ssl takes nothing but paths, and a container's root may be read-only."""
+    with os.fdopen(os.memfd_create("client-certificate"), "w", encoding="utf-8") as file:
+        file.write(certificate)
+        file.flush()
+        try:
+            context.load_cert_chain(f"/proc/self/fd/{file.fileno()}", password="")  # not to be asked for
+        except ssl.SSLError as error:
+            msg = f"{source}: its certificate and key cannot be used: {error.reason or 'no PEM'}"
+            raise ConfigError(msg) from error
+
+
+_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
+
+
+class _Status(msgspec.Struct, frozen=True):
+    """What is empty counts as not set."""
+
+    token: str | None = None
+    certificate: str | None = msgspec.field(name="clientCertificateData", default=None)
+    key: str | None = msgspec.field(name="clientKeyData", default=None)
+    expires: Annotated[datetime, msgspec.Meta(tz=True)] | None = msgspec.field(
+        name="expirationTimestamp", default=None
+    )
+
+
+class _ExecCredential(msgspec.Struct, frozen=True):
+    status: _Status | None = None
+
+
+def tell_plugin(plugin: UserExec, cluster: dict[str, Any], *, of_cluster: bool) -> None:
+    """Have a plugin told what it is asked for; ConfigError for a version that is not spoken.
+
+    cluster: an entry of a kubeconfig. of_cluster: whether the plugin is told of it.
+    """
+    if plugin.apiVersion not in _VERSIONS:
+        msg = (
+            f"exec plugin {plugin.command}: apiVersion {plugin.apiVersion!r}; wanted {' or '.join(_VERSIONS)}"
+        )
+        raise ConfigError(msg)
+    spec: dict[str, Any] = {"interactive": False}
+    if of_cluster:
+        spec["cluster"] = _cluster_info(cluster)
+    asked = {"apiVersion": plugin.apiVersion, "kind": "ExecCredential", "spec": spec}
+    plugin.env = [*(plugin.env or ()), NameValue("KUBERNETES_EXEC_INFO", json.dumps(asked))]
+
+
+def _cluster_info(cluster: dict[str, Any]) -> dict[str, Any]:
+    """As `ExecCluster` has it: certificates by their bytes alone."""
+    told = {
+        key: value for key, value in cluster.items() if key not in ("certificate-authority", "extensions")
+    }
+    if file := cluster.get("certificate-authority"):
+        told["certificate-authority-data"] = b64encode(Path(file).read_bytes()).decode()
+    return told
+
+
+def plugin_credential(plugin: UserExec, timeout_s: float) -> Credential:
+    """Of a plugin that `tell_plugin` prepared; ConfigError says why it gives none. Blocks for timeout_s."""
+    source = f"exec plugin {plugin.command}"
+    try:
+        answer = msgspec.json.decode(_answer(plugin, timeout_s), type=_ExecCredential)
+    except (msgspec.MsgspecError, ValueError) as error:
+        msg = f"{source}: its answer is no ExecCredential: {error}"
+        raise ConfigError(msg) from None  # it may hold the answer
+    status = answer.status or _Status()
+    if bool(status.certificate) != bool(status.key):
+        missing = "its key" if status.certificate else "the certificate"
+        msg = f"{source}: gives one of certificate and key, and not {missing}"
+        raise ConfigError(msg)
+    if not status.token and not status.certificate:
+        msg = f"{source}: gives neither a token nor a certificate"
+        raise ConfigError(msg)
+    return Credential(
+        token=usable_token(status.token, source) if status.token else None,
+        certificate=f"{status.certificate}\n{status.key}" if status.certificate else None,
+        expires=status.expires,
+    )
+
+
+def _answer(plugin: UserExec, timeout_s: float) -> bytes:
+    environment = {**os.environ, **{each.name: each.value for each in plugin.env or ()}}
+    command = [plugin.command, *(plugin.args or ())]
+    try:
+        done = subprocess.run(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=timeout_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        msg = f"exec plugin {plugin.command}: no answer within {timeout_s:g} s"
+        raise ConfigError(msg) from None  # it holds what the plugin wrote
+    except (OSError, ValueError) as error:
+        msg = f"exec plugin {plugin.command}: {getattr(error, 'strerror', None) or error}"
+        raise ConfigError(msg) from error
+    if done.returncode != 0:
+        words = " ".join(done.stderr.decode(errors="replace").split())
+        msg = f"exec plugin {plugin.command}: exit status {done.returncode}: {words}"
+        raise ConfigError(msg)
+    return done.stdout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credential:
+    """One or both. certificate: its chain and its key, PEM. expires: None where nobody says when."""
+
+    token: str | None = field(default=None, repr=False)
+    certificate: str | None = field(default=None, repr=False)
+    expires: datetime | None = None
+
+
+def usable_token(text: str, source: str) -> str:
+    """The token, without white space around it; ConfigError when there is none, or no header can carry it."""
+    token = text.strip()
+    if not token:
+        msg = f"{source}: the token is empty"
+        raise ConfigError(msg)
+    if not (token.isascii() and token.isprintable()):
+        msg = f"{source}: the token has line breaks or other signs that no header can carry; wanted it alone"
+        raise ConfigError(msg)
+    return token
+
+
+def file_token(path: str) -> Credential:
+    """ConfigError names the file of which none can be read."""
+    source = f"tokenFile {path}"
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        msg = f"{source}: {error.strerror}"
+        raise ConfigError(msg) from error
+    except ValueError:
+        msg = f"{source}: no text"
+        raise ConfigError(msg) from None  # it holds the bytes
+    return Credential(token=usable_token(text, source))
+
 
 _Json = dict[str, Any]
 _Model = TypeVar("_Model", Cluster, Context, User)
@@ -156,3 +364,89 @@ def _named(document: _Json, kind: str, name: str, where: str, model: type[_Model
         msg = f"{where}: there is no {_KINDS[kind]} {name!r}"
         raise ConfigError(msg)
     return msgspec.convert(document[kind][name], model)
+
+
+_UNAUTHORIZED = 401
+
+
+def authenticate(http: httpx2.Client | httpx2.AsyncClient, user: User | None, *, timeout_s: float) -> None:
+    """Have the calls of a client made with what a user's file or plugin gives.
+
+    timeout_s: for an exec plugin. As to client-go, tokens go before what a plugin gives, and a certificate of
+    the user's own before that of a plugin.
+    """
+    if user is None:
+        return
+    if user.token_file:
+        http.auth = Fetched(partial(file_token, user.token_file))
+    elif user.exec and not user.token:
+        own = user.client_cert or user.client_cert_data
+        http.auth = Fetched(
+            partial(plugin_credential, user.exec, timeout_s),
+            None if own else ClientCertificate(http),
+            source=f"exec plugin {user.exec.command}",
+        )
+
+
+class Fetched(httpx2.Auth):
+    """A credential that is fetched for the first call, and anew once it has expired or is refused (401)."""
+
+    def __init__(
+        self,
+        fetch: Callable[[], Credential],
+        certificate: ClientCertificate | None = None,
+        *,
+        source: str = "",
+    ) -> None:
+        """certificate: where that of a credential goes; source: whose it is, in messages."""
+        self._fetch = fetch
+        self._certificate = certificate
+        self._source = source
+        self._kept: Credential | None = None
+        self._fetching = asyncio.Lock()
+
+    def sync_auth_flow(self, request: httpx2.Request) -> Generator[httpx2.Request, httpx2.Response, None]:
+        """Of a blocking client."""
+        if (sent := self._usable()) is not None:
+            response = yield _bearing(sent, request)
+            if response.status_code != _UNAUTHORIZED:
+                return
+            response.read()  # its connection may be closed now
+        fetched = self._fetch()
+        if self._certificate and self._certificate.load(fetched.certificate, self._source):
+            self._certificate.close()
+        self._kept = fetched
+        yield _bearing(fetched, request)
+
+    async def async_auth_flow(
+        self, request: httpx2.Request
+    ) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
+        """As `sync_auth_flow`; what it waits for is waited for elsewhere, and by one call for all."""
+        if (sent := self._usable()) is not None:
+            response = yield _bearing(sent, request)
+            if response.status_code != _UNAUTHORIZED:
+                return
+            await response.aread()
+        yield _bearing(await self._fetched_after(sent), request)
+
+    async def _fetched_after(self, refused: Credential | None) -> Credential:
+        """Another than the refused one; perhaps what another call has fetched meanwhile."""
+        async with self._fetching:
+            if (kept := self._usable()) is not None and kept is not refused:
+                return kept
+            fetched = await asyncio.to_thread(self._fetch)
+            if self._certificate and self._certificate.load(fetched.certificate, self._source):
+                await self._certificate.aclose()
+            self._kept = fetched
+            return fetched
+
+    def _usable(self) -> Credential | None:
+        kept = self._kept
+        expired = kept is not None and kept.expires is not None and kept.expires <= datetime.now(UTC)
+        return None if expired else kept
+
+
+def _bearing(credential: Credential, request: httpx2.Request) -> httpx2.Request:
+    if credential.token is not None:
+        request.headers["Authorization"] = f"Bearer {credential.token}"
+    return request

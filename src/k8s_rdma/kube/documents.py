@@ -13,9 +13,8 @@ import httpx2
 from lightkube import Client as LightkubeClient
 
 from k8s_rdma.kube.api import ApiRefusedError
-from k8s_rdma.kube.authentication import authenticate
 from k8s_rdma.kube.calls import named_errors
-from k8s_rdma.kube.credentials import credentials, usable_credentials
+from k8s_rdma.kube.credentials import authenticate, credentials, usable_credentials
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -1,6 +1,6 @@
 """What nodes publish in the API server, as values and two Protocols: for who writes it and who reads it.
 
-`kube.rdma_nodes` is the implementation; errors as in `kube.api.ClusterApi`.
+`kube.client` is the implementation; errors as in `kube.api.ClusterApi`.
 """
 
 from __future__ import annotations

@@ -22,8 +22,7 @@ from k8s_rdma.core.ids import NodeName
 from k8s_rdma.core.namespace_policy import NO_POLICIES, NamespacePolicies
 from k8s_rdma.errors import K8sRdmaError, Reason
 from k8s_rdma.kube.api import MIRROR, ApiRefusedError, about_pod
-from k8s_rdma.kube.events import Events, Teller
-from k8s_rdma.kube.outbox import Outbox
+from k8s_rdma.kube.event_recorder import Events, Outbox, Teller
 from k8s_rdma.kube.time import REAL_TIME
 from k8s_rdma.wire.network_status import NETWORK_STATUS_ANNOTATION, network_status
 from k8s_rdma.wire.placement_keys import UNSIGNED, KeySource

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.kube.api import about_node
-from k8s_rdma.kube.events import Events, Teller
-from k8s_rdma.kube.outbox import Outbox
+from k8s_rdma.kube.event_recorder import Events, Outbox, Teller
 from k8s_rdma.kube.time import REAL_TIME
 
 if TYPE_CHECKING:
