@@ -18,10 +18,10 @@ import k8s_rdma.cli.main  # noqa: F401 - as the command has it
 from k8s_rdma import logs
 from k8s_rdma.config.files import load_config
 from k8s_rdma.core.ids import pci_address
+from k8s_rdma.init.attempts import summary
 from k8s_rdma.init.config import InitConfig
-from k8s_rdma.init.machine import Machine
+from k8s_rdma.init.job import Machine
 from k8s_rdma.init.run import make_all_ready
-from k8s_rdma.init.summary import summary
 from k8s_rdma.sim.sriov.card import Card
 from k8s_rdma.sim.sriov.links import MachineLinks
 from k8s_rdma.sim.sriov.machine import MachineClock, MachineSysfs, SriovMachine

@@ -18,7 +18,7 @@ from k8s_rdma.linux.discovery.observation import Observer
 from k8s_rdma.linux.discovery.queries import VfInfo
 from k8s_rdma.linux.sysfs import Sysfs
 from k8s_rdma.server.answers import report_answers
-from k8s_rdma.server.scan import Lookout
+from k8s_rdma.server.run import Lookout
 from k8s_rdma.wire.node_report import NodeReports
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))

@@ -12,9 +12,8 @@ from msgspec import inspect
 
 from k8s_rdma.agent.config import AgentConfig
 from k8s_rdma.config.devices import DevicePluginConfig, SharedSelector
-from k8s_rdma.config.faults import MOST, faults
-from k8s_rdma.config.files import fit, load_config
-from k8s_rdma.config.mellanox import MellanoxConfig
+from k8s_rdma.config.devices_file import MellanoxConfig
+from k8s_rdma.config.files import MOST, faults, fit, load_config
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.init.config import InitConfig

@@ -20,7 +20,7 @@ from k8s_rdma.extender.sources.crd_states import CrdNodeStates
 from k8s_rdma.extender.telling.metrics import Metrics
 from k8s_rdma.kube.api import AbsentApi
 from k8s_rdma.server.metrics import render_metrics
-from k8s_rdma.server.traffic_metrics import render_age, render_traffic
+from k8s_rdma.server.traffic import render_age, render_traffic
 from k8s_rdma.wire.rest import NodeReport
 from k8s_rdma.wire.state import Counters, ScanCounts
 

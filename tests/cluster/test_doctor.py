@@ -17,7 +17,7 @@ from cluster.publishers import AGENT, prepare, publishing
 from cluster.test_rbac import role_without
 from cluster.world import cluster
 from k8s_rdma import __version__
-from k8s_rdma.doctor.looking.pods import asking_pods
+from k8s_rdma.doctor.collectors.cluster import asking_pods
 from k8s_rdma.kube.documents import Documents
 from k8s_rdma.wire.doctor import decode_doctor
 

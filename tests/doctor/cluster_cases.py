@@ -22,8 +22,7 @@ from k8s_rdma.doctor.cluster.objects import (
     check_rights,
 )
 from k8s_rdma.doctor.cluster.pods import PodFact, PodFacts, check_pods
-from k8s_rdma.doctor.cluster.scheduler import check_scheduler
-from k8s_rdma.doctor.cluster.scheduler_file import Profile, SchedulerFacts, SchedulerFile
+from k8s_rdma.doctor.cluster.scheduler import Profile, SchedulerFacts, SchedulerFile, check_scheduler
 from k8s_rdma.doctor.cluster.versions import (
     NodeVersions,
     VersionFacts,

@@ -18,8 +18,8 @@ from k8s_rdma.config.devices import (
 from k8s_rdma.config.hardware import HardwareConfig, PfConfig
 from k8s_rdma.core.devices.rdma_devices import NetnsMode
 from k8s_rdma.core.kernel import Hardware
-from k8s_rdma.doctor.looking.host import Host
-from k8s_rdma.doctor.looking.machine import MachineLook
+from k8s_rdma.doctor.collectors.host import Host
+from k8s_rdma.doctor.collectors.machine import MachineLook
 from k8s_rdma.doctor.node.cni import CniFacts, CniFile, check_cni
 from k8s_rdma.doctor.node.configuration import ConfigurationFacts, check_configuration
 from k8s_rdma.doctor.node.hardware import HardwareFacts, PlainFunction, check_firmware, check_hardware

@@ -30,15 +30,20 @@ from doctor.cluster_cases import (
 from k8s_rdma.core.ids import PodUid
 from k8s_rdma.doctor.cluster.keys import KeyFacts, check_keys
 from k8s_rdma.doctor.cluster.nodes import PublishedNode
+from k8s_rdma.doctor.cluster.objects import ACCOUNTS, rights
 from k8s_rdma.doctor.cluster.pods import PodFact, PodFacts, check_pods
-from k8s_rdma.doctor.cluster.rights import ACCOUNTS, rights
-from k8s_rdma.doctor.cluster.scheduler_file import SchedulerFacts, SchedulerFile, profiles
+from k8s_rdma.doctor.cluster.scheduler import SchedulerFacts, SchedulerFile, profiles
 from k8s_rdma.doctor.cluster.versions import minor_of, tag_of
+from k8s_rdma.doctor.collectors.cluster import (
+    MANIFEST,
+    OF_A_SECOND_SCHEDULER,
+    OF_EXTENDERS_ACCOUNT,
+    POLICIES,
+    of_kubeadm,
+)
+from k8s_rdma.doctor.collectors.host import Host
+from k8s_rdma.doctor.collectors.versions import signed_in_metrics
 from k8s_rdma.doctor.finding import Severity, worst
-from k8s_rdma.doctor.looking.cluster import OF_A_SECOND_SCHEDULER, OF_EXTENDERS_ACCOUNT, POLICIES
-from k8s_rdma.doctor.looking.host import Host
-from k8s_rdma.doctor.looking.scheduler import MANIFEST, of_kubeadm
-from k8s_rdma.doctor.looking.versions import signed_in_metrics
 from k8s_rdma.extender.cluster.signatures import Signatures
 from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.extender.telling.metrics import Metrics

@@ -8,8 +8,8 @@ from errno import EACCES, ENOENT
 import pytest
 
 from k8s_rdma.cli.doctor import document, page
+from k8s_rdma.doctor.collectors.node import looked_at
 from k8s_rdma.doctor.finding import Severity, Subject, exit_status, not_looked_at, worst
-from k8s_rdma.doctor.looking.node import looked_at
 from k8s_rdma.errors import KernelError
 from k8s_rdma.wire.doctor import encode_doctor
 

@@ -15,11 +15,11 @@ from http_server.certificates import Issuer
 from k8s_rdma import __version__
 from k8s_rdma.config.devices import DevicePluginConfig, ExactResource, ExclusiveResource, SharedResource
 from k8s_rdma.core.devices.rdma_devices import NetnsMode
-from k8s_rdma.doctor.looking.host import Host, Process
-from k8s_rdma.doctor.looking.network import cni_facts
-from k8s_rdma.doctor.looking.processes import ledger_facts, process_facts
-from k8s_rdma.doctor.looking.runtimes import find_runtimes, memlock_facts, needs_cdi
-from k8s_rdma.doctor.looking.versions import mounts_of
+from k8s_rdma.doctor.collectors.host import Host, Process
+from k8s_rdma.doctor.collectors.node import cni_facts
+from k8s_rdma.doctor.collectors.processes import ledger_facts, process_facts
+from k8s_rdma.doctor.collectors.runtimes import find_runtimes, memlock_facts, needs_cdi
+from k8s_rdma.doctor.collectors.versions import mounts_of
 from k8s_rdma.doctor.node.processes import check_processes
 from k8s_rdma.doctor.node.runtime import RuntimeFacts, check_runtime
 from k8s_rdma.linux.receipts import Receipts

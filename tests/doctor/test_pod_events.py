@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from k8s_rdma.core.ids import NodeName, PciAddress, PodUid
 from k8s_rdma.core.namespace_policy import NO_POLICIES
 from k8s_rdma.core.placement import PlacedInterface, Placement
-from k8s_rdma.doctor.looking.pods import asking_pods
+from k8s_rdma.doctor.collectors.cluster import asking_pods
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode
 from k8s_rdma.wire.placement_keys import PlacementKeys, PrivateKey
 

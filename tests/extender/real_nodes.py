@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 from extender.node_server import report
 from k8s_rdma.http_server import HttpServer, listen
 from k8s_rdma.http_server.access import Access
-from k8s_rdma.server.answers import outage_answers, report_answers
+from k8s_rdma.server.answers import Shown, outage_answers, report_answers
 from k8s_rdma.server.app import NodeApp
-from k8s_rdma.server.shown import Shown
 
 if TYPE_CHECKING:
     import socket

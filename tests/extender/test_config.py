@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from k8s_rdma.config.files import load_config
-from k8s_rdma.config.schema import config_schema
+from k8s_rdma.config.files import config_schema, load_config
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.config import ExtenderConfig
 

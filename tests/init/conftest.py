@@ -12,7 +12,7 @@ import pytest
 from init.receipts import BOOT_ID
 from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.init.config import InitConfig
-from k8s_rdma.init.machine import Machine
+from k8s_rdma.init.job import Machine
 from k8s_rdma.init.run import make_all_ready
 from k8s_rdma.sim.sriov.card import Card, CardState
 from k8s_rdma.sim.sriov.links import MachineLinks
@@ -21,8 +21,8 @@ from k8s_rdma.sim.sriov.machine import MachineClock, MachineSysfs, SriovMachine
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from k8s_rdma.init.outcome import Outcome
-    from k8s_rdma.init.waiting import Clock
+    from k8s_rdma.init.attempts import Outcome
+    from k8s_rdma.init.job import Clock
 
 IGB = Card(name="enp1s0f0", pci=PciAddress("0000:01:00.0"), mac="52:54:00:aa:00:01")
 IGB2 = Card(name="enp2s0f0", pci=PciAddress("0000:02:00.0"), mac="52:54:00:aa:00:02")

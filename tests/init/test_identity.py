@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from k8s_rdma.init.identity import MOST_VFS, vf_guid, vf_mac
+from k8s_rdma.init.vf_settings import MOST_VFS, vf_guid, vf_mac
 from k8s_rdma.linux.vf.creation import GuidOf
 
 PF_MAC = "0c:42:a1:00:00:01"

@@ -16,10 +16,9 @@ from typer.testing import CliRunner
 
 from k8s_rdma.cli.main import app
 from k8s_rdma.errors import K8sRdmaError
+from k8s_rdma.init.attempts import NO_CARD, Outcome, Result, all_well, summary
 from k8s_rdma.init.config import InitConfig
-from k8s_rdma.init.outcome import Outcome, Result, all_well
-from k8s_rdma.init.summary import NO_CARD, summary
-from k8s_rdma.init.waiting import StoppableClock, StoppedError, until
+from k8s_rdma.init.job import StoppableClock, StoppedError, until
 from k8s_rdma.sim.sriov.tree import Tree
 
 if TYPE_CHECKING:

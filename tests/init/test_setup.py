@@ -11,9 +11,9 @@ import pytest
 from init.conftest import IGB, IGB2
 from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.options import LinkType
-from k8s_rdma.init.identity import vf_guid, vf_mac
-from k8s_rdma.init.outcome import Result
-from k8s_rdma.init.waiting import StoppedError
+from k8s_rdma.init.attempts import Result
+from k8s_rdma.init.job import StoppedError
+from k8s_rdma.init.vf_settings import vf_guid, vf_mac
 from k8s_rdma.linux.vf.creation import GuidOf, NetdevsOf, SriovPf
 from k8s_rdma.sim.sriov.card import Card
 from k8s_rdma.sim.sriov.links import MachineLinks

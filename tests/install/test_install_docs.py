@@ -10,7 +10,7 @@ import pytest
 from typer.main import get_command
 
 from k8s_rdma.cli.main import app
-from k8s_rdma.install import following
+from k8s_rdma.install import installation
 
 DOCS = Path(__file__).parents[2] / "docs"
 SECTIONS = {
@@ -45,4 +45,4 @@ def test_defaults_are_those_of_the_command(command: str) -> None:
 def test_log_lines_are_all_in_the_table() -> None:
     [rows] = re.findall(r"^\| event \|.*\n\|.*\n((?:\|.*\n)+)", section("install-cni"), re.MULTILINE)
     told = {name for row in rows.splitlines() for name in re.findall(r"`(cni_[a-z_]+)`", row.split("|")[1])}
-    assert told == set(re.findall(r'"(cni_[a-z_]+)"', getsource(following)))
+    assert told == set(re.findall(r'"(cni_[a-z_]+)"', getsource(installation)))

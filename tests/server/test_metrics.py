@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from k8s_rdma.server.metrics import render_metrics
-from k8s_rdma.server.traffic_metrics import render_age, render_traffic
+from k8s_rdma.server.traffic import render_age, render_traffic
 from k8s_rdma.wire.rest import NodeReport, Pod
 from k8s_rdma.wire.state import (
     CapCounts,

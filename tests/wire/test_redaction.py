@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from k8s_rdma.wire.redaction import LEFT_OUT, redacted, redacted_text
+from k8s_rdma.cli.gather import LEFT_OUT, redacted, redacted_text
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,7 @@
-"""`k8s-rdma agent adopt`: asks the running agent to adopt VFs, and shows what became of them."""
+"""`k8s-rdma agent adopt`: asks the running agent to adopt VFs, and shows what became of them.
+
+`k8s-rdma agent --rebuild-ledger`: does it, and shows what became of each attachment.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from k8s_rdma.agent.rebuild_ledger import rebuild_ledger
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason, visible
 from k8s_rdma.wire.adopt import AdoptRequest, decode_adopted, encode_adopt
 from k8s_rdma.wire.frame import decode_reply, encode_request, reply_bytes_missing
@@ -19,8 +23,26 @@ from k8s_rdma.wire.frame import decode_reply, encode_request, reply_bytes_missin
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from k8s_rdma.agent.config import AgentConfig
     from k8s_rdma.wire.adopt import AdoptedVf, AdoptReply
     from k8s_rdma.wire.frame import Reply
+
+"""Columns where nobody looks: a line of a log is not to be broken."""
+
+
+def rebuild(config: AgentConfig) -> int:
+    """The exit status: 1 when not everything could be rebuilt, though the new ledger is in place."""
+    outcomes = rebuild_ledger(config)
+    console = Console(width=None if sys.stdout.isatty() else WIDE)
+    if outcomes:
+        table = Table("attachment", "outcome", box=SIMPLE_HEAD)
+        for each in outcomes:
+            table.add_row(escape(visible(each.what)), escape(visible(each.said)))
+        console.print(table)
+    rebuilt = sum(each.receipt is not None for each in outcomes)
+    console.print(f"{rebuilt} attachments rebuilt; the agent can be started", markup=False)
+    return 0 if all(each.complete for each in outcomes) else 1
+
 
 TIMEOUT_S = 60.0
 """For all of it; a VF takes some milliseconds to reset, after whatever pods come first."""

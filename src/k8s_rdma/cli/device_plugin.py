@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from k8s_rdma.config.devices import HUSTCAT_RESOURCE
-from k8s_rdma.config.devices_file import load_device_config, load_mellanox_config
-from k8s_rdma.config.mellanox import DEFAULT_FILE
+from k8s_rdma.config.devices_file import DEFAULT_FILE, load_device_config, load_mellanox_config
 from k8s_rdma.errors import MalformedError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from k8s_rdma.config.mellanox import Read
+    from k8s_rdma.config.devices_file import Read
 
 WITHOUT_FILE = [{"mode": "exact"}, {"mode": "mount"}]
 """What RIT's program offered, which had no file, and what its pods are to ask for in time."""

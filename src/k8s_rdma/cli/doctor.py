@@ -1,8 +1,17 @@
-"""`k8s-rdma doctor`: what was found, as a table or as JSON, and the exit status."""
+"""`k8s-rdma doctor`: what was found, as a table or as JSON, and the exit status.
+
+`k8s-rdma doctor cluster`: has the cluster looked at by the API server.
+
+`k8s-rdma doctor node`: reads the node's configuration files, and has the node looked at.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -10,18 +19,34 @@ from rich.table import Table
 from rich.text import Text
 
 from k8s_rdma import __version__
+from k8s_rdma.agent.config import AgentConfig, load_device_plugin
 from k8s_rdma.cli.console import console, write_json
+from k8s_rdma.cli.extender_client import ExtenderClient, NoAnswerError, Where
+from k8s_rdma.config.devices_file import load_device_config
+from k8s_rdma.config.files import load_config
 from k8s_rdma.doctor.catalogue import SUBJECTS
+from k8s_rdma.doctor.cluster.components import ExtenderFacts
+from k8s_rdma.doctor.collectors.cluster import ClusterLook
+from k8s_rdma.doctor.collectors.host import Host
+from k8s_rdma.doctor.collectors.node import NodeLook
+from k8s_rdma.doctor.collectors.versions import in_metrics, signed_in_metrics
 from k8s_rdma.doctor.finding import Severity, exit_status, worst
-from k8s_rdma.errors import visible
+from k8s_rdma.doctor.node.configuration import ConfigurationFacts
+from k8s_rdma.errors import K8sRdmaError, visible
+from k8s_rdma.kube.documents import Documents
+from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
+from k8s_rdma.linux.sysfs import Sysfs
+from k8s_rdma.server.config import ServerConfig
 from k8s_rdma.wire.doctor import DoctorDocument, FindingDocument, encode_doctor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from rich.console import RenderableType
 
+    from k8s_rdma.config.devices import DevicePluginConfig
     from k8s_rdma.doctor.finding import Finding
+    from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries as Queries
 
 COULD_NOT_LOOK = 2
 """The exit status when there was nothing to look at."""
@@ -103,3 +128,184 @@ def _summary(findings: Sequence[Finding]) -> Text:
 
 def _counted(count: int, severity: Severity) -> str:
     return f"{count} {severity.value}{'' if count == 1 or severity is Severity.OK else 's'}"
+
+
+_CONTROL_PLANE = "kube-system"
+"""Where the extender is that was set up beside kube-scheduler (deploy/rbac/extender.yaml)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterOptions:
+    """What the command line says. scheduler, extender: configuration files. where: the extender itself."""
+
+    kubeconfig: str | None
+    namespace: str
+    scheduler: Path | None
+    extender: Path | None
+    host_root: Path
+    where: Where | None
+
+
+def doctor_cluster(options: ClusterOptions, *, as_json: bool, strict: bool) -> int:
+    """The exit status: 0, 1, or 2 when the API server cannot be asked."""
+    try:
+        with Documents(options.kubeconfig) as api:
+            look = _look(options, api)
+            look.version  # noqa: B018 - whether there is an API server at all
+            findings = tuple(look.findings())
+    except (K8sRdmaError, OSError) as error:
+        sys.stderr.write(f"k8s-rdma: could not look: {visible(str(error))}\n")
+        return COULD_NOT_LOOK
+    return tell("cluster", findings, as_json=as_json, strict=strict)
+
+
+def _look(options: ClusterOptions, api: Documents) -> ClusterLook:
+    where = options.where
+    return ClusterLook(
+        api=api,
+        host=Host(options.host_root),
+        namespaces=tuple(dict.fromkeys((options.namespace, _CONTROL_PLANE))),
+        scheduler_file=options.scheduler,
+        extender_file=options.extender,
+        ask_extender=None if where is None else lambda: ask(where),
+    )
+
+
+def ask(where: Where) -> ExtenderFacts:
+    """Whether the extender is ready. MalformedError names an option that cannot be used."""
+    with ExtenderClient(where) as extender:
+        try:
+            ready = extender.get("/readyz", {}).decode()
+        except NoAnswerError as error:
+            return ExtenderFacts(url=extender.url, why=error.message)
+        except K8sRdmaError as error:
+            return ExtenderFacts(url=extender.url, refused=error.message)
+        warning, metrics = ready.partition("warning: ")[2].strip(), _metrics(extender)
+        return ExtenderFacts(
+            url=extender.url,
+            warning=warning,
+            version=in_metrics(metrics),
+            signed=signed_in_metrics(metrics) if metrics else None,
+        )
+
+
+def _metrics(extender: ExtenderClient) -> str:
+    """Empty where they are not for us."""
+    try:
+        return extender.get("/metrics", {}).decode()
+    except K8sRdmaError:
+        return ""
+
+
+DIRECTORIES = (Path("/etc/k8s-rdma/config"), Path("/etc/k8s-rdma"))
+"""Where the chart mounts configuration files, and where they are on a node set up by hand."""
+_NODE_NAME = "NODE_NAME"
+"""The environment variable that has the node's name in the chart's pods."""
+_NAMELESS = "this node"
+_AGENT_FILE = "agent.yaml"
+_API_TIMEOUT_S = 5.0
+"""Of each question; there are a few, and most of the node can be seen without an answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeOptions:
+    """What the command line says; None for what it does not.
+
+    agent, plugin: configuration files. host_root: where the node's root file system is. node: its name.
+    server, plugin_url: where these processes are; empty where there should be none.
+    """
+
+    agent: Path | None = None
+    node: str | None = None
+    kubeconfig: str | None = None
+    plugin: Path | None = None
+    host_root: Path | None = None
+    server: str | None = None
+    plugin_url: str | None = None
+    conf_dir: str | None = None
+    bin_dir: str | None = None
+
+
+def doctor_node(options: NodeOptions, *, as_json: bool, strict: bool) -> int:
+    """The exit status: 0, 1, or 2 when this is no node's root file system, or a file cannot be used."""
+    try:
+        with NetlinkQueries() as queries:
+            findings = tuple(look_at(options, queries).findings())
+    except (K8sRdmaError, OSError) as error:
+        sys.stderr.write(f"k8s-rdma: could not look: {visible(str(error))}\n")
+        return COULD_NOT_LOOK
+    return tell("node", findings, as_json=as_json, strict=strict)
+
+
+def look_at(options: NodeOptions, queries: Queries) -> NodeLook:
+    """The node that the options name. K8sRdmaError where it is none, or a file cannot be used."""
+    agent_file = options.agent or _usual(_AGENT_FILE)
+    agent = _agent(options, agent_file)
+    root = options.host_root or Path(agent.host_root)
+    if not (root / "proc" / "1").is_dir():
+        msg = f"--host-root {root}: there is no /proc below it; wanted a node's root file system"
+        raise K8sRdmaError(msg)
+    plugin, plugin_file = _plugin(agent, options.plugin)
+    return NodeLook(
+        host=Host(root),
+        sysfs=Sysfs(root / "sys"),
+        queries=queries,
+        agent=agent,
+        files=ConfigurationFacts(
+            file=None if agent_file is None else str(agent_file),
+            looked_for=tuple(str(each / _AGENT_FILE) for each in DIRECTORIES),
+        ),
+        plugin=plugin,
+        plugin_file=plugin_file,
+        server_url=_server_url() if options.server is None else options.server or None,
+        plugin_url=_plugin_url(plugin) if options.plugin_url is None else options.plugin_url or None,
+        conf_dir=options.conf_dir,
+        bin_dirs=(options.bin_dir,) if options.bin_dir else None,
+        connect=_connect(agent, options.kubeconfig),
+    )
+
+
+def _agent(options: NodeOptions, file: Path | None) -> AgentConfig:
+    """Of its file; all defaults without one."""
+    node = options.node or os.environ.get(_NODE_NAME) or None
+    if file is None:
+        return AgentConfig(node=node or _NAMELESS)
+    return load_config(AgentConfig, str(file), {"node": node})
+
+
+def _connect(agent: AgentConfig, kubeconfig: str | None) -> Callable[[], Documents] | None:
+    """By the credentials that the command line names, else by the agent's; None without."""
+    path = kubeconfig or agent.kubeconfig
+    return (lambda: Documents(path, timeout_s=_API_TIMEOUT_S)) if path or agent.in_cluster else None
+
+
+def _plugin(agent: AgentConfig, path: Path | None) -> tuple[DevicePluginConfig | None, str]:
+    """The device plugin's configuration, and its file."""
+    if path is None and agent.device_plugin is not None:
+        return load_device_plugin(agent), agent.device_plugin
+    found = path or _usual("device-plugin.yaml")
+    if found is None:
+        return None, str(DIRECTORIES[0] / "device-plugin.yaml")
+    return load_device_config(str(found), {}).config, str(found)
+
+
+def _usual(name: str) -> Path | None:
+    return next((each / name for each in DIRECTORIES if (each / name).exists()), None)
+
+
+def _server_url() -> str:
+    """By the server's file where it usually is, else by its defaults."""
+    found = _usual("server.yaml")
+    config = load_config(ServerConfig, str(found), {}) if found else ServerConfig()
+    return _url("http" if config.tls is None else "https", config.listen, config.port)
+
+
+def _plugin_url(plugin: DevicePluginConfig | None) -> str | None:
+    if plugin is None or not plugin.port:
+        return None
+    return _url("http" if plugin.tls is None else "https", plugin.listen, plugin.port)
+
+
+def _url(scheme: str, listen: str, port: int) -> str:
+    host = listen or "127.0.0.1"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

@@ -64,8 +64,8 @@ def doctor_node(  # noqa: PLR0913 - typer's options
     Files that are not named are looked for in /etc/k8s-rdma. The exit status is 0 when nothing is wrong, 1
     with errors, and 2 when it could not look.
     """
-    from k8s_rdma.cli.doctor_node import NodeOptions
-    from k8s_rdma.cli.doctor_node import doctor_node as look
+    from k8s_rdma.cli.doctor import NodeOptions
+    from k8s_rdma.cli.doctor import doctor_node as look
 
     options = NodeOptions(
         agent=config,
@@ -115,8 +115,8 @@ def doctor_cluster(  # noqa: PLR0913 - typer's options
     By the API server, with whatever credentials one has. On a control-plane node of kubeadm's the
     scheduler's configuration is found, elsewhere name it. The exit status is as that of `doctor node`.
     """
-    from k8s_rdma.cli.doctor_cluster import ClusterOptions
-    from k8s_rdma.cli.doctor_cluster import doctor_cluster as look
+    from k8s_rdma.cli.doctor import ClusterOptions
+    from k8s_rdma.cli.doctor import doctor_cluster as look
 
     asked = where(
         extender=extender,

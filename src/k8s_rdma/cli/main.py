@@ -95,8 +95,8 @@ def gather(
 
         gather_machine(output)
         return
-    from k8s_rdma.cli.doctor_node import NodeOptions
-    from k8s_rdma.cli.gather_report import gather_report
+    from k8s_rdma.cli.doctor import NodeOptions
+    from k8s_rdma.cli.gather import gather_report
 
     agent = Path(config) if config else None
     gather_report(report, NodeOptions(agent=agent, host_root=host_root), tuple(log or ()))

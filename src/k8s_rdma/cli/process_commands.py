@@ -48,7 +48,7 @@ def agent(  # noqa: PLR0913, PLR0917  options of a command
         typer.echo("ok")
         return
     if rebuild_ledger:
-        from k8s_rdma.cli.rebuild import rebuild
+        from k8s_rdma.cli.adopt import rebuild
 
         raise typer.Exit(rebuild(settings))
     from k8s_rdma.agent.run import run
@@ -118,8 +118,7 @@ def extender(
 ) -> None:
     """Tell kube-scheduler where pods fit, and bind them (:8888)."""
     load_structlog()
-    from k8s_rdma.config.files import load_config
-    from k8s_rdma.config.schema import config_schema
+    from k8s_rdma.config.files import config_schema, load_config
     from k8s_rdma.extender.config import ExtenderConfig
 
     if print_schema:
@@ -180,7 +179,7 @@ def device_plugin(  # noqa: PLR0913 - typer's options
 
     if print_schema:
         from k8s_rdma.config.devices import DevicePluginConfig
-        from k8s_rdma.config.schema import config_schema
+        from k8s_rdma.config.files import config_schema
 
         typer.echo(config_schema(DevicePluginConfig))
         return

@@ -1,20 +1,221 @@
-"""Loads the device plugin's configuration: its own file, or that of Mellanox' shared device plugin."""
+"""Loads the device plugin's configuration: its own file, or that of Mellanox' shared device plugin.
+
+The configuration file of Mellanox/k8s-rdma-shared-dev-plugin, as the device plugin's own.
+
+Read as that program reads it (Go's `encoding/json`): keys without regard to case, null as nothing, unknown
+ones passed over, of which the caller is told.
+"""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from k8s_rdma.config.devices import DevicePluginConfig
-from k8s_rdma.config.files import load_config
-from k8s_rdma.config.mellanox import Read, from_mellanox, is_mellanox
+from k8s_rdma.config.files import fit, is_resource_name, load_config
+from k8s_rdma.config.hardware import is_netdev_name
+from k8s_rdma.core.options import LinkType
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.json import decode
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping, Sequence
+
+DEFAULT_FILE = "/k8s-rdma-shared-dev-plugin/config.json"
+"""Where its manifests mount it."""
+
+DEFAULT_PREFIX = "rdma"
+DEFAULT_RESCAN_S = 60
+MOST_SHARES = 100_000
+
+_KEYS: Mapping[str, Any] = {
+    "periodicUpdateInterval": None,
+    "configList": {
+        "resourceName": None,
+        "resourcePrefix": None,
+        "rdmaHcaMax": None,
+        "devices": None,
+        "selectors": {
+            "vendors": None,
+            "deviceIDs": None,
+            "drivers": None,
+            "ifNames": None,
+            "linkTypes": None,
+        },
+    },
+}
+_LINK_TYPES = {"ether": LinkType.ETHERNET, "infiniband": LinkType.INFINIBAND}
+"""As netlink names what a link carries, in that program's files."""
+
+_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_HEX = re.compile(r"[0-9a-f]{4}")
+
+_NO_NETDEV = "."
+"""A name that no netdev has, as `dev_valid_name` of the kernel's net/core/dev.c refuses it."""
+
+
+class Selectors(msgspec.Struct, frozen=True, kw_only=True, rename={"device_ids": "deviceIDs"}):
+    """All that are not empty must match, each by any of its values."""
+
+    vendors: tuple[str, ...] = ()
+    device_ids: tuple[str, ...] = ()
+    drivers: tuple[str, ...] = ()
+    if_names: tuple[str, ...] = msgspec.field(default=(), name="ifNames")
+    link_types: tuple[str, ...] = msgspec.field(default=(), name="linkTypes")
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A resource. devices: netdevs, before there were selectors."""
+
+    resource_name: str = ""
+    resource_prefix: str = ""
+    rdma_hca_max: int = 0
+    devices: tuple[str, ...] = ()
+    selectors: Selectors = Selectors()
+
+
+class MellanoxConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The file. periodic_update_interval: seconds; 0 for never."""
+
+    periodic_update_interval: int = DEFAULT_RESCAN_S
+    config_list: tuple[Entry, ...] = ()
+
+
+class Read(NamedTuple):
+    """A configuration, and what of the file means nothing: keys that are not known, names of no netdev."""
+
+    config: DevicePluginConfig
+    ignored: tuple[str, ...]
+
+
+def is_mellanox(document: object) -> bool:
+    """Whether a file is meant for that program."""
+    return isinstance(document, dict) and any(str(key).lower() == "configlist" for key in document)
+
+
+def from_mellanox(document: object, *, cdi: bool, overrides: Mapping[str, Any]) -> Read:
+    """MalformedError names the field. overrides: keys of our own file, and values."""
+    ignored: list[str] = []
+    read = fit(MellanoxConfig, _known(document, _KEYS, "", ignored))
+    ignored += _names_of_nothing(read.config_list)
+    own = {"rescanS": _rescan_s(read), "resources": _resources(read.config_list, cdi=cdi)}
+    return Read(fit(DevicePluginConfig, {**own, **overrides}), tuple(ignored))
+
+
+def _known(value: object, keys: Mapping[str, Any] | None, where: str, ignored: list[str]) -> object:
+    """The value with keys as they are written in the documents of that program, and no others."""
+    if isinstance(value, list):
+        return [_known(each, keys, f"{where}[{index}]", ignored) for index, each in enumerate(value)]
+    if not isinstance(value, dict) or keys is None:
+        return value
+    names = {name.lower(): name for name in keys}
+    known: dict[str, object] = {}
+    for key, each in value.items():
+        at = f"{where}.{key}".lstrip(".")
+        name = names.get(str(key).lower())
+        if name is None:
+            ignored.append(at)
+        elif each is not None:
+            known[name] = _known(each, keys[name], at, ignored)
+    return known
+
+
+def _rescan_s(read: MellanoxConfig) -> int:
+    if read.periodic_update_interval < 0:
+        raise MalformedError(
+            f"periodicUpdateInterval: {read.periodic_update_interval}; wanted seconds, or 0 for never"
+        )
+    return read.periodic_update_interval
+
+
+def _resources(entries: Sequence[Entry], *, cdi: bool) -> list[dict[str, Any]]:
+    if not entries:
+        raise MalformedError("configList: is empty or missing: no resources are configured")
+    resources = []
+    places: dict[str, int] = {}
+    for index, entry in enumerate(entries):
+        resource = _resource(entry, f"configList[{index}]", cdi=cdi)
+        first = places.setdefault(resource["name"], index)
+        if first != index:
+            raise MalformedError(
+                f"configList[{index}].resourceName: {resource['name']} is that of configList[{first}] already"
+            )
+        resources.append(resource)
+    return resources
+
+
+def _resource(entry: Entry, where: str, *, cdi: bool) -> dict[str, Any]:
+    prefix = entry.resource_prefix or DEFAULT_PREFIX
+    if not _NAME.fullmatch(entry.resource_name):
+        raise MalformedError(
+            f"{where}.resourceName: {entry.resource_name!r}; wanted letters, digits and -_. between them"
+        )
+    if not is_resource_name(f"{prefix}/{entry.resource_name}"):
+        raise MalformedError(
+            f"{where}.resourcePrefix: {prefix!r}; wanted a domain other than Kubernetes' own, "
+            "since kubelet takes no other"
+        )
+    if not 0 <= entry.rdma_hca_max <= MOST_SHARES:
+        raise MalformedError(f"{where}.rdmaHcaMax: {entry.rdma_hca_max}; wanted 0 to {MOST_SHARES}")
+    return {
+        "mode": "shared",
+        "name": f"{prefix}/{entry.resource_name}",
+        "count": entry.rdma_hca_max,
+        "cdi": cdi,
+        "select": _select(entry, where),
+    }
+
+
+def _select(entry: Entry, where: str) -> dict[str, Any]:
+    selectors = entry.selectors
+    if selectors == Selectors():
+        if not entry.devices:
+            raise MalformedError(f"{where}: has neither selectors nor devices, and would offer nothing")
+        return {"ifNames": _netdevs(entry.devices)}
+    if entry.devices:
+        raise MalformedError(
+            f"{where}: has both selectors and devices; selectors.ifNames are the same as devices"
+        )
+    return {
+        "vendors": _hex(selectors.vendors, f"{where}.selectors.vendors"),
+        "deviceIds": _hex(selectors.device_ids, f"{where}.selectors.deviceIDs"),
+        "drivers": selectors.drivers,
+        "ifNames": _netdevs(selectors.if_names),
+        "linkTypes": _link_types(selectors.link_types, f"{where}.selectors.linkTypes"),
+    }
+
+
+def _netdevs(names: Sequence[str]) -> list[str]:
+    """Those that a netdev can have; where none is, one that selects nothing, as no name would select all."""
+    known = [name for name in names if is_netdev_name(name)]
+    return known or [_NO_NETDEV for _ in names[:1]]
+
+
+def _names_of_nothing(entries: Sequence[Entry]) -> Iterator[str]:
+    """Where names are that no netdev can have, such as patterns: that program takes them, for nothing."""
+    for index, entry in enumerate(entries):
+        for key, names in (("devices", entry.devices), ("selectors.ifNames", entry.selectors.if_names)):
+            for at, name in enumerate(names):
+                if not is_netdev_name(name):
+                    yield f"configList[{index}].{key}[{at}]"
+
+
+def _hex(values: Sequence[str], where: str) -> list[str]:
+    for index, value in enumerate(values):
+        if not _HEX.fullmatch(value.lower()):
+            raise MalformedError(f"{where}[{index}]: {value!r}; wanted four hexadecimal digits, such as 15b3")
+    return [value.lower() for value in values]
+
+
+def _link_types(values: Sequence[str], where: str) -> list[LinkType]:
+    for index, value in enumerate(values):
+        if value not in _LINK_TYPES:
+            raise MalformedError(f"{where}[{index}]: {value!r}; wanted {' or '.join(_LINK_TYPES)}")
+    return [_LINK_TYPES[value] for value in values]
+
 
 _decoder = msgspec.json.Decoder(object)
 

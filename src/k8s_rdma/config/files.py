@@ -1,19 +1,123 @@
-"""Configuration files: YAML with camelCase keys, unknown keys refused by name; PORT."""
+"""Configuration files: YAML with camelCase keys, unknown keys refused by name; PORT.
+
+What a field of a configuration file wants, and what was found there, in words.
+
+What of a document does not fit its model, in the words of those who write such documents.
+
+msgspec finds that something does not fit, and says it in the words of Python's types. Here the document is
+gone through once more, beside its model: what a field wants its type says, or the `description` of its
+`msgspec.Meta`.
+
+JSON schemas of configuration files.
+"""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar, Union, get_args, get_origin
 
 import msgspec
 import yaml
+from msgspec import inspect
 
 from k8s_rdma.config.yaml_text import read_yaml, yaml_words
 from k8s_rdma.errors import MalformedError, Reason
+from k8s_rdma.wire.json import describe_unknown, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Mapping
+
+
+def config_schema(kind: type[msgspec.Struct]) -> str:
+    """A file's JSON schema (draft 2020-12), for editors and for those who generate the file."""
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(kind)}
+    return msgspec.json.format(msgspec.json.encode(schema, order="sorted"), indent=2).decode()
+
+
+_KINDS: tuple[tuple[type, str], ...] = (
+    *((bool, "a truth value"), (int, "a number"), (float, "a number"), (str, "text")),
+    *((list, "a list"), (tuple, "a list"), (dict, "a mapping"), (type(None), "empty")),
+)
+
+_NOUNS: tuple[tuple[type[inspect.Type], str], ...] = (
+    *((inspect.BoolType, "true or false"), (inspect.StrType, "text"), (inspect.VarTupleType, "a list")),
+    (inspect.Type, "a mapping of settings"),
+)
+
+
+def wanted(kind: Any) -> str:
+    """A type as a noun: its `description`, or its values, or what can be said of its bounds."""
+    return either(dict.fromkeys(map(_noun, _members(inspect.type_info(kind)))))
+
+
+def found(kind: Any, value: object) -> str:
+    """The value where it is of the right sort and still does not fit, else its sort."""
+    values = set(_sorts(inspect.type_info(kind)))
+    if isinstance(value, str) and "text" in values:
+        return shown(value) if value else "is empty"
+    if isinstance(value, int | float) and not isinstance(value, bool) and "a number" in values:
+        return str(value)
+    return f"is {sort(value)}"
+
+
+def either(values: Iterable[object]) -> str:
+    """`a`, `a or b`, `a, b or c`."""
+    *others, last = map(str, values)
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def sort(value: object) -> str:
+    """A value's, as YAML knows them."""
+    return next((name for kind, name in _KINDS if isinstance(value, kind)), "a date")
+
+
+def _members(info: inspect.Type) -> Iterator[inspect.Type]:
+    """The types that are not null, each with its description."""
+    if isinstance(info, inspect.UnionType):
+        for each in info.types:
+            yield from _members(each)
+    elif not isinstance(info, inspect.NoneType):
+        yield info
+
+
+def _noun(info: inspect.Type) -> str:
+    match info:
+        case inspect.Metadata():
+            return str((info.extra_json_schema or {}).get("description") or _noun(info.type))
+        case inspect.LiteralType():
+            return either(info.values)
+        case inspect.EnumType():
+            return either(each.value for each in info.cls)
+        case inspect.IntType() | inspect.FloatType():
+            return _number(info)
+        case _:
+            return next(noun for kind, noun in _NOUNS if isinstance(info, kind))
+
+
+def _number(info: inspect.IntType | inspect.FloatType) -> str:
+    noun = "a whole number" if isinstance(info, inspect.IntType) else "a number"
+    if info.ge is not None and info.le is not None:
+        return f"{noun} from {info.ge} to {info.le}"
+    bounds = ((info.ge, "of at least"), (info.gt, "above"), (info.le, "at most"))
+    told = [f"{word} {bound:g}" for bound, word in bounds if bound is not None]
+    return " ".join([noun, " and ".join(told)]).rstrip()
+
+
+def _sorts(info: inspect.Type) -> Iterator[str]:
+    for each in _members(info):
+        inner = each.type if isinstance(each, inspect.Metadata) else each
+        match inner:
+            case inspect.LiteralType():
+                yield from map(sort, inner.values)
+            case inspect.StrType() | inspect.EnumType():
+                yield "text"
+            case inspect.IntType() | inspect.FloatType():
+                yield "a number"
+
 
 T = TypeVar("T")
 
@@ -101,8 +205,6 @@ def fit(kind: type[T], document: object) -> T:
     try:
         return convert(kind, document)
     except msgspec.ValidationError as error:
-        from k8s_rdma.config.faults import faults  # noqa: PLC0415  memory of those that start well
-
         raise MalformedError(_ALSO.join(map(str, faults(kind, document))) or str(error)) from error
 
 
@@ -140,7 +242,6 @@ def _read(path: str) -> Any:
 
 def _refusal(kind: type[Any], settings: Any, path: str | None, overrides: Mapping[str, Any]) -> str:
     """What does not fit, and where it was written."""
-    from k8s_rdma.config.faults import faults  # noqa: PLC0415  memory of those that start well
 
     told, said = [], ""
     for fault in faults(kind, settings):
@@ -172,3 +273,114 @@ def _words(error: Exception) -> str:
     if isinstance(error, yaml.YAMLError):
         return yaml_words(error)
     return " ".join(str(error).split())
+
+
+MOST = 8
+"""Faults that are told of a document: who has more gives another kind of file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """field: as in `hardware.pfs[0].names`; empty for the whole document. why: what is there, and wanted."""
+
+    field: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.why}" if self.field else self.why
+
+
+def faults(kind: Any, value: object) -> tuple[Fault, ...]:
+    """What does not fit, `MOST` at most; keys that are not known before others. () where all fits."""
+    return tuple(islice(_faults(kind, value, ""), MOST))
+
+
+def _faults(kind: Any, value: object, field: str) -> Iterator[Fault]:
+    refusal = _faults_refusal(kind, value)
+    if refusal is None:
+        return
+    meant = _meant(kind)
+    structs = [each for each in meant if _is_struct(each)]
+    items = next((get_args(each)[0] for each in meant if get_origin(each) is tuple), None)
+    if structs and isinstance(value, dict):
+        yield from _in_struct(structs, value, field, refusal)
+    elif items is not None and isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            yield from _faults(items, item, f"{field}[{index}]")
+    else:
+        yield Fault(field, f"{found(kind, value)}; wanted {wanted(kind)}{_hint(kind, value)}")
+
+
+def _faults_refusal(kind: Any, value: object) -> BaseException | None:
+    try:
+        convert(kind, value)
+    except msgspec.ValidationError as error:
+        return error
+    return None
+
+
+def _meant(kind: Any) -> tuple[Any, ...]:
+    """The types that a value may be of, other than null."""
+    origin = get_origin(kind)
+    if origin is Annotated:
+        return _meant(get_args(kind)[0])
+    if origin in {Union, UnionType}:
+        return tuple(each for arg in get_args(kind) if arg is not NoneType for each in _meant(arg))
+    return (kind,)
+
+
+def _is_struct(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+
+
+def _in_struct(
+    structs: list[type[msgspec.Struct]], value: dict[Any, Any], field: str, refusal: BaseException
+) -> Iterator[Fault]:
+    tag = structs[0].__struct_config__.tag_field
+    by_tag = {each.__struct_config__.tag: each for each in structs}
+    struct = by_tag.get(value.get(tag)) if tag and isinstance(value.get(tag), str) else None
+    if tag and struct is None:
+        why = f"{shown(str(value[tag]))}; wanted" if tag in value else "not set; wanted"
+        yield Fault(_below(field, tag), f"{why} {either(by_tag)}")
+        return
+    of_fields = tuple(_in_fields(struct or structs[0], value, field))
+    yield from of_fields or _in_its_words(refusal, field)
+
+
+def _in_fields(struct: type[msgspec.Struct], value: dict[Any, Any], field: str) -> Iterator[Fault]:
+    fields = {each.encode_name: each for each in msgspec.structs.fields(struct)}
+    tag = struct.__struct_config__.tag_field
+    known = [*fields, *([tag] if tag else [])]
+    if struct.__struct_config__.forbid_unknown_fields:
+        told = set()
+        for key in value:
+            if key not in known:
+                why = describe_unknown(str(key), known)
+                yield Fault(_below(field, shown(str(key))), "unknown key" if why in told else why)
+                told.add(why)
+    for name, each in fields.items():
+        if each.required and name not in value:
+            yield Fault(_below(field, name), f"not set; wanted {wanted(each.type)}")
+    for name, each in fields.items():
+        if name in value:
+            yield from _faults(each.type, value[name], _below(field, name))
+
+
+def _in_its_words(refusal: BaseException, field: str) -> Iterator[Fault]:
+    """What a model says of fields that fit one by one; its sentence begins with their names."""
+    if refusal.__cause__ is not None:
+        names, _, why = str(refusal.__cause__).partition(": ")
+        yield Fault(_below(field, names), why)
+
+
+def _hint(kind: Any, value: object) -> str:
+    if isinstance(value, str) and has_control(value):
+        return ", without control characters"
+    if not isinstance(value, list | dict) and _faults_refusal(kind, [value]) is None:
+        return f", such as [{value}]"
+    is_other = value is not None and not isinstance(value, str | list | dict)
+    return ", in quotes" if is_other and str in _meant(kind) else ""
+
+
+def _below(field: str, name: str) -> str:
+    return f"{field}.{name}" if field else name

@@ -1,23 +1,143 @@
-"""One PF to be made ready, and what that is done with."""
+"""One PF to be made ready, and what that is done with.
+
+Time, and waiting that ends when the process is told to end.
+
+The machine that `init` works on: sysfs, netlink and time, each a parameter.
+
+What can go wrong on a PF, said so that an operator knows what to do.
+"""
 
 from __future__ import annotations
 
+import errno
+import os
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from structlog.typing import FilteringBoundLogger
 
 from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.options import LinkType
 from k8s_rdma.core.selection import PfRule
+from k8s_rdma.errors import K8sRdmaError, KernelError
 from k8s_rdma.init.config import InitConfig
-from k8s_rdma.init.failure import SetupError
-from k8s_rdma.init.waiting import Clock
+from k8s_rdma.linux.discovery.queries import Queries
 from k8s_rdma.linux.sysfs import Sysfs
 from k8s_rdma.linux.vf.creation import SriovLinks, SriovPf
 
 if TYPE_CHECKING:
+    import threading
+
     from k8s_rdma.linux.netlink.rtnl import Link
+
+
+class SetupError(KernelError):
+    """A PF, or some of its VFs, could not be made ready.
+
+    advice: what to do about it. lasting: whether trying again would end the same.
+    """
+
+    def __init__(self, message: str, *, advice: str, lasting: bool = False) -> None:
+        """See the class."""
+        super().__init__(message)
+        self.advice = advice
+        self.lasting = lasting
+
+
+_DRIVER = "see the PF driver's lines in dmesg"
+_ROOM = (
+    "the firmware left no room for the VFs' memory or bus numbers: enable SR-IOV, ARI and Above 4G Decoding "
+    "in the BIOS, or boot with pci=realloc (pci=assign-busses for bus numbers); " + _DRIVER
+)
+_FIRMWARE = (
+    "enable SR-IOV in the BIOS and in the NIC's firmware (Mellanox: mlxconfig SRIOV_EN=1 NUM_OF_VFS=...), "
+    "then reboot; " + _DRIVER
+)
+_PRIVILEGE = "run init as root in a privileged container"
+
+NUMVFS_ADVICE = {
+    errno.EROFS: "sysfs is mounted read-only: mount /sys writable, or run the container privileged",
+    errno.EACCES: _PRIVILEGE,
+    errno.EPERM: _PRIVILEGE,
+    errno.ENOENT: "its driver makes no VFs by sysfs: use one that does, or its module's parameter",
+    errno.ERANGE: "set numVfs to the PF's sriov_totalvfs or less",
+    errno.EBUSY: "somebody else changes its VFs, or a VM holds one: end that, and run init again",
+    errno.ENOMEM: _ROOM,
+    errno.ENOSPC: _ROOM,
+    errno.EINVAL: _FIRMWARE,
+    errno.EIO: _FIRMWARE,
+    errno.EOPNOTSUPP: _FIRMWARE,
+    errno.ENOSYS: _FIRMWARE,
+}
+"""By what writing `sriov_numvfs` fails with (Linux `drivers/pci/iov.c`, 6.1, and the drivers' own)."""
+
+_LASTING = {errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOENT, errno.ERANGE}
+
+
+def refused_write(what: str, error: OSError) -> SetupError:
+    """That the kernel did not take a value written to sysfs; `what` was to be done."""
+    number = error.errno or errno.EIO
+    return SetupError(
+        f"{what}: {errno.errorcode.get(number, number)}: {os.strerror(number)}",
+        advice=NUMVFS_ADVICE.get(number, _DRIVER),
+        lasting=number in _LASTING,
+    )
+
+
+def refused_read(what: str, error: OSError) -> SetupError:
+    """That something of sysfs could not be read, as when a driver leaves meanwhile."""
+    return SetupError(f"{what}: {error}", advice="see why its driver left it, in dmesg")
+
+
+POLL_S = 0.05
+"""Between looks at what tells of no change by itself, as sysfs; each is one small file or directory."""
+
+
+class StoppedError(K8sRdmaError):
+    """The process was told to end; what was begun is to be left in order."""
+
+
+class Clock(Protocol):
+    """Seconds of one monotonic clock."""
+
+    def now(self) -> float:
+        """The time."""
+        ...
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass; StoppedError when the process is told to end."""
+        ...
+
+
+class StoppableClock:
+    """The machine's clock."""
+
+    def __init__(self, stop: threading.Event) -> None:
+        """stop: set when the process is to end."""
+        self._stop = stop
+
+    def now(self) -> float:
+        """As `time.monotonic`."""
+        return time.monotonic()
+
+    def wait(self, seconds: float) -> None:
+        """As `Clock.wait`."""
+        if self._stop.wait(seconds):
+            msg = "stopped by a signal"
+            raise StoppedError(msg)
+
+
+def until(clock: Clock, timeout_s: float, holds: Callable[[], bool], every_s: float = POLL_S) -> bool:
+    """Wait for something to hold, at most so long; whether it does."""
+    end = clock.now() + timeout_s
+    while not holds():
+        if clock.now() >= end:
+            return False
+        clock.wait(every_s)
+    return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,3 +169,14 @@ class Job:
             msg = f"PF {self.target.name} ({self.target.pci}): its netdev is gone"
             raise SetupError(msg, advice="see why its driver left it, in dmesg")
         return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """queries, links: open netlink for the thread that calls. boot_id: of `core.ledger.Receipt`."""
+
+    sysfs: Sysfs
+    queries: Callable[[], AbstractContextManager[Queries]]
+    links: Callable[[], SriovLinks]
+    clock: Clock
+    boot_id: str

@@ -16,13 +16,10 @@ import structlog
 from rich.console import Console
 
 from k8s_rdma import logs
-from k8s_rdma.init.machine import Machine
-from k8s_rdma.init.outcome import Outcome, Result, all_well
-from k8s_rdma.init.selecting import is_fault, select_pfs
-from k8s_rdma.init.summary import summary
-from k8s_rdma.init.tries import make_ready
-from k8s_rdma.init.users import ledger_held
-from k8s_rdma.init.waiting import StoppableClock
+from k8s_rdma.init.attempts import Outcome, Result, all_well, make_ready, summary
+from k8s_rdma.init.job import Machine, StoppableClock
+from k8s_rdma.init.pf_selection import is_fault, select_pfs
+from k8s_rdma.init.vf_users import ledger_held
 from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
 from k8s_rdma.linux.sysfs import Sysfs
 from k8s_rdma.linux.vf.creation import KernelSriovLinks
@@ -31,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from k8s_rdma.init.config import InitConfig
-    from k8s_rdma.init.selecting import Selecting
+    from k8s_rdma.init.pf_selection import Selecting
 
 _log = structlog.get_logger()
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")

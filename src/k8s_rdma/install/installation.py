@@ -2,26 +2,212 @@
 
 The executable is there before a configuration names it, and goes when none has named it for a while. Whoever
 is killed between any two changes, or loses power, leaves one network or the other, whole.
+
+`install-cni --follow`: keeps executable and network configuration in place for as long as it runs.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import structlog
 
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.install.directory import all_locked
 from k8s_rdma.install.network import ConfDirectory, Decision, Network, decide
 from k8s_rdma.install.program import InstalledProgram, left_for
+from k8s_rdma.linux.inotify import DirectoryChanges
+from k8s_rdma.signals import stop_on_signals
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
     from k8s_rdma.install.directory import NodeDirectory
     from k8s_rdma.install.network import Found, Wanted
+
+_log = structlog.get_logger()
+
+LOOK_S = 10.0
+"""Between two looks when nobody tells of anything: what a link leads to changes without an event, and the
+kernel gives each user so many watches and no more."""
+SETTLE_S = 0.05
+"""From an event to the look: who writes a file in place has it empty first, and then in parts."""
+LOCK_RETRY_S = 1.0
+LONGEST_PAUSE_S = 60.0
+CALM_S = 600.0
+"""So long after our last change, who changes our file is no longer taken to do it in turns with us."""
+
+
+async def follow(
+    installation: Installation, program: Path, directories: Sequence[Path], *, until_in_place: bool = False
+) -> None:
+    """Keep it in place until SIGTERM or SIGINT; then all stays as it is.
+
+    until_in_place: or until pods get our plugin, if that comes first. K8sRdmaError when a directory is gone
+    that can never be seen again.
+    """
+    stop = stop_on_signals()
+    with ExitStack() as stack:
+        await _lock(installation, stack, stop)
+        if not stop.is_set():
+            keeper = _Keeper(installation, program, until_in_place=until_in_place)
+            await _keep(keeper, directories, stop)
+    _log.info("cni_left_in_place", program=str(installation.program.paths[0]))
+
+
+async def _lock(installation: Installation, stack: ExitStack, stop: asyncio.Event) -> None:
+    """Become the only one at work: one that is being replaced by us ends, in time; a directory is made."""
+    told = ""
+    while not stop.is_set():
+        try:
+            stack.enter_context(installation.locked(0))
+        except (K8sRdmaError, OSError) as error:
+            if told != str(error):
+                _log.warning("cni_waiting", why=str(error))
+            told = str(error)
+            await _first_of(LOCK_RETRY_S, stop)
+        else:
+            return
+
+
+async def _keep(keeper: _Keeper, directories: Sequence[Path], stop: asyncio.Event) -> None:
+    stirred = asyncio.Event()
+    with _told(directories, stirred) as watch:
+        while not stop.is_set():
+            stirred.clear()
+            watch()
+            _require(directories)
+            pause_s = keeper.look()
+            if keeper.done:
+                return
+            await _first_of(pause_s, stop)
+            await _first_of(LOOK_S, stop, stirred)
+            if stirred.is_set():
+                await _first_of(SETTLE_S, stop)
+
+
+def _require(directories: Sequence[Path]) -> None:
+    """A directory that was mounted into a container stays there when the node's is made anew."""
+    for directory in directories:
+        try:
+            links = directory.stat().st_nlink
+        except OSError:
+            continue
+        if not links:
+            raise K8sRdmaError(f"{directory}: removed from the node while it is mounted here; start again")
+
+
+class _Keeper:
+    """Looks, brings about, and tells what is different from before.
+
+    done: whether that is all that was wanted.
+    """
+
+    def __init__(self, installation: Installation, program: Path, *, until_in_place: bool) -> None:
+        self.done = False
+        self._installation = installation
+        self._program = program
+        self._until_in_place = until_in_place
+        self._last: tuple[tuple[str, ...], str] | None = None
+        self._wrote: bytes | None = None
+        self._wrote_at = -CALM_S
+        self._undone = 0
+
+    def look(self) -> float:
+        """For how many seconds there should be no other look."""
+        try:
+            outcome = self._installation.install(self._program)
+        except K8sRdmaError as error:
+            self._tell(error.message)
+            return 0
+        if outcome.replaced:
+            _log.info("cni_program_installed", program=str(self._installation.program.paths[0]))
+        pause_s = self._rewrote(outcome) if outcome.rewritten else 0.0
+        self._tell(*outcome.problems, by_hand=outcome.other if outcome.by_hand else "")
+        self.done = self._until_in_place and self._installation.serves(outcome)
+        return pause_s
+
+    def _rewrote(self, outcome: Outcome) -> float:
+        """Once more the same is not for the other's file: somebody undoes it, and must not be raced."""
+        event = "cni_conf_removed" if outcome.own is None else "cni_conf_written"
+        _log.info(event, file=str(self._installation.conf.path), made_of=outcome.other)
+        now = time.monotonic()
+        again = self._undone + 1 if outcome.own == self._wrote and now - self._wrote_at < CALM_S else 0
+        self._wrote, self._wrote_at, self._undone = outcome.own, now, again
+        if not again:
+            return 0.0
+        pause_s = min(2.0 ** (again - 1), LONGEST_PAUSE_S)
+        _log.warning(
+            "cni_conf_undone", file=str(self._installation.conf.path), times=again, next_look_s=pause_s
+        )
+        return pause_s
+
+    def _tell(self, *problems: str, by_hand: str = "") -> None:
+        """by_hand: somebody's file that has our plugin; empty where ours has it."""
+        if (problems, by_hand) == self._last:
+            return
+        if problems:
+            _log.warning("cni_not_in_place", problems=problems)
+        else:
+            whose = {"by_hand": by_hand} if by_hand else {}
+            _log.info("cni_in_place", program=str(self._installation.program.paths[0]), **whose)
+        self._last = problems, by_hand
+
+
+@contextmanager
+def _told(directories: Sequence[Path], stirred: asyncio.Event) -> Iterator[Callable[[], None]]:
+    """Be told by the kernel within the block, as far as it has watches to give; the rest is looked for.
+
+    What is given is to be called before every look: a directory may have been made anew.
+    """
+    try:
+        stirrings = DirectoryChanges(contents=True)
+    except OSError as error:
+        _polled(error)
+        yield lambda: None
+        return
+    polled = False
+
+    def watch() -> None:
+        nonlocal polled
+        try:
+            stirrings.watch(directories)
+        except OSError as error:
+            if not polled:
+                _polled(error)
+            polled = True
+
+    def heard() -> None:
+        stirrings.forget()
+        stirred.set()
+
+    loop = asyncio.get_running_loop()
+    with stirrings:
+        loop.add_reader(stirrings, heard)
+        try:
+            yield watch
+        finally:
+            loop.remove_reader(stirrings)
+
+
+def _polled(error: OSError) -> None:
+    _log.warning("cni_dirs_polled", every_s=LOOK_S, error=error.strerror)
+
+
+async def _first_of(seconds: float, *events: asyncio.Event) -> None:
+    """Wait until one of the events is set, or the time is over."""
+    waiting = [asyncio.create_task(event.wait()) for event in events]
+    try:
+        await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for each in waiting:
+            each.cancel()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

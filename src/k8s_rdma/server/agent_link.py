@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from k8s_rdma.errors import K8sRdmaError
-from k8s_rdma.server.answers import outage_answers, report_answers
-from k8s_rdma.server.shown import Shown
+from k8s_rdma.server.answers import Shown, outage_answers, report_answers
 from k8s_rdma.server.traffic import Traffic
 from k8s_rdma.state_reader import FIRST_REPORT_TIMEOUT_S, follow_agent
 

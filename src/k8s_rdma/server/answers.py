@@ -1,7 +1,11 @@
-"""The answers to every request, rendered once for each state of the node."""
+"""The answers to every request, rendered once for each state of the node.
+
+What is shown of the node now.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,6 +20,25 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from k8s_rdma.wire.rest import NodeReport
+
+
+class Shown:
+    """The answers of now, and a way to wait for others; however many wait, a change is one event."""
+
+    def __init__(self, answers: Answers) -> None:
+        self.answers = answers
+        self._changed = asyncio.Event()
+
+    def show(self, answers: Answers) -> None:
+        """From now on these."""
+        self.answers = answers
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def change(self) -> None:
+        """Return once others are shown."""
+        await self._changed.wait()
+
 
 RETRY = {"retry-after": "1"}
 """For what may be answered soon, seconds (RFC 9110, section 10.2.3)."""

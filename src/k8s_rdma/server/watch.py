@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Hashable
 
     from k8s_rdma.http_server import Answer
-    from k8s_rdma.server.shown import Shown
+    from k8s_rdma.server.answers import Shown
 
 DEFAULT_TIMEOUT_S = 30.0
 MAX_TIMEOUT_S = 300.0

@@ -14,8 +14,7 @@ import yaml
 from k8s_rdma.cli.demo.kubectl import POLL_S, unschedulable
 from k8s_rdma.cli.demo.network import LINK_MBPS
 from k8s_rdma.cli.demo.outcome import TCP_SHARE, TOLERANCE, FlowShown, PodShown
-from k8s_rdma.cli.demo.reach import unreachable
-from k8s_rdma.cli.demo.traffic import Endpoint, Flow, measure
+from k8s_rdma.cli.demo.traffic import Endpoint, Flow, measure, unreachable
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.wire.annotation import ANNOTATION, parse_request
 

@@ -17,8 +17,15 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 
 from k8s_rdma.cli.demo.kubectl import Kubectl
-from k8s_rdma.cli.demo.network import CONTROL_ADDRESS, LINK_MBPS, PFS_PER_NODE, VFS_PER_PF, DemoNode, build
-from k8s_rdma.cli.demo.processes import Processes
+from k8s_rdma.cli.demo.network import (
+    CONTROL_ADDRESS,
+    LINK_MBPS,
+    PFS_PER_NODE,
+    VFS_PER_PF,
+    DemoNode,
+    Processes,
+    build,
+)
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.linux.netlink.rtnl import Rtnl
 from k8s_rdma.linux.receipts import Receipts

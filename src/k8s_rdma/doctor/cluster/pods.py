@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from k8s_rdma.doctor.cluster.scheduler_file import Profile
+from k8s_rdma.doctor.cluster.scheduler import Profile
 from k8s_rdma.doctor.finding import Subject
 
 if TYPE_CHECKING:

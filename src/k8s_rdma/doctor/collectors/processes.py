@@ -15,7 +15,7 @@ import httpx2
 from k8s_rdma import __version__
 from k8s_rdma.agent.left_deletions import DIRECTORY, left_in
 from k8s_rdma.core.ledger import Phase
-from k8s_rdma.doctor.looking.versions import in_metrics
+from k8s_rdma.doctor.collectors.versions import in_metrics
 from k8s_rdma.doctor.node.ledger import LedgerFacts
 from k8s_rdma.doctor.node.processes import Answer, ProcessFacts
 from k8s_rdma.errors import LedgerError, MalformedError

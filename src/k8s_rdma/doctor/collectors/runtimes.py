@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from k8s_rdma.config.devices import DevicePluginConfig
-    from k8s_rdma.doctor.looking.host import Host, Process
+    from k8s_rdma.doctor.collectors.host import Host, Process
 
 RUNTIMES = frozenset({"containerd", "crio"})
 _STARTERS = RUNTIMES | {"dockerd"}

@@ -1,14 +1,26 @@
-"""A whole cluster looked at, by the API server and, where it is one, this control-plane node."""
+"""A whole cluster looked at, by the API server and, where it is one, this control-plane node.
+
+Pods that ask for interfaces, with the events of those that wait.
+
+Where configurations of kube-scheduler may be.
+
+In a file that is named, where kubeadm's manifest says, and in ConfigMaps; kubeadm's pods tell whether they
+have any.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
+from heapq import heappop, heappush
+from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import msgspec
 import yaml
 
 from k8s_rdma import __version__
@@ -20,32 +32,281 @@ from k8s_rdma.doctor.cluster.components import ExtenderFacts, check_extender
 from k8s_rdma.doctor.cluster.keys import KeyFacts, check_keys
 from k8s_rdma.doctor.cluster.nodes import NodeFacts, PublishedNode, check_nodes
 from k8s_rdma.doctor.cluster.objects import (
+    ACCOUNTS,
+    OPTIONAL,
     PolicyFacts,
     Right,
     RightsFacts,
     check_crd,
     check_policies,
     check_rights,
+    rights,
 )
-from k8s_rdma.doctor.cluster.pods import PodFacts, check_pods
-from k8s_rdma.doctor.cluster.rights import ACCOUNTS, OPTIONAL, rights
-from k8s_rdma.doctor.cluster.scheduler import check_scheduler
-from k8s_rdma.doctor.cluster.scheduler_file import DEFAULT_NAME, Profile, SchedulerFacts, profiles
+from k8s_rdma.doctor.cluster.pods import PodFact, PodFacts, check_pods
+from k8s_rdma.doctor.cluster.scheduler import (
+    DEFAULT_NAME,
+    Profile,
+    SchedulerFacts,
+    SchedulerFile,
+    check_scheduler,
+    profiles,
+)
 from k8s_rdma.doctor.cluster.versions import VersionFacts, check_touch_by, check_versions
-from k8s_rdma.doctor.looking.definition import crd_facts
-from k8s_rdma.doctor.looking.host import Host
-from k8s_rdma.doctor.looking.node import looked_at
-from k8s_rdma.doctor.looking.pods import asking_pods, full_name
-from k8s_rdma.doctor.looking.scheduler import seen_files
-from k8s_rdma.doctor.looking.versions import OURS, api_version, mounts_of, of_images, versions_of
+from k8s_rdma.doctor.collectors.host import Host
+from k8s_rdma.doctor.collectors.node import looked_at
+from k8s_rdma.doctor.collectors.versions import (
+    OURS,
+    UNFINISHED,
+    api_version,
+    crd_facts,
+    mounts_of,
+    of_images,
+    versions_of,
+)
 from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.extender.config import ExtenderConfig
+from k8s_rdma.kube.api import MIRROR
 from k8s_rdma.kube.documents import Documents
+from k8s_rdma.wire.annotation import ANNOTATION, read_request
+from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, key_named_in
 from k8s_rdma.wire.rdma_node import GROUP, PLURAL, VERSION
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from k8s_rdma.core.namespace_policy import NamespacePolicies
+    from k8s_rdma.core.request import Request
     from k8s_rdma.doctor.finding import Finding
+
+MANIFEST = "/etc/kubernetes/manifests/kube-scheduler.yaml"
+_OPTION = "--config"
+_STATIC_PODS = "/api/v1/namespaces/kube-system/pods"
+_OF_KUBEADM = {"labelSelector": "component=kube-scheduler"}
+_SCHEDULER_CONFIGURATION = re.compile(r"^kind: *[\"']?KubeSchedulerConfiguration", re.MULTILINE)
+
+
+class _Mount(msgspec.Struct, frozen=True, rename="camel"):
+    name: str
+    mount_path: str
+    sub_path: str = ""
+
+
+class _Container(msgspec.Struct, frozen=True, rename="camel"):
+    command: tuple[str, ...] = ()
+    args: tuple[str, ...] = ()
+    volume_mounts: tuple[_Mount, ...] = ()
+
+
+class _HostPath(msgspec.Struct, frozen=True):
+    path: str
+
+
+class _Volume(msgspec.Struct, frozen=True, rename="camel"):
+    name: str
+    host_path: _HostPath | None = None
+
+
+class _Spec(msgspec.Struct, frozen=True):
+    containers: Annotated[tuple[_Container, ...], msgspec.Meta(min_length=1)]
+    volumes: tuple[_Volume, ...] = ()
+
+
+class _Pod(msgspec.Struct, frozen=True):
+    spec: _Spec
+
+
+class _Manifest(_Pod, frozen=True):
+    kind: Literal["Pod"]
+
+
+def seen_files(
+    api: Documents, host: Host, *, namespaces: Sequence[str], named: Path | None
+) -> Iterator[SchedulerFile]:
+    """Those of the first scheduler, then those of ConfigMaps in these namespaces.
+
+    The first one's is the file that is named, else that of this control-plane node; elsewhere its pods tell
+    when they have none. OSError and K8sRdmaError where they cannot be looked at.
+    """
+    if named is not None:
+        yield named_file(named)
+    elif (found := of_kubeadm(host)) is not None:
+        yield found
+    else:
+        yield from of_static_pods(api)
+    for namespace in namespaces:
+        yield from of_config_maps(api, namespace)
+
+
+def of_static_pods(api: Documents) -> Iterator[SchedulerFile]:
+    """Those of kubeadm that were started without a configuration; of others only their node knows it."""
+    for pod in api.items(_STATIC_PODS, _OF_KUBEADM):
+        if _config_of(msgspec.convert(pod, _Pod).spec.containers[0]) is None:
+            where = f"pod kube-system/{pod['metadata']['name']}"
+            yield SchedulerFile(where=where, text=None, unset=True)
+
+
+def of_config_maps(api: Documents, namespace: str) -> Iterator[SchedulerFile]:
+    """Configurations under whatever key."""
+    for each in api.items(f"/api/v1/namespaces/{namespace}/configmaps"):
+        for key, text in (each.get("data") or {}).items():
+            if _SCHEDULER_CONFIGURATION.search(text):
+                yield SchedulerFile(
+                    where=f"ConfigMap {namespace}/{each['metadata']['name']}, {key}", text=text
+                )
+
+
+def named_file(path: Path) -> SchedulerFile:
+    """The file that the command line names. OSError where it cannot be read."""
+    return SchedulerFile(where=str(path), text=path.read_text(encoding="utf-8"))
+
+
+def of_kubeadm(host: Host) -> SchedulerFile | None:
+    """That of the static pod of this control-plane node; None where there is none.
+
+    OSError where the manifest cannot be read.
+    """
+    text = host.read_if_any(MANIFEST)
+    if text is None:
+        return None
+    try:
+        spec = msgspec.convert(read_yaml(text), _Manifest).spec
+    except (msgspec.ValidationError, ValueError, yaml.YAMLError) as error:
+        return SchedulerFile(where=MANIFEST, text=None, why=f"no manifest of a pod: {error}")
+    path = _config_of(spec.containers[0])
+    if path is None:
+        return SchedulerFile(where=MANIFEST, text=None, unset=True)
+    here = _on_the_host(path, spec)
+    if here is None:
+        why = f"{_OPTION}={path} is in no volume of the pod: mount it by hostPath"
+        return SchedulerFile(where=MANIFEST, text=None, why=why)
+    found = host.read_if_any(here)
+    why = f"{_OPTION}={path} of {MANIFEST}: there is no {here} on the host"
+    return SchedulerFile(where=here, text=found, why=why if found is None else "")
+
+
+def _config_of(container: _Container) -> str | None:
+    arguments = (*container.command, *container.args)
+    for place, argument in enumerate(arguments):
+        name, equals, value = argument.partition("=")
+        if name == _OPTION and (equals or place + 1 < len(arguments)):
+            return value if equals else arguments[place + 1]
+    return None
+
+
+def _on_the_host(path: str, spec: _Spec) -> str | None:
+    """By the mount that it is in, the longest of several; None where it is in none of a hostPath."""
+    volumes = {each.name: each.host_path.path for each in spec.volumes if each.host_path}
+    for mount in sorted(spec.containers[0].volume_mounts, key=lambda each: -len(each.mount_path)):
+        where = mount.mount_path.rstrip("/")
+        if (path == where or path.startswith(f"{where}/")) and mount.name in volumes:
+            inside = f"/{mount.sub_path}" if mount.sub_path else ""
+            return f"{volumes[mount.name]}{inside}{path.removeprefix(where)}"
+    return None
+
+
+_LATER = 500
+"""Pods whose events are looked at."""
+_EVENTS_OF_POD = 20
+"""The latest are kept."""
+_SETTLED_S = 60.0
+"""After its start, a node has told of a pod long since (`wire.rdma_node`)."""
+
+
+def asking_pods(
+    api: Documents,
+    holding: Mapping[str, frozenset[str]],
+    policies: NamespacePolicies | None = None,
+) -> tuple[PodFact, ...]:
+    """Unfinished ones that ask for any or have a placement; events of the first that are stuck.
+
+    holding: UIDs of pods with interfaces, of the nodes that tell of them. policies: the operator's; None
+    where they are not known.
+    """
+    asking, facts = [], []
+    for pod in api.items("/api/v1/pods", UNFINISHED):
+        request = _request(pod)
+        if request is None or request or PLACEMENT_ANNOTATION in _annotations(pod):
+            asking.append(pod)
+            refused = "" if policies is None or request is None else _not_allowed(pod, request, policies)
+            facts.append(replace(_fact(pod), held=_held(api, pod, holding), not_allowed=refused))
+    stuck = [pod for pod, fact in zip(asking, facts, strict=True) if not (fact.running and fact.placed)]
+    events = _events(api, stuck[:_LATER])
+    return tuple(
+        replace(fact, events=events.get(str(pod["metadata"]["uid"]), ()))
+        for pod, fact in zip(asking, facts, strict=True)
+    )
+
+
+def full_name(obj: dict[str, Any]) -> str:
+    """`namespace/name` of an object."""
+    return f"{obj['metadata'].get('namespace', '')}/{obj['metadata']['name']}"
+
+
+def _annotations(pod: dict[str, Any]) -> dict[str, str]:
+    return pod["metadata"].get("annotations") or {}
+
+
+def _request(pod: dict[str, Any]) -> Request | None:
+    """What it asks for; None where its annotation is malformed, so that nobody starts it."""
+    try:
+        return read_request(_annotations(pod).get(ANNOTATION), strict=False).request
+    except MalformedError:
+        return None
+
+
+def _not_allowed(pod: dict[str, Any], request: Request, policies: NamespacePolicies) -> str:
+    """What of it the policy of its namespace refuses; empty where nothing."""
+    try:
+        policies.permit(str(pod["metadata"].get("namespace")), request)
+    except MalformedError as error:
+        return error.message
+    return ""
+
+
+def _events(api: Documents, pods: Sequence[dict[str, Any]]) -> dict[str, tuple[tuple[str, str], ...]]:
+    """Reason and message of the latest events, the latest last, by the pods' UIDs.
+
+    One list for each namespace, page by page: the API server keeps no index of events, and reads all of a
+    namespace for each list, whichever of them the list is to select.
+    """
+    found: dict[str, list[tuple[str, int, str, str]]] = {str(pod["metadata"]["uid"]): [] for pod in pods}
+    number = count()
+    for namespace in sorted({str(pod["metadata"]["namespace"]) for pod in pods}):
+        path = f"/api/v1/namespaces/{namespace}/events"
+        for event in api.items(path, {"fieldSelector": "involvedObject.kind=Pod"}):
+            latest = found.get(str((event.get("involvedObject") or {}).get("uid")))
+            if latest is None:
+                continue
+            at = str(event.get("lastTimestamp") or event.get("eventTime") or "")
+            heappush(latest, (at, next(number), str(event.get("reason", "")), str(event.get("message", ""))))
+            if len(latest) > _EVENTS_OF_POD:
+                heappop(latest)
+    return {uid: tuple(each[2:] for each in sorted(latest)) for uid, latest in found.items()}
+
+
+def _held(api: Documents, pod: dict[str, Any], holding: Mapping[str, frozenset[str]]) -> bool | None:
+    """Whether its node tells of its interfaces; None where it tells of nobody's, or the pod is young."""
+    uids = holding.get(str(pod["spec"].get("nodeName") or ""))
+    started = pod.get("status", {}).get("startTime")
+    if uids is None or not started:
+        return None
+    settled = (api.now() - datetime.fromisoformat(started)).total_seconds() > _SETTLED_S
+    meta = pod["metadata"]
+    known_as = {meta["uid"], _annotations(pod).get(MIRROR)}
+    return not uids.isdisjoint(known_as) if settled else None
+
+
+def _fact(pod: dict[str, Any]) -> PodFact:
+    placement = _annotations(pod).get(PLACEMENT_ANNOTATION)
+    return PodFact(
+        name=full_name(pod),
+        node=str(pod["spec"].get("nodeName") or ""),
+        placed=placement is not None,
+        running=pod.get("status", {}).get("phase") == "Running",
+        scheduler=str(pod["spec"].get("schedulerName") or DEFAULT_NAME),
+        key=key_named_in(placement or ""),
+    )
+
 
 POLICIES = frozenset({"k8s-rdma-annotation", "k8s-rdma-own-node"})
 """Those of deploy/policies that every cluster should have."""

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from k8s_rdma.errors import KernelError
-from k8s_rdma.init.job import Target
-from k8s_rdma.init.waiting import until
+from k8s_rdma.init.job import Target, until
 from k8s_rdma.linux.discovery.observation import Observer
 from k8s_rdma.linux.discovery.pci import USERSPACE_DRIVERS
 from k8s_rdma.linux.discovery.pfs import Discovery, FoundPf, LeftOut, Missing, Selected
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from k8s_rdma.init.config import InitConfig
-    from k8s_rdma.init.machine import Machine
+    from k8s_rdma.init.job import Machine
 
 _log = structlog.get_logger()
 LOOK_EVERY_S = 0.5

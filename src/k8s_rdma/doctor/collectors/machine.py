@@ -9,7 +9,7 @@ from k8s_rdma.config.hardware import HardwareConfig
 from k8s_rdma.core.ids import pci_address
 from k8s_rdma.core.kernel import Hardware
 from k8s_rdma.core.options import LinkType
-from k8s_rdma.doctor.looking.host import Host
+from k8s_rdma.doctor.collectors.host import Host
 from k8s_rdma.doctor.node.hardware import HardwareFacts, PlainFunction
 from k8s_rdma.doctor.node.iommu import IommuFacts
 from k8s_rdma.doctor.node.lossless import LosslessFacts, PortQos

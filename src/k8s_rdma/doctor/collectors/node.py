@@ -1,7 +1,11 @@
-"""A whole node looked at, subject by subject."""
+"""A whole node looked at, subject by subject.
+
+Facts of the CNI configuration: what the runtime's directories hold, and whether our executable runs.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,15 +18,13 @@ from k8s_rdma.config.devices import DevicePluginConfig
 from k8s_rdma.core.devices.rdma_devices import NetnsMode
 from k8s_rdma.doctor.cluster.objects import check_crd
 from k8s_rdma.doctor.cluster.versions import VersionFacts, check_versions, no_node, not_compared
+from k8s_rdma.doctor.collectors.host import Host
+from k8s_rdma.doctor.collectors.machine import MachineLook, NodeQueries
+from k8s_rdma.doctor.collectors.processes import ledger_facts, process_facts
+from k8s_rdma.doctor.collectors.runtimes import RuntimeSetup, find_runtimes, memlock_facts, needs_cdi
+from k8s_rdma.doctor.collectors.versions import OURS, api_version, crd_facts, nodes_of, of_images
 from k8s_rdma.doctor.finding import Finding, not_looked_at
-from k8s_rdma.doctor.looking.definition import crd_facts
-from k8s_rdma.doctor.looking.host import Host
-from k8s_rdma.doctor.looking.machine import MachineLook, NodeQueries
-from k8s_rdma.doctor.looking.network import cni_facts
-from k8s_rdma.doctor.looking.processes import ledger_facts, process_facts
-from k8s_rdma.doctor.looking.runtimes import RuntimeSetup, find_runtimes, memlock_facts, needs_cdi
-from k8s_rdma.doctor.looking.versions import OURS, api_version, nodes_of, of_images
-from k8s_rdma.doctor.node.cni import check_cni
+from k8s_rdma.doctor.node.cni import OUR_PLUGINS, CniFacts, CniFile, check_cni
 from k8s_rdma.doctor.node.configuration import ConfigurationFacts, check_configuration
 from k8s_rdma.doctor.node.hardware import check_firmware, check_hardware
 from k8s_rdma.doctor.node.iommu import check_iommu
@@ -36,13 +38,52 @@ from k8s_rdma.doctor.node.runtime import RuntimeFacts, check_runtime
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.kube.documents import Documents
 from k8s_rdma.linux.sysfs import Sysfs
+from k8s_rdma.wire.conflist import is_read
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from k8s_rdma.doctor.node.cni import CniFacts
     from k8s_rdma.doctor.node.hardware import HardwareFacts
     from k8s_rdma.doctor.node.processes import ProcessFacts
+
+_QUESTION = b'{"cniVersion":"1.0.0"}'
+
+
+def cni_facts(
+    host: Host, *, conf_dir: str, bin_dirs: Sequence[str], run_dir: str, calls_check: bool
+) -> CniFacts:
+    """OSError where a directory cannot be listed. run_dir: the agent's. calls_check: as in the facts."""
+    programs = {name: f"{each}/{name}" for each in reversed(bin_dirs) for name in host.names(each)}
+    files = tuple(_file(host, conf_dir, name) for name in host.names(conf_dir) if is_read(name))
+    broken = {name: why for name in OUR_PLUGINS & programs.keys() if (why := _fault(host, programs[name]))}
+    return CniFacts(
+        directory=conf_dir,
+        files=files,
+        bin_dirs=tuple(bin_dirs),
+        programs=frozenset(programs),
+        broken=broken,
+        run_dir=run_dir,
+        calls_check=calls_check,
+    )
+
+
+def _file(host: Host, directory: str, name: str) -> CniFile:
+    try:
+        return CniFile(name=name, text=host.read(f"{directory}/{name}"))
+    except OSError as error:
+        return CniFile(name=name, text=None, why=error.strerror or str(error))
+
+
+def _fault(host: Host, path: str) -> str:
+    """Why it does not answer VERSION, for which it needs nobody; empty when it does."""
+    if not os.access(host.here(path), os.X_OK):
+        return f"{path} is not executable"
+    try:
+        said = host.run([path], stdin=_QUESTION, environment={"CNI_COMMAND": "VERSION"})
+    except OSError as error:
+        return str(error)
+    return "" if b"supportedVersions" in said else f"it answers VERSION by {said[:80]!r}"
+
 
 _EXCLUSIVE_AT_BOOT = "netns_mode=0"
 _MODPROBE = "/etc/modprobe.d"

@@ -1,0 +1,368 @@
+"""One PF made ready: its VFs made, configured, given to their driver, named.
+
+The order is the one that every driver takes: no driver on the VFs until the PF is up, has its link, and has
+been told the VFs' addresses, since a VF's driver asks for those once, when it is bound. (igbvf, bound to a VF
+of a PF without link, takes a random MAC, or ten seconds until it has a link of its own.)
+
+What was done on a PF, in all tries together.
+
+The number of a PF's VFs, and whether those get a driver by themselves.
+
+Names of VF netdevs that tell their PF and index, where nobody else gives them any.
+
+VFs given to their driver, and waiting for what that makes of them.
+
+What is to be done about a PF's number of VFs, from what there is and who uses it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING
+
+from k8s_rdma.errors import KernelError
+from k8s_rdma.init.job import SetupError, refused_write, until
+from k8s_rdma.init.vf_settings import MOST_VFS, Configuration
+from k8s_rdma.init.vf_users import used_vfs
+from k8s_rdma.linux.vf.binding import PciDriver
+from k8s_rdma.linux.vf.creation import NetdevsOf
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from k8s_rdma.init.job import Job
+    from k8s_rdma.init.vf_users import Pods
+    from k8s_rdma.linux.netlink.rtnl import Link
+    from k8s_rdma.linux.vf.creation import VfFunction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """Why a PF does not get what was asked, and what to do.
+
+    in_use: that VFs are used is all that stands against it; the PF works on with those it has.
+    """
+
+    why: str
+    advice: str
+    in_use: bool = False
+
+
+def decide(*, asked: int | None, total: int, now: int, used: Mapping[int, str]) -> int | Refused:
+    """How many VFs there shall be; equal to `now` when nothing is to be done.
+
+    asked: None for all. total: what the PF can have (`sriov_totalvfs`). used: who uses a VF, by its index.
+    Another number than now takes the removal of all there are (Linux `drivers/pci/iov.c`,
+    `sriov_numvfs_store`), so that it is refused while any is used.
+    """
+    count = total if asked is None else asked
+    if count > total:
+        return Refused(
+            why=f"{count} VFs asked, its sriov_totalvfs is {total}",
+            advice=f"set numVfs to {total} or less, or raise the limit in the NIC's firmware "
+            "(Mellanox: mlxconfig NUM_OF_VFS) and reboot",
+        )
+    if count > MOST_VFS:
+        return Refused(why=f"{count} VFs asked", advice=f"set numVfs to {MOST_VFS} or less")
+    if count != now and used:
+        return Refused(
+            why=f"{now} VFs cannot become {count} while some are used: {who_uses(used)}",
+            advice="end what uses them (drain the node), then run init again",
+            in_use=True,
+        )
+    return count
+
+
+def who_uses(used: Mapping[int, str]) -> str:
+    """`pod default/a (VF 0, 2), vfio-pci (VF 5)`."""
+    by_user = sorted((user, index) for index, user in used.items())
+    return ", ".join(
+        f"{user} (VF {', '.join(str(index) for _, index in vfs)})"
+        for user, vfs in groupby(by_user, key=itemgetter(0))
+    )
+
+
+TELL_EVERY_S = 5.0
+
+
+def wait_for_link(job: Job) -> None:
+    """For the PF's own link, as VFs without it are slow to get theirs; a PF without cable is as good."""
+    path = f"class/net/{job.target.name}/carrier"
+    if not until(job.clock, job.config.carrier_timeout_s, lambda: job.sysfs.value_if_any(path) == "1"):
+        job.log.warning("pf_without_link", waited_s=job.config.carrier_timeout_s)
+
+
+def bind(job: Job, vfs: Iterable[VfFunction]) -> dict[int, str]:
+    """Have VFs taken by their driver, those that have one anew; what failed, by index.
+
+    One after the other, so that netdevs are numbered as VFs are.
+    """
+    failed: dict[int, str] = {}
+    told = job.clock.now()
+    for done, vf in enumerate(vfs):
+        if job.clock.now() - told >= TELL_EVERY_S:
+            told = job.clock.now()
+            job.log.info("vfs_bound", vfs=done)
+        job.clock.wait(0)
+        try:
+            PciDriver(job.sysfs, vf.pci).bind_anew()
+        except OSError as error:
+            failed[vf.index] = str(refused_write(f"driver of {vf.pci}", error))
+    return failed
+
+
+def wait_for_netdevs(
+    job: Job, vfs: Sequence[VfFunction], failed: Mapping[int, str]
+) -> tuple[VfFunction, ...]:
+    """These VFs once each has a netdev; SetupError names one that has none in time."""
+    missing = deque(vfs)
+    told = job.clock.now()
+
+    def complete() -> bool:
+        nonlocal told
+        while missing and job.sriov.again(missing[0]).netdevs:
+            missing.popleft()
+        if missing and job.clock.now() - told >= TELL_EVERY_S:
+            told = job.clock.now()
+            job.log.info("waiting_for_netdevs", missing=len(missing), of=len(vfs))
+        return not missing
+
+    if not until(job.clock, job.config.vf_timeout_s + job.config.timeout_per_vf_s * len(vfs), complete):
+        lacking = [vf for vf in missing if not job.sriov.again(vf).netdevs]
+        raise _without_netdevs(job, lacking or vfs, len(vfs), failed)
+    return tuple(map(job.sriov.again, vfs))
+
+
+def _without_netdevs(
+    job: Job, missing: Sequence[VfFunction], of: int, failed: Mapping[int, str]
+) -> SetupError:
+    first = job.sriov.again(missing[0])
+    state = failed.get(first.index) or (f"driver {first.driver}" if first.driver else "no driver")
+    return SetupError(
+        f"PF {job.target.name}: {len(missing)} of {of} VFs without a netdev, the first VF {first.index} "
+        f"({first.pci}): {state}",
+        advice="see its driver's lines in dmesg"
+        if first.driver or first.index in failed
+        else f"load its driver on the host: modprobe {job.sriov.modalias(first)}",
+    )
+
+
+_LONGEST = 15
+"""IFNAMSIZ without its NUL (Linux `include/uapi/linux/if.h`)."""
+
+_BY_KERNEL = re.compile(r"(eth|ib)\d+")
+_RENAMED = "4"
+"""NET_NAME_RENAMED of `name_assign_type` (Linux `Documentation/ABI/testing/sysfs-class-net`)."""
+
+
+def name_netdevs(job: Job, vfs: Iterable[VfFunction]) -> int:
+    """Name those that the kernel numbered as udev would on a host of its own; how many were.
+
+    A name that is taken, too long, or refused, as that of a netdev which is up, stays away and is no failure.
+    """
+    links = NetdevsOf(job.links.links())
+    return sum(_name(job, vf.index, *links.of(vf)) for vf in vfs if len(links.of(vf)) == 1)
+
+
+def _name(job: Job, vf: int, link: Link) -> bool:
+    new = f"{job.target.name}v{vf}"
+    if link.up or not _BY_KERNEL.fullmatch(link.name) or len(new) > _LONGEST or job.links.link(new):
+        return False
+    if job.sysfs.value_if_any(f"class/net/{link.name}/name_assign_type") == _RENAMED:
+        return False
+    try:
+        job.links.rename(link, new)
+    except KernelError as error:
+        job.log.warning("vf_not_named", vf=vf, netdev=link.name, wanted=new, error=str(error))
+        return False
+    return True
+
+
+@contextmanager
+def probing_restored(job: Job) -> Iterator[None]:
+    """Whether VFs get a driver by themselves is afterwards as it was."""
+    before = job.sriov.probes_vfs()
+    try:
+        yield
+    finally:
+        if job.sriov.probes_vfs() != before:
+            let_probe(job, before)
+
+
+def let_probe(job: Job, probe: bool) -> None:
+    """Let VFs get a driver when they are made or probed, or keep them from it."""
+    try:
+        job.sriov.let_probe_vfs(probe)
+    except OSError as error:
+        what = f"PF {job.target.name}: sriov_drivers_autoprobe {int(probe)}"
+        raise refused_write(what, error) from error
+
+
+def make_vfs(job: Job, before: int, count: int) -> None:
+    """From so many VFs, none of which is used, to so many, which have no driver.
+
+    Without its drivers that takes the kernel milliseconds a VF. When it fails, as many as before are made.
+    """
+    let_probe(job, False)
+    if before:
+        _write(job, 0)
+    try:
+        _make(job, count)
+    except SetupError as error:
+        _make_again(job, before, error)
+        raise
+    job.log.info("vfs_made", before=before, vfs=count)
+
+
+def _make_again(job: Job, before: int, error: SetupError) -> None:
+    """Undo; those come with their drivers, as nobody looks after them now."""
+    try:
+        let_probe(job, True)
+        if job.sriov.count() != before:
+            _write(job, 0)
+            _write(job, before)
+    except SetupError as undoing:
+        msg = f"{error}; nor back: {undoing}"
+        raise SetupError(msg, advice=error.advice) from error
+
+
+def _make(job: Job, count: int) -> None:
+    _write(job, count)
+    made = job.sriov.count()
+    if made != count:
+        raise SetupError(
+            f"PF {job.target.name}: {count} VFs asked, its driver made {made}",
+            advice="see its lines in dmesg, and set numVfs to what it can make",
+        )
+
+
+def _write(job: Job, count: int) -> None:
+    try:
+        job.sriov.make(count)
+    except OSError as error:
+        raise refused_write(f"PF {job.target.name}: sriov_numvfs {count}", error) from error
+
+
+@dataclass(slots=True, kw_only=True)
+class Done:
+    """Counts that grow as things are done, so that what fails later does not hide them.
+
+    made: VFs that there are since, None while nobody changed their number. settings: on VFs. bound: VFs given
+    to their driver. named: netdevs. notes: one sentence each.
+    """
+
+    made: int | None = None
+    settings: int = 0
+    bound: int = 0
+    named: int = 0
+    brought_up: bool = False
+    notes: tuple[str, ...] = ()
+
+    def changes(self) -> tuple[str, ...]:
+        """`7 made`, `7 bound`."""
+        counts = (
+            ("made", self.made or 0),
+            ("settings", self.settings),
+            ("bound", self.bound),
+            ("named", self.named),
+        )
+        removed = ("all removed",) if self.made == 0 else ()
+        up = ("PF up",) if self.brought_up else ()
+        return (*removed, *(f"{count} {what}" for what, count in counts if count), *up)
+
+    def words(self) -> str:
+        """The changes and the notes."""
+        return "; ".join(filter(None, [", ".join(self.changes()), *self.notes]))
+
+
+class PfSetup:
+    """The way of one PF; a second try goes on where the first one ended."""
+
+    def __init__(self, job: Job, pods: Pods) -> None:
+        """Look who uses its VFs. What becomes of them afterwards is our own doing."""
+        self._job = job
+        vfs = job.sriov.vfs()
+        self.before = len(vfs)
+        self.done = Done()
+        self._used: Mapping[int, str] = used_vfs(job.target.pci, vfs, pods, job.links)
+        self._waited_for: set[int] = set()
+
+    def attempt(self) -> Refused | None:
+        """Make it ready. SetupError, another KernelError or OSError when something stands against that."""
+        job = self._job
+        now = job.sriov.count()
+        count = decide(asked=job.target.rule.num_vfs, total=job.sriov.total(), now=now, used=self._used)
+        if isinstance(count, Refused):
+            return count
+        with probing_restored(job):
+            if count != now:
+                make_vfs(job, now, count)
+                self.done.made = count
+            self._ready()
+        return None
+
+    def _ready(self) -> None:
+        job = self._job
+        self._bring_up()
+        vfs = self._with_netdevs([vf for vf in job.sriov.vfs() if vf.index not in self._used])
+        if any(not vf.driver for vf in vfs):
+            wait_for_link(job)
+        configuration = Configuration(job, vfs)
+        settings = configuration.apply()
+        self.done.settings += settings
+        if settings:
+            job.log.info("vfs_configured", settings=settings)
+        stale = configuration.stale(self._addresses(vfs))
+        bound = self._bind([vf for vf in vfs if not vf.netdevs or vf.index in stale])
+        self.done.notes = self._notes(configuration)
+        if settings or bound:
+            configuration.check(self._addresses(bound))
+        if job.config.name_vfs:
+            self.done.named += name_netdevs(job, bound)
+
+    def _bring_up(self) -> None:
+        link = self._job.link()
+        if not link.up:
+            self._job.links.bring_up(link)
+            self.done.brought_up = True
+
+    def _with_netdevs(self, vfs: Sequence[VfFunction]) -> Sequence[VfFunction]:
+        """These VFs, once drivers had time to make missing netdevs; next time those are bound anew."""
+        slow = [vf for vf in vfs if vf.driver and not vf.netdevs and vf.index not in self._waited_for]
+        if not slow:
+            return vfs
+        self._waited_for |= {vf.index for vf in slow}
+        wait_for_netdevs(self._job, slow, {})
+        return [self._job.sriov.again(vf) for vf in vfs]
+
+    def _bind(self, vfs: Sequence[VfFunction]) -> Sequence[VfFunction]:
+        """Those VFs with their new netdevs."""
+        if not vfs:
+            return ()
+        job = self._job
+        self._waited_for |= {vf.index for vf in vfs}
+        let_probe(job, True)
+        bound = wait_for_netdevs(job, vfs, bind(job, vfs))
+        self.done.bound += len(bound)
+        job.log.info("vfs_bound", vfs=len(bound))
+        return bound
+
+    def _addresses(self, vfs: Sequence[VfFunction]) -> dict[int, str]:
+        """The hardware addresses of netdevs by VF."""
+        links = NetdevsOf(self._job.links.links())
+        return {vf.index: link.mac for vf in vfs for link in links.of(vf)}
+
+    def _notes(self, configuration: Configuration) -> tuple[str, ...]:
+        notes = []
+        if self._used:
+            notes.append(f"used, and left as they are: {who_uses(self._used)}")
+        notes += [
+            f"its driver sets no {kind} on VFs, which keep what it gives them"
+            for kind in sorted(configuration.unsupported)
+        ]
+        return tuple(notes)

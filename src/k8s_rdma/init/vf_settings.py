@@ -1,0 +1,175 @@
+"""What is set on a VF, and what of it differs from what the PF has for it.
+
+Addresses of VFs, made from those of their PF: the same after every boot, without a file to keep them in.
+
+Ethernet: a locally administered unicast MAC (IEEE 802, clause 8.4) of 46 free bits:
+
+    12 bits of a hash of the PF's first three octets | 10 bits VF index | the PF's last three octets
+
+The last three octets are unique per manufacturer, so VFs of PFs of one manufacturer never share a MAC; VFs
+of two manufacturers could only where the hash (1 in 4,096) and the PFs' serial numbers are the same.
+
+InfiniBand: a 64-bit GUID with the bit "local" set (EUI-64), the rest a hash of the PF's port GUID, the VF
+and which of its two GUIDs it is. A million of them hold two equal ones with a chance of 1 in ten million.
+
+What the PF has for its VFs: addresses and trust.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+from k8s_rdma.core.options import LinkType
+from k8s_rdma.init.job import SetupError
+from k8s_rdma.linux.vf.creation import GuidOf, VfGuid, VfLinkState, VfMac, VfTrust
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from k8s_rdma.init.job import Job
+    from k8s_rdma.linux.discovery.queries import VfInfo
+    from k8s_rdma.linux.vf.creation import Setting, VfFunction
+
+MOST_VFS = 1024
+"""VFs of a PF that can be told apart; the largest NICs have about 1,000."""
+
+
+def vf_mac(pf_mac: str, index: int) -> str:
+    """The MAC of a PF's VF; `pf_mac` is the PF's permanent one, `aa:bb:cc:dd:ee:ff`."""
+    octets = bytes.fromhex(pf_mac.replace(":", ""))
+    if len(octets) != 6 or not 0 <= index < MOST_VFS:
+        msg = f"no MAC for VF {index} of {pf_mac}"
+        raise ValueError(msg)
+    maker = int.from_bytes(_hash(octets[:3], 2)) >> 4
+    free = maker << 34 | index << 24 | int.from_bytes(octets[3:])
+    first = (free >> 40) << 2 | 0b10  # local, and no group address
+    return (bytes([first]) + (free & 0xFFFFFFFFFF).to_bytes(5)).hex(":")
+
+
+def vf_guid(pf_guid: str, index: int, which: GuidOf) -> str:
+    """A GUID of a PF's VF, `aa:bb:cc:dd:ee:ff:00:11`; never zero. `pf_guid` is the PF's port GUID, so too."""
+    octets = bytes.fromhex(pf_guid.replace(":", ""))
+    if len(octets) != 8 or index < 0:
+        msg = f"no GUID for VF {index} of {pf_guid}"
+        raise ValueError(msg)
+    free = _hash(octets + index.to_bytes(4) + which.value.encode(), 8)
+    return (bytes([free[0] & 0xFC | 0b10]) + free[1:]).hex(":")
+
+
+def _hash(value: bytes, size: int) -> bytes:
+    return hashlib.blake2b(value, digest_size=size, person=b"k8s-rdma vf").digest()
+
+
+def wanted(link_type: LinkType, pf_address: str, index: int, trust: bool | None) -> tuple[Setting, ...]:
+    """What a VF is to have, addresses first.
+
+    On InfiniBand its port follows the PF's; mlx5 has it down until it is told otherwise.
+    pf_address: the PF's permanent hardware address; of InfiniBand's the last 8 of 20 bytes are its port GUID
+    (RFC 4391, 9.1.1).
+    """
+    if link_type is LinkType.ETHERNET:
+        settings: tuple[Setting, ...] = (VfMac(vf_mac(pf_address, index)),)
+    else:
+        port_guid = pf_address[-23:]
+        guids = (VfGuid(which, vf_guid(port_guid, index, which)) for which in GuidOf)
+        settings = (*guids, VfLinkState("auto"))
+    return settings if trust is None else (*settings, VfTrust(trust))
+
+
+def differs(setting: Setting, info: VfInfo) -> bool | None:
+    """Whether the PF has something else for the VF; None where its driver does not tell."""
+    if isinstance(setting, VfMac):
+        return info.mac != setting.value
+    if isinstance(setting, VfTrust):
+        return None if info.trust is None else info.trust is not setting.value
+    if isinstance(setting, VfLinkState):
+        return info.link_state != setting.value
+    found = info.node_guid if setting.which is GuidOf.NODE else info.port_guid
+    return found != setting.value if found else None
+
+
+def taken_over(setting: Setting, netdev_address: str) -> bool:
+    """Whether the VF's netdev has it; a driver takes addresses when it is bound, and not later."""
+    match setting:
+        case VfMac(value):
+            return netdev_address == value
+        case VfGuid(GuidOf.PORT, value):
+            return netdev_address.endswith(value)
+        case _:
+            return True
+
+
+class Configuration:
+    """The settings of some VFs of one PF."""
+
+    def __init__(self, job: Job, vfs: Sequence[VfFunction]) -> None:
+        """Those that these VFs are to have."""
+        self._job = job
+        self._pf = job.link()
+        address = job.links.permanent_address(self._pf)
+        target = job.target
+        self._wanted = {
+            vf.index: wanted(target.link_type, address, vf.index, target.rule.trust) for vf in vfs
+        }
+        self._bound = {vf.index for vf in vfs if vf.driver}
+        self.unsupported: set[str] = set()
+        """Kinds of settings that the PF's driver has no means for."""
+
+    def apply(self) -> int:
+        """Set what differs, and say how many settings that were."""
+        infos = self._infos()
+        return sum(self._set(vf, each) for vf, each in self._each() if self._is_due(vf, each, infos[vf]))
+
+    def _is_due(self, vf: int, setting: Setting, info: VfInfo) -> bool:
+        """What the driver does not tell is set while the VF has no driver, and left alone later."""
+        differing = differs(setting, info)
+        return vf not in self._bound if differing is None else differing
+
+    def stale(self, addresses: Mapping[int, str]) -> set[int]:
+        """The VFs whose netdevs (by their hardware addresses) have not what the PF has for them."""
+        return {
+            vf for vf, setting in self._each() if vf in addresses and not taken_over(setting, addresses[vf])
+        }
+
+    def check(self, addresses: Mapping[int, str]) -> None:
+        """SetupError when the PF, or a netdev by its address, has something else than what was set."""
+        infos = self._infos()
+        stale = self.stale(addresses)
+        wrong = [
+            f"VF {vf} has not {setting}"
+            for vf, setting in self._each()
+            if differs(setting, infos[vf]) or (vf in stale and not taken_over(setting, addresses[vf]))
+        ]
+        if wrong:
+            raise SetupError(
+                f"PF {self._pf.name}: {len(wrong)} settings did not hold: {wrong[0]}",
+                advice="see its driver's lines in dmesg; set them with `ip link set PF vf N ...` to see why",
+            )
+
+    def _infos(self) -> Mapping[int, VfInfo]:
+        infos = {info.index: info for info in self._job.links.vf_infos(self._pf.index)}
+        if untold := sorted(self._wanted.keys() - infos.keys()):
+            raise SetupError(
+                f"PF {self._pf.name}: its driver tells nothing of VF {untold[0]} ({len(untold)} such)",
+                advice="run init again once its driver is done with them; see its lines in dmesg",
+            )
+        return infos
+
+    def _each(self) -> Iterator[tuple[int, Setting]]:
+        for vf, settings in self._wanted.items():
+            for setting in settings:
+                if setting.kind not in self.unsupported:
+                    yield vf, setting
+
+    def _set(self, vf: int, setting: Setting) -> bool:
+        if self._job.links.set_vf(self._pf, vf, setting):
+            return True
+        if isinstance(setting, VfTrust):
+            raise SetupError(
+                f"PF {self._pf.name}: its driver cannot set trust on VFs",
+                advice="take `trust` out of the rule for this PF",
+                lasting=True,
+            )
+        self.unsupported.add(setting.kind)
+        return False
