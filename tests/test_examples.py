@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from k8s_rdma.agent.calls.ifnames import interface_names
+from k8s_rdma.agent.cni.add_call import interface_names
 from k8s_rdma.core.ids import NodeName, pci_address
 from k8s_rdma.core.inventory import Inventory, Pf, Used
 from k8s_rdma.core.options import Setting

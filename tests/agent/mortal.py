@@ -14,15 +14,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from factories import PF0, PF1
-from k8s_rdma.agent.calls.held_devices import Holdings
-from k8s_rdma.agent.calls.means import Means
-from k8s_rdma.agent.calls.verbs import Verbs
-from k8s_rdma.agent.calls.wanted import Policy
-from k8s_rdma.agent.device_files import DeviceFiles
-from k8s_rdma.agent.left_deletions import LeftDeletions
-from k8s_rdma.agent.markers import Markers
+from k8s_rdma.agent.cdi_specs import DeviceFiles, NodeFiles
+from k8s_rdma.agent.cni.context import Means
+from k8s_rdma.agent.cni.exclusive_devices import Holdings
+from k8s_rdma.agent.cni.pod_request import Policy
+from k8s_rdma.agent.cni.service import Verbs
+from k8s_rdma.agent.ledger_store import LeftDeletions, Markers
 from k8s_rdma.agent.node import Node
-from k8s_rdma.agent.node_files import NodeFiles
 from k8s_rdma.agent.plugins.delegate import Delegate
 from k8s_rdma.agent.plugins.ipam import IpamPlugins
 from k8s_rdma.config.devices import (

@@ -13,10 +13,9 @@ import pytest
 from agent.machine import Machine, asks, call
 from factories import PF0
 from k8s_rdma.agent.adoption import Adoption
-from k8s_rdma.agent.calls.held_devices import Holdings
+from k8s_rdma.agent.cni.exclusive_devices import Holdings
 from k8s_rdma.agent.report import Reporter
-from k8s_rdma.agent.sockets.cni_socket import CniSocket
-from k8s_rdma.agent.sockets.unix_socket import listen_unix, serve_connections
+from k8s_rdma.agent.unix_sockets import CniSocket, listen_unix, serve_connections
 from k8s_rdma.config.devices import ExclusiveResource, Selector
 from k8s_rdma.core.adoption import Scope
 from k8s_rdma.core.kernel import Unreadable
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
 
-    from k8s_rdma.agent.calls.verbs import Verbs
+    from k8s_rdma.agent.cni.service import Verbs
     from k8s_rdma.agent.node import Node
     from k8s_rdma.wire.frame import Reply, Request
 

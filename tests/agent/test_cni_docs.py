@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from k8s_rdma.agent.calls.wanted import Policy, wanted
+from k8s_rdma.agent.cni.pod_request import Policy, wanted
 from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.errors import STATUS, K8sRdmaError, Reason
 from k8s_rdma.wire.netconf import INHERITED_KEYS, OWN_KEYS

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from factories import PF0, PF1, interface, receipt
-from k8s_rdma.agent.device_files import DEVICE_INFO_DIR, DeviceFiles, device_info_file
-from k8s_rdma.agent.node_files import NodeFiles
+from k8s_rdma.agent.cdi_specs import DEVICE_INFO_DIR, DeviceFiles, NodeFiles, device_info_file
 from k8s_rdma.core.ids import ContainerId
 from k8s_rdma.core.ledger import Attachment, Ledger
 from k8s_rdma.core.options import InterfaceOptions, VfDriver

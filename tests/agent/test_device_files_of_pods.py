@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent.machine import Machine, call
-from k8s_rdma.agent.device_files import DEVICE_INFO_DIR
+from k8s_rdma.agent.cdi_specs import DEVICE_INFO_DIR
 from k8s_rdma.errors import K8sRdmaError, Reason
 
 if TYPE_CHECKING:

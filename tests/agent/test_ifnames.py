@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from k8s_rdma.agent.calls.ifnames import interface_names
+from k8s_rdma.agent.cni.add_call import interface_names
 from k8s_rdma.core.options import InterfaceOptions, VfDriver
 from k8s_rdma.core.request import InterfaceRequest
 from k8s_rdma.errors import MalformedError, Reason

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent.machine import Machine, asks, call
-from k8s_rdma.agent.calls.attaching import Given
+from k8s_rdma.agent.cni.add import Given
 from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.errors import K8sRdmaError, Reason

@@ -10,7 +10,7 @@ from agent.machine import Machine
 from agent.pods import KnowingCluster, conf, requests
 from agent.runtime import in_turn
 from factories import PF0, PF1
-from k8s_rdma.agent.calls.share import NETWORKS_ANNOTATION
+from k8s_rdma.agent.cni.pod_request import NETWORKS_ANNOTATION
 from k8s_rdma.config.devices import ExclusiveResource, Selector
 from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.placement import PlacedInterface, Placement

@@ -8,8 +8,7 @@ import pytest
 from agent.cluster_world import refusal
 from agent.publishing_world import RDMA_NODES, World, body, publishing, with_foreign
 from extender.node_server import pf
-from k8s_rdma.agent.cluster.capacity_publisher import amount
-from k8s_rdma.agent.cluster.status_publisher import timed
+from k8s_rdma.agent.cluster.publisher import amount, timed
 from k8s_rdma.agent.config import AgentConfig
 from k8s_rdma.sim.cluster.resources import LEASES, NODES
 from k8s_rdma.wire.rdma_node import decode_status, encode_status, status_of

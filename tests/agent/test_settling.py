@@ -11,9 +11,8 @@ import pytest
 from agent.machine import Machine, asks, call
 from agent.scripted_plugin import MODERN, ScriptedPlugin, addresses
 from factories import receipt
-from k8s_rdma.agent.calls.settling import DEADLINE_S, FIRST_LOOK_S, LOOK_AGAIN_S, settle
+from k8s_rdma.agent.cni.add import DEADLINE_S, FIRST_LOOK_S, LOOK_AGAIN_S, Settling, settle, settling
 from k8s_rdma.core.kernel import PodInterface
-from k8s_rdma.core.settling import Settling, settling
 from k8s_rdma.errors import K8sRdmaError, Reason
 
 V6 = "fd00::1/64"

@@ -10,7 +10,7 @@ import pytest
 
 from agent.machine import Machine, asks, call
 from factories import PF0, interface
-from k8s_rdma.agent.calls.held_devices import held_devices
+from k8s_rdma.agent.cni.exclusive_devices import held_devices
 from k8s_rdma.config.devices import ExactResource, ExclusiveResource, MountResource
 from k8s_rdma.core.devices.pod_devices import ContainerDevices, PodDevices, SlotHeld
 from k8s_rdma.errors import K8sRdmaError, Reason

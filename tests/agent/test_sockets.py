@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from k8s_rdma.agent.sockets.cni_socket import CniSocket
-from k8s_rdma.agent.sockets.state_socket import StatePublisher, StateSocket
-from k8s_rdma.agent.sockets.unix_socket import listen_unix, serve_connections
+from k8s_rdma.agent.report import StatePublisher, StateSocket
+from k8s_rdma.agent.unix_sockets import CniSocket, listen_unix, serve_connections
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.frame import Reply, Request, decode_reply, encode_request
 from k8s_rdma.wire.state import HEADER, Kind, decode_header, encode_message
@@ -134,7 +133,7 @@ def test_listen_unix_gives_to_a_group_of_its_own_alone_when_it_has_no_capability
     """As the agent runs in its pod: of root, without CAP_CHOWN, with the pod's supplemental groups."""
     program = f"""
 from pathlib import Path
-from k8s_rdma.agent.sockets.unix_socket import listen_unix
+from k8s_rdma.agent.unix_sockets import listen_unix
 from k8s_rdma.errors import K8sRdmaError
 try:
     print(Path("s").stat().st_gid if listen_unix(Path("s"), 0o660, {SERVER}).fileno() else "")

@@ -12,10 +12,10 @@ import pytest
 from agent.machine import Machine, asks, call
 from agent.patience import Patience
 from factories import PF0, PF1
-from k8s_rdma.agent.calls.verbs import Verbs
+from k8s_rdma.agent.cni.service import Verbs
 from k8s_rdma.agent.node import Node
+from k8s_rdma.agent.reconciler import Upkeep
 from k8s_rdma.agent.report import Reporter
-from k8s_rdma.agent.upkeep import Upkeep
 from k8s_rdma.core.kernel import Unreadable
 from k8s_rdma.wire.rest import decode_report
 

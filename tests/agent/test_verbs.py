@@ -33,7 +33,7 @@ from k8s_rdma.wire.placement_keys import PlacementKeys
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from k8s_rdma.agent.calls.verbs import Verbs
+    from k8s_rdma.agent.cni.service import Verbs
     from k8s_rdma.agent.node import Node
     from k8s_rdma.core.ids import PciAddress
     from k8s_rdma.core.step import NetnsRef

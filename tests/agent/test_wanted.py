@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from factories import PF0
-from k8s_rdma.agent.calls.wanted import Policy, Wanted, wanted
+from k8s_rdma.agent.cni.pod_request import Policy, Wanted, wanted
 from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.options import InterfaceOptions, VfDriver
 from k8s_rdma.core.placement import PlacedInterface, Placement

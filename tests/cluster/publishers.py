@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import yaml
 
 from cluster.world import RBAC
-from k8s_rdma.agent.cluster.publishing import Publishing
+from k8s_rdma.agent.cluster.publisher import Publishing
 from k8s_rdma.agent.config import AgentConfig, PublishConfig
 from k8s_rdma.kube.client import connect
 

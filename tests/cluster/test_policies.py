@@ -22,7 +22,7 @@ from cluster.policies import (
 from cluster.publishers import AGENT, VFS, prepare
 from cluster.real import obstacle
 from cluster.world import RBAC, Cluster, cluster
-from k8s_rdma.agent.cluster.status_publisher import timed
+from k8s_rdma.agent.cluster.publisher import timed
 from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.ledger import Pod
 from k8s_rdma.kube.api import ApiRefusedError, LeaseView, ObjectEvent, about_node, about_pod

@@ -12,7 +12,7 @@ import pytest
 
 from cni.call import CONTAINER, DEADLINE_S, WISH, chained, netconf
 from cni.scripted_agent import receive, wait_for_hangup
-from k8s_rdma.agent.left_deletions import LeftDeletions
+from k8s_rdma.agent.ledger_store import LeftDeletions
 from k8s_rdma.core.ledger import Attachment
 from k8s_rdma.errors import TRY_AGAIN_LATER
 from k8s_rdma.wire.frame import MAX_STDIN_BYTES, Reply, decode_request, encode_reply

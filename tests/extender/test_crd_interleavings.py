@@ -1,6 +1,6 @@
 """Whatever comes late: what an ended pod held is free only by a look of its agent after its end.
 
-One agent that looks, publishes and renews in this order, as `agent.cluster.status_publisher` does; two
+One agent that looks, publishes and renews in this order, as `agent.cluster.publisher` does; two
 watches that lag behind it by any time, each by its own; an extender that asks for the API server's version
 now and then.
 """

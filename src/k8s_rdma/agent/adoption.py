@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from k8s_rdma.agent.calls.held_devices import Holdings
+from k8s_rdma.agent.cni.exclusive_devices import Holdings
 from k8s_rdma.agent.node import Adopted
 from k8s_rdma.core.adoption import Scope
 from k8s_rdma.errors import K8sRdmaError

@@ -2,41 +2,179 @@
 
 Blocking and confined to one thread (the agent's worker). What cannot be done in one go (addresses come
 from other programs) is three calls, `prepare`, `give` and `attach`; what lies between them is on disk.
+
+Caps that software keeps, put back where they do not hold: a pod with CAP_NET_ADMIN may take them away.
+
+Looking at the hardware: counted, timed, and never mistaken for knowledge when it failed.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from k8s_rdma.agent.cap_restoring import CapFinding, CapsSeen, restore_caps
-from k8s_rdma.agent.kept_ledger import KeptLedger
+from k8s_rdma.agent.ledger_store import KeptLedger
 from k8s_rdma.agent.release import release
 from k8s_rdma.agent.sandbox import Sandbox, attached_already, held_elsewhere
-from k8s_rdma.agent.scanner import Scanner
 from k8s_rdma.core.adoption import NOBODYS, Candidate, Scope, candidates
 from k8s_rdma.core.allocation import choose_vfs, decide, given, returned
 from k8s_rdma.core.devices.held_vfs import held_interfaces
+from k8s_rdma.core.devices.pools import in_pools
+from k8s_rdma.core.kernel import Unreadable
 from k8s_rdma.core.ledger import AllocatedInterface, Attachment, Phase, Pod, Receipt
 from k8s_rdma.core.placement import Rejection
 from k8s_rdma.core.plan import configurations, hand_over
 from k8s_rdma.core.reservation import inherited_placement, outstanding, pfs_beside
+from k8s_rdma.core.software_caps import altered_caps, software_capped
+from k8s_rdma.core.step import VfRef
 from k8s_rdma.errors import K8sRdmaError, KernelError, MalformedError, Reason
 from k8s_rdma.wire.adopt import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-    from k8s_rdma.agent.left_deletions import LeftDeletions
-    from k8s_rdma.agent.markers import Markers
+    from k8s_rdma.agent.ledger_store import LeftDeletions, Markers
     from k8s_rdma.core.devices.pools import Pool
-    from k8s_rdma.core.ids import ContainerId, NodeName, PodUid
-    from k8s_rdma.core.kernel import Hardware, Kernel, PodInterface, VfCounters
+    from k8s_rdma.core.ids import ContainerId, NodeName, PciAddress, PodUid
+    from k8s_rdma.core.kernel import Hardware, Kernel, LocatedVf, PodInterface, VfCounters
     from k8s_rdma.core.ledger import Ledger
     from k8s_rdma.core.placement import Placement
     from k8s_rdma.core.plan import Addressing
     from k8s_rdma.core.request import Request
     from k8s_rdma.linux.receipts import Receipts
+
+TOLERATED_FAILURES = 1
+"""Looks in a row that may fail altogether before what was seen last counts as unreadable: one may have met
+a driver that was just being loaded, and the next follows within a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scans:
+    """Looks so far; failed: those that could not see everything; seconds: all of them together."""
+
+    total: int = 0
+    failed: int = 0
+    seconds: float = 0.0
+
+
+class Scanner:
+    """Looks for the node; used from one thread, read from others.
+
+    error: why the last look failed altogether; empty when it did not.
+    incomplete: whether the last look failed or could not see everything, so that another one is due.
+    last_s: how long it took.
+    """
+
+    def __init__(
+        self, kernel: Kernel, pools: Sequence[Pool] = (), now: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Nothing has been looked at. pools: which VFs exclusive resources have."""
+        self._kernel = kernel
+        self._pools = pools
+        self._now = now
+        self._failures = 0
+        self.scans = Scans()
+        self.error = ""
+        self.incomplete = False
+        self.last_s = 0.0
+
+    def look(self) -> Hardware:
+        """What there is. KernelError when the kernel cannot be asked."""
+        started = self._now()
+        self.incomplete = True
+        try:
+            hardware = in_pools(self._kernel.observe(), self._pools)
+            self._failures, self.error = 0, ""
+            self.incomplete = bool(hardware.unreadable)
+        except KernelError as error:
+            self._failures, self.error = self._failures + 1, str(error)
+            raise
+        finally:
+            self.last_s = self._now() - started
+            done = self.scans
+            self.scans = Scans(done.total + 1, done.failed + self.incomplete, done.seconds + self.last_s)
+        return hardware
+
+    def look_again(self, last: Hardware) -> Hardware:
+        """What there is; `last` when the kernel cannot be asked, marked as unreadable if that persists."""
+        try:
+            return self.look()
+        except KernelError as error:
+            if self._failures <= TOLERATED_FAILURES:
+                return last
+            return replace(last, unreadable=(Unreadable("the hardware", str(error)),))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapFinding:
+    """A cap that did not hold, Mb/s. found: a clause. failure: why it still does not; empty when it does."""
+
+    vf: VfRef
+    ifname: str
+    mbps: int
+    found: str
+    failure: str = ""
+
+
+@dataclass(slots=True)
+class CapsSeen:
+    """What is known of the node's caps. lost: which do not hold and why, a clause each. restored: how many.
+
+    Changed on the worker's thread, by a new mapping each time, and read from others.
+    """
+
+    lost: Mapping[VfRef, str] = field(default_factory=dict)
+    restored: int = 0
+
+    def note(self, receipt: Receipt, findings: Iterable[CapFinding]) -> None:
+        """What was found of a receipt's caps just now."""
+        self.forget(receipt)
+        for each in findings:
+            if each.failure:
+                self.lost = {**self.lost, each.vf: each.failure}
+            else:
+                self.restored += 1
+
+    def forget(self, receipt: Receipt) -> None:
+        """Nothing is known any more of a receipt's."""
+        of_receipt = {each.vf for each in receipt.interfaces}
+        if not of_receipt.isdisjoint(self.lost):
+            self.lost = {vf: why for vf, why in self.lost.items() if vf not in of_receipt}
+
+
+def restore_caps(receipt: Receipt, kernel: Kernel) -> tuple[CapFinding, ...]:
+    """Have all caps of a receipt hold that software keeps; what of them did not."""
+    try:
+        found = kernel.located(receipt.netns)
+    except KernelError as error:
+        why = f"its namespace cannot be looked at: {error}"
+        return tuple(_finding(each, why, why) for each in software_capped(receipt))
+    return tuple(_restored(receipt, found, kernel))
+
+
+def _restored(
+    receipt: Receipt, found: Mapping[PciAddress, LocatedVf], kernel: Kernel
+) -> Iterator[CapFinding]:
+    for altered in altered_caps(receipt, found):
+        failure = altered.found if altered.step is None else ""
+        if altered.step is not None:
+            try:
+                kernel.apply(altered.step)
+            except KernelError as error:
+                failure = f"{altered.found}, and it cannot be put back: {error}"
+        yield _finding(altered.interface, altered.found, failure)
+
+
+def _finding(interface: AllocatedInterface, found: str, failure: str) -> CapFinding:
+    return CapFinding(
+        vf=interface.vf,
+        ifname=interface.ifname,
+        mbps=interface.software_max_tx_rate_mbps,
+        found=found,
+        failure=failure,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,32 +13,23 @@ import structlog
 
 from k8s_rdma import logs
 from k8s_rdma.agent.adoption import Adoption
-from k8s_rdma.agent.calls.held_devices import Holdings
-from k8s_rdma.agent.calls.means import Means
-from k8s_rdma.agent.calls.service import Service
-from k8s_rdma.agent.calls.verbs import Verbs
-from k8s_rdma.agent.calls.wanted import Policy
+from k8s_rdma.agent.cdi_specs import DeviceFiles, NodeFiles, SharedFiles, Specifications
 from k8s_rdma.agent.checking import read_named
 from k8s_rdma.agent.cluster.api_cluster import open_client, open_cluster
-from k8s_rdma.agent.device_files import DeviceFiles
-from k8s_rdma.agent.left_deletions import DIRECTORY, LeftDeletions
-from k8s_rdma.agent.markers import Markers, mark_exclusive_devices
+from k8s_rdma.agent.cni.context import Means
+from k8s_rdma.agent.cni.exclusive_devices import Holdings
+from k8s_rdma.agent.cni.pod_request import Policy
+from k8s_rdma.agent.cni.service import Service, Verbs
+from k8s_rdma.agent.ledger_store import DIRECTORY, LeftDeletions, Markers, mark_exclusive_devices
 from k8s_rdma.agent.node import Node
-from k8s_rdma.agent.node_files import NodeFiles
 from k8s_rdma.agent.plugins.delegate import Delegate
 from k8s_rdma.agent.plugins.host_files import below
 from k8s_rdma.agent.plugins.ipam import IpamPlugins
 from k8s_rdma.agent.plugins.runner import Plugins
-from k8s_rdma.agent.report import Reporter
+from k8s_rdma.agent.reconciler import SandboxWatch, Upkeep, keep_caps
+from k8s_rdma.agent.report import Reporter, StateSocket
 from k8s_rdma.agent.sampler import Sampler
-from k8s_rdma.agent.sandbox_watch import SandboxWatch
-from k8s_rdma.agent.shared_files import SharedFiles
-from k8s_rdma.agent.sockets.cdi_socket import CdiSocket
-from k8s_rdma.agent.sockets.cni_socket import CniSocket
-from k8s_rdma.agent.sockets.state_socket import StateSocket
-from k8s_rdma.agent.sockets.unix_socket import listen_unix, lost, serve_connections
-from k8s_rdma.agent.specifications import Specifications
-from k8s_rdma.agent.upkeep import Upkeep, keep_caps
+from k8s_rdma.agent.unix_sockets import CdiSocket, CniSocket, listen_unix, lost, serve_connections
 from k8s_rdma.agent.worker import Worker
 from k8s_rdma.config.namespace_policies import policies_of
 from k8s_rdma.config.reloaded import failures_of
@@ -56,7 +47,7 @@ if TYPE_CHECKING:
 
     from k8s_rdma.agent.cluster.cluster import Cluster
     from k8s_rdma.agent.config import AgentConfig
-    from k8s_rdma.agent.sockets.cni_socket import Handler, StillWaiting
+    from k8s_rdma.agent.unix_sockets import Handler, StillWaiting
     from k8s_rdma.config.devices import DevicePluginConfig
     from k8s_rdma.core.devices.pools import Pool
     from k8s_rdma.core.kernel import Kernel
@@ -167,7 +158,7 @@ def _publishing(
 ) -> Iterable[Callable[[], Awaitable[None]]]:
     if client is None or not config.publish.anything():
         return ()
-    from k8s_rdma.agent.cluster.publishing import Publishing  # noqa: PLC0415  memory, as its client
+    from k8s_rdma.agent.cluster.publisher import Publishing  # noqa: PLC0415  memory, as its client
 
     return (Publishing(config, client, reporter).run,)
 

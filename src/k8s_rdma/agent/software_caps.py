@@ -12,8 +12,8 @@ from k8s_rdma.core.software_caps import software_capped
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from k8s_rdma.agent.calls.means import Means
-    from k8s_rdma.agent.cap_restoring import CapFinding
+    from k8s_rdma.agent.cni.context import Means
+    from k8s_rdma.agent.node import CapFinding
     from k8s_rdma.core.ledger import Attachment, Receipt
 
 _log = structlog.get_logger()

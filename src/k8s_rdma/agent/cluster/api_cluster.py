@@ -1,30 +1,39 @@
 """The cluster through its API server, for an agent that has credentials.
 
 Nothing here holds up a pod's start, but for `annotations`, which is asked where the runtime tells none.
+
+How long pods have been refused, and whether the cause can go away while they stay on this node.
+
+What each pod was given by all of its networks, for the one annotation that tells it.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from enum import Enum, unique
 from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
 
 from k8s_rdma.agent.cluster.cluster import NoCluster
-from k8s_rdma.agent.cluster.lasting import lasting
-from k8s_rdma.agent.cluster.pods import NodePods
-from k8s_rdma.agent.cluster.refusals import Outlook, Refusals
-from k8s_rdma.agent.cluster.statuses import Statuses
-from k8s_rdma.core.ids import NodeName
+from k8s_rdma.agent.cluster.informers import NodePods, lasting
+from k8s_rdma.core.ids import ContainerId, NodeName
+from k8s_rdma.core.ledger import Attachment
 from k8s_rdma.core.namespace_policy import NO_POLICIES, NamespacePolicies
-from k8s_rdma.errors import K8sRdmaError, Reason
+from k8s_rdma.errors import STATUS, TRY_AGAIN_LATER, K8sRdmaError, Reason
 from k8s_rdma.kube.api import MIRROR, ApiRefusedError, about_pod
 from k8s_rdma.kube.event_recorder import Events, Outbox, Teller
 from k8s_rdma.kube.time import REAL_TIME
-from k8s_rdma.wire.network_status import NETWORK_STATUS_ANNOTATION, network_status
+from k8s_rdma.wire.network_status import (
+    NETWORK_STATUS_ANNOTATION,
+    NetworkStatus,
+    encode_network_status,
+    network_status,
+)
 from k8s_rdma.wire.placement_keys import UNSIGNED, KeySource
 
 if TYPE_CHECKING:
@@ -37,6 +46,121 @@ if TYPE_CHECKING:
     from k8s_rdma.kube.client import Client
     from k8s_rdma.kube.time import Time
     from k8s_rdma.wire.ipam_result import IpamResult
+
+_STATUSES_MOST = 512
+
+
+@dataclass(slots=True)
+class _Given:
+    """To one sandbox: a pod that is given another one has nothing of the one before."""
+
+    container: ContainerId
+    entries: dict[Attachment, tuple[NetworkStatus, ...]] = field(default_factory=dict)
+
+
+class Statuses:
+    """The annotation's value by pod; the one that was given something longest ago makes room."""
+
+    def __init__(self) -> None:
+        """Nobody was given anything."""
+        self._given: OrderedDict[PodUid, _Given] = OrderedDict()
+
+    def with_entries(self, receipt: Receipt, entries: tuple[NetworkStatus, ...]) -> str:
+        """The value once an attachment has these, after those that were made before it."""
+        given = self._given.pop(receipt.pod.uid, None)
+        if given is None or given.container != receipt.attachment.container:
+            given = _Given(receipt.attachment.container)
+        given.entries[receipt.attachment] = entries
+        self._given[receipt.pod.uid] = given
+        if len(self._given) > _STATUSES_MOST:
+            self._given.popitem(last=False)
+        return encode_network_status(each for some in given.entries.values() for each in some)
+
+    def forget(self, uid: PodUid) -> None:
+        """The pod is gone."""
+        self._given.pop(uid, None)
+
+
+_WILL_NOT_FIT_HERE = frozenset(
+    {
+        Reason.STALE_PLACEMENT,
+        Reason.INSUFFICIENT,
+        Reason.EXCEEDS_CAPACITY,
+        Reason.NO_SUCH_PF,
+        Reason.DRIVER_REFUSES,
+        Reason.NO_RDMA,
+    }
+)
+
+GAP_S = 300.0
+"""After so long without a refusal the next one begins anew; kubelet tries again within seconds to minutes."""
+
+_MOST = 1024
+"""Pods that are remembered; the one that was refused longest ago makes room."""
+
+
+@unique
+class Outlook(Enum):
+    """What is to be expected of a refusal.
+
+    PASSING: it goes away by itself, as the runtime is told (CNI error 11). LASTING: another node may have
+    what this one has not. OTHER: the pod or the configuration has to change, or something is broken.
+    """
+
+    PASSING = "passing"
+    LASTING = "lasting"
+    OTHER = "other"
+
+
+def outlook(reason: Reason) -> Outlook:
+    """What is to be expected of a refusal for that reason."""
+    if STATUS[reason].cni == TRY_AGAIN_LATER:
+        return Outlook.PASSING
+    return Outlook.LASTING if reason in _WILL_NOT_FIT_HERE else Outlook.OTHER
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Streak:
+    """Refusals of one outlook in a row; times by a monotonic clock, in seconds."""
+
+    outlook: Outlook
+    since: float
+    last: float
+
+    @property
+    def lasts_s(self) -> float:
+        """From the first to the last."""
+        return self.last - self.since
+
+
+class Refusals:
+    """The refusals of each pod since it last got what it asks for."""
+
+    def __init__(self) -> None:
+        """Nobody was refused."""
+        self._streaks: OrderedDict[PodUid, Streak] = OrderedDict()
+
+    def note(self, uid: PodUid, reason: Reason, now: float) -> Streak:
+        """Add a refusal; the streak that it belongs to."""
+        kind, before = outlook(reason), self._streaks.pop(uid, None)
+        goes_on = before is not None and before.outlook is kind and now - before.last <= GAP_S
+        streak = Streak(outlook=kind, since=now, last=now)
+        if before is not None and goes_on:
+            streak = replace(before, last=now)
+        self._streaks[uid] = streak
+        if len(self._streaks) > _MOST:
+            self._streaks.popitem(last=False)
+        return streak
+
+    def of(self, uid: PodUid, now: float) -> Streak | None:
+        """The streak that goes on, if one does."""
+        streak = self._streaks.get(uid)
+        return streak if streak is not None and now - streak.last <= GAP_S else None
+
+    def forget(self, uid: PodUid) -> None:
+        """It has what it asks for, or is gone."""
+        self._streaks.pop(uid, None)
+
 
 _log = structlog.get_logger()
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import httpx2
 
 from k8s_rdma import __version__
-from k8s_rdma.agent.left_deletions import DIRECTORY, left_in
+from k8s_rdma.agent.ledger_store import DIRECTORY, left_in
 from k8s_rdma.core.ledger import Phase
 from k8s_rdma.doctor.collectors.versions import in_metrics
 from k8s_rdma.doctor.node.ledger import LedgerFacts

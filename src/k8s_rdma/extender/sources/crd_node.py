@@ -1,7 +1,7 @@
 """One node as its agent publishes it: an `RdmaNode`, and a Lease that says that it holds.
 
 A renewal of the Lease says that the report of the generation which it names was published, and was the
-node's after the renewal before it was written (`agent.cluster.status_publisher`). So a node counts as heard
+node's after the renewal before it was written (`agent.cluster.publisher`). So a node counts as heard
 from when a renewal was seen that names what is known here, or what came before it.
 """
 

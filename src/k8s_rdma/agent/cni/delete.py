@@ -19,7 +19,7 @@ from k8s_rdma.wire.plugin_config import network_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from k8s_rdma.agent.calls.means import Means
+    from k8s_rdma.agent.cni.context import Means
     from k8s_rdma.agent.plugins.called import CalledPlugins
     from k8s_rdma.core.ledger import Receipt
     from k8s_rdma.wire.netconf import NetConf

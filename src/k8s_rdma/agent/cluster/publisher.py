@@ -1,4 +1,12 @@
-"""The node's `RdmaNode`, and the Lease that says that it holds.
+"""What the agent publishes of its node, as configured.
+
+VFs as a counted extended resource in the Node object's capacity.
+
+Kubernetes' documentation, "Advertise Extended Resources for a Node": kubelet makes allocatable what somebody
+else wrote into the capacity, within its next status update. A kubelet that finds no devices of before after
+its start sets all extended resources to 0 (`pkg/kubelet/kubelet_node_status.go`), so it is written again.
+
+The node's `RdmaNode`, and the Lease that says that it holds.
 
 A renewal names the generation that was published before it, and was looked up after the renewal before it
 was answered: whoever sees both knows of a time after which the node was as it is published. Each write is
@@ -16,18 +24,20 @@ from typing import TYPE_CHECKING, Protocol
 import structlog
 from msgspec.structs import replace as replaced
 
+from k8s_rdma.agent.cluster.informers import OwnNode, lasting
+from k8s_rdma.core.ids import NodeName
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.kube.api import API_ERRORS, ApiRefusedError, LeaseView
 from k8s_rdma.kube.published import RdmaNodeView
-from k8s_rdma.wire.rdma_node import decode_status, encode_status, status_of
+from k8s_rdma.kube.time import REAL_TIME
+from k8s_rdma.wire.rdma_node import decode_status, encode_status, status_of, vfs_for_pods
 
 if TYPE_CHECKING:
     from datetime import datetime
     from typing import NoReturn
 
-    from k8s_rdma.agent.cluster.own_node import OwnNode
-    from k8s_rdma.agent.config import PublishConfig
-    from k8s_rdma.kube.published import PublishingApi
+    from k8s_rdma.agent.config import AgentConfig, PublishConfig
+    from k8s_rdma.kube.published import OwnNodeView, PublishingApi
     from k8s_rdma.kube.time import Time
     from k8s_rdma.wire.rdma_node import RdmaNodeStatus
     from k8s_rdma.wire.rest import NodeReport
@@ -39,16 +49,13 @@ FREED_S = (4.0, 5.0)
 """Renewals after a pod gave something back. Its object goes within a second or two of that; the first renewal
 after it says that the agent was asked since, the second what it found."""
 
-GAP_S = 1.0
 """The least time between two writes of the status."""
 
-FIRST_RETRY_S = 1.0
-LAST_RETRY_S = 16.0
+LAST_STATUS_RETRY_S = 16.0
 LOOK_S = 60.0
 """After so long what is there is looked at: somebody may have deleted it."""
 
 _CONFLICT = 409
-_log = structlog.get_logger()
 
 
 class Reports(Protocol):
@@ -174,7 +181,7 @@ class StatusPublisher:
         conflict = isinstance(error, ApiRefusedError) and error.status == _CONFLICT
         if not self._retry_s and not conflict:
             _log.warning("node_not_published", why=str(error))
-        self._retry_s = min(max(FIRST_RETRY_S, 2 * self._retry_s), LAST_RETRY_S)
+        self._retry_s = min(max(FIRST_RETRY_S, 2 * self._retry_s), LAST_STATUS_RETRY_S)
         await self._time.pause(self._retry_s)
 
 
@@ -200,3 +207,88 @@ def timed(status: RdmaNodeStatus, before: bytes, now: datetime) -> RdmaNodeStatu
 def _gave_back(before: NodeReport, after: NodeReport) -> bool:
     holding = {allocation.container_id for allocation in after.allocations}
     return any(allocation.container_id not in holding for allocation in before.allocations)
+
+
+GAP_S = 1.0
+FIRST_RETRY_S = 1.0
+LAST_RETRY_S = 30.0
+_log = structlog.get_logger()
+
+
+class CapacityPublisher:
+    """Keeps the resource at the number of VFs that pods can have; while that is not known it stays."""
+
+    def __init__(self, api: PublishingApi, reports: Reports, own: OwnNode, resource: str, time: Time) -> None:
+        """Nothing is written until `run`."""
+        self._api = api
+        self._reports = reports
+        self._own = own
+        self._resource = resource
+        self._time = time
+
+    async def run(self) -> NoReturn:
+        """Write it where it differs, until cancelled; it stays then."""
+        retry_s = 0.0
+        while True:
+            own, report = await self._own.known(), self._reports.now()
+            try:
+                await self._keep(own, report)
+            except API_ERRORS as error:
+                if not retry_s:
+                    _log.warning("capacity_not_published", why=str(error))
+                retry_s = min(max(FIRST_RETRY_S, 2 * retry_s), LAST_RETRY_S)
+                await self._time.pause(retry_s)
+                continue
+            retry_s = 0.0
+            await self._changed(own, report)
+            await self._time.pause(GAP_S)
+
+    async def _keep(self, own: OwnNodeView, report: NodeReport) -> None:
+        if report.unreadable:
+            return
+        wanted = vfs_for_pods(status_of(report))
+        if amount(own.capacity.get(self._resource)) != wanted:
+            await self._api.set_capacity(self._own.name, self._resource, wanted)
+            _log.info("capacity_published", resource=self._resource, vfs=wanted)
+
+    async def _changed(self, own: OwnNodeView, report: NodeReport) -> None:
+        both = [
+            asyncio.ensure_future(self._own.other_than(own)),
+            asyncio.ensure_future(self._reports.other_than(report)),
+        ]
+        try:
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in both:
+                each.cancel()
+
+
+def amount(quantity: str | None) -> int | None:
+    """A whole quantity, as the API server writes them: thousands may be `k`; None where there is none."""
+    if quantity is None:
+        return None
+    digits, thousand = (quantity[:-1], 1000) if quantity.endswith("k") else (quantity, 1)
+    return int(digits) * thousand if digits.isdecimal() else None
+
+
+class Publishing:
+    """Runs the publishers that are configured."""
+
+    def __init__(
+        self, config: AgentConfig, api: PublishingApi, reports: Reports, time: Time = REAL_TIME
+    ) -> None:
+        """The API server is not asked for anything until `run`."""
+        publish = config.publish
+        self._time = time
+        own = OwnNode(api, NodeName(config.node), time)
+        self._work = [own.run]
+        if publish.rdma_node:
+            self._work.append(StatusPublisher(api, reports, own, publish, time).run)
+        if publish.vf_resource is not None:
+            self._work.append(CapacityPublisher(api, reports, own, publish.vf_resource, time).run)
+
+    async def run(self) -> None:
+        """Publish until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for work in self._work:
+                tasks.create_task(lasting(work, self._time))

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from k8s_rdma.agent.calls.add_call import pod_of
-from k8s_rdma.agent.calls.share import share
-from k8s_rdma.agent.calls.wanted import wanted
+from k8s_rdma.agent.cni.add_call import pod_of
+from k8s_rdma.agent.cni.pod_request import share, wanted
 from k8s_rdma.agent.plugins.runner import target_of
 from k8s_rdma.core.ledger import Attachment, Phase
 from k8s_rdma.core.step import VfRate
@@ -25,8 +24,8 @@ from k8s_rdma.wire.netconf import decode_netconf
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from k8s_rdma.agent.calls.means import Means
-    from k8s_rdma.agent.calls.wanted import Policy
+    from k8s_rdma.agent.cni.context import Means
+    from k8s_rdma.agent.cni.pod_request import Policy
     from k8s_rdma.core.kernel import Hardware, PodInterface
     from k8s_rdma.core.ledger import Receipt
     from k8s_rdma.wire.cni_environment import CniEnvironment

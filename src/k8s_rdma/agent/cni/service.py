@@ -1,4 +1,15 @@
-"""The calls of the CNI executable: what each asks for, and its answer."""
+"""The calls of the CNI executable: what each asks for, and its answer.
+
+The CNI verbs: what each call of the runtime does to the node.
+
+Source: CNI specification 1.1.0, section 2. All calls for one container run one after the other; those of
+different containers meet only at the worker.
+
+STATUS: whether an ADD could succeed now.
+
+Asked every few seconds (containerd), and the answer makes the node Ready or not: nothing here queries the
+kernel, what is known already is enough.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +20,12 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from k8s_rdma.agent.cni.add import Attaching
+from k8s_rdma.agent.cni.check import Checking
+from k8s_rdma.agent.cni.delete import Ending
+from k8s_rdma.agent.plugins.called import called_plugins, plugins_of_now
+from k8s_rdma.agent.software_caps import SoftwareCaps
+from k8s_rdma.core.ledger import Attachment
 from k8s_rdma.errors import K8sRdmaError, Reason
 from k8s_rdma.wire.cni_environment import CniEnvironment, parse_environment
 from k8s_rdma.wire.cni_result import encode_error, encode_result
@@ -16,14 +33,102 @@ from k8s_rdma.wire.frame import Reply
 from k8s_rdma.wire.netconf import decode_netconf, decode_network
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Awaitable, Callable, Iterator, Mapping
 
-    from k8s_rdma.agent.calls.verbs import Verbs
+    from k8s_rdma.agent.cni.add import Given
+    from k8s_rdma.agent.cni.context import Means
+    from k8s_rdma.agent.cni.pod_request import Policy
     from k8s_rdma.agent.node import Node
+    from k8s_rdma.agent.plugins.called import CalledPlugins
     from k8s_rdma.agent.report import Reporter
     from k8s_rdma.core.step import NetnsRef
     from k8s_rdma.linux.netns import Namespaces
     from k8s_rdma.wire.frame import Request
+
+
+async def require_ready(means: Means, plugins: CalledPlugins) -> None:
+    """K8sRdmaError (`NOT_READY`) when the ledger, the hardware or another plugin lets no ADD succeed."""
+    try:
+        await means.worker.run(means.node.require_ledger)
+        _require_hardware(means.node, delegates=plugins.delegate is not None)
+        means.ipam.require(plugins.all_ipams)
+        if plugins.delegate is not None:
+            await means.delegate.status(plugins.delegate)
+    except K8sRdmaError as error:
+        raise K8sRdmaError(error.message, reason=Reason.NOT_READY, details=error.details) from error
+
+
+def _require_hardware(node: Node, *, delegates: bool) -> None:
+    """delegates: pods get an interface without any VF, so that a node that has no such card is ready, too."""
+    if node.scanner.error:
+        msg = f"node {node.name}: its hardware cannot be looked at: {node.scanner.error}"
+        raise K8sRdmaError(msg)
+    pfs = node.hardware.pfs
+    if any(pf.vfs for pf in pfs) or (delegates and not pfs and not node.hardware.unreadable):
+        return
+    hidden = "; ".join(f"{item.what}: {item.why}" for item in node.hardware.unreadable)
+    seen = f"none of PFs {', '.join(pf.name for pf in pfs)} has VFs" if pfs else "there is no SR-IOV PF"
+    msg = f"node {node.name}: {seen}; has k8s-rdma init ended well here?"
+    raise K8sRdmaError(msg, details=hidden)
+
+
+class Verbs:
+    """ADD, DEL, CHECK, STATUS and GC on one node, and what must be done without a call."""
+
+    def __init__(self, means: Means, *, policy: Policy, claimed: Callable[[], Awaitable[None]]) -> None:
+        """claimed: awaited after a claim is on disk, before the pod gets anything of it."""
+        self._means = means
+        self._ending = Ending(means)
+        self._attaching = Attaching(means, self._ending, policy, claimed)
+        self._checking = Checking(means, policy)
+        self._caps = SoftwareCaps(means)
+
+    async def add(
+        self,
+        call: CniEnvironment,
+        netns: NetnsRef,
+        stdin: bytes,
+        still_waiting: Callable[[], bool] = lambda: True,
+    ) -> Given | None:
+        """See `Attaching.add`."""
+        return await self._attaching.add(call, netns, stdin, still_waiting)
+
+    async def delete(self, call: CniEnvironment, network: str, stdin: bytes = b"") -> None:
+        """See `Ending.delete`."""
+        attachment = Attachment(network, call.container_id, call.ifname)
+        await self._ending.delete(attachment, plugins_of_now(stdin, call))
+
+    async def check(self, call: CniEnvironment, stdin: bytes) -> None:
+        """See `Checking.check`."""
+        await self._checking.check(call, stdin)
+
+    async def collect(self, call: CniEnvironment, stdin: bytes) -> None:
+        """See `Ending.collect`.
+
+        GC is not told whether other plugins ran before this one on ADD. If none did, leases are kept under
+        the network's own name, and then receipts tell; to guess that name would free what is of others.
+        """
+        conf = decode_netconf(stdin, strict=False)
+        await self._ending.collect(conf, called_plugins(stdin, conf, call, beside_others=True))
+
+    async def status(self, call: CniEnvironment, stdin: bytes) -> None:
+        """See `require_ready`."""
+        conf = decode_netconf(stdin)
+        plugins = called_plugins(stdin, conf, call, beside_others=True)
+        await require_ready(self._means, plugins)
+
+    async def reconcile(self) -> bool:
+        """See `Ending.reconcile`."""
+        return await self._ending.reconcile()
+
+    async def restore_caps(self) -> bool:
+        """See `SoftwareCaps.restore`."""
+        return await self._caps.restore()
+
+    async def idle(self) -> None:
+        """Wait until no attachment is being made or ended: for work that would only hold them up."""
+        await self._means.turns.idle()
+
 
 _log = structlog.get_logger()
 

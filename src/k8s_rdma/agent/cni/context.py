@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from k8s_rdma.agent.calls.held_devices import Holdings
-from k8s_rdma.agent.calls.turns import PendingAdds, Turns
+from k8s_rdma.agent.cdi_specs import DeviceFiles
 from k8s_rdma.agent.cluster.cluster import Cluster, NoCluster
-from k8s_rdma.agent.device_files import DeviceFiles
+from k8s_rdma.agent.cni.container_locks import PendingAdds, Turns
+from k8s_rdma.agent.cni.exclusive_devices import Holdings
 from k8s_rdma.agent.node import Node
 from k8s_rdma.agent.plugins.delegate import Delegate
 from k8s_rdma.agent.plugins.ipam import IpamPlugins

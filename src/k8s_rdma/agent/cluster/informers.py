@@ -1,4 +1,11 @@
-"""The pods of this node, and what they were promised, as the API server last told."""
+"""Keeping up with objects of the API server: list, watch, and begin again when the watch is lost.
+
+Work beside the agent's own that must not take the agent with it.
+
+The Node object of this node, as the API server last told of it.
+
+The pods of this node, and what they were promised, as the API server last told.
+"""
 
 from __future__ import annotations
 
@@ -8,23 +15,107 @@ from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 
-from k8s_rdma.agent.cluster.following import keep_following
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.kube.api import Changed, Gone, Listed
+from k8s_rdma.kube.api import API_ERRORS, Changed, Gone, Listed
 from k8s_rdma.kube.promised import read_promise
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
     from typing import NoReturn
 
     from k8s_rdma.core.ids import NodeName, PodUid
     from k8s_rdma.core.namespace_policy import NamespacePolicies
     from k8s_rdma.core.placement import Placement
     from k8s_rdma.kube.api import Event, NodePodsApi, PodView
+    from k8s_rdma.kube.published import OwnNodeView, PublishingApi
     from k8s_rdma.kube.time import Time
     from k8s_rdma.wire.placement_keys import KeySource
 
+AFTER_FAULT_S = 30.0
+
+
+async def lasting(work: Callable[[], Awaitable[NoReturn]], time: Time) -> NoReturn:
+    """Begin again after a fault of ours: pods start without the cluster, not without the agent."""
+    while True:
+        try:
+            await work()
+        except Exception:
+            _log.exception("cluster_fault")
+        await time.pause(AFTER_FAULT_S)
+
+
 _log = structlog.get_logger()
+
+FIRST_RETRY_S = 0.5
+LAST_RETRY_S = 30.0
+
+STEADY_S = 60.0
+"""A watch that lasted for so long was a good one: its end, which is bound to come, is nothing to tell of."""
+
+
+async def keep_following(
+    lost: str, stream: Callable[[], AsyncIterator[Event[Any]]], take: Callable[[Event[Any]], None], time: Time
+) -> NoReturn:
+    """Hand over every event of a stream, and of the next one when it ends, until cancelled.
+
+    lost: the log's event when it fails twice in a row.
+    """
+    failures = 0
+    while True:
+        started = time.monotonic()
+        error = await _follow(stream, take)
+        failures = 1 if time.monotonic() - started >= STEADY_S else failures + 1
+        if failures == 2:
+            _log.warning(lost, error=error)
+        await time.pause(min(FIRST_RETRY_S * 2 ** (failures - 1), LAST_RETRY_S))
+
+
+async def _follow(stream: Callable[[], AsyncIterator[Event[Any]]], take: Callable[[Event[Any]], None]) -> str:
+    """Take events until there are no more; why that is so."""
+    try:
+        async with aclosing(cast("Any", stream())) as events:
+            async for event in events:
+                take(event)
+    except API_ERRORS as error:
+        return error.message
+    return "the watch ended"
+
+
+class OwnNode:
+    """Follows it; nothing is known until `run`, nor while there is none."""
+
+    def __init__(self, api: PublishingApi, name: NodeName, time: Time) -> None:
+        self.name = name
+        self.view: OwnNodeView | None = None
+        self._api = api
+        self._time = time
+        self._change = asyncio.Event()
+
+    async def known(self) -> OwnNodeView:
+        """The object, as soon as there is one."""
+        return await self.other_than(None)
+
+    async def other_than(self, known: OwnNodeView | None) -> OwnNodeView:
+        """The object, as soon as it is not the known one."""
+        while self.view is None or self.view == known:
+            await self._change.wait()
+        return self.view
+
+    async def run(self) -> NoReturn:
+        """Follow it until cancelled."""
+        stream = self._api.follow_node
+        await keep_following("node_not_followed", lambda: stream(self.name), self._take, self._time)
+
+    def _take(self, event: Event[OwnNodeView]) -> None:
+        match event:
+            case Listed(nodes):
+                self.view = nodes[0] if nodes else None
+            case Changed(node):
+                self.view = node
+            case Gone():
+                self.view = None
+        change, self._change = self._change, asyncio.Event()
+        change.set()
 
 
 class NodePods:
@@ -105,7 +196,7 @@ class NodePods:
         self._claims = {uid: promise for uid, promise in pods.items() if promise is not None}
 
     def _promise(self, pod: PodView) -> Placement | None:
-        """By a placement that counts, as it does at an ADD (`agent.calls.wanted`)."""
+        """By a placement that counts, as it does at an ADD (`agent.cni.pod_request`)."""
         try:
             promise = read_promise(pod, self._keys(), self._policies())
         except MalformedError:

@@ -1,7 +1,20 @@
-"""ADD: what a pod asks for, given to it by one of its attachments."""
+"""ADD: what a pod asks for, given to it by one of its attachments.
+
+The last of an ADD: nobody else has the pod's addresses, and its networks know where they are now.
+
+Duplicate address detection (RFC 4862) is the kernel's. It is waited for once for all interfaces of a pod,
+only where there are IPv6 addresses and a link, and without holding up any other pod.
+
+Whether addresses that a pod was given are its own, by what duplicate address detection has found.
+
+What an attachment gave, as its CNI result has it.
+
+What a pod held before: in sandboxes that are gone, or by an ADD that was cut short.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -9,14 +22,9 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from k8s_rdma.agent.calls.add_call import AddCall, pod_of
-from k8s_rdma.agent.calls.held_devices import NOTHING_HELD
-from k8s_rdma.agent.calls.pool_pods import of_devices, of_network
-from k8s_rdma.agent.calls.predecessors import Predecessors
-from k8s_rdma.agent.calls.results import result_interfaces
-from k8s_rdma.agent.calls.settling import settle
-from k8s_rdma.agent.calls.share import doubtful, share
-from k8s_rdma.agent.calls.wanted import wanted
+from k8s_rdma.agent.cni.add_call import AddCall, pod_of
+from k8s_rdma.agent.cni.exclusive_devices import NOTHING_HELD, of_devices, of_network
+from k8s_rdma.agent.cni.pod_request import doubtful, share, wanted
 from k8s_rdma.agent.plugins.called import called_plugins
 from k8s_rdma.agent.plugins.ipam import addressing
 from k8s_rdma.agent.plugins.runner import target_of
@@ -24,20 +32,171 @@ from k8s_rdma.agent.sandbox import Sandbox, rejected
 from k8s_rdma.core.ledger import Attachment, Pod, Receipt
 from k8s_rdma.core.options import VfDriver
 from k8s_rdma.core.placement import Rejection
-from k8s_rdma.errors import K8sRdmaError, Reason
-from k8s_rdma.wire.cni_result import check_version, encode_result
+from k8s_rdma.errors import K8sRdmaError, KernelError, Reason
+from k8s_rdma.wire.cni_result import ResultInterface, check_version, encode_result
 from k8s_rdma.wire.ipam_result import IpamResult
 from k8s_rdma.wire.netconf import NetConf, decode_netconf, refuse
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Collection
+    from collections.abc import AsyncIterator, Awaitable, Collection, Iterable
 
-    from k8s_rdma.agent.calls.ending import Ending
-    from k8s_rdma.agent.calls.held_devices import HeldDevices
-    from k8s_rdma.agent.calls.means import Means
-    from k8s_rdma.agent.calls.wanted import Policy, Wanted
+    from k8s_rdma.agent.cni.context import Means
+    from k8s_rdma.agent.cni.delete import Ending
+    from k8s_rdma.agent.cni.exclusive_devices import HeldDevices
+    from k8s_rdma.agent.cni.pod_request import Policy, Wanted
+    from k8s_rdma.agent.node import Node
+    from k8s_rdma.agent.plugins.called import CalledPlugins
+    from k8s_rdma.agent.worker import Worker
+    from k8s_rdma.core.kernel import PodInterface
     from k8s_rdma.core.step import NetnsRef
     from k8s_rdma.wire.cni_environment import CniEnvironment
+
+
+class Predecessors:
+    """Ends them for an ADD, which has its own container's turn."""
+
+    def __init__(self, means: Means, ending: Ending) -> None:
+        """ending: how."""
+        self._node = means.node
+        self._worker = means.worker
+        self._turns = means.turns
+        self._ending = ending
+
+    async def end(
+        self, sandbox: Sandbox, turns: AsyncExitStack, now: CalledPlugins
+    ) -> tuple[Attachment, ...]:
+        """Take back what the pod held in sandboxes that are gone, and what an ADD cut short left in this one.
+
+        What it holds elsewhere is left to `Node.prepare` to refuse. Returned is what shall end in the moment
+        of the new claim, so that nobody else gets it; the turns of those containers are held until then.
+        now: as in `Ending`.
+        """
+        await self._end_cut_short(sandbox.attachment, now)
+        inherited = []
+        for receipt in self._node.ledger.of_pod(sandbox.pod.uid):
+            elsewhere = receipt.attachment.container != sandbox.attachment.container
+            if elsewhere and await self._worker.run(self._node.is_unfinished, receipt):
+                inherited.append(receipt)
+        older = {receipt.attachment.container for receipt in inherited}
+        free = {container for container in older if not self._turns.busy(container)}
+        for container in free:
+            await turns.enter_async_context(self._turns.alone(container))
+        ended = (receipt.attachment for receipt in inherited if receipt.attachment.container in free)
+        return await self._give_back(ended, now)
+
+    async def _end_cut_short(self, attachment: Attachment, now: CalledPlugins) -> None:
+        """K8sRdmaError (`ALREADY_ATTACHED`) for one that is whole, whichever pod it was made for."""
+        receipt = self._node.ledger.receipts.get(attachment)
+        if receipt is None:
+            return
+        if not await self._worker.run(self._node.is_unfinished, receipt):
+            msg = f"container {attachment.container} has its interfaces already"
+            raise K8sRdmaError(msg, reason=Reason.ALREADY_ATTACHED)
+        await self._ending.end(receipt, now)
+
+    async def _give_back(
+        self, attachments: Iterable[Attachment], now: CalledPlugins
+    ) -> tuple[Attachment, ...]:
+        """Those of them that are there still."""
+        there = tuple(each for each in attachments if each in self._node.ledger.receipts)
+        for attachment in there:
+            await self._ending.give_back(self._node.ledger.receipts[attachment], now)
+        return there
+
+
+def result_interfaces(receipt: Receipt, addresses: Mapping[str, IpamResult]) -> list[ResultInterface]:
+    """The attachment's interfaces as its result has them; a PCI function is not in the sandbox."""
+    return [
+        ResultInterface(
+            name=interface.ifname,
+            mac=interface.mac,
+            sandbox=receipt.netns.path if interface.is_netdev else "",
+            mtu=(interface.options.mtu or interface.home.mtu) if interface.is_netdev else 0,
+            pci=interface.pci,
+            ipam=addresses.get(interface.ifname, IpamResult()),
+        )
+        for interface in receipt.interfaces
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settling:
+    """Addresses, each with its interface's name: `fd00::1/64 of rdma0`; see `core.kernel.PodInterface`."""
+
+    duplicates: tuple[str, ...] = ()
+    unusable: tuple[str, ...] = ()
+    unverified: tuple[str, ...] = ()
+
+
+def settling(addresses: Mapping[str, Collection[str]], found: Mapping[str, PodInterface]) -> Settling:
+    """What is to be waited for of these addresses, by interface.
+
+    Nobody can be asked while an interface has no link; the kernel asks when it has one.
+    """
+    duplicates, unusable, unverified = [], [], []
+    for ifname, given in addresses.items():
+        there = found.get(ifname)
+        if there is None:
+            continue
+        ours = set(given)
+        duplicates += [f"{each} of {ifname}" for each in sorted(ours & there.duplicates)]
+        if there.carrier:
+            unusable += [f"{each} of {ifname}" for each in sorted(ours & there.unusable)]
+            unverified += [f"{each} of {ifname}" for each in sorted(ours & there.unverified)]
+    return Settling(duplicates=tuple(duplicates), unusable=tuple(unusable), unverified=tuple(unverified))
+
+
+FIRST_LOOK_S = 0.11
+"""When whoever has such an address has told so, where the kernel asked at once (`linux.pod_interface`)."""
+
+LOOK_AGAIN_S = 0.05
+DEADLINE_S = 3.0
+"""Asking may begin a second later (`rtr_solicit_delay`), and be done more than once (`dad_transmits`)."""
+
+
+async def settle(
+    receipt: Receipt,
+    addresses: Mapping[str, tuple[str, ...]],
+    *,
+    node: Node,
+    worker: Worker,
+    pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> None:
+    """Wait until no other station objects to these addresses (CIDR form, by interface), then announce them.
+
+    K8sRdmaError (`IPAM_FAILURE`) names those that another station has, or that cannot be used in time.
+    """
+    asked = {ifname: given for ifname, given in addresses.items() if any(":" in each for each in given)}
+    if asked:
+        await _verify(receipt, asked, node, worker, pause)
+    if any(addresses.values()):
+        await worker.run(node.announce, receipt, addresses)
+
+
+async def _verify(
+    receipt: Receipt,
+    addresses: Mapping[str, tuple[str, ...]],
+    node: Node,
+    worker: Worker,
+    pause: Callable[[float], Awaitable[None]],
+) -> None:
+    await pause(FIRST_LOOK_S)
+    for _ in range(round((DEADLINE_S - FIRST_LOOK_S) / LOOK_AGAIN_S)):
+        now = settling(addresses, await worker.run(node.look_into, receipt))
+        if now.duplicates:
+            raise _unsettled(receipt, now.duplicates, "in use by another station of its network")
+        if not (now.unusable or now.unverified):
+            return
+        await pause(LOOK_AGAIN_S)
+    if now.unusable:
+        why = f"duplicate address detection has not ended within {DEADLINE_S:g} s"
+        raise _unsettled(receipt, now.unusable, why)
+
+
+def _unsettled(receipt: Receipt, which: tuple[str, ...], why: str) -> KernelError:
+    msg = f"container {receipt.attachment.container}: address {', '.join(which)}: {why}"
+    return KernelError(msg, reason=Reason.IPAM_FAILURE)
+
 
 _log = structlog.get_logger()
 

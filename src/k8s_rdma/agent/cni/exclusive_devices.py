@@ -1,0 +1,228 @@
+"""What a pod holds of the device plugin's resources, by kubelet's word, asked when its ADD comes.
+
+Kubelet gives devices when it admits a pod, and has the runtime make a sandbox after that: when there is an
+ADD, there is an answer.
+
+Pods that hold exclusive devices: these are their interfaces, and their annotation sets rates only.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, NoReturn
+
+from k8s_rdma.config.devices import ExactResource, ExclusiveResource
+from k8s_rdma.core.devices.held_vfs import HeldDevice, of_pf, vfs_by_device
+from k8s_rdma.core.devices.placement import options_refused
+from k8s_rdma.core.devices.pod_devices import SlotHeld, shared_resource
+from k8s_rdma.core.options import VfDriver
+from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request
+from k8s_rdma.errors import K8sRdmaError, Reason
+from k8s_rdma.wire.annotation_values import ANNOTATION
+from k8s_rdma.wire.cdi import SLOT_CLASS, qualified_name
+from k8s_rdma.wire.json import shown
+from k8s_rdma.wire.netconf import refuse
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from k8s_rdma.agent.cni.pod_request import Wanted
+    from k8s_rdma.config.devices import Resource
+    from k8s_rdma.core.devices.pod_devices import PodDevices
+    from k8s_rdma.core.kernel import Hardware
+    from k8s_rdma.core.ledger import Ledger, Pod
+    from k8s_rdma.kube.pod_resources import PodResources
+    from k8s_rdma.wire.netconf import NetConf
+
+
+def of_devices(wants: Wanted, held: Mapping[str, Sequence[str]], hardware: Hardware) -> Wanted:
+    """What a pod wants, as interfaces of the devices that it holds: those of one resource after another's.
+
+    held: ids by exclusive resource. A PF's device is no interface; containers may use it all the same.
+    K8sRdmaError (`DEVICES_DIFFER`) when the annotation is not of these devices, or asks for more than rates.
+    """
+    devices = tuple(
+        HeldDevice(resource, each)
+        for resource in sorted(held)
+        for each in held[resource]
+        if not of_pf(each, hardware)
+    )
+    _require_promised(wants, devices)
+    if not devices:
+        return wants
+    if not wants.request:
+        return replace(wants, request=Request((InterfaceRequest(),) * len(devices)), devices=devices)
+    _require_rates_only(wants.request, devices)
+    return replace(wants, devices=devices)
+
+
+def of_network(
+    wants: Wanted, entries: tuple[int, ...], conf: NetConf, hardware: Hardware, ledger: Ledger
+) -> tuple[int, ...]:
+    """Of the interfaces that an attachment may give, the one whose device its network is for, if it says one.
+
+    entries: by their places in the request. K8sRdmaError: `UNKNOWN_DEVICE` for a device that the pod does not
+    hold, `ALREADY_ATTACHED` or `DEVICES_DIFFER` for one that is another network's.
+    """
+    if wants.devices and conf.driver is not VfDriver.KERNEL:
+        refuse("dpdk", "the pod holds RDMA devices, which their VFs would not have under that driver")
+    if not conf.device_id:
+        return entries
+    at = _place_of(conf.device_id, wants.devices, hardware, ledger)
+    if at is None:
+        holds = ", ".join(map(str, wants.devices)) or "no device of an exclusive resource"
+        msg = f"network configuration: deviceID: {shown(conf.device_id)}: the pod holds {holds}"
+        raise K8sRdmaError(msg, reason=Reason.UNKNOWN_DEVICE)
+    if at not in entries:
+        _refuse_of_another(at, wants, conf)
+    return (at,)
+
+
+def _require_promised(wants: Wanted, devices: Sequence[HeldDevice]) -> None:
+    promised = wants.promised.devices() if wants.promised else {}
+    held = dict(Counter(device.resource for device in devices))
+    if promised and promised != held:
+        _differ(f"the pod was placed with {_counts(promised)}, and kubelet gave it {_counts(held) or 'none'}")
+
+
+def _require_rates_only(request: Request, devices: Sequence[HeldDevice]) -> None:
+    there, held = len(request.interfaces), ", ".join(map(str, devices))
+    if there != len(devices):
+        _differ(
+            f"{ANNOTATION}: has {there} interfaces, and the pod holds {len(devices)} devices ({held}): it "
+            "must have one for each, or none"
+        )
+    for at, interface in enumerate(request.interfaces):
+        if refused := options_refused(interface.options):
+            _differ(f"{ANNOTATION}[{at}].{refused[0]}: the pod holds {held}; of these it sets rates only")
+    if request.policy is not PfPolicy.ANY:
+        _differ(f"policy {request.policy}: the pod holds {held}, which kubelet chose")
+
+
+def _place_of(
+    device_id: str, devices: Sequence[HeldDevice], hardware: Hardware, ledger: Ledger
+) -> int | None:
+    """Which of the devices it is, by either of a device's names."""
+    vfs = vfs_by_device(hardware, ledger)
+    named = vfs.get(device_id)
+    for at, device in enumerate(devices):
+        if device.id == device_id or (named is not None and vfs.get(device.id) == named):
+            return at
+    return None
+
+
+def _refuse_of_another(at: int, wants: Wanted, conf: NetConf) -> NoReturn:
+    device, network = wants.devices[at], wants.request.interfaces[at].options.network
+    if network and network not in conf.own_networks:
+        _differ(
+            f"{ANNOTATION}[{at}].network: {shown(network)}, and network {conf.name} is to attach its "
+            f"device, {device}"
+        )
+    msg = (
+        f"network {conf.name} is to attach device {device}, which another of the pod's networks has: "
+        f"give it {ANNOTATION}[{at}].network, so that it is left to this one"
+    )
+    raise K8sRdmaError(msg, reason=Reason.ALREADY_ATTACHED)
+
+
+def _counts(devices: Mapping[str, int]) -> str:
+    return " and ".join(f"{number} of {resource}" for resource, number in sorted(devices.items()))
+
+
+def _differ(why: str) -> NoReturn:
+    raise K8sRdmaError(why, reason=Reason.DEVICES_DIFFER)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldDevices:
+    """What kubelet gave a pod.
+
+    slots: CDI devices that its containers ask for. exclusive: RDMA devices by name, by their resource, in
+        order (`core.devices.pod_devices`); without resources of which there are none.
+    """
+
+    slots: tuple[SlotHeld, ...] = ()
+    exclusive: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+NOTHING_HELD = HeldDevices()
+
+
+class Holdings:
+    """Who knows what pods hold: kubelet, by its PodResources API."""
+
+    def __init__(self, kubelet: PodResources | None = None, resources: Iterable[Resource] = ()) -> None:
+        """kubelet: None where there is no device plugin. resources: as that is configured."""
+        self._kubelet = kubelet
+        self._resources = tuple(each for each in resources if concerns_pods(each))
+        self._pools = any(isinstance(each, ExclusiveResource) for each in self._resources)
+
+    async def of(self, pod: Pod, *, asks: bool) -> HeldDevices:
+        """What a pod holds; nobody is asked where that could be nothing that matters.
+
+        asks: whether it asks for interfaces by annotation; a slot is of no use to one that does not.
+        K8sRdmaError (`KUBELET_FAILURE`) when kubelet does not tell in time: the ADD may be tried again.
+        """
+        if self._kubelet is None or not (self._pools or (asks and self._resources)):
+            return NOTHING_HELD
+        return held_devices(await self._kubelet.of_pod(pod.namespace, pod.name), self._resources)
+
+    async def exclusive(self) -> Mapping[str, str]:
+        """Which exclusive devices pods hold, and the pods, `namespace/name`. K8sRdmaError as `of`."""
+        if self._kubelet is None or not self._pools:
+            return {}
+        return {
+            device: f"{pod.namespace}/{pod.name}"
+            for pod in await self._kubelet.all()
+            for ids in held_devices(pod, self._resources).exclusive.values()
+            for device in ids
+        }
+
+    async def of_all(self) -> Mapping[tuple[str, str], HeldDevices]:
+        """What every pod holds, by namespace and name; K8sRdmaError as `of`."""
+        if self._kubelet is None or not self._resources:
+            return {}
+        pods = await self._kubelet.all()
+        return {(each.namespace, each.name): held_devices(each, self._resources) for each in pods}
+
+    async def close(self) -> None:
+        """End the connection."""
+        if self._kubelet is not None:
+            await self._kubelet.close()
+
+
+def concerns_pods(resource: Resource) -> bool:
+    """Whether it matters to the agent which pod holds a device of it."""
+    return isinstance(resource, ExactResource | ExclusiveResource)
+
+
+def held_devices(held: PodDevices, resources: Iterable[Resource]) -> HeldDevices:
+    """What kubelet told, in words of the configuration; MalformedError for an id that names no CDI device."""
+    slots: list[SlotHeld] = []
+    exclusive = {}
+    for resource in resources:
+        slots += _slots(held, resource)
+        if isinstance(resource, ExclusiveResource) and (ids := held.of(resource.name)):
+            exclusive[resource.name] = ids
+    return HeldDevices(slots=tuple(slots), exclusive=exclusive)
+
+
+def _slots(held: PodDevices, resource: Resource) -> Iterator[SlotHeld]:
+    """Those that containers may ask the runtime for; of an exclusive one also where they might not."""
+    if isinstance(resource, ExactResource):
+        yield from _each(held, resource.name, hints=resource.hints)
+    if isinstance(resource, ExclusiveResource):
+        if resource.cdi is not False:
+            yield from _each(held, resource.name, pool=resource.name)
+        if resource.share:
+            shared = shared_resource(resource.name)
+            yield from _each(held, shared, pool=resource.name, hints=resource.hints)
+
+
+def _each(held: PodDevices, resource: str, pool: str = "", *, hints: bool = False) -> Iterator[SlotHeld]:
+    for each in held.of(resource):
+        slot = SlotHeld(resource=resource, id=each, pool=pool, hints=hints)
+        qualified_name(slot.device, device_class=SLOT_CLASS)  # refused where it is none: it names a file, too
+        yield slot

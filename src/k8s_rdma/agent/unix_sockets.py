@@ -1,0 +1,280 @@
+"""Unix sockets with the permissions they shall have from the first moment.
+
+`cni.sock`: one call of the CNI executable a connection, with the pod's namespace as a descriptor.
+
+`cdi.sock`: what the device plugin declares is published as long as it is there (`wire.shared_devices`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+import struct
+import time
+from collections import Counter
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import structlog
+
+from k8s_rdma.errors import K8sRdmaError, KernelError, MalformedError
+from k8s_rdma.wire.frame import Request, decode_request, encode_reply, request_bytes_missing
+from k8s_rdma.wire.shared_devices import MAX_LINE_BYTES, decode_declared, encode_line
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+    from pathlib import Path
+
+    from k8s_rdma.agent.cdi_specs import SharedFiles
+    from k8s_rdma.agent.worker import Worker
+    from k8s_rdma.wire.frame import Reply
+
+    StillWaiting = Callable[[], bool]
+    Handler = Callable[[Request, int | None, StillWaiting], Awaitable[Reply]]
+
+_log = structlog.get_logger()
+
+DECLARATION_CHUNK_BYTES = 64 << 10
+
+
+class CdiSocket:
+    """Speaks the protocol; a connection is a plugin.
+
+    When the agent itself stops, what is published stays, as the next one goes on with it.
+    """
+
+    def __init__(self, shared: SharedFiles, worker: Worker) -> None:
+        """shared: used by the worker alone."""
+        self._shared = shared
+        self._worker = worker
+
+    async def talk(self, connection: socket.socket) -> None:
+        """Serve one plugin until it hangs up, or says what no plugin says."""
+        plugin = object()
+        try:
+            async for line in _lines(connection):
+                written = await self._worker.run(self._shared.declare, plugin, decode_declared(line))
+                await asyncio.get_running_loop().sock_sendall(connection, encode_line(written))
+        except MalformedError as error:
+            _log.warning("shared_devices_refused", error=error.message)
+        except OSError:
+            pass  # it is gone
+        try:
+            await self._worker.run(self._shared.end, plugin)
+        except KernelError as error:
+            _log.warning("device_files_not_restored", error=error.message)
+
+
+async def _lines(connection: socket.socket) -> AsyncIterator[bytes]:
+    """Whole ones; MalformedError for one that is too long."""
+    loop, data = asyncio.get_running_loop(), b""
+    while chunk := await loop.sock_recv(connection, DECLARATION_CHUNK_BYTES):
+        data += chunk
+        *lines, data = data.split(b"\n")
+        for line in lines:
+            yield line
+        if len(data) > MAX_LINE_BYTES:
+            msg = f"cdi.sock: a line of more than {MAX_LINE_BYTES} bytes"
+            raise MalformedError(msg)
+
+
+RECEIVE_TIMEOUT_S = 5.0
+"""The executable has read all of its input before it connects, so a frame arrives at once or not at all."""
+
+CHUNK_BYTES = 256 << 10
+
+
+class CniSocket:
+    """Speaks the frame protocol; what a call means is the handler's business.
+
+    The handler gets the namespace's descriptor (None when none came) and must not keep it: it is closed
+    when the handler returns. It is also told how to ask whether the caller still waits: for one that has
+    given up a DEL may have come and gone, so what an ADD gave it now would be nobody's.
+    """
+
+    def __init__(self, handler: Handler) -> None:
+        """Hand every whole request to `handler`."""
+        self._handler = handler
+
+    async def talk(self, connection: socket.socket) -> None:
+        """Serve one connection. A caller that goes away meanwhile does not stop what has begun."""
+        with ExitStack() as descriptors:
+            try:
+                async with asyncio.timeout(RECEIVE_TIMEOUT_S):
+                    request, netns = await _receive(connection, descriptors)
+            except MalformedError:
+                return  # not our executable: it gets no answer, and reports a cut-off reply if it was
+
+            def still_waiting() -> bool:
+                return not _given_up(connection, request)
+
+            if not still_waiting():
+                return
+            reply = await self._handler(request, netns, still_waiting)
+            await asyncio.get_running_loop().sock_sendall(connection, encode_reply(reply))
+
+
+async def _receive(connection: socket.socket, descriptors: ExitStack) -> tuple[Request, int | None]:
+    data = bytearray()
+    netns = None
+    while missing := request_bytes_missing(data):
+        await _readable(connection)
+        chunk, received, _, _ = socket.recv_fds(connection, min(missing, CHUNK_BYTES), 1)
+        for descriptor in received:
+            descriptors.callback(os.close, descriptor)
+            netns = descriptor
+        if not chunk:
+            raise ConnectionResetError
+        data += chunk
+    return decode_request(data), netns
+
+
+def _given_up(connection: socket.socket, request: Request) -> bool:
+    """Whether the caller no longer waits: its deadline has passed, or it is gone."""
+    if 0 < request.deadline_ms <= time.monotonic() * 1000:
+        return True
+    try:
+        return connection.recv(1, socket.MSG_PEEK) == b""
+    except BlockingIOError:
+        return False
+
+
+async def _readable(connection: socket.socket) -> None:
+    """Wait until there is something to read; asyncio has no call that receives descriptors."""
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    loop.add_reader(connection, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(connection)
+
+
+ACCEPT_PAUSE_S = 0.1
+
+LOST_CHECK_S = 2.0
+"""How often a socket's path is looked at."""
+
+_CREDENTIALS = struct.Struct("=iII")
+"""`struct ucred` (unix(7)): process, user, group."""
+
+MAX_PATH_BYTES = 107
+"""`sun_path` without its NUL (unix(7))."""
+
+
+def listen_unix(path: Path, mode: int, group: int | None = None) -> socket.socket:
+    """Listen at `path`, replacing what a predecessor left; nobody can connect before `mode` holds.
+
+    group: whose the socket is; by default the process's own.
+    MalformedError when the path is longer than a socket's may be, K8sRdmaError when there can be no socket.
+    """
+    if len(bytes(path)) > MAX_PATH_BYTES:
+        size = len(bytes(path))
+        msg = f"runDir: the socket {path} would have a path of {size} bytes, {MAX_PATH_BYTES} at most"
+        raise MalformedError(msg)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        path.unlink(missing_ok=True)
+        listener.bind(str(path))
+        _give_to(path, group)
+        path.chmod(mode)
+        listener.listen(128)
+    except K8sRdmaError:
+        listener.close()
+        raise
+    except OSError as error:
+        listener.close()
+        msg = f"cannot listen at {path}: {error.strerror}"
+        raise K8sRdmaError(msg) from error
+    listener.setblocking(False)
+    return listener
+
+
+def _give_to(path: Path, group: int | None) -> None:
+    """K8sRdmaError where the process neither is in that group nor may give files away (chown(2))."""
+    if group is None:
+        return
+    try:
+        os.chown(path, -1, group)
+    except OSError as error:
+        msg = (
+            f"stateGroup: {path} cannot be given to group {group}: {error.strerror}; the agent needs to be a "
+            "member of that group (supplementalGroups of its pod)"
+        )
+        raise K8sRdmaError(msg) from error
+
+
+async def lost(path: Path) -> None:
+    """Return when nothing is at `path`, or not the same as now: it was removed, or covered by a mount."""
+    made = _identity(path)
+    while made and _identity(path) == made:  # noqa: ASYNC110  nobody tells of what a mount covers
+        await asyncio.sleep(LOST_CHECK_S)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.lstat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+async def serve_connections(
+    listener: socket.socket,
+    talk: Callable[[socket.socket], Awaitable[None]],
+    *,
+    most: int,
+    most_of_user: int | None = None,
+) -> None:
+    """Accept until cancelled, each connection in a task of its own that ends with this call.
+
+    A connection that breaks ends alone; what `talk` raises otherwise ends everything, as a fault should.
+    most: connections at a time; those beyond are closed, so that nobody can use up the descriptors.
+    most_of_user: of them one user's, so that nobody takes the places of others; by default all.
+    """
+    loop = asyncio.get_running_loop()
+    open_now: Counter[int] = Counter()
+
+    async def one(connection: socket.socket, user: int) -> None:
+        try:
+            with connection:
+                await talk(connection)
+        except (ConnectionError, TimeoutError):
+            return
+        finally:
+            open_now[user] -= 1
+            if not open_now[user]:
+                del open_now[user]
+
+    async with asyncio.TaskGroup() as connections:
+        while True:
+            connection = await _accept(loop, listener)
+            user = _user(connection)
+            if open_now.total() >= most or open_now[user] >= (most_of_user or most):
+                connection.close()
+                continue
+            open_now[user] += 1
+            connections.create_task(one(connection, user))
+
+
+def _user(connection: socket.socket) -> int:
+    """The ID of the user that connected, as this process's user namespace has it."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    _, user, _ = _CREDENTIALS.unpack(credentials)
+    return int(user)
+
+
+async def _accept(loop: asyncio.AbstractEventLoop, listener: socket.socket) -> socket.socket:
+    """The next connection; waits out a lack of descriptors."""
+    while True:
+        try:
+            connection, _ = await loop.sock_accept(listener)
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                raise
+            await asyncio.sleep(ACCEPT_PAUSE_S)
+        else:
+            connection.setblocking(False)
+            return connection
