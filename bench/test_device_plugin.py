@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 from deviceplugin.plugin_process import World, make_world
 from k8s_rdma.config.devices import MountResource
 from k8s_rdma.core.devices.rdma_devices import DevicesSeen
-from k8s_rdma.deviceplugin.kubelet.resource import Resource
 from k8s_rdma.deviceplugin.modes import mode_of
+from k8s_rdma.deviceplugin.resource import Resource
 from k8s_rdma.kube.grpc_calls import connect
 from k8s_rdma.wire.device_plugin_api import LIST_AND_WATCH
 

@@ -7,7 +7,7 @@ from time import thread_time
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.devices.device_plugin_api import Neighbour
-from k8s_rdma.deviceplugin.preferring.best import Candidate, Place, preferred
+from k8s_rdma.deviceplugin.topology import Candidate, Place, preferred
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from k8s_rdma.core.devices.rdma_devices import NetnsMode
-from k8s_rdma.deviceplugin.seeing.watching import Host
+from k8s_rdma.deviceplugin.device_monitor import Host
 from k8s_rdma.linux.discovery.queries import RdmaDevice, RdmaPort
 from k8s_rdma.linux.rdma.character_devices import DeviceNodes
 from k8s_rdma.linux.rdma.observation import RdmaObserver

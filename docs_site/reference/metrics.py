@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, cast
 
 from docs_site.reference.tables import code, table
 from k8s_rdma.config.devices import DevicePluginConfig
-from k8s_rdma.deviceplugin.seeing.looking import Looking
-from k8s_rdma.deviceplugin.seeing.watching import Host
-from k8s_rdma.deviceplugin.telling.figures import render_figures
+from k8s_rdma.deviceplugin.app import render_figures
+from k8s_rdma.deviceplugin.device_monitor import Host, Looking
 from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.extender.service import running
 from k8s_rdma.extender.sources.crd_states import CrdNodeStates

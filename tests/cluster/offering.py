@@ -6,9 +6,9 @@ import asyncio
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
-from k8s_rdma.deviceplugin.kubelet.directory_watch import KubeletWatch
-from k8s_rdma.deviceplugin.kubelet.keeper import Keeper
-from k8s_rdma.deviceplugin.kubelet.resource import Resource
+from k8s_rdma.deviceplugin.plugin_server import Keeper
+from k8s_rdma.deviceplugin.resource import Resource
+from k8s_rdma.deviceplugin.service import KubeletWatch
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

@@ -20,11 +20,10 @@ from cluster.test_real_kubelet import (
     program,
 )
 from k8s_rdma.config.devices import ExclusiveResource
-from k8s_rdma.deviceplugin.kubelet.directory_watch import KubeletWatch
-from k8s_rdma.deviceplugin.kubelet.keeper import Keeper
-from k8s_rdma.deviceplugin.kubelet.resource import Resource
-from k8s_rdma.deviceplugin.kubelet.standing import SETTLE_S
 from k8s_rdma.deviceplugin.modes import mode_of
+from k8s_rdma.deviceplugin.plugin_server import SETTLE_S, Keeper
+from k8s_rdma.deviceplugin.resource import Resource
+from k8s_rdma.deviceplugin.service import KubeletWatch
 from k8s_rdma.sim.cluster.background import in_background
 
 if TYPE_CHECKING:

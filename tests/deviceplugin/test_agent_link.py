@@ -8,7 +8,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from deviceplugin.played_agent import report
-from k8s_rdma.deviceplugin.seeing.agent_link import AgentLink
+from k8s_rdma.deviceplugin.agent_link import AgentLink
 from linux.small_machine import PF, vf_pci
 
 

@@ -14,10 +14,10 @@ from k8s_rdma.config.devices import ExclusiveResource
 from k8s_rdma.core.devices.device_plugin_api import OfferedDevice
 from k8s_rdma.core.devices.rdma_devices import DevicesSeen
 from k8s_rdma.core.ids import PciAddress
-from k8s_rdma.deviceplugin.kubelet.keeper import Keeper
-from k8s_rdma.deviceplugin.kubelet.resource import Resource
 from k8s_rdma.deviceplugin.modes import mode_of
-from k8s_rdma.deviceplugin.preferring.neighbours import Neighbours
+from k8s_rdma.deviceplugin.plugin_server import Keeper
+from k8s_rdma.deviceplugin.resource import Resource
+from k8s_rdma.deviceplugin.topology import Neighbours
 from k8s_rdma.kube.pod_resources import KubeletPodResources
 from k8s_rdma.linux.discovery.pci import PciFunction
 from k8s_rdma.linux.gpus import Gpus

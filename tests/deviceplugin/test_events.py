@@ -14,8 +14,7 @@ import yaml
 
 from k8s_rdma.config.devices import DevicePluginConfig
 from k8s_rdma.core.devices.rdma_devices import RdmaDevice
-from k8s_rdma.deviceplugin.telling.changes import HealthChange
-from k8s_rdma.deviceplugin.telling.events import node_events
+from k8s_rdma.deviceplugin.health_events import HealthChange, node_events
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.sim.cluster.access import Access
 from k8s_rdma.sim.cluster.api import ApiConfig, serving_api
@@ -25,7 +24,7 @@ from k8s_rdma.sim.cluster.rbac import service_account
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from k8s_rdma.deviceplugin.telling.events import Heard
+    from k8s_rdma.deviceplugin.health_events import Heard
 
 DEADLINE_S = 30
 EVENTS = "/api/v1/namespaces/default/events"

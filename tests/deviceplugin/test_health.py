@@ -6,9 +6,19 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.devices.rdma_devices import DevicesSeen, GivenDevice, RdmaDevice
-from k8s_rdma.deviceplugin.seeing.agent_link import AgentTold
-from k8s_rdma.deviceplugin.seeing.damping import CALM_S, FIRST_HOLD_S, FREE, LAST_HOLD_S
-from k8s_rdma.deviceplugin.seeing.health import FORGOTTEN_S, SETTLE_S, STANDS_S, UNCLAIMED_S, Agent, Health
+from k8s_rdma.deviceplugin.agent_link import AgentTold
+from k8s_rdma.deviceplugin.health import (
+    CALM_S,
+    FIRST_HOLD_S,
+    FORGOTTEN_S,
+    FREE,
+    LAST_HOLD_S,
+    SETTLE_S,
+    STANDS_S,
+    UNCLAIMED_S,
+    Agent,
+    Health,
+)
 from k8s_rdma.linux.rdma.observation import AwayDevice, PresentDevice, RdmaSnapshot
 
 if TYPE_CHECKING:

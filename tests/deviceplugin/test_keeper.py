@@ -10,11 +10,10 @@ import pytest
 from deviceplugin.looks import seen
 from k8s_rdma.config.devices import MountResource
 from k8s_rdma.core.devices.rdma_devices import DevicesSeen
-from k8s_rdma.deviceplugin.kubelet.endpoint import socket_name
-from k8s_rdma.deviceplugin.kubelet.keeper import FIRST_RETRY_S, Keeper
-from k8s_rdma.deviceplugin.kubelet.pauses import Pauses
-from k8s_rdma.deviceplugin.kubelet.resource import Resource
+from k8s_rdma.deviceplugin.endpoint import socket_name
 from k8s_rdma.deviceplugin.modes import mode_of
+from k8s_rdma.deviceplugin.plugin_server import FIRST_RETRY_S, Keeper, Pauses
+from k8s_rdma.deviceplugin.resource import Resource
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from k8s_rdma.core.devices.device_plugin_api import Choice, Neighbour
-from k8s_rdma.deviceplugin.preferring.neighbours import DEADLINE_S, Neighbours
+from k8s_rdma.deviceplugin.topology import DEADLINE_S, Neighbours
 from k8s_rdma.sim.fake_pod_resources import FakePodResources
 
 RDMA = "tencent.com/rdma"

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from k8s_rdma.core.devices.pod_devices import ContainerDevices, PodDevices
-from k8s_rdma.deviceplugin.preferring.newcomers import NEW_S, Newcomers
+from k8s_rdma.deviceplugin.topology import NEW_S, Newcomers
 
 RDMA = "tencent.com/rdma"
 GPU = "nvidia.com/gpu"

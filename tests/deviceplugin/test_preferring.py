@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from k8s_rdma.core.devices.device_plugin_api import Neighbour
-from k8s_rdma.deviceplugin.preferring.best import Candidate, Place, natural, preferred
+from k8s_rdma.deviceplugin.topology import Candidate, Place, natural, preferred
 
 PATHS = st.lists(st.sampled_from(["a", "b"]), max_size=3).map(tuple)
 NUMA_NODES = st.sampled_from([None, 0, 0, 1, 1])

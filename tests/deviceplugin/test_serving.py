@@ -18,9 +18,9 @@ from k8s_rdma import __version__
 from k8s_rdma.core.devices.device_plugin_api import Choice, Given, OfferedDevice
 from k8s_rdma.core.devices.pod_devices import slot_device
 from k8s_rdma.core.devices.rdma_devices import DevicesSeen
-from k8s_rdma.deviceplugin.kubelet.endpoint import open_endpoint
-from k8s_rdma.deviceplugin.kubelet.followers import Followers
-from k8s_rdma.deviceplugin.kubelet.resource import Resource
+from k8s_rdma.deviceplugin.endpoint import open_endpoint
+from k8s_rdma.deviceplugin.followers import Followers
+from k8s_rdma.deviceplugin.resource import Resource
 from k8s_rdma.errors import K8sRdmaError, Reason
 from k8s_rdma.kube.grpc_calls import AioRpcError, answers, call, connect
 from k8s_rdma.sim.kubelet.pods import AdmissionError, DeviceContainer, DevicePod

@@ -12,7 +12,7 @@ import pytest
 
 from k8s_rdma.config.devices import MountResource, SharedResource
 from k8s_rdma.core.devices.rdma_devices import CharacterDevice, DevicesSeen, NodeKind, RdmaDevice
-from k8s_rdma.deviceplugin.kubelet.published import Published
+from k8s_rdma.deviceplugin.followers import Published
 from k8s_rdma.deviceplugin.modes import mode_of
 from k8s_rdma.deviceplugin.shared_link import SharedLink
 from k8s_rdma.sim.cluster.background import in_background

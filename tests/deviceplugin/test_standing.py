@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from k8s_rdma.deviceplugin.kubelet.sockets import SocketFile
-from k8s_rdma.deviceplugin.kubelet.standing import PATIENCE_S, SETTLE_S, Due, Standing
+from k8s_rdma.deviceplugin.endpoint import SocketFile
+from k8s_rdma.deviceplugin.plugin_server import PATIENCE_S, SETTLE_S, Due, Standing
 
 KUBELET, NEXT = SocketFile(1, 2, 3), SocketFile(1, 2, 4)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from k8s_rdma.core.devices.rdma_devices import DevicesSeen, RdmaDevice
-from k8s_rdma.deviceplugin.telling.changes import AT_ONCE, EVERY_S, Telling
+from k8s_rdma.deviceplugin.health_events import AT_ONCE, EVERY_S, Telling
 
 
 def seen(**faults: str) -> DevicesSeen:

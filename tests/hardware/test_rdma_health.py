@@ -16,7 +16,7 @@ from hardware.test_kernel_rdma import soft_device
 from k8s_rdma.config.devices import DevicePluginConfig
 from k8s_rdma.core.devices.rdma_devices import NetnsMode
 from k8s_rdma.core.step import VfRef
-from k8s_rdma.deviceplugin.seeing.looking import Looking
+from k8s_rdma.deviceplugin.device_monitor import Looking
 from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
 from k8s_rdma.linux.netlink.socket import NetlinkError
 from k8s_rdma.linux.netns import create_namespace

@@ -1,15 +1,77 @@
-"""What a resource offers, whatever its mode."""
+"""What a resource offers, whatever its mode.
+
+Refusals of kubelet's questions.
+
+Character devices for containers.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from k8s_rdma.core.devices.device_plugin_api import Choice, DeviceSpec, Given, OfferedDevice
+from k8s_rdma.core.devices.rdma_devices import RDMA_CM, NamedDevice, NodeKind
+from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    from k8s_rdma.core.devices.rdma_devices import DevicesSeen
+    from k8s_rdma.core.devices.rdma_devices import DevicesSeen, RdmaDevice
+
+EVERY_KIND = frozenset(NodeKind)
+
+
+def at_home(seen: DevicesSeen) -> tuple[RdmaDevice, ...]:
+    """The devices that the host's namespace has."""
+    return tuple(each for each in seen.devices.values() if each.at_home)
+
+
+def has_verbs(device: RdmaDevice) -> bool:
+    """Whether programs could use it."""
+    return any(node.kind is NodeKind.UVERBS for node in device.nodes)
+
+
+def specs(
+    devices: Iterable[RdmaDevice], *, kinds: frozenset[NodeKind] = EVERY_KIND, permissions: str = "rw"
+) -> tuple[DeviceSpec, ...]:
+    """Their character devices of some kinds."""
+    return tuple(
+        DeviceSpec(path=node.path, permissions=permissions)
+        for device in devices
+        for node in device.nodes
+        if node.kind in kinds
+    )
+
+
+def rdma_cm(seen: DevicesSeen, permissions: str = "rw") -> tuple[DeviceSpec, ...]:
+    """The connection manager's device, where it is: a runtime starts no container for want of one."""
+    return (DeviceSpec(path=RDMA_CM, permissions=permissions),) if seen.rdma_cm else ()
+
+
+def named(device: RdmaDevice) -> NamedDevice:
+    """What programs know it by."""
+    return NamedDevice(rdma=device.name, pci=device.pci)
+
+
+def refuse(resource: str, device: str, why: str) -> NoReturn:
+    """Refuse to give a device (`UNKNOWN_DEVICE`)."""
+    msg = f"{resource}: {device} cannot be given: {why}"
+    raise K8sRdmaError(msg, reason=Reason.UNKNOWN_DEVICE)
+
+
+def check(resource: str, choice: Choice) -> None:
+    """Refuse what has no answer; MalformedError in the words of kubelet's API."""
+    available, wanted = set(choice.available), set(choice.must_include)
+    if missing := sorted(wanted - available):
+        msg = f"{resource}: must_include_deviceIDs: {missing[0]} is not among available_deviceIDs"
+        raise MalformedError(msg)
+    if not len(wanted) <= choice.size <= len(available):
+        msg = (
+            f"{resource}: allocation_size: {choice.size} devices, with {len(wanted)} that must be among them"
+            f" and {len(available)} available"
+        )
+        raise MalformedError(msg)
+
 
 __all__ = ["Choice", "DeviceSpec", "Given", "Mode", "OfferedDevice"]
 

@@ -11,9 +11,9 @@ import structlog
 import uvloop
 
 from k8s_rdma import logs
-from k8s_rdma.deviceplugin.seeing.looking import Looking
+from k8s_rdma.deviceplugin.device_monitor import Looking
+from k8s_rdma.deviceplugin.health_events import node_events
 from k8s_rdma.deviceplugin.service import DevicePlugin
-from k8s_rdma.deviceplugin.telling.events import node_events
 from k8s_rdma.http_server import listen
 from k8s_rdma.http_server.memory import give_back_large_buffers
 from k8s_rdma.signals import stop_on_signals

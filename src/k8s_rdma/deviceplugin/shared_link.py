@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from k8s_rdma.core.devices.rdma_devices import CharacterDevice
-    from k8s_rdma.deviceplugin.kubelet.resource import Seen
     from k8s_rdma.deviceplugin.mode import Mode
+    from k8s_rdma.deviceplugin.resource import Seen
     from k8s_rdma.wire.shared_devices import Written
 
 _log = structlog.get_logger()

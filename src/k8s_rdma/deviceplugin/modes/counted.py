@@ -1,19 +1,41 @@
-"""Devices that count nothing real: whoever asks for one gets what there is."""
+"""Devices that count nothing real: whoever asks for one gets what there is.
+
+Mode `mount`: `/dev/infiniband` for whoever asks, or what is in it.
+
+Mode `shared`: every holder gets all matching devices.
+
+Slots: what they are, the agent says in CDI specifications when it knows what the pod is given.
+
+Both the resource of mode `exact` and the shares of exclusive resources. A slot that an attachment still holds
+is given to nobody: a pod whose ADD passes by the agent would get the devices of the slot's former holder.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.devices.pod_devices import slot_ids
-from k8s_rdma.deviceplugin.mode import OfferedDevice
-from k8s_rdma.deviceplugin.modes.questions import check, refuse
+from k8s_rdma.config.devices import MOST_PER_CONTAINER
+from k8s_rdma.core.devices.device_plugin_api import DeviceSpec, Given, OfferedDevice
+from k8s_rdma.core.devices.pod_devices import shared_device, slot_device, slot_ids
+from k8s_rdma.core.devices.rdma_devices import (
+    INFINIBAND,
+    RDMA_CM,
+    NodeKind,
+    device_annotations,
+    device_variables,
+)
+from k8s_rdma.deviceplugin.mode import at_home, check, has_verbs, named, rdma_cm, refuse, specs
+from k8s_rdma.deviceplugin.modes.selecting import SharedSelection
 from k8s_rdma.errors import K8sRdmaError, Reason
+from k8s_rdma.wire.cdi import SHARED_CLASS, SLOT_CLASS, qualified_name
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
-    from k8s_rdma.deviceplugin.mode import Choice
+    from k8s_rdma.config.devices import MountResource, SharedResource
+    from k8s_rdma.core.devices.device_plugin_api import Choice
+    from k8s_rdma.core.devices.rdma_devices import DevicesSeen, RdmaDevice
 
 
 class Counted:
@@ -63,3 +85,160 @@ class Counted:
         order = sorted(others, key=lambda each: (each in later, self._places.get(each, last), each))
         chosen = wanted.union(order[: choice.size - len(wanted)])
         return tuple(sorted(chosen, key=lambda each: (self._places.get(each, last), each)))
+
+
+class MountMode:
+    """Healthy as long as there is anything to give."""
+
+    prefers = False
+
+    def __init__(self, config: MountResource) -> None:
+        """As configured."""
+        self.resource = config.name
+        self._scope = config.scope
+        self._hints = config.hints
+        self._devices = Counted(config.name, config.count, config.most_per_container)
+
+    def offer(self, seen: DevicesSeen) -> tuple[OfferedDevice, ...]:
+        """All of them."""
+        return self._devices.offer(self._unhealthy(seen))
+
+    def allocate(self, ids: Sequence[str], seen: DevicesSeen) -> Given:
+        """The directory with permissions `rwm`, or single character devices with `rw`."""
+        self._devices.refuse_wrong(ids, self._unhealthy(seen))
+        return Given(envs=self._variables(seen), devices=self._specs(seen))
+
+    def prefer(self, choice: Choice, _seen: DevicesSeen) -> tuple[str, ...]:
+        """Those of the lowest numbers."""
+        return self._devices.prefer(choice)
+
+    def _unhealthy(self, seen: DevicesSeen) -> str:
+        match self._scope:
+            case "directory":
+                return "" if seen.directory else f"there is no {INFINIBAND}"
+            case "rdma-cm-only":
+                return "" if seen.rdma_cm else f"there is no {RDMA_CM}"
+        return "" if any(each.nodes for each in at_home(seen)) else "no RDMA device has a character device"
+
+    def _specs(self, seen: DevicesSeen) -> tuple[DeviceSpec, ...]:
+        match self._scope:
+            case "directory":
+                return (DeviceSpec(path=INFINIBAND, permissions="rwm"),)
+            case "rdma-cm-only":
+                return rdma_cm(seen)
+        return (*specs(at_home(seen)), *rdma_cm(seen))
+
+    def _variables(self, seen: DevicesSeen) -> Mapping[str, str]:
+        """Of single devices, and of the directory where hints are asked for: it has them all."""
+        if self._scope == "rdma-cm-only" or (self._scope == "directory" and not self._hints):
+            return {}
+        return device_variables(
+            self.resource, [named(each) for each in at_home(seen) if each.nodes], hints=self._hints
+        )
+
+
+_KINDS = frozenset({NodeKind.UVERBS, NodeKind.UMAD})
+_SHOWN = 3
+
+
+class SharedMode:
+    """Healthy while one of the matching devices is, and the agent has written their CDI specification.
+
+    by_cdi: whether it does.
+    """
+
+    prefers = False
+
+    def __init__(self, config: SharedResource) -> None:
+        """As configured."""
+        self.resource = config.name
+        self.by_cdi = config.cdi
+        self._hints = config.hints
+        self._selection = SharedSelection(config.select)
+        self._shares = Counted(config.name, config.count, config.most_per_container)
+
+    def offer(self, seen: DevicesSeen) -> tuple[OfferedDevice, ...]:
+        """All shares."""
+        return self._shares.offer(self._unhealthy(self._matching(seen), seen))
+
+    def allocate(self, ids: Sequence[str], seen: DevicesSeen) -> Given:
+        """All matching devices, whatever their ports' states: these change while a container runs."""
+        matching = self._matching(seen)
+        self._shares.refuse_wrong(ids, self._unhealthy(matching, seen))
+        nodes = (*specs(matching, kinds=_KINDS, permissions="rwm"), *rdma_cm(seen, "rwm"))
+        device = qualified_name(shared_device(self.resource), device_class=SHARED_CLASS)
+        return Given(
+            envs=device_variables(self.resource, [named(each) for each in matching], hints=self._hints),
+            annotations=device_annotations(self.resource, [each.name for each in matching]),
+            devices=() if self.by_cdi else nodes,
+            cdi_devices=(device,) if self.by_cdi else (),
+        )
+
+    def prefer(self, choice: Choice, _seen: DevicesSeen) -> tuple[str, ...]:
+        """Those of the lowest numbers."""
+        return self._shares.prefer(choice)
+
+    def to_publish(self, seen: DevicesSeen) -> tuple[str, ...]:
+        """The RDMA devices that its CDI specification is to be of."""
+        return tuple(each.name for each in self._matching(seen))
+
+    def _matching(self, seen: DevicesSeen) -> list[RdmaDevice]:
+        return [each for each in at_home(seen) if self._selection.matches(each)]
+
+    def _unhealthy(self, matching: Sequence[RdmaDevice], seen: DevicesSeen) -> str:
+        if not matching:
+            return "no RDMA device of the host matches its selector"
+        faults = [_fault(each) for each in matching]
+        if all(faults):
+            more = f"; and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""
+            return "; ".join(faults[:_SHOWN]) + more
+        if self.by_cdi and shared_device(self.resource) not in seen.published:
+            return "the agent has not written its CDI specification"
+        return ""
+
+
+def _fault(device: RdmaDevice) -> str:
+    faults = device.faults or (() if has_verbs(device) else ("it has no uverbs device",))
+    return f"{device.name}: {'; '.join(faults)}" if faults else ""
+
+
+NOT_TOLD = "the agent has not told yet which slots pods hold"
+
+
+class SlotsMode:
+    """A number of slots, healthy once the agent has told which of them are held."""
+
+    prefers = True
+
+    def __init__(self, resource: str, count: int, most_per_container: int = MOST_PER_CONTAINER) -> None:
+        """Slots of one resource."""
+        self.resource = resource
+        self._slots = Counted(resource, count, most_per_container)
+
+    def offer(self, seen: DevicesSeen) -> tuple[OfferedDevice, ...]:
+        """All of them."""
+        return self._slots.offer(_unhealthy(seen))
+
+    def allocate(self, ids: Sequence[str], seen: DevicesSeen) -> Given:
+        """Their CDI devices, which nobody has to know when this is answered."""
+        self._slots.refuse_wrong(ids, _unhealthy(seen))
+        for each in sorted(self._held(seen).intersection(ids)):
+            refuse(self.resource, each, "a pod that had it before is not taken down yet")
+        return Given(
+            annotations=device_annotations(self.resource, ids),
+            cdi_devices=tuple(
+                qualified_name(slot_device(self.resource, each), device_class=SLOT_CLASS) for each in ids
+            ),
+        )
+
+    def prefer(self, choice: Choice, seen: DevicesSeen) -> tuple[str, ...]:
+        """Those that nobody holds any more, of them the lowest numbers."""
+        return self._slots.prefer(choice, later=self._held(seen))
+
+    def _held(self, seen: DevicesSeen) -> frozenset[str]:
+        prefix = slot_device(self.resource, "")
+        return frozenset(each.removeprefix(prefix) for each in seen.held_slots or ())
+
+
+def _unhealthy(seen: DevicesSeen) -> str:
+    return NOT_TOLD if seen.held_slots is None else ""

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from k8s_rdma.core.devices.device_plugin_api import Given, OfferedDevice
 from k8s_rdma.core.devices.pod_devices import slot_device
 from k8s_rdma.core.devices.rdma_devices import NetnsMode, device_annotations, device_variables
-from k8s_rdma.deviceplugin.mode import Given, OfferedDevice
-from k8s_rdma.deviceplugin.modes.nodes import has_verbs, named, rdma_cm, specs
-from k8s_rdma.deviceplugin.modes.questions import check, refuse
-from k8s_rdma.deviceplugin.preferring.best import Candidate, Place, preferred
+from k8s_rdma.deviceplugin.mode import check, has_verbs, named, rdma_cm, refuse, specs
+from k8s_rdma.deviceplugin.topology import Candidate, Place, preferred
 from k8s_rdma.wire.cdi import SLOT_CLASS, qualified_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from k8s_rdma.config.devices import ExclusiveResource
+    from k8s_rdma.core.devices.device_plugin_api import Choice
     from k8s_rdma.core.devices.rdma_devices import DevicesSeen, RdmaDevice
-    from k8s_rdma.deviceplugin.mode import Choice
     from k8s_rdma.deviceplugin.modes.selecting import PoolMembers
 
 

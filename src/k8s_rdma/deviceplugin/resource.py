@@ -1,14 +1,18 @@
-"""One resource: what it offers, and kubelet's questions about it."""
+"""One resource: what it offers, and kubelet's questions about it.
+
+What is counted of a resource, for metrics.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
 from k8s_rdma.core.devices.device_plugin_api import PluginOptions, PluginRegistration
-from k8s_rdma.deviceplugin.kubelet.counts import Counts
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.kube.grpc_calls import handler, stream_handler
 from k8s_rdma.wire import device_plugin_api as api
@@ -19,11 +23,25 @@ if TYPE_CHECKING:
 
     from k8s_rdma.core.devices.device_plugin_api import Choice, Given, OfferedDevice
     from k8s_rdma.core.devices.rdma_devices import DevicesSeen
-    from k8s_rdma.deviceplugin.kubelet.endpoint import Handlers
-    from k8s_rdma.deviceplugin.kubelet.followers import Followers
+    from k8s_rdma.deviceplugin.endpoint import Handlers
+    from k8s_rdma.deviceplugin.followers import Followers
     from k8s_rdma.deviceplugin.mode import Mode
 
     Complete = Callable[[str, Choice], Awaitable[Choice]]
+
+
+@dataclass(slots=True, kw_only=True)
+class Counts:
+    """Since the process started.
+
+    allocations: containers that were given devices. refusals: allocations that were not, by reason.
+    registrations: with kubelet, by whether it took them.
+    """
+
+    allocations: int = 0
+    refusals: Counter[str] = field(default_factory=Counter)
+    registrations: Counter[bool] = field(default_factory=Counter)
+
 
 _log = structlog.get_logger()
 

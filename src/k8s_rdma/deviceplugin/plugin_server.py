@@ -1,29 +1,118 @@
-"""Keeps one resource served and registered, whatever becomes of kubelet, its directory and its sockets."""
+"""Keeps one resource served and registered, whatever becomes of kubelet, its directory and its sockets.
+
+What is to be done so that kubelet follows a resource: a decision of what is there.
+
+Pauses between attempts that fail.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum, auto, unique
 from time import monotonic
 from typing import TYPE_CHECKING, NoReturn
 
 import structlog
 
-from k8s_rdma.deviceplugin.kubelet.endpoint import check_path, open_endpoint, socket_name
-from k8s_rdma.deviceplugin.kubelet.followers import Followers
-from k8s_rdma.deviceplugin.kubelet.pauses import Pauses
-from k8s_rdma.deviceplugin.kubelet.registration import KUBELET_SOCKET, register
-from k8s_rdma.deviceplugin.kubelet.sockets import is_served, socket_at
-from k8s_rdma.deviceplugin.kubelet.standing import Due, Standing
+from k8s_rdma.deviceplugin.endpoint import (
+    KUBELET_SOCKET,
+    SocketFile,
+    check_path,
+    is_served,
+    open_endpoint,
+    register,
+    socket_at,
+    socket_name,
+)
+from k8s_rdma.deviceplugin.followers import Followers
 from k8s_rdma.errors import K8sRdmaError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from k8s_rdma.deviceplugin.kubelet.endpoint import Endpoint
-    from k8s_rdma.deviceplugin.kubelet.resource import Resource
-    from k8s_rdma.deviceplugin.kubelet.sockets import SocketFile
+    from k8s_rdma.deviceplugin.endpoint import Endpoint
+    from k8s_rdma.deviceplugin.resource import Resource
+
+
+class Pauses:
+    """Each twice as long as the one before, from the first to the longest; in seconds of one clock."""
+
+    def __init__(self, first_s: float, longest_s: float) -> None:
+        """No attempt has failed."""
+        self._first_s, self._longest_s = first_s, longest_s
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin anew: something has succeeded, or is otherwise than it was."""
+        self._until, self._next_s = 0.0, self._first_s
+
+    def failed(self, now: float) -> None:
+        """An attempt failed."""
+        self._until = now + self._next_s
+        self._next_s = min(2 * self._next_s, self._longest_s)
+
+    def left_s(self, now: float) -> float:
+        """How long until the next attempt; 0 when it is time."""
+        return max(0.0, self._until - now)
+
+
+SETTLE_S = 0.1
+"""Between the end of kubelet's call and the next registration with the same kubelet. When a call ends,
+kubelet forgets whatever endpoint the resource has by then, be it a new one (Kubernetes 1.36, `runClient` in
+`pkg/kubelet/cm/devicemanager/plugin/v1beta1/handler.go`)."""
+
+PATIENCE_S = 10.0
+"""For kubelet's call after a registration that it took."""
+
+
+@unique
+class Due(Enum):
+    """What to do next."""
+
+    SERVE = auto()
+    """Make an endpoint, in place of one that there may be."""
+    REGISTER = auto()
+    NOTHING = auto()
+    """Until something changes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """Of one resource.
+
+    at_path: the socket at its path, and whether it is this process's or another that is served.
+    kubelet: kubelet's socket. registered: that of the kubelet which took the last registration.
+    followed: whether kubelet's call goes on; was_followed: whether there was one since that registration.
+    since_s: how long ago kubelet's call ended or, if there was none, that registration was.
+    """
+
+    ours: bool
+    others: bool = False
+    kubelet: SocketFile | None = None
+    registered: SocketFile | None = None
+    followed: bool = False
+    was_followed: bool = False
+    since_s: float = 0.0
+
+    def due(self) -> Due:
+        """What to do."""
+        if self.others:
+            return Due.NOTHING  # a successor has taken over: two that replaced each other would never end
+        if not self.ours:
+            return Due.SERVE
+        if self.kubelet is None or self.waits_s() > 0:
+            return Due.NOTHING
+        return Due.NOTHING if self.kubelet == self.registered and self.followed else Due.REGISTER
+
+    def waits_s(self) -> float:
+        """How long kubelet is still left alone; 0 where there is none, or time is up."""
+        if self.kubelet is None or self.kubelet != self.registered or self.followed:
+            return 0.0
+        return max(0.0, (SETTLE_S if self.was_followed else PATIENCE_S) - self.since_s)
+
 
 _log = structlog.get_logger()
 

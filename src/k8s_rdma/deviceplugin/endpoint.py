@@ -1,24 +1,83 @@
-"""A gRPC server at a socket in kubelet's directory."""
+"""A gRPC server at a socket in kubelet's directory.
+
+Whose socket is at a path.
+
+Telling kubelet that a resource is served.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import socket
+import stat
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from k8s_rdma.config.devices import HUSTCAT_RESOURCE
-from k8s_rdma.deviceplugin.kubelet.followers import Followers
-from k8s_rdma.deviceplugin.kubelet.sockets import SocketFile, socket_at
-from k8s_rdma.errors import K8sRdmaError, MalformedError
-from k8s_rdma.kube.grpc_calls import Server, add_service, address, new_server
+from k8s_rdma.deviceplugin.followers import Followers
+from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
+from k8s_rdma.kube.grpc_calls import AioRpcError, Server, add_service, address, call, connect, new_server
+from k8s_rdma.wire.device_plugin_api import REGISTER
 
 if TYPE_CHECKING:
+    from k8s_rdma.core.devices.device_plugin_api import PluginRegistration
     from k8s_rdma.kube.grpc_calls import Handler
     from k8s_rdma.wire.protobuf import Method
 
     Handlers = dict[Method[Any, Any], Handler]
+
+KUBELET_SOCKET = "kubelet.sock"
+
+TIMEOUT_S = 15.0
+"""Kubelet itself tries to connect to a plugin for 10 s (Kubernetes 1.36,
+`pkg/kubelet/cm/devicemanager/plugin/v1beta1/client.go`)."""
+
+
+async def register(kubelet: Path, registration: PluginRegistration) -> None:
+    """Register with the kubelet of a socket. K8sRdmaError (`KUBELET_FAILURE`) when it does not take it."""
+    channel = connect(kubelet)
+    try:
+        await call(channel, REGISTER, registration, timeout_s=TIMEOUT_S)
+    except AioRpcError as error:
+        msg = f"kubelet at {kubelet}: {error.code().name}: {error.details()}"
+        raise K8sRdmaError(msg, reason=Reason.KUBELET_FAILURE) from error
+    finally:
+        await channel.close()
+
+
+class SocketFile(NamedTuple):
+    """One socket among all that are ever at a path; inodes are used again, with another time."""
+
+    device: int
+    inode: int
+    made_ns: int
+
+
+def socket_at(path: Path) -> SocketFile | None:
+    """The socket at a path; None for nothing, or something else."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return None
+    if not stat.S_ISSOCK(found.st_mode):
+        return None
+    return SocketFile(found.st_dev, found.st_ino, found.st_mtime_ns)
+
+
+def is_served(path: Path) -> bool:
+    """Whether somebody listens at a socket."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(str(path))
+        except BlockingIOError:  # it listens, and its queue is full
+            return True
+        except OSError:
+            return False
+        return True
+
 
 GRACE_S = 1.0
 """For calls under way when an endpoint is closed; they wait for nobody but kubelet."""

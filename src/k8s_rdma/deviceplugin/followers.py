@@ -1,13 +1,39 @@
-"""Kubelet's ListAndWatch calls at one endpoint."""
+"""Kubelet's ListAndWatch calls at one endpoint.
+
+A value that others wait for changes of.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from k8s_rdma.deviceplugin.kubelet.published import Published
+import asyncio
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
+
+T = TypeVar("T")
+
+
+class Published(Generic[T]):
+    """The latest value; who is slow misses those between, never the last one. For one event loop."""
+
+    def __init__(self, value: T) -> None:
+        self.value = value
+        self._changed = asyncio.Event()
+
+    def publish(self, value: T) -> None:
+        """Have another value; equal ones are told to nobody."""
+        if value == self.value:
+            return
+        self.value = value
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def other_than(self, known: T) -> T:
+        """The value, as soon as it is another object than the one that is known."""
+        while self.value is known:
+            await self._changed.wait()
+        return self.value
 
 
 class Followers:

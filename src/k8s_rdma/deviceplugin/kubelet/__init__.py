@@ -1,1 +1,0 @@
-"""What is said with kubelet: a socket for each resource, registration, and what keeps both so."""

@@ -1,1 +1,0 @@
-"""Which devices go together."""

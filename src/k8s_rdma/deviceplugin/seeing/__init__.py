@@ -1,1 +1,0 @@
-"""What is there: the host's devices and the agent's word, judged together."""

@@ -1,1 +1,0 @@
-"""What people are told: health in log lines and events, figures, HTTP."""
