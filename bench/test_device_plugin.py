@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from deviceplugin.plugin_process import World, make_world
 from k8s_rdma.config.devices import MountResource
-from k8s_rdma.core.devices.rdma_devices import DevicesSeen
+from k8s_rdma.core.devices.rdma_devices import DeviceInventory
 from k8s_rdma.deviceplugin.modes import mode_of
 from k8s_rdma.deviceplugin.resource import Resource
 from k8s_rdma.kube.grpc_calls import connect
@@ -140,7 +140,7 @@ def test_lists(record: Record) -> None:
 class Seen:
     """What is seen is what it is told."""
 
-    def __init__(self, seen: DevicesSeen) -> None:
+    def __init__(self, seen: DeviceInventory) -> None:
         self.seen = seen
 
 
@@ -149,7 +149,7 @@ async def as_it_is(_resource: str, choice: Choice) -> Choice:
 
 
 def test_change(record: Record) -> None:
-    seen = Seen(DevicesSeen(directory=True, rdma_cm=True))
+    seen = Seen(DeviceInventory(directory=True, rdma_cm=True))
     modes = [mode_of(MountResource(name=f"bench.io/r{each}", count=DEVICES)) for each in range(RESOURCES)]
     resources = [Resource(mode, seen, as_it_is) for mode in modes]
     took_ms = []

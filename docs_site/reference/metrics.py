@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 from docs_site.reference.tables import code, table
 from k8s_rdma.config.devices import DevicePluginConfig
 from k8s_rdma.deviceplugin.app import render_figures
-from k8s_rdma.deviceplugin.device_monitor import Host, Looking
+from k8s_rdma.deviceplugin.device_monitor import DeviceMonitor, Host
 from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.extender.service import running
 from k8s_rdma.extender.sources.crd_states import CrdNodeStates
@@ -103,5 +103,5 @@ async def _of_a_device_plugin() -> str:
     """On a machine without devices, and without a kubelet."""
     with TemporaryDirectory() as nothing:
         host = Host(sysfs=Path(nothing), dev=Path(nothing))
-        async with Looking(DevicePluginConfig(run_dir=nothing), host=host) as looking:
+        async with DeviceMonitor(DevicePluginConfig(run_dir=nothing), host=host) as looking:
             return render_figures((), looking)

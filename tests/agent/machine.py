@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from factories import PF0, PF1
 from k8s_rdma.agent.cdi_specs import DeviceFiles, NodeFiles, SharedFiles, Specifications
 from k8s_rdma.agent.cluster.cluster import Cluster, NoCluster
-from k8s_rdma.agent.cni.context import Means
+from k8s_rdma.agent.cni.context import AgentContext
 from k8s_rdma.agent.cni.exclusive_devices import Holdings
 from k8s_rdma.agent.cni.pod_request import Policy
 from k8s_rdma.agent.cni.service import Verbs
-from k8s_rdma.agent.ledger_store import LeftDeletions, Markers
+from k8s_rdma.agent.ledger_store import DeferredDeletes, Markers
 from k8s_rdma.agent.node import Node
 from k8s_rdma.agent.plugins.delegate import Delegate
 from k8s_rdma.agent.plugins.ipam import IpamPlugins
@@ -79,7 +79,7 @@ class Machine:
             kernel=self.kernel,
             receipts=receipts,
             markers=Markers(self.directory / "run" / "attachments"),
-            left_deletions=LeftDeletions(self.directory / "run" / "deletions"),
+            left_deletions=DeferredDeletes(self.directory / "run" / "deletions"),
             boot_id=boot_id,
             pools=pools_of(self.resources),
         )
@@ -92,7 +92,7 @@ class Machine:
             alone=True,
         )
         plugins = Plugins(host_root=Path("/"), timeout_s=10)
-        self.means = means = Means(
+        self.means = means = AgentContext(
             node=node,
             worker=worker,
             ipam=IpamPlugins(plugins),

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from factories import PF0, PF1
 from k8s_rdma.agent.cdi_specs import DeviceFiles, NodeFiles
-from k8s_rdma.agent.cni.context import Means
+from k8s_rdma.agent.cni.context import AgentContext
 from k8s_rdma.agent.cni.exclusive_devices import Holdings
 from k8s_rdma.agent.cni.pod_request import Policy
 from k8s_rdma.agent.cni.service import Verbs
-from k8s_rdma.agent.ledger_store import LeftDeletions, Markers
+from k8s_rdma.agent.ledger_store import DeferredDeletes, Markers
 from k8s_rdma.agent.node import Node
 from k8s_rdma.agent.plugins.delegate import Delegate
 from k8s_rdma.agent.plugins.ipam import IpamPlugins
@@ -156,7 +156,7 @@ class MortalMarkers:
 
 
 class MortalDeletions:
-    def __init__(self, deletions: LeftDeletions, life: Life) -> None:
+    def __init__(self, deletions: DeferredDeletes, life: Life) -> None:
         self._deletions, self._life = deletions, life
 
     def __getattr__(self, name: str) -> Any:
@@ -278,7 +278,7 @@ class World:
     def start(self) -> None:
         """A new agent, which first undoes what the one before left behind."""
         self.life = life = Life()
-        self.left_deletions = LeftDeletions(self.directory / "run" / "deletions")
+        self.left_deletions = DeferredDeletes(self.directory / "run" / "deletions")
         self._receipts = Receipts(self._state / "ledger.db")
         self.node = Node(
             name=NodeName("w1"),
@@ -292,7 +292,7 @@ class World:
         plugins = MortalPlugins(self.book, life)
         files = MortalFiles(NodeFiles(self.directory / "host"), life)
         self.devices = DeviceFiles(files, "/var/run/cdi", FakeNodes(self.hardware))
-        means = Means(
+        means = AgentContext(
             node=self.node,
             worker=Turn(),
             ipam=IpamPlugins(plugins),

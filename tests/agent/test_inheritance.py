@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent.machine import Machine, asks, call
-from k8s_rdma.agent.cni.add import Given
+from k8s_rdma.agent.cni.add import AddResult
 from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.errors import K8sRdmaError, Reason
@@ -40,7 +40,7 @@ def test_nobody_gets_what_a_pod_takes_over_from_its_sandbox_of_before(
             ]
             outcomes = await asyncio.gather(*calls[:: 1 if heir_first else -1], return_exceptions=True)
             heir, refused = outcomes[:: 1 if heir_first else -1]
-            assert isinstance(heir, Given)
+            assert isinstance(heir, AddResult)
             assert isinstance(refused, K8sRdmaError)
             assert refused.reason is Reason.INSUFFICIENT
             assert [each.vf.pf for each in heir.receipt.interfaces] == [

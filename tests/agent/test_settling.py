@@ -11,7 +11,14 @@ import pytest
 from agent.machine import Machine, asks, call
 from agent.scripted_plugin import MODERN, ScriptedPlugin, addresses
 from factories import receipt
-from k8s_rdma.agent.cni.add import DEADLINE_S, FIRST_LOOK_S, LOOK_AGAIN_S, Settling, settle, settling
+from k8s_rdma.agent.cni.add import (
+    DEADLINE_S,
+    FIRST_LOOK_S,
+    LOOK_AGAIN_S,
+    AddressDetection,
+    address_detection,
+    wait_for_address_detection,
+)
 from k8s_rdma.core.kernel import PodInterface
 from k8s_rdma.errors import K8sRdmaError, Reason
 
@@ -43,7 +50,7 @@ class Looks:
         self.paused.append(seconds)
 
     def settle(self, **given):
-        asyncio.run(settle(receipt(), given, node=self, worker=self, pause=self.pause))
+        asyncio.run(wait_for_address_detection(receipt(), given, node=self, worker=self, pause=self.pause))
 
 
 def test_nothing_is_waited_for_and_nobody_told_without_addresses():
@@ -110,7 +117,7 @@ def test_address_that_can_be_used_is_used_at_the_deadline():
 def test_only_addresses_that_were_given_count_of_interfaces_that_are_there():
     others = frozenset({"fe80::1/64", "fd00::9/64"})
     there = {"rdma0": found(duplicates=others, unusable=others, unverified=others)}
-    assert settling({"rdma0": (V6,), "gone": (V6,)}, there) == Settling()
+    assert address_detection({"rdma0": (V6,), "gone": (V6,)}, there) == AddressDetection()
 
 
 def machine_with(tmp_path, answer):

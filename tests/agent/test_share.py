@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from k8s_rdma.agent.cni.pod_request import NETWORKS_ANNOTATION, doubtful, share
+from k8s_rdma.agent.cni.pod_request import NETWORKS_ANNOTATION, interfaces_of_network, unknown_networks
 from k8s_rdma.core.options import InterfaceOptions
 from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.errors import MalformedError, Reason
@@ -34,13 +34,17 @@ def request(*networks: str) -> Request:
 def test_share_is_what_names_its_networks_and_what_names_none_and_is_nobodys(
     networks: tuple[str, ...], own: str, taken: set[int], part: tuple[int, ...]
 ) -> None:
-    assert share(request(*networks), own=set(own), taken=set(taken), annotations=MULTUS) == part
+    assert (
+        interfaces_of_network(request(*networks), own=set(own), taken=set(taken), annotations=MULTUS) == part
+    )
 
 
 @pytest.mark.parametrize("annotations", [{}, {NETWORKS_ANNOTATION: ""}, {"other": "x"}])
 def test_network_that_nothing_attaches_the_pod_to_is_refused_by_field(annotations: dict[str, str]) -> None:
     with pytest.raises(MalformedError) as refused:
-        share(request("", "fabric-b"), own={"net", "fabric-a"}, taken=set(), annotations=annotations)
+        interfaces_of_network(
+            request("", "fabric-b"), own={"net", "fabric-a"}, taken=set(), annotations=annotations
+        )
     assert refused.value.reason is Reason.MALFORMED_ANNOTATION
     assert refused.value.message.startswith(
         "rdma_interfaces_required[1].network: fabric-b is not fabric-a nor net, and the pod has no "
@@ -60,7 +64,7 @@ def test_networks_that_neither_attachment_nor_annotation_name_are_doubtful(
     listed: str, found: dict[int, str]
 ) -> None:
     asked = request("", "a", "b", "own", "c-1")
-    assert doubtful(asked, own={"own"}, annotations={NETWORKS_ANNOTATION: listed}) == found
+    assert unknown_networks(asked, own={"own"}, annotations={NETWORKS_ANNOTATION: listed}) == found
 
 
 NETWORKS = st.sampled_from(["", "a", "b", "c"])
@@ -74,7 +78,7 @@ def test_attachments_one_after_the_other_never_give_one_twice(
     asked = request(*networks)
     given_by: dict[int, str] = {}
     for network in attachments:
-        part = share(asked, own={network}, taken=given_by.keys(), annotations=MULTUS)
+        part = interfaces_of_network(asked, own={network}, taken=given_by.keys(), annotations=MULTUS)
         assert not given_by.keys() & set(part)
         given_by |= dict.fromkeys(part, network)
     for index, network in enumerate(networks):

@@ -12,7 +12,7 @@ from agent.machine import Machine, asks, call
 from factories import PF0, interface
 from k8s_rdma.agent.cni.exclusive_devices import held_devices
 from k8s_rdma.config.devices import ExactResource, ExclusiveResource, MountResource
-from k8s_rdma.core.devices.pod_devices import ContainerDevices, PodDevices, SlotHeld
+from k8s_rdma.core.devices.pod_devices import ContainerDevices, PodDevices, SlotInUse
 from k8s_rdma.errors import K8sRdmaError, Reason
 from k8s_rdma.sim.fake_nodes import FakeNodes
 from k8s_rdma.sim.fake_pod_resources import FakePodResources
@@ -291,7 +291,7 @@ def test_exclusive_slot_is_its_one_device_and_a_share_is_all_that_the_pod_holds(
 def test_exclusive_slot_of_a_vf_without_rdma_device_goes_by_its_pci_address() -> None:
     ours = replace(interface(PF0, 1), pool="x.io/rdma", rdma_device="")
     next_to_it = replace(interface(PF0, 2), pool="x.io/rdma", rdma_device="", pci="0000:3b:00.4")
-    slot = SlotHeld(resource="x.io/rdma", id=ours.pci, pool="x.io/rdma")
+    slot = SlotInUse(resource="x.io/rdma", id=ours.pci, pool="x.io/rdma")
     assert [each for each in (ours, next_to_it) if each.is_of(slot)] == [ours]
 
 

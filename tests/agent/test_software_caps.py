@@ -15,7 +15,7 @@ from agent.patience import Patience
 from agent.pods import KnowingCluster, requests
 from k8s_rdma.agent.cni.service import Verbs
 from k8s_rdma.agent.node import Node
-from k8s_rdma.agent.reconciler import Upkeep, keep_caps
+from k8s_rdma.agent.reconciler import Reconciler, keep_caps
 from k8s_rdma.agent.report import Reporter
 from k8s_rdma.agent.software_caps import SoftwareCaps
 from k8s_rdma.core.kernel import Unreadable
@@ -388,7 +388,7 @@ def test_caps_are_looked_at_when_the_agent_starts(machine: Machine) -> None:
 
     async def after(it: Pods) -> None:
         specifications, reporter = machine.specifications, Reporter(it.node)
-        upkeep = Upkeep(verbs=it.verbs, specifications=specifications, reporter=reporter)
+        upkeep = Reconciler(verbs=it.verbs, specifications=specifications, reporter=reporter)
         await upkeep.recover()
         assert it.cap(it.receipt().netns) == 200
 
@@ -436,7 +436,7 @@ def test_hardware_that_changes_or_cannot_be_seen_brings_no_looks_at_caps(machine
     async def scenario(it: Pods) -> None:
         await it.add()
         patience, reporter = Patience(), Reporter(it.node)
-        upkeep = Upkeep(
+        upkeep = Reconciler(
             verbs=it.verbs, specifications=machine.specifications, reporter=reporter, pause=patience.pause
         )
         keeping = asyncio.create_task(upkeep.run())

@@ -14,7 +14,7 @@ from agent.patience import Patience
 from factories import PF0, PF1
 from k8s_rdma.agent.cni.service import Verbs
 from k8s_rdma.agent.node import Node
-from k8s_rdma.agent.reconciler import Upkeep
+from k8s_rdma.agent.reconciler import Reconciler
 from k8s_rdma.agent.report import Reporter
 from k8s_rdma.core.kernel import Unreadable
 from k8s_rdma.wire.rest import decode_report
@@ -35,7 +35,7 @@ class Kept:
     machine: Machine
     node: Node
     verbs: Verbs
-    upkeep: Upkeep
+    upkeep: Reconciler
     reporter: Reporter
     patience: Patience
 
@@ -57,7 +57,7 @@ async def kept(machine: Machine) -> AsyncIterator[Kept]:
     patience = Patience()
     with machine.running() as (node, verbs):
         reporter = Reporter(node)
-        upkeep = Upkeep(
+        upkeep = Reconciler(
             verbs=verbs,
             specifications=machine.specifications,
             reporter=reporter,

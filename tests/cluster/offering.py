@@ -6,7 +6,7 @@ import asyncio
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
-from k8s_rdma.deviceplugin.plugin_server import Keeper
+from k8s_rdma.deviceplugin.plugin_server import PluginServer
 from k8s_rdma.deviceplugin.resource import Resource
 from k8s_rdma.deviceplugin.service import KubeletWatch
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from k8s_rdma.core.devices.device_plugin_api import Choice
-    from k8s_rdma.core.devices.rdma_devices import DevicesSeen
+    from k8s_rdma.core.devices.rdma_devices import DeviceInventory
     from k8s_rdma.deviceplugin.mode import Mode
 
 
@@ -25,13 +25,13 @@ class Offering:
     before_choice: what is done before kubelet is told which devices are best.
     """
 
-    def __init__(self, modes: tuple[Mode, ...], seen: DevicesSeen, directory: Path) -> None:
+    def __init__(self, modes: tuple[Mode, ...], seen: DeviceInventory, directory: Path) -> None:
         self.before_choice: Callable[[], Awaitable[None]] | None = None
         self.seen = seen
-        self._keepers = [Keeper(Resource(mode, self, self._complete), directory) for mode in modes]
+        self._keepers = [PluginServer(Resource(mode, self, self._complete), directory) for mode in modes]
         self._watch = KubeletWatch(directory, self._wake)
 
-    def see(self, seen: DevicesSeen) -> None:
+    def see(self, seen: DeviceInventory) -> None:
         """The devices are so from now on."""
         self.seen = seen
         for keeper in self._keepers:
@@ -58,7 +58,7 @@ class Offering:
 
 
 @asynccontextmanager
-async def offering(directory: Path, seen: DevicesSeen, *modes: Mode) -> AsyncIterator[Offering]:
+async def offering(directory: Path, seen: DeviceInventory, *modes: Mode) -> AsyncIterator[Offering]:
     """Offer these to the kubelet of a directory for as long as the block lasts."""
     made = Offering(modes, seen, directory)
     running = asyncio.create_task(made.run())

@@ -33,7 +33,7 @@ from k8s_rdma.config.devices import (
 )
 from k8s_rdma.config.files import load_config
 from k8s_rdma.core.devices.pod_devices import PodDevices, shared_resource
-from k8s_rdma.core.devices.rdma_devices import CharacterDevice, DevicesSeen, NodeKind, RdmaDevice
+from k8s_rdma.core.devices.rdma_devices import CharacterDevice, DeviceInventory, NodeKind, RdmaDevice
 from k8s_rdma.deviceplugin.modes import mode_of, modes_of
 from k8s_rdma.kube.pod_resources import KubeletPodResources
 
@@ -67,7 +67,7 @@ def device(name: str, *nodes: str) -> RdmaDevice:
     return RdmaDevice(name=name, pci=f"0000:03:00.{name[-1]}", nodes=tuple(made), numa_node=0)
 
 
-SEEN = DevicesSeen(
+SEEN = DeviceInventory(
     devices={each.name: each for each in (device("mlx5_0", "uverbs0"), device("mlx5_1", "uverbs1", "umad1"))},
     rdma_cm=True,
     directory=True,

@@ -21,7 +21,7 @@ from cluster.test_real_kubelet import (
 )
 from k8s_rdma.config.devices import ExclusiveResource
 from k8s_rdma.deviceplugin.modes import mode_of
-from k8s_rdma.deviceplugin.plugin_server import SETTLE_S, Keeper
+from k8s_rdma.deviceplugin.plugin_server import SETTLE_S, PluginServer
 from k8s_rdma.deviceplugin.resource import Resource
 from k8s_rdma.deviceplugin.service import KubeletWatch
 from k8s_rdma.sim.cluster.background import in_background
@@ -50,17 +50,17 @@ async def as_it_is(_resource: str, choice: Choice) -> Choice:
 
 
 @asynccontextmanager
-async def offered(directory: Path) -> AsyncIterator[Keeper]:
+async def offered(directory: Path) -> AsyncIterator[PluginServer]:
     """Exclusive devices, followed by the kubelet of a directory."""
     resource = Resource(mode_of(ExclusiveResource()), Seen(), as_it_is)
     resource.look()
-    keeper = Keeper(resource, directory)
+    keeper = PluginServer(resource, directory)
     async with in_background(KubeletWatch(directory, keeper.wake).run()), in_background(keeper.run()):
         await followed(keeper, 1)
         yield keeper
 
 
-async def followed(keeper: Keeper, registrations: int) -> None:
+async def followed(keeper: PluginServer, registrations: int) -> None:
     """Return once kubelet follows the last of so many registrations."""
     taken = keeper.resource.counts.registrations
     async with asyncio.timeout(DEADLINE_S):

@@ -12,7 +12,7 @@ import pytest
 
 from cni.call import CONTAINER, DEADLINE_S, WISH, chained, netconf
 from cni.scripted_agent import receive, wait_for_hangup
-from k8s_rdma.agent.ledger_store import LeftDeletions
+from k8s_rdma.agent.ledger_store import DeferredDeletes
 from k8s_rdma.core.ledger import Attachment
 from k8s_rdma.errors import TRY_AGAIN_LATER
 from k8s_rdma.wire.frame import MAX_STDIN_BYTES, Reply, decode_request, encode_reply
@@ -73,7 +73,7 @@ def test_agent_finds_what_the_executable_left(program, run_dir, deletions) -> No
     (run_dir / "attachments" / "A_b.c-9").touch()
     program("DEL", conf, env=env)
     own = Attachment("n-1.x_y", "A_b.c-9", "net1")
-    found = LeftDeletions(deletions).read(own)
+    found = DeferredDeletes(deletions).read(own)
     assert found is not None
     assert (found.call.container_id, found.call.ifname) == ("A_b.c-9", "net1")
     assert b"n-1.x_y" in found.stdin

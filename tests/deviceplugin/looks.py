@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from k8s_rdma.core.devices.rdma_devices import (
+    AllocatedDevice,
     CharacterDevice,
-    DevicesSeen,
-    GivenDevice,
+    DeviceInventory,
     NetnsMode,
     NodeKind,
     RdmaDevice,
@@ -52,8 +52,8 @@ SOFT = RdmaDevice(name="rxe0", nodes=(node(NodeKind.UVERBS, 6),))
 ALL = (PF_0, PF_1, VF_2, VF_3, VF_4, VF_5, SOFT)
 
 
-def seen(*devices: RdmaDevice, **changes: object) -> DevicesSeen:
-    made = DevicesSeen(
+def seen(*devices: RdmaDevice, **changes: object) -> DeviceInventory:
+    made = DeviceInventory(
         devices={each.name: each for each in devices or ALL},
         given={},
         netns_mode=NetnsMode.SHARED,
@@ -64,9 +64,9 @@ def seen(*devices: RdmaDevice, **changes: object) -> DevicesSeen:
     return replace(made, **changes)
 
 
-def given(device: RdmaDevice, pool: str = "") -> dict[str, GivenDevice]:
+def given(device: RdmaDevice, pool: str = "") -> dict[str, AllocatedDevice]:
     """What the agent tells of a device that a pod has."""
-    told = GivenDevice(
+    told = AllocatedDevice(
         name=device.name, pci=device.pci, pf=device.pf, vf=device.vf or 0, pod_uid="uid-p", pool=pool
     )
     return {device.name: told}

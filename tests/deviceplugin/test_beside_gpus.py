@@ -12,10 +12,10 @@ import pytest
 from deviceplugin.looks import device, seen
 from k8s_rdma.config.devices import ExclusiveResource
 from k8s_rdma.core.devices.device_plugin_api import OfferedDevice
-from k8s_rdma.core.devices.rdma_devices import DevicesSeen
+from k8s_rdma.core.devices.rdma_devices import DeviceInventory
 from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.deviceplugin.modes import mode_of
-from k8s_rdma.deviceplugin.plugin_server import Keeper
+from k8s_rdma.deviceplugin.plugin_server import PluginServer
 from k8s_rdma.deviceplugin.resource import Resource
 from k8s_rdma.deviceplugin.topology import Neighbours
 from k8s_rdma.kube.pod_resources import KubeletPodResources
@@ -45,7 +45,7 @@ pytestmark = pytest.mark.anyio
 class Seen:
     """Devices that do not change."""
 
-    seen: DevicesSeen
+    seen: DeviceInventory
 
 
 def look(sysfs):
@@ -96,7 +96,7 @@ async def node(tmp_path, gpu):
     gpus = PlainPlugin(plugin_dir=tmp_path, resource=GPU, devices=(OfferedDevice(id=gpu),))
     async with running_device_manager(config) as kubelet, gpus.registered(), asyncio.TaskGroup() as tasks:
         await kubelet.admit(pod("old", {}))
-        keeping = tasks.create_task(Keeper(resource, tmp_path).run())
+        keeping = tasks.create_task(PluginServer(resource, tmp_path).run())
         following = tasks.create_task(beside.follow())
         await kubelet.until(lambda: len(kubelet.devices(GPU)) + len(kubelet.devices(RDMA)) == 5)
         await looked.wait()

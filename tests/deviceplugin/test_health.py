@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.devices.rdma_devices import DevicesSeen, GivenDevice, RdmaDevice
+from k8s_rdma.core.devices.rdma_devices import AllocatedDevice, DeviceInventory, RdmaDevice
 from k8s_rdma.deviceplugin.agent_link import AgentTold
 from k8s_rdma.deviceplugin.health import (
     CALM_S,
@@ -38,11 +38,11 @@ def away(*, elsewhere: bool = False, told: bool = True, faults: tuple[str, ...] 
 
 
 def agent(*given: str, silent_since: float | None = None, pfs: frozenset[str] = frozenset({PF})) -> Agent:
-    devices = tuple(GivenDevice(name=name, pci=VF, pf=PF, vf=0, pod_uid="u1") for name in given)
+    devices = tuple(AllocatedDevice(name=name, pci=VF, pf=PF, vf=0, pod_uid="u1") for name in given)
     return Agent(told=AgentTold(given=devices, pfs=pfs), silent_since=silent_since)
 
 
-def faults(seen: DevicesSeen) -> tuple[str, ...]:
+def faults(seen: DeviceInventory) -> tuple[str, ...]:
     return seen.devices["mlx5_1"].faults
 
 
@@ -231,12 +231,12 @@ def test_slots_are_what_the_agent_told_last() -> None:
     assert Health().judged(RdmaSnapshot(), NO_AGENT, 5).held_slots is None
 
 
-class Read(tuple[GivenDevice, ...]):
+class Read(tuple[AllocatedDevice, ...]):
     """Counts how often it is gone through."""
 
     times: int
 
-    def __iter__(self) -> Iterator[GivenDevice]:
+    def __iter__(self) -> Iterator[AllocatedDevice]:
         self.times += 1
         return super().__iter__()
 
@@ -244,7 +244,7 @@ class Read(tuple[GivenDevice, ...]):
 def test_a_report_of_many_devices_is_gone_through_as_often_as_one_of_few() -> None:
     def times(devices: int) -> int:
         names = [f"mlx5_{number}" for number in range(devices)]
-        given = Read(GivenDevice(name=name, pci=name, pf=PF, vf=0, pod_uid="u1") for name in names[::2])
+        given = Read(AllocatedDevice(name=name, pci=name, pf=PF, vf=0, pod_uid="u1") for name in names[::2])
         given.times = 0
         look = RdmaSnapshot(
             here={name: PresentDevice(device=replace(DEVICE, name=name, pci=name)) for name in names[:-5]},

@@ -9,10 +9,10 @@ import pytest
 
 from deviceplugin.looks import seen
 from k8s_rdma.config.devices import MountResource
-from k8s_rdma.core.devices.rdma_devices import DevicesSeen
+from k8s_rdma.core.devices.rdma_devices import DeviceInventory
 from k8s_rdma.deviceplugin.endpoint import socket_name
 from k8s_rdma.deviceplugin.modes import mode_of
-from k8s_rdma.deviceplugin.plugin_server import FIRST_RETRY_S, Keeper, Pauses
+from k8s_rdma.deviceplugin.plugin_server import FIRST_RETRY_S, Backoff, PluginServer
 from k8s_rdma.deviceplugin.resource import Resource
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Moment:
     """A clock that stands, and what is seen then."""
 
     now_s: float = 100.0
-    seen: DevicesSeen = field(default_factory=seen)
+    seen: DeviceInventory = field(default_factory=seen)
 
     def __call__(self) -> float:
         return self.now_s
@@ -40,7 +40,7 @@ async def as_it_is(_resource: str, choice: Choice) -> Choice:
 
 
 @asynccontextmanager
-async def running(keeper: Keeper) -> AsyncIterator[None]:
+async def running(keeper: PluginServer) -> AsyncIterator[None]:
     async with asyncio.TaskGroup() as tasks:
         task = tasks.create_task(keeper.run())
         yield
@@ -67,7 +67,7 @@ async def test_attempt_to_serve_that_failed_is_not_followed_by_the_next_at_once(
     name = socket_name(MODE.resource)
     (tmp_path / name).mkdir()
     clock = Moment()
-    keeper = Keeper(Resource(MODE, clock, as_it_is), tmp_path, clock=clock)
+    keeper = PluginServer(Resource(MODE, clock, as_it_is), tmp_path, clock=clock)
     async with asyncio.timeout(30), running(keeper):
         while "Is a directory" not in keeper.problem:  # noqa: ASYNC110  nobody tells
             await asyncio.sleep(0)
@@ -85,7 +85,7 @@ async def test_attempt_to_serve_that_failed_is_not_followed_by_the_next_at_once(
 
 
 def test_pauses_are_longer_each_time_until_something_succeeds() -> None:
-    pauses = Pauses(0.5, 2.0)
+    pauses = Backoff(0.5, 2.0)
     assert pauses.left_s(0.0) == 0.0
     for now, pause in ((10.0, 0.5), (20.0, 1.0), (30.0, 2.0), (40.0, 2.0)):
         pauses.failed(now)

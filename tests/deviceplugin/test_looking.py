@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from deviceplugin.played_agent import PlayedAgent, report
 from k8s_rdma.config.devices import DevicePluginConfig
 from k8s_rdma.deviceplugin.app import render_figures
-from k8s_rdma.deviceplugin.device_monitor import Looking
+from k8s_rdma.deviceplugin.device_monitor import DeviceMonitor
 from linux.small_machine import INFINIBAND, PF, vf_pci
 from rdma_machine import MAJOR, RdmaMachine
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
     from pathlib import Path
 
-    from k8s_rdma.core.devices.rdma_devices import DevicesSeen
+    from k8s_rdma.core.devices.rdma_devices import DeviceInventory
     from k8s_rdma.deviceplugin.health_events import HealthChange
 
 DEADLINE_S = 20
@@ -43,28 +43,28 @@ def machine(tmp_path: Path) -> RdmaMachine:
 
 
 @asynccontextmanager
-async def looking(tmp_path: Path, machine: RdmaMachine, **more: Any) -> AsyncIterator[Looking]:
+async def looking(tmp_path: Path, machine: RdmaMachine, **more: Any) -> AsyncIterator[DeviceMonitor]:
     config = DevicePluginConfig(run_dir=str(tmp_path / "run"))
-    async with Looking(config, host=machine.host(), **more) as found:
+    async with DeviceMonitor(config, host=machine.host(), **more) as found:
         yield found
 
 
-async def until(look: Looking, holds: Callable[[DevicesSeen], bool]) -> DevicesSeen:
+async def until(look: DeviceMonitor, holds: Callable[[DeviceInventory], bool]) -> DeviceInventory:
     seen = look.seen
     while not holds(seen):
         seen = await look.other_than(seen)
     return seen
 
 
-def healthy(name: str, *, at_home: bool = True) -> Callable[[DevicesSeen], bool]:
-    def holds(seen: DevicesSeen) -> bool:
+def healthy(name: str, *, at_home: bool = True) -> Callable[[DeviceInventory], bool]:
+    def holds(seen: DeviceInventory) -> bool:
         device = seen.devices.get(name)
         return device is not None and not device.faults and device.at_home == at_home
 
     return holds
 
 
-def ill(name: str) -> Callable[[DevicesSeen], bool]:
+def ill(name: str) -> Callable[[DeviceInventory], bool]:
     return lambda seen: bool(seen.devices[name].faults)
 
 
@@ -228,11 +228,11 @@ _UNPRIVILEGED = """
 import asyncio, os, sys
 from k8s_rdma.config.devices import DevicePluginConfig
 from k8s_rdma.deviceplugin.app import render_figures
-from k8s_rdma.deviceplugin.device_monitor import Looking
+from k8s_rdma.deviceplugin.device_monitor import DeviceMonitor
 os.setgroups([]); os.setgid(65534); os.setuid(65534)  # after the imports: it may not read this Python
 assert "CapEff:\\t0000000000000000" in open("/proc/self/status").read()
 async def main():
-    async with Looking(DevicePluginConfig(run_dir=sys.argv[1])) as look:
+    async with DeviceMonitor(DevicePluginConfig(run_dir=sys.argv[1])) as look:
         assert look.succeeded, look.seen
         assert not look.seen.unreadable, look.seen
 asyncio.run(main())

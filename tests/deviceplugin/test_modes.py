@@ -19,7 +19,7 @@ from k8s_rdma.config.devices import (
 from k8s_rdma.core.devices.device_plugin_api import Choice, DeviceSpec
 from k8s_rdma.core.devices.pod_devices import slot_device
 from k8s_rdma.core.devices.pools import Functions
-from k8s_rdma.core.devices.rdma_devices import DevicesSeen, NetnsMode, NodeKind
+from k8s_rdma.core.devices.rdma_devices import DeviceInventory, NetnsMode, NodeKind
 from k8s_rdma.core.options import LinkType
 from k8s_rdma.deviceplugin.modes import mode_of, modes_of, to_publish
 from k8s_rdma.errors import STATUS, K8sRdmaError, MalformedError, Reason
@@ -90,10 +90,10 @@ def test_every_mode_refuses_what_it_does_not_offer(mode):
 
 @pytest.mark.parametrize("mode", EVERY_MODE)
 def test_every_mode_offers_nothing_healthy_before_anything_was_seen(mode):
-    offered = mode.offer(DevicesSeen())
+    offered = mode.offer(DeviceInventory())
     assert healthy(offered) == []
     for each in offered[:2]:
-        assert each.id in (told := refusal(mode, [each.id], DevicesSeen()))
+        assert each.id in (told := refusal(mode, [each.id], DeviceInventory()))
         assert each.unhealthy in told
 
 

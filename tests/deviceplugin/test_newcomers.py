@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from k8s_rdma.core.devices.pod_devices import ContainerDevices, PodDevices
-from k8s_rdma.deviceplugin.topology import NEW_S, Newcomers
+from k8s_rdma.deviceplugin.topology import NEW_S, AdmittedPodGuess
 
 RDMA = "tencent.com/rdma"
 GPU = "nvidia.com/gpu"
@@ -21,7 +21,7 @@ def pod(name, *devices):
 
 
 def after(*old):
-    newcomers = Newcomers(OURS)
+    newcomers = AdmittedPodGuess(OURS)
     newcomers.look(old or (pod("other"),), 0)
     return newcomers
 
@@ -37,7 +37,7 @@ def test_pod_without_gpus_is_not_told_those_of_others():
 
 
 def test_nothing_is_inferred_from_the_first_look():
-    assert Newcomers(OURS).admitted([pod("some", (GPU, "g0"))], RDMA, 0) == ()
+    assert AdmittedPodGuess(OURS).admitted([pod("some", (GPU, "g0"))], RDMA, 0) == ()
 
 
 def test_nothing_is_inferred_when_several_pods_have_come():
@@ -101,7 +101,7 @@ PODS = st.lists(
 
 @given(st.lists(PODS, min_size=1, max_size=6))
 def test_devices_told_are_all_one_pods_that_has_them_now(looks):
-    newcomers = Newcomers(OURS)
+    newcomers = AdmittedPodGuess(OURS)
     for now, pods in enumerate(looks):
         told = newcomers.admitted(pods, RDMA, now)
         assert not told or any(set(told) <= {(GPU, each) for each in pod.of(GPU)} for pod in pods)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from k8s_rdma.core.devices.pools import Functions, FunctionSelector, PfChoice, Pool, in_pools
-from k8s_rdma.core.devices.rdma_devices import DevicesSeen
+from k8s_rdma.core.devices.rdma_devices import DeviceInventory
 from k8s_rdma.core.options import LinkType
 from k8s_rdma.core.selection import Selection
 from k8s_rdma.deviceplugin.modes.selecting import PoolMembers
@@ -28,7 +28,7 @@ def of_agent(machine, pools):
 
 def of_plugin(machine, pools, pfs):
     look = RdmaObserver(machine.sysfs, machine.queries, DeviceNodes(Path("/nonexistent"))).look()
-    seen = DevicesSeen(devices={name: here.device for name, here in look.here.items()})
+    seen = DeviceInventory(devices={name: here.device for name, here in look.here.items()})
     members = PoolMembers(pools)
     pool_of = {name: pool.resource for pool in pools for name in members.of(pool.resource, seen)}
     return {

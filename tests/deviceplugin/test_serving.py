@@ -15,9 +15,9 @@ from deviceplugin.played_agent import PlayedAgent, report
 from deviceplugin.plugin_process import MOUNT, SLOTS, follows
 from http_server.certificates import Issuer
 from k8s_rdma import __version__
-from k8s_rdma.core.devices.device_plugin_api import Choice, Given, OfferedDevice
+from k8s_rdma.core.devices.device_plugin_api import AllocateResponse, Choice, OfferedDevice
 from k8s_rdma.core.devices.pod_devices import slot_device
-from k8s_rdma.core.devices.rdma_devices import DevicesSeen
+from k8s_rdma.core.devices.rdma_devices import DeviceInventory
 from k8s_rdma.deviceplugin.endpoint import open_endpoint
 from k8s_rdma.deviceplugin.followers import Followers
 from k8s_rdma.deviceplugin.resource import Resource
@@ -52,18 +52,18 @@ class PlainMode:
     prefers: bool = True
     offered: tuple[OfferedDevice, ...] = (OfferedDevice(id="1"), OfferedDevice(id="2"))
     offers: int = 0
-    seen: DevicesSeen = field(default_factory=seen)
+    seen: DeviceInventory = field(default_factory=seen)
 
-    def offer(self, _seen: DevicesSeen) -> tuple[OfferedDevice, ...]:
+    def offer(self, _seen: DeviceInventory) -> tuple[OfferedDevice, ...]:
         self.offers += 1
         return self.offered
 
-    def allocate(self, ids: Sequence[str], _seen: DevicesSeen) -> Given:
+    def allocate(self, ids: Sequence[str], _seen: DeviceInventory) -> AllocateResponse:
         if "3" in ids:
             raise K8sRdmaError("there is no 3", reason=Reason.UNKNOWN_DEVICE)
-        return Given(envs={"IDS": ",".join(ids)})
+        return AllocateResponse(envs={"IDS": ",".join(ids)})
 
-    def prefer(self, choice: Choice, _seen: DevicesSeen) -> tuple[str, ...]:
+    def prefer(self, choice: Choice, _seen: DeviceInventory) -> tuple[str, ...]:
         return (*choice.available[: choice.size], *(each.pcie_path[0] for each in choice.beside))
 
 
@@ -82,8 +82,8 @@ async def test_calls_are_answered_by_the_mode_and_counted(tmp_path: Path) -> Non
         assert (options.preferred_allocation, options.pre_start_required) == (True, False)
         assert await anext(answers(channel, LIST_AND_WATCH, None)) == mode.offered
         assert await call(channel, ALLOCATE, (("1",), ("2", "1")), timeout_s=5) == (
-            Given(envs={"IDS": "1"}),
-            Given(envs={"IDS": "2,1"}),
+            AllocateResponse(envs={"IDS": "1"}),
+            AllocateResponse(envs={"IDS": "2,1"}),
         )
         with pytest.raises(AioRpcError, match="there is no 3"):
             await call(channel, ALLOCATE, (("1",), ("3",)), timeout_s=5)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from k8s_rdma.config.devices import MountResource, SharedResource
-from k8s_rdma.core.devices.rdma_devices import CharacterDevice, DevicesSeen, NodeKind, RdmaDevice
-from k8s_rdma.deviceplugin.followers import Published
+from k8s_rdma.core.devices.rdma_devices import CharacterDevice, DeviceInventory, NodeKind, RdmaDevice
+from k8s_rdma.deviceplugin.followers import Observable
 from k8s_rdma.deviceplugin.modes import mode_of
 from k8s_rdma.deviceplugin.shared_link import SharedLink
 from k8s_rdma.sim.cluster.background import in_background
@@ -33,7 +33,7 @@ class Devices:
         self.show(*names)
 
     def show(self, *names: str, verbs: CharacterDevice = VERBS) -> None:
-        self.seen = DevicesSeen(devices={name: RdmaDevice(name=name, nodes=(verbs,)) for name in names})
+        self.seen = DeviceInventory(devices={name: RdmaDevice(name=name, nodes=(verbs,)) for name in names})
 
 
 @dataclass
@@ -73,7 +73,7 @@ class Linked:
     def __init__(self, socket: Path, devices: Devices, *resources: object, **settings: float) -> None:
         modes = [mode_of(each) for each in resources]
         self.mode = modes[0]
-        self.published = Published[frozenset[str]](frozenset())
+        self.published = Observable[frozenset[str]](frozenset())
         self.link = SharedLink(socket, devices, modes, changed=self._changed, **settings)
         self.link.look()
 

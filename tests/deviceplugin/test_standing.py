@@ -3,15 +3,15 @@ from __future__ import annotations
 import pytest
 
 from k8s_rdma.deviceplugin.endpoint import SocketFile
-from k8s_rdma.deviceplugin.plugin_server import PATIENCE_S, SETTLE_S, Due, Standing
+from k8s_rdma.deviceplugin.plugin_server import PATIENCE_S, SETTLE_S, Due, ServingState
 
 KUBELET, NEXT = SocketFile(1, 2, 3), SocketFile(1, 2, 4)
 
 
-def standing(**changes: object) -> Standing:
+def standing(**changes: object) -> ServingState:
     """Followed by the kubelet that is there."""
     well = {"ours": True, "kubelet": KUBELET, "registered": KUBELET, "followed": True, "was_followed": True}
-    return Standing(**{**well, **changes})
+    return ServingState(**{**well, **changes})
 
 
 @pytest.mark.parametrize(

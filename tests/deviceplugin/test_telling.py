@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from k8s_rdma.core.devices.rdma_devices import DevicesSeen, RdmaDevice
-from k8s_rdma.deviceplugin.health_events import AT_ONCE, EVERY_S, Telling
+from k8s_rdma.core.devices.rdma_devices import DeviceInventory, RdmaDevice
+from k8s_rdma.deviceplugin.health_events import AT_ONCE, EVERY_S, EventLimiter
 
 
-def seen(**faults: str) -> DevicesSeen:
+def seen(**faults: str) -> DeviceInventory:
     devices = {
         name: RdmaDevice(name=name, faults=(fault,) if fault else ()) for name, fault in faults.items()
     }
-    return DevicesSeen(devices=devices)
+    return DeviceInventory(devices=devices)
 
 
-def told(telling: Telling, now: float, **faults: str) -> list[tuple[str, bool, str, int]]:
+def told(telling: EventLimiter, now: float, **faults: str) -> list[tuple[str, bool, str, int]]:
     changes = telling.changes(seen(**faults), now)
     return [(each.device.name, each.healthy, each.why, each.changes) for each in changes]
 
 
 def test_healthy_devices_are_no_news() -> None:
-    assert told(Telling(), 0, a="", b="") == []
+    assert told(EventLimiter(), 0, a="", b="") == []
 
 
 def test_each_change_is_told_once() -> None:
-    telling = Telling()
+    telling = EventLimiter()
     assert told(telling, 0, a="x", b="") == [("a", False, "x", 1)]
     assert told(telling, 1, a="x", b="") == []
     assert told(telling, 2, a="y", b="") == []
@@ -31,7 +31,7 @@ def test_each_change_is_told_once() -> None:
 
 
 def test_flapping_device_is_told_of_now_and_then_with_how_often_it_changed() -> None:
-    telling, lines = Telling(), []
+    telling, lines = EventLimiter(), []
     for second in range(600):
         lines += told(telling, second, a="x" if second % 2 else "")
     assert len(lines) <= AT_ONCE + 600 / EVERY_S + 1
@@ -39,7 +39,7 @@ def test_flapping_device_is_told_of_now_and_then_with_how_often_it_changed() -> 
 
 
 def test_what_a_device_is_in_the_end_is_always_told() -> None:
-    telling = Telling()
+    telling = EventLimiter()
     for second in range(9):
         told(telling, second, a="" if second % 2 else "x")
     due = telling.due_at()
@@ -51,7 +51,7 @@ def test_what_a_device_is_in_the_end_is_always_told() -> None:
 
 
 def test_device_that_is_not_there_any_more_is_forgotten() -> None:
-    telling = Telling()
+    telling = EventLimiter()
     for second in range(9):
         told(telling, second, a="" if second % 2 else "x")
     assert told(telling, 20) == []

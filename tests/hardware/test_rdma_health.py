@@ -16,7 +16,7 @@ from hardware.test_kernel_rdma import soft_device
 from k8s_rdma.config.devices import DevicePluginConfig
 from k8s_rdma.core.devices.rdma_devices import NetnsMode
 from k8s_rdma.core.step import VfRef
-from k8s_rdma.deviceplugin.device_monitor import Looking
+from k8s_rdma.deviceplugin.device_monitor import DeviceMonitor
 from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
 from k8s_rdma.linux.netlink.socket import NetlinkError
 from k8s_rdma.linux.netns import create_namespace
@@ -45,16 +45,16 @@ def netdev(lab) -> Iterator[str]:
         run("ip", "link", "set", name, "down")
 
 
-def scenario(tmp_path: Path, play: Callable[[Looking], Coroutine[Any, Any, None]]) -> None:
+def scenario(tmp_path: Path, play: Callable[[DeviceMonitor], Coroutine[Any, Any, None]]) -> None:
     async def in_time() -> None:
         config = DevicePluginConfig(run_dir=str(tmp_path), rescan_s=0)
-        async with asyncio.timeout(DEADLINE_S), Looking(config) as looking:
+        async with asyncio.timeout(DEADLINE_S), DeviceMonitor(config) as looking:
             await play(looking)
 
     asyncio.run(in_time())
 
 
-async def until(looking: Looking, holds: Callable[[RdmaDevice], bool]) -> RdmaDevice:
+async def until(looking: DeviceMonitor, holds: Callable[[RdmaDevice], bool]) -> RdmaDevice:
     seen = looking.seen
     while NAME not in seen.devices or not holds(seen.devices[NAME]):
         seen = await looking.other_than(seen)
@@ -75,7 +75,7 @@ def move_to(namespace: int) -> None:
 
 
 def test_device_of_a_vf_has_its_pf_and_the_nodes_that_the_kernel_made(lab, netdev, tmp_path) -> None:
-    async def play(looking: Looking) -> None:
+    async def play(looking: DeviceMonitor) -> None:
         with soft_device(netdev, name=NAME):
             device = await until(looking, lambda device: not device.faults)
             assert (device.netdev, device.pf, device.vf) == (netdev, lab.pcis[1], 0)
@@ -85,7 +85,7 @@ def test_device_of_a_vf_has_its_pf_and_the_nodes_that_the_kernel_made(lab, netde
 
 
 def test_device_is_ill_while_its_link_is_down_and_when_it_is_gone(netdev, tmp_path) -> None:
-    async def play(looking: Looking) -> None:
+    async def play(looking: DeviceMonitor) -> None:
         with soft_device(netdev, name=NAME):
             await until(looking, lambda device: not device.faults)
             run("ip", "link", "set", netdev, "down")
@@ -99,7 +99,7 @@ def test_device_is_ill_while_its_link_is_down_and_when_it_is_gone(netdev, tmp_pa
 
 
 def test_device_that_moved_to_another_namespace_is_seen_there_and_back(netdev, tmp_path) -> None:
-    async def play(looking: Looking) -> None:
+    async def play(looking: DeviceMonitor) -> None:
         with soft_device(netdev, name=NAME):
             await until(looking, lambda device: not device.faults)
             namespace = create_namespace()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from factories import PF0, PF1, interface, receipt
-from k8s_rdma.core.devices.pod_devices import SlotHeld
+from k8s_rdma.core.devices.pod_devices import SlotInUse
 from k8s_rdma.core.ledger import DelegatedPlugin, Phase
 from k8s_rdma.core.rates import Enforce
 from k8s_rdma.errors import LedgerError
@@ -239,7 +239,7 @@ from pathlib import Path
 from dataclasses import replace
 from factories import receipt
 from k8s_rdma.core.ledger import Phase
-from k8s_rdma.core.devices.pod_devices import SlotHeld
+from k8s_rdma.core.devices.pod_devices import SlotInUse
 from k8s_rdma.linux.receipts import Receipts
 receipts = Receipts(Path("ledger.db"))
 receipts.put(receipt("warm", phase=Phase.PREPARED))
@@ -330,7 +330,7 @@ def test_receipts_keep_caps_of_software_in_a_file_that_older_programs_refuse(tmp
 
 
 def test_receipts_keep_slots_and_who_loses_one_does_so_with_the_claim(tmp_path: Path) -> None:
-    path, slot = tmp_path / "ledger.db", SlotHeld(resource="k8s-rdma.io/slot", id="slot-0", hints=True)
+    path, slot = tmp_path / "ledger.db", SlotInUse(resource="k8s-rdma.io/slot", id="slot-0", hints=True)
     old = replace(receipt("old", interface(PF0, 1)), slots=(slot,))
     new = replace(receipt("new", interface(PF0, 2), phase=Phase.PREPARED), slots=(slot,))
     with closing(Receipts(path)) as receipts:

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from k8s_rdma.core.devices.device_plugin_api import (
+    AllocateResponse,
     Choice,
     DeviceSpec,
-    Given,
     Mount,
     OfferedDevice,
     PluginOptions,
@@ -94,8 +94,8 @@ def options_in(value: dict[str, bool]) -> PluginOptions:
     )
 
 
-def given_in(value: dict[str, Any]) -> Given:
-    return Given(
+def given_in(value: dict[str, Any]) -> AllocateResponse:
+    return AllocateResponse(
         envs=value["envs"],
         annotations=value["annotations"],
         devices=tuple(
@@ -140,7 +140,7 @@ def test_list_is_written_as_the_api_numbers_its_fields():
 
 
 def test_container_is_given_what_the_api_numbers_so():
-    given = Given(
+    given = AllocateResponse(
         envs={"E": "v"},
         annotations={"A": "w"},
         devices=(DeviceSpec(path="/d"),),

@@ -1,21 +1,10 @@
-"""Files of the node that tell which devices an attachment gave: device information, and CDI specifications.
+"""CDI specifications and device-information files of attachments, slots and shared resources.
 
-Blocking. They are written once the interfaces are the pod's, and removed while the receipt still is there:
-what a crash leaves is removed when that receipt is ended.
-
-Small files of the node that others read: put there in one go, and removed again. Blocking.
-
-CDI specifications of slots: which device nodes and variables a container gets that holds one.
-
-Source: `core.devices.pod_devices`. A specification is what the ledger says of its slot, with the device nodes of
-now: a device that moves into a pod's namespace gets others.
-
-CDI specifications of shared resources, there for as long as the device plugin declares them.
-
-Used by the worker. Each tells the character devices of RDMA devices that are looked up by name, and nothing
-that a declaration says.
-
-What container runtimes are told of devices, kept true although nobody calls.
+Blocking. Files of an attachment are written once the interfaces are the pod's, and removed while the
+receipt still is there: what a crash leaves is removed when that receipt is ended. A slot's specification
+follows the ledger, with the device nodes of now: a device that moves into a pod's namespace gets others.
+Those of shared resources are there for as long as the device plugin declares them; each lists the character
+devices of RDMA devices that are looked up by name, and nothing that a declaration says.
 """
 
 from __future__ import annotations
@@ -55,7 +44,7 @@ from k8s_rdma.wire.shared_devices import Written
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-    from k8s_rdma.core.devices.pod_devices import SlotHeld
+    from k8s_rdma.core.devices.pod_devices import SlotInUse
     from k8s_rdma.core.devices.rdma_devices import CharacterDevice
     from k8s_rdma.core.ids import ContainerId, PciAddress
     from k8s_rdma.core.ledger import AllocatedInterface, Ledger, Receipt
@@ -231,7 +220,7 @@ class SlotFiles:
             if device is not None and device not in held:
                 yield self._cdi_dir / name
 
-    def _tell(self, slot: SlotHeld, interfaces: Sequence[AllocatedInterface]) -> None:
+    def _tell(self, slot: SlotInUse, interfaces: Sequence[AllocatedInterface]) -> None:
         path, data = self._path(slot.device), self._specification(slot, interfaces)
         if not self._files.holds(path, data):
             self._files.write(path, data)
@@ -239,7 +228,7 @@ class SlotFiles:
     def _path(self, device: str) -> PurePosixPath:
         return self._cdi_dir / file_name(SLOT_CLASS, device)
 
-    def _specification(self, slot: SlotHeld, interfaces: Sequence[AllocatedInterface]) -> bytes:
+    def _specification(self, slot: SlotInUse, interfaces: Sequence[AllocatedInterface]) -> bytes:
         nodes = {node.path: node for each in interfaces for node in self._nodes_of(each)}
         if numbers := self._nodes.rdma_cm():
             nodes[RDMA_CM] = character_node(RDMA_CM, *numbers)
@@ -258,7 +247,7 @@ class SlotFiles:
         return tuple(character_node(each.path, each.major, each.minor) for each in found)
 
 
-def _variables(slot: SlotHeld, interfaces: Iterable[AllocatedInterface]) -> tuple[str, ...]:
+def _variables(slot: SlotInUse, interfaces: Iterable[AllocatedInterface]) -> tuple[str, ...]:
     """None of a slot that is one device: the device plugin has told of all of them together."""
     if slot.one_device:
         return ()
@@ -374,7 +363,7 @@ class DeviceFiles:
         self._nodes = nodes
         self._slots = SlotFiles(files, self._cdi_dir, nodes)
 
-    def clear(self, slots: Iterable[SlotHeld], container: ContainerId, ledger: Ledger) -> None:
+    def clear(self, slots: Iterable[SlotInUse], container: ContainerId, ledger: Ledger) -> None:
         """Remove what tells of slots that a sandbox is going to claim, and that may have been another's.
 
         KernelError as `remove`. Before the claim: until then the other's receipt sees to it.

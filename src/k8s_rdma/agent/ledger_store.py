@@ -1,22 +1,18 @@
 """The ledger in memory, on disk, and in files that the CNI executable reads or leaves: changed here alone.
 
-Blocking and confined to one thread (the agent's worker).
+Blocking and confined to one thread (the agent's worker). Files in `<runDir>`:
 
-Files in `<runDir>` that the CNI executable looks for before it asks the agent.
-
-`attachments/<container id>`: a file per container that has something of ours, or whose ADD is under way. With
-the directory there and no file in it, a DEL has nothing to do, even while the agent is dead. So a marker is
-there before the first change and after the last, and a directory that is missing says nothing.
+`attachments/<container id>`: a file per container that has something of ours, or whose ADD is under way.
+With the directory there and no file in it, a DEL has nothing to do, even while the agent is dead. So a
+marker is there before the first change and after the last, and a missing directory means nothing.
 
 `exclusive-devices`: there where pods may hold exclusive devices, which are attached to them though their
 annotations say nothing. Then the agent is asked about every pod, or none starts.
 
-DELs that nobody answered: what the CNI executable leaves while no agent does (`cni/deletion.c`).
-
-`<runDir>/deletions/<container>:<interface>:<network>` comes there whole, and then the runtime is told that
-the attachment has ended. So it is over as soon as the file is there, which stays until the end is carried
-out; the name alone says which. What is in the file, the call as `wire.frame` has it, only helps: it brings
-the configuration of then.
+`deletions/<container>:<interface>:<network>`: a DEL that no agent answered, left by the CNI executable
+(`cni/deletion.c`). It comes there whole, and then the runtime is told that the attachment has ended. So it
+is over as soon as the file is there, which stays until the end is carried out; the name alone says which.
+The file's content, the call as `wire.frame` has it, only helps: it brings the configuration of then.
 """
 
 from __future__ import annotations
@@ -53,14 +49,14 @@ MAX_BYTES = REQUEST_HEADER.size + MAX_ENV_BYTES + MAX_STDIN_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeftDeletion:
+class DeferredDelete:
     """The call as it came to the executable. stdin: the network configuration."""
 
     call: CniEnvironment
     stdin: bytes
 
 
-class LeftDeletions:
+class DeferredDeletes:
     """The directory. Blocking, and used by the agent's worker alone."""
 
     def __init__(self, directory: Path) -> None:
@@ -86,14 +82,14 @@ class LeftDeletions:
         """Whether the runtime was told that this attachment has ended."""
         return os.path.lexists(self._path(attachment))
 
-    def read(self, attachment: Attachment) -> LeftDeletion | None:
+    def read(self, attachment: Attachment) -> DeferredDelete | None:
         """The DEL that was left of an attachment; None where none was, or not as this agent reads it."""
         if not self.has(attachment):
             return None
         try:
             with self._path(attachment).open("rb") as file:
                 request = decode_request(file.read(MAX_BYTES + 1))
-            return LeftDeletion(call=parse_environment(request.env), stdin=request.stdin)
+            return DeferredDelete(call=parse_environment(request.env), stdin=request.stdin)
         except (OSError, MalformedError) as error:
             _log.warning("left_deletion_unreadable", file=_name(attachment), error=printable(str(error)))
             return None
@@ -105,24 +101,26 @@ class LeftDeletions:
 
     def of_others(self, attachments: Iterable[Attachment]) -> set[str]:
         """What was left of any others, also before `refuse`, by the names of the files."""
-        return (left_in(self._directory) | left_in(self._withheld)) - set(map(_name, attachments))
+        return (deferred_deletes_in(self._directory) | deferred_deletes_in(self._withheld)) - set(
+            map(_name, attachments)
+        )
 
     def keep_only(self, attachments: Iterable[Attachment]) -> None:
         """Remove what was left of any others, as far as that can be done now, and take more."""
         with suppress(LedgerError):
             self._make()
-        for name in left_in(self._directory) - set(map(_name, attachments)):
+        for name in deferred_deletes_in(self._directory) - set(map(_name, attachments)):
             with suppress(LedgerError):
                 self._remove(self._directory / name)
                 _log.info("left_deletion_of_nothing", file=printable(name))
 
     def _make(self) -> None:
         """Only our own user looks in: network configurations may hold credentials."""
-        with _left_deletions_as_ledger_error():
+        with _reading_as_ledger_error():
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def _remove(self, path: Path) -> None:
-        with _left_deletions_as_ledger_error():
+        with _reading_as_ledger_error():
             path.unlink(missing_ok=True)
 
     def _path(self, attachment: Attachment) -> Path:
@@ -134,7 +132,7 @@ def _name(attachment: Attachment) -> str:
     return f"{attachment.container}:{attachment.ifname}:{attachment.network}"
 
 
-def left_in(directory: Path) -> set[str]:
+def deferred_deletes_in(directory: Path) -> set[str]:
     """Names of the files that are whole; none where they are not ours to see."""
     with suppress(OSError):
         return {name for name in os.listdir(directory) if not name.startswith(DRAFT)}  # noqa: PTH208
@@ -142,7 +140,7 @@ def left_in(directory: Path) -> set[str]:
 
 
 @contextmanager
-def _left_deletions_as_ledger_error() -> Iterator[None]:
+def _reading_as_ledger_error() -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -226,13 +224,13 @@ def _as_ledger_error() -> Iterator[None]:
         raise LedgerError(msg) from error
 
 
-class KeptLedger:
+class LedgerStore:
     """Markers come before a container's first receipt, or an ADD that may make one, and go after the last.
 
     A deletion that was left of an attachment goes after its receipt, and before the next one.
     """
 
-    def __init__(self, receipts: Receipts, markers: Markers, left: LeftDeletions) -> None:
+    def __init__(self, receipts: Receipts, markers: Markers, left: DeferredDeletes) -> None:
         """Load it; what is marked stays as it was until `mark_all`."""
         self._receipts = receipts
         self._markers = markers

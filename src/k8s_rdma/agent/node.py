@@ -1,11 +1,9 @@
 """The node: its kernel, its ledger, and the only code that changes either.
 
-Blocking and confined to one thread (the agent's worker). What cannot be done in one go (addresses come
-from other programs) is three calls, `prepare`, `give` and `attach`; what lies between them is on disk.
-
-Caps that software keeps, put back where they do not hold: a pod with CAP_NET_ADMIN may take them away.
-
-Looking at the hardware: counted, timed, and never mistaken for knowledge when it failed.
+Blocking and confined to one thread (the agent's worker). What cannot be done in one go (addresses come from
+other programs) is three calls, `prepare`, `give` and `attach`; what lies between them is on disk. A scan
+that failed is never mistaken for knowledge. Caps that software keeps are put back where they do not hold: a
+pod with CAP_NET_ADMIN may take them away.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from k8s_rdma.agent.ledger_store import KeptLedger
+from k8s_rdma.agent.ledger_store import LedgerStore
 from k8s_rdma.agent.release import release
 from k8s_rdma.agent.sandbox import Sandbox, attached_already, held_elsewhere
 from k8s_rdma.core.adoption import NOBODYS, Candidate, Scope, candidates
@@ -35,7 +33,7 @@ from k8s_rdma.wire.adopt import Outcome
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-    from k8s_rdma.agent.ledger_store import LeftDeletions, Markers
+    from k8s_rdma.agent.ledger_store import DeferredDeletes, Markers
     from k8s_rdma.core.devices.pools import Pool
     from k8s_rdma.core.ids import ContainerId, NodeName, PciAddress, PodUid
     from k8s_rdma.core.kernel import Hardware, Kernel, LocatedVf, PodInterface, VfCounters
@@ -210,7 +208,7 @@ class Node:
         kernel: Kernel,
         receipts: Receipts,
         markers: Markers,
-        left_deletions: LeftDeletions,
+        left_deletions: DeferredDeletes,
         boot_id: str,
         pools: Sequence[Pool] = (),
     ) -> None:
@@ -220,7 +218,7 @@ class Node:
         self._boot_id = boot_id
         self.scanner = Scanner(kernel, pools)
         self.left_deletions = left_deletions
-        self._kept = KeptLedger(receipts, markers, left_deletions)
+        self._kept = LedgerStore(receipts, markers, left_deletions)
         self.claims: Mapping[PodUid, Placement] = {}
         self.caps = CapsSeen()
         self.hardware: Hardware = self.scanner.look()

@@ -1,10 +1,8 @@
-"""`k8s-rdma agent --rebuild-ledger`: the old file aside, a new one in its place.
+"""`k8s-rdma agent --rebuild-ledger`: a new ledger from kernel and container runtime, the old file set aside.
 
-A ledger made anew of what kernel and container runtime know, where the old one is lost or corrupt.
-
-Of each attachment the runtime keeps what its ADD was called with (`wire.cni_cache`). What that made of it is
-computed again, and the VFs are looked for where they must be: in the pod's namespace, or, when that is gone,
-at home with the MAC that the result told.
+Of each attachment the runtime keeps what its ADD was called with (`wire.cni_cache`). What that made of it
+is computed again, and the VFs are looked for where they must be: in the pod's namespace, or, when that is
+gone, in the host's with the MAC that the result reported.
 """
 
 from __future__ import annotations
@@ -20,12 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from k8s_rdma.agent.cni.add_call import AddCall, pod_of
-from k8s_rdma.agent.cni.pod_request import Policy, share, wanted
+from k8s_rdma.agent.cni.pod_request import Policy, interfaces_of_network, read_pod_request
 from k8s_rdma.agent.config import load_device_plugin
 from k8s_rdma.agent.plugins.called import called_plugins
 from k8s_rdma.agent.run import BOOT_ID, open_holdings, open_kernel, open_left_deletions
 from k8s_rdma.config.placement_keys import agent_keys
-from k8s_rdma.core.devices.pod_devices import SlotHeld
+from k8s_rdma.core.devices.pod_devices import SlotInUse
 from k8s_rdma.core.devices.pools import Pool, in_pools
 from k8s_rdma.core.ids import NodeName, PciAddress, pci_address
 from k8s_rdma.core.kernel import Kernel
@@ -47,7 +45,7 @@ if TYPE_CHECKING:
 
     from k8s_rdma.agent.cni.exclusive_devices import Holdings
     from k8s_rdma.agent.config import AgentConfig
-    from k8s_rdma.agent.ledger_store import LeftDeletions
+    from k8s_rdma.agent.ledger_store import DeferredDeletes
     from k8s_rdma.core.kernel import Hardware, PfState, Vf
     from k8s_rdma.wire.cni_cache import CachedAttachment
 
@@ -81,7 +79,7 @@ class Rebuild:
     boot_id: str
     cni_path: str
     pools: Sequence[Pool] = ()
-    slots: Mapping[tuple[str, str], tuple[SlotHeld, ...]] = field(default_factory=dict)
+    slots: Mapping[tuple[str, str], tuple[SlotInUse, ...]] = field(default_factory=dict)
     rdma_device: Callable[[PciAddress], str] = lambda _: ""
     ledger: Ledger = field(default_factory=Ledger)
 
@@ -166,8 +164,8 @@ class Rebuild:
         if call.conf.device_id:
             return {}, ""
         try:
-            wants = wanted(call.annotations, uid=call.pod.uid, node=self.node, policy=self.policy)
-            entries = share(
+            wants = read_pod_request(call.annotations, uid=call.pod.uid, node=self.node, policy=self.policy)
+            entries = interfaces_of_network(
                 wants.request,
                 own=call.conf.own_networks,
                 taken=self._taken(call),
@@ -273,7 +271,7 @@ def rebuild_ledger(config: AgentConfig) -> tuple[Outcome, ...]:
     return (*outcomes, *_ended(open_left_deletions(config), rebuild.ledger), *unreadable)
 
 
-def _ended(left: LeftDeletions, rebuilt: Ledger) -> Iterator[Outcome]:
+def _ended(left: DeferredDeletes, rebuilt: Ledger) -> Iterator[Outcome]:
     """Attachments whose DEL found no agent, and of which the runtime keeps nothing any more."""
     for name in sorted(left.of_others(rebuilt.receipts)):
         said = "ended while no agent answered, and what it had is not known: its addresses stay leased"
@@ -282,7 +280,7 @@ def _ended(left: LeftDeletions, rebuilt: Ledger) -> Iterator[Outcome]:
 
 async def _slots(
     holdings: Holdings, unreadable: list[Outcome]
-) -> Mapping[tuple[str, str], tuple[SlotHeld, ...]]:
+) -> Mapping[tuple[str, str], tuple[SlotInUse, ...]]:
     """What pods hold now; without kubelet nothing, which is told of."""
     try:
         return {pod: held.slots for pod, held in (await holdings.of_all()).items()}

@@ -1,9 +1,7 @@
-"""What the agent does unasked: looks again after a change, ends what no call will end, keeps caps.
+"""The agent's reconciler: scans again after a change, ends what no call will end, restores caps.
 
-Tells when a sandbox that has something of ours vanished: its namespace's file was deleted.
-
-The runtime's DEL normally comes before. Where it does not, nothing else would tell of a namespace without
-a VF in it, and of one with VFs only what becomes of those. The kernel tells nothing of files in /proc; that
+The runtime's DEL normally comes before. Where it does not, nothing else would tell of a namespace without a
+VF in it, and of one with VFs only what becomes of those. The kernel tells nothing of files in /proc; that
 such a namespace is gone is found by the check that comes now and then.
 """
 
@@ -85,7 +83,7 @@ LAST_RETRY_S = 30.0
 may tell of nothing when it goes."""
 
 
-class Upkeep:
+class Reconciler:
     """Keeps the agent's knowledge and its ledger true; nothing polls the kernel while all is well.
 
     hardware_changed: to be set, on the loop's thread, when something observable changed.

@@ -1,7 +1,4 @@
-"""The agent's knowledge as a `NodeReport`, on its way out.
-
-`state.sock` from the agent's side: reports to whoever listens, counters to whoever asks (`wire.state`).
-"""
+"""Reports of the node to the readers of `state.sock`, and counters to those who ask (`wire.state`)."""
 
 from __future__ import annotations
 

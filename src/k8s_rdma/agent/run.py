@@ -16,17 +16,17 @@ from k8s_rdma.agent.adoption import Adoption
 from k8s_rdma.agent.cdi_specs import DeviceFiles, NodeFiles, SharedFiles, Specifications
 from k8s_rdma.agent.checking import read_named
 from k8s_rdma.agent.cluster.api_cluster import open_client, open_cluster
-from k8s_rdma.agent.cni.context import Means
+from k8s_rdma.agent.cni.context import AgentContext
 from k8s_rdma.agent.cni.exclusive_devices import Holdings
 from k8s_rdma.agent.cni.pod_request import Policy
 from k8s_rdma.agent.cni.service import Service, Verbs
-from k8s_rdma.agent.ledger_store import DIRECTORY, LeftDeletions, Markers, mark_exclusive_devices
+from k8s_rdma.agent.ledger_store import DIRECTORY, DeferredDeletes, Markers, mark_exclusive_devices
 from k8s_rdma.agent.node import Node
 from k8s_rdma.agent.plugins.delegate import Delegate
 from k8s_rdma.agent.plugins.host_files import below
 from k8s_rdma.agent.plugins.ipam import IpamPlugins
 from k8s_rdma.agent.plugins.runner import Plugins
-from k8s_rdma.agent.reconciler import SandboxWatch, Upkeep, keep_caps
+from k8s_rdma.agent.reconciler import Reconciler, SandboxWatch, keep_caps
 from k8s_rdma.agent.report import Reporter, StateSocket
 from k8s_rdma.agent.sampler import Sampler
 from k8s_rdma.agent.unix_sockets import CdiSocket, CniSocket, listen_unix, lost, serve_connections
@@ -115,7 +115,7 @@ async def _main(config: AgentConfig, keys: KeySource, plugin: DevicePluginConfig
     sampler = Sampler(node=node, worker=worker, quiet=verbs.idle)
     service = Service(node=node, verbs=verbs, namespaces=namespaces, reporter=reporter)
     adoption = Adoption(node=node, worker=worker, reporter=reporter, holdings=holdings)
-    upkeep = Upkeep(
+    upkeep = Reconciler(
         verbs=verbs,
         specifications=specifications,
         reporter=reporter,
@@ -187,9 +187,9 @@ def open_holdings(config: AgentConfig, plugin: DevicePluginConfig | None) -> Hol
 
 def _means(
     config: AgentConfig, specifications: Specifications, cluster: Cluster, holdings: Holdings
-) -> Means:
+) -> AgentContext:
     host_root, timeout_s = Path(config.host_root), config.ipam_timeout_s
-    return Means(
+    return AgentContext(
         node=specifications.node,
         worker=specifications.worker,
         ipam=IpamPlugins(Plugins(host_root=host_root, timeout_s=timeout_s)),
@@ -200,7 +200,7 @@ def _means(
     )
 
 
-def _load_receipts(config: AgentConfig, left: LeftDeletions) -> tuple[Receipts, Ledger]:
+def _load_receipts(config: AgentConfig, left: DeferredDeletes) -> tuple[Receipts, Ledger]:
     """The ledger; where it has to be made anew, no pod shall end before: it is made of what they have."""
     try:
         receipts = _open_receipts(config)
@@ -227,9 +227,9 @@ def _markers(config: AgentConfig) -> Markers:
     return Markers(Path(config.run_dir) / "attachments")
 
 
-def open_left_deletions(config: AgentConfig) -> LeftDeletions:
+def open_left_deletions(config: AgentConfig) -> DeferredDeletes:
     """Where the executable leaves what finds no agent."""
-    return LeftDeletions(Path(config.run_dir) / DIRECTORY)
+    return DeferredDeletes(Path(config.run_dir) / DIRECTORY)
 
 
 def open_kernel(config: AgentConfig, namespaces: Namespaces, ledger: Ledger) -> Kernel:

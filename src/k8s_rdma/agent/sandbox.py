@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.devices.held_vfs import HeldDevice
-from k8s_rdma.core.devices.pod_devices import SlotHeld
+from k8s_rdma.core.devices.pod_devices import SlotInUse
 from k8s_rdma.core.ledger import Attachment, DelegatedPlugin, Pod, Receipt
 from k8s_rdma.core.step import NetnsRef
 from k8s_rdma.errors import K8sRdmaError, Reason
@@ -35,7 +35,7 @@ class Sandbox:
     ipams: tuple[tuple[str, DelegatedPlugin | None], ...] = ()
     delegate: DelegatedPlugin | None = None
     device_info_file: str = ""
-    slots: tuple[SlotHeld, ...] = ()
+    slots: tuple[SlotInUse, ...] = ()
     devices: tuple[HeldDevice, ...] = ()
 
     def receipt(self, interfaces: tuple[AllocatedInterface, ...], *, phase: Phase, boot_id: str) -> Receipt:

@@ -12,7 +12,7 @@ from k8s_rdma.core.software_caps import software_capped
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from k8s_rdma.agent.cni.context import Means
+    from k8s_rdma.agent.cni.context import AgentContext
     from k8s_rdma.agent.node import CapFinding
     from k8s_rdma.core.ledger import Attachment, Receipt
 
@@ -44,7 +44,7 @@ class SoftwareCaps:
     again is logged for the 1st, 2nd, 4th, 8th time and so on, and so is the end of each loss that was.
     """
 
-    def __init__(self, means: Means, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, means: AgentContext, now: Callable[[], float] = time.monotonic) -> None:
         """Nothing was looked at. now: in seconds; called from several threads."""
         self._now = now
         self._node = means.node

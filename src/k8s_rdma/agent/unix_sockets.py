@@ -1,8 +1,8 @@
-"""Unix sockets with the permissions they shall have from the first moment.
+"""Unix sockets of the agent, with their permissions from the first moment: `cni.sock` and `cdi.sock`.
 
-`cni.sock`: one call of the CNI executable a connection, with the pod's namespace as a descriptor.
-
-`cdi.sock`: what the device plugin declares is published as long as it is there (`wire.shared_devices`).
+On `cni.sock` a connection is one call of the CNI executable, with the pod's namespace as a descriptor. What
+the device plugin declares on `cdi.sock` is published as long as its connection lasts
+(`wire.shared_devices`).
 """
 
 from __future__ import annotations

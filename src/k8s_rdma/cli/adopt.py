@@ -1,7 +1,4 @@
-"""`k8s-rdma agent adopt`: asks the running agent to adopt VFs, and shows what became of them.
-
-`k8s-rdma agent --rebuild-ledger`: does it, and shows what became of each attachment.
-"""
+"""`k8s-rdma agent adopt` and `agent --rebuild-ledger`: asked for on the command line, results shown."""
 
 from __future__ import annotations
 

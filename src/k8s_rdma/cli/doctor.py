@@ -1,9 +1,4 @@
-"""`k8s-rdma doctor`: what was found, as a table or as JSON, and the exit status.
-
-`k8s-rdma doctor cluster`: has the cluster looked at by the API server.
-
-`k8s-rdma doctor node`: reads the node's configuration files, and has the node looked at.
-"""
+"""`k8s-rdma doctor node` and `doctor cluster`: the findings as a table or as JSON, and the exit status."""
 
 from __future__ import annotations
 

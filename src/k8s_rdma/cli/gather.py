@@ -1,11 +1,7 @@
-"""`k8s-rdma gather`: this machine as a file, and what to do with it.
+"""`k8s-rdma gather`: this machine as a file; with `--report` an archive for maintainers, without secrets.
 
-`k8s-rdma gather --report`: what a maintainer needs of a node in one archive, secrets left out.
-
-Configurations and logs without secrets, for reports that leave a machine.
-
-By the names of keys, as nothing else tells a secret from a value. Our own files name files that hold secrets,
-and hold none themselves; those of other network plugins may.
+Secrets are known by the names of keys, as nothing else tells a secret from a value. Our own files name
+files that hold secrets, and hold none themselves; those of other network plugins may.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""`k8s-rdma install-cni`: what its options mean.
-
-`k8s-rdma uninstall`: takes the project off this node.
-"""
+"""`k8s-rdma install-cni` and `k8s-rdma uninstall`."""
 
 from __future__ import annotations
 

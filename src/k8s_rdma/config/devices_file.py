@@ -1,9 +1,7 @@
-"""Loads the device plugin's configuration: its own file, or that of Mellanox' shared device plugin.
+"""The device plugin's configuration file: its own form, or that of Mellanox/k8s-rdma-shared-dev-plugin.
 
-The configuration file of Mellanox/k8s-rdma-shared-dev-plugin, as the device plugin's own.
-
-Read as that program reads it (Go's `encoding/json`): keys without regard to case, null as nothing, unknown
-ones passed over, of which the caller is told.
+The latter is read as that program reads it (Go's `encoding/json`): keys without regard to case, null as
+absent, unknown ones passed over, of which the caller is told.
 """
 
 from __future__ import annotations

@@ -1,14 +1,8 @@
-"""Configuration files: YAML with camelCase keys, unknown keys refused by name; PORT.
-
-What a field of a configuration file wants, and what was found there, in words.
-
-What of a document does not fit its model, in the words of those who write such documents.
+"""Configuration files: YAML with camelCase keys; faults named in the words of those who write such files.
 
 msgspec finds that something does not fit, and says it in the words of Python's types. Here the document is
 gone through once more, beside its model: what a field wants its type says, or the `description` of its
-`msgspec.Meta`.
-
-JSON schemas of configuration files.
+`msgspec.Meta`. Unknown keys are refused by name.
 """
 
 from __future__ import annotations
@@ -296,7 +290,7 @@ def faults(kind: Any, value: object) -> tuple[Fault, ...]:
 
 
 def _faults(kind: Any, value: object, field: str) -> Iterator[Fault]:
-    refusal = _faults_refusal(kind, value)
+    refusal = _refusal_of_field(kind, value)
     if refusal is None:
         return
     meant = _meant(kind)
@@ -311,7 +305,7 @@ def _faults(kind: Any, value: object, field: str) -> Iterator[Fault]:
         yield Fault(field, f"{found(kind, value)}; wanted {wanted(kind)}{_hint(kind, value)}")
 
 
-def _faults_refusal(kind: Any, value: object) -> BaseException | None:
+def _refusal_of_field(kind: Any, value: object) -> BaseException | None:
     try:
         convert(kind, value)
     except msgspec.ValidationError as error:
@@ -376,7 +370,7 @@ def _in_its_words(refusal: BaseException, field: str) -> Iterator[Fault]:
 def _hint(kind: Any, value: object) -> str:
     if isinstance(value, str) and has_control(value):
         return ", without control characters"
-    if not isinstance(value, list | dict) and _faults_refusal(kind, [value]) is None:
+    if not isinstance(value, list | dict) and _refusal_of_field(kind, [value]) is None:
         return f", such as [{value}]"
     is_other = value is not None and not isinstance(value, str | list | dict)
     return ", in quotes" if is_other and str in _meant(kind) else ""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum, unique
 
-from k8s_rdma.core.devices.pod_devices import SlotHeld
+from k8s_rdma.core.devices.pod_devices import SlotInUse
 from k8s_rdma.core.ids import ContainerId, PodUid
 from k8s_rdma.core.options import NO_OPTIONS, InterfaceOptions, VfDriver
 from k8s_rdma.core.placement import PlacedInterface
@@ -93,7 +93,7 @@ class AllocatedInterface:
         """Whether the pod gets a network device, and not a PCI function."""
         return self.options.driver is VfDriver.KERNEL
 
-    def is_of(self, slot: SlotHeld) -> bool:
+    def is_of(self, slot: SlotInUse) -> bool:
         """Whether it is what a slot of its pod stands for."""
         return slot.pool in ("", self.pool) and slot.one_device in ("", self.rdma_device, self.pci)
 
@@ -157,7 +157,7 @@ class Receipt:
     delegate: DelegatedPlugin | None = None
     device_info_file: str = ""
     unanswered: tuple[str, ...] = ()
-    slots: tuple[SlotHeld, ...] = ()
+    slots: tuple[SlotInUse, ...] = ()
 
     @property
     def network(self) -> str:
@@ -212,7 +212,7 @@ class Ledger:
             and any(slot.device in claimed for slot in receipt.slots)
         )
 
-    def slots(self) -> dict[SlotHeld, tuple[AllocatedInterface, ...]]:
+    def slots(self) -> dict[SlotInUse, tuple[AllocatedInterface, ...]]:
         """What each slot is: of those interfaces that the sandbox has which has the slot.
 
         None, while its attachments are not whole: what is being made or ended is nobody's.

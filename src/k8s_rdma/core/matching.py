@@ -1,17 +1,10 @@
-"""A PF of its own for each interface: bipartite matching by augmenting paths (Kuhn 1955), which is exact.
+"""Interfaces matched to PFs by number: bipartite matching, maximum flow, and repair of bandwidth afterwards.
 
-Which PFs interfaces go to where their numbers alone count: a maximum flow.
-
-By numbers alone means: so many VFs a PF, and so many interfaces with a reservation. That decides exactly
-where each PF has one price for all that reserve anything of it, and it is a proof wherever it says no
-(Hall's theorem: some interfaces have too few VFs on the PFs that take them).
-
-Interfaces to PFs by their numbers first, and by their bandwidth then.
-
-Where VFs are scarce or selectors leave few PFs, which interfaces have to share which PFs is a question of
-numbers, and a flow answers it (`core.matching`): it refuses most of what cannot be, and decides exactly where
-bandwidth does not count or is wanted in one size. Else its answer is a start that overloads some PFs, and
-interfaces change places until none is.
+A PF of its own for each interface is bipartite matching by augmenting paths (Kuhn 1955). Where only the
+numbers of VFs and of reservations count, a maximum flow decides exactly, wherever each PF has one price for
+all that reserve anything of it; a refusal is a proof (Hall's theorem: some interfaces have too few VFs on
+the PFs that take them). Where bandwidth counts in several sizes, the flow's answer is a start that
+overloads some PFs, and interfaces change places until none is.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from k8s_rdma.core.ids import PciAddress
     from k8s_rdma.core.inventory import Used
-    from k8s_rdma.core.request import Kind
+    from k8s_rdma.core.request import InterfaceClass
     from k8s_rdma.core.rooms import Work
 
 
@@ -58,12 +58,12 @@ class Terms(NamedTuple):
     costs: for each PF, what an interface of each class takes of its link; None where it does not take it.
     """
 
-    kinds: Sequence[Kind]
+    kinds: Sequence[InterfaceClass]
     class_of: Sequence[int]
     costs: Sequence[tuple[int | None, ...]]
 
 
-def terms(kinds: Sequence[Kind], pfs: Sequence[Pf], work: Work, *, any_pf: bool = False) -> Terms:
+def terms(kinds: Sequence[InterfaceClass], pfs: Sequence[Pf], work: Work, *, any_pf: bool = False) -> Terms:
     """The terms of these distinct kinds of interfaces. OutOfWorkError on the way.
 
     any_pf: as if it did not matter which PFs these are, but for what their drivers can do.
@@ -88,7 +88,7 @@ def terms(kinds: Sequence[Kind], pfs: Sequence[Pf], work: Work, *, any_pf: bool 
     return Terms([first[at] for at in range(len(index))], class_of, costs)
 
 
-def _masks(kinds: Sequence[Kind], pfs: Sequence[Pf], *, any_pf: bool) -> list[int]:
+def _masks(kinds: Sequence[InterfaceClass], pfs: Sequence[Pf], *, any_pf: bool) -> list[int]:
     """The PFs that are what each kind needs, as bits."""
     masks = PfMasks(pfs)
     meeting = masks.able if any_pf else masks.meeting
@@ -99,7 +99,7 @@ def _masks(kinds: Sequence[Kind], pfs: Sequence[Pf], *, any_pf: bool) -> list[in
     return [known[id(kind.needs)] for kind in kinds]
 
 
-def _costs(pf: Pf, kinds: Sequence[Kind], work: Work) -> tuple[int | None, ...]:
+def _costs(pf: Pf, kinds: Sequence[InterfaceClass], work: Work) -> tuple[int | None, ...]:
     """What each kind costs on the PF, if the PF is what it needs."""
     by_software = pf.enforce is Enforce.SOFTWARE or any(kind.enforce is Enforce.SOFTWARE for kind in kinds)
     if pf.rates is EVERY_RATE and not by_software:
@@ -126,7 +126,7 @@ def _useful(room: Room, costs: Sequence[int | None], *, reserving: bool) -> Room
     return Room(0 if reserving else room.mbps, room.vfs if 0 in costs else 0)
 
 
-def common_costs(made: Iterable[Offer], kinds: Sequence[Kind]) -> list[int] | None:
+def common_costs(made: Iterable[Offer], kinds: Sequence[InterfaceClass]) -> list[int] | None:
     """What each kind costs wherever there is room for it; None when that differs, or minima are weights.
 
     Then a PF is told from another by its room alone.

@@ -1,23 +1,19 @@
-"""Packing a demand into rooms, exactly, within a budget of work.
+"""Exact packing of a request's interfaces into PFs that differ in free bandwidth and VFs alone.
 
-This is vector bin packing in two dimensions, bandwidth and number: NP-hard, and users write the
-instances. So the cheap and usual is tried first, proofs of impossibility come before the search,
-and everything counts its work.
+This is vector bin packing in two dimensions, bandwidth and number: NP-hard, and users write the instances.
+So the cheap and usual is tried first, proofs of impossibility (`core.bounds`) come before the search, and
+everything counts its work.
 
-A PF for each of a request's interfaces, where PFs differ in their rooms alone: exact packing.
+The search fills one room after another and remembers what failed. Rooms that hold few interfaces come
+first, since they have fewest fills; within a room, fills that waste no more than the room's share of the
+slack come first, since most packings are made of such. A fill is left out when another that is as good for
+all others exists (dominance):
 
-Exact search for a packing: fills one room after another, remembers what failed.
+- one of its rates could be swapped for a larger one that is left over (the packing that has the larger one
+elsewhere can take the smaller instead), or a left-over rate could be added; - the remaining rooms are all
+alike and it lacks the largest rate left (that is in one of them: this one); - the room before is just like
+this one, and it puts larger rates here than there.
 
-Rooms that hold few interfaces come first, since they have fewest fills; within a room, fills that
-waste no more than the room's share of the slack come first, since most packings are made of such.
-
-Every fill of one room that a packing may need, largest rates first.
-
-A fill is left out when another that is as good for everyone else exists (dominance):
-- one of its rates could be swapped for a larger one that is left over (whoever has the larger one
-  in some packing can take the smaller instead), or a left-over rate could be added;
-- the remaining rooms are all alike and it lacks the largest rate left (that is in one of them: this one);
-- the room before is just like this one, and it puts larger rates here than there.
 All of these hold together in the packing whose fills are, room after room, lexicographically largest.
 """
 

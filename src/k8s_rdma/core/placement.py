@@ -10,10 +10,10 @@ from k8s_rdma.core.devices.placement import devices_on, misasked, possible, too_
 from k8s_rdma.core.ids import NodeName, PciAddress
 from k8s_rdma.core.inventory import EVERY_DEVICE, NOTHING_USED, DeviceUse, Used
 from k8s_rdma.core.options import NO_OPTIONS, InterfaceOptions
-from k8s_rdma.core.placement_problem import Task, choose
+from k8s_rdma.core.placement_problem import PlacementProblem, choose
 from k8s_rdma.core.programming import objection, reserved
 from k8s_rdma.core.rates import Enforce
-from k8s_rdma.core.refusal import Detail, Said, why_not
+from k8s_rdma.core.refusal import Detail, RefusalMessage, why_not
 from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request, keeps, meets
 from k8s_rdma.core.rooms import Verdict, Work
 from k8s_rdma.core.strategy import Strategy
@@ -222,7 +222,7 @@ def place(  # noqa: PLR0913 - all that a placement depends on
     kind_at = request.shape.kind_at
     order = sorted(range(len(kind_at)), key=kind_at.__getitem__)
     of = [kind_at[at] for at in order]
-    task = Task(request.shape.kinds, of, inventory, request.policy, beside, strategy)
+    task = PlacementProblem(request.shape.kinds, of, inventory, request.policy, beside, strategy)
     work = Work(budget)
     chosen = choose(task, used, work)
     if isinstance(chosen, Verdict):
@@ -250,10 +250,12 @@ def _place_devices(
     """All that kubelet may choose, if it fits whatever that is (`core.devices.placement`)."""
     asked_wrongly = misasked(request, devices)
     if asked_wrongly:
-        return _rejection(inventory, Reason.DEVICES_DIFFER, Said.nameless(asked_wrongly, asked_wrongly))
+        return _rejection(
+            inventory, Reason.DEVICES_DIFFER, RefusalMessage.nameless(asked_wrongly, asked_wrongly)
+        )
     lacking = too_few(inventory, devices)
     if lacking:
-        return _rejection(inventory, Reason.EXCEEDS_CAPACITY, Said.nameless(lacking, lacking))
+        return _rejection(inventory, Reason.EXCEEDS_CAPACITY, RefusalMessage.nameless(lacking, lacking))
     places = tuple(possible(request, inventory, devices))
     interfaces = tuple(
         PlacedInterface(
@@ -301,7 +303,7 @@ def _too_light(
     return {}
 
 
-def _rejection(inventory: Inventory, reason: Reason, said: Said) -> Rejection:
+def _rejection(inventory: Inventory, reason: Reason, said: RefusalMessage) -> Rejection:
     return Rejection(
         node=inventory.node, reason=reason, message=said.full, numbers=said.numbers, cause=said.cause
     )

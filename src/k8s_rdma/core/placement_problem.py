@@ -1,4 +1,7 @@
-"""A PF for each interface of a request, as policy and strategy have it; exact within a budget of work."""
+"""The problem of placing one request on one node: a PF for each interface, as policy and strategy ask.
+
+Exact within a budget of work.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from k8s_rdma.core.offers import Terms, common_costs, offers, room_of, terms
 from k8s_rdma.core.options import NO_NEEDS
 from k8s_rdma.core.packing import arrange
 from k8s_rdma.core.rates import EVERY_RATE, Enforce
-from k8s_rdma.core.request import Kind, PfPolicy, groups, is_choosy
+from k8s_rdma.core.request import InterfaceClass, PfPolicy, groups, has_pf_constraints
 from k8s_rdma.core.rooms import OutOfWorkError, Verdict
 from k8s_rdma.core.strategy import Standing, Strategy, preference
 
@@ -42,7 +45,7 @@ class Offered(NamedTuple):
 
 
 @dataclass(slots=True)
-class Task:
+class PlacementProblem:
     """What is to be placed, and where.
 
     kinds: of interfaces, distinct, the largest reservation first. of: the kind of each interface, rising.
@@ -51,7 +54,7 @@ class Task:
     found: the PFs' terms, once they are known, which hold whatever is used.
     """
 
-    kinds: Sequence[Kind]
+    kinds: Sequence[InterfaceClass]
     of: Sequence[int]
     inventory: Inventory
     policy: PfPolicy = PfPolicy.ANY
@@ -61,7 +64,7 @@ class Task:
     found: Terms | None = None
 
     @property
-    def wanted(self) -> list[Kind]:
+    def wanted(self) -> list[InterfaceClass]:
         """The kind of each interface."""
         return [self.kinds[kind] for kind in self.of]
 
@@ -86,24 +89,24 @@ class Task:
     @property
     def choosy(self) -> bool:
         """Whether an interface wants certain PFs, whatever their drivers can do."""
-        return any(is_choosy(each.needs) for each in self.kinds)
+        return any(has_pf_constraints(each.needs) for each in self.kinds)
 
     def groups(self) -> list[tuple[Pf, ...]]:
         """The sets of PFs of which one has to take all."""
         return groups(self.policy, self.inventory.pfs, self.beside)
 
-    def among(self, pfs: tuple[Pf, ...]) -> Task:
+    def among(self, pfs: tuple[Pf, ...]) -> PlacementProblem:
         """The same where a node had these PFs alone, which are as the policy has it."""
         inventory = Inventory(node=self.inventory.node, pfs=pfs)
         return replace(self, inventory=inventory, policy=PfPolicy.ANY, found=None)
 
-    def anywhere(self) -> Task:
+    def anywhere(self) -> PlacementProblem:
         """The same if it did not matter which PFs these are."""
         return replace(self, any_pf=True, found=None)
 
-    def plain(self) -> Task:
+    def plain(self) -> PlacementProblem:
         """The same if drivers could do everything, and nothing but rates was asked for."""
-        kinds = [Kind(each.min_tx_rate_mbps, 0, Enforce.AUTO, NO_NEEDS) for each in self.kinds]
+        kinds = [InterfaceClass(each.min_tx_rate_mbps, 0, Enforce.AUTO, NO_NEEDS) for each in self.kinds]
         pfs = tuple(replace(pf, rates=EVERY_RATE, enforce=Enforce.AUTO) for pf in self.inventory.pfs)
         inventory = Inventory(node=self.inventory.node, pfs=pfs)
         return replace(self, kinds=kinds, inventory=inventory, found=None)
@@ -116,7 +119,7 @@ class Task:
         return Offered(of, self.found, offers(self.found, self.inventory.pfs, used))
 
 
-def choose(task: Task, used: Usage, work: Work) -> list[int] | Verdict:
+def choose(task: PlacementProblem, used: Usage, work: Work) -> list[int] | Verdict:
     """The index of a PF for each interface."""
     if _too_much(task, used):
         return Verdict.IMPOSSIBLE
@@ -124,13 +127,13 @@ def choose(task: Task, used: Usage, work: Work) -> list[int] | Verdict:
         if task.policy is PfPolicy.ANY:
             return _anywhere(task, used, work)
         if task.policy is PfPolicy.SPREAD_PFS:
-            return _apart(task, used, work)
-        return _together(task, used, work)
+            return _place_spread(task, used, work)
+        return _place_in_one_group(task, used, work)
     except OutOfWorkError:
         return Verdict.UNDECIDED
 
 
-def _too_much(task: Task, used: Usage) -> bool:
+def _too_much(task: PlacementProblem, used: Usage) -> bool:
     """Whether sums alone exclude it, before it is known which PFs take what; no reservation costs less."""
     free, rates = rooms(task.inventory, used), task.rates
     if len(rates) > sum([room.vfs for room in free]) or sum(rates) > sum([room.mbps for room in free]):
@@ -138,7 +141,7 @@ def _too_much(task: Task, used: Usage) -> bool:
     return bool(rates) and rates[0] > max([room.mbps for room in free if room.vfs], default=0)
 
 
-def _anywhere(task: Task, used: Usage, work: Work) -> list[int] | Verdict:
+def _anywhere(task: PlacementProblem, used: Usage, work: Work) -> list[int] | Verdict:
     """OutOfWorkError on the way."""
     if task.strategy is not Strategy.BINPACK:
         chosen = _preferred(task, used, work)
@@ -158,7 +161,7 @@ def _anywhere(task: Task, used: Usage, work: Work) -> list[int] | Verdict:
     return [homes[at] for at in range(len(of))]
 
 
-def _preferred(task: Task, used: Usage, work: Work) -> list[int] | None:
+def _preferred(task: PlacementProblem, used: Usage, work: Work) -> list[int] | None:
     """By the strategy's own way; None where that leads nowhere, or takes too long for so many."""
     needed = PREFERENCE * len(task.of) * len(task.inventory.pfs)
     if needed > work.left * _GREEDY_PERCENT // 100:
@@ -177,7 +180,7 @@ def rooms(inventory: Inventory, used: Usage) -> list[Room]:
     return [room_of(pf, used.get(pf.pci, NOTHING_USED)) for pf in inventory.pfs]
 
 
-def _together(task: Task, used: Usage, work: Work) -> list[int] | Verdict:
+def _place_in_one_group(task: PlacementProblem, used: Usage, work: Work) -> list[int] | Verdict:
     """All on one of the groups: on the first that takes them, the one that the strategy prefers first.
 
     Each may take its part of the work that is left, so that a hard one does not keep from trying the next.
@@ -195,7 +198,7 @@ def _together(task: Task, used: Usage, work: Work) -> list[int] | Verdict:
     return found
 
 
-def _roomy(task: Task, used: Usage) -> list[tuple[Pf, ...]]:
+def _roomy(task: PlacementProblem, used: Usage) -> list[tuple[Pf, ...]]:
     """The groups that would have room if it were of one piece, the preferred one first.
 
     A reservation costs as much as it says at least.
@@ -214,7 +217,7 @@ def _roomy(task: Task, used: Usage) -> list[tuple[Pf, ...]]:
     ]
 
 
-def _apart(task: Task, used: Usage, work: Work) -> list[int] | Verdict:
+def _place_spread(task: PlacementProblem, used: Usage, work: Work) -> list[int] | Verdict:
     """Each on a PF of its own."""
     found = matched(task, used, work)
     if isinstance(found, TooFew):
@@ -223,7 +226,7 @@ def _apart(task: Task, used: Usage, work: Work) -> list[int] | Verdict:
     return [positions[at] for at in found]
 
 
-def matched(task: Task, used: Usage, work: Work) -> list[int] | TooFew:
+def matched(task: PlacementProblem, used: Usage, work: Work) -> list[int] | TooFew:
     """Each on one of its own, of the PFs that are left beside; or what there are too few of them for."""
     [free] = task.groups()
     if len(task.of) > len(free):

@@ -19,7 +19,7 @@ from k8s_rdma.core.request import NOT_BY_SOFTWARE
 if TYPE_CHECKING:
     from k8s_rdma.core.inventory import Pf
     from k8s_rdma.core.rates import RateRange
-    from k8s_rdma.core.request import InterfaceRequest, Kind
+    from k8s_rdma.core.request import InterfaceClass, InterfaceRequest
 
 
 _NOT_VFIO = "software cannot cap a VF that is given to vfio-pci"
@@ -39,7 +39,7 @@ class Programmed(NamedTuple):
     max_held: bool
 
 
-def programmed(pf: Pf, wanted: InterfaceRequest | Kind) -> Programmed:
+def programmed(pf: Pf, wanted: InterfaceRequest | InterfaceClass) -> Programmed:
     """The rates to program for an interface on a PF as it is now."""
     least, most = wanted.min_tx_rate_mbps, wanted.max_tx_rate_mbps
     enforce = enforcement(pf, wanted)
@@ -59,7 +59,7 @@ def programmed(pf: Pf, wanted: InterfaceRequest | Kind) -> Programmed:
     )
 
 
-def enforcement(pf: Pf, wanted: InterfaceRequest | Kind) -> Enforce:
+def enforcement(pf: Pf, wanted: InterfaceRequest | InterfaceClass) -> Enforce:
     """The stricter of what is demanded of the PF and by the interface: hardware, then software, then auto."""
     demanded = pf.enforce, wanted.enforce
     if Enforce.HARDWARE in demanded:
@@ -74,7 +74,7 @@ class Enforcers(NamedTuple):
     max: Literal["hardware", "software", "accounted"]
 
 
-def enforcers(pf: Pf, wanted: InterfaceRequest | Kind) -> Enforcers:
+def enforcers(pf: Pf, wanted: InterfaceRequest | InterfaceClass) -> Enforcers:
     """Of an interface that comes to be on a PF as it is now."""
     found = programmed(pf, wanted)
     least: Literal["hardware", "accounted"] = "hardware" if found.min_held else "accounted"
@@ -90,7 +90,7 @@ def reserved(pf: Pf, min_tx_rate_mbps: int) -> int:
     return _reservation(pf, min_tx_rate_mbps) or min_tx_rate_mbps
 
 
-def objection(pf: Pf, wanted: InterfaceRequest | Kind) -> str:
+def objection(pf: Pf, wanted: InterfaceRequest | InterfaceClass) -> str:
     """Why the PF does not take the interface whatever is free of it, in one clause; empty when it does."""
     enforce = enforcement(pf, wanted)
     if enforce is Enforce.SOFTWARE:
@@ -107,7 +107,7 @@ def objection(pf: Pf, wanted: InterfaceRequest | Kind) -> str:
     return ""
 
 
-def objection_cause(pf: Pf, wanted: InterfaceRequest | Kind) -> str:
+def objection_cause(pf: Pf, wanted: InterfaceRequest | InterfaceClass) -> str:
     """As `objection`, and without a number."""
     if enforcement(pf, wanted) is Enforce.SOFTWARE:
         return _why_not_software(pf, wanted)
@@ -115,7 +115,7 @@ def objection_cause(pf: Pf, wanted: InterfaceRequest | Kind) -> str:
     return f"{pf.driver or 'its driver'} does not take {which} rates as they are wanted"
 
 
-def demand(pf: Pf, wanted: InterfaceRequest | Kind) -> str:
+def demand(pf: Pf, wanted: InterfaceRequest | InterfaceClass) -> str:
     """What makes an objection one: `enforcement by hardware is demanded`."""
     return f"enforcement by {enforcement(pf, wanted)} is demanded"
 
@@ -125,7 +125,7 @@ def takes_rates(pf: Pf) -> bool:
     return not (pf.rates.needs_link and pf.link_mbps is None)
 
 
-def _why_not_software(pf: Pf, wanted: InterfaceRequest | Kind) -> str:
+def _why_not_software(pf: Pf, wanted: InterfaceRequest | InterfaceClass) -> str:
     """What keeps software from capping the interface: it needs a netdev, and a kernel that can limit one."""
     if Setting.VFIO_PCI in wanted.needs.settings:
         return _NOT_VFIO

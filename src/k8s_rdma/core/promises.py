@@ -1,9 +1,8 @@
-"""Which promises on a PF do not hold now, for its operator: nothing is taken from whoever has them.
+"""Promises on a node that do not hold now, for its operator: rates, caps, and interfaces that pods have lost.
 
-Which pods have lost an interface that was given to them, for the node's operator.
-
-VFs go with their PF's driver and with a change of `sriov_numvfs`, netdevs with their VF's driver, whoever has
-them. The netdev of a VF that gets a driver again is another one, in the host's network namespace.
+Nothing is taken from the pods that have them. VFs go with their PF's driver and with a change of
+`sriov_numvfs`, netdevs with their VF's driver. The netdev of a VF that gets a driver again is another one,
+in the host's network namespace.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What pods ask of a node that the scheduler itself counts, as far as one may stand in for others there."""
+"""Quantities of resources that pods ask of a node and kube-scheduler counts."""
 
 from __future__ import annotations
 

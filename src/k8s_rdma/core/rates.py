@@ -1,9 +1,7 @@
-"""What a PF's driver does with the rates of its VFs.
+"""Rates of VFs as a PF's driver takes them, and the check of rates before the first is written.
 
 The values are those of `linux.drivers`, which has them from the kernel's sources; they travel in the node's
 report, so that the scheduler knows of a node what the node's agent knows.
-
-Which rates cannot be programmed on a PF, known before the first is written.
 """
 
 from __future__ import annotations

@@ -1,12 +1,7 @@
-"""Why a request does not fit, in one line with the node's numbers.
+"""Refusals of a request: the reason, and one line of text with the node's numbers.
 
-One thing said in as much detail as is wanted.
-
-What PFs and their drivers have against a request, in clauses for its refusal.
-
-Why the policy keeps a request from fitting that would fit without it, with the node's numbers.
-
-Why there is no placement: the reason, and the words for it.
+The causes are looked for in this order: the options and rates that PFs and their drivers do not take, the
+policy where the request would fit without it, then VFs and bandwidth.
 """
 
 from __future__ import annotations
@@ -34,8 +29,8 @@ if TYPE_CHECKING:
     from k8s_rdma.core.inventory import Pf
     from k8s_rdma.core.offers import Offer
     from k8s_rdma.core.options import Needs
-    from k8s_rdma.core.placement_problem import Offered, Task, Usage
-    from k8s_rdma.core.request import InterfaceRequest, Kind
+    from k8s_rdma.core.placement_problem import Offered, PlacementProblem, Usage
+    from k8s_rdma.core.request import InterfaceClass, InterfaceRequest
 
 
 @unique
@@ -49,7 +44,7 @@ class Detail(StrEnum):
     CAUSE = "cause"
 
 
-class Said(NamedTuple):
+class RefusalMessage(NamedTuple):
     """full: with the names of PFs. numbers: with a node's numbers, equal for nodes of which these are.
 
     cause: with neither, so that nodes which refuse a request for one cause say the same.
@@ -60,12 +55,12 @@ class Said(NamedTuple):
     cause: str
 
     @classmethod
-    def nameless(cls, numbers: str, cause: str) -> Said:
+    def nameless(cls, numbers: str, cause: str) -> RefusalMessage:
         """What names no PF."""
         return cls(numbers, numbers, cause)
 
     @classmethod
-    def joined(cls, said: Sequence[Said]) -> Said:
+    def joined(cls, said: Sequence[RefusalMessage]) -> RefusalMessage:
         """One clause after the other."""
         return said[0] if len(said) == 1 else cls(*map("; ".join, zip(*said, strict=True)))
 
@@ -78,8 +73,11 @@ class Free(NamedTuple):
 
 
 def explain(
-    wanted: Sequence[Kind], free: Sequence[Free], reason: Reason, objections: Sequence[Said] = ()
-) -> Said:
+    wanted: Sequence[InterfaceClass],
+    free: Sequence[Free],
+    reason: Reason,
+    objections: Sequence[RefusalMessage] = (),
+) -> RefusalMessage:
     """The sentence: what is needed, found against it, and what to do where something can be done.
 
     free: of the node as it is, or of the empty node for what not even that takes (`is_empty`); where
@@ -88,14 +86,14 @@ def explain(
     """
     scene = Scene(wanted, free, empty=is_empty(reason))
     if not free:
-        return Said.joined([scene.only_needs(), *(objections or [_NO_PF])])
+        return RefusalMessage.joined([scene.only_needs(), *(objections or [_NO_PF])])
     if reason is Reason.UNDECIDED:
         said = [scene.undecided()]
     elif reason is not Reason.DRIVER_REFUSES or any(each.needs is not NO_NEEDS for each in wanted):
         said = [scene.impossible(), *scene.unknown_links()]
     else:
         said = [scene.only_needs()]
-    return Said.joined([*said, *objections])
+    return RefusalMessage.joined([*said, *objections])
 
 
 def is_empty(reason: Reason) -> bool:
@@ -103,7 +101,7 @@ def is_empty(reason: Reason) -> bool:
     return reason in _EMPTY
 
 
-def needed(wanted: Sequence[InterfaceRequest | Kind]) -> str:
+def needed(wanted: Sequence[InterfaceRequest | InterfaceClass]) -> str:
     """`2 interfaces of 100000 Mb/s`, or what else is needed."""
     return _needed(len(wanted), Demand.of([interface.min_tx_rate_mbps for interface in wanted]))
 
@@ -114,7 +112,7 @@ def count(number: int, noun: str) -> str:
 
 
 _EMPTY = (Reason.EXCEEDS_CAPACITY, Reason.NO_SUCH_PF, Reason.DRIVER_REFUSES)
-_NO_PF = Said.nameless(*["the node has no SR-IOV PF"] * 2)
+_NO_PF = RefusalMessage.nameless(*["the node has no SR-IOV PF"] * 2)
 
 
 _NO_ROOM = Room(0, 0)
@@ -136,7 +134,7 @@ def _needed(number: int, demand: Demand) -> str:
 class Scene:
     """A request before PFs. empty: these are told of as they are when nobody uses them."""
 
-    def __init__(self, wanted: Sequence[Kind], free: Sequence[Free], *, empty: bool) -> None:
+    def __init__(self, wanted: Sequence[InterfaceClass], free: Sequence[Free], *, empty: bool) -> None:
         self.number = len(wanted)
         self.demand = Demand.of([interface.min_tx_rate_mbps for interface in wanted])
         self.free = free
@@ -156,11 +154,11 @@ class Scene:
         """Of what there is."""
         return "when empty" if self.empty else "free"
 
-    def only_needs(self) -> Said:
+    def only_needs(self) -> RefusalMessage:
         """What is needed, where it is drivers that keep it from fitting."""
-        return Said.nameless(self.needs, self.needs)
+        return RefusalMessage.nameless(self.needs, self.needs)
 
-    def impossible(self) -> Said:
+    def impossible(self) -> RefusalMessage:
         """The simplest of the causes that apply."""
         even = "even when empty" if self.empty else "free"
         if self.number > self.vfs or not self.demand.sizes:
@@ -179,7 +177,7 @@ class Scene:
             f"no arrangement of the interfaces on its PFs fits{', even when empty' if self.empty else ''}",
         )
 
-    def undecided(self) -> Said:
+    def undecided(self) -> RefusalMessage:
         """What is known, and how to make the request decidable."""
         why = (
             f"the search for an arrangement of {len(self.demand.sizes)} distinct rates "
@@ -188,7 +186,7 @@ class Scene:
         )
         return self._said(f"{self._together()}; {why}", why)
 
-    def unknown_links(self) -> list[Said]:
+    def unknown_links(self) -> list[RefusalMessage]:
         """A clause on PFs whose link speed is unknown; none without any, or when VFs are what is missing."""
         if not self.demand.sizes or self.number > self.vfs:
             return []
@@ -197,15 +195,15 @@ class Scene:
             return []
         only = "is unknown (link down?), only interfaces without a reservation fit there"
         return [
-            Said(
+            RefusalMessage(
                 f"link speed of {', '.join(names)} {only}",
                 f"link speed of {count(len(names), 'PF')} {only}",
                 f"link speed of a PF {only}",
             )
         ]
 
-    def _said(self, numbers: str, cause: str) -> Said:
-        return Said.nameless(numbers, f"{self.needs}; {cause}")
+    def _said(self, numbers: str, cause: str) -> RefusalMessage:
+        return RefusalMessage.nameless(numbers, f"{self.needs}; {cause}")
 
     def _none_large_enough(self, best: Room) -> str:
         """For an interface larger than what any PF has free."""
@@ -266,7 +264,7 @@ class _Clause(NamedTuple):
     cause: str
 
 
-def objections(kinds: Sequence[Kind], offered: Offered) -> list[Said]:
+def objections(kinds: Sequence[InterfaceClass], offered: Offered) -> list[RefusalMessage]:
     """The clauses, none when nothing but what is free matters.
 
     kinds: the largest reservation first. Where there are many, those are looked at that fewest PFs take.
@@ -286,7 +284,7 @@ def objections(kinds: Sequence[Kind], offered: Offered) -> list[Said]:
     more = [f"{len(found) - _MOST} more such limits"] if len(found) > _MOST else []
     clauses = found[:_MOST]
     return [
-        Said(
+        RefusalMessage(
             "; ".join([*(f"{', '.join(each.names)}: {each.why}" for each in clauses), *more]),
             "; ".join([*(f"{_number(each.names)}: {each.why}" for each in clauses), *more]),
             "; ".join(sorted({each.cause for each in found})[:_MOST]),
@@ -311,7 +309,7 @@ def _unmet(scarce: Iterable[Needs], made: Sequence[Offer]) -> Iterator[_Clause]:
     yield from said.values()
 
 
-def _refused(kinds: Sequence[Kind], made: Sequence[Offer]) -> Iterator[_Clause]:
+def _refused(kinds: Sequence[InterfaceClass], made: Sequence[Offer]) -> Iterator[_Clause]:
     """Rates that cannot be programmed but must be: one clause for the PFs that say the same."""
     alike: dict[tuple[object, ...], list[Pf]] = {}
     for pf in (offer.pf for offer in made):
@@ -378,7 +376,9 @@ def _weighed(of: Sequence[int], made: Sequence[Offer]) -> Iterator[_Clause]:
 _TOGETHER = {PfPolicy.SAME_PF: "PF", PfPolicy.SAME_NUMA: "NUMA node"}
 
 
-def explain_policy(task: Task, used: Usage, free: Sequence[Free], work: Work, *, empty: bool) -> Said:
+def explain_policy(
+    task: PlacementProblem, used: Usage, free: Sequence[Free], work: Work, *, empty: bool
+) -> RefusalMessage:
     """The sentence for a task that fits nowhere, but would without its policy.
 
     free: of the node as it is used, or of the empty node.
@@ -387,10 +387,10 @@ def explain_policy(task: Task, used: Usage, free: Sequence[Free], work: Work, *,
         said = _apart(task, used, work, empty=empty)
     else:
         said = _together(task, free, empty=empty)
-    return Said(*(f"policy {task.policy}: {text}" for text in said))
+    return RefusalMessage(*(f"policy {task.policy}: {text}" for text in said))
 
 
-def _apart(task: Task, used: Usage, work: Work, *, empty: bool) -> Said:
+def _apart(task: PlacementProblem, used: Usage, work: Work, *, empty: bool) -> RefusalMessage:
     """The interfaces that too few PFs take, and how many these are."""
     [pfs] = task.groups()
     interfaces = task.wanted
@@ -410,13 +410,13 @@ def _apart(task: Task, used: Usage, work: Work, *, empty: bool) -> Said:
         there = f"{takers} of {len(pfs)} {other}PFs {have} {what}{' when empty' if empty else ''}"
     verb = "needs" if number == 1 else "need"
     even = " even when empty" if empty else ""
-    return Said.nameless(
+    return RefusalMessage.nameless(
         f"{needed(interfaces)} {verb} {count(number, 'PF')}; {there}",
         f"needs {needed(task.wanted)}; too few PFs have room for one{even}",
     )
 
 
-def _together(task: Task, free: Sequence[Free], *, empty: bool) -> Said:
+def _together(task: PlacementProblem, free: Sequence[Free], *, empty: bool) -> RefusalMessage:
     """What the best of the groups lacks."""
     what = _TOGETHER[task.policy]
     needs = f"needs {needed(task.wanted)}"
@@ -424,13 +424,13 @@ def _together(task: Task, free: Sequence[Free], *, empty: bool) -> Said:
     cause = f"{needs}; no {what} has room for all{even}"
     found = task.groups()
     if not found:
-        return Said.nameless(f"{needs}; no {what} has all of its other interfaces", cause)
+        return RefusalMessage.nameless(f"{needs}; no {what} has all of its other interfaces", cause)
     by_pci = {each.pf.pci: each for each in free}
     there = [[by_pci[pf.pci] for pf in group if pf.pci in by_pci] for group in found]
     number, mbps = len(task.of), sum(task.rates)
     best = Scene(task.wanted, max(there, key=lambda some: _roominess(some, number, mbps)), empty=empty)
     which = "where its other interfaces are" if task.beside else f"best of {_counted(task.policy, found)}"
-    return Said.nameless(f"{best.impossible().numbers} ({which})", cause)
+    return RefusalMessage.nameless(f"{best.impossible().numbers} ({which})", cause)
 
 
 def _counted(policy: PfPolicy, found: Sequence[Sequence[Pf]]) -> str:
@@ -452,7 +452,9 @@ _TERMS = 4_000
 """Work units to know again, for the words alone, what PFs offer; most often it is known."""
 
 
-def why_not(task: Task, used: Usage, verdict: Verdict, work: Work) -> tuple[Reason, Said]:
+def why_not(
+    task: PlacementProblem, used: Usage, verdict: Verdict, work: Work
+) -> tuple[Reason, RefusalMessage]:
     """The reason, as `core.placement.Rejection` has it, and the sentence.
 
     What is refused only because of the policy is refused with that reason: its sentence tells of the policy.
@@ -463,7 +465,7 @@ def why_not(task: Task, used: Usage, verdict: Verdict, work: Work) -> tuple[Reas
     if is_empty(reason):
         used = {}
     free = list(map(Free, task.inventory.pfs, rooms(task.inventory, used)))
-    against: Sequence[Said] = ()
+    against: Sequence[RefusalMessage] = ()
     offered = None if task.rooms_alone else _offered(task, used)
     if offered is not None:
         against = objections(task.kinds, offered)
@@ -471,11 +473,11 @@ def why_not(task: Task, used: Usage, verdict: Verdict, work: Work) -> tuple[Reas
             free = _free_for(task, offered, free)
     if reason is not Reason.UNDECIDED and _by_policy(task, used, work):
         said = explain_policy(task, used, free, work, empty=is_empty(reason))
-        return reason, Said.joined([said, *against])
+        return reason, RefusalMessage.joined([said, *against])
     return reason, explain(task.wanted, free, reason, against)
 
 
-def _offered(task: Task, used: Usage) -> Offered | None:
+def _offered(task: PlacementProblem, used: Usage) -> Offered | None:
     """None where the request and the node are too large for even that."""
     try:
         return task.offered(used, Work(_TERMS))
@@ -483,7 +485,7 @@ def _offered(task: Task, used: Usage) -> Offered | None:
         return None
 
 
-def _reason(task: Task, verdict: Verdict, work: Work) -> Reason:
+def _reason(task: PlacementProblem, verdict: Verdict, work: Work) -> Reason:
     if not task.inventory.pfs:
         return Reason.NO_RDMA
     if verdict is not Verdict.IMPOSSIBLE:
@@ -495,24 +497,24 @@ def _reason(task: Task, verdict: Verdict, work: Work) -> Reason:
     return Reason.EXCEEDS_CAPACITY
 
 
-def _by_choice(task: Task, work: Work) -> bool:
+def _by_choice(task: PlacementProblem, work: Work) -> bool:
     """Whether it may fit on the empty node but for which PFs it wants; drivers are not blamed unproved."""
     return task.choosy and choose(task.anywhere(), {}, work) is not Verdict.IMPOSSIBLE
 
 
-def _plain(task: Task, work: Work) -> list[int] | Verdict:
+def _plain(task: PlacementProblem, work: Work) -> list[int] | Verdict:
     """On the empty node, if drivers could do everything, and nothing but rates was asked for."""
     return choose(task.plain(), {}, work)
 
 
-def _by_policy(task: Task, used: Usage, work: Work) -> bool:
+def _by_policy(task: PlacementProblem, used: Usage, work: Work) -> bool:
     """Whether it would fit but for the policy."""
     if task.policy is PfPolicy.ANY or not task.inventory.pfs:
         return False
     return choose(replace(task, policy=PfPolicy.ANY), used, work) is not Verdict.IMPOSSIBLE
 
 
-def _free_for(task: Task, offered: Offered, free: Sequence[Free]) -> list[Free]:
+def _free_for(task: PlacementProblem, offered: Offered, free: Sequence[Free]) -> list[Free]:
     """What is free for these: where they need something, all of the PFs that take any of them."""
     if not task.needy:
         return [Free(offer.pf, offer.room) for offer in offered.made]

@@ -1,9 +1,4 @@
-"""What a pod wants: interfaces, each with a reservation and a cap.
-
-How the interfaces of one pod are to be spread over a node's PFs.
-
-Whether a PF is what an interface's options need, and what of an interface decides where it can be.
-"""
+"""Requests of pods: interfaces with reservations and caps, their spread, the PFs that can take them."""
 
 from __future__ import annotations
 
@@ -28,7 +23,7 @@ _MOST = 3
 """Of a selector's values in a clause; whoever writes the annotation decides how many there are."""
 
 
-class Kind(NamedTuple):
+class InterfaceClass(NamedTuple):
     """All that tells an interface from another for a placement; not its name, MAC or VLAN."""
 
     min_tx_rate_mbps: int
@@ -37,9 +32,9 @@ class Kind(NamedTuple):
     needs: Needs
 
 
-def kind_of(wanted: InterfaceRequest) -> Kind:
+def class_of(wanted: InterfaceRequest) -> InterfaceClass:
     """An interface's kind."""
-    return Kind(wanted.min_tx_rate_mbps, wanted.max_tx_rate_mbps, wanted.enforce, wanted.needs)
+    return InterfaceClass(wanted.min_tx_rate_mbps, wanted.max_tx_rate_mbps, wanted.enforce, wanted.needs)
 
 
 def meets(pf: Pf, needs: Needs) -> bool:
@@ -114,7 +109,7 @@ def _union(wanted: frozenset[_Value], positions: Mapping[_Value, int]) -> int:
     return mask
 
 
-def is_choosy(needs: Needs) -> bool:
+def has_pf_constraints(needs: Needs) -> bool:
     """Whether it matters which PF it is, apart from what its driver can do."""
     return bool(needs.pf is not None or needs.link_type is not None or needs.mtu)
 
@@ -287,7 +282,7 @@ class Shape:
     kind_at: for each interface, in the request's order, which of these it is.
     """
 
-    kinds: tuple[Kind, ...] = ()
+    kinds: tuple[InterfaceClass, ...] = ()
     kind_at: tuple[int, ...] = ()
     policy: PfPolicy = PfPolicy.ANY
     devices: tuple[tuple[str, int], ...] = ()
@@ -309,8 +304,8 @@ class Shape:
         devices: tuple[tuple[str, int], ...],
     ) -> Shape:
         """Number the kinds of interfaces."""
-        index: dict[Kind, int] = {}
-        drawn = [index.setdefault(kind_of(each), len(index)) for each in interfaces]
+        index: dict[InterfaceClass, int] = {}
+        drawn = [index.setdefault(class_of(each), len(index)) for each in interfaces]
         kinds = sorted(index, key=lambda kind: (-kind.min_tx_rate_mbps, -kind.max_tx_rate_mbps, kind.enforce))
         place = {index[kind]: at for at, kind in enumerate(kinds)}
         return cls(tuple(kinds), tuple([place[number] for number in drawn]), policy, devices)

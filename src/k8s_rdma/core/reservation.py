@@ -1,15 +1,11 @@
-"""What pods of a node have been promised there and do not hold yet, and what one takes over from itself.
+"""Reservations on a node: what is used, the same before and after a restart of any process.
 
-The extender counts it all (`core.reservation`); the agent must as well when it gives a pod what nobody
-promised to it.
+Used is what the node's agent reports allocated, what every bound, unfinished pod was promised that the
+report does not hold, and the binds made here that the pod watch has not shown yet. A pod with several
+attachments is reported in part for a while. A promise ends only when the pod is finished or gone *and* the
+node does not report it; so a sandbox that dies and is made again never finds its bandwidth sold.
 
-What is used on a node: one rule, the same before and after a restart of anyone.
-
-Used is what the node's agent reports allocated, and what every bound, unfinished pod was promised
-that the report does not hold, and the binds made here that the pod watch has not shown yet. A pod that is
-attached to several networks, one after the other, is reported in part for a while.
-A promise ends only when the pod is finished or gone *and* the node does not report it; so a sandbox
-that dies and is made again never finds its bandwidth sold.
+The extender counts all of it. The agent counts outstanding promises when it places a pod without a promise.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Strategies: which PFs and nodes are the better ones, and the shares of a PF by which they tell.
-
-Which PFs of a node a strategy would rather have an interface on.
-"""
+"""Strategies: the PFs and nodes that score higher, by the shares of a PF that they compare."""
 
 from __future__ import annotations
 

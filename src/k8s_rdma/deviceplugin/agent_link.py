@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.devices.rdma_devices import GivenDevice
+from k8s_rdma.core.devices.rdma_devices import AllocatedDevice
 from k8s_rdma.state_reader import follow_agent
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class AgentTold:
     it gives, and sets up as it does. held_slots: CDI devices of slots that attachments hold.
     """
 
-    given: tuple[GivenDevice, ...] = ()
+    given: tuple[AllocatedDevice, ...] = ()
     pfs: frozenset[str] = frozenset()
     held_slots: frozenset[str] = frozenset()
 
@@ -35,7 +35,7 @@ def told_by(report: NodeReport) -> AgentTold:
     """What a report says of devices."""
     return AgentTold(
         given=tuple(
-            GivenDevice(
+            AllocatedDevice(
                 name=interface.rdma_device,
                 pci=interface.pci,
                 pf=interface.pf,

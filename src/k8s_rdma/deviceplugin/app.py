@@ -1,7 +1,4 @@
-"""What the device plugin answers by HTTP.
-
-The device plugin in the Prometheus text format.
-"""
+"""HTTP application of the device plugin: probes, metrics, index."""
 
 from __future__ import annotations
 
@@ -17,8 +14,8 @@ from k8s_rdma.wire.rest_error import Error
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from k8s_rdma.deviceplugin.device_monitor import Looking
-    from k8s_rdma.deviceplugin.plugin_server import Keeper
+    from k8s_rdma.deviceplugin.device_monitor import DeviceMonitor
+    from k8s_rdma.deviceplugin.plugin_server import PluginServer
     from k8s_rdma.http_server.access import Access
     from k8s_rdma.http_server.asgi import Receive, Scope, Send
     from k8s_rdma.http_server.exposition import Sample
@@ -27,7 +24,7 @@ _PREFIX = "k8s_rdma_device_plugin_"
 _OUTCOMES = {True: "taken", False: "failed"}
 
 
-def render_figures(keepers: Sequence[Keeper], looking: Looking) -> str:
+def render_figures(keepers: Sequence[PluginServer], looking: DeviceMonitor) -> str:
     """The exposition."""
     parts = (*_of_build(), *_of_resources(keepers), *_of_health(looking), *_of_looks(looking))
     return "\n".join(parts) + "\n"
@@ -38,7 +35,7 @@ def _of_build() -> Iterator[str]:
     yield from family(f"{_PREFIX}build_info", "gauge", "1, with the program's version.", [sample])
 
 
-def _of_resources(keepers: Sequence[Keeper]) -> Iterator[str]:
+def _of_resources(keepers: Sequence[PluginServer]) -> Iterator[str]:
     yield from family(
         f"{_PREFIX}kubelet_up",
         "gauge",
@@ -79,27 +76,27 @@ def _of_resources(keepers: Sequence[Keeper]) -> Iterator[str]:
     )
 
 
-def _devices(keepers: Sequence[Keeper]) -> Iterator[Sample]:
+def _devices(keepers: Sequence[PluginServer]) -> Iterator[Sample]:
     for keeper in keepers:
         counts = Counter("unhealthy" if device.unhealthy else "healthy" for device in keeper.resource.devices)
         for health in ("healthy", "unhealthy"):
             yield labels({"resource": keeper.resource.name, "health": health}), counts[health]
 
 
-def _refusals(keepers: Sequence[Keeper]) -> Iterator[Sample]:
+def _refusals(keepers: Sequence[PluginServer]) -> Iterator[Sample]:
     for keeper in keepers:
         for reason, count in sorted(keeper.resource.counts.refusals.items()):
             yield labels({"resource": keeper.resource.name, "reason": reason}), count
 
 
-def _registrations(keepers: Sequence[Keeper]) -> Iterator[Sample]:
+def _registrations(keepers: Sequence[PluginServer]) -> Iterator[Sample]:
     for keeper in keepers:
         for took, outcome in _OUTCOMES.items():
             count = keeper.resource.counts.registrations[took]
             yield labels({"resource": keeper.resource.name, "outcome": outcome}), count
 
 
-def _of_health(looking: Looking) -> Iterator[str]:
+def _of_health(looking: DeviceMonitor) -> Iterator[str]:
     yield from family(
         f"{_PREFIX}unhealthy_rdma_device",
         "gauge",
@@ -121,7 +118,7 @@ def _of_health(looking: Looking) -> Iterator[str]:
     )
 
 
-def _of_looks(looking: Looking) -> Iterator[str]:
+def _of_looks(looking: DeviceMonitor) -> Iterator[str]:
     looks = looking.looks
     yield from family(f"{_PREFIX}looks_total", "counter", "Looks at the hardware.", [("", looks.total)])
     yield from family(
@@ -158,7 +155,9 @@ _METHODS = ("GET", "HEAD")
 class PluginApp:
     """An ASGI application."""
 
-    def __init__(self, keepers: Sequence[Keeper], looking: Looking, access: Access = EVERYBODY) -> None:
+    def __init__(
+        self, keepers: Sequence[PluginServer], looking: DeviceMonitor, access: Access = EVERYBODY
+    ) -> None:
         self._keepers = keepers
         self._looking = looking
         self._access = access
@@ -195,7 +194,7 @@ class PluginApp:
         return "".join(lines)
 
 
-def _state(keeper: Keeper) -> str:
+def _state(keeper: PluginServer) -> str:
     words = [keeper.problem or "kubelet follows it"]
     if keeper.resource.fault:
         words.append(f"no container can have it: {keeper.resource.fault}")

@@ -1,6 +1,6 @@
-"""Keeps what is seen of the node's RDMA devices: the host's look and the agent's report, judged together.
+"""Device monitor: the host's scan of RDMA devices and the agent's report, kept current and judged together.
 
-What is seen of the host's devices, kept up to date by the kernel's events and by small files. Blocking.
+The scan follows the kernel's events and small files. It blocks, in a thread of its own.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Self
 
 import structlog
 
-from k8s_rdma.core.devices.rdma_devices import INFINIBAND, RDMA_CM, DevicesSeen
+from k8s_rdma.core.devices.rdma_devices import INFINIBAND, RDMA_CM, DeviceInventory
 from k8s_rdma.deviceplugin.agent_link import AgentLink
-from k8s_rdma.deviceplugin.followers import Published
+from k8s_rdma.deviceplugin.followers import Observable
 from k8s_rdma.deviceplugin.health import Agent, Health
-from k8s_rdma.deviceplugin.health_events import Telling
+from k8s_rdma.deviceplugin.health_events import EventLimiter
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.changes import CachedScan
 from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
@@ -49,14 +49,14 @@ class Host:
 
 
 @dataclass(frozen=True, slots=True)
-class Looks:
+class ScanCounts:
     """At the hardware so far. failed: those that could not see everything."""
 
     total: int = 0
     failed: int = 0
 
 
-class Watching:
+class HostScanner:
     """Of one thread at a time; nothing is opened before the first look."""
 
     def __init__(self, host: Host, *, changed: Callable[[], None]) -> None:
@@ -69,7 +69,7 @@ class Watching:
         self._health = Health()
         self._expected: Mapping[str, str] = {}
         self._last: RdmaSnapshot | None = None
-        self.looks = Looks()
+        self.looks = ScanCounts()
 
     def __enter__(self) -> Self:
         return self
@@ -82,7 +82,7 @@ class Watching:
         """Whether any look did."""
         return self._last is not None
 
-    def seen(self, agent: Agent, now: float, *, anew: bool = False) -> DevicesSeen:
+    def seen(self, agent: Agent, now: float, *, anew: bool = False) -> DeviceInventory:
         """What there is by now; what was seen last where it cannot be looked at, which is then told.
 
         anew: look whether or not there is a sign of a change.
@@ -97,7 +97,7 @@ class Watching:
             self._count(failed=True)
             failure = (f"the host's RDMA devices cannot be looked at: {error}",)
         if self._last is None:
-            return DevicesSeen(unreadable=failure)
+            return DeviceInventory(unreadable=failure)
         return self._health.judged(self._last, agent, now, unreadable=failure)
 
     def due_at(self) -> float | None:
@@ -142,7 +142,7 @@ class Watching:
         )
 
     def _count(self, *, failed: bool) -> None:
-        self.looks = Looks(self.looks.total + 1, self.looks.failed + failed)
+        self.looks = ScanCounts(self.looks.total + 1, self.looks.failed + failed)
 
 
 _log = structlog.get_logger()
@@ -157,7 +157,7 @@ LATER_S = 0.5
 """After a change everything is looked at once more: a driver may set its port's state after its netdev's."""
 
 
-class Looking:
+class DeviceMonitor:
     """What is seen now; inside the context it is kept up to date. All that blocks is done in a thread.
 
     heard: called in the event loop with each change of health that people are to be told of.
@@ -177,10 +177,10 @@ class Looking:
         self._host = host or Host()
         self._heard = heard
         self._now = now
-        self._telling = Telling()
+        self._telling = EventLimiter()
         self._looked_at = now()
         self._asked = False
-        self._seen = Published(DevicesSeen())
+        self._seen = Observable(DeviceInventory())
         self._open = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -192,7 +192,7 @@ class Looking:
                 loop.call_soon_threadsafe(self._wake.set)
 
             self._agent = AgentLink(self._run_dir / "state.sock", changed=self._wake.set, now=self._now)
-            self._watching = opened.enter_context(Watching(self._host, changed=wake))
+            self._watching = opened.enter_context(HostScanner(self._host, changed=wake))
             self._thread = opened.enter_context(ThreadPoolExecutor(1, thread_name_prefix="looking"))
             tasks = await opened.enter_async_context(asyncio.TaskGroup())
             opened.callback(tasks.create_task(self._agent.run()).cancel)
@@ -208,11 +208,11 @@ class Looking:
         await self._open.aclose()
 
     @property
-    def seen(self) -> DevicesSeen:
+    def seen(self) -> DeviceInventory:
         """What is seen now."""
         return self._seen.value
 
-    async def other_than(self, known: DevicesSeen) -> DevicesSeen:
+    async def other_than(self, known: DeviceInventory) -> DeviceInventory:
         """What is seen, as soon as it is another object than what is known."""
         return await self._seen.other_than(known)
 
@@ -222,7 +222,7 @@ class Looking:
         return self._watching.succeeded
 
     @property
-    def looks(self) -> Looks:
+    def looks(self) -> ScanCounts:
         """At the hardware so far."""
         return self._watching.looks
 
@@ -274,7 +274,7 @@ class Looking:
         if changes:
             self._heard(changes)
 
-    def _log_unreadable(self, seen: DevicesSeen) -> None:
+    def _log_unreadable(self, seen: DeviceInventory) -> None:
         new = [each for each in seen.unreadable if each not in self.seen.unreadable]
         for why in new:
             _log.warning("devices_unreadable", why=why)

@@ -1,9 +1,4 @@
-"""A gRPC server at a socket in kubelet's directory.
-
-Whose socket is at a path.
-
-Telling kubelet that a resource is served.
-"""
+"""A gRPC server at a socket in kubelet's directory, and its registration with kubelet."""
 
 from __future__ import annotations
 

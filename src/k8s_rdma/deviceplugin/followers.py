@@ -1,7 +1,4 @@
-"""Kubelet's ListAndWatch calls at one endpoint.
-
-A value that others wait for changes of.
-"""
+"""Kubelet's ListAndWatch calls at one endpoint, and the value whose changes they wait for."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Published(Generic[T]):
+class Observable(Generic[T]):
     """The latest value; who is slow misses those between, never the last one. For one event loop."""
 
     def __init__(self, value: T) -> None:
@@ -41,7 +38,7 @@ class Followers:
 
     def __init__(self, message: bytes, changed: Callable[[], None]) -> None:
         """changed: called when there is one more or one fewer."""
-        self._message = Published[bytes | None](message)
+        self._message = Observable[bytes | None](message)
         self._changed = changed
         self.count = 0
 

@@ -1,8 +1,7 @@
-"""What is to be thought of each device: the host's look and the agent's report, judged together.
+"""Health of each device: the host's scan and the agent's report, judged together, and damped.
 
-Pure but for what it remembers: time is an argument, in seconds of a monotonic clock.
-
-Devices that fall ill again and again: each relapse has them wait longer before they count as well.
+Pure but for what it remembers: time is an argument, in seconds of a monotonic clock. Each relapse of a
+device has it wait longer before it counts as well.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.devices.rdma_devices import DevicesSeen, GivenDevice, RdmaDevice
+from k8s_rdma.core.devices.rdma_devices import AllocatedDevice, DeviceInventory, RdmaDevice
 from k8s_rdma.deviceplugin.agent_link import AgentTold
 
 if TYPE_CHECKING:
@@ -136,7 +135,7 @@ class Health:
 
     def judged(
         self, look: RdmaSnapshot, agent: Agent, now: float, *, unreadable: tuple[str, ...] = ()
-    ) -> DevicesSeen:
+    ) -> DeviceInventory:
         """All devices with the faults that count now; unreadable: what else could not be looked at."""
         self._deadlines.clear()
         given = self._given(agent)
@@ -148,7 +147,7 @@ class Health:
                 self._wait(until)
                 devices[name] = device if faults == device.faults else replace(device, faults=faults)
         self._damping.keep(frozenset(devices))
-        return DevicesSeen(
+        return DeviceInventory(
             devices=devices,
             given=given if agent.told else None,
             netns_mode=look.netns_mode,
@@ -162,7 +161,7 @@ class Health:
         """When to judge again though nothing may have changed; None for never."""
         return min(self._deadlines, default=None)
 
-    def _given(self, agent: Agent) -> dict[str, GivenDevice]:
+    def _given(self, agent: Agent) -> dict[str, AllocatedDevice]:
         """What pods have by the last report; a device without a name there by where it was seen."""
         if agent.told is None:
             return {}

@@ -1,8 +1,7 @@
-"""Events on the Node object: which devices are healthy or not any more, and why.
+"""Events on the Node object: which devices became healthy or unhealthy, and why.
 
-Which changes of health people are told of: all, but of a device that flaps no more than they can read.
-
-Pure but for what it remembers: time is an argument, in seconds of a monotonic clock.
+A device that flaps is reported no more often than people can read. Pure but for what it remembers: time is
+an argument, in seconds of a monotonic clock.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ from typing import TYPE_CHECKING
 from k8s_rdma.core.devices.rdma_devices import RdmaDevice
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.kube.api import about_node
-from k8s_rdma.kube.event_recorder import Events, Outbox, Teller
+from k8s_rdma.kube.event_recorder import EventRecorder, Outbox, Teller
 from k8s_rdma.kube.time import REAL_TIME
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
     from k8s_rdma.config.devices import DevicePluginConfig
-    from k8s_rdma.core.devices.rdma_devices import DevicesSeen
+    from k8s_rdma.core.devices.rdma_devices import DeviceInventory
     from k8s_rdma.kube.api import EventsApi
     from k8s_rdma.kube.time import Time
 
@@ -64,7 +63,7 @@ class _Course:
     untold: int = 0
 
 
-class Telling:
+class EventLimiter:
     """Remembers what was told of each device."""
 
     def __init__(self) -> None:
@@ -74,7 +73,7 @@ class Telling:
         """Changes of each device, to healthy or not, told or not."""
         self._due: dict[str, float] = {}
 
-    def changes(self, seen: DevicesSeen, now: float) -> tuple[HealthChange, ...]:
+    def changes(self, seen: DeviceInventory, now: float) -> tuple[HealthChange, ...]:
         """What is to be told now; to be called for everything seen, and when due."""
         found = tuple(self._changes(seen, now))
         for name in self._courses.keys() - seen.devices.keys():
@@ -88,7 +87,7 @@ class Telling:
         """When something is to be told though nothing changed; None for never."""
         return min(self._due.values(), default=None)
 
-    def _changes(self, seen: DevicesSeen, now: float) -> Iterator[HealthChange]:
+    def _changes(self, seen: DeviceInventory, now: float) -> Iterator[HealthChange]:
         for name, device in seen.devices.items():
             course = self._courses.get(name)
             if course is None:
@@ -130,7 +129,7 @@ class NodeEvents:
     def __init__(self, api: EventsApi, node: NodeName, time: Time = REAL_TIME) -> None:
         self._outbox = Outbox(time)
         teller = Teller(component=COMPONENT, node=node, repeat_s=REPEAT_S)
-        self._events = Events(api, self._outbox, teller=teller, now=time.now)
+        self._events = EventRecorder(api, self._outbox, teller=teller, now=time.now)
         self._about = about_node(node)
 
     async def run(self) -> None:

@@ -1,27 +1,22 @@
-"""What a resource offers, whatever its mode.
-
-Refusals of kubelet's questions.
-
-Character devices for containers.
-"""
+"""The interface of a resource's mode, its refusals, and the device nodes that containers get."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
-from k8s_rdma.core.devices.device_plugin_api import Choice, DeviceSpec, Given, OfferedDevice
+from k8s_rdma.core.devices.device_plugin_api import AllocateResponse, Choice, DeviceSpec, OfferedDevice
 from k8s_rdma.core.devices.rdma_devices import RDMA_CM, NamedDevice, NodeKind
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from k8s_rdma.core.devices.rdma_devices import DevicesSeen, RdmaDevice
+    from k8s_rdma.core.devices.rdma_devices import DeviceInventory, RdmaDevice
 
 EVERY_KIND = frozenset(NodeKind)
 
 
-def at_home(seen: DevicesSeen) -> tuple[RdmaDevice, ...]:
+def at_home(seen: DeviceInventory) -> tuple[RdmaDevice, ...]:
     """The devices that the host's namespace has."""
     return tuple(each for each in seen.devices.values() if each.at_home)
 
@@ -43,7 +38,7 @@ def specs(
     )
 
 
-def rdma_cm(seen: DevicesSeen, permissions: str = "rw") -> tuple[DeviceSpec, ...]:
+def rdma_cm(seen: DeviceInventory, permissions: str = "rw") -> tuple[DeviceSpec, ...]:
     """The connection manager's device, where it is: a runtime starts no container for want of one."""
     return (DeviceSpec(path=RDMA_CM, permissions=permissions),) if seen.rdma_cm else ()
 
@@ -73,7 +68,7 @@ def check(resource: str, choice: Choice) -> None:
         raise MalformedError(msg)
 
 
-__all__ = ["Choice", "DeviceSpec", "Given", "Mode", "OfferedDevice"]
+__all__ = ["AllocateResponse", "Choice", "DeviceSpec", "Mode", "OfferedDevice"]
 
 
 class Mode(Protocol):
@@ -89,11 +84,11 @@ class Mode(Protocol):
         """Whether some devices are better than others; else kubelet need not ask `prefer`."""
         ...
 
-    def offer(self, seen: DevicesSeen) -> tuple[OfferedDevice, ...]:
+    def offer(self, seen: DeviceInventory) -> tuple[OfferedDevice, ...]:
         """All that there is, in a stable order."""
         ...
 
-    def allocate(self, ids: Sequence[str], seen: DevicesSeen) -> Given:
+    def allocate(self, ids: Sequence[str], seen: DeviceInventory) -> AllocateResponse:
         """What a container with these devices gets.
 
         K8sRdmaError (`UNKNOWN_DEVICE`, INVALID_ARGUMENT in gRPC) names an id that is not offered, or is
@@ -101,6 +96,6 @@ class Mode(Protocol):
         """
         ...
 
-    def prefer(self, choice: Choice, seen: DevicesSeen) -> tuple[str, ...]:
+    def prefer(self, choice: Choice, seen: DeviceInventory) -> tuple[str, ...]:
         """The best of what is available; MalformedError when the question cannot be answered."""
         ...

@@ -1,9 +1,4 @@
-"""Keeps one resource served and registered, whatever becomes of kubelet, its directory and its sockets.
-
-What is to be done so that kubelet follows a resource: a decision of what is there.
-
-Pauses between attempts that fail.
-"""
+"""Server of one resource: kept served and registered, whatever becomes of kubelet and its directory."""
 
 from __future__ import annotations
 
@@ -37,7 +32,7 @@ if TYPE_CHECKING:
     from k8s_rdma.deviceplugin.resource import Resource
 
 
-class Pauses:
+class Backoff:
     """Each twice as long as the one before, from the first to the longest; in seconds of one clock."""
 
     def __init__(self, first_s: float, longest_s: float) -> None:
@@ -80,7 +75,7 @@ class Due(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class ServingState:
     """Of one resource.
 
     at_path: the socket at its path, and whether it is this process's or another that is served.
@@ -125,7 +120,7 @@ LAST_SERVE_S = 1.0
 fails would be followed by the next at once, for ever."""
 
 
-class Keeper:
+class PluginServer:
     """Looks at what is there whenever it is woken, and does what is due; `run` until cancelled."""
 
     def __init__(
@@ -146,8 +141,8 @@ class Keeper:
         self._was_followed = False
         self._since = 0.0
         self._refused: SocketFile | None = None
-        self._registering = Pauses(FIRST_RETRY_S, LAST_RETRY_S)
-        self._serving = Pauses(FIRST_RETRY_S, LAST_SERVE_S)
+        self._registering = Backoff(FIRST_RETRY_S, LAST_RETRY_S)
+        self._serving = Backoff(FIRST_RETRY_S, LAST_SERVE_S)
 
     def wake(self) -> None:
         """Something may have changed."""
@@ -204,11 +199,11 @@ class Keeper:
                 self._say(standing)
                 return standing.waits_s() or None
 
-    def _standing(self) -> Standing:
+    def _standing(self) -> ServingState:
         there = socket_at(self._path)
         ours = self._endpoint is not None and self._endpoint.made == there
         others = not ours and self._endpoint is not None and there is not None and is_served(self._path)
-        return Standing(
+        return ServingState(
             ours=ours and not self._renew,
             others=others and not self._renew,
             kubelet=socket_at(self._kubelet),
@@ -274,7 +269,7 @@ class Keeper:
         _log.info("registered", resource=self.resource.name, socket=str(self._path))
         return 0.0
 
-    def _say(self, standing: Standing) -> None:
+    def _say(self, standing: ServingState) -> None:
         """Why nothing is done."""
         if standing.others:
             self._failed(f"another process serves {self._path} now")

@@ -1,7 +1,4 @@
-"""One resource: what it offers, and kubelet's questions about it.
-
-What is counted of a resource, for metrics.
-"""
+"""One resource: what it offers, kubelet's questions about it, and their counts."""
 
 from __future__ import annotations
 
@@ -21,8 +18,8 @@ from k8s_rdma.wire.protobuf import Form, Method
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from k8s_rdma.core.devices.device_plugin_api import Choice, Given, OfferedDevice
-    from k8s_rdma.core.devices.rdma_devices import DevicesSeen
+    from k8s_rdma.core.devices.device_plugin_api import AllocateResponse, Choice, OfferedDevice
+    from k8s_rdma.core.devices.rdma_devices import DeviceInventory
     from k8s_rdma.deviceplugin.endpoint import Handlers
     from k8s_rdma.deviceplugin.followers import Followers
     from k8s_rdma.deviceplugin.mode import Mode
@@ -62,7 +59,7 @@ class Seen(Protocol):
     """What is seen of devices."""
 
     @property
-    def seen(self) -> DevicesSeen:
+    def seen(self) -> DeviceInventory:
         """Now."""
         ...
 
@@ -132,7 +129,7 @@ class Resource:
         completed = [await self._complete(self.name, choice) for choice in choices]
         return [self._mode.prefer(choice, self._devices.seen) for choice in completed]
 
-    async def _allocate(self, containers: Sequence[tuple[str, ...]]) -> Sequence[Given]:
+    async def _allocate(self, containers: Sequence[tuple[str, ...]]) -> Sequence[AllocateResponse]:
         """All or none: kubelet drops the whole answer when one of them fails."""
         started = monotonic()
         seen = self._devices.seen

@@ -11,7 +11,7 @@ import structlog
 import uvloop
 
 from k8s_rdma import logs
-from k8s_rdma.deviceplugin.device_monitor import Looking
+from k8s_rdma.deviceplugin.device_monitor import DeviceMonitor
 from k8s_rdma.deviceplugin.health_events import node_events
 from k8s_rdma.deviceplugin.service import DevicePlugin
 from k8s_rdma.http_server import listen
@@ -50,7 +50,7 @@ async def _until_signalled(config: DevicePluginConfig, listener: socket.socket |
     if listener is not None:
         host, port = listener.getsockname()[:2]
         _log.info("listening", address=host, port=port)
-    async with node_events(config) as heard, Looking(config, heard=heard) as looking:
+    async with node_events(config) as heard, DeviceMonitor(config, heard=heard) as looking:
         plugin = DevicePlugin(config, looking)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, plugin.renew)
         await plugin.run(stop, listener)

@@ -1,7 +1,4 @@
-"""All resources of a node, served until told to stop.
-
-Tells when there may be another kubelet, or a socket of ours no more.
-"""
+"""All resources of a node, served until the process is stopped, registered with each new kubelet."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ import structlog
 
 from k8s_rdma.deviceplugin.app import PluginApp
 from k8s_rdma.deviceplugin.modes import modes_of
-from k8s_rdma.deviceplugin.plugin_server import Keeper
+from k8s_rdma.deviceplugin.plugin_server import PluginServer
 from k8s_rdma.deviceplugin.resource import Resource
 from k8s_rdma.deviceplugin.shared_link import SharedLink
 from k8s_rdma.deviceplugin.topology import neighbours
@@ -30,7 +27,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from k8s_rdma.config.devices import DevicePluginConfig
-    from k8s_rdma.deviceplugin.device_monitor import Looking
+    from k8s_rdma.deviceplugin.device_monitor import DeviceMonitor
 
 LOOK_S = 1.0
 """Between two looks when nobody tells of anything: a mount over a directory comes without an event, and the
@@ -112,7 +109,7 @@ _log = structlog.get_logger()
 class DevicePlugin:
     """The resources of a configuration."""
 
-    def __init__(self, config: DevicePluginConfig, looking: Looking) -> None:
+    def __init__(self, config: DevicePluginConfig, looking: DeviceMonitor) -> None:
         """MalformedError when the directory can have no sockets, or a file that is named cannot be used."""
         self._access = access_of(config)
         self._directory = Path(config.kubelet_dir)
@@ -120,8 +117,9 @@ class DevicePlugin:
         self._neighbours = neighbours(config)
         modes = modes_of(config)
         self._shared = SharedLink(Path(config.run_dir) / SOCKET, looking, modes, changed=self._look)
-        self.keepers: Sequence[Keeper] = [
-            Keeper(Resource(mode, self._shared, self._neighbours.complete), self._directory) for mode in modes
+        self.keepers: Sequence[PluginServer] = [
+            PluginServer(Resource(mode, self._shared, self._neighbours.complete), self._directory)
+            for mode in modes
         ]
         self._failure: K8sRdmaError | None = None
         self._telling = False

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from k8s_rdma.core.devices.pod_devices import shared_device
-from k8s_rdma.core.devices.rdma_devices import DevicesSeen
+from k8s_rdma.core.devices.rdma_devices import DeviceInventory
 from k8s_rdma.deviceplugin.modes import to_publish
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.shared_devices import MAX_LINE_BYTES, Declared, decode_written, encode_line
@@ -62,7 +62,7 @@ class SharedLink:
         self._modes = modes
         self._changed = changed
         self._grace_s = grace_s
-        self._seen = self._base = DevicesSeen()
+        self._seen = self._base = DeviceInventory()
         self._published: frozenset[str] = frozenset()
         self._wanted = to_publish(modes, self._base)
         self._nodes: frozenset[CharacterDevice] = frozenset()
@@ -73,7 +73,7 @@ class SharedLink:
         self._problem = ""
 
     @property
-    def seen(self) -> DevicesSeen:
+    def seen(self) -> DeviceInventory:
         """Now; the same object while nothing differs."""
         if self._devices.seen is not self._base or self._seen.published != self._published:
             self._base = self._devices.seen

@@ -1,19 +1,15 @@
-"""Adds to kubelet's questions where the GPUs are that the pod was given.
+"""Topology: the devices that are nearest to each other and to the GPUs that the pod was given.
 
-Which devices are best for a container: those that are near each other, and near to its GPUs.
+Kubelet does not say which pod it is admitting. But it admits one pod after the other, and PodResources
+shows at once what a pod has been given of other resources. So the pod is the one that has come, or got
+devices of others, since the last look. Nothing is inferred, and so no preference given for the sake of
+GPUs, when
 
-Which pod kubelet is admitting: it does not say when it asks a device plugin.
+- none has devices: kubelet goes through a container's resources in no order, so that GPUs may be next; or -
+several have, so that it may be any of them; or - it is the first look: then what is there is taken for old.
 
-But it admits one pod after the other, and tells by PodResources at once what a pod has been given of other
-resources. So the pod is the one that has come, or got devices of others, since the last look. Nothing is
-inferred, and so no preference given for the sake of GPUs, when
-
-- none has devices: kubelet goes through a container's resources in no order, so that GPUs may be next; or
-- several have, so that it may be any of them; or
-- it is the first look: then what is there is taken for old.
-
-A pod that got devices of others alone, just before a pod that has none of them, is taken for it: devices near
-that pod's GPUs are then preferred for no reason, which does no harm.
+A pod that got devices of others alone, just before a pod that has none of them, is taken for it: devices
+near that pod's GPUs are then preferred for no reason, which does no harm.
 """
 
 from __future__ import annotations
@@ -55,7 +51,7 @@ NEW_S = 1.0
 """For so long what a pod has got is new: kubelet asks for each container and resource of a pod anew."""
 
 
-class Newcomers:
+class AdmittedPodGuess:
     """Remembers since when each pod is there, and has what. now: seconds of a monotonic clock."""
 
     def __init__(self, ours: frozenset[str]) -> None:
@@ -295,7 +291,7 @@ class Neighbours:
         self._pods = pods
         self._places = places
         self._resources = resources
-        self._newcomers = Newcomers(ours)
+        self._newcomers = AdmittedPodGuess(ours)
         self._one_at_a_time = asyncio.Lock()
         self._last: Future[tuple[Neighbour, ...]] | None = None
         self._now = now

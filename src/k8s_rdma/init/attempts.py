@@ -1,9 +1,4 @@
-"""The table that ends a run.
-
-How it ended with each PF, and with all of them.
-
-One PF from its selection to its outcome: tries, and what is said of them.
-"""
+"""Attempts at each PF with their outcomes, and the table that ends a run."""
 
 from __future__ import annotations
 

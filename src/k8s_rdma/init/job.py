@@ -1,11 +1,4 @@
-"""One PF to be made ready, and what that is done with.
-
-Time, and waiting that ends when the process is told to end.
-
-The machine that `init` works on: sysfs, netlink and time, each a parameter.
-
-What can go wrong on a PF, said so that an operator knows what to do.
-"""
+"""The job of setting up one PF: its target, the machine (sysfs, netlink, clock), and what can go wrong."""
 
 from __future__ import annotations
 

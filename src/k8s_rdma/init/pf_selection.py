@@ -1,4 +1,4 @@
-"""Which PFs are to be made ready, once their drivers are there."""
+"""PFs to be set up, once their drivers are there."""
 
 from __future__ import annotations
 

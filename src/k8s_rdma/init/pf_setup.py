@@ -1,18 +1,8 @@
-"""One PF made ready: its VFs made, configured, given to their driver, named.
+"""Setup of one PF: the number of its VFs decided, the VFs made, configured, given to their driver, named.
 
 The order is the one that every driver takes: no driver on the VFs until the PF is up, has its link, and has
-been told the VFs' addresses, since a VF's driver asks for those once, when it is bound. (igbvf, bound to a VF
-of a PF without link, takes a random MAC, or ten seconds until it has a link of its own.)
-
-What was done on a PF, in all tries together.
-
-The number of a PF's VFs, and whether those get a driver by themselves.
-
-Names of VF netdevs that tell their PF and index, where nobody else gives them any.
-
-VFs given to their driver, and waiting for what that makes of them.
-
-What is to be done about a PF's number of VFs, from what there is and who uses it.
+the VFs' addresses, since a VF's driver asks for those once, when it is bound. (igbvf, bound to a VF of a PF
+without link, takes a random MAC, or ten seconds until it has a link of its own.)
 """
 
 from __future__ import annotations
@@ -249,7 +239,7 @@ def _write(job: Job, count: int) -> None:
 
 
 @dataclass(slots=True, kw_only=True)
-class Done:
+class PfProgress:
     """Counts that grow as things are done, so that what fails later does not hide them.
 
     made: VFs that there are since, None while nobody changed their number. settings: on VFs. bound: VFs given
@@ -288,7 +278,7 @@ class PfSetup:
         self._job = job
         vfs = job.sriov.vfs()
         self.before = len(vfs)
-        self.done = Done()
+        self.done = PfProgress()
         self._used: Mapping[int, str] = used_vfs(job.target.pci, vfs, pods, job.links)
         self._waited_for: set[int] = set()
 

@@ -1,18 +1,14 @@
-"""What is set on a VF, and what of it differs from what the PF has for it.
+"""Addresses and trust of VFs: made from those of their PF, and set where the PF has others.
 
-Addresses of VFs, made from those of their PF: the same after every boot, without a file to keep them in.
+They are the same after every boot, without a file to keep them in.
 
-Ethernet: a locally administered unicast MAC (IEEE 802, clause 8.4) of 46 free bits:
-
-    12 bits of a hash of the PF's first three octets | 10 bits VF index | the PF's last three octets
-
-The last three octets are unique per manufacturer, so VFs of PFs of one manufacturer never share a MAC; VFs
-of two manufacturers could only where the hash (1 in 4,096) and the PFs' serial numbers are the same.
+Ethernet: a locally administered unicast MAC (IEEE 802, clause 8.4) of 46 free bits: 12 bits of a hash of
+the PF's first three octets, 10 bits VF index, the PF's last three octets. The last three octets are unique
+per manufacturer, so VFs of PFs of one manufacturer never share a MAC; VFs of two manufacturers could only
+where the hash (1 in 4,096) and the PFs' serial numbers are the same.
 
 InfiniBand: a 64-bit GUID with the bit "local" set (EUI-64), the rest a hash of the PF's port GUID, the VF
 and which of its two GUIDs it is. A million of them hold two equal ones with a chance of 1 in ten million.
-
-What the PF has for its VFs: addresses and trust.
 """
 
 from __future__ import annotations

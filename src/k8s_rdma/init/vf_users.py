@@ -1,4 +1,4 @@
-"""Who uses VFs: pods by the agent's ledger, and whoever else holds one."""
+"""Users of VFs: pods by the agent's ledger, and other holders."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""Executable and network configuration together, in the order in which they never fail a pod of the node.
+"""Installation of executable and network configuration, in the order that never fails a pod of the node.
 
-The executable is there before a configuration names it, and goes when none has named it for a while. Whoever
-is killed between any two changes, or loses power, leaves one network or the other, whole.
-
-`install-cni --follow`: keeps executable and network configuration in place for as long as it runs.
+The executable is there before a configuration names it, and goes when none has named it for a while. A
+process that is killed between any two changes, or a power loss, leaves one network or the other, whole.
+`install-cni --follow` keeps both in place for as long as it runs.
 """
 
 from __future__ import annotations

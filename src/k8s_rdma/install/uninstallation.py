@@ -1,8 +1,6 @@
-"""Taking the project off a node, in the order in which no pod of the node is failed or loses anything.
+"""Removal of the project from a node, in the order in which no pod of the node is failed or loses anything.
 
-Which pods have something of ours on this node, by the running agent or, without one, by its ledger.
-
-What agent and device plugin leave on a node, and what of the hardware is still as `init` made it.
+Pods that still have interfaces are known by the running agent or, without one, by its ledger.
 """
 
 from __future__ import annotations

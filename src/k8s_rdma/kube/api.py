@@ -1,8 +1,7 @@
-"""What this system needs of the Kubernetes API, as values and one Protocol.
+"""The Kubernetes API as this system uses it: values and Protocols.
 
 `kube.client` is the implementation that talks to an API server; nothing here imports a client library.
-
-No API server: what a process has that runs without one.
+`NoClusterApi` stands for one where a process runs without an API server.
 """
 
 from __future__ import annotations

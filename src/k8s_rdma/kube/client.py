@@ -1,9 +1,4 @@
-"""`ClusterApi`, `LeaseApi` and `NodePodsApi` over lightkube.
-
-Leases: of the extender that binds, and of nodes that publish.
-
-`PublishedApi` and `PublishingApi` over lightkube, a part of `kube.client.Client`.
-"""
+"""The Protocols of `kube.api` and `kube.published` over lightkube: pods, nodes, Leases, RdmaNodes."""
 
 from __future__ import annotations
 

@@ -1,28 +1,13 @@
 """Credentials for the API server: a pod's service account, or kubeconfig files as kubectl reads them.
 
-lightkube reads one file alone, and takes paths in some of its fields as they are. Source: client-go, `Load`
-in tools/clientcmd/loader.go.
+A credential is a bearer token, or a certificate with its key; both may come from files or exec plugins, and
+are renewed. lightkube reads one kubeconfig file alone, takes paths in some of its fields as they are, sends
+tokens as they come and shows them in its failures, knows exec plugins up to v1beta1 and waits for them for
+ever. No message here shows a token.
 
-What the API server knows a caller by: a bearer token, or a certificate with its key; tokens of files.
-
-lightkube sends tokens as they come, and its failures tell what it sent. No message here shows one.
-Source: client-go, transport/token_source.go.
-
-Exec plugins, which give a token or a certificate: what they are asked, and what they answer.
-
-lightkube's own way of calling them leaves out what they are asked for, knows versions up to v1beta1, waits
-for ever, and raises whatever an answer that it does not expect leads to.
-Source: `ExecCredential` in client-go, pkg/apis/clientauthentication/v1; `refreshCredsLocked` in
-plugin/pkg/client/auth/exec/exec.go.
-
-Certificates that connections to the API server are made with, where they come after the client was made.
-
-Source: client-go, `refreshCredsLocked` in plugin/pkg/client/auth/exec/exec.go: for another certificate all
-connections are closed.
-
-Calls of a lightkube client, made with what a user's token file or exec plugin gives.
-
-Source: client-go, transport/token_source.go and plugin/pkg/client/auth/exec/exec.go.
+Source: client-go: `Load` in tools/clientcmd/loader.go, transport/token_source.go, `ExecCredential` in
+pkg/apis/clientauthentication/v1, `refreshCredsLocked` in plugin/pkg/client/auth/exec/exec.go (for another
+certificate all connections are closed).
 """
 
 from __future__ import annotations

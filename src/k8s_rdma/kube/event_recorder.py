@@ -1,8 +1,7 @@
-"""Events on objects: one for each object and cause, counted.
+"""Event recorder: one Event for each object and cause, counted, written when there is time.
 
-A pod that is refused every 2 s must not fill its namespace's list of events.
-
-What is to be written to the API server when there is time: one thing at a time, nobody waits for it.
+A pod that is refused every 2 s must not fill its namespace's list of events. Writes go one at a time, and
+no caller waits for them.
 """
 
 from __future__ import annotations
@@ -134,7 +133,7 @@ class Teller:
 
 
 @dataclass(slots=True)
-class _Told:
+class _Recorded:
     """An event, whether the API server has it, and when it was last to be written."""
 
     event: ObjectEvent
@@ -142,7 +141,7 @@ class _Told:
     made: bool = False
 
 
-class Events:
+class EventRecorder:
     """Tells each cause again at most every so often, with how often it came meanwhile."""
 
     def __init__(
@@ -158,7 +157,7 @@ class Events:
         self._api = api
         self._outbox = outbox
         self._now = now
-        self._told: OrderedDict[Key, _Told] = OrderedDict()
+        self._told: OrderedDict[Key, _Recorded] = OrderedDict()
         self._named_at_us = 0
 
     def tell(self, about: Subject, reason: str, message: str, *, warning: bool, part: str = "") -> None:
@@ -183,12 +182,12 @@ class Events:
 
     def _note(
         self, about: Subject, reason: str, message: str, *, warning: bool, part: str = ""
-    ) -> _Told | None:
+    ) -> _Recorded | None:
         """Count it; None when it was written too short a time ago to be written again."""
         key, now = (about.uid, reason, part), self._now()
         told = self._told.get(key)
         if told is None:
-            told = self._told[key] = _Told(self._first(about, reason, message, now, warning=warning), now)
+            told = self._told[key] = _Recorded(self._first(about, reason, message, now, warning=warning), now)
             if len(self._told) > _MOST:
                 self._told.popitem(last=False)
         else:
@@ -222,7 +221,7 @@ class Events:
         self._named_at_us = max(int(now.timestamp() * 1e6), self._named_at_us + 1)
         return f"{about.name[:_MOST_OF_NAME].rstrip('.-')}.{self._named_at_us:x}"
 
-    async def _write(self, told: _Told) -> None:
+    async def _write(self, told: _Recorded) -> None:
         """Write the event as it is by now; make it anew where it has expired."""
         try:
             if told.made:
@@ -235,7 +234,7 @@ class Events:
             told.event = replace(told.event, name=self._name(told.event.about, self._now()))
             await self._make(told)
 
-    async def _make(self, told: _Told) -> None:
+    async def _make(self, told: _Recorded) -> None:
         try:
             await self._api.create_event(told.event)
         except ApiRefusedError as refused:

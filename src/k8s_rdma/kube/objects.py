@@ -1,9 +1,7 @@
 """The few fields of Kubernetes objects that are read and written, as lightkube resources.
 
-lightkube's own models hold every field of an object; decoding only these takes a tenth of the time and
-of the memory, which counts when all pods of a cluster are listed.
-
-`policy/v1` PodDisruptionBudget, as far as it is read.
+lightkube's own models hold every field of an object; decoding only these takes a tenth of the time and of
+the memory, which counts when all pods of a cluster are listed.
 """
 
 from __future__ import annotations

@@ -1,16 +1,12 @@
-"""The ledger on disk: SQLite, one writer; and the versions of its schema.
+"""The ledger on disk: SQLite, one writer, one row of JSON a receipt; and the versions of its schema.
 
 A new receipt is synced to the disk before this module returns (`synchronous=FULL`, sqlite.org/pragma.html);
 marks that follow it need not be, since a start repeats what they record.
 
-Versions are of table and documents together. A new one comes with every field that an older program would
-lose, and with it what has to be undone. The file bears (`PRAGMA user_version`) the version of the oldest
-program that loses nothing of its rows: a node whose pods use nothing new can go back to an older program,
-pods and all, and any other is refused by it.
-
-Receipts as JSON, one row of the ledger each.
-
-Rows of an older program are read by a newer one, so fields are only ever added, with a default.
+Versions are of table and documents together. Fields are only ever added, with a default. A new version
+comes with every field that an older program would lose, and with it what has to be undone. The file bears
+(`PRAGMA user_version`) the version of the oldest program that loses nothing of its rows: a node whose pods
+use nothing new can go back to an older program, pods and all, and any other is refused by it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The answers to every request, rendered once for each state of the node.
-
-What is shown of the node now.
-"""
+"""Answers to every request, rendered once for each state of the node."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The process `k8s-rdma server`.
+"""The process `k8s-rdma server`, with its own scan of the hardware for while the agent is away.
 
-The server's own look at the hardware, for while the agent is away: unprivileged, and without a ledger.
+The scan is unprivileged, and without a ledger.
 """
 
 from __future__ import annotations

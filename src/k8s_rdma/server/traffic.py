@@ -1,6 +1,6 @@
-"""The agent's counters, asked for when somebody scrapes and the last ones have grown old.
+"""Traffic counters of VFs in the Prometheus text format: one series a VF, with the pod that held it.
 
-Counters of the agent in the Prometheus text format: one series a VF, with the pod that held it.
+The agent is asked at a scrape when its last counters have grown old.
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
-"""The pod annotation `rdma_interfaces_required`: a JSON list, one object an interface.
+"""The pod annotations `rdma_interfaces_required` and `k8s-rdma.io/policy`.
 
-`[{"min_tx_rate": 15000, "max_tx_rate": 20000}, {"max_tx_rate": 500, "enforce": "hardware"}, {}]`; rates are
-unsigned integers in Mb/s, either may be absent or 0; `enforce` is `auto` (as if absent), `hardware` or
-`software`, see `core.rates.Enforce`; `count` stands for as many interfaces that are alike; the other keys are
-those of `core.options.InterfaceOptions`. `docs/annotation.md` is the reference.
-
-The pod annotation `k8s-rdma.io/policy`: how the pod's interfaces are to be spread over PFs.
-
-What an interface of the request annotation asks for besides rates, and what of that has no meaning.
+`[{"min_tx_rate": 15000, "max_tx_rate": 20000}, {"max_tx_rate": 500, "enforce": "hardware"}, {}]`: a JSON
+list, one object an interface. Rates are unsigned integers in Mb/s, either may be absent or 0; `enforce` is
+`auto` (as if absent), `hardware` or `software`, see `core.rates.Enforce`; `count` stands for as many
+interfaces that are alike; the other keys are those of `core.options.InterfaceOptions`. The policy says how
+the pod's interfaces are spread over PFs. `docs/annotation.md` is the reference.
 """
 
 from __future__ import annotations

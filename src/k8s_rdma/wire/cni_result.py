@@ -1,23 +1,10 @@
-"""What a CNI plugin prints: its result in the version asked for, or an error.
+"""CNI results and errors: encoded in the version asked for, converted between versions, and read back.
 
-Source: CNI specification 1.1.0, section 5 "Result Types", and those of the earlier versions. In 0.1.0 and
-0.2.0 a result is one IPv4 and one IPv6 address and knows no interfaces; in 0.3.0 to 0.4.0 each address
-tells its IP version, from 1.0.0 on no longer.
-
-Versions of the CNI specification: which are spoken here, and which a plugin says that it speaks.
-
-Source: CNI specification 1.1.0, section 2 "VERSION"; the versions are those that libcni knows.
-
-A CNI result of one version as one of another.
-
-Source: CNI specification 1.1.0, section 5 "ADD Success", and the earlier versions': in 0.1.0 and 0.2.0 a
-result is one IPv4 and one IPv6 address, in 0.3.0 to 0.4.0 each address tells its IP version. What the other
-version has no words for is left out; what nobody here knows is kept as it was written.
-
-What a result tells of the pod's interfaces: that of the plugins before (ADD), or of all together (CHECK).
-
-Source: CNI specification 1.1.0, section 5 "ADD Success". What does not fit is passed over here: to encode our
-own result over it, or to hand it on, tells what is wrong with it.
+Source: CNI specification 1.1.0, section 2 "VERSION", section 5 "ADD Success", and those of the earlier
+versions; the versions are those that libcni knows. In 0.1.0 and 0.2.0 a result is one IPv4 and one IPv6
+address and knows no interfaces; in 0.3.0 to 0.4.0 each address has its IP version, from 1.0.0 on no longer.
+A conversion leaves out what the other version has no field for, and keeps unknown fields as they were
+written.
 """
 
 from __future__ import annotations
@@ -41,20 +28,20 @@ if TYPE_CHECKING:
 WHAT = "network configuration: prevResult"
 
 
-class _PrevResultInterface(msgspec.Struct, frozen=True, kw_only=True):
+class _PreviousInterface(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     mac: str = ""
     sandbox: str = ""
 
 
-class _PrevResultIp(msgspec.Struct, frozen=True, kw_only=True):
+class _PreviousIp(msgspec.Struct, frozen=True, kw_only=True):
     address: str
     interface: int | None = None
 
 
 class _Result(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     cni_version: str = ""
-    interfaces: tuple[_PrevResultInterface, ...] | None = None
+    interfaces: tuple[_PreviousInterface, ...] | None = None
     ips: tuple[msgspec.Raw, ...] | None = None
 
 
@@ -66,14 +53,14 @@ class ToldInterface:
     addresses: frozenset[str]
 
 
-_prev_result_decoder = msgspec.json.Decoder(_Result)
-_ip_decoder = msgspec.json.Decoder(_PrevResultIp)
+_previous_decoder = msgspec.json.Decoder(_Result)
+_ip_decoder = msgspec.json.Decoder(_PreviousIp)
 
 
 def interfaces_in_pod(result: msgspec.Raw | bytes) -> Mapping[str, ToldInterface]:
     """The pod's interfaces by name; none for no result, or one of a version that knows none."""
     try:
-        document = _prev_result_decoder.decode(result or b"{}")
+        document = _previous_decoder.decode(result or b"{}")
         ips = [_ip_decoder.decode(each) for each in document.ips or ()]
     except msgspec.MsgspecError:
         return {}
@@ -93,7 +80,7 @@ def addresses_of(result: msgspec.Raw | bytes, ifnames: Collection[str]) -> dict[
     """
     found: dict[str, list[dict[str, object]]] = {}
     try:
-        document = _prev_result_decoder.decode(result or b"{}")
+        document = _previous_decoder.decode(result or b"{}")
         names = [each.name for each in document.interfaces or ()]
         for raw in document.ips or ():
             index = _ip_decoder.decode(raw).interface
@@ -354,8 +341,8 @@ def _printable(text: str) -> str:
 Fields = dict[str, msgspec.Raw]
 _FAMILIES = (4, 6)
 
-_cni_conversion_fields_decoder = msgspec.json.Decoder(Fields)
-_cni_conversion_items_decoder = msgspec.json.Decoder(list[Fields] | None)
+_any_fields_decoder = msgspec.json.Decoder(Fields)
+_any_items_decoder = msgspec.json.Decoder(list[Fields] | None)
 _text_decoder = msgspec.json.Decoder(str)
 _index_decoder = msgspec.json.Decoder(int)
 
@@ -379,14 +366,14 @@ def without_interfaces(result: bytes, ifnames: Collection[str], what: str) -> by
     Routes stay, as they do not tell whose they are.
     """
     fields = _fields(result, what)
-    interfaces = _cni_conversion_items(fields, "interfaces", what)
+    interfaces = _converted_items(fields, "interfaces", what)
     names = [_text(interface, "name", f"{what}: interfaces[{at}]") for at, interface in enumerate(interfaces)]
     kept = [index for index, name in enumerate(names) if name not in ifnames]
     if len(kept) == len(interfaces):
         return result
     moved = {old: new for new, old in enumerate(kept)}
     ips = []
-    for ip in _cni_conversion_items(fields, "ips", what):
+    for ip in _converted_items(fields, "ips", what):
         index = _index(ip, what)
         if index is None:
             ips.append(ip)
@@ -413,8 +400,8 @@ def _in_version(fields: Fields, version: str, what: str) -> dict[str, object]:
 
 def _addresses(fields: Fields, what: str) -> list[Fields]:
     """`ips`, those of an old result too."""
-    found = _cni_conversion_items(fields, "ips", what)
-    for old in _cni_conversion_old_ips(fields, what):
+    found = _converted_items(fields, "ips", what)
+    for old in _converted_old_ips(fields, what):
         found.append(
             {new: old[key] for new, key in (("address", "ip"), ("gateway", "gateway")) if key in old}
         )
@@ -422,13 +409,13 @@ def _addresses(fields: Fields, what: str) -> list[Fields]:
 
 
 def _all_routes(fields: Fields, what: str) -> list[Fields]:
-    found = _cni_conversion_items(fields, "routes", what)
-    for old in _cni_conversion_old_ips(fields, what):
-        found += _cni_conversion_items(old, "routes", what)
+    found = _converted_items(fields, "routes", what)
+    for old in _converted_old_ips(fields, what):
+        found += _converted_items(old, "routes", what)
     return found
 
 
-def _cni_conversion_old_ips(fields: Fields, what: str) -> list[Fields]:
+def _converted_old_ips(fields: Fields, what: str) -> list[Fields]:
     found = (fields.get(f"ip{family}", msgspec.Raw(b"null")) for family in _FAMILIES)
     return [_fields(value, what) for value in found if bytes(value) != b"null"]
 
@@ -463,13 +450,13 @@ def _index(ip: Fields, what: str) -> int | None:
 
 
 def _fields(document: bytes | msgspec.Raw, what: str) -> Fields:
-    return decode(document, _cni_conversion_fields_decoder, what, Reason.PLUGIN_FAILURE)
+    return decode(document, _any_fields_decoder, what, Reason.PLUGIN_FAILURE)
 
 
-def _cni_conversion_items(fields: Fields, key: str, what: str) -> list[Fields]:
+def _converted_items(fields: Fields, key: str, what: str) -> list[Fields]:
     if key not in fields:
         return []
-    return decode(fields[key], _cni_conversion_items_decoder, f"{what}: {key}", Reason.PLUGIN_FAILURE) or []
+    return decode(fields[key], _any_items_decoder, f"{what}: {key}", Reason.PLUGIN_FAILURE) or []
 
 
 def _text(fields: Fields, key: str, what: str) -> str:

@@ -6,9 +6,9 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.devices.device_plugin_api import (
+    AllocateResponse,
     Choice,
     DeviceSpec,
-    Given,
     Mount,
     OfferedDevice,
     PluginOptions,
@@ -130,11 +130,11 @@ def _allocate_from(message: pb.AllocateRequest) -> Sequence[Ids]:
     return tuple(tuple(asked.devices_ids) for asked in message.container_requests)
 
 
-def _given_to(containers: Sequence[Given]) -> pb.AllocateResponse:
+def _given_to(containers: Sequence[AllocateResponse]) -> pb.AllocateResponse:
     return pb.AllocateResponse(container_responses=[_container_to(given) for given in containers])
 
 
-def _container_to(given: Given) -> pb.ContainerAllocateResponse:
+def _container_to(given: AllocateResponse) -> pb.ContainerAllocateResponse:
     return pb.ContainerAllocateResponse(
         envs=dict(given.envs),
         annotations=dict(given.annotations),
@@ -154,12 +154,12 @@ def _container_to(given: Given) -> pb.ContainerAllocateResponse:
     )
 
 
-def _given_from(message: pb.AllocateResponse) -> Sequence[Given]:
+def _given_from(message: pb.AllocateResponse) -> Sequence[AllocateResponse]:
     return tuple(_container_from(answer) for answer in message.container_responses)
 
 
-def _container_from(message: pb.ContainerAllocateResponse) -> Given:
-    return Given(
+def _container_from(message: pb.ContainerAllocateResponse) -> AllocateResponse:
+    return AllocateResponse(
         envs=dict(message.envs),
         annotations=dict(message.annotations),
         devices=tuple(

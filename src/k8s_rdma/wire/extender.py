@@ -1,12 +1,9 @@
-"""The scheduler extender's documents (`k8s.io/kube-scheduler/extender/v1`).
+"""Documents of the scheduler extender (`k8s.io/kube-scheduler/extender/v1`).
 
-The Go types carry no JSON tags, so that keys are the Go names and absent values are explicit nulls.
-Node objects are the bulk of a request (10 KB each); they stay the request's own bytes, are looked into
-only for name and addresses, and go back as they came.
-
-preempt of the scheduler extender (`k8s.io/kube-scheduler/extender/v1`, `ExtenderPreemptionArgs`).
-
-Victims come as whole pods, or by UID alone when registered `nodeCacheCapable`; they go back by UID.
+The Go types carry no JSON tags, so that keys are the Go names and absent values are explicit nulls. Node
+objects are the bulk of a request (10 KB each); they stay the request's own bytes, are looked into only for
+name and addresses, and go back as they came. Victims of preempt come as whole pods, or by UID alone when
+registered `nodeCacheCapable`; they go back by UID.
 """
 
 from __future__ import annotations

@@ -1,23 +1,16 @@
-"""Machine files: what the kernel of a machine says about its network cards, as YAML that people read.
+"""Machine files: what the kernel of a machine reports about its network cards, as YAML that people read.
 
-Recorded by `k8s-rdma gather`, or written from documentation; `sim.recorded_machine` answers from one. Format:
-docs/gather.md.
+Recorded by `k8s-rdma gather`, or written from documentation; `sim.recorded_machine` answers from one.
+Format: docs/gather.md. Every scalar is text; `!link /devices/...` is a symbolic link, its target counted
+from the root of sysfs, and `!refused EINVAL` a file or directory that the kernel refuses to read.
 
-The YAML of machine files: every scalar is text, and two tags say what of sysfs is no text.
+A block of `repeated` holds the sections of a machine with `$name` where functions differ: `with` gives a
+name's replacements, `each` its value for the first function, counted up by one for every further one.
 
-`!link /devices/...` is a symbolic link, its target counted from the root of sysfs; `!refused EINVAL` is a
-file or directory that the kernel refuses to read.
-
-What many virtual functions of a machine file have in common, written once.
-
-A block of `repeated` holds the sections of a machine with `$name` where functions differ: `with` says what a
-name stands for, `each` its value for the first function, counted up by one for every further one.
-
-A machine without what tells whose it is: addresses replaced, the same wherever they are the same.
-
-A MAC address and the GUIDs and InfiniBand addresses that are made from it end with the same three octets, so
-these are what is replaced: vendors stay readable, and so does which belong together. All zeros and all ones
-mean none and everybody, and stay.
+Files for others have their addresses replaced, the same wherever they are the same. A MAC address and the
+GUIDs and InfiniBand addresses that are made from it end with the same three octets, so these are replaced:
+vendors stay readable, and so does which belong together. All zeros and all ones mean none and all, and
+stay.
 """
 
 from __future__ import annotations
@@ -444,7 +437,7 @@ def _with_only_child(name: str, child: Any) -> tuple[str, Any]:
 _OCTETS = r"[0-9a-f]{2}(?::[0-9a-f]{2}){5,}"
 _WORDS = r"[0-9a-f]{4}(?::[0-9a-f]{4}){3}"
 _IN_NAME = r"(?<=x)(?:[0-9a-f]{16}|[0-9a-f]{12})"
-_MACHINE_DISGUISE_ADDRESS = re.compile(
+_ADDRESS_IN_TEXT = re.compile(
     rf"(?<![0-9a-f:])(?:{_OCTETS}|{_WORDS})(?![0-9a-f:])|{_IN_NAME}(?![0-9a-f])", re.IGNORECASE
 )
 """MAC addresses, GUIDs, and names made of them: `enx0c42a1000001`, `rocex0c42a10300000001`."""
@@ -494,7 +487,7 @@ class _Disguise:
         return self._text(entry)
 
     def _text(self, text: str) -> str:
-        return _MACHINE_DISGUISE_ADDRESS.sub(lambda found: self._address(found[0]), text)
+        return _ADDRESS_IN_TEXT.sub(lambda found: self._address(found[0]), text)
 
     def _address(self, address: str) -> str:
         """The address with the digits of its last three octets exchanged, wherever its colons are."""

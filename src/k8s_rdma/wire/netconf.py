@@ -1,11 +1,8 @@
-"""Our plugin's network configuration, as the runtime writes it to stdin.
+"""The network configuration of the plugin, as the runtime writes it to stdin.
 
 Source: CNI specification 1.1.0, section 1 "Plugin configuration objects" and section 3 "Deriving execution
-configuration". What other plugins read of it is in `wire.plugin_config`.
-
-Which keys our network configuration may have.
-
-One that nobody knows is refused by name, since a misspelt one would silently do nothing.
+configuration". What other plugins read of it is in `wire.plugin_config`. An unknown key is refused by name,
+since a misspelt one would silently do nothing.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
-"""The pod annotation `k8s-rdma.io/network-status`: which interfaces the pod was given, one entry each.
+"""The pod annotation `k8s-rdma.io/network-status`, one entry an interface, and device-information files.
 
 Its form is that of `k8s.v1.cni.cncf.io/network-status` (Network Plumbing Working Group, Kubernetes Network
 Custom Resource Definition De-facto Standard 1.3, section 5), which Multus writes and owns; hence a key of
-ours. Addresses are without prefix length, as Multus writes them.
-
-The device-information file of a network attachment, for whoever asked for the attachment.
-
-Source: Kubernetes Network Plumbing Working Group, Device Information Specification 1.1.0, sections 3 and 4.2.
+ours. Addresses are without prefix length, as Multus writes them. Device information: the same group's
+Device Information Specification 1.1.0, sections 3 and 4.2.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """The pod annotation `k8s-rdma.io/placement`: what a bound pod was promised, and on which node.
 
-The extender writes it in the Binding, the node's agent acts on it. Anyone who may edit the pod may edit
-it too, so it is signed (`wire.placement_keys`); without a key it is a hint only. The signature, `hmac` or
+The extender writes it in the Binding, the node's agent acts on it. Anyone who may edit the pod may edit it
+too, so it is signed (`wire.placement_keys`); without a key it is a hint only. The signature, `hmac` or
 `signature` by the kind of its key, covers the document's canonical encoding: its fields in the order below,
-no white space, neither of these two.
-
-What interfaces ask for besides rates, as the placement annotation carries it: what is asked for, alone.
+no white space, neither of these two. Of an interface's options only those that the pod asks for are there.
 """
 
 from __future__ import annotations

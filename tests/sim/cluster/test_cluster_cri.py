@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from k8s_rdma.core.devices.device_plugin_api import DeviceSpec, Given, Mount
+from k8s_rdma.core.devices.device_plugin_api import AllocateResponse, DeviceSpec, Mount
 from k8s_rdma.sim.cluster.cni_plugin import CniError
 from k8s_rdma.sim.cluster.cri_containers import container_config
 from k8s_rdma.sim.cluster.cri_runtime import CriRuntime
@@ -134,7 +134,7 @@ def test_container_is_what_the_pod_says_and_plugins_gave():
     }
     volumes = [{"name": "bin", "hostPath": {"path": "/usr/bin"}}, {"name": "secret", "secret": {}}]
     pod = {"spec": {"containers": [{"name": "other"}, container], "volumes": volumes}}
-    given = Given(
+    given = AllocateResponse(
         envs={"FROM": "plugin", "MORE": "1"},
         devices=(DeviceSpec(path="/dev/infiniband"),),
         mounts=(Mount(path="/m", host_path="/h"),),

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from k8s_rdma.core.devices.device_plugin_api import DeviceSpec, Given, OfferedDevice, PluginOptions
+from k8s_rdma.core.devices.device_plugin_api import AllocateResponse, DeviceSpec, OfferedDevice, PluginOptions
 from k8s_rdma.sim.cluster.containers import ContainerError, DeviceNode, make_container
 from k8s_rdma.sim.cluster.kubelet import running_kubelet
 from k8s_rdma.sim.cluster.node_devices import DevicesConfig
@@ -27,8 +27,8 @@ RESOURCE = "lab.local/vf"
 PODS_URL = "/api/v1/namespaces/default/pods"
 
 
-def slots(ids) -> Given:
-    return Given(cdi_devices=tuple(f"lab.local/slot={each}" for each in ids))
+def slots(ids) -> AllocateResponse:
+    return AllocateResponse(cdi_devices=tuple(f"lab.local/slot={each}" for each in ids))
 
 
 def specification(*names: str, kind: str = "lab.local/slot", **edits) -> str:
@@ -189,7 +189,7 @@ async def test_pod_that_cannot_have_its_devices_fails_for_good(cluster, config, 
 
 
 async def test_devices_are_free_again_once_the_pod_is_taken_down(cluster, config, plugin, plugins, make_pod):
-    plugin.give = lambda ids: Given(envs={"IDS": ",".join(ids)})
+    plugin.give = lambda ids: AllocateResponse(envs={"IDS": ",".join(ids)})
     async with cluster() as c, node_with(c, config, plugin) as node:
         await c.create(asking(make_pod, size=2))
         await c.pod_when("p1", in_phase("Running"))
@@ -202,7 +202,7 @@ async def test_devices_are_free_again_once_the_pod_is_taken_down(cluster, config
 
 
 async def test_scheduler_sends_pods_where_devices_are(cluster, config, plugin, make_pod):
-    plugin.give = lambda _: Given()
+    plugin.give = lambda _: AllocateResponse()
     async with cluster() as c, scheduling(c.api.url, SchedulerConfig()), node_with(c, config, plugin):
         pod = asking(make_pod)
         del pod["spec"]["nodeName"]
@@ -212,7 +212,7 @@ async def test_scheduler_sends_pods_where_devices_are(cluster, config, plugin, m
 
 
 async def test_pod_outlives_a_kubelet_that_comes_back_before_the_plugin(cluster, config, plugin, make_pod):
-    plugin.give = lambda ids: Given(envs={"IDS": ",".join(ids)})
+    plugin.give = lambda ids: AllocateResponse(envs={"IDS": ",".join(ids)})
     async with cluster() as c:
         async with node_with(c, config, plugin) as node:
             await c.create(asking(make_pod))
@@ -238,7 +238,7 @@ async def test_new_pod_in_that_window_is_rejected(cluster, config, plugin, make_
 
 
 async def test_pod_in_the_hosts_network_gets_its_devices_too(cluster, config, plugin, make_pod, directory):
-    plugin.give = lambda _: Given(
+    plugin.give = lambda _: AllocateResponse(
         devices=(DeviceSpec(path="/dev/infiniband/uverbs0", host_path="/dev/null"),)
     )
     async with cluster() as c, node_with(c, config, plugin) as node:
@@ -282,7 +282,7 @@ def host(directory):
 
 
 def test_directory_gives_all_device_nodes_in_it(host):
-    made = make_container("c", Given(devices=(DeviceSpec(path="/dev/infiniband"),)), (), host)
+    made = make_container("c", AllocateResponse(devices=(DeviceSpec(path="/dev/infiniband"),)), (), host)
     assert made.device_paths == ("/dev/infiniband/rdma_cm", "/dev/infiniband/uverbs0")
     assert {(device.major, device.minor, device.permissions) for device in made.devices} == {
         (10, 58, "rw"),
@@ -296,13 +296,15 @@ def test_directory_gives_all_device_nodes_in_it(host):
 )
 def test_device_that_the_host_has_not_is_no_container(host, path, why):
     with pytest.raises(ContainerError, match=why):
-        make_container("c", Given(devices=(DeviceSpec(path=path),)), (), host)
+        make_container("c", AllocateResponse(devices=(DeviceSpec(path=path),)), (), host)
 
 
 def given_by(directory: Path, host: Path, **files: str):
     for name, content in files.items():
         (directory / name.replace("_json", ".json").replace("_yaml", ".yaml")).write_text(content)
-    return make_container("c", Given(envs={"A": "1"}, cdi_devices=("lab.local/slot=s",)), (directory,), host)
+    return make_container(
+        "c", AllocateResponse(envs={"A": "1"}, cdi_devices=("lab.local/slot=s",)), (directory,), host
+    )
 
 
 @pytest.fixture
@@ -349,5 +351,5 @@ def test_later_directory_counts(cdi, host, directory):
     later.mkdir()
     for path, value in ((cdi, "1"), (later, "2")):
         (path / "a.json").write_text(specification("s", env=[f"A={value}"]))
-    made = make_container("c", Given(cdi_devices=("lab.local/slot=s",)), (cdi, later), host)
+    made = make_container("c", AllocateResponse(cdi_devices=("lab.local/slot=s",)), (cdi, later), host)
     assert made.envs == {"A": "2"}

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from k8s_rdma.core.devices.device_plugin_api import (
+    AllocateResponse,
     Choice,
     DeviceSpec,
-    Given,
     OfferedDevice,
     PluginOptions,
     PluginRegistration,
@@ -36,8 +36,8 @@ async def listed(manager, healthy):
     await manager.until(lambda: manager.capacity().get(RESOURCE) == Capacity(capacity=4, allocatable=healthy))
 
 
-def gives(ids: Sequence[str]) -> Given:
-    return Given(
+def gives(ids: Sequence[str]) -> AllocateResponse:
+    return AllocateResponse(
         envs={"LAB_RDMA_VFS": ",".join(ids)},
         annotations={"lab.local/devices": ",".join(ids)},
         devices=(DeviceSpec(path="/dev/infiniband/uverbs0", host_path="/dev/null"),),
@@ -188,7 +188,7 @@ async def test_pod_that_cannot_have_its_devices_is_rejected_and_holds_nothing(no
 
 
 async def test_plugins_own_words_are_in_a_rejection(node):
-    def refuse(ids: Sequence[str]) -> Given:
+    def refuse(ids: Sequence[str]) -> AllocateResponse:
         raise K8sRdmaError(f"device {ids[0]} is unhealthy: port down", reason=Reason.UNKNOWN_DEVICE)
 
     plugin = node.plugin("vf0", give=refuse)
@@ -205,7 +205,7 @@ async def test_plugins_own_words_are_in_a_rejection(node):
 async def test_resource_that_no_plugin_has_is_other_peoples(node):
     async with node.kubelet() as manager:
         await manager.admit(pod())
-        assert await manager.prepare(pod(), "main") == Given()
+        assert await manager.prepare(pod(), "main") == AllocateResponse()
 
 
 async def test_pod_that_is_over_leaves_its_devices_to_others(node):

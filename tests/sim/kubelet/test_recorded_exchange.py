@@ -13,7 +13,7 @@ from h2.connection import H2Connection
 from h2.errors import ErrorCodes
 from h2.events import RequestReceived
 
-from k8s_rdma.core.devices.device_plugin_api import Choice, Given, PluginOptions
+from k8s_rdma.core.devices.device_plugin_api import AllocateResponse, Choice, PluginOptions
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.kube.pod_resources import KubeletPodResources
 from sim.kubelet.conftest import RESOURCE, container, init, pod
@@ -88,7 +88,7 @@ async def test_plugin_is_asked_as_in_the_recordings(node):
     async with node.kubelet() as manager, plugin.registered():
         await healthy(manager, 3)
         await manager.admit(second)
-        assert await manager.prepare(second, "main") == Given()
+        assert await manager.prepare(second, "main") == AllocateResponse()
         await manager.release(second.uid)
     async with node.kubelet() as manager, plugin.registered():
         await healthy(manager, 3)

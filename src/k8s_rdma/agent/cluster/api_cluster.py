@@ -1,10 +1,6 @@
-"""The cluster through its API server, for an agent that has credentials.
+"""The cluster through its API server, for an agent that has credentials: annotations, events, evictions.
 
-Nothing here holds up a pod's start, but for `annotations`, which is asked where the runtime tells none.
-
-How long pods have been refused, and whether the cause can go away while they stay on this node.
-
-What each pod was given by all of its networks, for the one annotation that tells it.
+Nothing here holds up a pod's start, but for `annotations`, which is asked where the runtime passes none.
 """
 
 from __future__ import annotations
@@ -20,13 +16,13 @@ from typing import TYPE_CHECKING
 import structlog
 
 from k8s_rdma.agent.cluster.cluster import NoCluster
-from k8s_rdma.agent.cluster.informers import NodePods, lasting
+from k8s_rdma.agent.cluster.informers import NodePods, retry_forever
 from k8s_rdma.core.ids import ContainerId, NodeName
 from k8s_rdma.core.ledger import Attachment
 from k8s_rdma.core.namespace_policy import NO_POLICIES, NamespacePolicies
 from k8s_rdma.errors import STATUS, TRY_AGAIN_LATER, K8sRdmaError, Reason
 from k8s_rdma.kube.api import MIRROR, ApiRefusedError, about_pod
-from k8s_rdma.kube.event_recorder import Events, Outbox, Teller
+from k8s_rdma.kube.event_recorder import EventRecorder, Outbox, Teller
 from k8s_rdma.kube.time import REAL_TIME
 from k8s_rdma.wire.network_status import (
     NETWORK_STATUS_ANNOTATION,
@@ -47,7 +43,7 @@ if TYPE_CHECKING:
     from k8s_rdma.kube.time import Time
     from k8s_rdma.wire.ipam_result import IpamResult
 
-_STATUSES_MOST = 512
+_MOST_STATUSES = 512
 
 
 @dataclass(slots=True)
@@ -72,7 +68,7 @@ class Statuses:
             given = _Given(receipt.attachment.container)
         given.entries[receipt.attachment] = entries
         self._given[receipt.pod.uid] = given
-        if len(self._given) > _STATUSES_MOST:
+        if len(self._given) > _MOST_STATUSES:
             self._given.popitem(last=False)
         return encode_network_status(each for some in given.entries.values() for each in some)
 
@@ -228,7 +224,7 @@ class ApiCluster:
         self._terms = terms
         self._time = time
         self._outbox = Outbox(time)
-        self._events = Events(
+        self._events = EventRecorder(
             api, self._outbox, teller=Teller(component=COMPONENT, node=terms.node), now=time.now
         )
         self._pods = NodePods(
@@ -303,8 +299,8 @@ class ApiCluster:
         """Follow the node's pods and write what is to be told, until cancelled."""
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(lasting(self._pods.run, self._time))
-                tasks.create_task(lasting(self._outbox.run, self._time))
+                tasks.create_task(retry_forever(self._pods.run, self._time))
+                tasks.create_task(retry_forever(self._outbox.run, self._time))
         finally:
             await self._api.close()
 

@@ -1,10 +1,6 @@
-"""Keeping up with objects of the API server: list, watch, and begin again when the watch is lost.
+"""Informers for objects of the API server: the Node of this node, its pods and what they were promised.
 
-Work beside the agent's own that must not take the agent with it.
-
-The Node object of this node, as the API server last told of it.
-
-The pods of this node, and what they were promised, as the API server last told.
+They list, watch, and begin again when the watch is lost.
 """
 
 from __future__ import annotations
@@ -34,7 +30,7 @@ if TYPE_CHECKING:
 AFTER_FAULT_S = 30.0
 
 
-async def lasting(work: Callable[[], Awaitable[NoReturn]], time: Time) -> NoReturn:
+async def retry_forever(work: Callable[[], Awaitable[NoReturn]], time: Time) -> NoReturn:
     """Begin again after a fault of ours: pods start without the cluster, not without the agent."""
     while True:
         try:

@@ -1,17 +1,14 @@
-"""What the agent publishes of its node, as configured.
+"""Publisher of the node: its `RdmaNode`, the Lease beside it, and VFs as an extended resource.
 
-VFs as a counted extended resource in the Node object's capacity.
+A renewal of the Lease names the generation that was published before it, and was looked up after the
+renewal before it was answered: a reader of both knows of a time after which the node was as it is
+published. Each write is refused if anybody wrote since the version that it is made of, so that one which
+gets no answer and comes late undoes nothing.
 
-Kubernetes' documentation, "Advertise Extended Resources for a Node": kubelet makes allocatable what somebody
-else wrote into the capacity, within its next status update. A kubelet that finds no devices of before after
-its start sets all extended resources to 0 (`pkg/kubelet/kubelet_node_status.go`), so it is written again.
-
-The node's `RdmaNode`, and the Lease that says that it holds.
-
-A renewal names the generation that was published before it, and was looked up after the renewal before it
-was answered: whoever sees both knows of a time after which the node was as it is published. Each write is
-refused if anybody wrote since the version that it is made of, so that one which gets no answer and comes
-late undoes nothing.
+Kubernetes' documentation, "Advertise Extended Resources for a Node": kubelet makes allocatable what
+somebody else wrote into the capacity, within its next status update. A kubelet that finds no devices of
+before after its start sets all extended resources to 0 (`pkg/kubelet/kubelet_node_status.go`), so it is
+written again.
 """
 
 from __future__ import annotations
@@ -24,7 +21,7 @@ from typing import TYPE_CHECKING, Protocol
 import structlog
 from msgspec.structs import replace as replaced
 
-from k8s_rdma.agent.cluster.informers import OwnNode, lasting
+from k8s_rdma.agent.cluster.informers import OwnNode, retry_forever
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.kube.api import API_ERRORS, ApiRefusedError, LeaseView
@@ -291,4 +288,4 @@ class Publishing:
         """Publish until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for work in self._work:
-                tasks.create_task(lasting(work, self._time))
+                tasks.create_task(retry_forever(work, self._time))

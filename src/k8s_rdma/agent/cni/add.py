@@ -1,15 +1,8 @@
-"""ADD: what a pod asks for, given to it by one of its attachments.
+"""CNI ADD: interfaces for one attachment of a pod, placed, programmed, given, announced.
 
-The last of an ADD: nobody else has the pod's addresses, and its networks know where they are now.
-
-Duplicate address detection (RFC 4862) is the kernel's. It is waited for once for all interfaces of a pod,
-only where there are IPv6 addresses and a link, and without holding up any other pod.
-
-Whether addresses that a pod was given are its own, by what duplicate address detection has found.
-
-What an attachment gave, as its CNI result has it.
-
-What a pod held before: in sandboxes that are gone, or by an ADD that was cut short.
+Stale sandboxes of the pod and ADDs that were cut short give back first. Duplicate address detection (RFC
+4862) is the kernel's; it is waited for once for all interfaces of a pod, only where there are IPv6
+addresses and a link, and without holding up any other pod.
 """
 
 from __future__ import annotations
@@ -24,7 +17,7 @@ import structlog
 
 from k8s_rdma.agent.cni.add_call import AddCall, pod_of
 from k8s_rdma.agent.cni.exclusive_devices import NOTHING_HELD, of_devices, of_network
-from k8s_rdma.agent.cni.pod_request import doubtful, share, wanted
+from k8s_rdma.agent.cni.pod_request import interfaces_of_network, read_pod_request, unknown_networks
 from k8s_rdma.agent.plugins.called import called_plugins
 from k8s_rdma.agent.plugins.ipam import addressing
 from k8s_rdma.agent.plugins.runner import target_of
@@ -40,10 +33,10 @@ from k8s_rdma.wire.netconf import NetConf, decode_netconf, refuse
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Collection, Iterable
 
-    from k8s_rdma.agent.cni.context import Means
-    from k8s_rdma.agent.cni.delete import Ending
+    from k8s_rdma.agent.cni.context import AgentContext
+    from k8s_rdma.agent.cni.delete import DeleteCommand
     from k8s_rdma.agent.cni.exclusive_devices import HeldDevices
-    from k8s_rdma.agent.cni.pod_request import Policy, Wanted
+    from k8s_rdma.agent.cni.pod_request import PodRequest, Policy
     from k8s_rdma.agent.node import Node
     from k8s_rdma.agent.plugins.called import CalledPlugins
     from k8s_rdma.agent.worker import Worker
@@ -52,10 +45,10 @@ if TYPE_CHECKING:
     from k8s_rdma.wire.cni_environment import CniEnvironment
 
 
-class Predecessors:
+class StaleSandboxes:
     """Ends them for an ADD, which has its own container's turn."""
 
-    def __init__(self, means: Means, ending: Ending) -> None:
+    def __init__(self, means: AgentContext, ending: DeleteCommand) -> None:
         """ending: how."""
         self._node = means.node
         self._worker = means.worker
@@ -69,7 +62,7 @@ class Predecessors:
 
         What it holds elsewhere is left to `Node.prepare` to refuse. Returned is what shall end in the moment
         of the new claim, so that nobody else gets it; the turns of those containers are held until then.
-        now: as in `Ending`.
+        now: as in `DeleteCommand`.
         """
         await self._end_cut_short(sandbox.attachment, now)
         inherited = []
@@ -120,7 +113,7 @@ def result_interfaces(receipt: Receipt, addresses: Mapping[str, IpamResult]) -> 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settling:
+class AddressDetection:
     """Addresses, each with its interface's name: `fd00::1/64 of rdma0`; see `core.kernel.PodInterface`."""
 
     duplicates: tuple[str, ...] = ()
@@ -128,7 +121,9 @@ class Settling:
     unverified: tuple[str, ...] = ()
 
 
-def settling(addresses: Mapping[str, Collection[str]], found: Mapping[str, PodInterface]) -> Settling:
+def address_detection(
+    addresses: Mapping[str, Collection[str]], found: Mapping[str, PodInterface]
+) -> AddressDetection:
     """What is to be waited for of these addresses, by interface.
 
     Nobody can be asked while an interface has no link; the kernel asks when it has one.
@@ -143,7 +138,9 @@ def settling(addresses: Mapping[str, Collection[str]], found: Mapping[str, PodIn
         if there.carrier:
             unusable += [f"{each} of {ifname}" for each in sorted(ours & there.unusable)]
             unverified += [f"{each} of {ifname}" for each in sorted(ours & there.unverified)]
-    return Settling(duplicates=tuple(duplicates), unusable=tuple(unusable), unverified=tuple(unverified))
+    return AddressDetection(
+        duplicates=tuple(duplicates), unusable=tuple(unusable), unverified=tuple(unverified)
+    )
 
 
 FIRST_LOOK_S = 0.11
@@ -154,7 +151,7 @@ DEADLINE_S = 3.0
 """Asking may begin a second later (`rtr_solicit_delay`), and be done more than once (`dad_transmits`)."""
 
 
-async def settle(
+async def wait_for_address_detection(
     receipt: Receipt,
     addresses: Mapping[str, tuple[str, ...]],
     *,
@@ -182,7 +179,7 @@ async def _verify(
 ) -> None:
     await pause(FIRST_LOOK_S)
     for _ in range(round((DEADLINE_S - FIRST_LOOK_S) / LOOK_AGAIN_S)):
-        now = settling(addresses, await worker.run(node.look_into, receipt))
+        now = address_detection(addresses, await worker.run(node.look_into, receipt))
         if now.duplicates:
             raise _unsettled(receipt, now.duplicates, "in use by another station of its network")
         if not (now.unusable or now.unverified):
@@ -202,7 +199,7 @@ _log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
+class AddResult:
     """What an attachment gave its pod. result: what the runtime is told, in the version that it asked for."""
 
     receipt: Receipt
@@ -210,14 +207,18 @@ class Given:
     result: bytes
 
 
-class Attaching:
+class AddCommand:
     """Makes attachments; whatever fails, everything is undone before the error goes out.
 
     What could not be undone stays in the ledger for the DEL that follows.
     """
 
     def __init__(
-        self, means: Means, ending: Ending, policy: Policy, claimed: Callable[[], Awaitable[None]]
+        self,
+        means: AgentContext,
+        ending: DeleteCommand,
+        policy: Policy,
+        claimed: Callable[[], Awaitable[None]],
     ) -> None:
         """claimed: awaited after a claim is on disk, before the pod gets anything of it."""
         self._node = means.node
@@ -230,13 +231,13 @@ class Attaching:
         self._holdings = means.holdings
         self._cluster = means.cluster
         self._ending = ending
-        self._predecessors = Predecessors(means, ending)
+        self._predecessors = StaleSandboxes(means, ending)
         self._policy = policy
         self._claimed = claimed
 
     async def add(
         self, env: CniEnvironment, netns: NetnsRef, stdin: bytes, still_waiting: Callable[[], bool]
-    ) -> Given | None:
+    ) -> AddResult | None:
         """Give the pod its interfaces; None when nothing was given, and nothing need be.
 
         still_waiting: asked when its turn has come, and at the end: nothing is begun for a caller that has
@@ -274,8 +275,10 @@ class Attaching:
             return {}  # not Kubernetes': there is no pod that could ask for anything
         return await self._cluster.annotations(pod)
 
-    async def _add(self, call: AddCall) -> Given | None:
-        wants = wanted(call.annotations, uid=call.pod.uid, node=self._node.name, policy=self._policy)
+    async def _add(self, call: AddCall) -> AddResult | None:
+        wants = read_pod_request(
+            call.annotations, uid=call.pod.uid, node=self._node.name, policy=self._policy
+        )
         wants = wants.permitted(self._policy.policies(), call.pod.namespace)
         if wants.ignored:
             _log.warning("placement_ignored", pod=f"{call.pod.namespace}/{call.pod.name}", why=wants.ignored)
@@ -309,12 +312,12 @@ class Attaching:
         finally:
             await self._worker.run(self._node.end_add, container)
 
-    async def _held(self, call: AddCall, wants: Wanted) -> HeldDevices:
+    async def _held(self, call: AddCall, wants: PodRequest) -> HeldDevices:
         if call.env.pod_name is None:
             return NOTHING_HELD  # not Kubernetes': kubelet knows nothing of it
         return await self._holdings.of(call.pod, asks=bool(wants.request))
 
-    def _share(self, call: AddCall, wants: Wanted) -> tuple[int, ...]:
+    def _share(self, call: AddCall, wants: PodRequest) -> tuple[int, ...]:
         others = (
             receipt
             for receipt in self._node.ledger.of_container(call.env.container_id)
@@ -322,13 +325,13 @@ class Attaching:
         )
         own, annotations = call.conf.own_networks, call.annotations
         taken = {interface.entry for receipt in others for interface in receipt.interfaces}
-        part = share(wants.request, own=own, taken=taken, annotations=annotations)
+        part = interfaces_of_network(wants.request, own=own, taken=taken, annotations=annotations)
         part = of_network(wants, part, call.conf, self._node.hardware, self._node.ledger)
-        for index, network in doubtful(wants.request, own=own, annotations=annotations).items():
+        for index, network in unknown_networks(wants.request, own=own, annotations=annotations).items():
             _log.warning("network_not_seen", interface=index, network=network, attachment=call.conf.name)
         return part
 
-    def _require(self, sandbox: Sandbox, part: Wanted) -> None:
+    def _require(self, sandbox: Sandbox, part: PodRequest) -> None:
         """K8sRdmaError for a plugin that is not on this node, or a name that the delegate's interface has."""
         ipams = dict(sandbox.ipams)
         netdevs = [each for each in part.request.interfaces if each.options.driver is VfDriver.KERNEL]
@@ -342,7 +345,7 @@ class Attaching:
                 "interfaceNames", f"{sandbox.attachment.ifname} is what the delegate's interface is called"
             )
 
-    async def _claim(self, call: AddCall, sandbox: Sandbox, part: Wanted) -> Receipt:
+    async def _claim(self, call: AddCall, sandbox: Sandbox, part: PodRequest) -> Receipt:
         """Choose, and record it on disk, in place of what the pod held in sandboxes that are gone."""
         if part.request and part.promised is None:
             await self._cluster.claims_known()
@@ -356,13 +359,13 @@ class Attaching:
         return receipt
 
     def _prepare(
-        self, sandbox: Sandbox, part: Wanted, inherited: Collection[Attachment]
+        self, sandbox: Sandbox, part: PodRequest, inherited: Collection[Attachment]
     ) -> Receipt | Rejection:
         """Choose and record; first nobody is told any more that its slots are another pod's devices."""
         self._devices.clear(sandbox.slots, sandbox.attachment.container, self._node.ledger)
         return self._node.prepare(sandbox, part.request, part.promised, inherited=inherited)
 
-    async def _attach(self, call: AddCall, receipt: Receipt, part: Wanted) -> Given:
+    async def _attach(self, call: AddCall, receipt: Receipt, part: PodRequest) -> AddResult:
         answered: set[str] = set()
         try:
             await self._claimed()
@@ -376,7 +379,7 @@ class Attaching:
             result = encode_result(interfaces, call.conf.cni_version, before)
             receipt = await self._worker.run(self._node.attach, receipt, addressing(addresses))
             given = {ifname: result.addresses for ifname, result in addresses.items()}
-            await settle(receipt, given, node=self._node, worker=self._worker)
+            await wait_for_address_detection(receipt, given, node=self._node, worker=self._worker)
             await self._worker.run(lambda: self._devices.write(receipt, self._node.ledger))
             _require_waiting(call)
         except BaseException as failure:
@@ -388,9 +391,9 @@ class Attaching:
                 failure.add_note(f"taking it back failed as well: {error}; {error.details}")
             raise
         self._tell(receipt, part, addresses)
-        return Given(receipt=receipt, addresses=addresses, result=result)
+        return AddResult(receipt=receipt, addresses=addresses, result=result)
 
-    def _tell(self, receipt: Receipt, part: Wanted, addresses: Mapping[str, IpamResult]) -> None:
+    def _tell(self, receipt: Receipt, part: PodRequest, addresses: Mapping[str, IpamResult]) -> None:
         if not receipt.interfaces:
             return
         self._cluster.attached(receipt, addresses)

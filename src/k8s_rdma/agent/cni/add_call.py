@@ -1,10 +1,8 @@
-"""One ADD: what came with it, and what can be told from that alone.
-
-What interfaces are called in their pod.
+"""The call of one ADD: its configuration and environment, and the names of its interfaces.
 
 As the only plugin `eth0`, `eth1`, ...; behind another one `rdma0`, ...; as one of a pod's several networks
-`CNI_IFNAME`, `CNI_IFNAME-1`, ...; all of that by the interface's place in the pod's request, so that a pod's
-attachments do not take each other's names, but for the last, which counts within the attachment.
+`CNI_IFNAME`, `CNI_IFNAME-1`, ...; all of that by the interface's place in the pod's request, so that a
+pod's attachments do not take each other's names, but for the last, which counts within the attachment.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ from k8s_rdma.wire.netconf import INDEX, NetConf
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence, Set
 
-    from k8s_rdma.core.devices.pod_devices import SlotHeld
+    from k8s_rdma.core.devices.pod_devices import SlotInUse
     from k8s_rdma.core.request import InterfaceRequest, Request
 
 POD_IFNAME = "eth0"
@@ -134,7 +132,7 @@ class AddCall:
         """What it shall make."""
         return Attachment(self.conf.name, self.env.container_id, self.env.ifname)
 
-    def sandbox(self, request: Request, entries: Sequence[int], slots: tuple[SlotHeld, ...] = ()) -> Sandbox:
+    def sandbox(self, request: Request, entries: Sequence[int], slots: tuple[SlotInUse, ...] = ()) -> Sandbox:
         """Where this part of the pod's request shall go, and under which names.
 
         slots: the pod's; of no use to an attachment without interfaces.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from k8s_rdma.agent.cni.add_call import pod_of
-from k8s_rdma.agent.cni.pod_request import share, wanted
+from k8s_rdma.agent.cni.pod_request import interfaces_of_network, read_pod_request
 from k8s_rdma.agent.plugins.runner import target_of
 from k8s_rdma.core.ledger import Attachment, Phase
 from k8s_rdma.core.step import VfRate
@@ -24,7 +24,7 @@ from k8s_rdma.wire.netconf import decode_netconf
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from k8s_rdma.agent.cni.context import Means
+    from k8s_rdma.agent.cni.context import AgentContext
     from k8s_rdma.agent.cni.pod_request import Policy
     from k8s_rdma.core.kernel import Hardware, PodInterface
     from k8s_rdma.core.ledger import Receipt
@@ -47,10 +47,10 @@ class Findings:
     unreadable: tuple[str, ...]
 
 
-class Checking:
+class CheckCommand:
     """Looks, and changes nothing."""
 
-    def __init__(self, means: Means, policy: Policy) -> None:
+    def __init__(self, means: AgentContext, policy: Policy) -> None:
         """policy: as for ADD."""
         self._node = means.node
         self._worker = means.worker
@@ -82,10 +82,10 @@ class Checking:
         """A pod that asked for nothing holds nothing."""
         annotations = conf.pod_annotations or {}
         uid = pod_of(call).uid
-        wants = wanted(annotations, uid=uid, node=self._node.name, policy=self._policy)
+        wants = read_pod_request(annotations, uid=uid, node=self._node.name, policy=self._policy)
         others = self._node.ledger.of_container(call.container_id)
         taken = {interface.entry for receipt in others for interface in receipt.interfaces}
-        if share(wants.request, own=conf.own_networks, taken=taken, annotations=annotations):
+        if interfaces_of_network(wants.request, own=conf.own_networks, taken=taken, annotations=annotations):
             msg = (
                 f"container {call.container_id}: it asks for interfaces of network {conf.name}, and has none"
             )

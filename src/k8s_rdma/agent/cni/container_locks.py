@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from k8s_rdma.core.ledger import Attachment
 
 
-class Turns:
+class ContainerLocks:
     """Who is being worked on, and who waits for it; keeps nothing of those that are done."""
 
     def __init__(self) -> None:

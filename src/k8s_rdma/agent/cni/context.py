@@ -1,4 +1,4 @@
-"""What every verb works with."""
+"""The parts of the agent that every CNI verb uses."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from k8s_rdma.agent.cdi_specs import DeviceFiles
 from k8s_rdma.agent.cluster.cluster import Cluster, NoCluster
-from k8s_rdma.agent.cni.container_locks import PendingAdds, Turns
+from k8s_rdma.agent.cni.container_locks import ContainerLocks, PendingAdds
 from k8s_rdma.agent.cni.exclusive_devices import Holdings
 from k8s_rdma.agent.node import Node
 from k8s_rdma.agent.plugins.delegate import Delegate
@@ -15,7 +15,7 @@ from k8s_rdma.agent.worker import Worker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Means:
+class AgentContext:
     """The node and its worker, the other plugins, the cluster, and whose turn it is on each container.
 
     devices: files that tell of the devices that pods have; used by the worker.
@@ -29,5 +29,5 @@ class Means:
     devices: DeviceFiles
     holdings: Holdings = field(default_factory=Holdings)
     cluster: Cluster = field(default_factory=NoCluster)
-    turns: Turns = field(default_factory=Turns)
+    turns: ContainerLocks = field(default_factory=ContainerLocks)
     pending_adds: PendingAdds = field(default_factory=PendingAdds)

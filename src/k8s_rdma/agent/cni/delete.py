@@ -19,7 +19,7 @@ from k8s_rdma.wire.plugin_config import network_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from k8s_rdma.agent.cni.context import Means
+    from k8s_rdma.agent.cni.context import AgentContext
     from k8s_rdma.agent.plugins.called import CalledPlugins
     from k8s_rdma.core.ledger import Receipt
     from k8s_rdma.wire.netconf import NetConf
@@ -31,13 +31,13 @@ RECONCILED_AT_ONCE = 16
 and nobody is served until all have been tried."""
 
 
-class Ending:
+class DeleteCommand:
     """Ends attachments by what their receipts say, not by a configuration of now.
 
     now: what a call's configuration names; tried for what another plugin failed to give and fails to end.
     """
 
-    def __init__(self, means: Means) -> None:
+    def __init__(self, means: AgentContext) -> None:
         """Callers of `give_back` and `end` have their containers' turns."""
         self._node = means.node
         self._worker = means.worker

@@ -1,9 +1,7 @@
-"""What a pod holds of the device plugin's resources, by kubelet's word, asked when its ADD comes.
+"""Exclusive devices that kubelet allocated to a pod: its interfaces, whose annotation sets rates only.
 
-Kubelet gives devices when it admits a pod, and has the runtime make a sandbox after that: when there is an
-ADD, there is an answer.
-
-Pods that hold exclusive devices: these are their interfaces, and their annotation sets rates only.
+Kubelet allocates devices when it admits a pod, and has the runtime make a sandbox after that: when there is
+an ADD, there is an answer.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 from k8s_rdma.config.devices import ExactResource, ExclusiveResource
 from k8s_rdma.core.devices.held_vfs import HeldDevice, of_pf, vfs_by_device
 from k8s_rdma.core.devices.placement import options_refused
-from k8s_rdma.core.devices.pod_devices import SlotHeld, shared_resource
+from k8s_rdma.core.devices.pod_devices import SlotInUse, shared_resource
 from k8s_rdma.core.options import VfDriver
 from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request
 from k8s_rdma.errors import K8sRdmaError, Reason
@@ -28,7 +26,7 @@ from k8s_rdma.wire.netconf import refuse
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from k8s_rdma.agent.cni.pod_request import Wanted
+    from k8s_rdma.agent.cni.pod_request import PodRequest
     from k8s_rdma.config.devices import Resource
     from k8s_rdma.core.devices.pod_devices import PodDevices
     from k8s_rdma.core.kernel import Hardware
@@ -37,7 +35,7 @@ if TYPE_CHECKING:
     from k8s_rdma.wire.netconf import NetConf
 
 
-def of_devices(wants: Wanted, held: Mapping[str, Sequence[str]], hardware: Hardware) -> Wanted:
+def of_devices(wants: PodRequest, held: Mapping[str, Sequence[str]], hardware: Hardware) -> PodRequest:
     """What a pod wants, as interfaces of the devices that it holds: those of one resource after another's.
 
     held: ids by exclusive resource. A PF's device is no interface; containers may use it all the same.
@@ -59,7 +57,7 @@ def of_devices(wants: Wanted, held: Mapping[str, Sequence[str]], hardware: Hardw
 
 
 def of_network(
-    wants: Wanted, entries: tuple[int, ...], conf: NetConf, hardware: Hardware, ledger: Ledger
+    wants: PodRequest, entries: tuple[int, ...], conf: NetConf, hardware: Hardware, ledger: Ledger
 ) -> tuple[int, ...]:
     """Of the interfaces that an attachment may give, the one whose device its network is for, if it says one.
 
@@ -80,7 +78,7 @@ def of_network(
     return (at,)
 
 
-def _require_promised(wants: Wanted, devices: Sequence[HeldDevice]) -> None:
+def _require_promised(wants: PodRequest, devices: Sequence[HeldDevice]) -> None:
     promised = wants.promised.devices() if wants.promised else {}
     held = dict(Counter(device.resource for device in devices))
     if promised and promised != held:
@@ -113,7 +111,7 @@ def _place_of(
     return None
 
 
-def _refuse_of_another(at: int, wants: Wanted, conf: NetConf) -> NoReturn:
+def _refuse_of_another(at: int, wants: PodRequest, conf: NetConf) -> NoReturn:
     device, network = wants.devices[at], wants.request.interfaces[at].options.network
     if network and network not in conf.own_networks:
         _differ(
@@ -143,7 +141,7 @@ class HeldDevices:
         order (`core.devices.pod_devices`); without resources of which there are none.
     """
 
-    slots: tuple[SlotHeld, ...] = ()
+    slots: tuple[SlotInUse, ...] = ()
     exclusive: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
@@ -200,7 +198,7 @@ def concerns_pods(resource: Resource) -> bool:
 
 def held_devices(held: PodDevices, resources: Iterable[Resource]) -> HeldDevices:
     """What kubelet told, in words of the configuration; MalformedError for an id that names no CDI device."""
-    slots: list[SlotHeld] = []
+    slots: list[SlotInUse] = []
     exclusive = {}
     for resource in resources:
         slots += _slots(held, resource)
@@ -209,7 +207,7 @@ def held_devices(held: PodDevices, resources: Iterable[Resource]) -> HeldDevices
     return HeldDevices(slots=tuple(slots), exclusive=exclusive)
 
 
-def _slots(held: PodDevices, resource: Resource) -> Iterator[SlotHeld]:
+def _slots(held: PodDevices, resource: Resource) -> Iterator[SlotInUse]:
     """Those that containers may ask the runtime for; of an exclusive one also where they might not."""
     if isinstance(resource, ExactResource):
         yield from _each(held, resource.name, hints=resource.hints)
@@ -221,8 +219,8 @@ def _slots(held: PodDevices, resource: Resource) -> Iterator[SlotHeld]:
             yield from _each(held, shared, pool=resource.name, hints=resource.hints)
 
 
-def _each(held: PodDevices, resource: str, pool: str = "", *, hints: bool = False) -> Iterator[SlotHeld]:
+def _each(held: PodDevices, resource: str, pool: str = "", *, hints: bool = False) -> Iterator[SlotInUse]:
     for each in held.of(resource):
-        slot = SlotHeld(resource=resource, id=each, pool=pool, hints=hints)
+        slot = SlotInUse(resource=resource, id=each, pool=pool, hints=hints)
         qualified_name(slot.device, device_class=SLOT_CLASS)  # refused where it is none: it names a file, too
         yield slot

@@ -1,10 +1,8 @@
-"""What a pod is to get, from its annotations.
+"""The request of a pod, from its annotations, and the part of it that one attachment gives.
 
-The extender's placement, signed by a key that agents accept, says it: a pod's owner may edit the
-request after the pod was bound, but not that. Without a key anybody may have written the placement, so it
-is a hint about where, never about how much.
-
-Which of the interfaces that a pod asks for an attachment gives it.
+The extender's placement, signed by a key that agents accept, says it: a pod's owner may edit the request
+after the pod was bound, but not that. Without a key anybody may have written the placement, so it is a hint
+about where, never about how much.
 
 A pod has one annotation and, with Multus, several attachments: each gives what names its network, the first
 that comes also gives what names none.
@@ -40,7 +38,7 @@ _NAME = re.compile(r"[\w.\-]+")
 """Whatever may be a name in that annotation, which is a list with commas or one of JSON objects."""
 
 
-def share(
+def interfaces_of_network(
     request: Request, *, own: Set[str], taken: Set[int], annotations: Mapping[str, str]
 ) -> tuple[int, ...]:
     """The attachment's part of a request, as indices.
@@ -59,7 +57,7 @@ def share(
     return tuple(part)
 
 
-def doubtful(request: Request, *, own: Set[str], annotations: Mapping[str, str]) -> dict[int, str]:
+def unknown_networks(request: Request, *, own: Set[str], annotations: Mapping[str, str]) -> dict[int, str]:
     """Networks, by index, that are not this attachment's and that the pod's further ones do not name either.
 
     They may still be others': a network's name and its definition's need not be one. So nothing is refused.
@@ -86,7 +84,7 @@ _UNPLACED = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class PodRequest:
     """The interfaces, where they were promised, and why a placement that was there does not count.
 
     promised: None when nothing was, or nothing that counts.
@@ -99,7 +97,7 @@ class Wanted:
     ignored: str = ""
     devices: tuple[HeldDevice, ...] = ()
 
-    def part(self, entries: Sequence[int]) -> Wanted:
+    def part(self, entries: Sequence[int]) -> PodRequest:
         """Some of the interfaces, by their places in the request."""
         promised = self.promised
         if promised is not None:
@@ -113,7 +111,7 @@ class Wanted:
         devices = tuple(self.devices[entry] for entry in entries) if self.devices else ()
         return replace(self, request=request, promised=promised, devices=devices)
 
-    def permitted(self, policies: NamespacePolicies, namespace: str) -> Wanted:
+    def permitted(self, policies: NamespacePolicies, namespace: str) -> PodRequest:
         """With the PFs that the namespace may use.
 
         A placement that counts is judged as well: it may be of an extender that has other policies, or was
@@ -131,7 +129,7 @@ class Wanted:
             promised = replace(promised, interfaces=tuple(interfaces))
         return replace(self, request=request, promised=promised)
 
-    def with_defaults(self, vlan: int, driver: VfDriver) -> Wanted:
+    def with_defaults(self, vlan: int, driver: VfDriver) -> PodRequest:
         """With what the network has its interfaces get: a VLAN where they name none, a driver always.
 
         vlan: 0 for none. driver: KERNEL for whatever they ask for.
@@ -166,7 +164,9 @@ class Policy:
         return self.keys() is not None if self.allow_unplaced is None else not self.allow_unplaced
 
 
-def wanted(annotations: Mapping[str, str], *, uid: PodUid, node: NodeName, policy: Policy) -> Wanted:
+def read_pod_request(
+    annotations: Mapping[str, str], *, uid: PodUid, node: NodeName, policy: Policy
+) -> PodRequest:
     """Read a pod's annotations.
 
     MalformedError when its request says nothing that can be granted; K8sRdmaError (`STALE_PLACEMENT`) when
@@ -188,22 +188,22 @@ def _with_defaults(interface: _Interface, vlan: int, driver: VfDriver) -> _Inter
     return replace(interface, options=options)
 
 
-def _read(annotations: Mapping[str, str], uid: PodUid, node: NodeName, policy: Policy) -> Wanted:
+def _read(annotations: Mapping[str, str], uid: PodUid, node: NodeName, policy: Policy) -> PodRequest:
     def request() -> Request:
         return read_pod(annotations, strict=policy.strict).request
 
     text = annotations.get(PLACEMENT_ANNOTATION)
     if not text:
-        return Wanted(request=request())
+        return PodRequest(request=request())
     keys = policy.keys()
     try:
         promised = decode(text, uid=uid, node=node, keys=keys)
     except MalformedError as error:
-        return Wanted(request=request(), ignored=str(error))
+        return PodRequest(request=request(), ignored=str(error))
     if keys is not None:
-        return Wanted(request=promised.request(), promised=promised)
+        return PodRequest(request=promised.request(), promised=promised)
     asked = request()
     if not gives(promised.request(), asked):  # the policy is heeded where it is followed
         why = f"{PLACEMENT_ANNOTATION}: not signed, and its rates are not those of {ANNOTATION}"
-        return Wanted(request=asked, ignored=why)
-    return Wanted(request=asked, promised=promised)
+        return PodRequest(request=asked, ignored=why)
+    return PodRequest(request=asked, promised=promised)

@@ -1,14 +1,8 @@
-"""The calls of the CNI executable: what each asks for, and its answer.
-
-The CNI verbs: what each call of the runtime does to the node.
+"""The CNI verbs as calls of the CNI executable, and their answers.
 
 Source: CNI specification 1.1.0, section 2. All calls for one container run one after the other; those of
-different containers meet only at the worker.
-
-STATUS: whether an ADD could succeed now.
-
-Asked every few seconds (containerd), and the answer makes the node Ready or not: nothing here queries the
-kernel, what is known already is enough.
+different containers meet only at the worker. STATUS is asked every few seconds (containerd), and the answer
+makes the node Ready or not: it queries nothing of the kernel, what is known already is enough.
 """
 
 from __future__ import annotations
@@ -20,9 +14,9 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from k8s_rdma.agent.cni.add import Attaching
-from k8s_rdma.agent.cni.check import Checking
-from k8s_rdma.agent.cni.delete import Ending
+from k8s_rdma.agent.cni.add import AddCommand
+from k8s_rdma.agent.cni.check import CheckCommand
+from k8s_rdma.agent.cni.delete import DeleteCommand
 from k8s_rdma.agent.plugins.called import called_plugins, plugins_of_now
 from k8s_rdma.agent.software_caps import SoftwareCaps
 from k8s_rdma.core.ledger import Attachment
@@ -35,8 +29,8 @@ from k8s_rdma.wire.netconf import decode_netconf, decode_network
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping
 
-    from k8s_rdma.agent.cni.add import Given
-    from k8s_rdma.agent.cni.context import Means
+    from k8s_rdma.agent.cni.add import AddResult
+    from k8s_rdma.agent.cni.context import AgentContext
     from k8s_rdma.agent.cni.pod_request import Policy
     from k8s_rdma.agent.node import Node
     from k8s_rdma.agent.plugins.called import CalledPlugins
@@ -46,7 +40,7 @@ if TYPE_CHECKING:
     from k8s_rdma.wire.frame import Request
 
 
-async def require_ready(means: Means, plugins: CalledPlugins) -> None:
+async def require_ready(means: AgentContext, plugins: CalledPlugins) -> None:
     """K8sRdmaError (`NOT_READY`) when the ledger, the hardware or another plugin lets no ADD succeed."""
     try:
         await means.worker.run(means.node.require_ledger)
@@ -75,12 +69,14 @@ def _require_hardware(node: Node, *, delegates: bool) -> None:
 class Verbs:
     """ADD, DEL, CHECK, STATUS and GC on one node, and what must be done without a call."""
 
-    def __init__(self, means: Means, *, policy: Policy, claimed: Callable[[], Awaitable[None]]) -> None:
+    def __init__(
+        self, means: AgentContext, *, policy: Policy, claimed: Callable[[], Awaitable[None]]
+    ) -> None:
         """claimed: awaited after a claim is on disk, before the pod gets anything of it."""
         self._means = means
-        self._ending = Ending(means)
-        self._attaching = Attaching(means, self._ending, policy, claimed)
-        self._checking = Checking(means, policy)
+        self._ending = DeleteCommand(means)
+        self._attaching = AddCommand(means, self._ending, policy, claimed)
+        self._checking = CheckCommand(means, policy)
         self._caps = SoftwareCaps(means)
 
     async def add(
@@ -89,21 +85,21 @@ class Verbs:
         netns: NetnsRef,
         stdin: bytes,
         still_waiting: Callable[[], bool] = lambda: True,
-    ) -> Given | None:
-        """See `Attaching.add`."""
+    ) -> AddResult | None:
+        """See `AddCommand.add`."""
         return await self._attaching.add(call, netns, stdin, still_waiting)
 
     async def delete(self, call: CniEnvironment, network: str, stdin: bytes = b"") -> None:
-        """See `Ending.delete`."""
+        """See `DeleteCommand.delete`."""
         attachment = Attachment(network, call.container_id, call.ifname)
         await self._ending.delete(attachment, plugins_of_now(stdin, call))
 
     async def check(self, call: CniEnvironment, stdin: bytes) -> None:
-        """See `Checking.check`."""
+        """See `CheckCommand.check`."""
         await self._checking.check(call, stdin)
 
     async def collect(self, call: CniEnvironment, stdin: bytes) -> None:
-        """See `Ending.collect`.
+        """See `DeleteCommand.collect`.
 
         GC is not told whether other plugins ran before this one on ADD. If none did, leases are kept under
         the network's own name, and then receipts tell; to guess that name would free what is of others.
@@ -118,7 +114,7 @@ class Verbs:
         await require_ready(self._means, plugins)
 
     async def reconcile(self) -> bool:
-        """See `Ending.reconcile`."""
+        """See `DeleteCommand.reconcile`."""
         return await self._ending.reconcile()
 
     async def restore_caps(self) -> bool:

@@ -1,10 +1,8 @@
 """Plugins of the node, executed as the CNI specification says: found, asked for their versions, run.
 
-Source: CNI specification 1.1.0, section 2 "Execution protocol" and section 4 "Plugin delegation".
-
-A plugin's process: fed, heard out within bounds, and ended with all its children when it is given up.
-
-It dies with us, too: an ADD that outlived the agent might lease what the next agent has already given back.
+Source: CNI specification 1.1.0, section 2 "Execution protocol" and section 4 "Plugin delegation". A
+plugin's output is bounded, and it ends with all its children when the call is given up. It dies with the
+agent, too: an ADD that outlived the agent might lease what the next agent has already given back.
 """
 
 from __future__ import annotations

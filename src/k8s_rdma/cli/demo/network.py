@@ -1,9 +1,7 @@
-"""The demo's wires: two nodes, a management network and a switch, all in namespaces of its own.
+"""The demo's network and processes: two nodes, a management network and a switch, in namespaces of its own.
 
-control ── mgmt (10.250.0.0/24) ──┬── w1 ── enp1s0f0, enp1s0f1 ──┐
-API server, scheduler, extender   └── w2 ── enp1s0f0, enp1s0f1 ──┴── fabric (a bridge: the switch)
-
-The demo's processes: started in their namespaces, ended by their own process handles.
+| control ── mgmt (10.250.0.0/24) ──┬── w1 ── enp1s0f0, enp1s0f1 ──┐
+| API server, scheduler, extender   └── w2 ── enp1s0f0, enp1s0f1 ──┴── fabric (a bridge: the switch)
 """
 
 from __future__ import annotations

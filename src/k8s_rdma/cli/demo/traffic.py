@@ -1,9 +1,7 @@
-"""TCP throughput between pods, measured by iperf3 at the receiver.
+"""Traffic between pods: reachability of each interface, and TCP throughput at the receiver by iperf3.
 
-Rates are enforced on whole Ethernet frames; of a 1,514 byte frame TCP carries 1,448 bytes, so 95.6 % of
-a rate is the most that a transfer can show.
-
-Whether interfaces of one pod reach those of another, each through itself.
+Rates are enforced on whole Ethernet frames; of a 1,514 byte frame TCP carries 1,448 bytes, so 95.6 % of a
+rate is the most that a transfer can show.
 """
 
 from __future__ import annotations

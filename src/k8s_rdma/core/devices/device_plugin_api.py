@@ -1,4 +1,4 @@
-"""What kubelet and a device plugin say to each other about devices."""
+"""Messages between kubelet and a device plugin, as values."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Mount:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
+class AllocateResponse:
     """What a container gets (`ContainerAllocateResponse`). cdi_devices: qualified names."""
 
     envs: Mapping[str, str] = field(default_factory=dict)

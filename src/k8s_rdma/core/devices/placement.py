@@ -1,14 +1,12 @@
-"""Where the interfaces of a pod that holds exclusive devices may come to be, and whether all of that fits.
+"""Placement of pods that hold exclusive devices, wherever kubelet may choose these.
 
-kubelet chooses the devices, after the pod was bound. So each interface is placed on every PF whose devices it
-may be given: a PF then counts the largest reservations of all who may hold its devices, as many as it has of
-these (`core.inventory.DeviceUse`), and is over-committed by no choice of kubelet's. Interfaces are devices in
-the order of the resources' names, and in that of the devices' ids among those of one resource.
+kubelet chooses the devices, after the pod was bound. So each interface is placed on every PF whose devices
+it may be given: a PF then counts the largest reservations of all who may hold its devices, as many as it
+has of these (`core.inventory.DeviceUse`), and is over-committed by no choice of kubelet's. Interfaces are
+devices in the order of the resources' names, and in that of the devices' ids among those of one resource.
 
-The annotation says how much: minimum and maximum rates, `enforce`, and what the choice of the device does not
-matter to (`name`, `network`). What chooses or configures a VF is refused, and so is a policy.
-
-Why the interfaces of a pod that holds exclusive devices do not fit wherever kubelet may choose these.
+The annotation says how much: minimum and maximum rates, `enforce`, and what the choice of the device does
+not matter to (`name`, `network`). What chooses or configures a VF is refused, and so is a policy.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from k8s_rdma.core.inventory import NOTHING_USED
 from k8s_rdma.core.options import NO_OPTIONS, InterfaceOptions
 from k8s_rdma.core.programming import demand, objection
-from k8s_rdma.core.refusal import Said, count, needed
+from k8s_rdma.core.refusal import RefusalMessage, count, needed
 from k8s_rdma.core.request import PfPolicy, unmet
 from k8s_rdma.core.weights import RoundRobin
 from k8s_rdma.errors import Reason
@@ -38,7 +36,7 @@ def why_not_devices(
     places: Sequence[Possible],
     more: Mapping[PciAddress, Used],
     used: Mapping[PciAddress, Used],
-) -> tuple[Reason, Said]:
+) -> tuple[Reason, RefusalMessage]:
     """The reason, as `core.placement.Rejection` has it, and the sentence.
 
     places: all that kubelet may choose. more: what a choice of it takes of each PF, which does not fit.
@@ -54,17 +52,17 @@ def why_not_devices(
     return Reason.INSUFFICIENT, _joined(request, places, short or _said("", "takes them", "takes them"))
 
 
-def _joined(request: Request, places: Sequence[Possible], why: Said) -> Said:
+def _joined(request: Request, places: Sequence[Possible], why: RefusalMessage) -> RefusalMessage:
     resources = " and ".join(dict.fromkeys(each.resource for each in places))
     needs = f"needs {needed(request.interfaces)} as devices of {resources}, and kubelet chooses which"
-    return Said(*(f"{needs}; {each}" for each in why))
+    return RefusalMessage(*(f"{needs}; {each}" for each in why))
 
 
-def _said(name: str, numbers: str, cause: str) -> Said:
-    return Said(f"PF {name} {numbers}", f"a PF {numbers}", f"a PF {cause}")
+def _said(name: str, numbers: str, cause: str) -> RefusalMessage:
+    return RefusalMessage(f"PF {name} {numbers}", f"a PF {numbers}", f"a PF {cause}")
 
 
-def _refused(places: Iterable[Possible]) -> Said | None:
+def _refused(places: Iterable[Possible]) -> RefusalMessage | None:
     for each in places:
         why = unmet(each.pf, each.wanted.needs)
         if not why and (why := objection(each.pf, each.wanted)):
@@ -77,7 +75,7 @@ def _refused(places: Iterable[Possible]) -> Said | None:
 
 def _short(
     pfs: Iterable[Pf], more: Mapping[PciAddress, Used], used: Mapping[PciAddress, Used], *, empty: bool
-) -> Said | None:
+) -> RefusalMessage | None:
     """The first PF that the worst choice is too much for."""
     for pf in pfs:
         before, taken = used.get(pf.pci, NOTHING_USED), more.get(pf.pci, NOTHING_USED)

@@ -1,9 +1,7 @@
-"""Slots: what a container runtime is asked for before anybody knows which VFs the pod gets.
+"""Devices that kubelet allocated to a pod, and slots: devices whose content the agent decides at CNI ADD.
 
-A device plugin answers kubelet with the CDI device `k8s-rdma.io/slot=<id>`. At CNI ADD the agent learns from
-kubelet which slots the pod holds, and writes what they are.
-
-Which devices of device plugins kubelet has given to a pod.
+A device plugin answers kubelet with the CDI device `k8s-rdma.io/slot=<id>`. At CNI ADD the agent learns
+from kubelet which slots the pod holds, and writes what they are.
 """
 
 from __future__ import annotations
@@ -49,7 +47,7 @@ def _by_numbers(device_id: str) -> tuple[list[str], list[int], str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SlotHeld:
+class SlotInUse:
     """A slot that kubelet gave to a container of a pod.
 
     resource, id: as kubelet has it.

@@ -1,11 +1,9 @@
-"""RDMA devices of a node, as containers are offered them.
+"""RDMA devices of a node, as containers are offered them and their programs learn of them.
 
-How programs in a container learn which devices are theirs: environment variables and annotations.
-
-Who writes them: the device plugin, in its answer to kubelet, for exclusive and shared resources, by CDI or
-not; the agent, in CDI specifications, for slots and for shares of exclusive resources, as it alone knows what
-those are. So the agent's specification of one exclusive device has no variables: of several devices in a
-container, only the last one's would be left.
+Programs read environment variables and annotations. The device plugin writes them in its answer to kubelet
+for exclusive and shared resources, by CDI or not; the agent writes them in CDI specifications for slots and
+for shares of exclusive resources, as it alone knows what those are. So the agent's specification of one
+exclusive device has no variables: of several devices in a container, only the last one's would be left.
 """
 
 from __future__ import annotations
@@ -131,7 +129,7 @@ class RdmaDevice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GivenDevice:
+class AllocatedDevice:
     """An RDMA device that the agent has given to a pod, by its report.
 
     name: at home. pci: its VF's address. pool: the exclusive resource whose device it is; empty for none.
@@ -146,7 +144,7 @@ class GivenDevice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DevicesSeen:
+class DeviceInventory:
     """One look at a node's RDMA devices.
 
     devices: by name, also those that pods have (no faults of theirs because they are away) and those that
@@ -161,7 +159,7 @@ class DevicesSeen:
     """
 
     devices: Mapping[str, RdmaDevice] = field(default_factory=dict)
-    given: Mapping[str, GivenDevice] | None = None
+    given: Mapping[str, AllocatedDevice] | None = None
     netns_mode: NetnsMode | None = None
     rdma_cm: bool = False
     directory: bool = False

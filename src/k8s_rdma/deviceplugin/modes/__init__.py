@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from k8s_rdma.config.devices import DevicePluginConfig, Resource
-    from k8s_rdma.core.devices.rdma_devices import DevicesSeen
+    from k8s_rdma.core.devices.rdma_devices import DeviceInventory
     from k8s_rdma.deviceplugin.mode import Mode
 
 
@@ -42,7 +42,7 @@ def modes_of(config: DevicePluginConfig) -> tuple[Mode, ...]:
     return (*(mode_of(each, members) for each in config.resources), *shares)
 
 
-def to_publish(modes: Iterable[Mode], seen: DevicesSeen) -> Mapping[str, tuple[str, ...]]:
+def to_publish(modes: Iterable[Mode], seen: DeviceInventory) -> Mapping[str, tuple[str, ...]]:
     """What the agent is to write CDI specifications of: RDMA devices by the shared resource that has them."""
     return {
         each.resource: each.to_publish(seen) for each in modes if isinstance(each, SharedMode) and each.by_cdi

@@ -1,13 +1,9 @@
-"""Devices that count nothing real: whoever asks for one gets what there is.
+"""Modes whose devices count nothing real: `mount`, `shared`, and slots.
 
-Mode `mount`: `/dev/infiniband` for whoever asks, or what is in it.
-
-Mode `shared`: every holder gets all matching devices.
-
-Slots: what they are, the agent says in CDI specifications when it knows what the pod is given.
-
-Both the resource of mode `exact` and the shares of exclusive resources. A slot that an attachment still holds
-is given to nobody: a pod whose ADD passes by the agent would get the devices of the slot's former holder.
+`mount` gives `/dev/infiniband`, or what is in it; `shared` gives all matching devices to every holder.
+Slots are both the resource of mode `exact` and the shares of exclusive resources; the agent writes their
+CDI specifications when it knows what the pod is given. A slot that an attachment still holds is given to no
+other: a pod whose ADD passes by the agent would get the devices of the slot's former holder.
 """
 
 from __future__ import annotations
@@ -15,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from k8s_rdma.config.devices import MOST_PER_CONTAINER
-from k8s_rdma.core.devices.device_plugin_api import DeviceSpec, Given, OfferedDevice
+from k8s_rdma.core.devices.device_plugin_api import AllocateResponse, DeviceSpec, OfferedDevice
 from k8s_rdma.core.devices.pod_devices import shared_device, slot_device, slot_ids
 from k8s_rdma.core.devices.rdma_devices import (
     INFINIBAND,
@@ -35,7 +31,7 @@ if TYPE_CHECKING:
 
     from k8s_rdma.config.devices import MountResource, SharedResource
     from k8s_rdma.core.devices.device_plugin_api import Choice
-    from k8s_rdma.core.devices.rdma_devices import DevicesSeen, RdmaDevice
+    from k8s_rdma.core.devices.rdma_devices import DeviceInventory, RdmaDevice
 
 
 class Counted:
@@ -99,20 +95,20 @@ class MountMode:
         self._hints = config.hints
         self._devices = Counted(config.name, config.count, config.most_per_container)
 
-    def offer(self, seen: DevicesSeen) -> tuple[OfferedDevice, ...]:
+    def offer(self, seen: DeviceInventory) -> tuple[OfferedDevice, ...]:
         """All of them."""
         return self._devices.offer(self._unhealthy(seen))
 
-    def allocate(self, ids: Sequence[str], seen: DevicesSeen) -> Given:
+    def allocate(self, ids: Sequence[str], seen: DeviceInventory) -> AllocateResponse:
         """The directory with permissions `rwm`, or single character devices with `rw`."""
         self._devices.refuse_wrong(ids, self._unhealthy(seen))
-        return Given(envs=self._variables(seen), devices=self._specs(seen))
+        return AllocateResponse(envs=self._variables(seen), devices=self._specs(seen))
 
-    def prefer(self, choice: Choice, _seen: DevicesSeen) -> tuple[str, ...]:
+    def prefer(self, choice: Choice, _seen: DeviceInventory) -> tuple[str, ...]:
         """Those of the lowest numbers."""
         return self._devices.prefer(choice)
 
-    def _unhealthy(self, seen: DevicesSeen) -> str:
+    def _unhealthy(self, seen: DeviceInventory) -> str:
         match self._scope:
             case "directory":
                 return "" if seen.directory else f"there is no {INFINIBAND}"
@@ -120,7 +116,7 @@ class MountMode:
                 return "" if seen.rdma_cm else f"there is no {RDMA_CM}"
         return "" if any(each.nodes for each in at_home(seen)) else "no RDMA device has a character device"
 
-    def _specs(self, seen: DevicesSeen) -> tuple[DeviceSpec, ...]:
+    def _specs(self, seen: DeviceInventory) -> tuple[DeviceSpec, ...]:
         match self._scope:
             case "directory":
                 return (DeviceSpec(path=INFINIBAND, permissions="rwm"),)
@@ -128,7 +124,7 @@ class MountMode:
                 return rdma_cm(seen)
         return (*specs(at_home(seen)), *rdma_cm(seen))
 
-    def _variables(self, seen: DevicesSeen) -> Mapping[str, str]:
+    def _variables(self, seen: DeviceInventory) -> Mapping[str, str]:
         """Of single devices, and of the directory where hints are asked for: it has them all."""
         if self._scope == "rdma-cm-only" or (self._scope == "directory" and not self._hints):
             return {}
@@ -157,35 +153,35 @@ class SharedMode:
         self._selection = SharedSelection(config.select)
         self._shares = Counted(config.name, config.count, config.most_per_container)
 
-    def offer(self, seen: DevicesSeen) -> tuple[OfferedDevice, ...]:
+    def offer(self, seen: DeviceInventory) -> tuple[OfferedDevice, ...]:
         """All shares."""
         return self._shares.offer(self._unhealthy(self._matching(seen), seen))
 
-    def allocate(self, ids: Sequence[str], seen: DevicesSeen) -> Given:
+    def allocate(self, ids: Sequence[str], seen: DeviceInventory) -> AllocateResponse:
         """All matching devices, whatever their ports' states: these change while a container runs."""
         matching = self._matching(seen)
         self._shares.refuse_wrong(ids, self._unhealthy(matching, seen))
         nodes = (*specs(matching, kinds=_KINDS, permissions="rwm"), *rdma_cm(seen, "rwm"))
         device = qualified_name(shared_device(self.resource), device_class=SHARED_CLASS)
-        return Given(
+        return AllocateResponse(
             envs=device_variables(self.resource, [named(each) for each in matching], hints=self._hints),
             annotations=device_annotations(self.resource, [each.name for each in matching]),
             devices=() if self.by_cdi else nodes,
             cdi_devices=(device,) if self.by_cdi else (),
         )
 
-    def prefer(self, choice: Choice, _seen: DevicesSeen) -> tuple[str, ...]:
+    def prefer(self, choice: Choice, _seen: DeviceInventory) -> tuple[str, ...]:
         """Those of the lowest numbers."""
         return self._shares.prefer(choice)
 
-    def to_publish(self, seen: DevicesSeen) -> tuple[str, ...]:
+    def to_publish(self, seen: DeviceInventory) -> tuple[str, ...]:
         """The RDMA devices that its CDI specification is to be of."""
         return tuple(each.name for each in self._matching(seen))
 
-    def _matching(self, seen: DevicesSeen) -> list[RdmaDevice]:
+    def _matching(self, seen: DeviceInventory) -> list[RdmaDevice]:
         return [each for each in at_home(seen) if self._selection.matches(each)]
 
-    def _unhealthy(self, matching: Sequence[RdmaDevice], seen: DevicesSeen) -> str:
+    def _unhealthy(self, matching: Sequence[RdmaDevice], seen: DeviceInventory) -> str:
         if not matching:
             return "no RDMA device of the host matches its selector"
         faults = [_fault(each) for each in matching]
@@ -215,30 +211,30 @@ class SlotsMode:
         self.resource = resource
         self._slots = Counted(resource, count, most_per_container)
 
-    def offer(self, seen: DevicesSeen) -> tuple[OfferedDevice, ...]:
+    def offer(self, seen: DeviceInventory) -> tuple[OfferedDevice, ...]:
         """All of them."""
         return self._slots.offer(_unhealthy(seen))
 
-    def allocate(self, ids: Sequence[str], seen: DevicesSeen) -> Given:
+    def allocate(self, ids: Sequence[str], seen: DeviceInventory) -> AllocateResponse:
         """Their CDI devices, which nobody has to know when this is answered."""
         self._slots.refuse_wrong(ids, _unhealthy(seen))
         for each in sorted(self._held(seen).intersection(ids)):
             refuse(self.resource, each, "a pod that had it before is not taken down yet")
-        return Given(
+        return AllocateResponse(
             annotations=device_annotations(self.resource, ids),
             cdi_devices=tuple(
                 qualified_name(slot_device(self.resource, each), device_class=SLOT_CLASS) for each in ids
             ),
         )
 
-    def prefer(self, choice: Choice, seen: DevicesSeen) -> tuple[str, ...]:
+    def prefer(self, choice: Choice, seen: DeviceInventory) -> tuple[str, ...]:
         """Those that nobody holds any more, of them the lowest numbers."""
         return self._slots.prefer(choice, later=self._held(seen))
 
-    def _held(self, seen: DevicesSeen) -> frozenset[str]:
+    def _held(self, seen: DeviceInventory) -> frozenset[str]:
         prefix = slot_device(self.resource, "")
         return frozenset(each.removeprefix(prefix) for each in seen.held_slots or ())
 
 
-def _unhealthy(seen: DevicesSeen) -> str:
+def _unhealthy(seen: DeviceInventory) -> str:
     return NOT_TOLD if seen.held_slots is None else ""

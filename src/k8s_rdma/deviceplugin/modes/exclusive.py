@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.devices.device_plugin_api import Given, OfferedDevice
+from k8s_rdma.core.devices.device_plugin_api import AllocateResponse, OfferedDevice
 from k8s_rdma.core.devices.pod_devices import slot_device
 from k8s_rdma.core.devices.rdma_devices import NetnsMode, device_annotations, device_variables
 from k8s_rdma.deviceplugin.mode import check, has_verbs, named, rdma_cm, refuse, specs
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from k8s_rdma.config.devices import ExclusiveResource
     from k8s_rdma.core.devices.device_plugin_api import Choice
-    from k8s_rdma.core.devices.rdma_devices import DevicesSeen, RdmaDevice
+    from k8s_rdma.core.devices.rdma_devices import DeviceInventory, RdmaDevice
     from k8s_rdma.deviceplugin.modes.selecting import PoolMembers
 
 
@@ -32,7 +32,7 @@ class ExclusiveMode:
         self._hints = config.hints
         self._members = members
 
-    def offer(self, seen: DevicesSeen) -> tuple[OfferedDevice, ...]:
+    def offer(self, seen: DeviceInventory) -> tuple[OfferedDevice, ...]:
         """All of them, in the order of their names."""
         return tuple(
             OfferedDevice(
@@ -43,7 +43,7 @@ class ExclusiveMode:
             for each in self._members.of(self.resource, seen).values()
         )
 
-    def allocate(self, ids: Sequence[str], seen: DevicesSeen) -> Given:
+    def allocate(self, ids: Sequence[str], seen: DeviceInventory) -> AllocateResponse:
         """Their `uverbs`, `umad` and `issm` and `rdma_cm`; by CDI where the agent is to say which these are.
 
         A device that a pod has is given all the same: kubelet may do so before that pod is taken down, and
@@ -60,14 +60,14 @@ class ExclusiveMode:
         for device in chosen:
             if not by_cdi and not has_verbs(device):
                 refuse(self.resource, device.name, "a pod has it, and its nodes are not known")
-        return Given(
+        return AllocateResponse(
             envs=device_variables(self.resource, [named(each) for each in chosen], hints=self._hints),
             annotations=device_annotations(self.resource, [each.name for each in chosen]),
             devices=() if by_cdi else (*specs(chosen), *rdma_cm(seen)),
             cdi_devices=tuple(map(self._cdi_device, chosen)) if by_cdi else (),
         )
 
-    def prefer(self, choice: Choice, seen: DevicesSeen) -> tuple[str, ...]:
+    def prefer(self, choice: Choice, seen: DeviceInventory) -> tuple[str, ...]:
         """As `preferring.preferred`; devices that pods still have come last."""
         check(self.resource, choice)
         given = seen.given or {}
@@ -77,17 +77,17 @@ class ExclusiveMode:
         ]
         return preferred(candidates, choice.must_include, choice.size, choice.beside)
 
-    def _by_cdi(self, seen: DevicesSeen) -> bool:
+    def _by_cdi(self, seen: DeviceInventory) -> bool:
         """In a namespace of its own a device's nodes may be numbered anew; the agent knows them then."""
         return seen.netns_mode is NetnsMode.EXCLUSIVE if self._cdi is None else self._cdi
 
     def _cdi_device(self, device: RdmaDevice) -> str:
         return qualified_name(slot_device(self.resource, device.name), device_class=SLOT_CLASS)
 
-    def _unhealthy(self, device: RdmaDevice, seen: DevicesSeen) -> str:
+    def _unhealthy(self, device: RdmaDevice, seen: DeviceInventory) -> str:
         return "; ".join(device.faults) or _of_annotation(device, seen) or self._unusable(device, seen)
 
-    def _unusable(self, device: RdmaDevice, seen: DevicesSeen) -> str:
+    def _unusable(self, device: RdmaDevice, seen: DeviceInventory) -> str:
         """Why nobody could be given its nodes; those of one that a pod has are seen once it is home."""
         if not self._by_cdi(seen):
             return "it has no uverbs device" if device.at_home and not has_verbs(device) else ""
@@ -98,7 +98,7 @@ class ExclusiveMode:
         )
 
 
-def _of_annotation(device: RdmaDevice, seen: DevicesSeen) -> str:
+def _of_annotation(device: RdmaDevice, seen: DeviceInventory) -> str:
     """Why it is not the pool's yet: it was given before the files said so, or the agent's does not."""
     held = (seen.given or {}).get(device.name)
     return "" if held is None or held.pool else "a pod has it that asked by annotation"

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from k8s_rdma.config.devices import SharedSelector
     from k8s_rdma.core.devices.pools import FunctionSelector, Pool
-    from k8s_rdma.core.devices.rdma_devices import DevicesSeen, GivenDevice, RdmaDevice
+    from k8s_rdma.core.devices.rdma_devices import AllocatedDevice, DeviceInventory, RdmaDevice
 
 _MOST_REMEMBERED = 100_000
 """Functions whose resource is known; there are fewer, but they may come and go."""
@@ -41,10 +41,10 @@ class PoolMembers:
         """Of these resources; a device is the first's that selects it."""
         self._pools = tuple(pools)
         self._resources: dict[tuple[object, ...], str] = {}
-        self._seen: DevicesSeen | None = None
+        self._seen: DeviceInventory | None = None
         self._members: dict[str, dict[str, RdmaDevice]] = {}
 
-    def of(self, resource: str, seen: DevicesSeen) -> Mapping[str, RdmaDevice]:
+    def of(self, resource: str, seen: DeviceInventory) -> Mapping[str, RdmaDevice]:
         """Those of one, by name and in that order; those that a pod has of it, whatever selectors say."""
         if seen is not self._seen:
             members: dict[str, dict[str, RdmaDevice]] = {pool.resource: {} for pool in self._pools}
@@ -54,7 +54,7 @@ class PoolMembers:
             self._seen, self._members = seen, members
         return self._members[resource]
 
-    def _resource(self, device: RdmaDevice, given: Mapping[str, GivenDevice]) -> str:
+    def _resource(self, device: RdmaDevice, given: Mapping[str, AllocatedDevice]) -> str:
         held = given.get(device.name)
         if held is not None and held.pool:
             return held.pool

@@ -1,6 +1,6 @@
-"""What was applied to the cluster: the CustomResourceDefinition, policies, and what roles allow.
+"""Objects applied to the cluster: the CustomResourceDefinition, policies, and the rights that roles grant.
 
-What each process asks of the API server; deploy/rbac grants it.
+The rights are those that deploy/rbac grants to each process.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""kube-scheduler's configuration against that of docs/extender.md: whether the extender is asked, and how.
-
-Configurations of kube-scheduler: what is in them, and which schedulers ask the extender by them.
-"""
+"""kube-scheduler's configuration against that of docs/extender.md: whether it asks the extender, and how."""
 
 from __future__ import annotations
 

@@ -1,11 +1,7 @@
-"""A whole cluster looked at, by the API server and, where it is one, this control-plane node.
+"""Collects the facts of a whole cluster: objects, pods with their events, and kube-scheduler's configuration.
 
-Pods that ask for interfaces, with the events of those that wait.
-
-Where configurations of kube-scheduler may be.
-
-In a file that is named, where kubeadm's manifest says, and in ConfigMaps; kubeadm's pods tell whether they
-have any.
+The latter may be in a file that is named, where kubeadm's manifest says, and in ConfigMaps; kubeadm's pods
+show whether they have any.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""A whole node looked at, subject by subject.
-
-Facts of the CNI configuration: what the runtime's directories hold, and whether our executable runs.
-"""
+"""Collects the facts of a whole node, subject by subject."""
 
 from __future__ import annotations
 

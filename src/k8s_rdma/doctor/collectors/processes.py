@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import httpx2
 
 from k8s_rdma import __version__
-from k8s_rdma.agent.ledger_store import DIRECTORY, left_in
+from k8s_rdma.agent.ledger_store import DIRECTORY, deferred_deletes_in
 from k8s_rdma.core.ledger import Phase
 from k8s_rdma.doctor.collectors.versions import in_metrics
 from k8s_rdma.doctor.node.ledger import LedgerFacts
@@ -41,7 +41,7 @@ def process_facts(state_socket: Path, *, server: str | None, plugin: str | None)
         server=_ask(server, version_at="/openapi.json", read=_in_openapi) if server else None,
         plugin=_ask(plugin, version_at="/metrics", read=in_metrics) if plugin else None,
         version=__version__,
-        left=tuple(sorted(left_in(deletions))),
+        left=tuple(sorted(deferred_deletes_in(deletions))),
         left_in=str(deletions),
     )
 

@@ -1,7 +1,4 @@
-"""Versions, as the API server and our processes tell them.
-
-The definition of RdmaNodes, as the API server has it.
-"""
+"""Collects versions from the API server and our processes, and the API server's definition of RdmaNode."""
 
 from __future__ import annotations
 

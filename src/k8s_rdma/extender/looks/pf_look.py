@@ -9,7 +9,7 @@ from k8s_rdma.core.devices.placement import devices_on
 from k8s_rdma.core.inventory import NOTHING_USED
 from k8s_rdma.core.offers import room_of
 from k8s_rdma.core.programming import enforcers, objection, reserved
-from k8s_rdma.core.request import kind_of, unmet
+from k8s_rdma.core.request import class_of, unmet
 from k8s_rdma.extender.looks.device_look import look_at_pfs_of_devices
 from k8s_rdma.wire.explain import PfLook
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from k8s_rdma.core.inventory import Pf
     from k8s_rdma.core.placement import PlacedInterface
-    from k8s_rdma.core.request import Kind, Request
+    from k8s_rdma.core.request import InterfaceClass, Request
     from k8s_rdma.core.rooms import Room
     from k8s_rdma.extender.cluster.state import Situation
 
@@ -34,11 +34,13 @@ def look_at_pfs(
     devices = devices_on(request, situation.inventory)
     if devices:
         return look_at_pfs_of_devices(request, situation, devices)
-    kinds = [kind_of(each) for each in request.interfaces]
+    kinds = [class_of(each) for each in request.interfaces]
     return tuple(_look(pf, kinds, situation, placed) for pf in situation.inventory.pfs)
 
 
-def _look(pf: Pf, kinds: Sequence[Kind], situation: Situation, placed: Sequence[PlacedInterface]) -> PfLook:
+def _look(
+    pf: Pf, kinds: Sequence[InterfaceClass], situation: Situation, placed: Sequence[PlacedInterface]
+) -> PfLook:
     room = room_of(pf, situation.used.get(pf.pci, NOTHING_USED))
     here = [each.wanted() for each in placed if each.pf == pf.pci]
     taken = [kind for kind in kinds if not _against(pf, kind)]
@@ -64,11 +66,11 @@ def _but_hardware(holders: Iterable[str]) -> tuple[str, ...]:
     return () if distinct == ("hardware",) else distinct
 
 
-def _against(pf: Pf, kind: Kind) -> str:
+def _against(pf: Pf, kind: InterfaceClass) -> str:
     return unmet(pf, kind.needs) or objection(pf, kind)
 
 
-def _room_for(pf: Pf, kinds: Sequence[Kind], room: Room) -> int:
+def _room_for(pf: Pf, kinds: Sequence[InterfaceClass], room: Room) -> int:
     """How many of the interfaces fit on this PF, the smallest first."""
     left, count = room.mbps, 0
     for cost in islice(sorted(reserved(pf, kind.min_tx_rate_mbps) for kind in kinds), room.vfs):
@@ -79,7 +81,7 @@ def _room_for(pf: Pf, kinds: Sequence[Kind], room: Room) -> int:
     return count
 
 
-def _objections(pf: Pf, kinds: Sequence[Kind], room: Room) -> Iterator[str]:
+def _objections(pf: Pf, kinds: Sequence[InterfaceClass], room: Room) -> Iterator[str]:
     distinct = list(islice(dict.fromkeys(kinds), _LOOKED_AT))
     yield from islice(dict.fromkeys(filter(None, (_against(pf, kind) for kind in distinct))), _MOST)
     taken = [reserved(pf, kind.min_tx_rate_mbps) for kind in distinct if not _against(pf, kind)]

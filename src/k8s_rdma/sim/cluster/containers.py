@@ -22,7 +22,7 @@ from k8s_rdma.wire.json import decode
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from k8s_rdma.core.devices.device_plugin_api import DeviceSpec, Given
+    from k8s_rdma.core.devices.device_plugin_api import AllocateResponse, DeviceSpec
     from k8s_rdma.sim.cluster.cdi_registry import DeviceNode as CdiNode
     from k8s_rdma.sim.cluster.cdi_registry import Edits
     from k8s_rdma.sim.cluster.objects import JsonObject
@@ -118,7 +118,7 @@ class ContainerDirectory:
 class ContainerMaker(Protocol):
     """Who makes the containers of pods."""
 
-    async def make(self, pod: JsonObject, sandbox: str, name: str, given: Given) -> Container:
+    async def make(self, pod: JsonObject, sandbox: str, name: str, given: AllocateResponse) -> Container:
         """The container of that name, with what plugins gave it, in a sandbox; ContainerError."""
 
 
@@ -129,12 +129,14 @@ class RecordedContainers:
     cdi_dirs: Sequence[Path]
     host_root: Path
 
-    async def make(self, pod: JsonObject, sandbox: str, name: str, given: Given) -> Container:  # noqa: ARG002
+    async def make(self, pod: JsonObject, sandbox: str, name: str, given: AllocateResponse) -> Container:  # noqa: ARG002
         """What it would have."""
         return make_container(name, given, self.cdi_dirs, self.host_root)
 
 
-def make_container(name: str, given: Given, cdi_dirs: Sequence[Path], host_root: Path) -> Container:
+def make_container(
+    name: str, given: AllocateResponse, cdi_dirs: Sequence[Path], host_root: Path
+) -> Container:
     """A container with what kubelet asks for, and what CDI specifications say of its devices.
 
     host_root: where the host's device nodes are. ContainerError.

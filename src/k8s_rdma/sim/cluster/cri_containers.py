@@ -18,7 +18,7 @@ from k8s_rdma.sim.cluster.sandbox import PodRef
 from k8s_rdma.wire.cri import ContainerConfig
 
 if TYPE_CHECKING:
-    from k8s_rdma.core.devices.device_plugin_api import Given
+    from k8s_rdma.core.devices.device_plugin_api import AllocateResponse
     from k8s_rdma.sim.cluster.objects import JsonObject
 
 
@@ -28,7 +28,7 @@ class CriContainers:
 
     runtime: CriRuntime
 
-    async def make(self, pod: JsonObject, sandbox: str, name: str, given: Given) -> Container:
+    async def make(self, pod: JsonObject, sandbox: str, name: str, given: AllocateResponse) -> Container:
         """The container of that name; ContainerError."""
         config = container_config(pod, name, given)
         reference = PodRef(namespace=namespace_of(pod), name=name_of(pod), uid=uid_of(pod))
@@ -46,7 +46,7 @@ class CriContainers:
         )
 
 
-def container_config(pod: JsonObject, name: str, given: Given) -> ContainerConfig:
+def container_config(pod: JsonObject, name: str, given: AllocateResponse) -> ContainerConfig:
     """A container of the pod as the runtime is asked for it."""
     spec = spec_of(pod)
     every = [*(spec.get("initContainers") or []), *spec["containers"]]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.devices.device_plugin_api import DeviceSpec, Given, Mount
+from k8s_rdma.core.devices.device_plugin_api import AllocateResponse, DeviceSpec, Mount
 from k8s_rdma.sim.kubelet.choosing import Need, choose
 from k8s_rdma.sim.kubelet.held import HeldDevices
 from k8s_rdma.sim.kubelet.plugins import Listed, PluginClient, PluginError
@@ -42,7 +42,7 @@ class Admission:
                     await self._allocate(pod, container, reusable)
                 self._reuse(pod, container, reusable)
 
-    async def prepare(self, pod: DevicePod, container: DeviceContainer) -> Given:
+    async def prepare(self, pod: DevicePod, container: DeviceContainer) -> AllocateResponse:
         """See `DeviceManager.prepare`."""
         for resource in self._wanted(container):
             await self._pre_start(pod, container, resource)
@@ -136,7 +136,7 @@ class Admission:
             raise PreparationError(message) from error
 
 
-def merged(parts: Iterable[Given]) -> Given:
+def merged(parts: Iterable[AllocateResponse]) -> AllocateResponse:
     """What all of a container's resources give it; of two that contradict each other the first."""
     envs: dict[str, str] = {}
     annotations: dict[str, str] = {}
@@ -149,7 +149,7 @@ def merged(parts: Iterable[Given]) -> Given:
         devices = {each.path: each for each in given.devices} | devices
         mounts = {each.path: each for each in given.mounts} | mounts
         cdi_devices |= dict.fromkeys(given.cdi_devices)
-    return Given(
+    return AllocateResponse(
         envs=envs,
         annotations=annotations,
         devices=tuple(devices.values()),

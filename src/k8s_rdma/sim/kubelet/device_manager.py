@@ -29,7 +29,7 @@ from k8s_rdma.wire.device_plugin_api import REGISTER
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from k8s_rdma.core.devices.device_plugin_api import Given, OfferedDevice, PluginRegistration
+    from k8s_rdma.core.devices.device_plugin_api import AllocateResponse, OfferedDevice, PluginRegistration
     from k8s_rdma.sim.kubelet.pods import DevicePod
 
 KUBELET_SOCKET = "kubelet.sock"
@@ -122,7 +122,7 @@ class DeviceManager:
             raise
         await self._tell()
 
-    async def prepare(self, pod: DevicePod, container: str) -> Given:
+    async def prepare(self, pod: DevicePod, container: str) -> AllocateResponse:
         """Before a container starts: what the runtime is asked to give it; PreparationError."""
         return await self._admission.prepare(pod, pod.container(container))
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from k8s_rdma.core.devices.device_plugin_api import (
+    AllocateResponse,
     Choice,
-    Given,
     OfferedDevice,
     PluginOptions,
     PluginRegistration,
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 _REGISTER_TIMEOUT_S = 20.0
 
 
-def nothing(_: Sequence[str]) -> Given:
+def nothing(_: Sequence[str]) -> AllocateResponse:
     """What a container gets with devices that are mere numbers."""
-    return Given()
+    return AllocateResponse()
 
 
 def first(choice: Choice) -> tuple[str, ...]:
@@ -58,7 +58,7 @@ class PlainPlugin:
     resource: str
     devices: tuple[OfferedDevice, ...]
     options: PluginOptions = field(default_factory=PluginOptions)
-    give: Callable[[Sequence[str]], Given] = nothing
+    give: Callable[[Sequence[str]], AllocateResponse] = nothing
     before_given: Callable[[], Awaitable[None]] | None = None
     prefer: Callable[[Choice], tuple[str, ...]] = first
     calls: list[tuple[str, object]] = field(default_factory=list)
@@ -135,7 +135,7 @@ class PlainPlugin:
         self.calls.append(("GetPreferredAllocation", tuple(choices)))
         return [self.prefer(choice) for choice in choices]
 
-    async def _allocate(self, containers: Sequence[tuple[str, ...]]) -> Sequence[Given]:
+    async def _allocate(self, containers: Sequence[tuple[str, ...]]) -> Sequence[AllocateResponse]:
         self.calls.append(("Allocate", tuple(containers)))
         if self.before_given is not None:
             await self.before_given()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
-from k8s_rdma.core.devices.device_plugin_api import Choice, Given, OfferedDevice, PluginOptions
+from k8s_rdma.core.devices.device_plugin_api import AllocateResponse, Choice, OfferedDevice, PluginOptions
 from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.kube import grpc_calls
 from k8s_rdma.kube.grpc_calls import AioRpcError, StatusCode
@@ -98,7 +98,7 @@ class PluginClient:
         answers = await self._ask(GET_PREFERRED_ALLOCATION, (choice,))
         return answers[0] if answers else ()
 
-    async def allocate(self, ids: tuple[str, ...]) -> Given:
+    async def allocate(self, ids: tuple[str, ...]) -> AllocateResponse:
         """What a container with these devices gets; PluginError."""
         answers = await self._ask(ALLOCATE, (ids,))
         if not answers:

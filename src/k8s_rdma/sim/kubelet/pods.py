@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum, unique
 
-from k8s_rdma.core.devices.device_plugin_api import Given
+from k8s_rdma.core.devices.device_plugin_api import AllocateResponse
 from k8s_rdma.errors import K8sRdmaError
 
 
@@ -54,7 +54,7 @@ class Held:
 
     ids: tuple[str, ...]
     numa: Mapping[int, tuple[str, ...]]
-    given: Given
+    given: AllocateResponse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
