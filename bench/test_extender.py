@@ -33,12 +33,10 @@ import uvloop
 from k8s_rdma import logs
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.core.rates import EVERY_RATE
-from k8s_rdma.extender.cluster.state import ClusterState
 from k8s_rdma.extender.config import ExtenderConfig
-from k8s_rdma.extender.memory import collect_seldom, keep_what_is_known
-from k8s_rdma.extender.run import serve
-from k8s_rdma.extender.sources.http_node import Asking
-from k8s_rdma.extender.sources.http_states import HttpNodeStates
+from k8s_rdma.extender.http_poller import Asking, HttpNodeStates
+from k8s_rdma.extender.main import collect_seldom, keep_what_is_known, serve
+from k8s_rdma.extender.node_cache import ClusterState
 from k8s_rdma.http_server import listen
 from k8s_rdma.kube.api import Listed, NodeView
 from k8s_rdma.wire.rates import rates_of

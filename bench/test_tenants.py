@@ -18,18 +18,17 @@ from k8s_rdma.core.ids import NodeName, PciAddress, PodUid
 from k8s_rdma.core.inventory import Inventory, Pf, Used
 from k8s_rdma.core.options import InterfaceOptions, PfSelector
 from k8s_rdma.core.request import InterfaceRequest, Request
-from k8s_rdma.extender.cluster.expecting import Expecting
-from k8s_rdma.extender.cluster.gangs import Gangs
-from k8s_rdma.extender.cluster.limits import Limits
-from k8s_rdma.extender.cluster.nominating import Nominations
-from k8s_rdma.extender.cluster.occupants import Occupants
-from k8s_rdma.extender.cluster.pending import PendingPod
-from k8s_rdma.extender.cluster.state import ClusterState, Situation
-from k8s_rdma.extender.verbs.decisions import Decisions
-from k8s_rdma.extender.verbs.search_queue import SearchQueue
-from k8s_rdma.extender.verbs.verdicts import NOT_SEARCHED, Verdicts
-from k8s_rdma.extender.waking.touching import Toucher
-from k8s_rdma.extender.waking.waiting import Waiting
+from k8s_rdma.extender.assumed_pods import Expecting
+from k8s_rdma.extender.filter import NOT_SEARCHED, Verdicts
+from k8s_rdma.extender.fit_cache import Decisions
+from k8s_rdma.extender.gangs import Gangs
+from k8s_rdma.extender.node_cache import ClusterState, Situation
+from k8s_rdma.extender.nominated_pods import Nominations
+from k8s_rdma.extender.pod_request import PendingPod
+from k8s_rdma.extender.pod_store import Occupants
+from k8s_rdma.extender.quota import Limits
+from k8s_rdma.extender.requeue import Toucher, Waiting
+from k8s_rdma.extender.search_queue import SearchQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,7 +20,7 @@ from k8s_rdma.core.request import PfPolicy
 from k8s_rdma.core.strategy import Strategy
 from k8s_rdma.errors import Reason
 from k8s_rdma.extender.config import ExtenderConfig, NamespaceLimit, NodeTls
-from k8s_rdma.extender.sources.crd_states import CrdNodeStates
+from k8s_rdma.extender.rdmanode_informer import CrdNodeStates
 from k8s_rdma.sim.cluster.scheduler_config import load_scheduler_config
 from k8s_rdma.wire.annotation import read_pod
 from k8s_rdma.wire.extender import MALFORMED_ANNOTATION, NOT_ALLOWED, NOT_ENOUGH_FREE, UNREADABLE_NODE

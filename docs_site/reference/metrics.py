@@ -14,9 +14,9 @@ from k8s_rdma.config.devices import DevicePluginConfig
 from k8s_rdma.deviceplugin.app import render_figures
 from k8s_rdma.deviceplugin.device_monitor import DeviceMonitor, Host
 from k8s_rdma.extender.config import ExtenderConfig
-from k8s_rdma.extender.service import running
-from k8s_rdma.extender.sources.crd_states import CrdNodeStates
-from k8s_rdma.extender.telling.metrics import Metrics
+from k8s_rdma.extender.metrics import Metrics
+from k8s_rdma.extender.rdmanode_informer import CrdNodeStates
+from k8s_rdma.extender.wiring import running
 from k8s_rdma.kube.api import AbsentApi
 from k8s_rdma.server.metrics import render_metrics
 from k8s_rdma.server.traffic import render_age, render_traffic

@@ -14,8 +14,8 @@ from extender.world import cluster
 from http_server.certificates import Issuer
 from k8s_rdma.config.tls import TlsConfig
 from k8s_rdma.core.rates import NO_RATE
+from k8s_rdma.extender.app import access_of
 from k8s_rdma.extender.config import ExtenderConfig
-from k8s_rdma.extender.serving.access import access_of
 from k8s_rdma.wire.explain import decode_explanation
 from k8s_rdma.wire.placement_keys import PlacementKeys
 from k8s_rdma.wire.rates import rates_of

@@ -129,7 +129,7 @@ async def test_bound_pod_that_its_owner_pads_is_updated_finished_and_released(ki
 
 @pytest.mark.skipif(bool(obstacle()), reason=f"no real cluster: {obstacle()}")
 async def test_binding_fits_in_no_pod_that_the_fence_does_not_fit_in(tmp_path: Path):
-    """What lets a new leader take such a pod for fenced (`extender.leader.fence`)."""
+    """What lets a new leader take such a pod for fenced (`extender.leadership`)."""
     async with cluster("real", tmp_path, "w1") as c:
         token = await token_of(c, "k8s-rdma-extender", namespace="kube-system")
         most = await longest(c)

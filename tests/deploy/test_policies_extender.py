@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from admission import policy
-from k8s_rdma.extender.leader.fence import FENCE_ANNOTATION, fence_token
-from k8s_rdma.extender.waking.touching import ANNOTATION as FREED
-from k8s_rdma.extender.waking.touching import touch_time
+from k8s_rdma.extender.leadership import FENCE_ANNOTATION, fence_token
+from k8s_rdma.extender.requeue import ANNOTATION as FREED
+from k8s_rdma.extender.requeue import touch_time
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION
 
 EXTENDER = "system:serviceaccount:kube-system:k8s-rdma-extender"

@@ -44,9 +44,9 @@ from k8s_rdma.doctor.collectors.cluster import (
 from k8s_rdma.doctor.collectors.host import Host
 from k8s_rdma.doctor.collectors.versions import signed_in_metrics
 from k8s_rdma.doctor.finding import Severity, worst
-from k8s_rdma.extender.cluster.signatures import Signatures
 from k8s_rdma.extender.config import ExtenderConfig
-from k8s_rdma.extender.telling.metrics import Metrics
+from k8s_rdma.extender.metrics import Metrics
+from k8s_rdma.extender.pod_store import Signatures
 from k8s_rdma.wire.placement_keys import FixedKeys, PlacementKeys
 
 WITHOUT_BIND = ExtenderConfig(binder="scheduler", allow_unplaced=True)

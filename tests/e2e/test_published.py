@@ -12,10 +12,10 @@ import httpx2
 
 from e2e.node import Node
 from k8s_rdma.core.ids import NodeName
-from k8s_rdma.extender.cluster.facts import facts_of, facts_of_status
+from k8s_rdma.extender.app import Extender
 from k8s_rdma.extender.config import ExtenderConfig
-from k8s_rdma.extender.service import running
-from k8s_rdma.extender.serving.app import Extender
+from k8s_rdma.extender.node_facts import facts_of, facts_of_status
+from k8s_rdma.extender.wiring import running
 from k8s_rdma.kube.client import connect
 from k8s_rdma.sim.cluster.api import ApiConfig, RunningApi, serving_api
 from k8s_rdma.sim.cluster.kubeconfig import write_kubeconfig

@@ -14,28 +14,23 @@ import msgspec
 
 from extender.node_server import PF0, held_interface, pf, report
 from k8s_rdma.core.ids import NodeName, PodUid
-from k8s_rdma.extender.cluster.addresses import AddressCheck
-from k8s_rdma.extender.cluster.expecting import Expecting
-from k8s_rdma.extender.cluster.facts import NodeFacts, facts_of
-from k8s_rdma.extender.cluster.following import PodTracker, follow
-from k8s_rdma.extender.cluster.gangs import Gangs
-from k8s_rdma.extender.cluster.limits import Limits
-from k8s_rdma.extender.cluster.nominating import Nominations
-from k8s_rdma.extender.cluster.occupants import Occupants
-from k8s_rdma.extender.cluster.state import ClusterState
-from k8s_rdma.extender.leader.fence import Fence
-from k8s_rdma.extender.leader.leading import Leading
-from k8s_rdma.extender.leader.lease import Lease, Terms
-from k8s_rdma.extender.telling.outcomes import Outcomes
-from k8s_rdma.extender.verbs.binding import Binder
-from k8s_rdma.extender.verbs.commit import Commits
-from k8s_rdma.extender.verbs.decisions import Decisions
-from k8s_rdma.extender.verbs.quorum import Quorum
-from k8s_rdma.extender.verbs.requests import Requests
-from k8s_rdma.extender.verbs.scheduling import Scheduling
-from k8s_rdma.extender.verbs.verdicts import Verdicts
-from k8s_rdma.extender.waking.touching import Toucher
-from k8s_rdma.extender.waking.waiting import Waiting
+from k8s_rdma.extender.addresses import AddressCheck
+from k8s_rdma.extender.assumed_pods import Expecting
+from k8s_rdma.extender.bind import Binder, Commits
+from k8s_rdma.extender.decision_log import Outcomes
+from k8s_rdma.extender.filter import Scheduling, Verdicts
+from k8s_rdma.extender.fit_cache import Decisions
+from k8s_rdma.extender.gangs import Gangs, Quorum
+from k8s_rdma.extender.leader_election import Lease, Terms
+from k8s_rdma.extender.leadership import Fence, Leading
+from k8s_rdma.extender.node_cache import ClusterState
+from k8s_rdma.extender.node_facts import NodeFacts, facts_of
+from k8s_rdma.extender.nominated_pods import Nominations
+from k8s_rdma.extender.pod_informer import PodTracker
+from k8s_rdma.extender.pod_request import Requests
+from k8s_rdma.extender.pod_store import Occupants
+from k8s_rdma.extender.quota import Limits
+from k8s_rdma.extender.requeue import Toucher, Waiting
 from k8s_rdma.kube.api import (
     ApiRefusedError,
     ApiUncertainError,
@@ -49,6 +44,7 @@ from k8s_rdma.kube.api import (
     PodView,
 )
 from k8s_rdma.kube.objects import BindingObject, LeaseObject, PodObject
+from k8s_rdma.kube.watch import follow
 from k8s_rdma.sim.cluster.patch import merge_patch
 from k8s_rdma.sim.cluster.preconditions import DeleteOptions
 from k8s_rdma.sim.cluster.registry import Registry

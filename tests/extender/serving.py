@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 
 from extender.world import QUICK, World, until
+from k8s_rdma.extender.app import EVERYBODY, Access
 from k8s_rdma.extender.config import ExtenderConfig
-from k8s_rdma.extender.run import serve
-from k8s_rdma.extender.service import Authority
-from k8s_rdma.extender.serving.access import EVERYBODY, Access
+from k8s_rdma.extender.main import serve
+from k8s_rdma.extender.wiring import Authority
 from k8s_rdma.http_server import listen
 from k8s_rdma.wire.placement_keys import FixedKeys, PlacementKeys
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import AsyncIterator
 
-    from k8s_rdma.extender.leader.lease import Lease
+    from k8s_rdma.extender.leader_election import Lease
 
 FILTER = "/scheduler/rdma_scheduling"
 PRIORITIZE = "/scheduler/prioritize"

@@ -18,14 +18,14 @@ from k8s_rdma.core.macs import MacRanges
 from k8s_rdma.core.namespace_policy import address_number
 from k8s_rdma.core.options import InterfaceOptions
 from k8s_rdma.core.request import InterfaceRequest, Request
-from k8s_rdma.extender.cluster.addresses import AddressCheck
-from k8s_rdma.extender.cluster.facts import facts_of
-from k8s_rdma.extender.cluster.nominating import Nominations
-from k8s_rdma.extender.cluster.occupants import Occupants
-from k8s_rdma.extender.cluster.pending import PendingPod
-from k8s_rdma.extender.cluster.state import ClusterState
-from k8s_rdma.extender.verbs.decisions import Decisions
-from k8s_rdma.extender.verbs.search_queue import SearchQueue
+from k8s_rdma.extender.addresses import AddressCheck
+from k8s_rdma.extender.fit_cache import Decisions
+from k8s_rdma.extender.node_cache import ClusterState
+from k8s_rdma.extender.node_facts import facts_of
+from k8s_rdma.extender.nominated_pods import Nominations
+from k8s_rdma.extender.pod_request import PendingPod
+from k8s_rdma.extender.pod_store import Occupants
+from k8s_rdma.extender.search_queue import SearchQueue
 from k8s_rdma.wire.rest import MacRange
 
 if TYPE_CHECKING:

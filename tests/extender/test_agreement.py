@@ -23,7 +23,7 @@ from k8s_rdma.core.rates import EVERY_RATE, NO_RATE, Enforce, RateAbility, RateR
 from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request
 from k8s_rdma.core.reservation import used_on_node
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.extender.cluster.facts import facts_of
+from k8s_rdma.extender.node_facts import facts_of
 from k8s_rdma.wire.node_report import node_report
 from k8s_rdma.wire.rest import Allocation, Pod, decode_report, encode_report
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.core.inventory import Inventory
 from k8s_rdma.core.request import InterfaceRequest, Request
-from k8s_rdma.extender.cluster.state import Situation
-from k8s_rdma.extender.waking.backlog import Backlog
+from k8s_rdma.extender.node_cache import Situation
+from k8s_rdma.extender.requeue import Backlog
 
 NODES = [NodeName(f"w{at}") for at in range(3)]
 CROWD = [("crowd", Request((InterfaceRequest(min_tx_rate_mbps=rate),))) for rate in (1, 2, 3)]

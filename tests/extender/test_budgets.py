@@ -6,8 +6,8 @@ import pytest
 
 from extender.world import until
 from k8s_rdma.core.ids import PodUid
-from k8s_rdma.extender.cluster.occupants import Occupant
-from k8s_rdma.extender.verbs.budgets import Budgets, follow_budgets
+from k8s_rdma.extender.pod_store import Occupant
+from k8s_rdma.extender.preempt import Budgets, follow_budgets
 from k8s_rdma.kube.api import ApiRefusedError, BudgetView, Changed, Gone, Listed
 
 

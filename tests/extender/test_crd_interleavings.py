@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from extender.node_server import PF0, report
 from k8s_rdma.core.ids import NodeName, PciAddress, PodUid
 from k8s_rdma.core.placement import PlacedInterface
-from k8s_rdma.extender.cluster.state import ClusterState, Reservation
-from k8s_rdma.extender.sources.crd_states import CrdNodeStates
+from k8s_rdma.extender.node_cache import ClusterState, Reservation
+from k8s_rdma.extender.rdmanode_informer import CrdNodeStates
 from k8s_rdma.kube.api import Changed, LeaseView
 from k8s_rdma.kube.published import RdmaNodeView
 from k8s_rdma.wire.rdma_node import encode_status, status_of

@@ -15,9 +15,8 @@ from extender.published import NAMESPACE, RDMA_NODES, LateWatches, PublishedNode
 from extender.world import until
 from k8s_rdma.core.ids import NodeName, PciAddress, PodUid
 from k8s_rdma.core.placement import PlacedInterface
-from k8s_rdma.extender.cluster.state import ClusterState, Reservation
-from k8s_rdma.extender.sources.crd_node import REPORTS_AT_ONCE, REPORTS_PER_S, covers
-from k8s_rdma.extender.sources.crd_states import CrdNodeStates
+from k8s_rdma.extender.node_cache import ClusterState, Reservation
+from k8s_rdma.extender.rdmanode_informer import REPORTS_AT_ONCE, REPORTS_PER_S, CrdNodeStates, covers
 from k8s_rdma.kube.api import Listed, Page
 from k8s_rdma.kube.client import Client
 from k8s_rdma.sim.cluster.api import ApiConfig, RunningApi, serving_api

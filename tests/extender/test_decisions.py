@@ -15,9 +15,7 @@ from k8s_rdma.core.refusal import Detail
 from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request
 from k8s_rdma.core.strategy import Strategy
 from k8s_rdma.errors import Reason
-from k8s_rdma.extender.cluster.facts import facts_of
-from k8s_rdma.extender.cluster.state import Situation
-from k8s_rdma.extender.verbs.decisions import (
+from k8s_rdma.extender.fit_cache import (
     MAX_INTERFACES,
     MAX_REQUESTS,
     UNRESOLVABLE,
@@ -25,6 +23,8 @@ from k8s_rdma.extender.verbs.decisions import (
     Fit,
     Misfit,
 )
+from k8s_rdma.extender.node_cache import Situation
+from k8s_rdma.extender.node_facts import facts_of
 
 
 def request(*rates: int) -> Request:

@@ -22,7 +22,7 @@ from k8s_rdma.core.placement import Placement, place
 from k8s_rdma.core.rates import EVERY_RATE, Enforce, RateAbility, RateRange
 from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.core.reservation import outstanding, used_on_node
-from k8s_rdma.extender.cluster.facts import facts_of
+from k8s_rdma.extender.node_facts import facts_of
 from k8s_rdma.wire.node_report import node_report
 from k8s_rdma.wire.placement_annotation import decode, encode
 from k8s_rdma.wire.placement_keys import PlacementKeys

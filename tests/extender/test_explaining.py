@@ -16,14 +16,12 @@ from k8s_rdma.core.inventory import Inventory, Pf, Used
 from k8s_rdma.core.options import InterfaceOptions, LinkType
 from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.errors import Reason
-from k8s_rdma.extender.cluster.state import Situation
-from k8s_rdma.extender.leader.lease import Lease, Terms
-from k8s_rdma.extender.looks.node_look import MAX_GROUPS, Groups, Seen
-from k8s_rdma.extender.looks.pf_look import look_at_pfs
-from k8s_rdma.extender.service import CLOCK
-from k8s_rdma.extender.telling.attempts import MAX_AGE_S, MAX_PODS, Attempts
-from k8s_rdma.extender.telling.outcomes import BOUND, FIT, Outcome
-from k8s_rdma.extender.verbs.decisions import Decisions, Misfit
+from k8s_rdma.extender.decision_log import BOUND, FIT, MAX_AGE_S, MAX_PODS, Attempts, Outcome
+from k8s_rdma.extender.explain import MAX_GROUPS, Groups, Seen, look_at_pfs
+from k8s_rdma.extender.fit_cache import Decisions, Misfit
+from k8s_rdma.extender.leader_election import Lease, Terms
+from k8s_rdma.extender.node_cache import Situation
+from k8s_rdma.extender.wiring import CLOCK
 from k8s_rdma.kube.api import LeaseView
 from k8s_rdma.wire.cluster_view import decode_view
 from k8s_rdma.wire.explain import Explanation, decode_explanation

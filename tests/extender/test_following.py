@@ -15,14 +15,14 @@ from k8s_rdma.core.ids import NodeName, PciAddress, PodUid
 from k8s_rdma.core.options import InterfaceOptions
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.request import Request
-from k8s_rdma.extender.cluster.following import NodeTracker, PodTracker, follow
-from k8s_rdma.extender.cluster.gangs import Gangs
-from k8s_rdma.extender.cluster.state import ClusterState, Reservation
-from k8s_rdma.extender.verbs.decisions import Decisions
-from k8s_rdma.extender.verbs.requests import Requests
-from k8s_rdma.extender.waking.touching import Toucher
-from k8s_rdma.extender.waking.waiting import Waiting
+from k8s_rdma.extender.fit_cache import Decisions
+from k8s_rdma.extender.gangs import Gangs
+from k8s_rdma.extender.node_cache import ClusterState, Reservation
+from k8s_rdma.extender.pod_informer import NodeTracker, PodTracker
+from k8s_rdma.extender.pod_request import Requests
+from k8s_rdma.extender.requeue import Toucher, Waiting
 from k8s_rdma.kube.api import ApiUncertainError, Changed, Gone, Listed, NodeView, PodView
+from k8s_rdma.kube.watch import follow
 from k8s_rdma.wire.annotation import ANNOTATION
 from k8s_rdma.wire.extender import Pod, PodMetadata
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from extender.serving import BIND, FILTER, PRIORITIZE, served
 from extender.world import cluster
-from k8s_rdma.extender.serving.bodies import Bodies
+from k8s_rdma.extender.app import Bodies
 
 if TYPE_CHECKING:
     from extender.serving import Served

@@ -10,10 +10,9 @@ import pytest
 from extender.node_server import node_servers
 from extender.world import until
 from k8s_rdma.core.ids import NodeName
-from k8s_rdma.extender.cluster.state import ClusterState
-from k8s_rdma.extender.sources import http_get, http_node
-from k8s_rdma.extender.sources.http_node import Asking
-from k8s_rdma.extender.sources.http_states import HttpNodeStates
+from k8s_rdma.extender import http_client, http_poller
+from k8s_rdma.extender.http_poller import Asking, HttpNodeStates
+from k8s_rdma.extender.node_cache import ClusterState
 
 pytestmark = pytest.mark.anyio
 
@@ -220,7 +219,7 @@ async def test_only_so_many_nodes_are_asked_at_once_and_all_are_answered():
 
 async def test_answer_is_cut_off_when_it_is_too_long():
     async with asking("w1") as (_, state, states, nodes):
-        size = http_get.MAX_ANSWER + 1
+        size = http_client.MAX_ANSWER + 1
         nodes["w1"].raw = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (size, b" " * size)
         await states.ask(W1)
         assert "answers more than" in state.why_unreadable(W1)
@@ -228,14 +227,14 @@ async def test_answer_is_cut_off_when_it_is_too_long():
 
 async def test_answer_is_cut_off_when_its_head_does_not_end():
     async with asking("w1") as (_, state, states, nodes):
-        nodes["w1"].raw = b"HTTP/1.1 200 OK\r\nX-Endless: %b" % (b" a" * http_get.MAX_ANSWER)
+        nodes["w1"].raw = b"HTTP/1.1 200 OK\r\nX-Endless: %b" % (b" a" * http_client.MAX_ANSWER)
         await states.ask(W1)
         assert "answers more than" in state.why_unreadable(W1)
 
 
 async def test_node_is_left_alone_for_as_long_as_its_answers_are_more_than_it_may_send():
     async with asking("w1") as (clock, state, states, nodes):
-        much = b'{"x":[' + b"[]," * (http_node.BYTES_AT_ONCE // 3 - 100) + b"[]]}"
+        much = b'{"x":[' + b"[]," * (http_poller.BYTES_AT_ONCE // 3 - 100) + b"[]]}"
         nodes["w1"].raw = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(much), much)
         asked = []
         for second in range(40):

@@ -15,9 +15,8 @@ from extender.serving import FILTER, served
 from extender.world import cluster, until
 from k8s_rdma.core.ids import NodeName, PciAddress, PodUid
 from k8s_rdma.core.placement import PlacedInterface
-from k8s_rdma.extender.cluster.state import ClusterState, Reservation
-from k8s_rdma.extender.sources.http_node import Asking, HttpNode, Surroundings
-from k8s_rdma.extender.sources.http_states import HttpNodeStates
+from k8s_rdma.extender.http_poller import Asking, HttpNode, HttpNodeStates, Surroundings
+from k8s_rdma.extender.node_cache import ClusterState, Reservation
 from k8s_rdma.http_server import listen
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import pytest
 from extender.faulty_api import Fault
 from extender.serving import BIND, FILTER, PRIORITIZE, served
 from extender.world import cluster, extending, until
-from k8s_rdma.extender.leader.lease import Lease, Terms
+from k8s_rdma.extender.leader_election import Lease, Terms
 from k8s_rdma.kube.api import ApiRefusedError, ApiUncertainError, ApiUnreachableError, LeaseView
 
 if TYPE_CHECKING:

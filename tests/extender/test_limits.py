@@ -16,10 +16,10 @@ from k8s_rdma.core.ids import NodeName, PciAddress, PodUid
 from k8s_rdma.core.placement import PlacedInterface
 from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.extender.cluster.facts import facts_of
-from k8s_rdma.extender.cluster.limits import Limits, Share
-from k8s_rdma.extender.cluster.state import ClusterState, Reservation
 from k8s_rdma.extender.config import ExtenderConfig, NamespaceLimit
+from k8s_rdma.extender.node_cache import ClusterState, Reservation
+from k8s_rdma.extender.node_facts import facts_of
+from k8s_rdma.extender.quota import Limits, Share
 
 anyio = pytest.mark.anyio
 NOT_ENOUGH = "RDMA Scheduler Extension: Node did not have enough free RDMA resources. ("

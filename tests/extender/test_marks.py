@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from k8s_rdma.extender.sources.marks import NEVER, Marks
+from k8s_rdma.extender.rdmanode_informer import NEVER, Marks
 
 
 def test_version_was_written_after_the_last_moment_at_which_the_server_had_a_smaller_one() -> None:

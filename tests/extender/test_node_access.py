@@ -14,10 +14,9 @@ from http_server.certificates import Issuer
 from k8s_rdma.config.tls import TlsConfig
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.extender.cluster.state import ClusterState
 from k8s_rdma.extender.config import ExtenderConfig, NodeTls
-from k8s_rdma.extender.sources.http_states import HttpNodeStates
-from k8s_rdma.extender.sources.node_access import asking_of, security_of
+from k8s_rdma.extender.http_poller import HttpNodeStates, asking_of, security_of
+from k8s_rdma.extender.node_cache import ClusterState
 from k8s_rdma.http_server.tls import tls_context
 from k8s_rdma.http_server.tokens import tokens_of
 

@@ -16,10 +16,9 @@ from extender.published import NAMESPACE, RDMA_NODES, LateWatches, PublishedNode
 from extender.world import until
 from k8s_rdma.core.ids import NodeName, PciAddress, PodUid
 from k8s_rdma.core.placement import PlacedInterface
-from k8s_rdma.extender.cluster.state import ClusterState, Reservation
-from k8s_rdma.extender.sources.crd_states import CrdNodeStates
-from k8s_rdma.extender.sources.http_node import Asking
-from k8s_rdma.extender.sources.http_states import HttpNodeStates
+from k8s_rdma.extender.http_poller import Asking, HttpNodeStates
+from k8s_rdma.extender.node_cache import ClusterState, Reservation
+from k8s_rdma.extender.rdmanode_informer import CrdNodeStates
 from k8s_rdma.kube.client import Client
 from k8s_rdma.sim.cluster.api import ApiConfig, serving_api
 from k8s_rdma.sim.cluster.kubeconfig import kubeconfig
@@ -27,7 +26,7 @@ from k8s_rdma.sim.cluster.kubeconfig import kubeconfig
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from k8s_rdma.extender.sources.node_states import NodeStates
+    from k8s_rdma.extender.node_source import NodeStates
     from k8s_rdma.wire.rest import NodeReport
 
 pytestmark = pytest.mark.anyio

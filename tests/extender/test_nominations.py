@@ -11,13 +11,13 @@ from extender.preemption import create, nominate, place, preempt, uid
 from extender.world import extending, until, world
 from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.request import InterfaceRequest, Request
-from k8s_rdma.extender.cluster import nominating
-from k8s_rdma.extender.cluster.facts import facts_of
-from k8s_rdma.extender.cluster.nominating import Nominations
-from k8s_rdma.extender.cluster.occupants import Occupants
-from k8s_rdma.extender.cluster.pending import PendingPod
-from k8s_rdma.extender.cluster.state import ClusterState, Situation
-from k8s_rdma.extender.verbs.decisions import Decisions, Verdict
+from k8s_rdma.extender import nominated_pods
+from k8s_rdma.extender.fit_cache import Decisions, Verdict
+from k8s_rdma.extender.node_cache import ClusterState, Situation
+from k8s_rdma.extender.node_facts import facts_of
+from k8s_rdma.extender.nominated_pods import Nominations
+from k8s_rdma.extender.pod_request import PendingPod
+from k8s_rdma.extender.pod_store import Occupants
 from k8s_rdma.wire.explain import Explanation, decode_explanation
 
 pytestmark = pytest.mark.anyio
@@ -185,7 +185,7 @@ async def test_second_preemption_counts_what_is_held_for_an_equal_pod():
 
 
 async def test_answers_that_no_choice_follows_are_held_for_a_short_time_only():
-    assert nominating.UNNAMED_S < 60
+    assert nominated_pods.UNNAMED_S < 60
     async with world("w1", nomination_s=0.2) as w:
         await made_room(w, named=False)
         await asyncio.wait_for(until(lambda: held(w) == []), 10)
@@ -200,7 +200,7 @@ async def test_room_on_the_node_that_was_named_before_is_held_for_its_whole_time
         for _ in range(2):
             await preempt(w, "high", w1=["low"])
             left_s = nominations._holds.next_end() - w.extender.preempting.clock()
-            assert left_s < nominating.UNNAMED_S + 1
+            assert left_s < nominated_pods.UNNAMED_S + 1
             await nominate(w, "high", "w1")
             await until(lambda: uid(w, "high") in nominations._named)
             await preempt(w, "high", w1=["low"])

@@ -27,7 +27,7 @@ MAIN = """
 import sys
 from k8s_rdma.config.files import load_config
 from k8s_rdma.extender.config import ExtenderConfig
-from k8s_rdma.extender.run import run
+from k8s_rdma.extender.main import run
 run(load_config(ExtenderConfig, sys.argv[1], {}))
 """
 

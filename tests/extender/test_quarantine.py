@@ -15,12 +15,12 @@ from extender.world import World, interfaces, until, world
 from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.inventory import Inventory
 from k8s_rdma.core.placement import PlacedInterface
-from k8s_rdma.extender.cluster.facts import NodeFacts, facts_of
-from k8s_rdma.extender.cluster.following import follow
-from k8s_rdma.extender.cluster.state import ClusterState, Reservation
-from k8s_rdma.extender.sources.crd_node import covers
-from k8s_rdma.extender.verbs.decisions import Decisions, Fit, Misfit
+from k8s_rdma.extender.fit_cache import Decisions, Fit, Misfit
+from k8s_rdma.extender.node_cache import ClusterState, Reservation
+from k8s_rdma.extender.node_facts import NodeFacts, facts_of
+from k8s_rdma.extender.rdmanode_informer import covers
 from k8s_rdma.kube.api import Changed, Listed
+from k8s_rdma.kube.watch import follow
 from k8s_rdma.wire.annotation import parse_request
 
 anyio = pytest.mark.anyio

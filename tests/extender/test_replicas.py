@@ -18,7 +18,7 @@ import pytest
 from extender.node_server import PF0, PF1, pf, report
 from extender.test_process import MAIN
 from extender.world import World, cluster, extending, interfaces
-from k8s_rdma.extender.leader.lease import Lease, Terms
+from k8s_rdma.extender.leader_election import Lease, Terms
 from k8s_rdma.kube.api import ApiRefusedError, LeaseView
 from k8s_rdma.sim.cluster.kubeconfig import write_kubeconfig
 from k8s_rdma.sim.cluster.registry import MAX_OBJECT_BYTES

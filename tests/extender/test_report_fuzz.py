@@ -23,10 +23,10 @@ from extender.world import interfaces
 from k8s_rdma.core.ids import NodeName, PciAddress, PodUid
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.extender.cluster.facts import facts_of, facts_of_status
+from k8s_rdma.extender.app import ExtenderApp
 from k8s_rdma.extender.config import ExtenderConfig, NamespaceLimit
-from k8s_rdma.extender.service import running
-from k8s_rdma.extender.serving.app import ExtenderApp
+from k8s_rdma.extender.node_facts import facts_of, facts_of_status
+from k8s_rdma.extender.wiring import running
 from k8s_rdma.kube.api import PodView
 from k8s_rdma.wire.annotation import ANNOTATION
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode
@@ -49,7 +49,7 @@ from wire.test_report_bounds import WHOLE
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from k8s_rdma.extender.serving.app import Extender
+    from k8s_rdma.extender.app import Extender
 
     Inject = Callable[[Extender, MemoryApi], None]
 

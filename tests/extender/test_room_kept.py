@@ -17,21 +17,19 @@ from k8s_rdma.core.ids import NodeName, PciAddress, PodUid
 from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf
 from k8s_rdma.core.placement import Placement
 from k8s_rdma.core.strategy import Strategy
-from k8s_rdma.extender.cluster.addresses import AddressCheck
-from k8s_rdma.extender.cluster.expecting import Expecting
-from k8s_rdma.extender.cluster.facts import NodeFacts
-from k8s_rdma.extender.cluster.gangs import Gangs
-from k8s_rdma.extender.cluster.limits import Limits
-from k8s_rdma.extender.cluster.nominating import UNNAMED_S, Nominations
-from k8s_rdma.extender.cluster.occupants import Occupants
-from k8s_rdma.extender.cluster.pending import PendingPod
-from k8s_rdma.extender.cluster.state import ClusterState, Reservation
-from k8s_rdma.extender.telling.outcomes import Outcomes
-from k8s_rdma.extender.verbs.budgets import Budgets
-from k8s_rdma.extender.verbs.decisions import Decisions, Fit
-from k8s_rdma.extender.verbs.preempting import Preempting
-from k8s_rdma.extender.verbs.requests import Requests
-from k8s_rdma.extender.verbs.verdicts import Verdicts
+from k8s_rdma.extender.addresses import AddressCheck
+from k8s_rdma.extender.assumed_pods import Expecting
+from k8s_rdma.extender.decision_log import Outcomes
+from k8s_rdma.extender.filter import Verdicts
+from k8s_rdma.extender.fit_cache import Decisions, Fit
+from k8s_rdma.extender.gangs import Gangs
+from k8s_rdma.extender.node_cache import ClusterState, Reservation
+from k8s_rdma.extender.node_facts import NodeFacts
+from k8s_rdma.extender.nominated_pods import UNNAMED_S, Nominations
+from k8s_rdma.extender.pod_request import PendingPod, Requests
+from k8s_rdma.extender.pod_store import Occupants
+from k8s_rdma.extender.preempt import Budgets, Preempting
+from k8s_rdma.extender.quota import Limits
 from k8s_rdma.kube.api import PodView
 from k8s_rdma.wire.annotation import ANNOTATION, read_request
 from k8s_rdma.wire.extender import decode_preemption

@@ -14,8 +14,8 @@ from k8s_rdma.core.ids import NodeName, PciAddress, PodUid
 from k8s_rdma.core.inventory import Used
 from k8s_rdma.core.placement import PlacedInterface
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.extender.cluster.facts import facts_of
-from k8s_rdma.extender.cluster.state import NOT_ASKED, ClusterState, Reservation
+from k8s_rdma.extender.node_cache import NOT_ASKED, ClusterState, Reservation
+from k8s_rdma.extender.node_facts import facts_of
 
 W1, W2 = NodeName("w1"), NodeName("w2")
 P, Q = PodUid("p"), PodUid("q")

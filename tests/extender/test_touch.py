@@ -14,10 +14,10 @@ from extender.node_server import rates as driver_rates
 from extender.world import cluster, extending, until, world
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.core.request import InterfaceRequest, Request
-from k8s_rdma.extender.cluster.facts import facts_of
-from k8s_rdma.extender.leader.lease import Lease, Terms
-from k8s_rdma.extender.service import CLOCK
-from k8s_rdma.extender.waking.touching import ANNOTATION
+from k8s_rdma.extender.leader_election import Lease, Terms
+from k8s_rdma.extender.node_facts import facts_of
+from k8s_rdma.extender.requeue import ANNOTATION
+from k8s_rdma.extender.wiring import CLOCK
 from k8s_rdma.kube.api import ApiRefusedError, ApiUncertainError, LeaseView
 
 pytestmark = pytest.mark.anyio

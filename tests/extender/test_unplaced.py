@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 from extender.node_server import PF0, PF1, pf, report
 from k8s_rdma.core.ids import NodeName, PodUid
-from k8s_rdma.extender.cluster.facts import facts_of
-from k8s_rdma.extender.cluster.state import ClusterState
-from k8s_rdma.extender.cluster.unplaced import Unplaced
-from k8s_rdma.extender.verbs.requests import Requests
+from k8s_rdma.extender.node_cache import ClusterState
+from k8s_rdma.extender.node_facts import facts_of
+from k8s_rdma.extender.pod_request import Requests
+from k8s_rdma.extender.unplaced_pods import Unplaced
 from k8s_rdma.kube.api import PodView
 from k8s_rdma.wire.annotation import ANNOTATION
 from k8s_rdma.wire.node_report import PfReport

@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from k8s_rdma.core.ids import PodUid
-from k8s_rdma.extender.cluster.occupants import Occupant
-from k8s_rdma.extender.verbs.budgets import Budgets
-from k8s_rdma.extender.verbs.victims import Chosen, Sent, choose
+from k8s_rdma.extender.pod_store import Occupant
+from k8s_rdma.extender.preempt import Budgets, Chosen, Sent, choose
 from k8s_rdma.kube.api import BudgetView
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.request import InterfaceRequest, Request
-from k8s_rdma.extender.waking.waiting import MAX_INTERFACES, Waiting
+from k8s_rdma.extender.requeue import MAX_INTERFACES, Waiting
 
 W1, W2 = NodeName("w1"), NodeName("w2")
 

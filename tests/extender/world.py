@@ -14,9 +14,9 @@ from lightkube import AsyncClient, KubeConfig
 from extender.faulty_api import FaultyApi
 from extender.node_server import NodeServer, node_servers
 from extender.published import RDMA_NODES
+from k8s_rdma.extender.app import Extender
 from k8s_rdma.extender.config import ExtenderConfig
-from k8s_rdma.extender.service import Authority, running
-from k8s_rdma.extender.serving.app import Extender
+from k8s_rdma.extender.wiring import Authority, running
 from k8s_rdma.kube.client import Client
 from k8s_rdma.sim.cluster.api import ApiConfig, RunningApi, serving_api
 from k8s_rdma.sim.cluster.kubeconfig import kubeconfig
@@ -27,7 +27,7 @@ from policies import EVERYTHING_FILE
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
 
-    from k8s_rdma.extender.leader.lease import Lease
+    from k8s_rdma.extender.leader_election import Lease
     from k8s_rdma.sim.cluster.resources import ResourceType
     from k8s_rdma.wire.placement_keys import PlacementKeys
 

@@ -126,12 +126,12 @@ def extender(
         return
     settings = load_config(ExtenderConfig, config, {})
     if check_config:
-        from k8s_rdma.extender.checking import check
+        from k8s_rdma.extender.main import check
 
         check(settings)
         typer.echo("ok")
         return
-    from k8s_rdma.extender.run import run
+    from k8s_rdma.extender.main import run
 
     run(settings)
 

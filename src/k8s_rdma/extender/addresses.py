@@ -1,0 +1,123 @@
+"""MACs and GUIDs that pods ask for: no two functions of the cluster may have the same.
+
+Of two functions with one MAC the fabric gives the frames to either. Taken is what a pod was promised (bound,
+being bound, or to be bound where room is held for it), for as long as its reservation stands, and every MAC
+that a node reports of its PFs and VFs, also of a node that cannot be read now.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, NamedTuple
+
+from k8s_rdma.core.namespace_policy import address_number
+from k8s_rdma.extender.node_cache import _kind, addresses
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from k8s_rdma.core.ids import NodeName
+    from k8s_rdma.core.macs import MacRanges
+    from k8s_rdma.extender.node_cache import ClusterState
+    from k8s_rdma.extender.nominated_pods import Nominations
+    from k8s_rdma.extender.pod_request import PendingPod
+    from k8s_rdma.extender.search_queue import SearchQueue
+
+_MAX_REMEMBERED = 16
+"""Sets of MACs of which it is remembered which nodes' reports have none of them."""
+
+
+class Taken(NamedTuple):
+    """Why a pod cannot have an address, and the node on which another has it."""
+
+    why: str
+    node: NodeName
+
+
+class AddressCheck:
+    """Tells whether a pod may have the addresses that it asks for."""
+
+    def __init__(self, state: ClusterState, nominations: Nominations) -> None:
+        self._state = state
+        self._nominations = nominations
+        self._free: OrderedDict[tuple[int, ...], dict[NodeName, MacRanges]] = OrderedDict()
+
+    async def search(self, pod: PendingPod, queue: SearchQueue) -> None:
+        """Look through the nodes' reports beforehand, in turns of the pod's namespace.
+
+        A thousand MACs take 0.1 s of the processor with a thousand nodes; `taken` then looks only at reports
+        that are new.
+        """
+        macs = sorted(address_number(address) for address in _asked(pod) if _kind(address) == "mac")
+        if not macs:
+            return
+        free = self._free_of(macs)
+        async with queue.turn(pod.namespace) as turn:
+            for node, ranges in [*self._state.reported_macs()]:
+                _first_in(macs, node, ranges, free)
+                await turn.give_way()
+
+    def taken(self, pod: PendingPod) -> Taken | None:
+        """Who else has an address that the pod asks for; None when nobody has.
+
+        Looks through the nodes for pods that ask for a MAC alone, but for what `search` has looked at.
+        """
+        asked = _asked(pod)
+        return next(self._all(pod, asked), None) if asked else None
+
+    def _all(self, pod: PendingPod, asked: dict[str, str]) -> Iterator[Taken]:
+        for address, what in asked.items():
+            for node, uid in self._state.promised_addresses.holders(address):
+                if uid != pod.uid:
+                    holder = self._state.reservation(node, uid)
+                    whose = f"pod {holder.pod}" if holder else "another pod"
+                    yield Taken(f"{what}, which {whose} on node {node} has", node)
+        for node, hold in self._nominations.holds_against(pod.uid, pod.priority):
+            for address in (each for placed in hold.interfaces for each in addresses(placed.options)):
+                if address in asked:
+                    yield Taken(f"{asked[address]}, which is held for pod {hold.pod} on node {node}", node)
+        yield from self._reported(pod, asked)
+
+    def _reported(self, pod: PendingPod, asked: dict[str, str]) -> Iterator[Taken]:
+        macs = {address_number(address): address for address in asked if _kind(address) == "mac"}
+        if not macs:
+            return
+        rising = sorted(macs)
+        free = self._free_of(rising)
+        for node, ranges in self._state.reported_macs():
+            if own := self._state.promised_addresses.of(node, pod.uid):
+                found = ranges.any_of([mac for mac in rising if macs[mac] not in own])
+            else:
+                found = _first_in(rising, node, ranges, free)
+            if found is not None:
+                yield Taken(f"{asked[macs[found]]}, which a PF or VF of node {node} has", node)
+
+    def _free_of(self, rising: list[int]) -> dict[NodeName, MacRanges]:
+        """The reports that have none of these MACs, by node; of the sets that were asked for last."""
+        key = tuple(rising)
+        free = self._free.setdefault(key, {})
+        self._free.move_to_end(key)
+        if len(self._free) > _MAX_REMEMBERED:
+            self._free.popitem(last=False)
+        return free
+
+
+def _asked(pod: PendingPod) -> dict[str, str]:
+    """The addresses that a pod asks for, and that it does, in a clause."""
+    return {
+        address: f"interface {index} asks for {_kind(address)} {address}"
+        for index, each in enumerate(pod.request.interfaces)
+        for address in addresses(each.options)
+    }
+
+
+def _first_in(
+    rising: list[int], node: NodeName, ranges: MacRanges, free: dict[NodeName, MacRanges]
+) -> int | None:
+    """One of the MACs that the node reports; None when it reports none, which `free` keeps."""
+    if free.get(node) is ranges:
+        return None
+    found = ranges.any_of(rising)
+    if found is None:
+        free[node] = ranges
+    return found

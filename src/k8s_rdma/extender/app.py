@@ -1,0 +1,370 @@
+"""The extender's HTTP interface: bodies in, bodies out.
+
+Answers that a scheduler understands are always 200 (it takes anything else for a failure of the extender and
+shows no more than the status); 400 is for bodies that are none of its documents, 413 for too long ones.
+
+The bodies of requests, no longer than a limit, and in no more memory together than twice that.
+
+Who may ask the extender: the holder of a client certificate or of a bearer token.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from time import monotonic
+from typing import TYPE_CHECKING, TypeAlias
+
+import structlog
+
+from k8s_rdma.errors import MalformedError
+from k8s_rdma.extender.bind import Binder
+from k8s_rdma.extender.filter import Scheduling
+from k8s_rdma.extender.metrics import Metrics
+from k8s_rdma.extender.preempt import Preempting
+from k8s_rdma.http_server.answer import JSON, Answer, error_answer, json_answer
+from k8s_rdma.http_server.exposition import CONTENT_TYPE
+from k8s_rdma.http_server.tls import ServerTls, tls_context
+from k8s_rdma.http_server.tokens import Tokens, tokens_of
+from k8s_rdma.wire.extender import (
+    ExtenderBindingResult,
+    decode_args,
+    decode_binding,
+    decode_preemption,
+    encode_preemption,
+    encode_reply,
+)
+from k8s_rdma.wire.rest_error import Error
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from k8s_rdma.extender.config import ExtenderConfig
+    from k8s_rdma.http_server.asgi import Receive, Scope, Send
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """What proves a client to be one that may ask; without any of it everybody may.
+
+    tls, tokens: those of now; None for plain HTTP, and for no tokens. certificates: whether clients may show
+    one. Where both are configured either will do: kube-scheduler can show a certificate and no token.
+    """
+
+    tls: ServerTls | None = None
+    tokens: Callable[[], Tokens] | None = None
+    certificates: bool = False
+
+    def admits(self, scope: Scope) -> bool:
+        """Whether the request's client may ask."""
+        if not self.certificates and self.tokens is None:
+            return True
+        if self.certificates and "client_cert_name" in scope.get("extensions", {}).get("tls", {}):
+            return True
+        return self.tokens is not None and self.tokens().accept(scope["headers"])
+
+    def demand(self) -> str:
+        """What a client that may not ask is told."""
+        named = " with one of clientNames" if self.tls is not None and self.tls.client_names else ""
+        wanted = [
+            *([f"a client certificate of clientCaFile{named}"] if self.certificates else []),
+            *(["`Authorization: Bearer` and a token of tokenFile"] if self.tokens is not None else []),
+        ]
+        return f"it takes {' or '.join(wanted)}"
+
+
+EVERYBODY = Access()
+
+
+def access_of(config: ExtenderConfig) -> Access:
+    """As the configuration says; MalformedError names the field whose file is unusable.
+
+    Certificates are asked for, not demanded, by TLS itself: kubelet's probes have none.
+    """
+    tls = config.tls
+    return Access(
+        tls=None if tls is None else tls_context(tls, demand=False),
+        tokens=None if config.token_file is None else tokens_of(config.token_file, field="tokenFile"),
+        certificates=tls is not None and tls.client_ca_file is not None,
+    )
+
+
+_TOGETHER = 2
+"""Times the limit of one body, for those of all addresses; what one address sends has room for one."""
+
+
+class BodyError(Exception):
+    """A body is refused, in the words of the message. status: of the answer; outcome: in the metrics."""
+
+    status: HTTPStatus
+    outcome: str
+
+
+class TooLongError(BodyError):
+    """It is longer than the limit."""
+
+    status, outcome = HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too_long"
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(
+            f"the body is longer than {limit} bytes (maxBodyBytes); register the extender with "
+            "nodeCacheCapable: true, so that the scheduler sends names instead of whole node objects"
+        )
+
+
+class NoRoomError(BodyError):
+    """Other bodies take the memory that there is for them."""
+
+    status, outcome = HTTPStatus.SERVICE_UNAVAILABLE, "no_room"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "other requests' bodies take the memory that there is for them (twice maxBodyBytes); try again"
+        )
+
+
+class TooSlowError(BodyError):
+    """It came in for longer than all others, and one of them has its room."""
+
+    status, outcome = HTTPStatus.REQUEST_TIMEOUT, "too_slow"
+
+    def __init__(self) -> None:
+        super().__init__("the body came slower than all others, and they need its room")
+
+
+class ClientGoneError(Exception):
+    """The client left before its request's end."""
+
+
+@dataclass(slots=True, eq=False)
+class _Body:
+    """A body, as far as it is here."""
+
+    address: str
+    content: bytearray = field(default_factory=bytearray)
+
+
+class Bodies:
+    """Bodies that are coming in or being answered. Bytes count as they come, not as they are announced.
+
+    Where all of them together leave no room, the one that has been coming in for longest makes it: who sends
+    slowly shuts out nobody.
+    """
+
+    def __init__(self, limit: int) -> None:
+        """limit: of one, in bytes."""
+        self._limit = limit
+        self._bytes: Counter[str] = Counter()
+        self._incoming: dict[_Body, None] = {}
+        """In the order of their begin."""
+
+    @asynccontextmanager
+    async def reading(self, scope: Scope, receive: Receive) -> AsyncIterator[bytearray]:
+        """All of a body, which counts until the block ends.
+
+        BodyError as soon as that is known, and nothing of it is kept then: TooSlowError with the first byte
+        that comes after another took its room. What a client still sends of a request that is answered
+        already is dropped by the server.
+        """
+        announced = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
+        if announced.isdigit() and int(announced) > self._limit:
+            raise TooLongError(self._limit)
+        body = _Body(scope["client"][0] if scope.get("client") else "")
+        self._incoming[body] = None
+        try:
+            more = True
+            while more:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientGoneError
+                self._extend(body, message.get("body", b""))
+                more = message.get("more_body", False)
+            del self._incoming[body]
+            yield body.content
+        finally:
+            self._incoming.pop(body, None)
+            self._give_back(body)
+
+    def _extend(self, body: _Body, part: bytes) -> None:
+        if body not in self._incoming:
+            raise TooSlowError
+        if len(body.content) + len(part) > self._limit:
+            raise TooLongError(self._limit)
+        if self._bytes[body.address] + len(part) > self._limit:
+            raise NoRoomError
+        while self._bytes.total() + len(part) > _TOGETHER * self._limit:
+            self._make_room(body)
+        self._bytes[body.address] += len(part)
+        body.content += part
+
+    def _make_room(self, body: _Body) -> None:
+        slowest = next(iter(self._incoming))
+        if slowest is body:
+            raise NoRoomError
+        del self._incoming[slowest]
+        self._give_back(slowest)
+        slowest.content = bytearray()
+
+    def _give_back(self, body: _Body) -> None:
+        self._bytes[body.address] -= len(body.content)
+        self._bytes += Counter()  # without addresses of which nothing is here
+
+
+Verb: TypeAlias = Callable[[bytearray], Awaitable[bytes]]
+Get: TypeAlias = Callable[["Scope"], Awaitable[Answer]]
+
+OPEN_PATHS = frozenset({"/healthz", "/readyz"})
+"""For kubelet's probes, which bear neither certificate nor token."""
+
+_UNAUTHORIZED = {"www-authenticate": "Bearer"}
+
+_LAST = {"connection": "close"}
+"""Of answers to a scheduler, once its body is read, where replicas elect a leader. A Service chooses the
+replica when a connection begins: one that stays open stays with a process that leads no more, or hangs."""
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extender:
+    """What answers. missing: what is not known yet; nothing is promised while there is something.
+
+    warning: what is amiss all the same; empty for nothing.
+    looks: for people, by path.
+    """
+
+    scheduling: Scheduling
+    preempting: Preempting
+    binder: Binder
+    metrics: Metrics
+    missing: Callable[[], list[str]]
+    warning: Callable[[], str]
+    looks: Mapping[str, Get]
+
+    async def filter(self, body: bytes | bytearray) -> bytes:
+        """`ExtenderArgs` to `ExtenderFilterResult`."""
+        return encode_reply(await self.scheduling.filter(decode_args(body)))
+
+    async def prioritize(self, body: bytes | bytearray) -> bytes:
+        """`ExtenderArgs` to `HostPriorityList`."""
+        return encode_reply(await self.scheduling.prioritize(decode_args(body)))
+
+    async def preempt(self, body: bytes | bytearray) -> bytes:
+        """`ExtenderPreemptionArgs` to `ExtenderPreemptionResult`."""
+        return encode_preemption(await self.preempting.preempt(decode_preemption(body)))
+
+    async def bind(self, body: bytes | bytearray) -> bytes:
+        """`ExtenderBindingArgs` to `ExtenderBindingResult`."""
+        return encode_reply(ExtenderBindingResult(error=await self.binder.bind(decode_binding(body))))
+
+
+class ExtenderApp:
+    """The paths, as an ASGI application: verbs take POST, everything else GET and HEAD."""
+
+    def __init__(self, extender: Extender, config: ExtenderConfig, access: Access = EVERYBODY) -> None:
+        self._access = access
+        self._metrics = extender.metrics
+        self._last = _LAST if config.elects_leader else {}
+        self._bodies = Bodies(config.max_body_bytes)
+        self._verbs: dict[str, tuple[str, Verb]] = {
+            config.filter_path: ("filter", extender.filter),
+            config.prioritize_path: ("prioritize", extender.prioritize),
+            config.preempt_path: ("preempt", extender.preempt),
+        }
+        if config.binder == "extender":
+            self._verbs[config.bind_path] = "bind", extender.bind
+        self._not_ours = config.bind_path if config.binder == "scheduler" else None
+
+        async def readyz(_scope: Scope) -> Answer:
+            if missing := extender.missing():
+                return Answer(f"not there yet: {', '.join(missing)}\n", status=503)
+            warning = extender.warning()
+            return Answer(f"ok\nwarning: {warning}\n" if warning else "ok\n")
+
+        self._gets: dict[str, Get] = {
+            "/": self._index,
+            "/healthz": _healthz,
+            "/readyz": readyz,
+            "/metrics": self._show_metrics,
+            **extender.looks,
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        path, method = scope["path"], scope["method"]
+        if path in self._verbs and method == "POST":
+            answer = await self._post(scope, receive)
+        elif path in self._gets and method in ("GET", "HEAD"):
+            answer = await self._get(scope)
+        else:
+            answer = self._misdirected(path, method)
+        if answer is not None:
+            await answer(scope, receive, send)
+
+    async def _get(self, scope: Scope) -> Answer:
+        if scope["path"] not in OPEN_PATHS and not self._access.admits(scope):
+            error = Error(reason="unauthorized", message=self._access.demand())
+            return error_answer(401, error, headers=_UNAUTHORIZED)
+        return await self._gets[scope["path"]](scope)
+
+    async def _post(self, scope: Scope, receive: Receive) -> Answer | None:
+        """The answer of a verb; None when nobody waits for it any more."""
+        began = monotonic()  # uvloop's clock has whole milliseconds
+        name, verb = self._verbs[scope["path"]]
+        with self._metrics.under_way(name):
+            answer, outcome = await self._respond(name, verb, scope, receive)
+        self._metrics.count(name, outcome, monotonic() - began)
+        return answer
+
+    async def _respond(
+        self, name: str, verb: Verb, scope: Scope, receive: Receive
+    ) -> tuple[Answer | None, str]:
+        if not self._access.admits(scope):
+            return _refuse(name, 401, self._access.demand(), headers=_UNAUTHORIZED), "unauthorized"
+        try:
+            async with self._bodies.reading(scope, receive) as body:
+                answered = await verb(body)
+            return Answer(answered, content_type=JSON, headers=self._last), "answered"
+        except ClientGoneError:
+            return None, "client_gone"
+        except BodyError as error:
+            return _refuse(name, error.status, str(error)), error.outcome
+        except MalformedError as error:
+            return _refuse(name, 400, error.message, headers=self._last), "malformed"
+
+    def _misdirected(self, path: str, method: str) -> Answer:
+        allowed = "POST" if path in self._verbs else "GET, HEAD" if path in self._gets else None
+        if allowed is None:
+            message = f"there is no path {path}; there are {', '.join(self._paths())}"
+            if path == self._not_ours:
+                message = (
+                    f"{path}: the scheduler binds (binder: scheduler), and must have no bindVerb registered"
+                )
+            if method == "POST":  # the scheduler shows no more than the status
+                _log.warning("request_refused", verb=None, status=404, error=message)
+            return error_answer(404, Error(reason="not_found", message=message))
+        error = Error(reason="method_not_allowed", message=f"{path} takes {allowed}, not {method}")
+        return error_answer(405, error, headers={"allow": allowed})
+
+    def _paths(self) -> list[str]:
+        verbs = [f"{path} (POST, {name})" for path, (name, _) in self._verbs.items()]
+        return verbs + [path for path in self._gets if path != "/"]
+
+    async def _index(self, _scope: Scope) -> Answer:
+        return Answer("k8s-rdma: scheduler extender\n\n" + "".join(f"{path}\n" for path in self._paths()))
+
+    async def _show_metrics(self, _scope: Scope) -> Answer:
+        return Answer(self._metrics.render(), content_type=CONTENT_TYPE)
+
+
+async def _healthz(_scope: Scope) -> Answer:
+    """Whether the process lives, and no more: starting it anew helps nobody who waits for a Lease."""
+    return Answer("ok\n")
+
+
+def _refuse(verb: str, status: int, message: str, *, headers: dict[str, str] | None = None) -> Answer:
+    _log.warning("request_refused", verb=verb, status=status, error=message)
+    return json_answer({"Error": f"{verb}: {message}"}, status=status, headers=headers)

@@ -1,0 +1,302 @@
+"""Pods on their way: filtered, perhaps scored, and not bound yet.
+
+kube-scheduler asks about the next pod while the bind of the one before is still to come, and counts that one
+as assigned to a node that it does not tell. So pods that arrive together would all be shown the same room.
+What one of them may come to take is held where it is expected to go, softly and for a short time: it steers
+others elsewhere where there is an elsewhere, and only a bind promises anything.
+
+Pods of a gang are filtered one after the other and bound only when enough of them fit, so that what one is
+shown must not count on what another one was: each is sent to one node, its place there keeps out the others
+of its gang, and everybody once the gang has as many places as it takes. A gang that has fewer keeps nobody
+else out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, NoReturn
+
+from k8s_rdma.core.gang import Gang
+from k8s_rdma.core.ids import NodeName, PodUid
+from k8s_rdma.core.placement import Placement
+from k8s_rdma.extender.fit_cache import Decisions
+from k8s_rdma.extender.gangs import Gangs
+from k8s_rdma.extender.node_cache import ClusterState
+from k8s_rdma.extender.nominated_pods import Hold, Holds, Nominations
+from k8s_rdma.extender.pod_request import PendingPod
+from k8s_rdma.extender.pod_store import Occupants
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from k8s_rdma.core.placement import PlacedInterface
+    from k8s_rdma.extender.metrics import Reading
+    from k8s_rdma.extender.node_cache import Situation
+
+MOST_NODES = 4
+"""On which a pod is held: a pod that may go to any of many is not known to go anywhere."""
+
+_MOST_PODS = 1000
+_TURN = 5
+"""Times `lasts_s` that a whole gang keeps others out without a break, and then does not for as long: a gang
+that is filtered again and again and never bound, as when one of its pods lacks something else, must not keep
+others out for ever."""
+_SEARCH_S = 0.02
+"""For the places of the pods on their way, while another one waits; what this does not reach is not held."""
+
+_LOWEST_PRIORITY = -(2**31)
+"""Of a pod: an int32. Where a pod is going, others do not fit whatever their priority."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Going:
+    """A pod; the nodes that it goes to one of, if they are few; since and until when it is waited for."""
+
+    pod: PendingPod
+    nodes: tuple[NodeName, ...]
+    since: float
+    until: float
+
+
+@dataclass(slots=True, kw_only=True)
+class Expecting:
+    """Keeps them. What is held is found out when the next pod asks: most pods are bound before.
+
+    nominations: counted where a pod's place is looked for. clock: seconds, monotonic. lasts_s: how long a
+    pod is waited for. occupants: those that the API server has bound; None where there is none to say it.
+    on_release: told of every node where a place of a whole gang is not held any more, and was not taken.
+    """
+
+    state: ClusterState
+    decisions: Decisions
+    nominations: Nominations
+    gangs: Gangs
+    clock: Callable[[], float]
+    lasts_s: float
+    occupants: Occupants | None = None
+    on_release: Callable[[NodeName], None] = lambda _node: None
+    holds: Holds = field(default_factory=Holds)
+    _going: dict[PodUid, _Going] = field(default_factory=dict)
+    _new: set[PodUid] = field(default_factory=set)
+    _mates: dict[Gang, dict[PodUid, None]] = field(default_factory=dict)
+    _whole: dict[Gang, bool] = field(default_factory=dict)
+    _turns: dict[Gang, float] = field(default_factory=dict)
+    _promised: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def leave(self, pod: PendingPod, nodes: Sequence[NodeName]) -> None:
+        """The pod goes to one of these nodes, or where nobody knows, whatever was said of it before."""
+        self._forget(pod.uid)
+        self._going[pod.uid] = self._on_its_way(pod, tuple(nodes) if len(nodes) <= MOST_NODES else ())
+        self._new.add(pod.uid)
+        self._trim()
+
+    def promise(self, pod: PendingPod, nodes: Iterable[NodeName]) -> NodeName | None:
+        """Have a gang's pod go to the first of these nodes that has a place beside what counts against it.
+
+        The place is held from now on; those of its gang are held for as long as this one.
+        """
+        self._forget(pod.uid)
+        for node in nodes:
+            nominated = self.nominations.against(node, pod.uid, pod.priority)
+            situation = self.state.situation_if(node, holding={**self.firm(node, pod), **nominated})
+            found = self.decisions.place(pod.request, situation) if situation else None
+            if isinstance(found, Placement):
+                self._promise(pod, node, found)
+                return node
+        return None
+
+    def drop(self, uid: PodUid) -> None:
+        """The pod goes nowhere, or has come to where it went."""
+        self._drop([uid])
+
+    def settle(self, asking: PodUid) -> None:
+        """Hold what the others may come to take; forget those that have come, or were waited for enough."""
+        now = self.clock()
+        self._whole.clear()
+        self._drop_over(now)
+        for uid in [uid for uid in self._going if uid in self._new and uid != asking]:
+            self._new.discard(uid)
+            self._hold(self._going[uid], now + _SEARCH_S)
+
+    def others(self, uid: PodUid) -> bool:
+        """Whether any other pod is on its way, to nodes that are known or not."""
+        return any(other != uid for other in self._going)
+
+    def against(self, node: NodeName, uid: PodUid) -> Mapping[PodUid, tuple[PlacedInterface, ...]]:
+        """What is held there for others than this pod."""
+        return self.holds.against(node, uid, _LOWEST_PRIORITY, self.clock())
+
+    def firm(self, node: NodeName, pod: PendingPod) -> Mapping[PodUid, tuple[PlacedInterface, ...]]:
+        """Of that what keeps the pod out, also where there is no elsewhere.
+
+        Places of whole gangs; for one of a gang those of its own, and of pods that belong to none: all that
+        its gang is shown must be there when it is bound.
+        """
+        alone = pod.gang is not None
+        return {
+            uid: interfaces
+            for uid, interfaces in self.against(node, pod.uid).items()
+            if self._is_firm(uid, pod) or (alone and self._going[uid].pod.gang is None)
+        }
+
+    def promised(self, node: NodeName, pod: PendingPod) -> Mapping[PodUid, tuple[PlacedInterface, ...]]:
+        """Of that the places of whole gangs and of its own, which a bind of the pod must not take."""
+        held = self.against(node, pod.uid).items()
+        return {uid: interfaces for uid, interfaces in held if self._is_firm(uid, pod)}
+
+    def mates(self, pod: PendingPod) -> list[tuple[PlacedInterface, ...]]:
+        """What is held for others of the pod's gang that have no reservation yet."""
+        if pod.gang is None:
+            return []
+        return [
+            hold.interfaces
+            for uid in self._mates.get(pod.gang, ())
+            if uid != pod.uid and not self.state.nodes_of(uid)
+            for node in self.holds.of(uid)
+            if (hold := self.holds.held(node, uid))
+        ]
+
+    async def keep_time(self) -> NoReturn:
+        """Release gangs' places when their time is over, for as long as the process runs."""
+        while True:
+            await self._promised.wait()
+            await asyncio.sleep(self.lasts_s)
+            now = self.clock()
+            self._whole.clear()
+            self._drop_over(now)
+            self._end_turns(now)
+            if not self._mates:
+                self._promised.clear()
+
+    def pods(self, node: NodeName, uid: PodUid) -> list[str]:
+        """Whom it is held for, `namespace/name`."""
+        return [self._going[other].pod.pod for other in self.against(node, uid)]
+
+    def readings(self) -> dict[str, Reading]:
+        """What metrics show."""
+        return {"pods_expected": ("Pods on their way to a bind.", "gauge", lambda: len(self._going))}
+
+    def _on_its_way(self, pod: PendingPod, nodes: tuple[NodeName, ...]) -> _Going:
+        now = self.clock()
+        return _Going(pod, nodes, now, now + self.lasts_s)
+
+    def _promise(self, pod: PendingPod, node: NodeName, place: Placement) -> None:
+        going = self._going[pod.uid] = self._on_its_way(pod, (node,))
+        hold = Hold(interfaces=place.interfaces, pod=pod.pod, priority=pod.priority, until=going.until)
+        self.holds.hold(node, pod.uid, hold)
+        if pod.gang is not None:
+            self._mates.setdefault(pod.gang, {})[pod.uid] = None
+            self._extend(pod.gang, going)
+        self._whole.clear()
+        self._promised.set()
+        self._trim()
+
+    def _extend(self, gang: Gang, last: _Going) -> None:
+        """Hold the gang's places for as long as the last one's; not each time, as they may be many."""
+        for uid in self._mates[gang]:
+            going = self._going[uid]
+            until = min(last.until, going.since + _TURN * self.lasts_s)
+            if going.until + self.lasts_s / 2 > until:
+                continue
+            self._going[uid] = replace(going, until=until)
+            for node in self.holds.of(uid):
+                if hold := self.holds.held(node, uid):
+                    self.holds.hold(node, uid, replace(hold, until=until))
+
+    def _forget(self, uid: PodUid) -> None:
+        going = self._going.pop(uid, None)
+        if going is None:
+            return
+        self._new.discard(uid)
+        self.holds.release(uid)
+        self._whole.clear()
+        mates = self._mates.get(going.pod.gang) if going.pod.gang else None
+        if going.pod.gang and mates is not None:
+            mates.pop(uid, None)
+            if not mates:
+                del self._mates[going.pod.gang]
+
+    def _trim(self) -> None:
+        if len(self._going) > _MOST_PODS:
+            self.drop(next(iter(self._going)))
+
+    def _drop_over(self, now: float) -> None:
+        self._drop([uid for uid, going in self._going.items() if going.until <= now or self._came(going)])
+
+    def _drop(self, uids: Sequence[PodUid]) -> None:
+        """Forget them; a whole gang that loses a place which was not taken keeps nobody out any more."""
+        lost = {
+            going.pod.gang for uid in uids if (going := self._going.get(uid)) and not self.state.nodes_of(uid)
+        }
+        freed = [node for gang in lost if gang and self._is_whole(gang) for node in self._nodes_of(gang)]
+        for uid in uids:
+            self._forget(uid)
+        for node in freed:
+            self.on_release(node)
+
+    def _nodes_of(self, gang: Gang) -> set[NodeName]:
+        """Where its places are held."""
+        return {node for uid in self._mates.get(gang, ()) for node in self.holds.of(uid)}
+
+    def _end_turns(self, now: float) -> None:
+        """Tell of the nodes of gangs that keep nobody out for now."""
+        for gang, began in [*self._turns.items()]:
+            if gang not in self._mates:
+                del self._turns[gang]
+            elif now - began >= _TURN * self.lasts_s:
+                for node in self._nodes_of(gang):
+                    self.on_release(node)
+
+    def _has_turn(self, gang: Gang) -> bool:
+        now, turn_s = self.clock(), _TURN * self.lasts_s
+        if now - self._turns.setdefault(gang, now) >= 2 * turn_s:
+            self._turns[gang] = now
+        return now - self._turns[gang] < turn_s
+
+    def _is_firm(self, uid: PodUid, pod: PendingPod) -> bool:
+        gang = self._going[uid].pod.gang
+        return gang is not None and (gang == pod.gang or self._is_whole(gang))
+
+    def _is_whole(self, gang: Gang | None) -> bool:
+        """Whether as many of the gang's pods have a place as it takes, as far as that is known.
+
+        Only for so long: see `_TURN`.
+        """
+        if gang is None:
+            return False
+        if gang not in self._whole:
+            count = self.gangs.known(gang)
+            self._whole[gang] = count is not None and 0 < count <= self._placed(gang) and self._has_turn(gang)
+        return self._whole[gang]
+
+    def _placed(self, gang: Gang) -> int:
+        return self.gangs.placed(gang, self._mates.get(gang, ()))
+
+    def _came(self, going: _Going) -> bool:
+        """Whether the pod counts as it is, by its reservation or the report of the node that it is on."""
+        uid = going.pod.uid
+        return bool(self.state.nodes_of(uid)) or any(self._is_reported(node, uid) for node in going.nodes)
+
+    def _is_reported(self, node: NodeName, uid: PodUid) -> bool:
+        facts = self.state.facts(node)
+        if facts is None or uid not in facts.reported:
+            return False
+        return self.occupants is None or uid in self.occupants.on(node)
+
+    def _hold(self, going: _Going, deadline: float) -> None:
+        pod = going.pod
+        places: dict[Situation, tuple[PlacedInterface, ...]] = {}
+        for node in going.nodes:
+            nominated = self.nominations.against(node, pod.uid, pod.priority)
+            holding = {**self.against(node, pod.uid), **nominated}
+            situation = self.state.situation_if(node, holding=holding)
+            if situation is None or self.clock() > deadline:
+                continue
+            if situation not in places:
+                found = self.decisions.place(pod.request, situation)
+                places[situation] = found.interfaces if isinstance(found, Placement) else ()
+            if interfaces := places[situation]:
+                held = Hold(interfaces=interfaces, pod=pod.pod, priority=pod.priority, until=going.until)
+                self.holds.hold(node, pod.uid, held)

@@ -1,0 +1,586 @@
+"""bind: decide on the freshest state, hold the placement, and have it written.
+
+In this order: take the pod's version and what it asks for in it; be told by the API server that this process
+holds the Lease; decide; write, of that version. Whoever takes the Lease later touches the pod, and thereby
+refuses the write wherever it is by then (see `leading`).
+
+What is held for a pod that is being bound, and what follows from the pod as the API server shows it.
+
+Write a Binding, and know what became of it.
+
+A reservation is held before its write begins, and is given up only when the pod is surely not bound
+here: the API server refused the write, never got it, or shows the pod elsewhere, gone, or unbound and of
+another version than the one that the write was made of, which it will refuse from then on (see `fence`).
+So a write without an answer (a time-out) is settled at once by touching the pod. Only where that is refused,
+or the API server is away, the reservation stands until the pod is read after all that was sent must be over
+(a minute by default, kube-apiserver `--request-timeout`).
+
+Verbs: create on `pods/binding`, get and patch on `pods`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+from weakref import WeakValueDictionary
+
+import structlog
+
+from k8s_rdma.core.ids import NodeName, PodUid
+from k8s_rdma.core.ledger import Pod
+from k8s_rdma.core.namespace_policy import NO_POLICIES, NamespacePolicies
+from k8s_rdma.core.placement import Placement, Rejection
+from k8s_rdma.core.request import Request
+from k8s_rdma.errors import MalformedError, Reason
+from k8s_rdma.extender.addresses import AddressCheck
+from k8s_rdma.extender.assumed_pods import Expecting
+from k8s_rdma.extender.decision_log import BOUND, REFUSED, STARTING_MESSAGE, Outcome, Outcomes, Refusal
+from k8s_rdma.extender.decision_log import STARTING as IS_STARTING
+from k8s_rdma.extender.fit_cache import Decisions
+from k8s_rdma.extender.gangs import Quorum
+from k8s_rdma.extender.node_cache import ClusterState, Reservation
+from k8s_rdma.extender.node_source import NodeStates
+from k8s_rdma.extender.nominated_pods import Nominations
+from k8s_rdma.extender.pod_request import PendingPod, Remembered, Requests
+from k8s_rdma.extender.pod_store import UnboundPods
+from k8s_rdma.extender.quota import Limits
+from k8s_rdma.extender.requeue import Toucher
+from k8s_rdma.kube.api import (
+    API_ERRORS,
+    ApiRefusedError,
+    ApiUncertainError,
+    ApiUnreachableError,
+    PodBinding,
+    PodView,
+)
+from k8s_rdma.kube.promised import promised_to
+from k8s_rdma.wire.annotation import ANNOTATION
+from k8s_rdma.wire.extender import NOT_ENOUGH_FREE, UNREADABLE_NODE, sentence_of
+from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode
+from k8s_rdma.wire.placement_keys import UNSIGNED, KeySource
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from k8s_rdma.core.gang import Gang
+    from k8s_rdma.errors import K8sRdmaError
+    from k8s_rdma.extender.leadership import Fence
+    from k8s_rdma.kube.api import ClusterApi
+    from k8s_rdma.wire.extender import ExtenderBindingArgs
+
+_log = structlog.get_logger()
+_CONFLICT = 409
+_READ_AGAIN_S = 5.0
+_LOOK_S = 0.05
+
+
+class Commits:
+    """The writes; an async context manager that owns the settling of those in doubt.
+
+    keys: sign placements. policies: bound what one takes that nobody signs. settle_s: how long a write
+    without an answer may still take effect where pods may not be touched. doubts: what settles, one for each
+    write without an answer.
+
+    The state is in memory only: whoever comes after this process counts what is written, and must not
+    promise anything while there is something `undecided` that is not fenced.
+    """
+
+    def __init__(  # noqa: PLR0913 - what writes need
+        self,
+        state: ClusterState,
+        api: ClusterApi,
+        fence: Fence,
+        clock: Callable[[], float],
+        *,
+        keys: KeySource = UNSIGNED,
+        policies: Callable[[], NamespacePolicies] = lambda: NO_POLICIES,
+        settle_s: float = 60.0,
+    ) -> None:
+        self._state = state
+        self._api = api
+        self._fence = fence
+        self._clock = clock
+        self._keys = keys
+        self._held = Held(state=state, clock=clock, keys=keys, policies=policies)
+        self._settle_s = settle_s
+        self._locks: WeakValueDictionary[PodUid, asyncio.Lock] = WeakValueDictionary()
+        self._tasks = asyncio.TaskGroup()
+        self.doubts: dict[asyncio.Task[None], tuple[Bind, Reservation]] = {}
+        self._under_way: list[Bind] = []
+
+    async def __aenter__(self) -> Self:
+        await self._tasks.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for task in self.doubts:
+            task.cancel()
+        await self._tasks.__aexit__(kind, error, trace)
+
+    def undecided(self) -> list[str]:
+        """The pods, `namespace/name`, that a write of this process may yet bind."""
+        in_doubt = [bind for bind, doubted in self.doubts.values() if self._stands(bind, doubted)]
+        return sorted({bind.pod for bind in (*self._under_way, *in_doubt)})
+
+    async def finish(self, within_s: float) -> None:
+        """Return when nothing is undecided any more, or after that time; logs what is left then."""
+        began = self._clock()
+        while self.undecided() and self._clock() - began < within_s:  # noqa: ASYNC110  it ends in many places
+            await asyncio.sleep(min(_LOOK_S, within_s))
+        if left := self.undecided():
+            _log.error("binds_left_in_doubt", pods=left, settle_s=self._settle_s)
+
+    def lock(self, uid: PodUid) -> asyncio.Lock:
+        """To be held while the pod is bound: one bind of a pod at a time."""
+        return self._locks.setdefault(uid, asyncio.Lock())
+
+    def doubted(self, uid: PodUid) -> bool:
+        """Whether an earlier bind of the pod may still take effect."""
+        return self._held.doubted(uid)
+
+    async def read(self, bind: Bind) -> PodView | str:
+        """The pod, unbound, as a bind may be decided on it; or the answer of the bind (see `Held.settle`).
+
+        What an earlier bind of it left in doubt is settled first. API_ERRORS.
+        """
+        if self._held.doubted(bind.uid):
+            return self._held.settle(bind, (await self._fence.look(bind.identity)).pod)
+        return self._held.settle(bind, await self._api.get_pod(bind.namespace, bind.name))
+
+    async def write_plain(self, bind: Bind) -> str:
+        """Bind a pod that asks for nothing; answers the error's text, empty on success."""
+        try:
+            await self._api.bind_pod(self._binding(bind, None))
+        except API_ERRORS as error:
+            if isinstance(error, ApiUnreachableError):
+                return Refusal(error.message, error.reason)
+            pod = await self._api.get_pod(bind.namespace, bind.name)
+            bound = pod is not None and pod.uid == bind.uid and pod.node == bind.node
+            return "" if bound else Refusal(error.message, error.reason)
+        return ""
+
+    async def write(self, bind: Bind, reservation: Reservation) -> PodView | str:
+        """Bind the pod; answers the error's text, empty on success.
+
+        reservation: is held in the state already. A pod: it was written to since the version that the
+        reservation is of, is this now, and holds nothing; decide anew.
+        """
+        self._under_way.append(bind)  # stays there when this is cancelled: nobody knows what became of it
+        try:
+            answer = await self._write(bind, reservation)
+        except asyncio.CancelledError:
+            self._state.doubt(bind.node, bind.uid)
+            raise
+        self._under_way.remove(bind)
+        return answer
+
+    async def _write(self, bind: Bind, reservation: Reservation) -> PodView | str:
+        try:
+            await self._api.bind_pod(self._binding(bind, reservation))
+        except ApiUnreachableError as error:
+            return self._not_written(bind, reservation, error)
+        except ApiRefusedError as error:
+            if error.status == _CONFLICT:
+                return await self._conflict(bind, reservation, error)
+            return self._not_written(bind, reservation, error)
+        except ApiUncertainError as error:
+            return await self._uncertain(bind, error)
+        self._state.written(bind.node, bind.uid)
+        return ""
+
+    def _binding(self, bind: Bind, reservation: Reservation | None) -> PodBinding:
+        annotations = {}
+        if reservation is not None:
+            placement = Placement(
+                node=bind.node, interfaces=reservation.interfaces, policy=reservation.policy
+            )
+            annotations[PLACEMENT_ANNOTATION] = encode(placement, bind.uid, self._keys())
+        return PodBinding(
+            namespace=bind.namespace,
+            name=bind.name,
+            uid=bind.uid,
+            node=bind.node,
+            annotations=annotations,
+            version=reservation.version if reservation else "",
+        )
+
+    def give_up(self, bind: Bind, reservation: Reservation) -> None:
+        """No write of this reservation happened or will; one before it, of the same version, still may."""
+        if reservation.in_doubt:
+            self._doubt(bind)
+        else:
+            self._state.withdraw(bind.node, bind.uid)
+
+    def _not_written(self, bind: Bind, reservation: Reservation, why: K8sRdmaError) -> str:
+        self.give_up(bind, reservation)
+        return Refusal(why.message, why.reason)
+
+    async def _conflict(self, bind: Bind, reservation: Reservation, why: ApiRefusedError) -> PodView | str:
+        """The pod is bound, gone, going, or of another version."""
+        try:
+            pod = await self._api.get_pod(bind.namespace, bind.name)
+        except API_ERRORS as error:
+            self._not_written(bind, reservation, why)
+            return Refusal(f"{why.message}; then {error.message}", error.reason)
+        settled = self._held.settle(bind, pod)
+        if isinstance(settled, str):
+            return settled
+        if settled.version == reservation.version:
+            return self._not_written(bind, reservation, why)
+        return settled
+
+    async def _uncertain(self, bind: Bind, why: ApiUncertainError) -> str:
+        """Have it settled at once, if the API server answers at all."""
+        self._state.doubt(bind.node, bind.uid)
+        try:
+            settled = self._held.settle(bind, (await self._fence.look(bind.identity)).pod)
+        except API_ERRORS as error:
+            self._doubt(bind)
+            return Refusal(f"{why.message}; then {error.message}", error.reason)
+        self._doubt(bind)
+        return settled if isinstance(settled, str) else Refusal(why.message, why.reason)
+
+    def _doubt(self, bind: Bind) -> None:
+        """Have what is held for the bind settled, unless it is already."""
+        doubted = self._state.doubt(bind.node, bind.uid)
+        if doubted is None:
+            return
+        task = self._tasks.create_task(self._settle(bind, doubted))
+        self.doubts[task] = bind, doubted
+        task.add_done_callback(self._forget)
+        _log.warning("bind_in_doubt", pod=bind.pod, uid=bind.uid, node=bind.node)
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        del self.doubts[task]
+
+    def _stands(self, bind: Bind, doubted: Reservation) -> bool:
+        return self._state.reservation(bind.node, bind.uid) is doubted
+
+    async def _settle(self, bind: Bind, doubted: Reservation) -> None:
+        """Look at the pod until the write can take no effect any more, or is seen to have taken it."""
+        late = self._clock() + self._settle_s
+        while self._stands(bind, doubted):
+            await asyncio.sleep(min(_READ_AGAIN_S, self._settle_s))
+            async with self.lock(bind.uid):
+                if self._stands(
+                    bind, doubted
+                ):  # else the pod was seen bound or gone, or a later bind took over
+                    await self._look(bind, late=self._clock() >= late)
+
+    async def _look(self, bind: Bind, *, late: bool) -> None:
+        """late: no write can be under way any more."""
+        try:
+            pod, full = await self._fence.look(bind.identity)
+        except API_ERRORS as error:
+            _log.warning("bind_still_in_doubt", pod=bind.pod, node=bind.node, error=error.message)
+            return
+        settled = self._held.settle(bind, pod)
+        if (late or full) and not isinstance(settled, str):
+            self._held.drop(bind.uid)
+        _log.info("bind_settled", pod=bind.pod, node=bind.node, bound=settled == "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bind:
+    """A pod that is to be bound to a node."""
+
+    namespace: str
+    name: str
+    uid: PodUid
+    node: NodeName
+
+    @property
+    def pod(self) -> str:
+        """`namespace/name`."""
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def identity(self) -> Pod:
+        """The pod alone."""
+        return Pod(namespace=self.namespace, name=self.name, uid=self.uid)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """The reservations of binds. clock: seconds, monotonic. keys, policies: as in `Commits`."""
+
+    state: ClusterState
+    clock: Callable[[], float]
+    keys: KeySource = UNSIGNED
+    policies: Callable[[], NamespacePolicies] = lambda: NO_POLICIES
+
+    def doubted(self, uid: PodUid) -> bool:
+        """Whether an earlier bind of the pod may still take effect."""
+        held = (self.state.reservation(node, uid) for node in self.state.nodes_of(uid))
+        return any(reservation.in_doubt for reservation in held if reservation)
+
+    def settle(self, bind: Bind, pod: PodView | None) -> PodView | str:
+        """What follows from the pod as it is now; to be read after every write of it but those under way.
+
+        The pod while it is unbound; else the answer of the bind, empty when it is bound as it shall be.
+        """
+        if pod is None or pod.uid != bind.uid:
+            self._end(bind.uid)
+            return f"pod {bind.pod} with UID {bind.uid} does not exist any more"
+        if pod.node is not None:
+            return self._found_bound(bind, pod, pod.node)
+        for node, held in self.unbound(bind.uid):
+            if not (held.in_doubt and held.version == pod.version):
+                self.state.withdraw(node, bind.uid)
+        return pod
+
+    def _found_bound(self, bind: Bind, pod: PodView, node: NodeName) -> str:
+        """The pod is bound: by an earlier write of ours, or by someone else."""
+        here = node == bind.node
+        if here and not pod.annotations.get(ANNOTATION):
+            return ""
+        promise = promised_to(pod, self.keys(), self.policies()) if here else None
+        if promise is not None:
+            self.state.written(node, bind.uid, promise.placement.interfaces)
+            return ""
+        self.drop(bind.uid)
+        without = ", without a placement of this extender" if here else ""
+        return f"pod {bind.pod} is already bound to node {node}{without}"
+
+    def _end(self, uid: PodUid) -> None:
+        """The pod is gone; what may have been bound counts until its node says that it holds nothing."""
+        for node, held in self.unbound(uid):
+            if not held.in_doubt:
+                self.state.withdraw(node, uid)
+        self.state.ended(uid, self.clock())
+
+    def unbound(self, uid: PodUid) -> list[tuple[NodeName, Reservation]]:
+        """Where something is held for the pod, for a bind that is not known to have taken effect."""
+        held = [(node, self.state.reservation(node, uid)) for node in self.state.nodes_of(uid)]
+        return [(node, each) for node, each in held if each and not each.bound and each.ended_at is None]
+
+    def drop(self, uid: PodUid) -> None:
+        """No bind of the pod can take effect any more."""
+        for node, _ in self.unbound(uid):
+            self.state.withdraw(node, uid)
+
+
+_STARTING = Refusal(STARTING_MESSAGE, IS_STARTING)
+
+NOT_THE_BINDER = "another RDMA scheduler extender binds now; try again"
+
+_SHOWN_PODS = 3
+_TRIES = 5
+"""Versions of a pod that a bind is tried of: others write to it, too, its status above all."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A version of the pod, what it asks for in it, and what it was filtered with."""
+
+    pod: PodView
+    request: Request
+    filtered: Remembered | None
+
+
+@dataclass(slots=True, kw_only=True)
+class Binder:
+    """Binds pods.
+
+    clock: seconds, monotonic. ready: whether every promise that others made is known, and nobody else makes
+    any now, as far as this process knows; else nothing may be promised. confirm: the API server's word on it:
+    why another may, empty when none.
+    """
+
+    state: ClusterState
+    states: NodeStates
+    decisions: Decisions
+    requests: Requests
+    unbound: UnboundPods
+    commits: Commits
+    toucher: Toucher
+    expecting: Expecting
+    quorum: Quorum
+    limits: Limits
+    addresses: AddressCheck
+    nominations: Nominations
+    outcomes: Outcomes
+    clock: Callable[[], float]
+    ready: Callable[[], bool]
+    confirm: Callable[[], Coroutine[None, None, str]]
+
+    async def bind(self, args: ExtenderBindingArgs) -> str:
+        """Bind the pod; answers the error's text, empty on success. Binding again is success again."""
+        bind = Bind(
+            namespace=args.pod_namespace,
+            name=args.pod_name,
+            uid=PodUid(args.pod_uid),
+            node=NodeName(args.node),
+        )
+        began = self.clock()
+        self._expect(bind)
+        async with self.commits.lock(bind.uid):
+            try:
+                error = await self._bind(bind)
+                reason = _reason(error)
+            except MalformedError as malformed:
+                error = f"{sentence_of(malformed)} ({malformed.message})"
+                reason = malformed.reason
+            except API_ERRORS as failed:
+                error, reason = failed.message, failed.reason
+        self.expecting.drop(bind.uid)
+        if not error:
+            self.toucher.settled(bind.uid)
+        self.outcomes.tell(
+            Outcome(
+                verb="bind",
+                pod=bind.pod,
+                uid=bind.uid,
+                candidates=1,
+                reason=reason,
+                reasons={reason: 1},
+                node=bind.node,
+                error=error,
+                duration_s=self.clock() - began,
+            )
+        )
+        return str(error)
+
+    def _expect(self, bind: Bind) -> None:
+        """From now on it is known where the pod goes; what it reserves there takes over."""
+        remembered = self.requests.recall(bind.uid)
+        if remembered is None or not remembered.request:
+            return
+        pod = self.quorum.gangs.judge(remembered.pod)
+        if pod.gang is None:
+            self.expecting.leave(pod, [bind.node])
+        elif bind.node not in self.expecting.holds.of(bind.uid):
+            self.expecting.promise(pod, [bind.node])
+
+    async def _bind(self, bind: Bind) -> str:
+        remembered = self.requests.recall(bind.uid)
+        if remembered is not None and not remembered.request:
+            return await self.commits.write_plain(bind)
+        known = self._known(bind)
+        if known is not None:
+            return known
+        doubted = self.commits.doubted(bind.uid)
+        seen = (None if doubted else self.unbound.latest(bind.uid)) or await self.commits.read(bind)
+        for _ in range(_TRIES):
+            if isinstance(seen, str):
+                return seen
+            seen = await self._try(bind, seen, remembered)
+        return seen if isinstance(seen, str) else f"pod {bind.pod} is written to all the time; try again"
+
+    def _known(self, bind: Bind) -> str | None:
+        """The answer, if it is known what became of the pod."""
+        for node in self.state.nodes_of(bind.uid):
+            held = self.state.reservation(node, bind.uid)
+            if held is not None and held.ended_at is not None:
+                return f"pod {bind.pod} with UID {bind.uid} is finished or gone"
+            if held is not None and held.bound:
+                return "" if node == bind.node else f"pod {bind.pod} is already bound to node {node}"
+        return None
+
+    async def _try(self, bind: Bind, pod: PodView, filtered: Remembered | None) -> PodView | str:
+        """Bind this version of the pod; the pod again when there is a newer one, else the answer."""
+        request = self.requests.read_unbound(pod)
+        if not request:
+            return await self.commits.write_plain(bind)
+        if not self.ready():
+            return _STARTING
+        min_count = await self.quorum.gangs.min_count(pod.gang) if pod.gang else 0
+        async with asyncio.TaskGroup() as asked:
+            confirming = asked.create_task(self.confirm())
+            asked.create_task(self.states.ask(bind.node))
+        if obstacle := self._obstacle(confirming.result()):
+            return obstacle  # from here to the write, or to the wait for a gang, nothing is awaited
+        decided = self._reserve(bind, _Asked(pod, request, filtered))
+        if isinstance(decided, str):
+            return decided
+        if pod.gang and min_count and (obstacle := await self._gather(bind, decided, pod.gang, min_count)):
+            return obstacle
+        return await self.commits.write(bind, decided)
+
+    def _obstacle(self, another: str) -> str:
+        """Why this process must not bind; empty where it may. another: as `confirm` answers."""
+        if another:
+            return Refusal(f"{NOT_THE_BINDER} ({another})", IS_STARTING)
+        return "" if self.ready() else _STARTING
+
+    async def _gather(self, bind: Bind, decided: Reservation, gang: Gang, min_count: int) -> str:
+        """Wait until enough of the gang have a place; why the pod must not be bound, empty where it may."""
+        try:
+            reached = await self.quorum.reached(gang, bind.uid, min_count)
+            obstacle = self._obstacle(await self.confirm()) if reached else self._incomplete(gang, min_count)
+        except BaseException:
+            self.commits.give_up(bind, decided)
+            raise
+        if self.state.reservation(bind.node, bind.uid) is not decided:
+            return obstacle or f"pod {bind.pod} was bound, ended or was placed anew meanwhile; try again"
+        if obstacle:
+            self.commits.give_up(bind, decided)
+        return obstacle
+
+    def _incomplete(self, gang: Gang, min_count: int) -> str:
+        placed = self.quorum.gangs.placed(gang)
+        why = f"{placed} of the {min_count} pods that pod group {gang} binds together had a place"
+        return Refusal(f"{NOT_ENOUGH_FREE} ({why})", Reason.GANG_INCOMPLETE)
+
+    def _reserve(self, bind: Bind, asked: _Asked) -> Reservation | str:
+        """Decide, and hold what was decided; or the refusal's text.
+
+        Nothing else runs in between (there is no await here), which is what locks the node: binds to it
+        may be under way in any number, and each one's decision sees what the others hold.
+        """
+        reservation = self.state.reservation(bind.node, bind.uid)
+        pod = self.quorum.gangs.judge(PendingPod.of_view(asked.pod, asked.request))
+        nominated = self.nominations.against(bind.node, bind.uid, pod.priority)
+        held = {} if reservation else {**self.expecting.promised(bind.node, pod), **nominated}
+        situation = self.state.situation_if(bind.node, without=[bind.uid], holding=held)
+        if situation is None:
+            why = self.state.why_unreadable(bind.node)
+            return Refusal(f"{UNREADABLE_NODE} (node {bind.node}: {why})", Reason.UNREADABLE_NODE)
+        if reservation is not None:  # in doubt: the write may have happened, so that it can only be repeated
+            if not self.decisions.still_fits(reservation, situation):
+                why = "the placement of an earlier bind without an answer does not fit any more"
+                return Refusal(f"{NOT_ENOUGH_FREE} (node {bind.node}: {why})", Reason.STALE_PLACEMENT)
+        else:
+            if (beyond := self.limits.refusal(bind.namespace, bind.uid, asked.request)) is not None:
+                return Refusal(f"{NOT_ENOUGH_FREE} ({beyond})", Reason.NAMESPACE_LIMIT)
+            if (taken := self.addresses.taken(pod)) is not None:
+                return Refusal(f"{NOT_ENOUGH_FREE} ({taken.why})", Reason.ADDRESS_IN_USE)
+            found = self.decisions.place(asked.request, situation)
+            if isinstance(found, Rejection):
+                since = self._since(bind.node, asked, nominated=len(held))
+                why = f"node {bind.node}: {found.message}{since}"
+                return Refusal(f"{NOT_ENOUGH_FREE} ({why})", found.reason)
+            reservation = Reservation(
+                interfaces=found.interfaces,
+                policy=found.policy,
+                pod=bind.pod,
+                made_at=self.clock(),
+                version=asked.pod.version,
+            )
+        self.state.reserve(bind.node, bind.uid, reservation)
+        return reservation
+
+    def _since(self, node: NodeName, asked: _Asked, *, nominated: int) -> str:
+        """What changed since the pod was filtered, as far as it is known."""
+        if asked.filtered is None:
+            return ""
+        if not asked.filtered.asked_by(asked.pod.annotations):
+            return f"; since the pod was filtered its {ANNOTATION} or its policy changed"
+        held = self.state.reservations(node)
+        pods = [r.pod for r in held.values() if r.made_at > asked.filtered.filtered_at]
+        if not pods and nominated:
+            return f"; room is held there for {nominated} pods of a gang or nominated, or its report changed"
+        if not pods:
+            return "; its report changed since the pod was filtered"
+        more = f" and {len(pods) - _SHOWN_PODS} more" if len(pods) > _SHOWN_PODS else ""
+        return f"; bound there since the pod was filtered: {', '.join(pods[:_SHOWN_PODS])}{more}"
+
+
+def _reason(error: str) -> str:
+    if not error:
+        return BOUND
+    return error.reason if isinstance(error, Refusal) else REFUSED

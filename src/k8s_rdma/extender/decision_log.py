@@ -1,0 +1,182 @@
+"""What was decided of a pod, told once: a line in the log, and in figures.
+
+What became of the last attempt to schedule each pod, for people who ask.
+
+Extracted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import TYPE_CHECKING, Self
+
+import structlog
+
+from k8s_rdma.core.ids import PodUid
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+
+FIT = "fit"
+BOUND = "bound"
+NOTHING_ASKED = "nothing_asked"
+STARTING = "starting"
+REFUSED = "refused"
+"""Reasons beside those of `errors.Reason`."""
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """Of one call of a verb.
+
+    pod: `namespace/name`. reason: a value of `errors.Reason`, or one of those above. reasons: how many of the
+    candidates were judged so, by the same words. node: the one that it was about. error: what the scheduler
+    is told where all failed, or what is wrong with the pod itself, whatever the node.
+    """
+
+    verb: str
+    pod: str
+    uid: str
+    reason: str
+    candidates: int = 0
+    reasons: Mapping[str, int] = field(default_factory=dict)
+    node: str | None = None
+    error: str = ""
+    duration_s: float
+
+
+class Refusal(str):
+    """What the scheduler is told, and the reason in the words of `Outcome`."""
+
+    reason: str
+
+    def __new__(cls, text: str, reason: str) -> Self:
+        """The text with its reason."""
+        made = super().__new__(cls, text)
+        made.reason = reason
+        return made
+
+
+class Outcomes:
+    """The outcomes so far. decisions: by verb and reason; verdicts: candidates, by the same.
+
+    heard: is told of each.
+    """
+
+    def __init__(self, heard: Callable[[Outcome], None] | None = None) -> None:
+        self._heard = heard
+        self.decisions: Counter[tuple[str, ...]] = Counter()
+        self.verdicts: Counter[tuple[str, ...]] = Counter()
+
+    def tell(self, outcome: Outcome) -> None:
+        """Count it and log it; a warning when there is an error."""
+        self.decisions[outcome.verb, outcome.reason] += 1
+        for reason, count in outcome.reasons.items():
+            self.verdicts[outcome.verb, reason] += count
+        log = _log.warning if outcome.error else _log.info
+        log(
+            "decision",
+            verb=outcome.verb,
+            pod=outcome.pod,
+            uid=outcome.uid,
+            candidates=outcome.candidates,
+            reason=outcome.reason,
+            reasons=dict(outcome.reasons),
+            node=outcome.node,
+            error=outcome.error,
+            duration_s=round(outcome.duration_s, 6),
+        )
+        if self._heard is not None:
+            self._heard(outcome)
+
+
+def main_reason(reasons: Mapping[str, int]) -> str:
+    """What a pod's candidates come to: `fit` if one fits, or what most of them are refused for."""
+    if FIT in reasons:
+        return FIT
+    return max(reasons, key=lambda reason: reasons[reason], default=NOTHING_ASKED)
+
+
+MAX_PODS = 10_000
+MAX_AGE_S = 900.0
+"""As in `waiting`: a pod that nobody has tried for so long was not seen to end."""
+
+_GOOD = frozenset({FIT, BOUND, NOTHING_ASKED})
+_VERBS = frozenset({"filter", "bind"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """A refusal; at, first_at: of this one, and of the first since the pod last fitted somewhere."""
+
+    outcome: Outcome
+    at: float
+    first_at: float
+
+    @property
+    def why(self) -> str:
+        """In one line: the error, or how many nodes there are of each cause."""
+        told = self.outcome
+        if told.error:
+            return f"{told.node}: {told.error}" if told.node else told.error
+        counts = sorted(told.reasons.items(), key=lambda item: (-item[1], item[0]))
+        causes = ", ".join(f"{count} {reason}" for reason, count in counts)
+        return f"0/{told.candidates} nodes: {causes or 'none was a candidate'}"
+
+
+class Attempts:
+    """The refusals by pod; bounded, those tried longest ago are forgotten."""
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._clock = clock
+        self._pods: dict[PodUid, Attempt] = {}
+
+    def heard(self, outcome: Outcome) -> None:
+        """A verb was answered; what filter and bind say counts."""
+        if outcome.verb not in _VERBS:
+            return
+        uid = PodUid(outcome.uid)
+        before = self._pods.pop(uid, None)
+        if outcome.reason in _GOOD:
+            return
+        now = self._clock()
+        self._pods[uid] = Attempt(outcome=outcome, at=now, first_at=before.first_at if before else now)
+        while len(self._pods) > MAX_PODS:
+            del self._pods[next(iter(self._pods))]
+
+    def settled(self, uid: PodUid) -> None:
+        """The pod is bound, or gone."""
+        self._pods.pop(uid, None)
+
+    def settle_missing(self, listed: Collection[PodUid], since: float) -> None:
+        """The pods that were last tried before that time and are not listed are gone."""
+        for uid in [uid for uid, attempt in self._pods.items() if attempt.at < since and uid not in listed]:
+            self.settled(uid)
+
+    def of(self, uid: PodUid) -> Attempt | None:
+        """The pod's last refusal."""
+        return self._pods.get(uid)
+
+    def named(self, pod: str) -> PodUid | None:
+        """The UID of the pod of that name (`namespace/name`) that was refused last."""
+        found = (uid for uid, attempt in reversed(self._pods.items()) if attempt.outcome.pod == pod)
+        return next(found, None)
+
+    def pending(self) -> list[Attempt]:
+        """The pods that wait, the longest first."""
+        limit = self._clock() - MAX_AGE_S
+        for uid in [uid for uid, attempt in self._pods.items() if attempt.at < limit]:
+            self.settled(uid)
+        return sorted(self._pods.values(), key=lambda attempt: attempt.first_at)
+
+
+STARTING_MESSAGE = (
+    "the RDMA scheduler extender is starting: it does not hold its lease, or has not listed the cluster's "
+    "pods since; try again"
+)

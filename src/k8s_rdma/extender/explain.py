@@ -1,0 +1,476 @@
+"""Why each node takes a pod or does not: what filter would answer now, and what that is made of.
+
+One explanation at a time, in between other work: none of its slices holds up a filter for longer than one
+search does.
+
+What a node says of a pod, one by one, and many nodes by what they have in common.
+
+A node's PFs as one pod meets them: what is free of each, what would go there, and what is against it.
+
+A node's PFs as a pod meets them that holds exclusive devices: the most that may come to each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import dataclass, field
+from heapq import nsmallest
+from itertools import islice
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+
+from k8s_rdma.core.devices.placement import devices_on, misasked, possible
+from k8s_rdma.core.ids import NodeName
+from k8s_rdma.core.inventory import NOTHING_USED
+from k8s_rdma.core.offers import room_of
+from k8s_rdma.core.placement import Rejection
+from k8s_rdma.core.programming import enforcers, objection, reserved
+from k8s_rdma.core.request import PfPolicy, class_of, unmet
+from k8s_rdma.extender.filter import Verdicts
+from k8s_rdma.extender.fit_cache import UNRESOLVABLE, Fit, Misfit
+from k8s_rdma.extender.node_cache import ClusterState, Situation
+from k8s_rdma.extender.node_source import NodeStates
+from k8s_rdma.extender.pod_explanation import KnownPod, PodLook, asked_of
+from k8s_rdma.extender.quota import Limits
+from k8s_rdma.wire.explain import Explanation, ExtenderState, Group, Limit, NodeLook, PfLook, Refused
+from k8s_rdma.wire.extender import NOT_ENOUGH_FREE, UNREADABLE_NODE
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+
+    from k8s_rdma.core.inventory import Pf
+    from k8s_rdma.core.placement import PlacedInterface
+    from k8s_rdma.core.request import InterfaceClass, InterfaceRequest, Request
+    from k8s_rdma.core.rooms import Room
+    from k8s_rdma.extender.fit_cache import Decisions, Verdict
+
+    PodState: TypeAlias = Literal[
+        "bound", "binding", "finished", "nominated", "refused", "waiting", "no-rdma"
+    ]
+    Said: TypeAlias = Literal["fits", "refused", "unreadable", "unknown"]
+
+
+def look_at_pfs_of_devices(
+    request: Request, situation: Situation, devices: Sequence[tuple[str, int]]
+) -> tuple[PfLook, ...]:
+    """Each PF. devices: what of the request's devices are VFs of the node."""
+    asked_wrongly = misasked(request, devices)
+    wanted: dict[str, list[InterfaceRequest]] = {}
+    if not asked_wrongly:
+        for each in possible(request, situation.inventory, devices):
+            wanted.setdefault(each.pf.pci, []).append(each.wanted)
+    return tuple(
+        _explain_pf_of_devices(pf, [name for name, _ in devices], wanted.get(pf.pci, []), situation)
+        for pf in situation.inventory.pfs
+    )
+
+
+def _explain_pf_of_devices(
+    pf: Pf, resources: Sequence[str], wanted: Sequence[InterfaceRequest], situation: Situation
+) -> PfLook:
+    room = room_of(pf, situation.used.get(pf.pci, NOTHING_USED))
+    devices = sum(pf.pools.get(resource, 0) for resource in resources)
+    worst = sorted((reserved(pf, each.min_tx_rate_mbps) for each in wanted), reverse=True)[:devices]
+    return PfLook(
+        name=pf.name,
+        pci=pf.pci,
+        link_mbps=pf.link_mbps,
+        unreserved_mbps=room.mbps,
+        vfs=pf.capacity_vfs,
+        free_vfs=room.vfs,
+        numa_node=pf.numa_node,
+        placed=len(worst),
+        placed_mbps=sum(worst),
+        room_for=_room_for_devices(worst, room.mbps),
+        objections=tuple(_device_objections(pf, wanted, sum(worst), room.mbps)),
+        devices=devices,
+    )
+
+
+def _room_for_devices(worst: Sequence[int], left: int) -> int:
+    """How many of them fit on this PF, the largest first, as kubelet may choose."""
+    for at, mbps in enumerate(worst):
+        left -= mbps
+        if left < 0:
+            return at
+    return len(worst)
+
+
+def _device_objections(
+    pf: Pf, wanted: Sequence[InterfaceRequest], worst_mbps: int, left_mbps: int
+) -> Iterator[str]:
+    yield from list(
+        dict.fromkeys(filter(None, (unmet(pf, each.needs) or objection(pf, each) for each in wanted)))
+    )[:1]
+    if worst_mbps and pf.link_mbps is None:
+        yield "its link speed is not known (link down?), so that nothing can be reserved"
+    elif worst_mbps > left_mbps:
+        yield f"{left_mbps} Mb/s unreserved, and kubelet may choose devices here for {worst_mbps}"
+
+
+_MOST = 3
+_LOOKED_AT = 64
+"""Kinds of interfaces, as in `core.refusal`: whoever writes the annotation decides how many there are."""
+
+
+def look_at_pfs(
+    request: Request, situation: Situation, placed: Sequence[PlacedInterface] = ()
+) -> tuple[PfLook, ...]:
+    """Each PF. placed: where the pod's interfaces would go, none when they do not fit."""
+    devices = devices_on(request, situation.inventory)
+    if devices:
+        return look_at_pfs_of_devices(request, situation, devices)
+    kinds = [class_of(each) for each in request.interfaces]
+    return tuple(_explain_pf(pf, kinds, situation, placed) for pf in situation.inventory.pfs)
+
+
+def _explain_pf(
+    pf: Pf, kinds: Sequence[InterfaceClass], situation: Situation, placed: Sequence[PlacedInterface]
+) -> PfLook:
+    room = room_of(pf, situation.used.get(pf.pci, NOTHING_USED))
+    here = [each.wanted() for each in placed if each.pf == pf.pci]
+    taken = [kind for kind in kinds if not _against(pf, kind)]
+    return PfLook(
+        name=pf.name,
+        pci=pf.pci,
+        link_mbps=pf.link_mbps,
+        unreserved_mbps=room.mbps,
+        vfs=pf.capacity_vfs,
+        free_vfs=room.vfs,
+        numa_node=pf.numa_node,
+        placed=len(here),
+        placed_mbps=sum(reserved(pf, each.min_tx_rate_mbps) for each in here),
+        room_for=_room_for(pf, taken, room),
+        objections=tuple(_objections(pf, kinds, room)),
+        min_by=_but_hardware(enforcers(pf, each).min for each in here if each.min_tx_rate_mbps),
+        max_by=_but_hardware(enforcers(pf, each).max for each in here if each.max_tx_rate_mbps),
+    )
+
+
+def _but_hardware(holders: Iterable[str]) -> tuple[str, ...]:
+    distinct = tuple(sorted(set(holders)))
+    return () if distinct == ("hardware",) else distinct
+
+
+def _against(pf: Pf, kind: InterfaceClass) -> str:
+    return unmet(pf, kind.needs) or objection(pf, kind)
+
+
+def _room_for(pf: Pf, kinds: Sequence[InterfaceClass], room: Room) -> int:
+    """How many of the interfaces fit on this PF, the smallest first."""
+    left, count = room.mbps, 0
+    for cost in islice(sorted(reserved(pf, kind.min_tx_rate_mbps) for kind in kinds), room.vfs):
+        left -= cost
+        if left < 0:
+            break
+        count += 1
+    return count
+
+
+def _objections(pf: Pf, kinds: Sequence[InterfaceClass], room: Room) -> Iterator[str]:
+    distinct = list(islice(dict.fromkeys(kinds), _LOOKED_AT))
+    yield from islice(dict.fromkeys(filter(None, (_against(pf, kind) for kind in distinct))), _MOST)
+    taken = [reserved(pf, kind.min_tx_rate_mbps) for kind in distinct if not _against(pf, kind)]
+    if not taken:
+        return
+    if not room.vfs:
+        yield "no VF is free"
+    if pf.link_mbps is None and max(taken):
+        yield "its link speed is not known (link down?), so that nothing can be reserved"
+    elif room.vfs and min(taken) > room.mbps:
+        yield f"{room.mbps} Mb/s unreserved, and the smallest interface needs {min(taken)}"
+    elif room.vfs and max(taken) > room.mbps:
+        yield f"{room.mbps} Mb/s unreserved, and the largest interface needs {max(taken)}"
+
+
+EXAMPLES = 3
+"""Nodes of a group that are shown in detail."""
+
+MAX_GROUPS = 50
+"""The rest is one group: texts of nodes may differ in what is no number."""
+
+_ORDER = ("fits", "refused", "unknown", "unreadable")
+_ADDRESS = re.compile(r"(?:\d+\.){3}\d+(?::\d+)?|\[?[0-9a-f]*:[0-9a-f:]+\]?(?::\d+)?")
+_NUMBER = re.compile(r"\b\d+(?:\.\d+)?\b")
+
+
+class Seen(NamedTuple):
+    """A node's situation for the pod, and the verdict; why: of a node that has none."""
+
+    node: NodeName
+    situation: Situation | None
+    verdict: Verdict | None
+    why: str = ""
+
+    @property
+    def said(self) -> Said:
+        """The verdict in a word."""
+        if self.situation is None:
+            return "unreadable"
+        if self.verdict is None:
+            return "unknown"
+        return "fits" if isinstance(self.verdict, Fit) else "refused"
+
+    @property
+    def score(self) -> int | None:
+        """How well it fits, 0..10."""
+        return self.verdict.score if isinstance(self.verdict, Fit) else None
+
+    @property
+    def text(self) -> str:
+        """As the scheduler is told; empty where it fits."""
+        if self.situation is None:
+            return f"{UNREADABLE_NODE} ({self.why})"
+        return self.verdict.text if isinstance(self.verdict, Misfit) else ""
+
+    @property
+    def evictable(self) -> bool:
+        """Whether evicting pods might help."""
+        return not isinstance(self.verdict, Misfit) or self.verdict.reason not in UNRESOLVABLE
+
+
+def look_at(seen: Seen, request: Request, decisions: Decisions) -> NodeLook:
+    """The node in detail; searches anew, for where the interfaces go, or for the whole reason."""
+    situation = seen.situation
+    if situation is None or seen.verdict is None:
+        return NodeLook(node=seen.node, verdict=seen.said, why=seen.text)
+    found = decisions.place(request, situation)
+    placed = () if isinstance(found, Rejection) else found.interfaces
+    return NodeLook(
+        node=seen.node,
+        verdict=seen.said,
+        score=seen.score,
+        why=f"{NOT_ENOUGH_FREE} ({found.message})" if isinstance(found, Rejection) else "",
+        evictable=seen.evictable,
+        pfs=decisions.quarantine.decide(
+            situation, lambda: look_at_pfs(request, situation, placed), lambda _: ()
+        ),
+    )
+
+
+@dataclass(slots=True)
+class _Group:
+    """text: what all of them say word by word; None when they do not."""
+
+    count: int = 0
+    text: str | None = None
+    best: list[tuple[int, int, Seen]] = field(default_factory=list)
+
+    def add(self, seen: Seen) -> None:
+        """Keep the best few; of equal ones those that came first."""
+        if not self.count:
+            self.text = seen.text
+        elif seen.text != self.text:
+            self.text = None
+        self.count += 1
+        self.best = nsmallest(EXAMPLES, [*self.best, (-(seen.score or 0), self.count, seen)])
+
+
+class Groups:
+    """Nodes that differ in numbers alone are one group."""
+
+    def __init__(self) -> None:
+        self._groups: dict[tuple[Said, str], _Group] = {}
+
+    def add(self, seen: Seen) -> None:
+        """One more node."""
+        key = seen.said, _cause(seen.text)
+        if key not in self._groups and len(self._groups) >= MAX_GROUPS:
+            key = seen.said, "for other reasons"
+        self._groups.setdefault(key, _Group()).add(seen)
+
+    async def documents(self, request: Request, decisions: Decisions) -> tuple[Group, ...]:
+        """Those that fit first, the largest first; in slices of one search."""
+        found = sorted(self._groups.items(), key=lambda item: (_ORDER.index(item[0][0]), -item[1].count))
+        documents = []
+        for (said, cause), group in found:
+            examples = []
+            for *_, seen in group.best:
+                await asyncio.sleep(0)
+                examples.append(look_at(seen, request, decisions))
+            why = group.text if group.text is not None else _shared(group, request, decisions) or cause
+            documents.append(Group(verdict=said, count=group.count, why=why, examples=tuple(examples)))
+        return tuple(documents)
+
+
+def _shared(group: _Group, request: Request, decisions: Decisions) -> str:
+    """What nodes that differ in their numbers refuse for; empty where that is not known in words."""
+    [*_, seen] = group.best[0]
+    found = decisions.place(request, seen.situation) if seen.situation else None
+    return f"{NOT_ENOUGH_FREE} ({found.cause})" if isinstance(found, Rejection) and found.cause else ""
+
+
+def _cause(text: str) -> str:
+    """The text without what is of a single node: `10 VFs` and `3 VFs` are `N VFs`."""
+    return _NUMBER.sub("N", _ADDRESS.sub("ADDRESS", text))
+
+
+_SLICE_S = 0.001
+_SEARCH_S = 5.0
+_ASK_S = 3.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which nodes are to be shown one by one: these, or every one; else all in groups."""
+
+    nodes: tuple[NodeName, ...] = ()
+    every: bool = False
+
+
+GROUPS = Wanted()
+
+
+@dataclass(slots=True, kw_only=True)
+class Explaining:
+    """Explains.
+
+    nodes: the names of all that are known. role: what to say of this process. clock: seconds, monotonic.
+    max_age_s: a node's state that is younger is not asked for again.
+    """
+
+    pods: PodLook
+    state: ClusterState
+    states: NodeStates
+    verdicts: Verdicts
+    limits: Limits
+    nodes: Callable[[], Collection[NodeName]]
+    role: Callable[[], ExtenderState]
+    clock: Callable[[], float]
+    max_age_s: float
+    _turn: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
+
+    async def explain(self, namespace: str, name: str, wanted: Wanted = GROUPS) -> Explanation | str:
+        """The document; or why there is none."""
+        async with self._turn:
+            pod = await self.pods.find(namespace, name)
+            return pod if isinstance(pod, str) else await self._explain(pod, wanted)
+
+    async def _explain(self, pod: KnownPod, wanted: Wanted) -> Explanation:
+        names = sorted(self.nodes())
+        groups: tuple[Group, ...] = ()
+        looks: tuple[NodeLook, ...] = ()
+        if pod.request and not (pod.view and pod.view.finished):
+            shown = wanted.nodes or names
+            await self._refresh(shown)
+            seen = self._see(pod, pod.request, shown)
+            if wanted.nodes or wanted.every:
+                decisions = self.verdicts.decisions
+                looks = tuple([look_at(each, pod.request, decisions) async for each in seen])
+            else:
+                groups = await self._grouped(seen, pod.request)
+        return self._document(pod, len(names), groups, looks)
+
+    def _document(
+        self, pod: KnownPod, known: int, groups: tuple[Group, ...], looks: tuple[NodeLook, ...]
+    ) -> Explanation:
+        refused = self._refused(pod)
+        interfaces = pod.request.interfaces if pod.request else ()
+        return Explanation(
+            namespace=pod.namespace,
+            name=pod.name,
+            uid=pod.uid,
+            extender=self.role(),
+            state=self._state_of(pod, refused=refused is not None),
+            priority=pod.priority,
+            interfaces=asked_of(pod.request) if pod.request else (),
+            reserved_mbps=sum(each.min_tx_rate_mbps for each in interfaces),
+            policy=pod.request.policy if pod.request else PfPolicy.ANY,
+            malformed=pod.malformed,
+            not_allowed=pod.not_allowed,
+            places=self.pods.places(pod),
+            nominated="" if self._stale(pod) else self._nominated(pod),
+            refused=refused,
+            limit=self._limit(pod),
+            limit_refusal=self._beyond(pod),
+            nodes_known=known,
+            groups=groups,
+            nodes=looks,
+            notes=(*pod.notes, *self.pods.skipped(pod), *self._stale(pod)),
+        )
+
+    def _nominated(self, pod: KnownPod) -> str:
+        return (pod.view.nominated or "") if pod.view else ""
+
+    def _stale(self, pod: KnownPod) -> tuple[str, ...]:
+        """What to know of a nomination for which nothing is held any more."""
+        node = self._nominated(pod)
+        if not node or not self.verdicts.nominations.expired(pod.uid):
+            return ()
+        note = (
+            f"its status.nominatedNodeName is {node} still, where nothing is held for it any more, while "
+            "kube-scheduler counts what it requests there against pods of no higher priority: if it does not "
+            "come to be bound, clear that, see extender.md#preemption"
+        )
+        return (note,)
+
+    def _refused(self, pod: KnownPod) -> Refused | None:
+        attempt = self.pods.attempts.of(pod.uid)
+        if attempt is None:
+            return None
+        return Refused(verb=attempt.outcome.verb, ago_s=round(self.clock() - attempt.at, 3), text=attempt.why)
+
+    def _limit(self, pod: KnownPod) -> Limit | None:
+        limit, held = self.limits.limit(pod.namespace), self.limits.held(pod.namespace)
+        if limit is None:
+            return None
+        return Limit(
+            used_mbps=held.mbps, limit_mbps=limit.reserved_mbps, used_vfs=held.vfs, limit_vfs=limit.vfs
+        )
+
+    def _beyond(self, pod: KnownPod) -> str:
+        """What of the limit it does not keep to; of a bound pod that does not matter any more."""
+        if not pod.request or (pod.view and pod.view.node):
+            return ""
+        return self.limits.refusal(pod.namespace, pod.uid, pod.request) or ""
+
+    def _state_of(self, pod: KnownPod, *, refused: bool) -> PodState:
+        if pod.view and pod.view.finished:
+            return "finished"
+        if pod.view and pod.view.node:
+            return "bound"
+        if pod.request is not None and not pod.request:
+            return "no-rdma"
+        if self.state.nodes_of(pod.uid):
+            return "binding"
+        if self._nominated(pod) and not self._stale(pod):
+            return "nominated"
+        return "refused" if refused or pod.malformed else "waiting"
+
+    async def _refresh(self, names: Collection[NodeName]) -> None:
+        """Have states that are young enough for a look; nobody waits long for a node that does not answer."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_ASK_S):
+                await self.states.refresh(names, since=self.clock() - self.max_age_s)
+
+    async def _see(self, pod: KnownPod, request: Request, names: Iterable[NodeName]) -> AsyncIterator[Seen]:
+        """What filter would say of each node, in slices."""
+        decisions, began = self.verdicts.decisions, self.clock()
+        sliced = began
+        for node in names:
+            if self.clock() - sliced > _SLICE_S:
+                await asyncio.sleep(0)
+                sliced = self.clock()
+            situation = self._situation(pod, node)
+            if situation is None:
+                yield Seen(node, None, None, self.state.why_unreadable(node))
+                continue
+            verdict = decisions.known(request, pod.namespace).get(situation)
+            if verdict is None and sliced - began < _SEARCH_S:
+                verdict = decisions.verdict(request, situation, pod.namespace)
+            yield Seen(node, situation, verdict)
+
+    def _situation(self, pod: KnownPod, node: NodeName) -> Situation | None:
+        """The node's for this pod: without what it holds itself, with what preemption made room for."""
+        holding = self.verdicts.nominations.against(node, pod.uid, pod.priority)
+        if holding or node in self.state.nodes_of(pod.uid):
+            return self.state.situation_if(node, without=[pod.uid], holding=holding)
+        return self.state.situations.get(node)
+
+    async def _grouped(self, seen: AsyncIterator[Seen], request: Request) -> tuple[Group, ...]:
+        groups = Groups()
+        async for each in seen:
+            groups.add(each)
+        return await groups.documents(request, self.verdicts.decisions)

@@ -1,0 +1,466 @@
+"""filter and prioritize: which nodes can keep the promise that a pod asks for, and how well.
+
+The reply to filter: candidates by verdict, in the question's own form.
+
+The verdicts on nodes for one pod: what others hold there counts, what it holds itself does not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+from k8s_rdma.core.ids import NodeName
+from k8s_rdma.core.refusal import Detail
+from k8s_rdma.core.score import MAX_SCORE
+from k8s_rdma.errors import MalformedError, Reason
+from k8s_rdma.extender.addresses import AddressCheck
+from k8s_rdma.extender.assumed_pods import Expecting
+from k8s_rdma.extender.decision_log import (
+    FIT,
+    NOTHING_ASKED,
+    STARTING_MESSAGE,
+    Outcome,
+    Outcomes,
+    main_reason,
+)
+from k8s_rdma.extender.decision_log import STARTING as IS_STARTING
+from k8s_rdma.extender.fit_cache import UNRESOLVABLE, Decisions, Fit, Misfit
+from k8s_rdma.extender.node_cache import ClusterState
+from k8s_rdma.extender.node_source import NodeStates
+from k8s_rdma.extender.nominated_pods import Nominations
+from k8s_rdma.extender.pod_request import Requests
+from k8s_rdma.extender.quota import Limits
+from k8s_rdma.extender.requeue import Toucher
+from k8s_rdma.extender.search_queue import SearchQueue
+from k8s_rdma.kube.api import API_ERRORS
+from k8s_rdma.wire.extender import (
+    NOT_ENOUGH_FREE,
+    UNREADABLE_NODE,
+    ExtenderFilterResult,
+    HostPriority,
+    filter_result,
+    sentence_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from k8s_rdma.core.ids import PodUid
+    from k8s_rdma.core.placement import PlacedInterface
+    from k8s_rdma.extender.fit_cache import Verdict
+    from k8s_rdma.extender.node_cache import Situation
+    from k8s_rdma.extender.pod_request import PendingPod
+    from k8s_rdma.wire.extender import Candidate, ExtenderArgs
+
+    Interfaces = tuple[PlacedInterface, ...]
+
+_LATE_S = 0.05
+"""Processor time for the situations that came up while others were searched."""
+
+_SHOWN_PODS = 3
+_NOBODY: Mapping[PodUid, Interfaces] = MappingProxyType({})
+
+NOT_SEARCHED = Misfit(
+    Reason.UNDECIDED,
+    f"{NOT_ENOUGH_FREE} (not known: this request is new and takes long to place on many nodes; tried again)",
+)
+
+
+class _Look(NamedTuple):
+    """One look at many nodes: the verdicts on the request so far, and until when others are searched for.
+
+    Which they are depends on every interface of the request, and there may be a thousand.
+    """
+
+    known: Mapping[Situation | None, Verdict]
+    deadline: float
+
+
+@dataclass(slots=True, kw_only=True)
+class Verdicts:
+    """Gives them.
+
+    nominations: what preemption made room for, which counts against pods of no higher priority. expecting:
+    where others go that were filtered and are not bound yet; it steers, and but for gangs' places keeps
+    nobody from a node that is the only one. clock: seconds, monotonic. detail: how much refusals tell.
+    queue: whose search is next, and what it costs.
+    search_s: processor time that one call may take to search for placements of a request that is new on many
+        nodes; the nodes that this does not reach are refused, and searched next time.
+    wait_s: how long it may take for that, as others search as well.
+    """
+
+    state: ClusterState
+    decisions: Decisions
+    nominations: Nominations
+    expecting: Expecting
+    clock: Callable[[], float]
+    detail: Detail = Detail.NUMBERS
+    queue: SearchQueue = field(default_factory=SearchQueue)
+    search_s: float = 1.0
+    wait_s: float = 5.0
+
+    async def search(self, pod: PendingPod, names: Sequence[NodeName]) -> None:
+        """Have the verdicts as far as `search_s` goes.
+
+        Searches come in between other work: each may take 10 ms, and there may be one for every node.
+        """
+        known = self.decisions.known(pod.request, pod.namespace)
+        special = self._special(pod)
+        current = dict.fromkeys(map(self.state.situations.get, names))
+        if special:
+            against = self.expecting.against
+            current |= dict.fromkeys(
+                self._situation(pod, name, against(name, pod.uid)) for name in names if name in special
+            )
+        unseen = [situation for situation in current if situation is not None and situation not in known]
+        if not unseen:
+            return
+        deadline = self.clock() + self.wait_s
+        async with self.queue.turn(pod.namespace) as turn:
+            for situation in unseen:
+                self.decisions.verdict(pod.request, situation, pod.namespace)
+                if turn.used_s > self.search_s or self.clock() > deadline:
+                    return
+                await turn.give_way()
+
+    def on(self, pod: PendingPod, names: Sequence[NodeName]) -> list[tuple[NodeName, Verdict | None]]:
+        """The verdict on each node, None where it cannot be read; nothing else runs meanwhile."""
+        special = self._special(pod)
+        found = self._each(pod, names, special)
+        expected = special & self.expecting.holds.nodes()
+        if expected and not any(isinstance(verdict, Fit) for _, verdict in found):
+            found = self._each(pod, names, special, steering=False)
+        return found
+
+    def _each(
+        self,
+        pod: PendingPod,
+        names: Sequence[NodeName],
+        special: frozenset[NodeName],
+        *,
+        steering: bool = True,
+    ) -> list[tuple[NodeName, Verdict | None]]:
+        """Most are looked up, and there may be thousands of them."""
+        known = cast("Mapping[Situation | None, Verdict]", self.decisions.known(pod.request, pod.namespace))
+        usual = [*map(known.get, map(self.state.situations.get, names))]
+        if not special and all(usual):
+            return [*zip(names, usual, strict=True)]
+        look = _Look(known, self.queue.clock() + _LATE_S)
+        return [
+            (name, self._on(pod, name, look, steering=steering))
+            if verdict is None or name in special
+            else (name, verdict)
+            for name, verdict in zip(names, usual, strict=True)
+        ]
+
+    def _on(self, pod: PendingPod, name: NodeName, look: _Look, *, steering: bool) -> Verdict | None:
+        """steering: count all who are on their way, and not only those that keep the pod out."""
+        situation = self._situation(pod, name)
+        if situation is None:
+            return None
+        verdict = self._verdict(pod, situation, look)
+        if not isinstance(verdict, Fit):
+            return verdict
+        expected = self.expecting.against(name, pod.uid) if steering else self.expecting.firm(name, pod)
+        beside = self._situation(pod, name, expected)
+        if beside is None or beside is situation:
+            return verdict
+        there = self._verdict(pod, beside, look)
+        return there if isinstance(there, Fit) else self._held(pod, name)
+
+    def _verdict(self, pod: PendingPod, situation: Situation, look: _Look) -> Verdict:
+        verdict = look.known.get(situation)
+        if verdict is None and self.queue.clock() < look.deadline:
+            return self.decisions.verdict(pod.request, situation, pod.namespace)
+        return verdict or NOT_SEARCHED
+
+    def _special(self, pod: PendingPod) -> frozenset[NodeName]:
+        """The nodes whose situation is another one for this pod than for others."""
+        self.expecting.settle(pod.uid)
+        return self.state.nodes_of(pod.uid) | self.nominations.nodes() | self.expecting.holds.nodes()
+
+    def _situation(
+        self, pod: PendingPod, name: NodeName, expected: Mapping[PodUid, Interfaces] = _NOBODY
+    ) -> Situation | None:
+        holding = {**expected, **self.nominations.against(name, pod.uid, pod.priority)}
+        without = [pod.uid] if name in self.state.nodes_of(pod.uid) else ()
+        return self.state.situation_if(name, without=without, holding=holding)
+
+    def _held(self, pod: PendingPod, name: NodeName) -> Misfit:
+        why = "held for a moment for pods on their way"
+        if self.detail is Detail.NUMBERS:
+            pods = self.expecting.pods(name, pod.uid)
+            more = f" and {len(pods) - _SHOWN_PODS} more" if len(pods) > _SHOWN_PODS else ""
+            why = f"{why}: {', '.join(pods[:_SHOWN_PODS])}{more}"
+        return Misfit(Reason.INSUFFICIENT, f"{NOT_ENOUGH_FREE} ({why})")
+
+
+@dataclass(slots=True)
+class Sorted:
+    """Candidates by verdict: the fitting ones in order, the others with the reason told to the scheduler.
+
+    awaited: those of the others that may come to fit. reasons: how many of all were judged so.
+    """
+
+    fitting: list[NodeName] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+    unresolvable: dict[str, str] = field(default_factory=dict)
+    awaited: list[NodeName] = field(default_factory=list)
+    reasons: Counter[str] = field(default_factory=Counter)
+
+    @classmethod
+    def by_verdict(
+        cls, verdicts: Iterable[tuple[NodeName, Verdict | None]], why_unreadable: Callable[[NodeName], str]
+    ) -> Sorted:
+        """Sort; no verdict is a node that cannot be read.
+
+        Thousands of nodes share few verdicts, so that what follows from one is found once.
+        """
+        found = cls()
+        refused: dict[int, tuple[Misfit | None, list[NodeName]]] = {}
+        for name, verdict in verdicts:
+            if isinstance(verdict, Fit):
+                found.fitting.append(name)
+            elif (alike := refused.get(id(verdict))) is not None:
+                alike[1].append(name)
+            else:
+                refused[id(verdict)] = verdict, [name]
+        for misfit, names in refused.values():
+            found._refuse(misfit, names, why_unreadable)
+        if found.fitting:
+            found.reasons[FIT] = len(found.fitting)
+        return found
+
+    def _refuse(
+        self, misfit: Misfit | None, names: list[NodeName], why_unreadable: Callable[[NodeName], str]
+    ) -> None:
+        if misfit is None:
+            self.failed |= {name: f"{UNREADABLE_NODE} ({why_unreadable(name)})" for name in names}
+        else:
+            into = self.unresolvable if misfit.reason in UNRESOLVABLE else self.failed
+            into |= dict.fromkeys(map(str, names), misfit.text)
+        self.reasons[misfit.reason if misfit else Reason.UNREADABLE_NODE] += len(names)
+        if misfit is None or misfit.may_pass:
+            self.awaited += names
+
+    def reply(self, args: ExtenderArgs, candidates: Sequence[Candidate]) -> ExtenderFilterResult:
+        """Node objects as they came, or names."""
+        if args.nodes is None:
+            return ExtenderFilterResult(
+                node_names=list(self.fitting),
+                failed_nodes=self.failed,
+                failed_and_unresolvable_nodes=self.unresolvable,
+            )
+        fitting = frozenset(self.fitting)
+        return filter_result(
+            args,
+            [candidate for candidate in candidates if candidate.name in fitting],
+            failed=self.failed,
+            unresolvable=self.unresolvable,
+        )
+
+
+_BEST = 4
+"""Nodes on which a place is looked for once they are known to fit: the first has one."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Scheduling:
+    """Answers filter and prioritize.
+
+    clock: seconds, monotonic. max_age_s: a node's state that is younger is not asked for again.
+    ready: as in `Binder`. gang_s: how long filter waits for the number of a gang's PodGroup.
+    """
+
+    states: NodeStates
+    verdicts: Verdicts
+    expecting: Expecting
+    limits: Limits
+    addresses: AddressCheck
+    requests: Requests
+    toucher: Toucher
+    outcomes: Outcomes
+    clock: Callable[[], float]
+    ready: Callable[[], bool]
+    max_age_s: float = 1.0
+    gang_s: float = 0.3
+
+    async def filter(self, args: ExtenderArgs) -> ExtenderFilterResult:
+        """Which candidates fit; never raises for the sake of a node or an annotation.
+
+        MalformedError when a node object is none. A pod that asks for nothing gets what it came with, and
+        nothing of that is looked into.
+        """
+        began = self.clock()
+        try:
+            pod = self.requests.remember(args.pod, began)
+        except MalformedError as error:
+            return self._refuse(args, began, sentence_of(error), error.message, error.reason)
+        if not pod.request:
+            self._tell("filter", args, began, Counter({NOTHING_ASKED: args.count}))
+            return ExtenderFilterResult(nodes=args.nodes, node_names=args.node_names)
+        if not self.ready():
+            self._tell("filter", args, began, Counter(), STARTING_MESSAGE)
+            return ExtenderFilterResult(error=STARTING_MESSAGE)
+        if where := args.pod.status.nominated_node_name:
+            self.verdicts.nominations.nominated(pod, NodeName(where))
+        pod = await self._with_gang(pod)
+        beside = self.expecting.mates(pod)
+        beyond = self.limits.refusal(pod.namespace, pod.uid, pod.request, beside=beside)
+        if beyond is not None:
+            self._limited(pod, _candidates(args)[1])
+            return self._refuse(args, began, NOT_ENOUGH_FREE, beyond, Reason.NAMESPACE_LIMIT)
+        candidates, names = _candidates(args)
+        await self._refresh(candidates, names)
+        await self.addresses.search(pod, self.verdicts.queue)
+        taken = self.addresses.taken(pod)
+        if taken is not None:
+            self.expecting.drop(pod.uid)
+            self.toucher.refused(pod.uid, pod.request, [taken.node], pod.namespace)
+            return self._refuse(args, began, NOT_ENOUGH_FREE, taken.why, Reason.ADDRESS_IN_USE)
+        found = await self._sort(pod, names)
+        self._tell("filter", args, began, found.reasons)
+        return found.reply(args, candidates)
+
+    async def prioritize(self, args: ExtenderArgs) -> list[HostPriority]:
+        """A score for each candidate, 0..10; 0 where it does not fit any more, and for pods without RDMA.
+
+        While others are on their way, one of the nodes that are best scores a little more than the rest:
+        where this pod goes is what the next one has to know.
+        """
+        began = self.clock()
+        candidates, names = _candidates(args)
+        try:
+            pod = self.requests.ask(args.pod)
+        except MalformedError as error:
+            return self._unscored(args, began, names, error.reason)
+        if not pod.request or not self.ready():
+            return self._unscored(args, began, names, IS_STARTING if pod.request else NOTHING_ASKED)
+        pod = self.expecting.gangs.judge(pod)
+        await self._refresh(candidates, names)
+        await self.verdicts.search(pod, names)
+        found = self.verdicts.on(pod, names)
+        scores = {name: verdict.score if isinstance(verdict, Fit) else 0 for name, verdict in found}
+        sorted_ = Sorted.by_verdict(found, self.verdicts.state.why_unreadable)
+        self._expect(pod, scores, sorted_.fitting)
+        self._tell("prioritize", args, began, sorted_.reasons)
+        return [HostPriority(name, score) for name, score in scores.items()]
+
+    async def _sort(self, pod: PendingPod, names: list[NodeName]) -> Sorted:
+        await self.verdicts.search(pod, names)
+        verdicts = self.verdicts.on(pod, names)
+        found = Sorted.by_verdict(verdicts, self.verdicts.state.why_unreadable)
+        self.verdicts.nominations.filtered(pod.uid, found.failed)
+        if pod.gang is not None and found.fitting:
+            self._promise(pod, verdicts, found)
+        elif found.fitting:  # of several, prioritize says more
+            self.expecting.leave(pod, found.fitting if len(found.fitting) == 1 else ())
+        else:
+            self.expecting.drop(pod.uid)
+        if found.fitting or not found.awaited:
+            self.toucher.settled(pod.uid)
+        else:
+            together = pod.gang is not None
+            self.toucher.refused(pod.uid, pod.request, found.awaited, pod.namespace, together=together)
+        return found
+
+    def _promise(
+        self, pod: PendingPod, verdicts: Iterable[tuple[NodeName, Verdict | None]], found: Sorted
+    ) -> None:
+        """Send a gang's pod to one node, the best, so that the next ones see what it takes."""
+        scores = {name: verdict.score for name, verdict in verdicts if isinstance(verdict, Fit)}
+        best = sorted(found.fitting, key=lambda name: -scores[name])
+        node = self.expecting.promise(pod, best[:_BEST])
+        found.fitting = [node] if node is not None else []
+        if node is None:
+            found.failed |= dict.fromkeys(map(str, best), NOT_SEARCHED.text)
+            found.awaited += best
+
+    async def _with_gang(self, pod: PendingPod) -> PendingPod:
+        """Have the number of the pod's gang: while it is not known, its places do not keep others out."""
+        if pod.gang is None:
+            return pod
+        with suppress(TimeoutError, *API_ERRORS):
+            async with asyncio.timeout(self.gang_s):
+                await self.expecting.gangs.min_count(pod.gang)
+        return self.expecting.gangs.judge(pod)
+
+    async def _refresh(self, candidates: Iterable[Candidate], names: Sequence[NodeName]) -> None:
+        """Have the nodes' states."""
+        for candidate in candidates:
+            self.states.suggest(NodeName(candidate.name), candidate.addresses)
+        await self.states.refresh(names, since=self.clock() - self.max_age_s)
+
+    def _expect(self, pod: PendingPod, scores: dict[NodeName, int], fitting: Sequence[NodeName]) -> None:
+        """Expect the pod on the nodes with the best score, and have few of them, see `prioritize`."""
+        if pod.gang is not None:
+            return  # filter sent it to one node
+        best = max((scores[name] for name in fitting), default=0)
+        equals = [name for name in fitting if scores[name] == best]
+        if len(equals) > 1 and self.expecting.others(pod.uid):
+            *others, chosen = equals
+            _prefer(scores, chosen, others)
+            equals = [chosen]
+        self.expecting.leave(pod, equals)
+
+    def _limited(self, pod: PendingPod, names: Sequence[NodeName]) -> None:
+        self.expecting.drop(pod.uid)
+        if self.limits.may_pass(pod.namespace, pod.request):
+            self.toucher.limited(pod, names)
+        else:
+            self.toucher.settled(pod.uid)
+
+    def _refuse(
+        self, args: ExtenderArgs, began: float, sentence: str, why: str, reason: Reason
+    ) -> ExtenderFilterResult:
+        """Refuse all candidates for one reason, which no eviction on any of them cures."""
+        candidates, names = _candidates(args)
+        self._tell("filter", args, began, Counter({reason: len(names)}), why)
+        text = f"{sentence} ({why})"
+        return Sorted(unresolvable=dict.fromkeys(map(str, names), text)).reply(args, candidates)
+
+    def _unscored(
+        self, args: ExtenderArgs, began: float, names: Sequence[NodeName], reason: str
+    ) -> list[HostPriority]:
+        self._tell("prioritize", args, began, Counter({reason: len(names)}))
+        return [HostPriority(name, 0) for name in names]
+
+    def _tell(
+        self, verb: str, args: ExtenderArgs, began: float, reasons: Counter[str], error: str = ""
+    ) -> None:
+        meta = args.pod.metadata
+        self.outcomes.tell(
+            Outcome(
+                verb=verb,
+                pod=f"{meta.namespace}/{meta.name}",
+                uid=meta.uid,
+                candidates=reasons.total(),
+                reason=main_reason(reasons) if reasons or not error else IS_STARTING,
+                reasons=reasons,
+                error=error,
+                duration_s=self.clock() - began,
+            )
+        )
+
+
+def _prefer(scores: dict[NodeName, int], chosen: NodeName, others: Iterable[NodeName]) -> None:
+    """Have one node score more than those that it equals."""
+    if scores[chosen] < MAX_SCORE:
+        scores[chosen] += 1
+        return
+    for name in others:
+        scores[name] -= 1
+
+
+def _candidates(args: ExtenderArgs) -> tuple[list[Candidate], list[NodeName]]:
+    """The node objects, decoded, and the names; no objects where only names were sent."""
+    if args.nodes is None:
+        return [], cast("list[NodeName]", args.node_names or [])
+    candidates = args.candidates()
+    return candidates, [NodeName(candidate.name) for candidate in candidates]

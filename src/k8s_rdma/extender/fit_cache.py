@@ -1,0 +1,298 @@
+"""Whether a request fits a situation: searched once, then looked up.
+
+A verdict depends on the request and on the situation alone, so that nodes in an equal situation share
+it, and it holds until a node's situation becomes another one. Of the request it depends on its policy and
+the kinds of its interfaces alone, so that the pods of a StatefulSet, each with MACs of its own, share it too.
+
+Nodes whose data makes a decision fail are not decided upon until they report something else.
+
+What a node reports is checked where it comes in (`wire.report_bounds`, `cluster.facts`). What passes and
+makes the code fail all the same is a defect, and somebody's data brings it about at a time of his choice: it
+must cost that node, or that one pod on that node, and neither an answer about others nor the process.
+
+A decision is made of a pod's request and a node's situation. Whether the node's data is at fault is found
+out with the simplest request there is: where that fails, too, the node cannot be read. Else it is the pod
+together with the node, and that pod alone is refused there, so that no pod can take nodes from others.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+from weakref import WeakSet
+
+import structlog
+
+from k8s_rdma.core.devices.placement import options_refused
+from k8s_rdma.core.options import Setting
+from k8s_rdma.core.placement import Placement, Rejection, fits, place
+from k8s_rdma.core.refusal import Detail
+from k8s_rdma.core.request import InterfaceRequest, Request, Shape
+from k8s_rdma.core.score import score
+from k8s_rdma.core.strategy import Strategy
+from k8s_rdma.errors import Reason
+from k8s_rdma.wire.extender import NOT_ENOUGH_FREE, UNREADABLE_NODE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from k8s_rdma.core.ids import NodeName
+    from k8s_rdma.extender.metrics import Reading
+    from k8s_rdma.extender.node_cache import ClusterState, Reservation, Situation
+
+T = TypeVar("T")
+
+_SIMPLEST = Request((InterfaceRequest(),))
+_MOST_LOGGED = 256
+_MOST_SHOWN = 300
+_log = structlog.get_logger()
+
+
+class Quarantine:
+    """Makes decisions that may fail; counts those that did, and logs each kind of failure once."""
+
+    def __init__(self) -> None:
+        """Of no cluster yet: `watch` says of which."""
+        self.failures = 0
+        self._state: ClusterState | None = None
+        self._logged: set[str] = set()
+        self._looked_at: WeakSet[Situation] = WeakSet()
+
+    def watch(self, state: ClusterState) -> None:
+        """Quarantine the nodes of this cluster."""
+        self._state = state
+
+    def decide(self, situation: Situation, decision: Callable[[], T], otherwise: Callable[[str], T]) -> T:
+        """What the decision on a situation is; where it fails, what `otherwise` makes of the reason."""
+        try:
+            return decision()
+        except Exception as error:  # whatever it is, it is of this situation alone
+            why = self.failed(error)
+            self._isolate(situation, why)
+            return otherwise(why)
+
+    def failed(self, error: Exception, node: NodeName | None = None) -> str:
+        """Take note of a failure, of this node if that is known; the reason, in a clause."""
+        self.failures += 1
+        why = f"what is known of it makes decisions fail: {type(error).__name__}: {error}"[:_MOST_SHOWN]
+        if why not in self._logged and len(self._logged) < _MOST_LOGGED:
+            self._logged.add(why)
+            _log.error("decision_failed", node=node, error=why, exc_info=error)
+        return why
+
+    def _isolate(self, situation: Situation, why: str) -> None:
+        """Quarantine the nodes of the same PFs on which nothing can be decided."""
+        if self._state is None or situation in self._looked_at:
+            return
+        self._looked_at.add(situation)
+        pfs = situation.inventory.pfs
+        alike = {each for each in self._state.situations.values() if each.inventory.pfs == pfs}
+        undecidable = {each for each in alike if not _is_decidable(each)}
+        for node, each in list(self._state.situations.items()):
+            if each in undecidable:
+                self._state.quarantine(node, why)
+
+    def readings(self) -> dict[str, Reading]:
+        """What metrics show."""
+        state = self._state
+        return {
+            "decisions_failed_total": (
+                "Decisions that failed for what is known of a node; a defect, see the log.",
+                "counter",
+                lambda: self.failures,
+            ),
+            "nodes_quarantined": (
+                "Nodes that are not decided upon until they report something else.",
+                "gauge",
+                lambda: 0 if state is None else state.quarantined(),
+            ),
+        }
+
+
+def _is_decidable(situation: Situation) -> bool:
+    """Whether the simplest request can be decided."""
+    try:
+        place(_SIMPLEST, situation.inventory, situation.used)
+    except Exception:
+        return False
+    return True
+
+
+UNRESOLVABLE = frozenset(
+    {
+        *(Reason.EXCEEDS_CAPACITY, Reason.NO_SUCH_PF, Reason.DRIVER_REFUSES),
+        *(Reason.NO_RDMA, Reason.DEVICES_DIFFER),
+    }
+)
+"""Refusals that no eviction could turn into a fit: by the empty node, with its links as they are."""
+
+MAX_REQUESTS = 256
+MAX_INTERFACES = 65_536
+"""Requests whose verdicts are kept, and the interfaces of them all: each takes 2 KiB at worst."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """The request fits, and how well (0..10). Where, `place` says anew: keeping it would take most memory."""
+
+    score: int
+
+
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    """The request does not fit; `text` as it is told to the scheduler.
+
+    may_pass: whether it may fit later, without other hardware.
+    """
+
+    reason: Reason
+    text: str
+    may_pass: bool = True
+
+
+Verdict = Fit | Misfit
+_Key = tuple[Shape, tuple[tuple[str, ...], ...]]
+"""What of a request matters: its shape, and what its interfaces ask in vain for where they may be devices."""
+
+
+_HAD_ON_A_RUNNING_NODE = frozenset({Setting.VFIO_PCI, Setting.SOFTWARE_CAPS})
+
+
+def _may_pass(found: Rejection, request: Request, situation: Situation) -> bool:
+    """Whether it may fit later, if only by what no eviction brings about: a link that is down comes up."""
+    if found.reason is Reason.DEVICES_DIFFER:
+        return False
+    link_down = any(pf.link_mbps is None for pf in situation.inventory.pfs)
+    return found.reason not in UNRESOLVABLE or link_down or _waits_for_an_operator(request)
+
+
+def _waits_for_an_operator(request: Request) -> bool:
+    """Whether it asks for what can be had on a running node.
+
+    A larger MTU of a PF, vfio-pci for its VFs, an agent that can cap by software.
+    """
+    return any(
+        each.needs.mtu or not each.needs.settings.isdisjoint(_HAD_ON_A_RUNNING_NODE)
+        for each in request.shape.kinds
+    )
+
+
+def _undecidable(why: str) -> Misfit:
+    return Misfit(Reason.UNREADABLE_NODE, f"{UNREADABLE_NODE} ({why})")
+
+
+def _size(key: _Key) -> int:
+    return len(key[0].kind_at)
+
+
+def _key(request: Request) -> _Key:
+    refused = tuple(options_refused(each.options) for each in request.interfaces) if request.devices else ()
+    return request.shape, refused
+
+
+class Decisions:
+    """Verdicts by request and situation.
+
+    strategy: which fits are the better ones. detail: how much refusals tell.
+    quarantine: of nodes whose data makes a verdict fail, which refuses there.
+    limit: how many are kept; beyond, those of the namespace are forgotten that has most, and of its requests
+        those not asked about for longest: one tenant's many requests do not flush what others' led to.
+    searches, undecided: how many verdicts had to be searched, and how many of these reached the search's
+        work budget; for metrics.
+    """
+
+    def __init__(
+        self,
+        strategy: Strategy = Strategy.BINPACK,
+        detail: Detail = Detail.NUMBERS,
+        *,
+        quarantine: Quarantine | None = None,
+        limit: int = 65_536,
+    ) -> None:
+        self.quarantine = quarantine or Quarantine()
+        self._strategy = strategy
+        self._detail = detail
+        self.searches = 0
+        self.undecided = 0
+        self._limit = limit
+        self._size = 0
+        self._interfaces = 0
+        self._tables: OrderedDict[_Key, dict[Situation, Verdict]] = OrderedDict()
+        self._owners: dict[_Key, str] = {}
+        self._kept: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        """How many verdicts are kept."""
+        return self._size
+
+    def known(self, request: Request, namespace: str = "") -> dict[Situation, Verdict]:
+        """The verdicts on this request so far; to be read only, and not beyond the next `verdict`.
+
+        namespace: whose they are, if they are nobody's yet.
+        """
+        key = _key(request)
+        table = self._tables.get(key)
+        if table is None:
+            while len(self._tables) >= MAX_REQUESTS or self._interfaces + _size(key) > MAX_INTERFACES:
+                self._forget_oldest()  # before: the new one must not be the one
+            table = self._tables[key] = {}
+            self._owners[key] = namespace
+            self._interfaces += _size(key)
+            self._kept[namespace] += _size(key)
+        self._tables.move_to_end(key)
+        return table
+
+    def verdict(self, request: Request, situation: Situation, namespace: str = "") -> Verdict:
+        """The verdict, searched for if it is not known. namespace: as of `known`."""
+        table = self.known(request, namespace)
+        verdict = table.get(situation)
+        if verdict is None:
+            verdict = self.quarantine.decide(situation, lambda: self._judge(request, situation), _undecidable)
+            self.searches += 1
+            self.undecided += isinstance(verdict, Misfit) and verdict.reason is Reason.UNDECIDED
+            while self._size >= self._limit:
+                self._forget_oldest()
+            table = self.known(request, namespace)
+            table[situation] = verdict
+            self._size += 1
+            self._kept[self._owners[_key(request)]] += 1
+        return verdict
+
+    def place(self, request: Request, situation: Situation) -> Placement | Rejection:
+        """Where the request goes, as the strategy has it; a bind must do as it was decided by."""
+        node = situation.inventory.node
+        return self.quarantine.decide(
+            situation,
+            lambda: self._place(request, situation),
+            lambda why: Rejection(node=node, reason=Reason.UNREADABLE_NODE, message=why),
+        )
+
+    def still_fits(self, reservation: Reservation, situation: Situation) -> bool:
+        """Whether what is held for a pod fits beside what is used."""
+        held, inventory, used = reservation.interfaces, situation.inventory, situation.used
+        return self.quarantine.decide(
+            situation, lambda: fits(held, inventory, used, reservation.policy), lambda _: False
+        )
+
+    def _place(self, request: Request, situation: Situation) -> Placement | Rejection:
+        return place(request, situation.inventory, situation.used, strategy=self._strategy)
+
+    def _judge(self, request: Request, situation: Situation) -> Verdict:
+        found = self._place(request, situation)
+        if isinstance(found, Rejection):
+            text = f"{NOT_ENOUGH_FREE} ({found.told(self._detail)})"
+            return Misfit(found.reason, text, _may_pass(found, request, situation))
+        return Fit(score(found, situation.inventory, situation.used, self._strategy))
+
+    def _forget_oldest(self) -> None:
+        """Of whoever has most; verdicts and interfaces count alike."""
+        greediest = max(self._kept, key=self._kept.__getitem__)
+        key = next(each for each in self._tables if self._owners[each] == greediest)
+        verdicts = len(self._tables.pop(key))
+        del self._owners[key]
+        self._size -= verdicts
+        self._interfaces -= _size(key)
+        self._kept[greediest] -= verdicts + _size(key)
+        if not self._kept[greediest]:
+            del self._kept[greediest]

@@ -1,0 +1,160 @@
+"""Gangs: which pods belong to one, how many of them have a place, and how many it takes.
+
+Have the binds of a gang wait for one another, until as many have a place as its PodGroup says.
+
+A bind comes here with its place reserved, and is written when enough others are, too: none of a gang is bound
+of which fewer are promised a place. This holds whatever was told to filter, also of a process that has just
+come to bind and knows of none that another one filtered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
+
+from k8s_rdma.core.gang import Gang
+from k8s_rdma.core.ids import PodUid
+from k8s_rdma.extender.node_cache import ClusterState
+from k8s_rdma.kube.api import API_ERRORS, ApiRefusedError, ApiUncertainError, ApiUnreachableError, ClusterApi
+from k8s_rdma.wire.annotation import ANNOTATION
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from k8s_rdma.extender.pod_request import PendingPod
+    from k8s_rdma.kube.api import PodView
+
+    _Waiting = dict[PodUid, asyncio.Future[None]]
+
+ApiError = ApiRefusedError | ApiUnreachableError | ApiUncertainError
+
+_YOUNG_S = 10.0
+"""A PodGroup's number is not read again while it is younger: a gang is filtered and bound within that."""
+_FAILED_S = 1.0
+"""Nor is one that could not be read: kube-scheduler may ask for its pods hundreds of times in a second."""
+
+_MAX_KNOWN = 1000
+
+
+@dataclass(slots=True, kw_only=True)
+class Gangs:
+    """The members of gangs as the pod watch shows them, and the numbers of their PodGroups.
+
+    A member that asks for no interfaces counts as one that has a place: who schedules it is who counts it.
+    clock: seconds, monotonic.
+    """
+
+    api: ClusterApi
+    state: ClusterState
+    clock: Callable[[], float]
+    _members: dict[Gang, dict[PodUid, bool]] = field(default_factory=dict)
+    _gangs: dict[PodUid, Gang] = field(default_factory=dict)
+    _min_counts: OrderedDict[Gang, tuple[int | ApiError, float]] = field(default_factory=OrderedDict)
+    _locks: WeakValueDictionary[Gang, asyncio.Lock] = field(default_factory=WeakValueDictionary)
+
+    def see(self, pod: PodView) -> None:
+        """The pod as the API server just told it, not finished."""
+        if pod.gang is None:
+            return
+        bound = pod.node is not None or not pod.annotations.get(ANNOTATION)
+        self._members.setdefault(pod.gang, {})[pod.uid] = bound
+        self._gangs[pod.uid] = pod.gang
+
+    def end(self, uid: PodUid) -> None:
+        """The pod is finished or gone."""
+        gang = self._gangs.pop(uid, None)
+        if gang is None:
+            return
+        del self._members[gang][uid]
+        if not self._members[gang]:
+            del self._members[gang]
+
+    def end_missing(self, listed: Collection[PodUid]) -> None:
+        """Whoever is not among all pods that there are is gone."""
+        for uid in [uid for uid in self._gangs if uid not in listed]:
+            self.end(uid)
+
+    def placed(self, gang: Gang, more: Iterable[PodUid] = ()) -> int:
+        """How many of its pods have a place: bound, being bound, or none of ours. more: others that do."""
+        members = self._members.get(gang, {})
+        placed = {uid for uid, bound in members.items() if bound or self.state.nodes_of(uid)}
+        return len(placed.union(more))
+
+    def known(self, gang: Gang) -> int | None:
+        """How many pods it takes, as it was last read; None where that is not known."""
+        count, _ = self._min_counts.get(gang, (None, 0.0))
+        return count if isinstance(count, int) else None
+
+    def judge(self, pod: PendingPod) -> PendingPod:
+        """The pod, of no gang where it is known that its PodGroup binds nobody together."""
+        return pod if pod.gang is None or self.known(pod.gang) != 0 else replace(pod, gang=None)
+
+    async def min_count(self, gang: Gang) -> int:
+        """How many pods it takes; API_ERRORS. Read once for all that ask at the same time."""
+        async with self._locks.setdefault(gang, asyncio.Lock()):
+            count, read_at = self._min_counts.get(gang, (0, float("-inf")))
+            if self.clock() - read_at >= (_YOUNG_S if isinstance(count, int) else _FAILED_S):
+                count = await self._read(gang)
+            if isinstance(count, int):
+                return count
+            raise count.with_traceback(None)
+
+    async def _read(self, gang: Gang) -> int | ApiError:
+        count: int | ApiError
+        try:
+            count = await self.api.get_min_count(gang)
+        except API_ERRORS as error:
+            count = error
+        self._min_counts[gang] = count, self.clock()
+        self._min_counts.move_to_end(gang)
+        if len(self._min_counts) > _MAX_KNOWN:
+            self._min_counts.popitem(last=False)
+        return count
+
+
+@dataclass(slots=True, kw_only=True)
+class Quorum:
+    """The binds that wait.
+
+    pause_s: how long after the last one of its gang a bind waits for another. longest_s: at most altogether;
+    what is reserved for it meanwhile nobody else gets.
+    """
+
+    gangs: Gangs
+    pause_s: float = 2.0
+    longest_s: float = 5.0
+    _waiting: dict[Gang, dict[PodUid, asyncio.Future[None]]] = field(default_factory=dict)
+    _arrived: dict[Gang, float] = field(default_factory=dict)
+
+    async def reached(self, gang: Gang, uid: PodUid, min_count: int) -> bool:
+        """Wait for the pod's gang; to be called as soon as its place is reserved, which this relies on.
+
+        Nothing is awaited after the last of them is there or the time is over, so that either all that wait
+        go on, or the one whose time is over does not count for others any more once its caller gave up.
+        """
+        loop = asyncio.get_running_loop()
+        began = self._arrived[gang] = loop.time()
+        waiting = self._waiting.setdefault(gang, {})
+        waiting[uid] = reached = loop.create_future()
+        if self.gangs.placed(gang, waiting) >= min_count:
+            for each in waiting.values():
+                if not each.done():
+                    each.set_result(None)
+        try:
+            while not reached.done():
+                end = min(self._arrived[gang] + self.pause_s, began + self.longest_s)
+                if end <= loop.time():
+                    return False
+                await asyncio.wait([reached], timeout=end - loop.time())
+            return True
+        finally:
+            self._leave(gang, uid, waiting)
+
+    def _leave(self, gang: Gang, uid: PodUid, waiting: _Waiting) -> None:
+        del waiting[uid]
+        if not waiting:
+            del self._waiting[gang], self._arrived[gang]

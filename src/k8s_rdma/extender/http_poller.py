@@ -1,0 +1,545 @@
+"""Node states of every node's `/v1/node`: by long poll, and by asking where there is none.
+
+A node's long poll (`GET /v1/node?watch=...`): told of a change within the time that the way takes.
+
+One node whose `/v1/node` is asked, and followed by long poll.
+
+How the configuration has the nodes' servers asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import resource
+import ssl
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import Enum, auto, unique
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Self
+from urllib.parse import quote
+
+from k8s_rdma.config.reloaded import Reloaded
+from k8s_rdma.errors import MalformedError
+from k8s_rdma.extender.http_client import PLAIN, HttpPeer, Security
+from k8s_rdma.extender.node_cache import ClusterState
+from k8s_rdma.extender.node_facts import facts_of
+from k8s_rdma.http_server.tls import check_readable, ssl_words
+from k8s_rdma.http_server.tokens import token_of
+from k8s_rdma.wire.rest import decode_report
+from k8s_rdma.wire.rest_error import message_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from types import TracebackType
+
+    from k8s_rdma.core.ids import NodeName
+    from k8s_rdma.extender.config import ExtenderConfig, NodeTls
+    from k8s_rdma.extender.http_client import Answer
+    from k8s_rdma.extender.metrics import Reading
+
+NEVER = float("-inf")
+
+BYTES_AT_ONCE = 8 * 1024 * 1024
+BYTES_PER_S = 512 * 1024
+"""Of one node's answers. To read 8 MiB takes up to 0.4 s of the processor, whether they are a report or not,
+and the nodes share one: so none gets more than a fortieth of it for long."""
+
+_MOST_ADDRESSES = 4
+"""Of a node, the first ones; each may take the time-out, and kubelet writes how many there are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asking:
+    """How nodes are asked.
+
+    port: of the nodes' servers. timeout_s: for one question at one address. security: TLS and token.
+    retry_s: how long a node that timed out is left alone by `refresh`, so that a dead node delays one
+        filter in this time rather than all of them.
+    parallel: how many are asked at once; the time-out of the others does not run yet.
+    watches: how many long polls there may be, each a connection of its own; with 0 nodes are asked only when
+        somebody needs their states. hold_s: how long a server is to wait for a change; what is known of a
+        node is older by no more than this, the way, and a question's time-outs. again_s: after which a server
+        that does not wait is asked, by long poll too, in case it does now. pause_s: before a node that could
+        not be read is asked again by itself; doubles to some times retry_s.
+    gap_s: where one change follows another faster than this, so long passes before the next long poll: a node
+        that changes all the time must not keep this process busy.
+    requests_tell: addresses come with requests alone, since there is no API server to ask.
+    """
+
+    port: int = 54005
+    timeout_s: float = 1.5
+    security: Security = PLAIN
+    retry_s: float = 10.0
+    parallel: int = 512
+    watches: int = 0
+    hold_s: float = 25.0
+    again_s: float = 30.0
+    gap_s: float = 0.1
+    pause_s: float = 1.0
+    requests_tell: bool = False
+
+
+@dataclass(slots=True)
+class Counts:
+    """Answers by what they said, for metrics; told: changes that a long poll told of."""
+
+    changed: int = 0
+    unchanged: int = 0
+    unreadable: int = 0
+    told: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What all nodes have in common."""
+
+    state: ClusterState
+    asking: Asking
+    clock: Callable[[], float]
+    slots: asyncio.Semaphore
+    counts: Counts = field(default_factory=Counts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    why: str
+    timed_out: bool = False
+
+
+class HttpNode:
+    """A node. One question at a time is its caller's business; the long poll is none, and has its connection.
+
+    asked_at: when the last question began that has an outcome. heard_at: of the last usable answer.
+    stands: the latest `since` that this outcome satisfies in `NodeStates.refresh`. watched_until: by then a
+    long poll has ended that is under way, and would tell of any other state than the one known; by the clock,
+    since the loop's timers stand still while the machine sleeps. wanted_at: when a request last told of the
+    node. named, addresses: those that it is said to have, and those of them that are tried. question, keeper:
+    the tasks that ask, and that keep the long poll going.
+    """
+
+    def __init__(self, name: NodeName, surroundings: Surroundings) -> None:
+        self.name = name
+        self.asked_at = self.heard_at = self.stands = self.wanted_at = self.watched_until = NEVER
+        self.question: asyncio.Task[None] | None = None
+        self.keeper: asyncio.Task[None] | None = None
+        self.named: tuple[str, ...] = ()
+        self.addresses: tuple[str, ...] = ()
+        self._preferred: str | None = None
+        self._idle: dict[str, HttpPeer] = {}
+        self._etag: str | None = None
+        self._gone = False
+        self._around = surroundings
+        self._bytes_left: float = BYTES_AT_ONCE
+        self._earned_at = surroundings.clock()
+
+    def readable(self) -> bool:
+        """Whether the last answer was usable."""
+        return self._etag is not None
+
+    def rest_s(self) -> float:
+        """How long the node is to be left alone, since its answers were more than it may send."""
+        overdrawn = -self._bytes_left - (self._around.clock() - self._earned_at) * BYTES_PER_S
+        return max(0.0, overdrawn / BYTES_PER_S)
+
+    def move(self, addresses: tuple[str, ...]) -> None:
+        """It is to be reached there."""
+        self.named, self.addresses = addresses, addresses[:_MOST_ADDRESSES]
+        self.stands = self._rested(NEVER)
+        for gone in self._idle.keys() - set(self.addresses):
+            self._idle.pop(gone).close()
+
+    def close(self) -> None:
+        """It does not exist any more: whatever is under way comes to nothing."""
+        self._gone = True
+        for task in (self.question, self.keeper):
+            if task:
+                task.cancel()
+        for peer in self._idle.values():
+            peer.close()
+
+    async def ask(self) -> None:
+        """Ask at each address in turn, the one first that answered last; a failure is noted in the state."""
+        asking = self._around.asking
+        async with self._around.slots:
+            asked_at = self._around.clock()
+            failures = await self._try_addresses(asked_at)
+        self.asked_at, self.stands = asked_at, self._rested(asked_at)
+        if failures is None or self._gone:
+            return
+        self._around.counts.unreadable += 1
+        self._etag = None
+        if any(failure.timed_out for failure in failures):
+            self.stands = max(self.stands, asked_at + asking.retry_s)
+        why = "; ".join(failure.why for failure in failures) or "it has no InternalIP or InternalDNS address"
+        heard = f"; heard from {asked_at - self.heard_at:.0f} s ago" if self.heard_at != NEVER else ""
+        self._around.state.lose(self.name, f"{why}{heard}")
+
+    async def follow(self) -> bool:
+        """Have the server wait until something changes; False when it does not, or cannot be reached."""
+        address = self._preferred
+        if address is None:
+            return False
+        try:
+            with self._peer(address) as peer:
+                while (told := await self._wait(peer)) is Told.UNCHANGED:
+                    pass
+        except (OSError, UnicodeError, MalformedError):  # TimeoutError among them; whoever asks is told why
+            return False
+        return told is Told.CHANGED
+
+    def _rested(self, at: float) -> float:
+        """At that time, but not before the node has been left alone."""
+        rest_s = self.rest_s()
+        return self._around.clock() + rest_s if rest_s else at
+
+    async def _try_addresses(self, asked_at: float) -> list[_Failure] | None:
+        failures = []
+        for address in sorted(self.addresses, key=lambda address: address != self._preferred):
+            failure = await self._try(address, asked_at)
+            if failure is None:
+                self._preferred = address
+                return None
+            failures.append(failure)
+        return failures
+
+    async def _try(self, address: str, asked_at: float) -> _Failure | None:
+        asking = self._around.asking
+        where = f"{address}:{asking.port}"
+        try:
+            async with asyncio.timeout(asking.timeout_s):
+                with self._peer(address) as peer:
+                    answer = await peer.get(PATH, etag=self._etag)
+            self._take(answer, asked_at)
+        except TimeoutError:
+            return _Failure(f"{where}: no answer in {asking.timeout_s:g} s", timed_out=True)
+        except (OSError, UnicodeError) as error:
+            return _Failure(f"{where}: {error}")
+        except MalformedError as error:
+            return _Failure(f"{where}: {error.message}")
+        return None
+
+    async def _wait(self, peer: HttpPeer) -> Told:
+        asking, asked_at, etag = self._around.asking, self._around.clock(), self._etag
+        if etag is None:
+            return Told.CHANGED
+        self.watched_until = asked_at + asking.hold_s + asking.timeout_s
+        try:
+            told, answer = await watch(peer, etag, hold_s=asking.hold_s, timeout_s=asking.timeout_s)
+        finally:
+            self.watched_until = NEVER
+        if told is Told.CHANGED:
+            self._around.counts.told += 1
+        if told is not Told.NOT_HELD and self._etag == etag and self.asked_at <= asked_at:
+            self._take(answer, asked_at)  # else a question was asked since, and knows better
+        return told
+
+    def _take(self, answer: Answer, asked_at: float) -> None:
+        if self._gone:
+            return
+        self._spend(len(answer.body))
+        counts, state = self._around.counts, self._around.state
+        if answer.status == 304 and self._etag is not None:
+            counts.unchanged += 1
+            state.confirm(self.name, asked_at)
+        elif answer.status != 200:
+            told = message_of(answer.body)
+            msg = f"{PATH} answers HTTP {answer.status}{f': {told}' if told else ''}"
+            raise MalformedError(msg)
+        else:
+            facts = facts_of(decode_report(answer.body), self.name)
+            counts.changed += 1
+            self._etag = answer.etag
+            state.observe(self.name, facts, asked_at)
+        self.heard_at = self._around.clock()
+
+    def _spend(self, size: int) -> None:
+        now = self._around.clock()
+        earned = (now - self._earned_at) * BYTES_PER_S
+        self._bytes_left = min(BYTES_AT_ONCE, self._bytes_left + earned) - size
+        self._earned_at = now
+
+    @contextmanager
+    def _peer(self, address: str) -> Iterator[HttpPeer]:
+        """A connection to have alone: a question may begin while a long poll waits, and the reverse."""
+        asking = self._around.asking
+        peer = self._idle.pop(address, None) or HttpPeer(address, asking.port, asking.security)
+        try:
+            yield peer
+        finally:
+            if self._gone or address not in self.addresses or address in self._idle:
+                peer.close()
+            else:
+                self._idle[address] = peer
+
+
+PATH = "/v1/node"
+
+_EARLY = 0.9
+"""Of the time that the server was to wait: an answer before it does not come of having waited."""
+
+_SPREAD = 0.2
+"""Of that time, so that a thousand nodes do not answer at the same moment."""
+
+
+@unique
+class Told(Enum):
+    """What the answer says."""
+
+    CHANGED = auto()
+    UNCHANGED = auto()
+    NOT_HELD = auto()
+    """The server did not wait: it knows no long poll, has no room for it, is ending, or has no report."""
+
+
+async def watch(peer: HttpPeer, etag: str, *, hold_s: float, timeout_s: float) -> tuple[Told, Answer]:
+    """Wait until the node's report is not `etag` any more, or for about `hold_s`.
+
+    OSError and TimeoutError when there was no answer by then; timeout_s: for the way.
+    """
+    hold_s = round(hold_s * (1 - _SPREAD * random.random()), 3)
+    generation = quote(etag.removeprefix("W/").strip('"'), safe="")
+    began = asyncio.get_running_loop().time()
+    async with asyncio.timeout(hold_s + timeout_s):
+        answer = await peer.get(f"{PATH}?watch={generation}&timeout_s={hold_s:g}")
+    if answer.status == 200 and answer.etag not in (None, etag):
+        return Told.CHANGED, answer
+    waited_s = asyncio.get_running_loop().time() - began
+    held = answer.status == 304 and waited_s >= _EARLY * hold_s
+    return (Told.UNCHANGED if held else Told.NOT_HELD), answer
+
+
+_UNWANTED_S = 3600.0
+"""A node that only requests tell of, and none did for so long, is gone."""
+
+_RESTS = 6
+"""Times `Asking.retry_s`: the longest pause before a node that cannot be read is asked by itself. There may
+be thousands without a server; whoever needs such a node's state asks it before."""
+
+
+class HttpNodeStates:
+    """`NodeStates` over HTTP; an async context manager that owns the questions under way.
+
+    A node is asked one question at a time, and everyone whose need it meets waits for the same one. A long
+    poll is not such a question: what it tells leads to one.
+    """
+
+    def __init__(self, state: ClusterState, asking: Asking, clock: Callable[[], float]) -> None:
+        self._state = state
+        self._asking = asking
+        self._clock = clock
+        slots = asyncio.Semaphore(asking.parallel)
+        self._surroundings = Surroundings(state=state, asking=asking, clock=clock, slots=slots)
+        self.counts = self._surroundings.counts
+        self._nodes: dict[NodeName, HttpNode] = {}
+        self._watches = 0
+        self._filled = not asking.watches
+        self._tasks = asyncio.TaskGroup()
+
+    async def __aenter__(self) -> Self:
+        await self._tasks.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for node in self._nodes.values():
+            node.close()
+        await self._tasks.__aexit__(kind, error, trace)
+
+    async def refresh(self, nodes: Collection[NodeName], *, since: float) -> None:
+        """As `NodeStates.refresh`."""
+        known, ending, now = self._nodes, self._state.ending, self._clock()
+        since = min(since, now)
+        while stale := [
+            node
+            for name in nodes
+            if (node := known.get(name)) is not None
+            and (node.stands < now if name in ending else node.stands < since and node.watched_until < now)
+        ]:
+            await asyncio.wait([self._question(node) for node in stale])
+
+    async def ask(self, node: NodeName) -> None:
+        """As `NodeStates.ask`."""
+        since = self._clock()
+        while (known := self._nodes.get(node)) is not None and known.asked_at < since:
+            await asyncio.wait([self._question(known)])
+
+    def learn(self, node: NodeName, addresses: tuple[str, ...]) -> None:
+        """As `NodeStates.learn`."""
+        known = self._nodes.get(node)
+        if known is None:
+            known = self._nodes[node] = HttpNode(node, self._surroundings)
+        elif known.named == addresses:
+            return
+        known.move(addresses)
+        if known.keeper:
+            known.keeper.cancel()
+        if self._asking.watches:
+            known.keeper = self._tasks.create_task(self._keep(known))
+
+    def suggest(self, node: NodeName, addresses: tuple[str, ...]) -> None:
+        """As `NodeStates.suggest`."""
+        if node not in self._nodes or (self._asking.requests_tell and addresses):
+            self.learn(node, addresses)
+        if self._asking.requests_tell:
+            self._nodes[node].wanted_at = self._clock()
+
+    def forget(self, node: NodeName) -> None:
+        """As `NodeStates.forget`; a question under way comes to nothing."""
+        known = self._nodes.pop(node, None)
+        if known is not None:
+            known.close()
+
+    def awaited(self) -> int:
+        """As `NodeStates.awaited`."""
+        if self._filled:
+            return 0
+        awaited = sum(node.asked_at == NEVER for node in self._nodes.values())
+        self._filled = bool(self._nodes) and not awaited
+        return awaited
+
+    def sources(self) -> Counter[tuple[str, ...]]:
+        """How many nodes are `watched`, `asked` because their servers hold no long poll, or `unreadable`."""
+        now, unreadable = self._clock(), self._state.unreadable
+        return Counter(
+            ("unreadable" if name in unreadable else "watched" if node.watched_until >= now else "asked",)
+            for name, node in self._nodes.items()
+        )
+
+    def oldest_s(self) -> float:
+        """How long the node that can be read and was silent for longest has not been heard from."""
+        now, unreadable = self._clock(), self._state.unreadable
+        heard = [node.heard_at for name, node in self._nodes.items() if name not in unreadable]
+        return now - min((at for at in heard if at != NEVER), default=now)
+
+    def readings(self) -> dict[str, Reading]:
+        """What metrics show."""
+        counts = self.counts
+        answers = {
+            "node_reports_total": ("Nodes' answers that held a report.", lambda: counts.changed),
+            "node_unchanged_total": ("Nodes' answers that nothing changed.", lambda: counts.unchanged),
+            "node_unreadable_total": ("Questions that got no usable answer.", lambda: counts.unreadable),
+            "node_changes_told_total": ("Changes that nodes told by long poll.", lambda: counts.told),
+        }
+        return {name: (help_text, "counter", read) for name, (help_text, read) in answers.items()}
+
+    def _question(self, node: HttpNode) -> asyncio.Task[None]:
+        if node.question is None or node.question.done():
+            node.question = self._tasks.create_task(node.ask())
+        return node.question
+
+    async def _keep(self, node: HttpNode) -> None:
+        """Know the node's state for as long as there is the node.
+
+        A question follows whatever a long poll tells: what had begun to be asked before a pod ended cannot
+        say that the node holds nothing for it any more.
+        """
+        asking, quick = self._asking, 0
+        first_s, most_s = asking.pause_s, max(asking.pause_s, _RESTS * asking.retry_s)
+        pause_s = first_s
+        while not self._unwanted(node):
+            if rest_s := node.rest_s():
+                await asyncio.sleep(rest_s)
+            await self.ask(node.name)
+            if not node.readable():
+                await asyncio.sleep(pause_s * random.uniform(0.8, 1.0))
+                pause_s = min(2 * pause_s, most_s)
+                continue
+            pause_s = first_s
+            if quick > 1:
+                await asyncio.sleep(asking.gap_s)
+            began = self._clock()
+            if await self._follow(node):
+                quick = quick + 1 if self._clock() - began < asking.gap_s else 0
+                continue
+            await self.ask(node.name)
+            if node.readable():
+                await asyncio.sleep(asking.again_s)
+        self.forget(node.name)
+        self._state.forget(node.name)
+
+    async def _follow(self, node: HttpNode) -> bool:
+        if self._watches >= self._asking.watches:
+            return False
+        self._watches += 1
+        try:
+            return await node.follow()
+        finally:
+            self._watches -= 1
+
+    def _unwanted(self, node: HttpNode) -> bool:
+        return self._asking.requests_tell and self._clock() - node.wanted_at > _UNWANTED_S
+
+
+_OTHERS = 1024
+"""Files that are open beside long polls: other questions, clients, the API server."""
+
+_HOLD_S = 25.0
+"""Shorter than what proxies and firewalls forget a silent connection after."""
+
+
+def asking_of(config: ExtenderConfig) -> Asking:
+    """How nodes are asked; MalformedError as `security_of`.
+
+    A node whose long poll is not answered is asked once more, so that both have to fit into `stale_s`.
+    """
+    return Asking(
+        port=config.node_port,
+        timeout_s=config.node_timeout_s,
+        security=security_of(config),
+        retry_s=config.retry_s,
+        watches=min(config.node_watches, _connections() - _OTHERS),
+        hold_s=min(_HOLD_S, config.stale_s / 2),
+        requests_tell=not config.api,
+    )
+
+
+def _connections() -> int:
+    """How many files this process may have open."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if hard == resource.RLIM_INFINITY else max(hard, _OTHERS)
+
+
+def security_of(config: ExtenderConfig, *, clock: Callable[[], float] = monotonic) -> Security:
+    """As the configuration says; MalformedError names the field whose file is unusable.
+
+    Files are read again when they change, for the connections and questions from then on.
+    """
+    tls, token = config.node_tls, config.node_token_file
+    return Security(
+        tls=None if tls is None else _tls_context(tls, clock),
+        server_name=None if tls is None else tls.server_name,
+        token=None if token is None else token_of(token, field="nodeTokenFile", clock=clock),
+    )
+
+
+def _tls_context(config: NodeTls, clock: Callable[[], float]) -> Callable[[], ssl.SSLContext]:
+    paths = [path for path in (config.ca_file, config.cert_file, config.key_file) if path is not None]
+    return Reloaded(lambda: _load(config), *map(Path, paths), clock=clock)
+
+
+def _load(config: NodeTls) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    check_readable("nodeTls.caFile", config.ca_file)
+    try:
+        context.load_verify_locations(cafile=config.ca_file)
+    except OSError as error:
+        msg = f"nodeTls.caFile {config.ca_file}: {ssl_words(error)}"
+        raise MalformedError(msg) from error
+    if config.cert_file is not None and config.key_file is not None:
+        check_readable("nodeTls.certFile", config.cert_file)
+        check_readable("nodeTls.keyFile", config.key_file)
+        try:
+            context.load_cert_chain(config.cert_file, config.key_file, password="")
+        except OSError as error:
+            where = f"nodeTls.certFile {config.cert_file} and nodeTls.keyFile {config.key_file}"
+            msg = f"{where}: {ssl_words(error)}"
+            raise MalformedError(msg) from error
+    return context

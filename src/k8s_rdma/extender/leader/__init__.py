@@ -1,1 +1,0 @@
-"""One binder: the Lease, and the fence against whoever held it before."""

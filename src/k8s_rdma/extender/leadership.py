@@ -1,0 +1,218 @@
+"""What the one binder does before its first bind, and how it knows that it still is the one.
+
+Between another binder and this one stand three things:
+
+1. The Lease. Only its holder binds.
+2. The list of all pods, read after the Lease was taken: what the holder before wrote is on it.
+3. The fence. A Binding is written for one version of its pod, which its writer had seen before it was told
+   by the API server that it holds the Lease. So once this process has touched every pod that was unbound
+   when it took the Lease, no Binding of an earlier holder can take effect any more, whether it is under way
+   or its sender was stopped (SIGSTOP, a frozen virtual machine) and sends it an hour later.
+
+Where the API server refuses to touch pods (403), the second line is time: after a Lease that was not given
+back nothing is bound until nothing that was sent before can take effect (`settle_s`). That does not hold back
+a sender that was stopped.
+
+Verbs: list, watch, get and patch on `pods`.
+
+Write to a pod, so that no Binding of it that is under way can take effect any more.
+
+A Binding carries the version of the pod that it was decided on (`metadata.resourceVersion`), which is a
+precondition (kube-apiserver, pkg/registry/core/pod/storage, BindingREST): whoever writes to the pod later
+refuses it for ever, wherever it is: in a queue, in the network, or in a process that was stopped.
+
+A pod's annotations may be as long as they may be, by its owner's doing: then it is a label that is written.
+The pod may also be as long as etcd takes: then no Binding takes effect either, which writes more to it than
+the fence does, its placement above all.
+
+Verbs: patch and get on `pods`. Without patch a pod is only read, and what is under way has to be waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple, NoReturn
+
+import structlog
+
+from k8s_rdma.core.ledger import Pod
+from k8s_rdma.extender.leader_election import Lease
+from k8s_rdma.extender.pod_informer import PodTracker
+from k8s_rdma.kube.api import API_ERRORS, TOO_LARGE, ApiRefusedError, ClusterApi, PodView
+
+FENCE_ANNOTATION = "k8s-rdma.io/fence"
+"""The label's key, too. Its value means nothing but that it is another one each time: a write that changes
+nothing is none."""
+
+_INVALID = 422
+
+
+def fence_token() -> str:
+    """Draw the annotation's value, which deploy/policies/extender.yaml holds to this form."""
+    return secrets.token_hex(6)
+
+
+class Look(NamedTuple):
+    """A pod as it is now; None when it does not exist any more.
+
+    Unbound and of another version than a Binding's, that Binding will never take effect; nor will any of it
+    where it is `full`.
+    """
+
+    pod: PodView | None
+    full: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Touches pods. token: a value that was never used before."""
+
+    api: ClusterApi
+    token: Callable[[], str] = fence_token
+
+    async def look(self, pod: Pod) -> Look:
+        """The pod as it is now, touched if the API server lets us. API_ERRORS."""
+        full = False
+        try:
+            seen: PodView | None = await self._touch(pod)
+        except ApiRefusedError as refused:
+            full = refused.status == TOO_LARGE
+            seen = await self.api.get_pod(pod.namespace, pod.name)
+            if seen is not None and seen.uid == pod.uid:
+                _log.warning("pod_not_touched", pod=f"{pod.namespace}/{pod.name}", error=refused.message)
+        return Look(seen if seen is not None and seen.uid == pod.uid else None, full=full)
+
+    async def _touch(self, pod: Pod) -> PodView:
+        try:
+            return await self.api.touch_pod(pod, FENCE_ANNOTATION, self.token())
+        except ApiRefusedError as refused:
+            if refused.status != _INVALID:
+                raise
+            return await self.api.label_pod(pod, FENCE_ANNOTATION, self.token())
+
+
+_AT_ONCE = 32
+_AGAIN_S = 1.0
+_log = structlog.get_logger()
+
+
+@dataclass(slots=True, kw_only=True)
+class Leading:
+    """Takes the Lease, and lets binds begin and end with it.
+
+    lease: None where nobody else ever binds. fence: None where this process binds nothing. follow: keeps
+    `pods` up to date, from a new list on; without end. settle_s: as in `Commits`. on_ready: called
+    whenever binds may begin, and again when no other can take itself for the holder any more. obstacle: why
+    nothing is bound yet although the Lease is held.
+    """
+
+    pods: PodTracker
+    fence: Fence | None
+    follow: Callable[[], Awaitable[None]]
+    clock: Callable[[], float]
+    lease: Lease | None = None
+    settle_s: float = 60.0
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    on_ready: Callable[[], None] = lambda: None
+    obstacle: str = "pods"
+    _ready: bool = field(default=False, init=False)
+
+    def holds(self) -> bool:
+        """Whether a bind may begin now, as far as this process knows by itself."""
+        return self._ready and (self.lease is None or self.lease.holds())
+
+    async def confirm(self) -> str:
+        """As `Lease.confirm`."""
+        return await self.lease.confirm() if self.lease else ""
+
+    def missing(self) -> list[str]:
+        """What is not there yet, for people; empty when `holds`."""
+        held = self.lease is None or self.lease.holds()
+        lease = [] if held or self.lease is None else [f"lease {self.lease.name} ({self.lease.obstacle})"]
+        return lease if self._ready else [*lease, self.obstacle]
+
+    async def run(self) -> NoReturn:
+        """Follow the pods, and take the Lease whenever it is to be had."""
+        while True:
+            given_back = await self._stand_by()
+            self.pods.list_anew()  # the next list must begin after the Lease was taken
+            self.obstacle = "pods"
+            async with asyncio.TaskGroup() as held:
+                following = held.create_task(self._follow())
+                preparing = held.create_task(self._prepare(given_back=given_back))
+                await self._keep()
+                following.cancel()
+                preparing.cancel()
+            self._ready = False
+
+    async def release(self) -> None:
+        """Give the Lease back; not while a holder before this one may still have writes under way."""
+        if self.lease is not None and self._ready:
+            await self.lease.release()
+
+    async def _stand_by(self) -> bool:
+        """Keep up with the pods until the Lease is taken; whether nobody held it."""
+        if self.lease is None:
+            return True
+        async with asyncio.TaskGroup() as waiting:
+            following = waiting.create_task(self._follow())
+            given_back = await self.lease.acquire()
+            following.cancel()
+        return given_back
+
+    async def _follow(self) -> None:
+        await self.follow()
+
+    async def _keep(self) -> None:
+        if self.lease is None:
+            await asyncio.Event().wait()
+        else:
+            await self.lease.keep()
+
+    async def _prepare(self, *, given_back: bool) -> None:
+        """Let nothing that another holder wrote take effect, or wait until it has."""
+        until = self.clock() + (0.0 if given_back else self.settle_s)
+        await self.pods.wait_listed()
+        if self.fence is not None:
+            self.obstacle = "pods are touched, so that no bind of a holder before takes effect"
+            if loose := await self._touch_all(self.fence, until):
+                self.obstacle = f"binds of the holder before may take effect for {self.settle_s:g} s"
+                left_s = max(0.0, until - self.clock())
+                _log.warning("pods_not_fenced", pods=len(loose), one=loose[0], waits_s=round(left_s, 3))
+                await self.sleep(left_s)
+        self._ready = True
+        self.on_ready()
+        if self.lease is not None:  # until then a deposed holder may refuse pods of whom nobody here hears
+            await self.sleep(self.lease.noticed_s)
+            self.on_ready()
+
+    async def _touch_all(self, fence: Fence, until: float) -> list[str]:
+        """Touch all unbound pods that ask; the names of those that earlier binds may still take effect of."""
+        pods, slots = self.pods.unbound.all(), asyncio.Semaphore(_AT_ONCE)
+
+        async def fenced(pod: PodView) -> bool:
+            async with slots:
+                return await self._touch(fence, pod, until)
+
+        async with asyncio.TaskGroup() as touching:
+            tasks = [touching.create_task(fenced(pod)) for pod in pods]
+        done = zip(pods, tasks, strict=True)
+        return [f"{pod.namespace}/{pod.name}" for pod, task in done if not task.result()]
+
+    async def _touch(self, fence: Fence, pod: PodView, until: float) -> bool:
+        """Touch one, until the API server answers or it is too late to matter; whether it is fenced."""
+        while True:
+            try:
+                seen, full = await fence.look(Pod(namespace=pod.namespace, name=pod.name, uid=pod.uid))
+            except API_ERRORS as error:
+                _log.warning("pod_not_fenced", pod=f"{pod.namespace}/{pod.name}", error=error.message)
+                if self.clock() >= until:
+                    return False
+                await self.sleep(_AGAIN_S)
+                continue
+            if seen is not None:
+                self.pods.see(seen)
+            return full or seen is None or seen.node is not None or seen.version != pod.version

@@ -1,1 +1,0 @@
-"""What people may look at: explain, top."""

@@ -1,0 +1,146 @@
+"""What is counted and timed, in the Prometheus text format.
+
+Written by hand: a few dozen numbers do not need a client library in the process.
+
+Counts what fails of the calls of an API, whichever they are.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from contextlib import aclosing, contextmanager
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, cast
+
+from k8s_rdma import __version__
+from k8s_rdma.http_server.exposition import Histogram, family, histograms, labels
+from k8s_rdma.kube.api import API_ERRORS, ApiRefusedError, ApiUnreachableError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+
+    Samples: TypeAlias = Iterable[tuple[Mapping[str, str], float]]
+    Reading: TypeAlias = tuple[str, Literal["counter", "gauge"], Callable[[], float | Samples]]
+
+T = TypeVar("T")
+
+
+def counted(api: T, failures: Counter[tuple[str, ...]]) -> T:
+    """The same API; `failures` gets those of its calls, by the call's name and the kind of failure.
+
+    Kinds: `refused`, `unreachable` and `uncertain`, as the errors of `kube.api`.
+    """
+    return cast("T", _Counted(api, failures))
+
+
+class _Counted:
+    def __init__(self, api: object, failures: Counter[tuple[str, ...]]) -> None:
+        self._api = api
+        self._failures = failures
+
+    def __getattr__(self, name: str) -> Any:
+        attribute = getattr(self._api, name)
+        if not callable(attribute):
+            return attribute
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            made = attribute(*args, **kwargs)
+            return self._events(name, made) if hasattr(made, "__aiter__") else self._answer(name, made)
+
+        return call
+
+    async def _answer(self, name: str, made: Awaitable[T]) -> T:
+        with self._counting(name):
+            return await made
+
+    async def _events(self, name: str, made: Any) -> AsyncIterator[Any]:
+        with self._counting(name):
+            async with aclosing(made) as events:
+                async for event in events:
+                    yield event
+
+    @contextmanager
+    def _counting(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except API_ERRORS as error:
+            self._failures[name, _kind(error)] += 1
+            raise
+
+
+def _kind(error: Exception) -> str:
+    if isinstance(error, ApiRefusedError):
+        return "refused"
+    return "unreachable" if isinstance(error, ApiUnreachableError) else "uncertain"
+
+
+_PREFIX = "k8s_rdma_extender_"
+
+SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+"""Bounds: from a filter whose verdicts are known to a bind that waits for the API server."""
+
+
+class Metrics:
+    """Requests by verb, and what is read from elsewhere when somebody asks."""
+
+    def __init__(self) -> None:
+        self._readings: dict[str, Reading] = {
+            "build_info": ("1, with the program's version.", "gauge", lambda: [({"version": __version__}, 1)])
+        }
+        self._requests: Counter[tuple[str, ...]] = Counter()
+        self._seconds: defaultdict[str, Histogram] = defaultdict(lambda: Histogram(SECONDS))
+        self._under_way: Counter[tuple[str, ...]] = Counter()
+
+    def add(self, readings: Mapping[str, Reading]) -> None:
+        """Also show these: name without prefix, to help text, type, and what reads number or `Samples`."""
+        self._readings |= readings
+
+    def count(self, verb: str, outcome: str, seconds: float) -> None:
+        """One request was answered, in so long."""
+        self._requests[verb, outcome] += 1
+        self._seconds[verb].observe(seconds)
+
+    @contextmanager
+    def under_way(self, verb: str) -> Iterator[None]:
+        """A request is under way until the block ends."""
+        self._under_way[verb,] += 1
+        try:
+            yield
+        finally:
+            self._under_way[verb,] -= 1
+
+    def render(self) -> str:
+        """The exposition."""
+        return "\n".join(self._lines()) + "\n"
+
+    def _lines(self) -> Iterator[str]:
+        requests = labelled(("verb", "outcome"), self._requests)
+        yield from _family("requests_total", "Requests by verb and outcome.", "counter", requests)
+        yield from histograms(
+            f"{_PREFIX}request_duration_seconds",
+            "Time from a request's head to its answer.",
+            (({"verb": verb}, histogram) for verb, histogram in sorted(self._seconds.items())),
+        )
+        under_way = labelled(("verb",), self._under_way)
+        yield from _family("requests_under_way", "Requests that are not answered yet.", "gauge", under_way)
+        for name, (help_text, kind, read) in self._readings.items():
+            yield from _family(name, help_text, kind, read)
+
+
+def labelled(names: tuple[str, ...], counts: Mapping[tuple[str, ...], float]) -> Callable[[], Samples]:
+    """Reads counts by what their keys are of."""
+    return lambda: samples(names, counts)
+
+
+def samples(names: tuple[str, ...], counts: Mapping[tuple[str, ...], float]) -> Samples:
+    """Counts by what their keys are of."""
+    return [(dict(zip(names, key, strict=True)), count) for key, count in sorted(counts.items())]
+
+
+def _family(
+    name: str, help_text: str, kind: Literal["counter", "gauge"], read: Callable[[], float | Samples]
+) -> Iterator[str]:
+    told = read()
+    shown: Samples = [({}, told)] if isinstance(told, int | float) else told
+    yield from family(
+        f"{_PREFIX}{name}", kind, help_text, ((labels(values), number) for values, number in shown)
+    )

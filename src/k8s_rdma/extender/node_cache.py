@@ -1,0 +1,541 @@
+"""What is known of every node: its last report, and what was promised there.
+
+Values in, values out; no clock and no I/O. Times are seconds of one monotonic clock, given by the
+caller. What is used on a node is the one rule of `core.reservation`; this module only keeps its inputs.
+
+Extracted.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, TypeAlias
+from weakref import WeakValueDictionary
+
+from k8s_rdma.core.ids import NodeName, PciAddress, PodUid
+from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf, Used, total
+from k8s_rdma.core.macs import NO_MAC
+from k8s_rdma.core.options import NO_OPTIONS
+from k8s_rdma.core.placement import PlacedInterface, usage_of
+from k8s_rdma.core.request import PfPolicy
+from k8s_rdma.core.reservation import used_on_node
+from k8s_rdma.errors import visible
+from k8s_rdma.extender.node_facts import NodeFacts
+from k8s_rdma.extender.pod_store import no_more_than
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+
+    from k8s_rdma.core.macs import MacRanges
+    from k8s_rdma.core.options import InterfaceOptions
+    from k8s_rdma.extender.pod_store import BoundPod, BoundPods
+
+    Interfaces: TypeAlias = tuple[PlacedInterface, ...]
+    OnChange: TypeAlias = "Callable[[NodeName, Situation | None, Situation | None], None]"
+    Claim: TypeAlias = tuple[PodUid, str, Interfaces]
+    OnClaims: TypeAlias = Callable[[NodeName, list[Claim]], None]
+    OnFailure: TypeAlias = Callable[[Exception, NodeName], str]
+
+
+class PromisedAddresses:
+    """The addresses of reservations: who has been promised which, by node and pod."""
+
+    def __init__(self) -> None:
+        self._of: dict[tuple[NodeName, PodUid], tuple[str, ...]] = {}
+        self._holders: dict[str, dict[tuple[NodeName, PodUid], None]] = {}
+
+    def hold(self, node: NodeName, uid: PodUid, options: Iterable[InterfaceOptions]) -> None:
+        """What the pod was promised on the node asks for these, and for no others."""
+        self.release(node, uid)
+        found = tuple(address for each in options for address in addresses(each))
+        if found:
+            self._of[node, uid] = found
+        for address in found:
+            self._holders.setdefault(address, {})[node, uid] = None
+
+    def release(self, node: NodeName, uid: PodUid) -> bool:
+        """The pod was promised nothing there any more; whether it had any address."""
+        found = self._of.pop((node, uid), ())
+        for address in found:
+            holders = self._holders[address]
+            holders.pop((node, uid), None)
+            if not holders:
+                del self._holders[address]
+        return bool(found)
+
+    def of(self, node: NodeName, uid: PodUid) -> tuple[str, ...]:
+        """The pod's own there."""
+        return self._of.get((node, uid), ())
+
+    def holders(self, address: str) -> Iterable[tuple[NodeName, PodUid]]:
+        """Who was promised it."""
+        return self._holders.get(address, ())
+
+
+def addresses(options: InterfaceOptions) -> Iterator[str]:
+    """The addresses that an interface asks for."""
+    if options is not NO_OPTIONS:
+        yield from filter(None, (options.mac, options.guid))
+
+
+def _kind(address: str) -> str:
+    return "mac" if len(address) == len(NO_MAC) else "guid"
+
+
+_NOTHING_HELD: Mapping[PodUid, Interfaces] = MappingProxyType({})
+_NO_INVENTORY = Inventory(node=NodeName(""), pfs=())
+
+_MOST_OF_WHY = 2048
+
+NOT_ASKED = "the API server knows no such node, or it was not asked yet"
+
+
+class Situation:
+    """PFs and what is used of them: all that a placement depends on.
+
+    Nodes in an equal situation share one object (compared by identity, so that it is a quick key), hence
+    `inventory.node` is the name of any of them.
+    """
+
+    __slots__ = ("__weakref__", "inventory", "used")
+
+    def __init__(self, inventory: Inventory, used: Mapping[PciAddress, Used]) -> None:
+        self.inventory = inventory
+        self.used = used
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reservation:
+    """A placement held on a node for a pod that is bound there or being bound.
+
+    pod: `namespace/name`.
+    made_at: when it was decided. policy: how, where it was decided here.
+    version: of the pod that it was decided on, whose Binding it is written in; empty when that is not known.
+    bound: the API server has said, or the pod watch has shown, that the pod is bound here.
+    in_doubt: a write that would bind the pod here got no answer, and may still take effect.
+    ended_at: when the pod was seen finished or gone; None before.
+    """
+
+    interfaces: tuple[PlacedInterface, ...]
+    pod: str
+    made_at: float
+    policy: PfPolicy = PfPolicy.ANY
+    version: str = ""
+    bound: bool = False
+    in_doubt: bool = False
+    ended_at: float | None = None
+
+
+@dataclass(slots=True)
+class _Node:
+    """spoiled: facts that nothing may be decided by, for the reason `why`."""
+
+    facts: NodeFacts | None = None
+    spoiled: NodeFacts | None = None
+    why: str = ""
+    asked_at: float = float("-inf")
+    reservations: dict[PodUid, Reservation] = field(default_factory=dict)
+
+    def used(
+        self, without: Collection[PodUid] = (), holding: Mapping[PodUid, Interfaces] = _NOTHING_HELD
+    ) -> dict[PciAddress, Used]:
+        facts = self.facts
+        promised = self.promised()
+        return used_on_node(
+            reported=facts.reported if facts else {},
+            foreign=facts.foreign if facts else {},
+            promised={**holding, **promised},
+            entries=facts.entries if facts else {},
+            inventory=facts.inventory if facts else _NO_INVENTORY,
+            excluding=without,
+        )
+
+    def promised(self) -> dict[PodUid, Interfaces]:
+        return {uid: reservation.interfaces for uid, reservation in self.reservations.items()}
+
+    def claims(self, bound: Mapping[PodUid, BoundPod] | None) -> list[Claim]:
+        """What counts for each pod's namespace, by the last report even where the node cannot be read.
+
+        bound: the pods that the API server has bound to the node without a promise; None where none is asked.
+        What a pod was promised counts as it was promised, whatever the node says of it; of one that was
+        promised nothing the node's word counts as far as the pod asks for that much.
+        """
+        promised = (
+            (uid, each.pod.partition("/")[0], each.interfaces) for uid, each in self.reservations.items()
+        )
+        reported = self._reported_claims(bound)
+        return [*(claim for claim in reported if claim[0] not in self.reservations), *promised]
+
+    def _reported_claims(self, bound: Mapping[PodUid, BoundPod] | None) -> Iterable[Claim]:
+        facts = self.facts
+        if facts is None:
+            return ()
+        if bound is None:
+            return zip(facts.reported, facts.namespaces, facts.reported.values(), strict=False)
+        return (
+            (uid, pod.namespace, no_more_than(facts.reported[uid], pod.rates_mbps))
+            for uid, pod in bound.items()
+            if uid in facts.reported
+        )
+
+
+class ClusterState:
+    """The nodes. `situations` and `unreadable` are to be read only; a node is in at most one of them.
+
+    ending: where what an ended pod held counts until a report that was asked for later does not hold it.
+    exists: whether there may be such a node. What an ended pod held on one that is gone nobody will report.
+
+    on_change: told of every node whose situation became another one (None: unreadable or unknown).
+    on_claims: told of every node whose pods may take something else than before: each pod, its namespace, and
+        what counts for that.
+    bound: which pods the API server has bound where; None where there is none to say it.
+    on_failure: told what a node's data made fail; answers the reason, for which the node is quarantined.
+    on_addresses: told of every node on which a MAC or GUID may have come free.
+    promised_addresses: those of reservations.
+    """
+
+    def __init__(
+        self,
+        on_change: OnChange | None = None,
+        on_claims: OnClaims | None = None,
+        exists: Callable[[NodeName], bool] = lambda _: True,
+        on_failure: OnFailure = lambda error, _: str(error),
+        bound: BoundPods | None = None,
+    ) -> None:
+        self.promised_addresses = PromisedAddresses()
+        self.situations: dict[NodeName, Situation] = {}
+        self.unreadable: dict[NodeName, str] = {}
+        self.ending: set[NodeName] = set()
+        self._nodes: dict[NodeName, _Node] = {}
+        self._places: dict[PodUid, set[NodeName]] = {}
+        self._interned: WeakValueDictionary[tuple[tuple[Pf, ...], tuple[Used, ...]], Situation]
+        self._interned = WeakValueDictionary()
+        self._postponed: set[NodeName] | None = None
+        self._on_change = on_change
+        self._on_claims = on_claims
+        self._exists = exists
+        self._on_failure = on_failure
+        self._bound = bound
+        self.on_addresses: Callable[[NodeName], None] = lambda _: None
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Have the changes within take effect at once, in the end; nothing else may run meanwhile.
+
+        What is used on a node is made anew with every change otherwise, for each of its pods.
+        """
+        self._postponed = postponed = set[NodeName]()
+        try:
+            yield
+        finally:
+            self._postponed = None
+            for node in postponed:
+                self._update(node)
+
+    # what nodes say
+
+    def observe(self, node: NodeName, facts: NodeFacts, asked_at: float) -> None:
+        """Take a report that the node was asked for at that time; an older one than the last is ignored."""
+        entry = self._nodes.setdefault(node, _Node())
+        if asked_at >= entry.asked_at:
+            before, entry.facts, entry.asked_at = entry.facts, facts, asked_at
+            if facts == entry.spoiled:
+                if self.unreadable.get(node) != entry.why:
+                    self.quarantine(node, entry.why)
+                return
+            entry.spoiled = None
+            self.unreadable.pop(node, None)
+            self._drop_ended(node, entry, before=asked_at)
+            self._update(node)
+            if before is not None and before.macs != facts.macs:
+                self.on_addresses(node)
+
+    def confirm(self, node: NodeName, asked_at: float) -> None:
+        """The node, asked at that time, said that its last report still holds."""
+        entry = self._nodes.get(node)
+        if entry is None or entry.facts is None or asked_at < entry.asked_at:
+            return
+        entry.asked_at = asked_at
+        if entry.spoiled is not None:
+            return
+        again = self.unreadable.pop(node, None) is not None
+        if self._drop_ended(node, entry, before=asked_at) or again:
+            self._update(node)
+
+    def lose(self, node: NodeName, why: str) -> None:
+        """The node could not be read: its last report counts for nothing now; reservations stand.
+
+        Of the reason so much is kept as people read, and so that they can: the node may have written it, and
+        it becomes an Event of the pod's.
+        """
+        self.unreadable[node] = visible(why[:_MOST_OF_WHY])
+        self._update(node)
+
+    def recount(self, node: NodeName, uid: PodUid) -> None:
+        """The pod was bound there, or ended: what the node reports of it counts for its namespace, or not."""
+        entry = self._nodes.get(node)
+        if entry is None or entry.facts is None or uid not in entry.facts.reported:
+            return
+        if self._postponed is None:
+            self._tell_claims(node)
+        else:
+            self._postponed.add(node)
+
+    def quarantine(self, node: NodeName, why: str) -> None:
+        """What the node reported makes decisions fail: it cannot be read until it reports something else."""
+        if self._spoil(node, why):
+            self._update(node)
+
+    def quarantined(self) -> int:
+        """How many nodes are."""
+        return sum(entry.spoiled is not None for entry in self._nodes.values())
+
+    def forget(self, node: NodeName) -> None:
+        """The node object was deleted. Reservations stay for as long as their pods are not finished."""
+        entry = self._nodes.get(node)
+        if entry is None:
+            return
+        entry.facts = entry.spoiled = None
+        self.unreadable.pop(node, None)
+        self._drop_ended(node, entry, before=float("inf"))
+        self._update(node)
+        if not entry.reservations:
+            del self._nodes[node]
+
+    def facts(self, node: NodeName) -> NodeFacts | None:
+        """The last report, None when the node cannot be read now."""
+        entry = self._nodes.get(node)
+        return entry.facts if entry and node not in self.unreadable else None
+
+    def last_known(self, node: NodeName) -> tuple[Situation | None, frozenset[PodUid]]:
+        """By the last report, also where the node cannot be read now: its PFs, and whose pods it has.
+
+        Nothing is decided by it. The PFs are None where there is no report, or none that can be added up.
+        """
+        entry = self._nodes.get(node)
+        if entry is None:
+            return None, frozenset()
+        facts = entry.facts
+        pods = frozenset(entry.reservations) | (facts.reported.keys() if facts else frozenset())
+        if facts is None or entry.spoiled is not None:
+            return None, pods
+        return self.situations.get(node) or self._used_situation(node, facts), pods
+
+    def heard_at(self, node: NodeName) -> float | None:
+        """When the question was asked that the node's last report answers; None when there is none."""
+        entry = self._nodes.get(node)
+        return entry.asked_at if entry and entry.facts else None
+
+    def nodes(self) -> frozenset[NodeName]:
+        """Those that were heard from or asked in vain."""
+        return frozenset((*self.situations, *self.unreadable))
+
+    def reported_macs(self) -> Iterator[tuple[NodeName, MacRanges]]:
+        """What each node reported last, also where it cannot be read now: its VFs are still there."""
+        return ((node, entry.facts.macs) for node, entry in self._nodes.items() if entry.facts)
+
+    def why_unreadable(self, node: NodeName) -> str:
+        """Why nothing is known of a node that has no situation."""
+        return self.unreadable.get(node, NOT_ASKED)
+
+    # what was promised
+
+    def reserve(self, node: NodeName, uid: PodUid, reservation: Reservation) -> None:
+        """Hold a placement, in place of any that this pod has on this node."""
+        self._nodes.setdefault(node, _Node()).reservations[uid] = reservation
+        self.promised_addresses.hold(node, uid, (each.options for each in reservation.interfaces))
+        self._places.setdefault(uid, set()).add(node)
+        self._update(node)
+
+    def withdraw(self, node: NodeName, uid: PodUid) -> None:
+        """The pod is surely not bound to the node: the reservation is over at once."""
+        entry = self._nodes.get(node)
+        if entry and entry.reservations.pop(uid, None):
+            self._left(node, uid)
+            self._update(node)
+
+    def bound(self, node: NodeName, uid: PodUid, promised: Reservation | None) -> None:
+        """The pod is bound to the node; it holds nothing anywhere else.
+
+        promised: by its placement annotation, None when it has none that counts. What the pod was known to
+        be bound with first stands whatever the annotation says later: its owner may edit it. What is only
+        decided here may not be what was written: another extender may have bound it to the same node.
+        """
+        self._leave_others(node, uid)
+        held = self.reservation(node, uid)
+        if held is None and promised is not None:
+            self.reserve(node, uid, promised if promised.bound else replace(promised, bound=True))
+        elif held is not None and not held.bound:
+            interfaces = (promised or held).interfaces
+            self.reserve(node, uid, replace(held, interfaces=interfaces, bound=True, in_doubt=False))
+
+    def written(
+        self, node: NodeName, uid: PodUid, interfaces: tuple[PlacedInterface, ...] | None = None
+    ) -> None:
+        """The API server answered that the pod is bound to the node; it holds nothing anywhere else.
+
+        interfaces: what was written; None when it is what is held. The answer may come after the pod's
+        end: what has ended stays ended, and what is not held any more is not made anew, since nobody would
+        end it again.
+        """
+        self._leave_others(node, uid)
+        held = self.reservation(node, uid)
+        if held is not None:
+            changed = replace(held, interfaces=interfaces or held.interfaces, bound=True, in_doubt=False)
+            self.reserve(node, uid, changed)
+
+    def doubt(self, node: NodeName, uid: PodUid) -> Reservation | None:
+        """A write that binds the pod here got no answer; what is in doubt now.
+
+        None when nothing is: the pod has ended, or is known to be bound.
+        """
+        held = self.reservation(node, uid)
+        if held is None or held.bound or held.ended_at is not None:
+            return None
+        doubted = replace(held, in_doubt=True)
+        self.reserve(node, uid, doubted)
+        return doubted
+
+    def ended(self, uid: PodUid, at: float) -> None:
+        """The pod is finished or gone.
+
+        Its reservation ends once a report that was asked for later does not hold the pod: the node may
+        have been giving it devices while the last report was under way. Of a node that is gone there is no
+        such report, and it ends at once.
+        """
+        for node in tuple(self._places.get(uid, ())):
+            held = self._nodes[node].reservations[uid]
+            if held.ended_at is None:
+                self._nodes[node].reservations[uid] = replace(held, ended_at=at)
+                self.ending.add(node)
+                if not self._exists(node):
+                    self.forget(node)
+
+    def reservation(self, node: NodeName, uid: PodUid) -> Reservation | None:
+        """What the pod holds on the node."""
+        entry = self._nodes.get(node)
+        return entry.reservations.get(uid) if entry else None
+
+    def reservations(self, node: NodeName) -> Mapping[PodUid, Reservation]:
+        """What pods hold on the node."""
+        entry = self._nodes.get(node)
+        return entry.reservations if entry else {}
+
+    def nodes_of(self, uid: PodUid) -> frozenset[NodeName]:
+        """Where the pod holds something."""
+        return frozenset(self._places.get(uid, ()))
+
+    def held_since(self, uid: PodUid) -> float:
+        """When the last of what the pod holds was decided; it holds something."""
+        return max(self._nodes[node].reservations[uid].made_at for node in self._places[uid])
+
+    def pods(self) -> frozenset[PodUid]:
+        """The pods that hold something."""
+        return frozenset(self._places)
+
+    # what follows
+
+    def situation_if(
+        self,
+        node: NodeName,
+        *,
+        without: Collection[PodUid] = (),
+        holding: Mapping[PodUid, Interfaces] = _NOTHING_HELD,
+    ) -> Situation | None:
+        """The node's situation if some pods held nothing there and others held this.
+
+        None when the node cannot be read. What a pod holds already counts, not what it would be `holding`.
+        """
+        facts = self.facts(node)
+        if facts is None:
+            return None
+        now = self._postponed is None or node not in self._postponed
+        if not now or without:
+            found = self._used_situation(node, facts, without, holding)
+            if found is None:
+                self._update(node)
+            return found
+        situation, reservations = self.situations[node], self._nodes[node].reservations
+        added = [
+            interfaces
+            for uid, interfaces in holding.items()
+            if uid not in facts.reported and uid not in reservations
+        ]
+        if not added:
+            return situation
+        more = (usage_of(interfaces, facts.inventory) for interfaces in added)
+        return self._situation(facts.inventory, total(situation.used, *more))
+
+    def _drop_ended(self, node: NodeName, entry: _Node, *, before: float) -> bool:
+        over = [
+            uid
+            for uid, reservation in entry.reservations.items()
+            if reservation.ended_at is not None and reservation.ended_at < before
+        ]
+        for uid in over:
+            del entry.reservations[uid]
+            self._left(node, uid)
+        if node in self.ending and all(held.ended_at is None for held in entry.reservations.values()):
+            self.ending.discard(node)
+        return bool(over)
+
+    def _leave_others(self, node: NodeName, uid: PodUid) -> None:
+        for other in self._places.get(uid, set()) - {node}:
+            self.withdraw(other, uid)
+
+    def _left(self, node: NodeName, uid: PodUid) -> None:
+        if self.promised_addresses.release(node, uid):
+            self.on_addresses(node)
+        places = self._places[uid]
+        places.discard(node)
+        if not places:
+            del self._places[uid]
+
+    def _update(self, node: NodeName) -> None:
+        if self._postponed is not None:
+            self._postponed.add(node)
+            return
+        facts = self.facts(node)
+        before = self.situations.pop(node, None)
+        after = self._used_situation(node, facts) if facts else None
+        if after is not None:
+            self.situations[node] = after
+        self._tell_claims(node)
+        if after is not before and self._on_change:
+            self._on_change(node, before, after)
+
+    def _tell_claims(self, node: NodeName) -> None:
+        if self._on_claims:
+            bound, entry = self._bound.on(node) if self._bound else None, self._nodes.get(node)
+            self._on_claims(node, entry.claims(bound) if entry else [])
+
+    def _used_situation(
+        self,
+        node: NodeName,
+        facts: NodeFacts,
+        without: Collection[PodUid] = (),
+        holding: Mapping[PodUid, Interfaces] = _NOTHING_HELD,
+    ) -> Situation | None:
+        """By what is used there; None where what is known of the node makes that fail."""
+        try:
+            return self._situation(facts.inventory, self._nodes[node].used(without, holding))
+        except Exception as error:  # whatever it is, it is of this node alone
+            self._spoil(node, self._on_failure(error, node))
+            return None
+
+    def _spoil(self, node: NodeName, why: str) -> bool:
+        entry = self._nodes.get(node)
+        if entry is None or entry.facts is None:
+            return False
+        entry.spoiled, entry.why = entry.facts, why
+        self.unreadable[node] = why
+        return True
+
+    def _situation(self, inventory: Inventory, used: Mapping[PciAddress, Used]) -> Situation:
+        key = (inventory.pfs, tuple(used.get(pf.pci, NOTHING_USED) for pf in inventory.pfs))
+        known = self._interned.get(key)
+        if known is None:
+            known = self._interned[key] = Situation(inventory, used)
+        return known

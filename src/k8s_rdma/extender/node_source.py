@@ -1,0 +1,73 @@
+"""Where the states of nodes come from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Collection
+
+    from k8s_rdma.core.ids import NodeName
+    from k8s_rdma.extender.metrics import Reading
+
+
+class NodeStates(Protocol):
+    """Brings what nodes report into a `ClusterState`.
+
+    Times are seconds of the clock that the state's other inputs use. A node that cannot be read is
+    noted in the state with the reason; nothing is raised for its sake.
+    """
+
+    async def refresh(self, nodes: Collection[NodeName], *, since: float) -> None:
+        """Return when each node's state is one that was so at `since` or later, as far as can be known.
+
+        It stems from a question asked at `since` or later, or there is a watch (a long poll is one) that
+        would have told of any other state by now and that was heard from within the configured time. Where
+        something waits for an answer to a question from after a pod's end (`ClusterState.ending`), the node
+        is asked: neither a watch nor a young state tells that. A node that did not answer lately may be left
+        alone for a while, and then stays unreadable.
+        """
+        ...
+
+    async def ask(self, node: NodeName) -> None:
+        """Return when the node's state stems from a question asked now or later, or it did not answer it.
+
+        Where nodes cannot be asked, what they told last stands, for as long as they are heard from.
+        """
+        ...
+
+    def learn(self, node: NodeName, addresses: tuple[str, ...]) -> None:
+        """The API server says that the node is to be reached at these addresses."""
+        ...
+
+    def suggest(self, node: NodeName, addresses: tuple[str, ...]) -> None:
+        """As `learn`, from a source that is older; for nodes of which nothing is known yet."""
+        ...
+
+    def forget(self, node: NodeName) -> None:
+        """The node does not exist any more."""
+        ...
+
+    def awaited(self) -> int:
+        """Of how many nodes nothing is known yet, not even that they cannot be read; 0 from the first 0 on.
+
+        To be asked once the nodes are known.
+        """
+        ...
+
+
+class ShownNodeStates(NodeStates, Protocol):
+    """`NodeStates` that metrics can show."""
+
+    def sources(self) -> Counter[tuple[str, ...]]:
+        """How many nodes are known in which way, or `unreadable`."""
+        ...
+
+    def oldest_s(self) -> float:
+        """How long the node that can be read and was silent for longest has not been heard from."""
+        ...
+
+    def readings(self) -> dict[str, Reading]:
+        """What else metrics show."""
+        ...

@@ -1,0 +1,381 @@
+"""What preemption made room for, held for the pod that it was made for until it is bound, gone or too late.
+
+Whose pods were evicted waits for a while: for the victims to end, and for their node to have their VFs back.
+Meanwhile nobody of equal or lower priority may take the place. Which of the nodes that `preempt` answered it
+is, kube-scheduler alone decides, and writes it to the pod's `status.nominatedNodeName` at once; until that is
+seen all of them are held.
+
+Nothing is promised by this: a pod of higher priority does not count it, and the nominated pod itself is bound
+only to what is free by the one rule of `core.reservation`.
+
+Placements held on nodes for pods that are not bound yet, until a time.
+
+Values in, values out; no clock. A hold is no reservation: nothing was promised to anyone, and who counts it
+decides (`verbs`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
+
+import structlog
+
+from k8s_rdma.core.ids import PodUid
+from k8s_rdma.core.placement import PlacedInterface, Placement
+from k8s_rdma.extender.fit_cache import Fit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+
+    from k8s_rdma.core.ids import NodeName
+    from k8s_rdma.extender.fit_cache import Decisions
+    from k8s_rdma.extender.node_cache import ClusterState
+    from k8s_rdma.extender.pod_request import PendingPod
+    from k8s_rdma.extender.pod_store import Occupants
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """What a pod may come to take of a node.
+
+    pod: `namespace/name`. priority: it counts against pods of this priority or a lower one. until: seconds of
+    the clock that the caller uses; it counts no more from then on. victims: who is evicted for it there.
+    """
+
+    interfaces: tuple[PlacedInterface, ...]
+    pod: str
+    priority: int
+    until: float
+    victims: Collection[PodUid] = ()
+
+
+class Holds:
+    """The holds by node and pod."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[NodeName, dict[PodUid, Hold]] = {}
+        self._places: dict[PodUid, set[NodeName]] = {}
+
+    def __len__(self) -> int:
+        """For how many pods there is any, past its time or not."""
+        return len(self._places)
+
+    def hold(self, node: NodeName, uid: PodUid, hold: Hold) -> None:
+        """Hold it, instead of what was held there for the pod."""
+        self._nodes.setdefault(node, {})[uid] = hold
+        self._places.setdefault(uid, set()).add(node)
+
+    def held(self, node: NodeName, uid: PodUid) -> Hold | None:
+        """What is held there for the pod."""
+        return self._nodes.get(node, {}).get(uid)
+
+    def release(self, uid: PodUid) -> dict[NodeName, Hold]:
+        """Hold nothing for the pod any more; what was held."""
+        return {node: self._drop(node, uid) for node in self._places.pop(uid, ())}
+
+    def expire(self, now: float) -> dict[NodeName, dict[PodUid, Hold]]:
+        """Forget those whose time is over, and tell which."""
+        over = {
+            node: holds
+            for node, held in self._nodes.items()
+            if (holds := {uid: hold for uid, hold in held.items() if hold.until <= now})
+        }
+        for node, holds in over.items():
+            for uid in holds:
+                self._drop(node, uid)
+                self._places[uid].discard(node)
+                if not self._places[uid]:
+                    del self._places[uid]
+        return over
+
+    def against(
+        self, node: NodeName, uid: PodUid, priority: int, now: float
+    ) -> Mapping[PodUid, tuple[PlacedInterface, ...]]:
+        """What counts there against a pod of that priority; its own hold does not."""
+        return {
+            other: hold.interfaces
+            for other, hold in self._nodes.get(node, {}).items()
+            if other != uid and hold.priority >= priority and hold.until > now
+        }
+
+    def all_against(self, uid: PodUid, priority: int, now: float) -> Iterator[tuple[NodeName, Hold]]:
+        """All that counts against a pod of that priority, on whatever node."""
+        for node, held in self._nodes.items():
+            for other, hold in held.items():
+                if other != uid and hold.priority >= priority and hold.until > now:
+                    yield node, hold
+
+    def next_end(self) -> float | None:
+        """When the time of the first one is over; None when there is none."""
+        return min((hold.until for held in self._nodes.values() for hold in held.values()), default=None)
+
+    def nodes(self) -> frozenset[NodeName]:
+        """Where anything is held."""
+        return frozenset(self._nodes)
+
+    def of(self, uid: PodUid) -> frozenset[NodeName]:
+        """Where something is held for the pod."""
+        return frozenset(self._places.get(uid, ()))
+
+    def _drop(self, node: NodeName, uid: PodUid) -> Hold:
+        held = self._nodes[node]
+        hold = held.pop(uid)
+        if not held:
+            del self._nodes[node]
+        return hold
+
+
+UNNAMED_S = 10.0
+"""How long what was answered is held without a word of the scheduler's choice. It is written within a second
+of the answer, and never when the preemption failed after it."""
+
+_LOOK_AGAIN_S = 1.0
+"""For a place of who has none yet, although his node did not change: who is there may be on the way out."""
+
+_log = structlog.get_logger()
+
+
+class Room(NamedTuple):
+    """What is held on a node for a pod, and who is evicted there for it."""
+
+    interfaces: tuple[PlacedInterface, ...]
+    victims: Collection[PodUid] = ()
+
+
+class _Named(NamedTuple):
+    """The node that a pod's status names; until when room is held there."""
+
+    node: NodeName
+    until: float
+
+
+class Nominations:
+    """What is held for the pods that preemption made room for.
+
+    clock: seconds, monotonic. nomination_s: how long something is held. on_release: told of every node that
+    more pods may fit on, by what is held there.
+    """
+
+    def __init__(  # noqa: PLR0913 - the parts that it brings together
+        self,
+        state: ClusterState,
+        occupants: Occupants,
+        decisions: Decisions,
+        clock: Callable[[], float],
+        *,
+        nomination_s: float,
+        on_release: Callable[[NodeName], None],
+    ) -> None:
+        self._holds = Holds()
+        self._state = state
+        self._occupants = occupants
+        self._decisions = decisions
+        self._clock = clock
+        self._nomination_s = nomination_s
+        self._on_release = on_release
+        self._named: dict[PodUid, _Named] = {}
+        self._unnamed: dict[PodUid, float] = {}
+        self._left: dict[PodUid, PendingPod] = {}
+        self._due: set[PodUid] = set()
+        self._all_due_at = float("-inf")
+        self._refused: dict[PodUid, frozenset[NodeName]] = {}
+        self._more = asyncio.Event()
+
+    def __len__(self) -> int:
+        """For how many pods something is held."""
+        return len(self._holds)
+
+    def nodes(self) -> frozenset[NodeName]:
+        """Where anything is held."""
+        self._place_those_left()
+        return self._holds.nodes()
+
+    def of(self, uid: PodUid) -> frozenset[NodeName]:
+        """Where something is held for the pod."""
+        return self._holds.of(uid)
+
+    def against(
+        self, node: NodeName, uid: PodUid, priority: int
+    ) -> Mapping[PodUid, tuple[PlacedInterface, ...]]:
+        """What is held there against a pod of that priority now; what is held for itself is not."""
+        self._place_those_left()
+        return self._holds.against(node, uid, priority, self._clock())
+
+    def holds_against(self, uid: PodUid, priority: int) -> Iterator[tuple[NodeName, Hold]]:
+        """All that is held on any node against a pod of that priority."""
+        self._place_those_left()
+        return self._holds.all_against(uid, priority, self._clock())
+
+    def refused(self, uid: PodUid) -> frozenset[NodeName]:
+        """Where something is held for the pod, and filter refused it when it was last asked."""
+        return self._holds.of(uid) & self._refused.get(uid, frozenset())
+
+    def victims(self, node: NodeName, uid: PodUid) -> Collection[PodUid]:
+        """Who is evicted there for the pod, as the scheduler was answered."""
+        held = self._holds.held(node, uid)
+        return held.victims if held else ()
+
+    def expired(self, uid: PodUid) -> bool:
+        """Whether the time is over for which room is held where the pod's status names a node."""
+        named = self._named.get(uid)
+        return named is not None and named.until <= self._clock()
+
+    # what is heard
+
+    def filtered(self, uid: PodUid, refused: Container[str]) -> None:
+        """The last filter of the pod refused it on these of the nodes that it was asked about."""
+        held = self._holds.of(uid)
+        if held:
+            self._refused[uid] = frozenset(node for node in held if node in refused)
+
+    def changed(self, node: NodeName) -> None:
+        """The node's situation is another one.
+
+        What is held beside what victims have yet makes a node look fuller than it is or will be. Who was
+        refused for that fits when they go, though by the situation alone it fitted before.
+        """
+        self._due.update(uid for uid in self._left if self._named[uid].node == node)
+        if node in self._holds.nodes():
+            self._on_release(node)
+
+    def answered(self, pod: PendingPod, found: Mapping[NodeName, Room]) -> None:
+        """The scheduler was told that the pod comes to fit so; instead of what was held for it."""
+        before = self._holds.release(pod.uid)
+        self._left.pop(pod.uid, None)
+        self._refused.pop(pod.uid, None)
+        now, named = self._clock(), self._named.get(pod.uid)
+        for node, room in found.items():
+            # Nominated again to the same node, the pod's status does not change: nothing more will be heard.
+            again = named is not None and named.node == node
+            held_s = self._nomination_s if again else min(UNNAMED_S, self._nomination_s)
+            self._hold(pod, node, room, now + held_s)
+        self._unnamed[pod.uid] = now + UNNAMED_S
+        self._tell(pod.uid, before.keys() - found.keys())
+
+    def nominated(self, pod: PendingPod, node: NodeName) -> None:
+        """The pod's status names this node; its time runs from when that was first seen."""
+        if not pod.request:
+            return
+        now, named, held = self._clock(), self._named.get(pod.uid), self._holds.of(pod.uid)
+        if self._unnamed.get(pod.uid, now) > now and (node not in held or (named and named.node == node)):
+            return  # perhaps older than the last answer
+        if named is None or named.node != node:
+            self._unnamed.pop(pod.uid, None)
+            named = self._named[pod.uid] = _Named(node, now + self._nomination_s)
+            _log.info("nominated", pod=pod.pod, uid=pod.uid, node=node)
+        else:
+            return
+        released = self._holds.release(pod.uid)
+        kept = released.pop(node, None)
+        if kept is not None:
+            self._hold(pod, node, Room(kept.interfaces, kept.victims), named.until)
+        else:
+            self._left[pod.uid] = pod
+            self._due.add(pod.uid)
+        self._tell(pod.uid, released)
+
+    def cleared(self, uid: PodUid) -> None:
+        """The pod's status names no node, or none any more.
+
+        The scheduler takes it away for a pod of higher priority that makes room on the same node: what is
+        held there for that one takes the place. It does so, too, when an attempt breaks, such as at an
+        extender that is away: then the room stays the pod's.
+        """
+        named, now = self._named.get(uid), self._clock()
+        hold = self._holds.held(named.node, uid) if named else None
+        if named and hold and self._holds.against(named.node, uid, hold.priority + 1, now):
+            _log.info("nomination_lost", pod=hold.pod, uid=uid, node=named.node)
+            self.over(uid)
+
+    def over(self, uid: PodUid) -> None:
+        """The pod is bound, finished or gone."""
+        self._named.pop(uid, None)
+        self._unnamed.pop(uid, None)
+        self._left.pop(uid, None)
+        self._release(uid)
+
+    def over_missing(self, listed: Collection[PodUid]) -> None:
+        """Whoever is not among all unbound pods that there are is gone."""
+        for uid in [uid for uid in (*self._named, *self._unnamed) if uid not in listed]:
+            self.over(uid)
+
+    # time
+
+    def expire(self) -> None:
+        """Release what was held for too long."""
+        now = self._clock()
+        for node, holds in self._holds.expire(now).items():
+            for uid, hold in holds.items():
+                if not self._holds.of(uid):
+                    self._refused.pop(uid, None)
+                _log.warning("nomination_expired", pod=hold.pod, uid=uid, node=node)
+                self._tell(uid, [node])
+        for uid in [uid for uid, until in self._unnamed.items() if until <= now]:
+            del self._unnamed[uid]
+
+    async def keep_time(self) -> NoReturn:
+        """Expire what is due, for as long as the process runs."""
+        while True:
+            self._more.clear()
+            end = self._holds.next_end()
+            try:
+                async with asyncio.timeout(None if end is None else max(0.0, end - self._clock())):
+                    await self._more.wait()
+            except TimeoutError:
+                self.expire()
+
+    def _release(self, uid: PodUid) -> None:
+        self._refused.pop(uid, None)
+        self._tell(uid, self._holds.release(uid))
+
+    def _hold(self, pod: PendingPod, node: NodeName, room: Room, until: float) -> None:
+        hold = Hold(
+            interfaces=room.interfaces,
+            pod=pod.pod,
+            priority=pod.priority,
+            until=until,
+            victims=room.victims,
+        )
+        self._holds.hold(node, pod.uid, hold)
+        self._more.set()
+
+    def _place_those_left(self) -> None:
+        """Hold what pods' statuses name and this process did not answer, as soon as their node is known.
+
+        Another process answered `preempt`, or this one has started since.
+        """
+        now = self._clock()
+        if self._all_due_at <= now:
+            self._due, self._all_due_at = set(self._left), now + _LOOK_AGAIN_S
+        if not self._due:
+            return
+        due, self._due = [pod for uid, pod in self._left.items() if uid in self._due], set()
+        for pod in due:
+            named = self._named[pod.uid]
+            interfaces = self._placed(pod, named.node, now)
+            if interfaces is not None:
+                self._hold(pod, named.node, Room(interfaces), named.until)
+            if interfaces is not None or named.until <= now:
+                del self._left[pod.uid]
+
+    def _placed(self, pod: PendingPod, node: NodeName, now: float) -> tuple[PlacedInterface, ...] | None:
+        """Where it fits once everything that goes has gone; None when that cannot be told."""
+        situation = self._state.situation_if(
+            node,
+            without=[pod.uid, *self._occupants.going(node)],
+            holding=self._holds.against(node, pod.uid, pod.priority, now),
+        )
+        if situation is None:
+            return None
+        if not isinstance(self._decisions.verdict(pod.request, situation, pod.namespace), Fit):
+            return None
+        found = self._decisions.place(pod.request, situation)
+        return found.interfaces if isinstance(found, Placement) else None
+
+    def _tell(self, uid: PodUid, released: Iterable[NodeName]) -> None:
+        for node in released:
+            if self._state.reservation(node, uid) is None:
+                self._on_release(node)

@@ -1,0 +1,303 @@
+"""Keep up with the cluster's pods and nodes: list, watch, and start again when the watch is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import structlog
+
+from k8s_rdma.core.ids import NodeName, PodUid
+from k8s_rdma.errors import MalformedError
+from k8s_rdma.extender.decision_log import Attempts
+from k8s_rdma.extender.gangs import Gangs
+from k8s_rdma.extender.node_cache import ClusterState, Reservation
+from k8s_rdma.extender.node_source import NodeStates
+from k8s_rdma.extender.nominated_pods import Nominations
+from k8s_rdma.extender.pod_request import PendingPod, Requests
+from k8s_rdma.extender.pod_store import BoundPods, Occupants, Signatures, UnboundPods
+from k8s_rdma.extender.requeue import Toucher
+from k8s_rdma.extender.unplaced_pods import Unplaced
+from k8s_rdma.kube.api import Changed, Gone, Listed, Page
+from k8s_rdma.kube.promised import promised_to
+from k8s_rdma.kube.watch import take_one
+from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION
+from k8s_rdma.wire.placement_keys import UNSIGNED, KeySource, PlacementKeys
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from k8s_rdma.kube.api import ClusterApi, Event, NodeView, PodView
+    from k8s_rdma.wire.placement_annotation import Promise
+
+T = TypeVar("T")
+
+_REMEMBERED = 1_000
+"""Ends of pods that what was asked of the API server before them may be told after."""
+
+_log = structlog.get_logger()
+
+
+@dataclass(slots=True, kw_only=True)
+class PodTracker:
+    """Turns what the API server says of pods into reservations and their end.
+
+    keys: as in `Commits`. unbound: those that ask and are not bound. occupants: those that are bound.
+    bound_pods: those that are bound without a promise, where limits of namespaces need to know them.
+    gangs: told of members.
+    nominations: told of what pods' statuses name; None where nobody keeps them. unplaced: told of bound pods
+    without a placement that counts; None where agents refuse them. signatures: whose placements count.
+    """
+
+    state: ClusterState
+    requests: Requests
+    toucher: Toucher
+    gangs: Gangs
+    clock: Callable[[], float]
+    attempts: Attempts = field(default_factory=Attempts)
+    keys: KeySource = UNSIGNED
+    unbound: UnboundPods = field(default_factory=UnboundPods)
+    occupants: Occupants = field(default_factory=Occupants)
+    bound_pods: BoundPods | None = None
+    nominations: Nominations | None = None
+    unplaced: Unplaced | None = None
+    signatures: Signatures = field(init=False)
+    _listed: asyncio.Event = field(default_factory=asyncio.Event)
+    _listing_since: float = 0.0
+    _paged: set[PodUid] = field(default_factory=set)
+    _ended: deque[PodUid] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
+    _unpromised: set[PodUid] = field(default_factory=set)
+    _missing: frozenset[PodUid] = frozenset()
+    _judged_by: PlacementKeys | None = None
+
+    def __post_init__(self) -> None:
+        """Nothing is known of anybody."""
+        self.signatures = Signatures(self.keys)
+
+    @property
+    def listed(self) -> bool:
+        """Whether all pods have been seen, since they were to be listed anew."""
+        return self._listed.is_set()
+
+    def list_anew(self) -> None:
+        """Only what a list says that begins from now on makes it `listed`."""
+        self._listed.clear()
+
+    async def wait_listed(self) -> None:
+        """Return when it is `listed`."""
+        await self._listed.wait()
+
+    def stream(self, api: ClusterApi) -> AsyncIterator[Event[PodView]]:
+        """What `take` is to be given, one event before the next is asked for."""
+        self._listing_since = self.clock()
+        self._paged.clear()
+        self._judge_anew()
+        return self._stream(api)
+
+    async def _stream(self, api: ClusterApi) -> AsyncIterator[Event[PodView]]:
+        async with aclosing(cast("Any", api.follow_pods())) as events:
+            async for event in events:
+                yield event
+                if isinstance(event, Listed):
+                    await self._look_for_missing(api)
+                if self.keys() is not self._judged_by:
+                    return  # the list that comes next shows placements to the keys of now
+
+    def _judge_anew(self) -> None:
+        """What keys of before did not accept may count by those of now."""
+        if self._judged_by is not (keys := self.keys()):
+            self._judged_by = keys
+            self._unpromised.clear()
+
+    def take(self, event: Event[PodView]) -> None:
+        """One event."""
+        match event:
+            case Page(pods):
+                self._page(pods)
+            case Listed(pods):
+                self._list(pods)
+            case Changed(pod):
+                self._see(pod)
+            case Gone(pod):
+                self._end(pod.uid)
+
+    def see(self, pod: PodView) -> None:
+        """A pod as it was read beside the stream, which may have told of its end since."""
+        if pod.uid not in self._ended:
+            self._see(pod)
+
+    def _page(self, pods: tuple[PodView, ...]) -> None:
+        self._paged.update(pod.uid for pod in pods)
+        with self.state.together():
+            for pod in pods:
+                take_one("pods", self._see, pod)
+
+    def _list(self, pods: tuple[PodView, ...]) -> None:
+        self._page(pods)
+        listed = frozenset(self._paged)
+        self._paged.clear()
+        self.toucher.settle_missing(listed, self._listing_since)
+        self.attempts.settle_missing(listed, self._listing_since)
+        self.unbound.keep_only(listed)
+        self.occupants.end_missing(listed)
+        self.gangs.end_missing(listed)
+        if self.bound_pods is not None:
+            self.bound_pods.end_missing(listed)
+        self._unpromised &= listed
+        self.signatures.end_missing(listed)
+        if self.nominations is not None:
+            self.nominations.over_missing(listed)
+        if self.unplaced is not None:
+            self.unplaced.end_missing(listed)
+        self._missing = self.state.pods() - listed
+        for uid in self._missing:
+            # A pod made, filtered and being bound while the list was under way need not be on it.
+            if self.state.held_since(uid) < self._listing_since:
+                self._end(uid)
+        self._listed.set()
+        _log.info("pods_listed", pods=len(listed), reservations=len(self.state.pods()))
+
+    async def _look_for_missing(self, api: ClusterApi) -> None:
+        """Of those that were bound since the list was asked for, find who had gone before it was made.
+
+        The watch goes on from what is listed, and tells of nobody's end before that.
+        """
+        for uid in self._missing:
+            if not (places := self.state.nodes_of(uid)):
+                continue
+            held = self.state.reservation(next(iter(places)), uid)
+            if held is None or held.ended_at is not None:
+                continue
+            namespace, _, name = held.pod.partition("/")
+            pod = await api.get_pod(namespace, name)
+            if pod is None or pod.uid != uid or pod.finished:
+                self._end(uid)
+
+    def _see(self, pod: PodView) -> None:
+        self.unbound.see(pod)
+        if pod.finished:
+            self._end(pod.uid)
+            return
+        self.gangs.see(pod)
+        if pod.node is None:
+            self.requests.compare(pod.uid, pod.annotations)
+            self._nominated(pod)
+        else:
+            self._bound(pod, pod.node)
+            self.occupants.see(pod, pod.node)
+            self._not_nominated(pod.uid)
+
+    def _bound(self, pod: PodView, node: NodeName) -> None:
+        self.toucher.settled(pod.uid)
+        self.attempts.settled(pod.uid)
+        held, keys = self.state.reservation(node, pod.uid), self.keys()
+        counted = held is not None and held.bound
+        if pod.uid in self._unpromised or (counted and (keys is None or self.signatures.knows(pod.uid))):
+            return
+        promise = promised_to(pod, keys, self.requests.policies())
+        if keys is not None and PLACEMENT_ANNOTATION in pod.annotations:
+            self.signatures.bound(pod.uid, promise.key_id if promise else None)
+        if not counted:
+            self._promised(pod, node, promise)
+
+    def _promised(self, pod: PodView, node: NodeName, promise: Promise | None) -> None:
+        promised = None
+        if promise is not None:
+            name = f"{pod.namespace}/{pod.name}"
+            interfaces = promise.placement.interfaces
+            promised = Reservation(interfaces=interfaces, pod=name, made_at=self.clock(), bound=True)
+        self.state.bound(node, pod.uid, promised)
+        if self.state.reservation(node, pod.uid) is None:
+            self._promised_nothing(pod, node)
+
+    def _promised_nothing(self, pod: PodView, node: NodeName) -> None:
+        """What it was bound with does not count, whatever is written to it later.
+
+        So it is looked at once: its owner may write as often as he likes, and a long annotation takes 0.1 s.
+        Where nobody signs, a Binding alone writes what counts, and it writes it before the pod is seen bound.
+        """
+        if pod.annotations or self.keys() is None:
+            self._unpromised.add(pod.uid)
+        if self.bound_pods is not None:
+            self.bound_pods.see(pod, node)
+        if self.unplaced is not None:
+            self.unplaced.bound(pod, node)
+
+    def _nominated(self, pod: PodView) -> None:
+        if self.nominations is None:
+            return
+        if pod.nominated is None:
+            self.nominations.cleared(pod.uid)
+            return
+        try:
+            request = self.requests.read(pod)
+        except MalformedError:
+            return
+        self.nominations.nominated(PendingPod.of_view(pod, request), pod.nominated)
+
+    def _not_nominated(self, uid: PodUid) -> None:
+        if self.nominations is not None:
+            self.nominations.over(uid)
+
+    def _end(self, uid: PodUid) -> None:
+        if self.unplaced is not None:
+            self.unplaced.ended(uid)
+        self.state.ended(uid, self.clock())
+        self.occupants.end(uid)
+        self.gangs.end(uid)
+        if self.bound_pods is not None:
+            self.bound_pods.end(uid)
+        self._unpromised.discard(uid)
+        self.signatures.ended(uid)
+        self._not_nominated(uid)
+        self.toucher.settled(uid)
+        self.attempts.settled(uid)
+        self.requests.forget(uid)
+        self.unbound.forget(uid)
+        self._ended.append(uid)
+
+
+@dataclass(slots=True, kw_only=True)
+class NodeTracker:
+    """Keeps the nodes' addresses. listed: whether all nodes have been seen once."""
+
+    state: ClusterState
+    states: NodeStates
+    listed: bool = False
+    _known: set[NodeName] = field(default_factory=set)
+
+    def names(self) -> frozenset[NodeName]:
+        """Those that there are."""
+        return frozenset(self._known)
+
+    def may_exist(self, node: NodeName) -> bool:
+        """Whether there is such a node, or that is not known yet."""
+        return not self.listed or node in self._known
+
+    def take(self, event: Event[NodeView]) -> None:
+        """One event."""
+        match event:
+            case Listed(nodes):
+                for gone in self._known - {node.name for node in nodes}:
+                    self._forget(gone)
+                for node in nodes:
+                    take_one("nodes", self._learn, node)
+                self.listed = True
+                _log.info("nodes_listed", nodes=len(nodes))
+            case Changed(node):
+                self._learn(node)
+            case Gone(node):
+                self._forget(node.name)
+
+    def _learn(self, node: NodeView) -> None:
+        self._known.add(node.name)
+        self.states.learn(node.name, node.addresses)
+
+    def _forget(self, node: NodeName) -> None:
+        self._known.discard(node)
+        self.states.forget(node)
+        self.state.forget(node)

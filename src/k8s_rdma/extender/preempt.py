@@ -1,0 +1,432 @@
+"""preempt: on which nodes evictions make a pod fit, and whose.
+
+Nothing is promised here. What a victim frees counts as free in this one question only; for everybody else its
+interfaces count until its node does not report them any more, and the pod that waits is bound no sooner. What
+it is to get meanwhile is held for it (`nominating`).
+
+Whose eviction makes a pod fit on a node: the scheduler's choice, made more or less.
+
+kube-scheduler chooses by what it counts itself, and takes the fewest: with any of its victims back the pod
+would not fit. It does not look again after the extender. So more may be added to its victims (a pod that fits
+by its own filters still does when more pods are gone), chosen as it chooses: all of lower priority, then each
+put back that is not needed, those first whose eviction a disruption budget does not allow, the important ones
+first.
+
+One of its own victims is dropped only where that surely leaves the pod fitting. That is so when it goes by
+itself; and when it takes nothing of its node but what it requests (`wire.pod_spec.demand_of`), the victims
+that were added free at least as much of everything, places for pods among it, and the pod that waits does not
+care who is beside it (no affinity, no topology spread, no claimed device). The latter is the ordinary case of
+VFs that are counted: the scheduler knows that one VF must go, and not which one has the bandwidth. At least
+one stays: a node without victims fails the whole call.
+
+Source: `SelectVictimsOnNode`, `pkg/scheduler/framework/plugins/defaultpreemption`, and `MoreImportantPod`.
+
+Disruption budgets, and which evictions they do not allow, by kube-scheduler's rule.
+
+Source: `filterPodsWithPDBViolation`, `pkg/scheduler/framework/preemption`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NoReturn, TypeAlias
+
+from k8s_rdma.core.ids import NodeName, PodUid
+from k8s_rdma.core.placement import PlacedInterface, Placement
+from k8s_rdma.core.quantities import covers
+from k8s_rdma.errors import MalformedError, Reason
+from k8s_rdma.extender.addresses import AddressCheck
+from k8s_rdma.extender.assumed_pods import Expecting
+from k8s_rdma.extender.decision_log import FIT, NOTHING_ASKED, STARTING, Outcome, Outcomes
+from k8s_rdma.extender.fit_cache import Decisions, Fit
+from k8s_rdma.extender.node_cache import ClusterState
+from k8s_rdma.extender.node_source import NodeStates
+from k8s_rdma.extender.nominated_pods import Nominations, Room
+from k8s_rdma.extender.pod_request import Requests
+from k8s_rdma.extender.pod_store import Occupant, Occupants
+from k8s_rdma.extender.quota import Limits
+from k8s_rdma.extender.search_queue import SearchQueue
+from k8s_rdma.kube.api import Changed, Gone, Listed
+from k8s_rdma.kube.watch import follow
+from k8s_rdma.wire.extender import ExtenderPreemptionResult, MetaPod, MetaVictims
+from k8s_rdma.wire.pod_spec import demand_of
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Iterable
+
+    from k8s_rdma.extender.node_cache import Situation
+    from k8s_rdma.extender.pod_request import PendingPod
+    from k8s_rdma.extender.search_queue import Turn
+    from k8s_rdma.kube.api import BudgetView, ClusterApi, Event
+    from k8s_rdma.wire.extender import ExtenderPreemptionArgs, VictimPod
+
+    Fits: TypeAlias = "Callable[[Collection[PodUid]], Awaitable[bool]]"
+
+
+class Budgets:
+    """The budgets of the cluster; while they cannot be read, those of before.
+
+    known: whether they were ever listed, or nobody wants them heeded; until then nobody may be chosen to be
+    evicted. awaited: somebody is not chosen for that.
+    """
+
+    def __init__(self, budgets: Iterable[BudgetView] = (), *, known: bool = True) -> None:
+        self.known = known
+        self.awaited = False
+        self._budgets = {(budget.namespace, budget.name): budget for budget in budgets}
+
+    def take(self, event: Event[BudgetView]) -> None:
+        """One event."""
+        match event:
+            case Listed(budgets):
+                self.known = True
+                self._budgets = {(budget.namespace, budget.name): budget for budget in budgets}
+            case Changed(budget):
+                self._budgets[budget.namespace, budget.name] = budget
+            case Gone(budget):
+                self._budgets.pop((budget.namespace, budget.name), None)
+
+    def violating(self, pods: Iterable[Occupant]) -> Collection[PodUid]:
+        """Those whose eviction would go beyond a budget when they are evicted in this order."""
+        left = {key: budget.allowed for key, budget in self._budgets.items()}
+        return {pod.uid for pod in pods if self._spend(pod, left)}
+
+    def _spend(self, pod: Occupant, left: dict[tuple[str, str], int]) -> bool:
+        beyond = False
+        for key, budget in self._budgets.items():
+            if budget.namespace != pod.namespace or not pod.labels or not budget.selector(pod.labels):
+                continue
+            if pod.name not in budget.disrupted:
+                left[key] -= 1
+                beyond = beyond or left[key] < 0
+        return beyond
+
+
+async def follow_budgets(api: ClusterApi, budgets: Budgets, on_known: Callable[[], None]) -> NoReturn:
+    """Keep up with them. on_known: told when they come to be known after `Budgets.awaited` was set.
+
+    A refusal, too, is asked again within 1 to 30 s: an API server that has just started refuses everybody
+    (403) until it has read its roles.
+    """
+
+    def take(event: Event[BudgetView]) -> None:
+        budgets.take(event)
+        if budgets.known and budgets.awaited:
+            budgets.awaited = False
+            on_known()
+
+    await follow("disruption budgets", api.follow_budgets, take, delay_s=1.0)
+
+
+_NOT_STARTED = "~"
+"""Sorts behind every time: such a pod has just come."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """The scheduler's victims on a node.
+
+    uids: in its order, the important ones first. known: those that something is known of. going: those that
+    go by themselves. violations: how many evictions it says no budget allows. replaceable: whether the pod
+    that waits does not care who is beside it.
+    """
+
+    uids: tuple[PodUid, ...]
+    known: Mapping[PodUid, Occupant]
+    going: Collection[PodUid] = ()
+    violations: int = 0
+    replaceable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Whom to evict, the important ones first; how many of these evictions no budget allows."""
+
+    uids: tuple[PodUid, ...]
+    violations: int
+
+
+async def choose(sent: Sent, others: Iterable[Occupant], budgets: Budgets, fits: Fits) -> Chosen | None:
+    """The victims that make the pod fit, None when there are none that do.
+
+    others: who may be evicted as well. fits: whether the pod fits without those pods; asked once for each
+    that may stay, so it lets others run in between.
+    """
+    needed = tuple(uid for uid in sent.uids if uid not in sent.going) or sent.uids
+    if await fits(needed):
+        return _chosen(sent, needed, (), budgets) if needed else None
+    more = {pod.uid: pod for pod in others if pod.uid not in needed}
+    evicted = {*needed, *more}
+    if not more or not await fits(evicted):
+        return None
+    for uid in _reprieve_order([*_known(sent, needed), *more.values()], budgets):
+        if uid in more and await fits(evicted - {uid}):
+            evicted.discard(uid)
+    added = [pod for pod in more.values() if pod.uid in evicted]
+    if sent.replaceable:
+        evicted -= await _replaced(_known(sent, needed), added, lambda kept: fits(evicted - kept), budgets)
+    return _chosen(sent, [uid for uid in needed if uid in evicted], added, budgets)
+
+
+async def _replaced(
+    victims: Iterable[Occupant],
+    added: Iterable[Occupant],
+    fits_with: Callable[[set[PodUid]], Awaitable[bool]],
+    budgets: Budgets,
+) -> set[PodUid]:
+    """The victims whose place those that were added take."""
+    demands = {pod.uid: pod.demand for pod in victims if pod.demand is not None}
+    freed = [pod.demand for pod in added if pod.demand is not None]
+    kept: set[PodUid] = set()
+    for uid in _reprieve_order(victims, budgets):
+        tried = {*kept, uid}
+        if uid in demands and covers(freed, [demands[each] for each in tried]) and await fits_with(tried):
+            kept = tried
+    return kept
+
+
+def _chosen(sent: Sent, left: Iterable[PodUid], added: Iterable[Occupant], budgets: Budgets) -> Chosen:
+    """The scheduler's count stands, but for what the change makes of it: it knows more pods and budgets."""
+    uids = _in_order(sent, left, added)
+    before = budgets.violating(_important_first(sent.known.values()))
+    after = budgets.violating(_important_first([*_known(sent, uids), *added]))
+    return Chosen(uids, max(0, sent.violations + len(after) - len(before)))
+
+
+def _known(sent: Sent, uids: Iterable[PodUid]) -> list[Occupant]:
+    return [sent.known[uid] for uid in uids if uid in sent.known]
+
+
+def _reprieve_order(pods: Iterable[Occupant], budgets: Budgets) -> list[PodUid]:
+    ordered = _important_first(pods)
+    violating = budgets.violating(ordered)
+    return [pod.uid for pod in sorted(ordered, key=lambda pod: pod.uid not in violating)]
+
+
+def _important_first(pods: Iterable[Occupant]) -> list[Occupant]:
+    return sorted(pods, key=_rank)
+
+
+def _rank(pod: Occupant) -> tuple[int, str, str]:
+    """The higher priority first, then who has run for longer; UIDs make it the same each time."""
+    return -pod.priority, pod.started or _NOT_STARTED, pod.uid
+
+
+def _in_order(sent: Sent, left: Iterable[PodUid], added: Iterable[Occupant]) -> tuple[PodUid, ...]:
+    """The scheduler takes the first one's priority for the highest; its own order stands.
+
+    One of which nothing is known holds no interfaces, and is taken to be the lesser.
+    """
+    ordered, known = list(left), dict(sent.known)
+    for pod in _important_first(added):
+        lesser = (at for at, uid in enumerate(ordered) if uid not in known or _rank(pod) < _rank(known[uid]))
+        ordered.insert(next(lesser, len(ordered)), pod.uid)
+        known[pod.uid] = pod
+    return tuple(ordered)
+
+
+BUDGETS_UNKNOWN = "budgets_unknown"
+"""The reason for naming no node while disruption budgets were never read: nobody knows whose eviction they
+forbid."""
+
+WAITING = "waiting"
+"""The reason for naming no node to a pod whose room is being made already."""
+
+_NOBODY: Collection[PodUid] = ()
+
+_IN_VAIN = 5
+"""For how many times `search_s` a call goes on that has found no node."""
+
+_PLACING_S = 0.05
+"""Processor time for saying where the pod goes on the nodes that were found."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Preempting:
+    """Answers preempt.
+
+    clock, ready, max_age_s: as in `Scheduling`. queue: as in `Verdicts`. search_s: once one call has taken so
+    much processor time and found a node, the nodes that are left are not looked at.
+    """
+
+    state: ClusterState
+    states: NodeStates
+    decisions: Decisions
+    requests: Requests
+    occupants: Occupants
+    budgets: Budgets
+    limits: Limits
+    addresses: AddressCheck
+    nominations: Nominations
+    expecting: Expecting
+    outcomes: Outcomes
+    clock: Callable[[], float]
+    ready: Callable[[], bool]
+    queue: SearchQueue = field(default_factory=SearchQueue)
+    max_age_s: float = 1.0
+    search_s: float = 1.0
+
+    async def preempt(self, args: ExtenderPreemptionArgs) -> ExtenderPreemptionResult:
+        """The nodes on which evictions help, with the victims; never raises for the sake of a node."""
+        began, asked = self.clock(), args.by_uid()
+        try:
+            pod = self.requests.ask(args.pod)
+        except MalformedError as error:
+            return self._answer(args, began, {}, error.reason)
+        if not pod.request:
+            return self._answer(args, began, asked, NOTHING_ASKED)
+        await self.addresses.search(pod, self.queue)
+        if obstacle := self._obstacle(pod):
+            return self._answer(args, began, {}, obstacle)
+        names = [NodeName(name) for name in asked]
+        here = self.nominations.refused(pod.uid) - asked.keys()
+        await self.states.refresh([*names, *here], since=self.clock() - self.max_age_s)
+        if any(self._comes_to_fit(pod, node) for node in here):
+            return self._answer(args, began, {}, WAITING)
+        chosen = await self._search(pod, args)
+        placed = self._places(pod, chosen)  # what was found first may be another's by now
+        if placed:
+            rooms = {node: Room(interfaces, chosen[node].uids) for node, interfaces in placed.items()}
+            self.nominations.answered(pod, rooms)
+        victims = {str(node): _meta(chosen[node]) for node in placed}
+        return self._answer(args, began, victims, FIT if victims else Reason.INSUFFICIENT)
+
+    def _obstacle(self, pod: PendingPod) -> str:
+        """Why nobody may be evicted for the pod now, on whatever node; empty when somebody may."""
+        if not self.ready():
+            return STARTING
+        if self.addresses.taken(pod):
+            return Reason.ADDRESS_IN_USE
+        if not self.budgets.known:
+            self.budgets.awaited = True
+            return BUDGETS_UNKNOWN
+        return ""
+
+    async def _search(self, pod: PendingPod, args: ExtenderPreemptionArgs) -> dict[NodeName, Chosen]:
+        """Between other work: there may be a search for each pod of each node."""
+        found: dict[NodeName, Chosen] = {}
+        async with self.queue.turn(pod.namespace) as turn:
+            for name, victims in args.by_uid().items():
+                chosen = await self._on(pod, NodeName(name), self._sent(args, NodeName(name), victims), turn)
+                if chosen is not None:
+                    found[NodeName(name)] = chosen
+                if turn.used_s > self.search_s * (1 if found else _IN_VAIN):
+                    break
+                await turn.give_way()
+        return found
+
+    async def _on(self, pod: PendingPod, node: NodeName, sent: Sent, turn: Turn) -> Chosen | None:
+        async def fits(evicted: Collection[PodUid]) -> bool:
+            await turn.give_way()
+            situation = self._situation(pod, node, evicted)
+            if situation is None or not self._fits(pod, situation):
+                return False
+            return self.limits.refusal(pod.namespace, pod.uid, pod.request, without=evicted) is None
+
+        return await choose(sent, self._lesser(pod, node), self.budgets, fits)
+
+    def _places(
+        self, pod: PendingPod, chosen: Mapping[NodeName, Chosen]
+    ) -> dict[NodeName, tuple[PlacedInterface, ...]]:
+        """Where the pod fits on the nodes once the victims are gone; of the first ones if that takes long.
+
+        Nothing else runs meanwhile: all of them are answered, and held, as they are now.
+        """
+        places: dict[NodeName, tuple[PlacedInterface, ...]] = {}
+        began_s = self.queue.clock()
+        for node, each in chosen.items():
+            if places and self.queue.clock() - began_s > _PLACING_S:
+                break
+            situation = self._situation(pod, node, each.uids)
+            found = self.decisions.place(pod.request, situation) if situation else None
+            if isinstance(found, Placement):
+                places[node] = found.interfaces
+        self.queue.bill(pod.namespace, self.queue.clock() - began_s)
+        return places
+
+    def _lesser(self, pod: PendingPod, node: NodeName) -> list[Occupant]:
+        """Who could be evicted for the pod: of lower priority, holding something, and not going anyway."""
+        facts = self.state.facts(node)
+        holding = self.state.reservations(node).keys() | (facts.reported.keys() if facts else set())
+        going = self.occupants.going(node)
+        return [
+            other
+            for uid, other in self.occupants.on(node).items()
+            if other.priority < pod.priority and uid in holding and uid not in going
+        ]
+
+    def _situation(
+        self, pod: PendingPod, node: NodeName, evicted: Collection[PodUid] = _NOBODY
+    ) -> Situation | None:
+        """The node once those are gone, and whoever goes by itself."""
+        return self.state.situation_if(
+            node,
+            without={pod.uid, *evicted, *self.occupants.going(node)},
+            holding={
+                **self.expecting.promised(node, pod),
+                **self.nominations.against(node, pod.uid, pod.priority),
+            },
+        )
+
+    def _comes_to_fit(self, pod: PendingPod, node: NodeName) -> bool:
+        """Whether the room made for the pod there is free by now, or comes free without anybody else going.
+
+        A victim's object may be gone before its node has its VFs back, or before its end was heard of here;
+        the scheduler, which then sees nobody going, would evict others elsewhere, also when the VFs came back
+        since filter was asked.
+        """
+        situation = self._situation(pod, node, self.nominations.victims(node, pod.uid))
+        return situation is not None and self._fits(pod, situation)
+
+    def _fits(self, pod: PendingPod, situation: Situation) -> bool:
+        return isinstance(self.decisions.verdict(pod.request, situation, pod.namespace), Fit)
+
+    def _sent(self, args: ExtenderPreemptionArgs, node: NodeName, victims: MetaVictims) -> Sent:
+        uids = tuple(map(PodUid, victims.uids))
+        whole = args.node_name_to_victims or {}
+        told = {PodUid(pod.metadata.uid): _occupant(pod) for pod in whole[node].pods or ()} if whole else {}
+        here = self.occupants.on(node)
+        return Sent(
+            uids=uids,
+            known={**{uid: here[uid] for uid in uids if uid in here}, **told},
+            going=frozenset(self.occupants.going(node)),
+            violations=victims.num_pdb_violations,
+            replaceable=not args.pod.spec.minds_neighbours,
+        )
+
+    def _answer(
+        self, args: ExtenderPreemptionArgs, began: float, victims: Mapping[str, MetaVictims], reason: str
+    ) -> ExtenderPreemptionResult:
+        asked, meta = args.by_uid(), args.pod.metadata
+        kept = len(victims)
+        self.outcomes.tell(
+            Outcome(
+                verb="preempt",
+                pod=f"{meta.namespace}/{meta.name}",
+                uid=meta.uid,
+                candidates=len(asked),
+                reason=reason,
+                reasons=Counter({FIT: kept, "dropped": len(asked) - kept}),
+                duration_s=self.clock() - began,
+            )
+        )
+        return ExtenderPreemptionResult(node_name_to_meta_victims=victims)
+
+
+def _meta(chosen: Chosen) -> MetaVictims:
+    return MetaVictims(pods=[MetaPod(uid) for uid in chosen.uids], num_pdb_violations=chosen.violations)
+
+
+def _occupant(pod: VictimPod) -> Occupant:
+    meta = pod.metadata
+    return Occupant(
+        uid=PodUid(meta.uid),
+        namespace=meta.namespace,
+        name=meta.name,
+        priority=pod.spec.priority or 0,
+        started=pod.status.start_time,
+        demand=demand_of(pod.spec),
+        labels=meta.labels or {},
+    )

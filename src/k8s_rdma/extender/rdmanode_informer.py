@@ -1,0 +1,440 @@
+"""Node states by watching what the agents publish: `RdmaNode` objects, and a Lease for each.
+
+A node is refused when it was heard from too long ago (`crd_node`): its agent is dead, or cannot publish, or
+one of the watches lags.
+
+One node as its agent publishes it: an `RdmaNode`, and a Lease that says that it holds.
+
+A renewal of the Lease says that the report of the generation which it names was published, and was the
+node's after the renewal before it was written (`agent.cluster.publisher`). So a node counts as heard
+from when a renewal was seen that names what is known here, or what came before it.
+
+Which versions of objects were written after which moments of our clock.
+
+No clocks are compared, and two watches may lag behind each other by any time. But whoever asked the API
+server for its version at a moment knows that what has a larger one was written after that moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NoReturn, Self
+
+import structlog
+
+from k8s_rdma.core.ids import NodeName
+from k8s_rdma.errors import MalformedError
+from k8s_rdma.extender.node_facts import NodeFacts, facts_of_status
+from k8s_rdma.kube.api import API_ERRORS, Changed, Gone, Listed, Page
+from k8s_rdma.kube.published import RdmaNodeView
+from k8s_rdma.kube.watch import follow, take_one
+from k8s_rdma.wire.rdma_node import decode_status
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Collection, Iterable
+    from types import TracebackType
+
+    from k8s_rdma.extender.metrics import Reading
+    from k8s_rdma.extender.node_cache import ClusterState
+    from k8s_rdma.kube.api import Event, LeaseView
+    from k8s_rdma.kube.published import PublishedApi
+
+NEVER = float("-inf")
+_MOST = 600
+
+
+@dataclass(slots=True)
+class Marks:
+    """The last answers, in order of their moments and of their versions alike."""
+
+    _moments: list[float] = field(default_factory=list)
+    _versions: list[int] = field(default_factory=list)
+
+    def note(self, asked_at: float, version: int) -> None:
+        """The API server, asked at that time, was at that version; not asked while another answer is due."""
+        if self._versions and version < self._versions[-1]:  # its data is from a backup
+            self._moments.clear()
+            self._versions.clear()
+        self._moments.append(asked_at)
+        self._versions.append(version)
+        if len(self._versions) > _MOST:
+            del self._moments[: _MOST // 2], self._versions[: _MOST // 2]
+
+    def before(self, version: int) -> float:
+        """The last moment after which this version was surely written."""
+        at = bisect_left(self._versions, version)
+        return self._moments[at - 1] if at else NEVER
+
+
+UNPUBLISHED = "its agent publishes no RdmaNode"
+UNRENEWED = "no Lease says yet that what its agent publishes holds"
+_AGE_STEP_S = 10
+
+REPORTS_AT_ONCE = 30
+REPORTS_PER_S = 1.0
+"""Of one node, once it has published so many at once. Taking the largest report that is admissible keeps a
+processor busy for 0.07 s, and the nodes share one."""
+_MOST_DIGITS = 20
+"""Of 64 bits."""
+
+
+@dataclass(slots=True, kw_only=True)
+class WatchedNode:
+    """What is known of a node. Times are seconds of the extender's clock.
+
+    learned: whether there is a Node object. published: whether there is an `RdmaNode`.
+    facts: of its report; None where nothing may be concluded from it.
+    heard_at: when the last renewal was seen that speaks of the report that is known, or of one before it.
+    asked_at: after that time the report that is known was the node's.
+    told: why the state was told last that the node cannot be read; empty when it can.
+    deferred: the last report, where the node publishes too often for it to be taken yet. Until it is, what is
+        known is of the one before, which renewals that name the later one do not confirm.
+    """
+
+    learned: bool = False
+    published: bool = False
+    facts: NodeFacts | None = None
+    heard_at: float = NEVER
+    asked_at: float = NEVER
+    told: str = ""
+    deferred: RdmaNodeView | None = None
+    _why: str = UNPUBLISHED
+    _generation: str = ""
+    _version: str = ""
+    _lease_version: str = ""
+    _names: str = ""
+    _named_at: float = NEVER
+    _renewed_at: float = NEVER
+    _heard: bool = True
+    _allowance: float = 0.0
+    _allowed_at: float = NEVER
+
+    def is_any(self) -> bool:
+        """Whether there is anything of the node but a Lease of its name."""
+        return self.learned or self.published
+
+    def admit(self, view: RdmaNodeView, now: float) -> bool:
+        """Whether a report may be taken now; else it is deferred, in the place of one before."""
+        earned = (now - self._allowed_at) * REPORTS_PER_S
+        self._allowance, self._allowed_at = min(REPORTS_AT_ONCE, self._allowance + earned), now
+        admitted = self._allowance >= 1
+        self._allowance -= admitted
+        self.deferred = None if admitted else view
+        return admitted
+
+    def publish(self, view: RdmaNodeView) -> bool:
+        """Take what is published; whether that is something new."""
+        if self.published and self._version == view.version:
+            return False
+        self.published, self._version = True, view.version
+        self.facts, self._why, self._generation = None, UNPUBLISHED, ""
+        if view.status:
+            self._conclude(view)
+        self._hear()
+        return True
+
+    def unpublish(self) -> None:
+        """There is no `RdmaNode` any more."""
+        self.published, self._version, self._generation = False, "", ""
+        self.facts, self._why, self.heard_at, self.deferred = None, UNPUBLISHED, NEVER, None
+
+    def renew(self, lease: LeaseView, now: float, marks: Marks) -> bool:
+        """Take a renewal that is seen now; False when it was seen before."""
+        if lease.version == self._lease_version:
+            return False
+        if _is_count(self._lease_version):
+            self._named_at = max(self._named_at, marks.before(int(self._lease_version)))
+        self._renewed_at, self._names, self._lease_version = now, lease.holder, lease.version
+        self._heard = False
+        self._hear()
+        return True
+
+    def is_stale(self, now: float, stale_s: float) -> bool:
+        """Whether it was not heard from for so long."""
+        return now - self.heard_at > stale_s
+
+    def why(self, now: float, stale_s: float) -> str:
+        """Why the node cannot be read; empty when it can. Ages in whole tens, so that few differ."""
+        if self.facts is None:
+            return self._why
+        if self.heard_at == NEVER:
+            return UNRENEWED
+        if not self.is_stale(now, stale_s):
+            return ""
+        age_s = int((now - self.heard_at) // _AGE_STEP_S * _AGE_STEP_S)
+        return f"its agent was not heard from for {age_s} s"
+
+    def _conclude(self, view: RdmaNodeView) -> None:
+        try:
+            status = decode_status(view.status)
+            self._generation = status.generation
+            self.facts = facts_of_status(status, view.node)
+        except MalformedError as error:
+            self._why = error.message
+
+    def _hear(self) -> None:
+        """Take the last renewal, if it was not heard so far, and speaks of what is known."""
+        if not self._heard and covers(self._generation, self._names):
+            self._heard = True
+            self.heard_at, self.asked_at = self._renewed_at, self._named_at
+
+
+def covers(known: str, named: str) -> bool:
+    """Whether a report of that generation is the named one or came after it, of the same observer."""
+    (epoch, _, counter), (named_epoch, _, named_counter) = known.rpartition("."), named.rpartition(".")
+    if epoch != named_epoch or not (_is_count(counter) and _is_count(named_counter)):
+        return known == named != ""
+    return int(counter) >= int(named_counter)
+
+
+def _is_count(text: str) -> bool:
+    """Whether it is a number as Kubernetes and agents count; a Lease may name anything, at any length."""
+    return len(text) <= _MOST_DIGITS and text.isascii() and text.isdecimal()
+
+
+_log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class Counts:
+    """What the watches brought, for metrics."""
+
+    changed: int = 0
+    renewals: int = 0
+    unreadable: int = 0
+    deferred: int = 0
+
+
+class CrdNodeStates:
+    """`NodeStates` by watches; an async context manager that owns them.
+
+    stale_s: a node that was not heard from for so long cannot be read. namespace: of the nodes' Leases.
+    look_s: how often ages are looked at, and the API server is asked for its version. marks: its answers.
+    """
+
+    def __init__(  # noqa: PLR0913  each is of its own
+        self,
+        state: ClusterState,
+        api: PublishedApi,
+        clock: Callable[[], float],
+        *,
+        stale_s: float,
+        namespace: str,
+        look_s: float = 1.0,
+    ) -> None:
+        self.counts = Counts()
+        self.marks = Marks()
+        self._state = state
+        self._api = api
+        self._clock = clock
+        self._stale_s = stale_s
+        self._namespace = namespace
+        self._look_s = look_s
+        self._nodes: dict[NodeName, WatchedNode] = {}
+        self._listed: set[str] = set()
+        self._paged: set[NodeName] = set()
+        self._tasks = asyncio.TaskGroup()
+        self._running: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Self:
+        await self._tasks.__aenter__()
+        leases = self._api.follow_leases
+        self._running = [
+            self._tasks.create_task(follow("rdmanodes", self.stream, self.take)),
+            self._tasks.create_task(follow("leases", lambda: leases(self._namespace), self.take_lease)),
+            self._tasks.create_task(self._mark()),
+            self._tasks.create_task(self._watch_ages()),
+        ]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for task in self._running:
+            task.cancel()
+        await self._tasks.__aexit__(kind, error, trace)
+
+    # NodeStates
+
+    async def refresh(self, nodes: Collection[NodeName], *, since: float) -> None:
+        """As `NodeStates.refresh`: the watch has told what there is."""
+
+    async def ask(self, node: NodeName) -> None:
+        """As `NodeStates.ask`: a node cannot be asked, and what it publishes is known."""
+
+    def learn(self, node: NodeName, addresses: tuple[str, ...]) -> None:  # noqa: ARG002 - nobody is asked
+        """As `NodeStates.learn`."""
+        entry = self._nodes.setdefault(node, WatchedNode())
+        if not entry.learned:
+            entry.learned = True
+            self._tell(node, entry)
+
+    def suggest(self, node: NodeName, addresses: tuple[str, ...]) -> None:
+        """As `NodeStates.suggest`: the watches tell of every node."""
+
+    def forget(self, node: NodeName) -> None:
+        """As `NodeStates.forget`; what it published goes with it, or counts for the next of its name."""
+        entry = self._nodes.get(node)
+        if entry is not None:
+            entry.learned = False
+            self._drop_if_nothing(node, entry)
+
+    def awaited(self) -> int:
+        """As `NodeStates.awaited`."""
+        return 0 if len(self._listed) == 2 else max(1, len(self._nodes))
+
+    # for metrics
+
+    def sources(self) -> Counter[tuple[str, ...]]:
+        """How many nodes are `watched`, or `unreadable`."""
+        nodes = (entry for entry in self._nodes.values() if entry.is_any())
+        return Counter(("unreadable" if entry.told else "watched",) for entry in nodes)
+
+    def stale(self) -> int:
+        """How many nodes publish, and are refused since they were not heard from."""
+        now, stale_s = self._clock(), self._stale_s
+        return sum(entry.published and entry.is_stale(now, stale_s) for entry in self._nodes.values())
+
+    def oldest_s(self) -> float:
+        """How long the node that can be read and was silent for longest has not been heard from."""
+        now = self._clock()
+        readable = (entry for entry in self._nodes.values() if entry.is_any() and not entry.told)
+        return now - min((entry.heard_at for entry in readable), default=now)
+
+    def readings(self) -> dict[str, Reading]:
+        """What metrics show."""
+        counts = self.counts
+        return {
+            "node_reports_total": ("Reports that nodes published.", "counter", lambda: counts.changed),
+            "node_renewals_total": (
+                "Renewals of nodes' Leases, which say that a report holds.",
+                "counter",
+                lambda: counts.renewals,
+            ),
+            "node_unreadable_total": (
+                "Published reports that nothing can be concluded from.",
+                "counter",
+                lambda: counts.unreadable,
+            ),
+            "node_reports_deferred_total": (
+                "Reports of nodes that publish too often, taken later or never.",
+                "counter",
+                lambda: counts.deferred,
+            ),
+            "nodes_stale": (
+                "Nodes that are refused since they were not heard from.",
+                "gauge",
+                self.stale,
+            ),
+        }
+
+    # what the watches tell
+
+    def stream(self) -> AsyncIterator[Event[RdmaNodeView]]:
+        """What `take` is to be given, from the beginning."""
+        self._paged.clear()
+        return self._api.follow_rdma_nodes()
+
+    def take(self, event: Event[RdmaNodeView]) -> None:
+        """One event of the `RdmaNode` objects."""
+        match event:
+            case Page(views):
+                self._take_some(views)
+            case Listed(views):
+                self._take_some(views)
+                there = self._paged
+                for node in [n for n, entry in self._nodes.items() if entry.published and n not in there]:
+                    self._unpublished(node)
+                self._listed.add("rdmanodes")
+                for node, entry in self._nodes.items():
+                    self._tell(node, entry)
+                _log.info("rdmanodes_listed", nodes=len(there))
+            case Changed(view):
+                self._published(view)
+            case Gone(view):
+                self._unpublished(view.node)
+
+    def take_lease(self, event: Event[LeaseView]) -> None:
+        """One event of the Leases; one that is gone is not renewed."""
+        match event:
+            case Listed(leases):
+                for lease in leases:
+                    take_one("leases", self._renewed, lease)
+                self._listed.add("leases")
+                _log.info("node_leases_listed", leases=len(leases))
+            case Changed(lease):
+                self._renewed(lease)
+
+    def _take_some(self, views: Iterable[RdmaNodeView]) -> None:
+        for view in views:
+            self._paged.add(view.node)
+            take_one("rdmanodes", self._published, view)
+
+    def _published(self, view: RdmaNodeView) -> None:
+        entry = self._nodes.setdefault(view.node, WatchedNode())
+        if not entry.admit(view, self._clock()):
+            self.counts.deferred += 1
+        elif entry.publish(view):
+            if entry.facts is not None:
+                self.counts.changed += 1
+            else:
+                self.counts.unreadable += 1
+            self._tell(view.node, entry, changed=True)
+
+    def _unpublished(self, node: NodeName) -> None:
+        entry = self._nodes.get(node)
+        if entry is not None:
+            entry.unpublish()
+            self._tell(node, entry)
+            self._drop_if_nothing(node, entry)
+
+    def _renewed(self, lease: LeaseView) -> None:
+        node = NodeName(lease.name)
+        entry = self._nodes.setdefault(node, WatchedNode())
+        if entry.renew(lease, self._clock(), self.marks):
+            self.counts.renewals += 1
+            if entry.facts is not None and not entry.told:
+                self._state.confirm(node, entry.asked_at)
+            self._tell(node, entry)
+
+    # what follows
+
+    def _tell(self, node: NodeName, entry: WatchedNode, *, changed: bool = False) -> None:
+        """Tell the state what is known of the node, where that is something new."""
+        if not entry.is_any():
+            return
+        why = entry.why(self._clock(), self._stale_s)
+        if entry.facts is not None and not why:
+            if changed or entry.told or node not in self._state.situations:
+                entry.told = ""
+                self._state.observe(node, entry.facts, entry.asked_at)
+        elif why != entry.told:
+            entry.told = why
+            self._state.lose(node, why)
+
+    def _drop_if_nothing(self, node: NodeName, entry: WatchedNode) -> None:
+        if not entry.is_any():
+            del self._nodes[node]
+            self._state.forget(node)
+
+    async def _watch_ages(self) -> NoReturn:
+        """Refuse who is silent, and tell for how long; take reports that were deferred."""
+        while True:
+            await asyncio.sleep(self._look_s)
+            for node, entry in self._nodes.items():
+                if entry.deferred is not None:
+                    take_one("rdmanodes", self._published, entry.deferred)
+                self._tell(node, entry)
+
+    async def _mark(self) -> NoReturn:
+        """Keep asking for the version of now, which is what tells how old a renewal can be at most."""
+        while True:
+            asked_at = self._clock()
+            try:
+                self.marks.note(asked_at, await self._api.leases_version(self._namespace))
+            except API_ERRORS as error:
+                _log.warning("version_unknown", error=error.message)
+            await asyncio.sleep(self._look_s)

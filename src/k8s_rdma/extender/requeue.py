@@ -1,0 +1,580 @@
+"""Tell kube-scheduler that capacity or a namespace's limit came free, by touching a node object.
+
+An annotation that changes is a cluster event, upon which the scheduler tries refused pods again within
+0.05 s; without one it would wait up to 5 minutes. Schedulers before 1.30 heed labels alone (source:
+`nodeSchedulingPropertiesChange`, `pkg/scheduler/eventhandlers.go`). Nobody filters in the meantime, so the
+nodes that refused somebody are asked for as long as somebody waits.
+
+Nodes that changed, to be compared with requests that wait: by namespace, so that none waits for others.
+
+Pods that no node fitted or that their namespace's limit refused, and what would let one of them fit.
+
+kube-scheduler tries a refused pod again when a cluster event could help it; RDMA capacity that comes
+free makes none. So somebody must notice it, and touch the node object. Values in, values out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import chain, islice, zip_longest
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
+
+import structlog
+
+from k8s_rdma.core.ids import NodeName, PodUid
+from k8s_rdma.core.inventory import NOTHING_USED
+from k8s_rdma.core.request import Request
+from k8s_rdma.extender.fit_cache import Fit
+from k8s_rdma.extender.search_queue import SearchQueue
+from k8s_rdma.kube.api import ApiRefusedError, ApiUncertainError, ApiUnreachableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Sequence
+
+    from k8s_rdma.extender.fit_cache import Decisions
+    from k8s_rdma.extender.node_cache import ClusterState, Situation
+    from k8s_rdma.extender.node_source import NodeStates
+    from k8s_rdma.extender.pod_request import PendingPod
+    from k8s_rdma.extender.quota import Limits
+    from k8s_rdma.extender.search_queue import Turn
+    from k8s_rdma.kube.api import ClusterApi
+
+_MAX_PODS = 10_000
+MAX_INTERFACES = 100_000
+"""Of all that wait; each takes 2 KiB at worst, and pods' owners decide how many there are."""
+
+_MAX_AGE_S = 900.0
+"""kube-scheduler tries every refused pod again after 5 minutes at most; one that it has not tried for three
+times that long is waiting for something else, or was not seen to end."""
+
+
+_MAX_COMPARED = 64
+"""Requests that a change is compared with, those refused last. Any touch makes the scheduler try all pods."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limited:
+    """A pod that the limit of its namespace refused; some of the nodes that it was asked about."""
+
+    namespace: str
+    uid: PodUid
+    request: Request
+    nodes: tuple[NodeName, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Pod:
+    """limited: whether the limit of its namespace refused it, and not nodes. together: with its gang."""
+
+    namespace: str
+    request: Request
+    refused_at: float
+    limited: bool = False
+    together: bool = False
+
+
+class Waiting:
+    """Who waits, and for what.
+
+    Nodes are not kept per pod (a thousand pods may wait for five thousand nodes): a node is of interest
+    when it refused anyone who may still be waiting.
+    """
+
+    def __init__(self) -> None:
+        self._pods: dict[PodUid, _Pod] = {}
+        self._limited: dict[str, dict[PodUid, Limited]] = {}
+        self._requests: dict[str, dict[Request, int]] = {}
+        self._uids: dict[str, dict[PodUid, None]] = {}
+        self._interfaces: Counter[str] = Counter()
+        self._nodes: dict[NodeName, float] = {}
+        self._together: Counter[tuple[str, Request]] = Counter()
+
+    def __len__(self) -> int:
+        """How many pods wait."""
+        return len(self._pods)
+
+    def refuse(
+        self, uid: PodUid, request: Request, nodes: Iterable[NodeName], at: float, namespace: str
+    ) -> None:
+        """No node fits the pod; these refused it for a reason that may pass."""
+        self._add(uid, _Pod(namespace, request, at))
+        requests = self._requests.setdefault(namespace, {})
+        requests[request] = requests.pop(request, 0) + 1  # the last one refused comes last
+        self._trim()
+        self._nodes.update(dict.fromkeys(nodes, at))
+
+    def gather(self, uid: PodUid) -> None:
+        """The pod waits for room beside others of its gang: any room that comes free may help."""
+        pod = self._pods.get(uid)
+        if pod is not None and not pod.together:
+            self._pods[uid] = replace(pod, together=True)
+            self._together[pod.namespace, pod.request] += 1
+
+    def limit(self, pod: Limited, at: float) -> None:
+        """The namespace's limit refused the pod; no node was asked."""
+        self._add(pod.uid, _Pod(pod.namespace, pod.request, at, limited=True))
+        self._limited.setdefault(pod.namespace, {})[pod.uid] = pod
+        self._trim()
+
+    def settle(self, uid: PodUid) -> None:
+        """The pod fits somewhere, is bound, or is gone."""
+        self._remove(uid)
+        if not self._pods:
+            self._nodes.clear()
+
+    def pods_before(self, at: float) -> list[PodUid]:
+        """Those that were refused before that time, and not since."""
+        return [uid for uid, pod in self._pods.items() if pod.refused_at < at]
+
+    def expire(self, now: float) -> None:
+        """Forget pods and nodes that nobody asked about for long."""
+        limit = now - _MAX_AGE_S
+        for uid in self.pods_before(limit):
+            self.settle(uid)
+        for node in [node for node, at in self._nodes.items() if at < limit]:
+            del self._nodes[node]
+
+    def nodes(self) -> list[NodeName]:
+        """Those that refused someone who may still be waiting."""
+        return list(self._nodes)
+
+    def interesting(self, node: NodeName) -> bool:
+        """Whether the node refused someone who may still be waiting."""
+        return node in self._nodes
+
+    def touched(self, node: NodeName) -> None:
+        """The node was touched: whoever it refuses again will say so."""
+        self._nodes.pop(node, None)
+
+    def requests(self) -> list[tuple[str, Request]]:
+        """What nodes are waited for with, and in which namespaces; those refused last first.
+
+        When it is much not all of it, but of each namespace as many as of others.
+        """
+        waiting = [
+            [(namespace, request) for request in islice(reversed(requests), _MAX_COMPARED)]
+            for namespace, requests in reversed(self._requests.items())
+        ]
+        rounds = zip_longest(*waiting[:_MAX_COMPARED])
+        return list(islice(filter(None, chain.from_iterable(rounds)), _MAX_COMPARED))
+
+    def waits(self, namespace: str, request: Request) -> bool:
+        """Whether a pod of the namespace waits with that request."""
+        return request in self._requests.get(namespace, ())
+
+    def wait_together(self, namespace: str, request: Request) -> bool:
+        """Whether a pod of a gang waits with that request."""
+        return (namespace, request) in self._together
+
+    def namespaces(self) -> list[str]:
+        """Those whose limit refused someone who waits."""
+        return list(self._limited)
+
+    def limited(self, namespace: str) -> list[Limited]:
+        """Whom the namespace's limit refused, the one that waits for longest first."""
+        return list(self._limited.get(namespace, {}).values())
+
+    def _add(self, uid: PodUid, pod: _Pod) -> None:
+        self._remove(uid)
+        self._pods[uid] = pod
+        self._uids.setdefault(pod.namespace, {})[uid] = None
+        self._interfaces[pod.namespace] += len(pod.request.interfaces)
+
+    def _trim(self) -> None:
+        """Beyond the limits, the pods of who has most interfaces go, the one that waits for longest first."""
+        while len(self._pods) > _MAX_PODS or self._interfaces.total() > MAX_INTERFACES:
+            greediest = max(self._interfaces, key=self._interfaces.__getitem__)
+            self._remove(next(iter(self._uids[greediest])))
+
+    def _remove(self, uid: PodUid) -> None:
+        pod = self._pods.pop(uid, None)
+        if pod is None:
+            return
+        namespace = pod.namespace
+        del self._uids[namespace][uid]
+        self._interfaces[namespace] -= len(pod.request.interfaces)
+        if not self._uids[namespace]:
+            del self._uids[namespace], self._interfaces[namespace]
+        if pod.together:
+            self._together[namespace, pod.request] -= 1
+            if not self._together[namespace, pod.request]:
+                del self._together[namespace, pod.request]
+        if pod.limited:
+            del self._limited[namespace][uid]
+            if not self._limited[namespace]:
+                del self._limited[namespace]
+            return
+        requests = self._requests[namespace]
+        requests[pod.request] -= 1
+        if not requests[pod.request]:
+            del requests[pod.request]
+        if not requests:
+            del self._requests[namespace]
+
+
+class Comparison(NamedTuple):
+    """A namespace's request that waits, and a node. before: None where it may help whoever fits it now."""
+
+    namespace: str
+    node: NodeName
+    before: Situation | None
+    request: Request
+
+
+class Backlog:
+    """What is still to be compared. Each namespace has its nodes in the order in which they changed."""
+
+    def __init__(self) -> None:
+        self._requests: dict[str, dict[NodeName, list[Request]]] = {}
+        self._before: dict[NodeName, Situation | None] = {}
+        self._begun: set[NodeName] = set()
+
+    def __bool__(self) -> bool:
+        """Whether there is something."""
+        return bool(self._requests)
+
+    def put(self, node: NodeName, before: Situation | None, requests: Iterable[tuple[str, Request]]) -> None:
+        """Compare the node with these, each with its namespace; what was to be compared with it is replaced.
+
+        A change on top of one that nothing was compared with is one change.
+        """
+        if node in self._begun:
+            before = None
+        elif before is not None:
+            before = self._before.get(node, before)
+        self.drop(node)
+        for namespace, request in requests:
+            self._before[node] = before
+            self._requests.setdefault(namespace, {}).setdefault(node, []).append(request)
+
+    def take(self, used: Callable[[str], float]) -> Comparison:
+        """The next comparison of the namespace that has used least; there must be one."""
+        namespace = min(self._requests, key=used)
+        node, requests = next(iter(self._requests[namespace].items()))
+        self._begun.add(node)
+        found = Comparison(namespace, node, self._before[node], requests.pop(0))
+        if not requests:
+            self._end(namespace, node)
+            if not any(node in nodes for nodes in self._requests.values()):
+                self.drop(node)
+        return found
+
+    def drop(self, node: NodeName) -> None:
+        """Compare the node with nothing more."""
+        for namespace in [each for each, nodes in self._requests.items() if node in nodes]:
+            self._end(namespace, node)
+        self._before.pop(node, None)
+        self._begun.discard(node)
+
+    def _end(self, namespace: str, node: NodeName) -> None:
+        nodes = self._requests[namespace]
+        del nodes[node]
+        if not nodes:
+            del self._requests[namespace]
+
+
+ANNOTATION = "k8s-rdma.io/capacity-freed"
+"""Its value is the time of the touch; only that it changes matters. Of the label, too."""
+
+NEVER = float("-inf")
+_POLLED_AT_ONCE = 1000
+_KEPT_NODES = 64
+"""Of those that a pod was asked about when a limit refused it: schedulers without queueing hints try a pod
+again only if the touched node fits it otherwise (source: `preCheckForNode`, `eventhandlers.go`)."""
+
+_REST = 4
+"""To wake pods takes at most a fifth of the processor: 4 parts of rest to one of work."""
+_FREE_S = 0.0002
+"""Processor time of a look at what is known already, which needs no rest."""
+_FITTING_S = 0.2
+"""Processor time for finding a node that fits one pod which a limit refuses no more."""
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How often, in seconds, and how.
+
+    poll_s: a node of interest is asked. touch_s: the same node is touched at most, and five times that
+    after a failure. gap_s: between any two touches. by_label: a label is changed, and no annotation.
+    """
+
+    poll_s: float = 1.0
+    touch_s: float = 1.0
+    gap_s: float = 0.1
+    by_label: bool = False
+
+
+def touch_time(at: datetime) -> str:
+    """Write the value of annotation or label; deploy/policies/extender.yaml holds it to this form."""
+    return at.strftime("%Y%m%dT%H%M%S.%fZ")
+
+
+class Toucher:
+    """Notices what helps waiting pods, and touches those nodes.
+
+    `changed` is to be told of every change of a situation, `freed` of every namespace that holds less; `poll`
+    and `touch` run for as long as the process does.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917 - what it knows, and whom it tells
+        self,
+        waiting: Waiting,
+        decisions: Decisions,
+        api: ClusterApi,
+        clock: Callable[[], float],
+        pace: Pace | None = None,
+        queue: SearchQueue | None = None,
+    ) -> None:
+        self.touches = 0
+        self._queue = queue or SearchQueue()
+        self._waiting = waiting
+        self._decisions = decisions
+        self._api = api
+        self._clock = clock
+        self._pace = pace or Pace()
+        self._somebody_waits = asyncio.Event()
+        self._something_changed = asyncio.Event()
+        self._nodes_changed = asyncio.Event()
+        self._limits_freed = asyncio.Event()
+        self._backlog = Backlog()
+        self._due: dict[NodeName, float] = {}
+        self._touched: dict[NodeName, float] = {}
+        self._freed: dict[str, None] = {}
+        self._unknown: Callable[[], Collection[NodeName]] | None = None
+
+    def refused(
+        self,
+        uid: PodUid,
+        request: Request,
+        nodes: Iterable[NodeName],
+        namespace: str,
+        *,
+        together: bool = False,
+    ) -> None:
+        """No node fits the pod; these refused it for a reason that may pass. together: with its gang."""
+        self._waiting.refuse(uid, request, nodes, self._clock(), namespace)
+        if together:
+            self._waiting.gather(uid)
+        self._somebody_waits.set()
+
+    def limited(self, pod: PendingPod, nodes: Sequence[NodeName]) -> None:
+        """The limit of its namespace refused the pod, for now, which may go to these nodes otherwise."""
+        some = tuple(nodes[:: -(-len(nodes) // _KEPT_NODES) or 1])
+        refused = Limited(namespace=pod.namespace, uid=pod.uid, request=pod.request, nodes=some)
+        self._waiting.limit(refused, self._clock())
+        self._somebody_waits.set()
+
+    def settled(self, uid: PodUid) -> None:
+        """The pod fits somewhere, is bound, or is gone."""
+        self._waiting.settle(uid)
+
+    def settle_missing(self, listed: Collection[PodUid], since: float) -> None:
+        """The pods that wait since before that time and are not listed are gone."""
+        for uid in self._waiting.pods_before(since):
+            if uid not in listed:
+                self.settled(uid)
+
+    def changed(self, node: NodeName, before: Situation | None, _after: Situation | None) -> None:
+        """The node's situation is another one."""
+        if self._waiting.interesting(node):
+            self._backlog.put(node, before, self._waiting.requests())
+            self._nodes_changed.set()
+
+    def released(self, node: NodeName) -> None:
+        """What was held on the node for a pod that is not bound is not held any more."""
+        self.changed(node, None, None)
+
+    def freed_address(self, node: NodeName) -> None:
+        """A MAC or GUID of the node may be free now, by which a pod may fit, there or on any other node."""
+        if self._waiting.interesting(node):
+            self._want(node)
+            self._something_changed.set()
+
+    def try_all(self, nodes: Callable[[], Collection[NodeName]]) -> None:
+        """Touch one of these nodes, once they are known: pods may wait of whom nothing is known here."""
+        self._unknown = nodes
+        self._something_changed.set()
+
+    def freed(self, namespace: str) -> None:
+        """The namespace's pods hold less."""
+        if self._waiting.limited(namespace):
+            self._freed[namespace] = None
+            self._limits_freed.set()
+
+    async def poll(self, states: NodeStates, limits: Limits) -> NoReturn:
+        """Keep asking the nodes of interest while somebody waits, and those that say what limits are for."""
+        while True:
+            await self._somebody_waits.wait()
+            self._waiting.expire(self._clock())
+            limited = (limits.nodes(namespace) for namespace in self._waiting.namespaces())
+            nodes = list(dict.fromkeys(chain(self._waiting.nodes(), *limited)))
+            for start in range(0, len(nodes), _POLLED_AT_ONCE):
+                await asyncio.sleep(self._pace.poll_s)
+                some = nodes[start : start + _POLLED_AT_ONCE]
+                await states.refresh(some, since=self._clock() - self._pace.poll_s / 2)
+            if self._waiting.namespaces() and not nodes:
+                await asyncio.sleep(self._pace.poll_s)
+            elif not nodes:
+                self._somebody_waits.clear()
+
+    async def touch(self, state: ClusterState, limits: Limits, leads: Callable[[], bool]) -> NoReturn:
+        """Touch the nodes whose change helps, at the pace; none while this replica does not lead."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._compare(state))
+            group.create_task(self._serve_freed(state, limits))
+            await self._touch_wanted(state, leads)
+
+    async def _compare(self, state: ClusterState) -> NoReturn:
+        """Compare nodes that changed with requests that wait."""
+        while True:
+            await self._nodes_changed.wait()
+            self._nodes_changed.clear()
+            while self._backlog:
+                comparison = self._backlog.take(self._queue.used)
+                if await self._helps(comparison, state):
+                    self._backlog.drop(comparison.node)
+                    self._want(comparison.node)
+
+    async def _serve_freed(self, state: ClusterState, limits: Limits) -> NoReturn:
+        """Look for nodes for the pods of namespaces whose limits came free."""
+        while True:
+            await self._limits_freed.wait()
+            self._limits_freed.clear()
+            while self._freed:
+                await self._serve(self._freed.popitem()[0], state, limits)
+
+    async def _touch_wanted(self, state: ClusterState, leads: Callable[[], bool]) -> NoReturn:
+        while True:
+            await self._wait_for_something()
+            if not leads():
+                if self._due or self._unknown:
+                    self._something_changed.set()
+                    await asyncio.sleep(self._pace.touch_s)
+                continue
+            if self._unknown:
+                for node in _likeliest(self._unknown(), state):
+                    self._want(node)
+                self._unknown = None
+            now = self._clock()
+            for node in [node for node, not_before in self._due.items() if not_before <= now]:
+                await self._touch(node)
+                await asyncio.sleep(self._pace.gap_s)
+
+    def _want(self, node: NodeName) -> None:
+        self._due.setdefault(node, self._touched.get(node, NEVER) + self._pace.touch_s)
+        self._something_changed.set()
+
+    async def _serve(self, namespace: str, state: ClusterState, limits: Limits) -> None:
+        """Touch a node that fits a pod which the limit refuses no more; where none does, it waits for one."""
+        for pod in self._waiting.limited(namespace):
+            if limits.refusal(namespace, pod.uid, pod.request):
+                continue
+            node = await self._fitting(pod, state)
+            if node is not None:
+                self._want(node)
+                return
+            self._waiting.refuse(pod.uid, pod.request, state.situations, self._clock(), namespace)
+            self._somebody_waits.set()  # nobody may have waited while the pod was looked at
+
+    async def _fitting(self, pod: Limited, state: ClusterState) -> NodeName | None:
+        """If possible one that the scheduler thinks of; of very many, the first where that takes too long.
+
+        To touch a node in vain costs a try of those that wait; not to touch it leaves them waiting.
+        """
+        situations = state.situations
+        one_of = {situations[node]: node for node in pod.nodes if node in situations}
+        one_of |= {each: node for node, each in situations.items() if each not in one_of}
+        used_s = 0.0
+        for situation, node in one_of.items():
+            async with self._queue.turn(pod.namespace, background=True) as turn:
+                fits = self._fits(pod.request, situation, pod.namespace)
+            used_s += turn.used_s
+            if fits or used_s > _FITTING_S:
+                return node
+            await self._rest(turn)
+        return None
+
+    async def _helps(self, comparison: Comparison, state: ClusterState) -> bool:
+        """Whether a pod that waits may fit a node that went from one situation to another.
+
+        None is a node that could not be read, which refuses everyone.
+        """
+        namespace, node, before, request = comparison
+        async with self._queue.turn(namespace, background=True) as turn:
+            after = state.situations.get(node)
+            if after is None or not self._waiting.waits(namespace, request):
+                return False
+            helps = self._fits(request, after, namespace) and not (
+                before and self._fits(request, before, namespace)
+            )
+            if before and not helps and self._waiting.wait_together(namespace, request):
+                helps = _freed(before, after) and self._fits(request, after, namespace)
+        await self._rest(turn)
+        return helps
+
+    async def _rest(self, turn: Turn) -> None:
+        """Leave the processor to others for several times as long as this took of it."""
+        await asyncio.sleep(turn.used_s * _REST if turn.used_s > _FREE_S else 0)
+
+    def _fits(self, request: Request, situation: Situation, namespace: str) -> bool:
+        return isinstance(self._decisions.verdict(request, situation, namespace), Fit)
+
+    async def _wait_for_something(self) -> None:
+        next_due = min(self._due.values(), default=None)
+        try:
+            async with asyncio.timeout(None if next_due is None else max(0.0, next_due - self._clock())):
+                await self._something_changed.wait()
+        except TimeoutError:
+            return
+        self._something_changed.clear()
+
+    async def _touch(self, node: NodeName) -> None:
+        del self._due[node]
+        now = self._clock()
+        # Before the write: whoever the node refuses from here on may have been tried before the event came.
+        self._waiting.touched(node)
+        try:
+            await self._mark(node, touch_time(datetime.now(UTC)))
+        except ApiRefusedError as error:
+            _log.warning("touch_refused", node=node, error=error.message)
+            return
+        except (ApiUnreachableError, ApiUncertainError) as error:
+            _log.warning("touch_failed", node=node, error=error.message)
+            self._due[node] = now + 5 * self._pace.touch_s
+            return
+        self.touches += 1
+        self._touched = {n: at for n, at in self._touched.items() if at + self._pace.touch_s > now}
+        self._touched[node] = now
+        _log.info("touch", node=node, waiting=len(self._waiting), duration_s=round(self._clock() - now, 6))
+
+    async def _mark(self, node: NodeName, when: str) -> None:
+        mark = self._api.label_node if self._pace.by_label else self._api.annotate_node
+        await mark(node, ANNOTATION, when)
+
+
+def _freed(before: Situation, after: Situation) -> bool:
+    """Whether less is used of any PF than before, or the PFs are others."""
+    pfs = after.inventory.pfs
+    if pfs != before.inventory.pfs:
+        return True
+    pairs = ((after.used.get(pf.pci, NOTHING_USED), before.used.get(pf.pci, NOTHING_USED)) for pf in pfs)
+    return any(now.vfs < then.vfs or now.mbps < then.mbps for now, then in pairs)
+
+
+def _likeliest(nodes: Collection[NodeName], state: ClusterState) -> list[NodeName]:
+    """The one of the nodes that pods of whom nothing is known would rather go to: it has PFs.
+
+    Schedulers without queueing hints try a pod again only if it may go to the touched node, as to one of the
+    control plane it may not as a rule.
+    """
+    known = state.situations
+
+    def has_none(node: NodeName) -> bool:
+        return node not in known or not known[node].inventory.pfs
+
+    return sorted(nodes, key=lambda node: (has_none(node), node))[:1]

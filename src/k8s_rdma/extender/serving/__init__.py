@@ -1,1 +1,0 @@
-"""The HTTP interface: who may ask, bodies in, bodies out."""

@@ -1,1 +1,0 @@
-"""Where the states of nodes come from."""

@@ -1,1 +1,0 @@
-"""What is told of decisions and calls: log lines and figures."""

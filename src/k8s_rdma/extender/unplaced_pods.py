@@ -1,0 +1,200 @@
+"""Pods that were bound without a placement, to nodes whose agents give them interfaces all the same.
+
+So it is where the scheduler binds (`binder: scheduler`), and for pods bound by hand or by another scheduler
+where agents have `allowUnplaced`. Nobody has said what of its node such a pod takes until the node reports
+it, so it is guessed: what it asks for is placed on what is left there, in the order in which the pods were
+seen. What the node reports of it takes the guess's place, up to what the pod asks for, and stays the pod's
+claim when its sandbox dies and is made again. A pod that fits nowhere on its node holds nothing, and is
+looked at again whenever the node changes: its agent, whose ledger decides, refuses it for as long.
+
+Whoever may bind a pod past the scheduler decides how many such pods a node has, so guesses have a budget of
+processor time by node, and so much as a node can have is kept of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from time import thread_time
+from typing import TYPE_CHECKING
+
+import structlog
+
+from k8s_rdma.core.ids import NodeName, PodUid
+from k8s_rdma.core.placement import Rejection, place
+from k8s_rdma.core.request import Request
+from k8s_rdma.errors import MalformedError, Reason
+from k8s_rdma.extender.fit_cache import Quarantine
+from k8s_rdma.extender.node_cache import ClusterState, Reservation
+from k8s_rdma.extender.pod_request import Requests
+from k8s_rdma.extender.pod_store import no_more_than
+from k8s_rdma.wire.report_bounds import MAX_VFS
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from k8s_rdma.core.placement import PlacedInterface
+    from k8s_rdma.extender.node_facts import NodeFacts
+    from k8s_rdma.kube.api import PodView
+
+_TRIED = 8
+"""Pods of a node that fit nowhere and are placed anew at once when it changes: each may take 10 ms.
+The others have their turn with the changes after."""
+
+_BUDGET_S = 0.5
+_BUDGET_PER_S = 0.01
+"""Processor time for the guesses on one node: at once, and what comes back of it in a second."""
+
+_MAX_INTERFACES = 2 * MAX_VFS
+"""Of the pods of a node that are kept; one takes 2 KiB at worst, and a node has hundreds of VFs."""
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class _Unplaced:
+    pod: str
+    request: Request
+
+    @property
+    def rates_mbps(self) -> tuple[int, ...]:
+        """The reservations, largest first."""
+        return tuple(sorted((each.min_tx_rate_mbps for each in self.request.interfaces), reverse=True))
+
+
+@dataclass(slots=True)
+class _OfNode:
+    """A node's pods.
+
+    left_s: of its budget at `since_s`, by the clock; below 0 where the last guess took more than there was.
+    """
+
+    pods: dict[PodUid, _Unplaced] = field(default_factory=dict)
+    interfaces: int = 0
+    left_s: float = _BUDGET_S
+    since_s: float = 0.0
+
+    def may_guess(self, now: float) -> bool:
+        """Whether something is left of the budget."""
+        self.left_s = min(_BUDGET_S, self.left_s + (now - self.since_s) * _BUDGET_PER_S)
+        self.since_s = now
+        return self.left_s > 0
+
+
+@dataclass(slots=True, kw_only=True)
+class Unplaced:
+    """Holds what they claim. `changed` is to be told of every change of a node's situation.
+
+    processor: processor time of this thread, s.
+    """
+
+    state: ClusterState
+    requests: Requests
+    clock: Callable[[], float]
+    quarantine: Quarantine = field(default_factory=Quarantine)
+    processor: Callable[[], float] = thread_time
+    _nodes: dict[NodeName, _OfNode] = field(default_factory=dict)
+    _places: dict[PodUid, NodeName] = field(default_factory=dict)
+    _placing: set[NodeName] = field(default_factory=set)
+
+    def bound(self, pod: PodView, node: NodeName) -> None:
+        """The pod is bound there, without a placement that counts."""
+        if pod.uid in self._places:
+            return
+        try:
+            request = self.requests.read(pod)
+        except MalformedError:  # its agent refuses it, too
+            return
+        if request:
+            self._add(node, pod.uid, _Unplaced(f"{pod.namespace}/{pod.name}", request))
+
+    def _add(self, node: NodeName, uid: PodUid, unplaced: _Unplaced) -> None:
+        there = self._nodes.setdefault(node, _OfNode())
+        there.interfaces += len(unplaced.request.interfaces)
+        there.pods[uid] = unplaced
+        self._places[uid] = node
+        if there.interfaces > _MAX_INTERFACES:
+            _log.warning("unplaced_pod_passed_over", pod=unplaced.pod, node=node, interfaces=there.interfaces)
+            self.ended(uid)
+        else:
+            self._place(node, {uid: unplaced})
+
+    def ended(self, uid: PodUid) -> None:
+        """The pod is finished or gone; what it held ends by the state's own rule."""
+        node = self._places.pop(uid, None)
+        if node is not None:
+            there = self._nodes[node]
+            there.interfaces -= len(there.pods.pop(uid).request.interfaces)
+            if not there.pods and there.left_s == _BUDGET_S:  # who spent something does not get it back so
+                del self._nodes[node]
+
+    def end_missing(self, listed: Collection[PodUid]) -> None:
+        """Those that a list of all pods does not hold are gone."""
+        for uid in [uid for uid in self._places if uid not in listed]:
+            self.ended(uid)
+
+    def changed(self, node: NodeName) -> None:
+        """The node's situation is another one, or it was asked for the first time."""
+        if (
+            node in self._nodes and node not in self._placing
+        ):  # else by what is held here, one after the other
+            self._place(node, dict(self._nodes[node].pods))
+
+    def _place(self, node: NodeName, pods: Mapping[PodUid, _Unplaced]) -> None:
+        facts = self.state.facts(node)
+        if facts is None or not pods:
+            return
+        self._placing.add(node)
+        try:
+            for uid, unplaced in pods.items():
+                self._adopt(node, uid, unplaced, facts)
+            self._guess_all(node, pods)
+        finally:
+            self._placing.discard(node)
+
+    def _guess_all(self, node: NodeName, pods: Mapping[PodUid, _Unplaced]) -> None:
+        in_vain, there = 0, self._nodes[node]
+        for uid, unplaced in pods.items():
+            if self.state.reservation(node, uid) is not None:
+                continue
+            if in_vain == _TRIED or not there.may_guess(self.clock()):
+                return
+            began_s = self.processor()
+            if not self._guess(node, uid, unplaced):
+                in_vain += 1
+                there.pods[uid] = there.pods.pop(uid)
+            there.left_s -= self.processor() - began_s
+
+    def _adopt(self, node: NodeName, uid: PodUid, unplaced: _Unplaced, facts: NodeFacts) -> None:
+        """Take what the node reports of the pod, if that is all that it asks for, and no more than that.
+
+        What is programmed beyond counts on its node while the node reports it, and for no namespace.
+        """
+        given, held = facts.reported.get(uid, ()), self.state.reservation(node, uid)
+        if len(given) != len(unplaced.request.interfaces):
+            return
+        given = no_more_than(given, unplaced.rates_mbps)
+        if held is None or held.interfaces != given:
+            self._hold(node, uid, unplaced, given)
+
+    def _guess(self, node: NodeName, uid: PodUid, unplaced: _Unplaced) -> bool:
+        """Hold a place for it; whether there is one."""
+        situation = self.state.situation_if(node, without=[uid])
+        if situation is None:
+            return False
+        found = self.quarantine.decide(
+            situation,
+            lambda: place(unplaced.request, situation.inventory, situation.used),
+            lambda why: Rejection(node=node, reason=Reason.UNREADABLE_NODE, message=why),
+        )
+        if isinstance(found, Rejection):
+            _log.info("unplaced_pod_does_not_fit", pod=unplaced.pod, node=node, why=found.message)
+            return False
+        self._hold(node, uid, unplaced, found.interfaces)
+        return True
+
+    def _hold(
+        self, node: NodeName, uid: PodUid, unplaced: _Unplaced, interfaces: tuple[PlacedInterface, ...]
+    ) -> None:
+        held = Reservation(interfaces=interfaces, pod=unplaced.pod, made_at=self.clock(), bound=True)
+        self.state.reserve(node, uid, held)

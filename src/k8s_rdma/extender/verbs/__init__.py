@@ -1,1 +1,0 @@
-"""filter, prioritize, preempt and bind."""

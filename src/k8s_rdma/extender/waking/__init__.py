@@ -1,1 +1,0 @@
-"""Pods that wait, and the nodes that are touched for them."""

@@ -1,0 +1,542 @@
+"""The extender put together, and running.
+
+What metrics show of an extender's parts, besides what these show by themselves.
+
+Whether this process may promise anything yet, and what it still waits for.
+
+What answers, made of what is known: verbs, looks, metrics, and what runs beside them.
+
+What is known of the cluster and promised in it, and who hears when that changes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NoReturn, TypeAlias, cast
+
+from k8s_rdma.config.namespace_policies import policies_of
+from k8s_rdma.config.reloaded import Reloaded, failures_of
+from k8s_rdma.core.namespace_policy import NamespacePolicies
+from k8s_rdma.extender.addresses import AddressCheck
+from k8s_rdma.extender.app import Extender
+from k8s_rdma.extender.assumed_pods import Expecting
+from k8s_rdma.extender.bind import Binder, Commits
+from k8s_rdma.extender.config import ExtenderConfig
+from k8s_rdma.extender.decision_log import Attempts, Outcomes
+from k8s_rdma.extender.filter import Scheduling, Verdicts
+from k8s_rdma.extender.fit_cache import Decisions, Quarantine
+from k8s_rdma.extender.gangs import Gangs, Quorum
+from k8s_rdma.extender.http_poller import HttpNodeStates, asking_of
+from k8s_rdma.extender.leader_election import Lease
+from k8s_rdma.extender.leadership import Fence, Leading
+from k8s_rdma.extender.metrics import Metrics, counted, labelled, samples
+from k8s_rdma.extender.node_cache import ClusterState
+from k8s_rdma.extender.node_source import ShownNodeStates
+from k8s_rdma.extender.nominated_pods import Nominations
+from k8s_rdma.extender.pod_explanation import PodLook
+from k8s_rdma.extender.pod_informer import NodeTracker, PodTracker
+from k8s_rdma.extender.pod_request import Requests
+from k8s_rdma.extender.pod_store import BoundPods, Occupants
+from k8s_rdma.extender.preempt import Budgets, Preempting, follow_budgets
+from k8s_rdma.extender.quota import Limits
+from k8s_rdma.extender.rdmanode_informer import CrdNodeStates
+from k8s_rdma.extender.requeue import Pace, Toucher, Waiting
+from k8s_rdma.extender.search_queue import SearchQueue
+from k8s_rdma.extender.unplaced_pods import Unplaced
+from k8s_rdma.extender.views import Looks, Surroundings
+from k8s_rdma.kube.api import ClusterApi
+from k8s_rdma.kube.watch import follow
+from k8s_rdma.wire.explain import ExtenderState
+from k8s_rdma.wire.placement_keys import UNSIGNED, KeySource
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from k8s_rdma.core.ids import NodeName
+    from k8s_rdma.extender.metrics import Reading
+    from k8s_rdma.extender.node_cache import Situation
+    from k8s_rdma.kube.published import PublishedApi
+
+    Source: TypeAlias = HttpNodeStates | CrdNodeStates
+
+EXPECT_S = {"extender": 2.0, "scheduler": 30.0}
+"""How long a pod is expected, by who binds: a bind comes at once, a node reports what its runtime did."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accounts:
+    """One of each kind: they know one another."""
+
+    state: ClusterState
+    requests: Requests
+    decisions: Decisions
+    queue: SearchQueue
+    limits: Limits
+    occupants: Occupants
+    bound_pods: BoundPods | None
+    budgets: Budgets
+    nominations: Nominations
+    expecting: Expecting
+    gangs: Gangs
+    unplaced: Unplaced
+    waiting: Waiting
+    toucher: Toucher
+    attempts: Attempts
+    outcomes: Outcomes
+    addresses: AddressCheck
+    policies: Reloaded[NamespacePolicies]
+
+
+def open_accounts(
+    config: ExtenderConfig, api: ClusterApi, clock: Callable[[], float], *, exists: Callable[[NodeName], bool]
+) -> Accounts:
+    """Empty ones. exists: whether a node of that name may be there, which who follows the nodes knows."""
+    attempts = Attempts(clock)
+    quarantine = Quarantine()
+    decisions = Decisions(config.strategy, config.refusal_detail, quarantine=quarantine)
+    waiting, occupants = Waiting(), Occupants()
+    pace = Pace(poll_s=config.poll_s, touch_s=config.touch_s, by_label=config.touch_by == "label")
+    queue = SearchQueue()
+    toucher = Toucher(waiting, decisions, api, clock, pace, queue)
+    limits = Limits(config.limits, on_freed=toucher.freed)
+
+    bound_pods = BoundPods() if limits and config.api else None
+
+    def changed(node: NodeName, before: Situation | None, after: Situation | None) -> None:
+        toucher.changed(node, before, after)
+        nominations.changed(node)
+        unplaced.changed(node)
+
+    state = ClusterState(
+        on_change=changed,
+        on_claims=limits.update if limits else None,
+        exists=exists,
+        on_failure=quarantine.failed,
+        bound=bound_pods,
+    )
+    quarantine.watch(state)
+    state.on_addresses = toucher.freed_address
+    if bound_pods is not None:
+        bound_pods.on_change = state.recount
+    policies = policies_of(config.policy_file)
+    requests = Requests(
+        strict=config.strict,
+        vf_resource=config.vf_resource,
+        policies=policies,
+        binds=config.binder == "extender",
+        bill=queue.bill,
+    )
+    unplaced = Unplaced(state=state, requests=requests, clock=clock, quarantine=quarantine)
+    nominations = Nominations(
+        state, occupants, decisions, clock, nomination_s=config.nomination_s, on_release=toucher.released
+    )
+    gangs = Gangs(api=api, state=state, clock=clock)
+    lasts_s = config.expect_s or EXPECT_S[config.binder]
+    return Accounts(
+        state=state,
+        requests=requests,
+        decisions=decisions,
+        queue=queue,
+        limits=limits,
+        occupants=occupants,
+        bound_pods=bound_pods,
+        budgets=Budgets(known=not config.heeds_budgets),
+        nominations=nominations,
+        expecting=Expecting(
+            state=state,
+            decisions=decisions,
+            nominations=nominations,
+            gangs=gangs,
+            clock=clock,
+            lasts_s=lasts_s,
+            occupants=occupants if config.api else None,
+            on_release=toucher.released,
+        ),
+        gangs=gangs,
+        unplaced=unplaced,
+        waiting=waiting,
+        toucher=toucher,
+        attempts=attempts,
+        outcomes=Outcomes(attempts.heard),
+        addresses=AddressCheck(state, nominations),
+        policies=policies,
+    )
+
+
+_LOOK_S = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assembly:
+    """The parts of one process.
+
+    clock: seconds, monotonic. keys: sign and verify placements. api_failures: as of `counted`.
+    """
+
+    config: ExtenderConfig
+    api: ClusterApi
+    clock: Callable[[], float]
+    keys: KeySource
+    lease: Lease | None
+    api_failures: Counter[tuple[str, ...]]
+    accounts: Accounts
+    commits: Commits
+    readiness: Readiness
+
+    def extender(self) -> Extender:
+        """What answers kube-scheduler and people."""
+        verdicts = Verdicts(
+            state=self.accounts.state,
+            decisions=self.accounts.decisions,
+            nominations=self.accounts.nominations,
+            expecting=self.accounts.expecting,
+            clock=self.clock,
+            detail=self.config.refusal_detail,
+            queue=self.accounts.queue,
+        )
+        return Extender(
+            scheduling=self._scheduling(verdicts),
+            preempting=self._preempting(),
+            binder=self._binder(),
+            metrics=self._metrics(),
+            missing=self.readiness.missing,
+            warning=lambda: "; ".join(failures_of(self.keys, self.accounts.policies)),
+            looks=self._looks(verdicts).gets(),
+        )
+
+    def beside(self) -> Iterator[Coroutine[None, None, None]]:
+        """What is to run as long as the extender does."""
+        yield self.accounts.nominations.keep_time()
+        yield self.accounts.expecting.keep_time()
+        if not self.config.api:
+            return
+        accounts, readiness = self.accounts, self.readiness
+        yield readiness.leading.run()
+        yield follow("nodes", self.api.follow_nodes, readiness.nodes.take)
+        if self.config.heeds_budgets:
+            yield follow_budgets(
+                self.api, accounts.budgets, lambda: accounts.toucher.try_all(readiness.nodes.names)
+            )
+        yield accounts.toucher.poll(readiness.states, accounts.limits)
+        yield accounts.toucher.touch(accounts.state, accounts.limits, readiness.ready)
+        yield self._wake_when_ready_again()
+
+    async def _wake_when_ready_again(self) -> NoReturn:
+        """Have waiting pods tried when this process is ready again, as after an API server's outage.
+
+        Meanwhile it refused all of them and remembered none, and kube-scheduler leaves such pods alone.
+        """
+        readiness, was_ready, lost = self.readiness, False, False
+        while True:
+            ready = readiness.ready()
+            if ready and lost and len(readiness.pods.unbound):
+                self.accounts.toucher.try_all(readiness.nodes.names)
+            was_ready, lost = was_ready or ready, was_ready and not ready
+            await asyncio.sleep(_LOOK_S)
+
+    def _scheduling(self, verdicts: Verdicts) -> Scheduling:
+        return Scheduling(
+            states=self.readiness.states,
+            verdicts=verdicts,
+            expecting=self.accounts.expecting,
+            limits=self.accounts.limits,
+            addresses=self.accounts.addresses,
+            requests=self.accounts.requests,
+            toucher=self.accounts.toucher,
+            outcomes=self.accounts.outcomes,
+            clock=self.clock,
+            ready=self.readiness.ready,
+            max_age_s=self.config.max_age_s,
+        )
+
+    def _preempting(self) -> Preempting:
+        return Preempting(
+            state=self.accounts.state,
+            states=self.readiness.states,
+            decisions=self.accounts.decisions,
+            requests=self.accounts.requests,
+            occupants=self.accounts.occupants,
+            budgets=self.accounts.budgets,
+            limits=self.accounts.limits,
+            addresses=self.accounts.addresses,
+            nominations=self.accounts.nominations,
+            expecting=self.accounts.expecting,
+            queue=self.accounts.queue,
+            outcomes=self.accounts.outcomes,
+            clock=self.clock,
+            ready=self.readiness.ready,
+            max_age_s=self.config.max_age_s,
+        )
+
+    def _binder(self) -> Binder:
+        return Binder(
+            state=self.accounts.state,
+            states=self.readiness.states,
+            decisions=self.accounts.decisions,
+            requests=self.accounts.requests,
+            unbound=self.readiness.pods.unbound,
+            commits=self.commits,
+            toucher=self.accounts.toucher,
+            expecting=self.accounts.expecting,
+            quorum=Quorum(gangs=self.accounts.gangs),
+            limits=self.accounts.limits,
+            addresses=self.accounts.addresses,
+            nominations=self.accounts.nominations,
+            outcomes=self.accounts.outcomes,
+            clock=self.clock,
+            ready=self.readiness.ready,
+            confirm=self.readiness.leading.confirm,
+        )
+
+    def _looks(self, verdicts: Verdicts) -> Looks:
+        pods = PodLook(
+            state=self.accounts.state,
+            requests=self.accounts.requests,
+            attempts=self.accounts.attempts,
+            api=self.api if self.config.api else None,
+            keys=self.keys,
+            clock=self.clock,
+            skipping=self._skipping() if self.config.binder == "extender" else "",
+        )
+        around = Surroundings(
+            states=self.readiness.states,
+            verdicts=verdicts,
+            limits=self.accounts.limits,
+            nodes=lambda: self.readiness.nodes.names() | self.accounts.state.nodes(),
+            role=self.readiness.role,
+            max_age_s=self.config.max_age_s,
+        )
+        return Looks(pods, around)
+
+    def _skipping(self) -> str:
+        """What becomes of a pod that was bound past this extender, in a clause."""
+        if self.config.allows_unplaced(signed=self.keys() is not None):
+            return "its agent gives it what nobody else was promised there, or refuses it"
+        return "its agent refuses it"
+
+    def _metrics(self) -> Metrics:
+        accounts = self.accounts
+        metrics = Metrics()
+        metrics.add(
+            figures_of_nodes(
+                accounts.state, accounts.decisions, self.readiness.states, accounts.waiting, accounts.toucher
+            )
+        )
+        metrics.add(accounts.limits.readings())
+        metrics.add(figures_of_policies(accounts.policies))
+        metrics.add(
+            figures_of_decisions(accounts.outcomes, accounts.nominations, self.api_failures, self.lease)
+        )
+        metrics.add(accounts.expecting.readings())
+        metrics.add(accounts.decisions.quarantine.readings())
+        metrics.add(self.readiness.pods.signatures.readings())
+        return metrics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readiness:
+    """api: whether there is an API server to follow; without one nothing is waited for."""
+
+    api: bool
+    leading: Leading
+    pods: PodTracker
+    nodes: NodeTracker
+    states: ShownNodeStates
+
+    def ready(self) -> bool:
+        """Whether every promise that others made is known, and nobody else makes any now."""
+        return not self.api or (self.leading.holds() and self.nodes.listed and not self.states.awaited())
+
+    def missing(self) -> list[str]:
+        """In words for people; empty when ready."""
+        if not self.api:
+            return []
+        awaited = [f"the states of {number} nodes"] if (number := self.states.awaited()) else []
+        return self.leading.missing() + (awaited if self.nodes.listed else ["nodes"])
+
+    def role(self) -> ExtenderState:
+        """What to say of this process."""
+        lacking = tuple(self.missing())
+        warm = self.pods.listed and self.nodes.listed
+        return ExtenderState(
+            role=("standby" if warm else "starting") if lacking else "active", missing=lacking
+        )
+
+
+def figures_of_nodes(
+    state: ClusterState, decisions: Decisions, states: ShownNodeStates, waiting: Waiting, toucher: Toucher
+) -> dict[str, Reading]:
+    """Of nodes, their source, and what is concluded from their states."""
+    return {
+        **states.readings(),
+        "nodes": (
+            "Nodes by how their states are known.",
+            "gauge",
+            lambda: samples(("source",), states.sources()),
+        ),
+        "node_state_age_seconds": (
+            "Time since the readable node was heard from that is silent for longest.",
+            "gauge",
+            states.oldest_s,
+        ),
+        "nodes_readable": ("Nodes whose last answer is usable.", "gauge", lambda: len(state.situations)),
+        "pods_promised": ("Pods that hold a placement.", "gauge", lambda: len(state.pods())),
+        "pods_waiting": ("Pods that no node fitted.", "gauge", lambda: len(waiting)),
+        "touches_total": ("Nodes touched since capacity came free.", "counter", lambda: toucher.touches),
+        "searches_total": ("Placements searched for by filter.", "counter", lambda: decisions.searches),
+        "undecided_total": ("Searches that ended at their budget.", "counter", lambda: decisions.undecided),
+        "verdicts": ("Verdicts kept.", "gauge", lambda: len(decisions)),
+    }
+
+
+def figures_of_policies(policies: Reloaded[NamespacePolicies]) -> dict[str, Reading]:
+    """Of the file of policies."""
+    return {
+        "policies_not_reloaded": (
+            "Whether the file of policies holds what cannot be used; then those of before are in force.",
+            "gauge",
+            lambda: bool(failures_of(policies)),
+        )
+    }
+
+
+def figures_of_decisions(
+    outcomes: Outcomes, nominations: Nominations, api_failures: Counter[tuple[str, ...]], lease: Lease | None
+) -> dict[str, Reading]:
+    """Of what was decided, what is held for it, what failed, and whether this process binds."""
+    by_reason, failed = ("verb", "reason"), ("call", "kind")
+    return {
+        "decisions_total": (
+            "What verbs decided of pods.",
+            "counter",
+            labelled(by_reason, outcomes.decisions),
+        ),
+        "verdicts_total": (
+            "Candidates of these decisions.",
+            "counter",
+            labelled(by_reason, outcomes.verdicts),
+        ),
+        "pods_nominated": (
+            "Pods that room is held for, since others were evicted.",
+            "gauge",
+            lambda: len(nominations),
+        ),
+        "api_errors_total": (
+            "Calls of the API server that failed.",
+            "counter",
+            labelled(failed, api_failures),
+        ),
+        "leader": ("Whether this process may bind.", "gauge", lambda: lease is None or lease.holds()),
+    }
+
+
+def CLOCK() -> float:  # noqa: N802  a constant to all who use it
+    """The one clock that all times here are of: seconds, monotonic; the machine's sleep counts, too."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Authority:
+    """What makes this process's promises count.
+
+    keys: sign and verify placements. lease: to be held before anything is promised, and given back in the
+    end if nothing is in doubt then; None where nobody else can bind. api_failures: as of `counted`, where
+    the Lease's are counted already.
+    """
+
+    keys: KeySource = UNSIGNED
+    lease: Lease | None = None
+    api_failures: Counter[tuple[str, ...]] | None = None
+
+
+NOBODY_ELSE = Authority()
+"""Neither signatures nor a Lease."""
+
+
+@asynccontextmanager
+async def running(
+    config: ExtenderConfig, api: ClusterApi, authority: Authority = NOBODY_ELSE
+) -> AsyncIterator[Extender]:
+    """An extender that follows the cluster until the block ends.
+
+    A defect in what runs beside the block ends the block, too.
+    """
+    api_failures = Counter() if authority.api_failures is None else authority.api_failures
+    api = counted(api, api_failures)
+    accounts = open_accounts(
+        config,
+        api,
+        CLOCK,
+        exists=lambda node: nodes.may_exist(node),  # noqa: PLW0108  they are made below
+    )
+    fence = Fence(api)
+    commits = Commits(
+        accounts.state,
+        api,
+        fence,
+        CLOCK,
+        keys=authority.keys,
+        policies=accounts.requests.policies,
+        settle_s=config.settle_s,
+    )
+    async with _states(config, accounts.state, api) as states, commits:
+        pods = _pods(config, accounts, authority.keys)
+        nodes = NodeTracker(state=accounts.state, states=states)
+        leading = Leading(
+            pods=pods,
+            fence=fence if config.binder == "extender" else None,
+            follow=lambda: follow("pods", lambda: pods.stream(api), pods.take),
+            clock=CLOCK,
+            lease=authority.lease,
+            settle_s=config.settle_s,
+            on_ready=lambda: accounts.toucher.try_all(nodes.names) if len(pods.unbound) else None,
+        )
+        assembly = Assembly(
+            config=config,
+            api=api,
+            clock=CLOCK,
+            keys=authority.keys,
+            lease=authority.lease,
+            api_failures=api_failures,
+            accounts=accounts,
+            commits=commits,
+            readiness=Readiness(api=config.api, leading=leading, pods=pods, nodes=nodes, states=states),
+        )
+        extender = assembly.extender()
+        async with asyncio.TaskGroup() as beside:
+            tasks = [beside.create_task(each) for each in assembly.beside()]
+            yield extender
+            for task in tasks:
+                task.cancel()
+        if not commits.undecided():
+            await leading.release()
+
+
+def _pods(config: ExtenderConfig, accounts: Accounts, keys: KeySource) -> PodTracker:
+    return PodTracker(
+        state=accounts.state,
+        requests=accounts.requests,
+        toucher=accounts.toucher,
+        gangs=accounts.gangs,
+        clock=CLOCK,
+        attempts=accounts.attempts,
+        keys=keys,
+        occupants=accounts.occupants,
+        bound_pods=accounts.bound_pods,
+        nominations=accounts.nominations,
+        unplaced=accounts.unplaced if config.allows_unplaced(signed=keys() is not None) else None,
+    )
+
+
+def _states(config: ExtenderConfig, state: ClusterState, api: ClusterApi) -> Source:
+    """Where the nodes' states come from; the client of the API server has all of its Protocols."""
+    if config.source == "http":
+        return HttpNodeStates(state, asking_of(config), CLOCK)
+    namespace = config.node_lease_namespace
+    published = cast("PublishedApi", api)
+    return CrdNodeStates(state, published, CLOCK, stale_s=config.stale_s, namespace=namespace)
