@@ -34,7 +34,7 @@ from k8s_rdma import logs
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.core.rates import EVERY_RATE
 from k8s_rdma.extender.config import ExtenderConfig
-from k8s_rdma.extender.http_poller import Asking, HttpNodeStates
+from k8s_rdma.extender.http_poller import HttpPoller, NodePollConfig
 from k8s_rdma.extender.main import collect_seldom, keep_what_is_known, serve
 from k8s_rdma.extender.node_cache import ClusterState
 from k8s_rdma.http_server import listen
@@ -418,7 +418,7 @@ def test_asking_1000_nodes(benchmark, what: str) -> None:
     kind = "changing" if what == "reports" else "alike"
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner, child("nodes", kind) as (port, _):
         state = ClusterState()
-        states = HttpNodeStates(state, Asking(port=port, timeout_s=30.0), time.monotonic)
+        states = HttpPoller(state, NodePollConfig(port=port, timeout_s=30.0), time.monotonic)
         names = [NodeName(node_name(index)) for index in range(count)]
         runner.run(states.__aenter__())
         for index, name in enumerate(names):

@@ -18,16 +18,16 @@ from k8s_rdma.core.ids import NodeName, PciAddress, PodUid
 from k8s_rdma.core.inventory import Inventory, Pf, Used
 from k8s_rdma.core.options import InterfaceOptions, PfSelector
 from k8s_rdma.core.request import InterfaceRequest, Request
-from k8s_rdma.extender.assumed_pods import Expecting
-from k8s_rdma.extender.filter import NOT_SEARCHED, Verdicts
-from k8s_rdma.extender.fit_cache import Decisions
+from k8s_rdma.extender.assumed_pods import AssumedPods
+from k8s_rdma.extender.filter import NOT_SEARCHED, FeasibilityChecker
+from k8s_rdma.extender.fit_cache import FitCache
 from k8s_rdma.extender.gangs import Gangs
-from k8s_rdma.extender.node_cache import ClusterState, Situation
-from k8s_rdma.extender.nominated_pods import Nominations
+from k8s_rdma.extender.node_cache import ClusterState, NodeSnapshot
+from k8s_rdma.extender.nominated_pods import NominatedPods
 from k8s_rdma.extender.pod_request import PendingPod
 from k8s_rdma.extender.pod_store import Occupants
 from k8s_rdma.extender.quota import Limits
-from k8s_rdma.extender.requeue import Toucher, Waiting
+from k8s_rdma.extender.requeue import Requeuer, UnschedulablePods
 from k8s_rdma.extender.search_queue import SearchQueue
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ CHANGES_PER_S = 50
 
 
 class NoApi:
-    """The part of `ClusterApi` that a toucher meets: touches that succeed."""
+    """The part of `ClusterApi` that a requeuer meets: touches that succeed."""
 
     async def annotate_node(self, *_: str) -> None:
         """Succeed."""
@@ -53,15 +53,15 @@ class Tenants:
     def __init__(self) -> None:
         self.rng = random.Random(1)
         self.numbers = itertools.count(1)
-        self.decisions, self.waiting, self.queue = Decisions(), Waiting(), SearchQueue()
+        self.decisions, self.waiting, self.queue = FitCache(), UnschedulablePods(), SearchQueue()
         clock = time.monotonic
-        self.toucher = Toucher(self.waiting, self.decisions, NoApi(), clock, queue=self.queue)
-        self.state = ClusterState(on_change=self.toucher.changed)
-        nominations = Nominations(
+        self.requeuer = Requeuer(self.waiting, self.decisions, NoApi(), clock, queue=self.queue)
+        self.state = ClusterState(on_change=self.requeuer.changed)
+        nominations = NominatedPods(
             self.state, Occupants(), self.decisions, clock, nomination_s=60.0, on_release=lambda _: None
         )
         gangs = Gangs(api=NoApi(), state=self.state, clock=clock)
-        expecting = Expecting(
+        expecting = AssumedPods(
             state=self.state,
             decisions=self.decisions,
             nominations=nominations,
@@ -69,7 +69,7 @@ class Tenants:
             clock=clock,
             lasts_s=2.0,
         )
-        self.verdicts = Verdicts(
+        self.verdicts = FeasibilityChecker(
             state=self.state,
             decisions=self.decisions,
             nominations=nominations,
@@ -89,9 +89,9 @@ class Tenants:
         )
         inventory = Inventory(node=name, pfs=pfs)
         used = {pf.pci: Used(20 + at % 7, 1_000 + number) for pf in pfs}
-        before, after = self.state.situations.get(name), Situation(inventory, used)
+        before, after = self.state.situations.get(name), NodeSnapshot(inventory, used)
         self.state.situations[name] = after
-        self.toucher.changed(name, before, after)
+        self.requeuer.changed(name, before, after)
 
     def crowd_pod(self) -> PendingPod:
         """Of 840 interfaces, each on some of 20 PFs, which one in two has."""
@@ -122,7 +122,7 @@ class Tenants:
         while True:
             pod = self.crowd_pod()
             await self.filter(pod)
-            self.toucher.refused(pod.uid, pod.request, NODES, pod.namespace)
+            self.requeuer.refused(pod.uid, pod.request, NODES, pod.namespace)
             await asyncio.sleep(0)
 
     async def changes(self) -> None:
@@ -153,11 +153,11 @@ async def compare() -> tuple[list[float], list[float], int]:
     alone, _ = await measure(tenants)
     for _ in range(CROWD):
         pod = tenants.crowd_pod()
-        tenants.toucher.refused(pod.uid, pod.request, NODES, pod.namespace)
+        tenants.requeuer.refused(pod.uid, pod.request, NODES, pod.namespace)
     work = [tenants.crowd() for _ in range(CROWD)]
     work += [
         tenants.changes(),
-        tenants.toucher.touch(tenants.state, Limits((), lambda _: None), lambda: True),
+        tenants.requeuer.touch(tenants.state, Limits((), lambda _: None), lambda: True),
     ]
     tasks = [asyncio.create_task(each) for each in work]
     await asyncio.sleep(1)

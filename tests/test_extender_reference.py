@@ -20,7 +20,7 @@ from k8s_rdma.core.request import PfPolicy
 from k8s_rdma.core.strategy import Strategy
 from k8s_rdma.errors import Reason
 from k8s_rdma.extender.config import ExtenderConfig, NamespaceLimit, NodeTls
-from k8s_rdma.extender.rdmanode_informer import CrdNodeStates
+from k8s_rdma.extender.rdmanode_informer import RdmaNodeInformer
 from k8s_rdma.sim.cluster.scheduler_config import load_scheduler_config
 from k8s_rdma.wire.annotation import read_pod
 from k8s_rdma.wire.extender import MALFORMED_ANNOTATION, NOT_ALLOWED, NOT_ENOUGH_FREE, UNREADABLE_NODE
@@ -149,7 +149,7 @@ def test_settings_are_all_told_with_their_defaults():
 async def test_figures_are_all_told_with_their_types():
     async with world("w1") as w:
         text = w.extender.metrics.render()
-        crd = CrdNodeStates(w.extender.binder.state, w.api.real, float, stale_s=1, namespace="n")
+        crd = RdmaNodeInformer(w.extender.binder.state, w.api.real, float, stale_s=1, namespace="n")
     shown = dict(re.findall(r"^# TYPE k8s_rdma_extender_(\w+) (\w+)$", text, re.MULTILINE))
     shown |= {name: kind for name, (_, kind, _) in crd.readings().items()}
     rows = table("Metrics")

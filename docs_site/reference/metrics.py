@@ -15,7 +15,7 @@ from k8s_rdma.deviceplugin.app import render_figures
 from k8s_rdma.deviceplugin.device_monitor import DeviceMonitor, Host
 from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.extender.metrics import Metrics
-from k8s_rdma.extender.rdmanode_informer import CrdNodeStates
+from k8s_rdma.extender.rdmanode_informer import RdmaNodeInformer
 from k8s_rdma.extender.wiring import running
 from k8s_rdma.kube.api import AbsentApi
 from k8s_rdma.server.metrics import render_metrics
@@ -94,7 +94,7 @@ async def _of_an_extender() -> str:
     published = Metrics()
     async with running(ExtenderConfig(), AbsentApi()) as extender:
         nobody = cast("PublishedApi", AbsentApi())  # it is not entered, and so asks nobody
-        states = CrdNodeStates(extender.binder.state, nobody, float, stale_s=1, namespace="")
+        states = RdmaNodeInformer(extender.binder.state, nobody, float, stale_s=1, namespace="")
         published.add(states.readings())
         return extender.metrics.render() + published.render()
 

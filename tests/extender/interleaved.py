@@ -15,22 +15,22 @@ import msgspec
 from extender.node_server import PF0, held_interface, pf, report
 from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.extender.addresses import AddressCheck
-from k8s_rdma.extender.assumed_pods import Expecting
-from k8s_rdma.extender.bind import Binder, Commits
-from k8s_rdma.extender.decision_log import Outcomes
-from k8s_rdma.extender.filter import Scheduling, Verdicts
-from k8s_rdma.extender.fit_cache import Decisions
+from k8s_rdma.extender.assumed_pods import AssumedPods
+from k8s_rdma.extender.bind import Binder, BindingWriter
+from k8s_rdma.extender.decision_log import DecisionLog
+from k8s_rdma.extender.filter import FeasibilityChecker, Scheduling
+from k8s_rdma.extender.fit_cache import FitCache
 from k8s_rdma.extender.gangs import Gangs, Quorum
-from k8s_rdma.extender.leader_election import Lease, Terms
-from k8s_rdma.extender.leadership import Fence, Leading
+from k8s_rdma.extender.leader_election import LeaderElectionConfig, LeaderElector
+from k8s_rdma.extender.leadership import Fence, Leadership
 from k8s_rdma.extender.node_cache import ClusterState
 from k8s_rdma.extender.node_facts import NodeFacts, facts_of
-from k8s_rdma.extender.nominated_pods import Nominations
-from k8s_rdma.extender.pod_informer import PodTracker
-from k8s_rdma.extender.pod_request import Requests
+from k8s_rdma.extender.nominated_pods import NominatedPods
+from k8s_rdma.extender.pod_informer import PodInformer
+from k8s_rdma.extender.pod_request import PodRequestCache
 from k8s_rdma.extender.pod_store import Occupants
 from k8s_rdma.extender.quota import Limits
-from k8s_rdma.extender.requeue import Toucher, Waiting
+from k8s_rdma.extender.requeue import Requeuer, UnschedulablePods
 from k8s_rdma.kube.api import (
     ApiRefusedError,
     ApiUncertainError,
@@ -238,7 +238,7 @@ class Replica:
     wire: Wire
     scheduling: Scheduling
     binder: Binder
-    leading: Leading
+    leading: Leadership
     tasks: list[asyncio.Task[Any]] = field(default_factory=list)
     paused: bool = False
 
@@ -357,27 +357,27 @@ class Cluster:
         self.made += 1
         name, loop = f"extender-{self.made}", asyncio.get_running_loop()
         wire = Wire(self)
-        clock, state, decisions, requests = loop.time, wire.state, Decisions(), Requests()
-        toucher = Toucher(Waiting(), decisions, wire, clock)
-        limits = Limits((), on_freed=toucher.freed)
-        nominations = Nominations(
-            state, Occupants(), decisions, clock, nomination_s=60.0, on_release=toucher.released
+        clock, state, decisions, requests = loop.time, wire.state, FitCache(), PodRequestCache()
+        requeuer = Requeuer(UnschedulablePods(), decisions, wire, clock)
+        limits = Limits((), on_freed=requeuer.freed)
+        nominations = NominatedPods(
+            state, Occupants(), decisions, clock, nomination_s=60.0, on_release=requeuer.released
         )
         gangs = Gangs(api=wire, state=state, clock=clock)
-        expecting = Expecting(
+        expecting = AssumedPods(
             state=state, decisions=decisions, nominations=nominations, gangs=gangs, clock=clock, lasts_s=2.0
         )
         fence = Fence(wire)
-        commits = Commits(state, wire, fence, clock)
-        pods = PodTracker(state=state, requests=requests, toucher=toucher, gangs=gangs, clock=clock)
-        leading = Leading(
+        commits = BindingWriter(state, wire, fence, clock)
+        pods = PodInformer(state=state, requests=requests, requeuer=requeuer, gangs=gangs, clock=clock)
+        leading = Leadership(
             pods=pods,
             fence=fence,
             follow=lambda: follow("pods", lambda: pods.stream(wire), pods.take),
             clock=clock,
-            lease=Lease(wire, Terms(namespace="n", name="l", holder=name), clock),
+            lease=LeaderElector(wire, LeaderElectionConfig(namespace="n", name="l", holder=name), clock),
         )
-        verdicts = Verdicts(
+        verdicts = FeasibilityChecker(
             state=state,
             decisions=decisions,
             nominations=nominations,
@@ -391,8 +391,8 @@ class Cluster:
             limits=limits,
             addresses=AddressCheck(state, nominations),
             requests=requests,
-            toucher=toucher,
-            outcomes=Outcomes(),
+            requeuer=requeuer,
+            outcomes=DecisionLog(),
             clock=clock,
             ready=leading.holds,
         )
@@ -404,12 +404,12 @@ class Cluster:
             requests=requests,
             unbound=pods.unbound,
             commits=commits,
-            toucher=toucher,
+            requeuer=requeuer,
             expecting=expecting,
             quorum=Quorum(gangs=gangs),
             limits=limits,
             addresses=AddressCheck(state, nominations),
-            outcomes=Outcomes(),
+            outcomes=DecisionLog(),
             clock=clock,
             ready=leading.holds,
             confirm=leading.confirm,
@@ -478,6 +478,6 @@ class Cluster:
         raise AssertionError("it never comes to rest")
 
 
-async def _process(leading: Leading, commits: Commits) -> None:
+async def _process(leading: Leadership, commits: BindingWriter) -> None:
     async with commits:
         await leading.run()

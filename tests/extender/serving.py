@@ -13,7 +13,7 @@ from extender.world import QUICK, World, until
 from k8s_rdma.extender.app import EVERYBODY, Access
 from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.extender.main import serve
-from k8s_rdma.extender.wiring import Authority
+from k8s_rdma.extender.wiring import BinderIdentity
 from k8s_rdma.http_server import listen
 from k8s_rdma.wire.placement_keys import FixedKeys, PlacementKeys
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import AsyncIterator
 
-    from k8s_rdma.extender.leader_election import Lease
+    from k8s_rdma.extender.leader_election import LeaderElector
 
 FILTER = "/scheduler/rdma_scheduling"
 PRIORITIZE = "/scheduler/prioritize"
@@ -50,7 +50,7 @@ class Served:
 async def served(  # noqa: PLR0917 - those of before keep their places
     world: World,
     key: PlacementKeys | None = None,
-    lease: Lease | None = None,
+    lease: LeaderElector | None = None,
     access: Access = EVERYBODY,
     verify: ssl.SSLContext | bool = True,
     port: int = 0,
@@ -64,7 +64,7 @@ async def served(  # noqa: PLR0917 - those of before keep their places
     stop = asyncio.Event()
     with listen("127.0.0.1", port) as listener:
         port = listener.getsockname()[1]
-        authority = Authority(keys=FixedKeys(key), lease=lease)
+        authority = BinderIdentity(keys=FixedKeys(key), lease=lease)
         serving = serve(config, world.api, listener, stop=stop, authority=authority, access=access)
         done = asyncio.create_task(serving)
         try:

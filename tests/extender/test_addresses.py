@@ -19,10 +19,10 @@ from k8s_rdma.core.namespace_policy import address_number
 from k8s_rdma.core.options import InterfaceOptions
 from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.extender.addresses import AddressCheck
-from k8s_rdma.extender.fit_cache import Decisions
+from k8s_rdma.extender.fit_cache import FitCache
 from k8s_rdma.extender.node_cache import ClusterState
 from k8s_rdma.extender.node_facts import facts_of
-from k8s_rdma.extender.nominated_pods import Nominations
+from k8s_rdma.extender.nominated_pods import NominatedPods
 from k8s_rdma.extender.pod_request import PendingPod
 from k8s_rdma.extender.pod_store import Occupants
 from k8s_rdma.extender.search_queue import SearchQueue
@@ -69,7 +69,7 @@ async def test_pod_that_waits_for_an_address_waits_in_its_namespace():
         has(w, "w1", (MAC, 1))
         await w.create_pod("p", annotation=asking())
         assert not await w.fitting("p")
-        waiting = w.extender.scheduling.toucher._waiting.requests()
+        waiting = w.extender.scheduling.requeuer._waiting.requests()
         assert [namespace for namespace, _ in waiting] == ["default"]
 
 
@@ -88,8 +88,8 @@ async def test_reports_are_looked_through_in_turns_of_who_asks_and_once_each():
     facts = {name: facts_of(report(name), name) for name in names}
     for name in names:
         state.observe(name, replaced(facts[name], macs=Counted.of([(at, at) for at in range(9)])), 0.0)
-    nominations = Nominations(
-        state, Occupants(), Decisions(), lambda: 0.0, nomination_s=60.0, on_release=lambda _: None
+    nominations = NominatedPods(
+        state, Occupants(), FitCache(), lambda: 0.0, nomination_s=60.0, on_release=lambda _: None
     )
     queue, check = SearchQueue(lambda: next(ran_s)), AddressCheck(state, nominations)
     wanted = tuple(InterfaceRequest(options=InterfaceOptions(mac=mac)) for mac in (MAC, OTHER))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.core.inventory import Inventory
 from k8s_rdma.core.request import InterfaceRequest, Request
-from k8s_rdma.extender.node_cache import Situation
+from k8s_rdma.extender.node_cache import NodeSnapshot
 from k8s_rdma.extender.requeue import Backlog
 
 NODES = [NodeName(f"w{at}") for at in range(3)]
@@ -13,8 +13,8 @@ CROWD = [("crowd", Request((InterfaceRequest(min_tx_rate_mbps=rate),))) for rate
 VICTIM = ("victim", Request((InterfaceRequest(min_tx_rate_mbps=9),)))
 
 
-def situation(node: NodeName) -> Situation:
-    return Situation(Inventory(node=node, pfs=()), {})
+def situation(node: NodeName) -> NodeSnapshot:
+    return NodeSnapshot(Inventory(node=node, pfs=()), {})
 
 
 def test_namespace_that_used_less_is_compared_with_all_nodes_before_others():

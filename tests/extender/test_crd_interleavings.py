@@ -17,7 +17,7 @@ from extender.node_server import PF0, report
 from k8s_rdma.core.ids import NodeName, PciAddress, PodUid
 from k8s_rdma.core.placement import PlacedInterface
 from k8s_rdma.extender.node_cache import ClusterState, Reservation
-from k8s_rdma.extender.rdmanode_informer import CrdNodeStates
+from k8s_rdma.extender.rdmanode_informer import RdmaNodeInformer
 from k8s_rdma.kube.api import Changed, LeaseView
 from k8s_rdma.kube.published import RdmaNodeView
 from k8s_rdma.wire.rdma_node import encode_status, status_of
@@ -66,7 +66,7 @@ class World:
 
     def __post_init__(self) -> None:
         self.state = ClusterState()
-        self.states = CrdNodeStates(
+        self.states = RdmaNodeInformer(
             self.state,
             None,  # type: ignore[arg-type]  nothing is followed
             lambda: self.now,

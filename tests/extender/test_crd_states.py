@@ -16,7 +16,7 @@ from extender.world import until
 from k8s_rdma.core.ids import NodeName, PciAddress, PodUid
 from k8s_rdma.core.placement import PlacedInterface
 from k8s_rdma.extender.node_cache import ClusterState, Reservation
-from k8s_rdma.extender.rdmanode_informer import REPORTS_AT_ONCE, REPORTS_PER_S, CrdNodeStates, covers
+from k8s_rdma.extender.rdmanode_informer import REPORTS_AT_ONCE, REPORTS_PER_S, RdmaNodeInformer, covers
 from k8s_rdma.kube.api import Listed, Page
 from k8s_rdma.kube.client import Client
 from k8s_rdma.sim.cluster.api import ApiConfig, RunningApi, serving_api
@@ -44,7 +44,7 @@ class Clock:
 class World:
     api: RunningApi
     watches: LateWatches
-    states: CrdNodeStates
+    states: RdmaNodeInformer
     state: ClusterState
     clock: Clock
     w1: PublishedNode
@@ -88,7 +88,7 @@ async def watching(*, first=None):
         state, clock, watches, w1 = ClusterState(), Clock(), LateWatches(client), PublishedNode(client, W1)
         if first is not None:
             await w1.say(first)
-        states = CrdNodeStates(state, watches, clock, stale_s=STALE_S, namespace=NAMESPACE, look_s=0.005)
+        states = RdmaNodeInformer(state, watches, clock, stale_s=STALE_S, namespace=NAMESPACE, look_s=0.005)
         async with states:
             states.learn(W1, ())
             await until(lambda: not states.awaited())
@@ -101,7 +101,7 @@ async def test_states_are_awaited_until_both_lists_have_come():
         watches.leases.clear()
         await PublishedNode(client, W1).say(report("w1"))
         state = ClusterState()
-        async with CrdNodeStates(state, watches, Clock(), stale_s=60, namespace=NAMESPACE) as states:
+        async with RdmaNodeInformer(state, watches, Clock(), stale_s=60, namespace=NAMESPACE) as states:
             await until(lambda: "no Lease" in state.why_unreadable(W1))
             assert states.awaited() == 1
             watches.leases.set()

@@ -19,11 +19,11 @@ from k8s_rdma.extender.fit_cache import (
     MAX_INTERFACES,
     MAX_REQUESTS,
     UNRESOLVABLE,
-    Decisions,
-    Fit,
-    Misfit,
+    Feasible,
+    FitCache,
+    Infeasible,
 )
-from k8s_rdma.extender.node_cache import Situation
+from k8s_rdma.extender.node_cache import NodeSnapshot
 from k8s_rdma.extender.node_facts import facts_of
 
 
@@ -31,16 +31,16 @@ def request(*rates: int) -> Request:
     return Request(tuple(InterfaceRequest(min_tx_rate_mbps=rate) for rate in rates))
 
 
-def situation(**held: int) -> Situation:
+def situation(**held: int) -> NodeSnapshot:
     inventory = facts_of(report("w1", pf(PF0, takes=("mtu",))), NodeName("w1")).inventory
-    return Situation(inventory, {pf.pci: Used(len(held), sum(held.values())) for pf in inventory.pfs})
+    return NodeSnapshot(inventory, {pf.pci: Used(len(held), sum(held.values())) for pf in inventory.pfs})
 
 
 def test_verdict_is_searched_once_for_a_request_and_a_situation():
-    decisions = Decisions()
+    decisions = FitCache()
     here, there = situation(), situation(a=1)
     first = decisions.verdict(request(1), here)
-    assert isinstance(first, Fit)
+    assert isinstance(first, Feasible)
     assert decisions.verdict(request(1), here) is first
     assert decisions.known(request(1)) == {here: first}
     decisions.verdict(request(1), there)
@@ -49,7 +49,7 @@ def test_verdict_is_searched_once_for_a_request_and_a_situation():
 
 
 def test_verdict_is_shared_by_requests_that_differ_in_names_and_addresses_alone():
-    decisions, here = Decisions(), situation()
+    decisions, here = FitCache(), situation()
     asked = [
         Request(
             (
@@ -91,13 +91,13 @@ def test_misfit_may_pass_when_an_operator_can_arrange_it_on_a_running_node(
     options: InterfaceOptions, enforce: Enforce, reason: Reason, may_pass: bool
 ):
     asked = InterfaceRequest(max_tx_rate_mbps=5, enforce=enforce, options=options)
-    verdict = Decisions().verdict(Request((asked,)), situation())
-    assert isinstance(verdict, Misfit)
+    verdict = FitCache().verdict(Request((asked,)), situation())
+    assert isinstance(verdict, Infeasible)
     assert (verdict.reason, verdict.may_pass) == (reason, may_pass)
 
 
 def test_verdict_is_another_for_every_policy():
-    decisions = Decisions()
+    decisions = FitCache()
     asked = [request(1, 1), named(1, 1)]
     for each in asked:
         for policy in PfPolicy:
@@ -112,8 +112,8 @@ def named(*rates: int) -> Request:
 
 
 def test_misfit_is_for_good_where_the_policy_cannot_be_met_by_the_empty_node():
-    verdict = Decisions().verdict(replace(request(1, 1), policy=PfPolicy.SPREAD_PFS), situation())
-    assert isinstance(verdict, Misfit)
+    verdict = FitCache().verdict(replace(request(1, 1), policy=PfPolicy.SPREAD_PFS), situation())
+    assert isinstance(verdict, Infeasible)
     assert (verdict.reason in UNRESOLVABLE, verdict.may_pass) == (True, False)
     assert verdict.text.endswith("(policy spread-pfs: 2 interfaces of 1 Mb/s need 2 PFs; the node has 1 PF)")
 
@@ -123,10 +123,10 @@ def test_misfit_is_for_eviction_while_a_link_is_down_only_where_it_would_help(po
     """The PF whose link is up holds it when empty, the other one never as it is now."""
     up, down = pf(PF0), pf(PF1, mbps=None)
     facts = facts_of(report("w1", up, down), NodeName("w1"))
-    full = Situation(facts.inventory, {facts.inventory.pfs[0].pci: Used(1, 10_000)})
+    full = NodeSnapshot(facts.inventory, {facts.inventory.pfs[0].pci: Used(1, 10_000)})
     for rate, reason in ((10_000, Reason.INSUFFICIENT), (10_001, Reason.EXCEEDS_CAPACITY)):
-        verdict = Decisions().verdict(replace(request(rate), policy=policy), full)
-        assert isinstance(verdict, Misfit)
+        verdict = FitCache().verdict(replace(request(rate), policy=policy), full)
+        assert isinstance(verdict, Infeasible)
         assert (verdict.reason, verdict.may_pass) == (reason, True)
 
 
@@ -134,7 +134,7 @@ def test_misfit_is_for_eviction_while_a_link_is_down_only_where_it_would_help(po
     ("strategy", "preferred"), [(Strategy.BINPACK, "fuller"), (Strategy.SPREAD, "emptier")]
 )
 def test_fit_is_scored_as_the_strategy_has_it(strategy: Strategy, preferred: str):
-    decisions = Decisions(strategy)
+    decisions = FitCache(strategy)
     scores = {
         "fuller": decisions.verdict(request(1), situation(a=5_000)),
         "emptier": decisions.verdict(request(1), situation()),
@@ -144,8 +144,8 @@ def test_fit_is_scored_as_the_strategy_has_it(strategy: Strategy, preferred: str
 
 def test_placement_is_where_the_strategy_would_have_it():
     facts = facts_of(report("w1", pf(PF0), pf(PF1)), NodeName("w1"))
-    half = Situation(facts.inventory, {facts.inventory.pfs[0].pci: Used(1, 5_000)})
-    homes = {strategy: Decisions(strategy).place(request(1), half) for strategy in Strategy}
+    half = NodeSnapshot(facts.inventory, {facts.inventory.pfs[0].pci: Used(1, 5_000)})
+    homes = {strategy: FitCache(strategy).place(request(1), half) for strategy in Strategy}
     assert homes[Strategy.BINPACK].interfaces[0].pf == PF0
     assert homes[Strategy.SPREAD].interfaces[0].pf == PF1
 
@@ -153,8 +153,8 @@ def test_placement_is_where_the_strategy_would_have_it():
 def test_misfit_tells_nothing_of_the_node_but_the_cause_where_that_is_wanted():
     here, there = situation(a=5_000), situation(a=4_000, b=3_000)
     asked = request(9_000)
-    by_number = [Decisions().verdict(asked, each).text for each in (here, there)]
-    by_cause = [Decisions(detail=Detail.CAUSE).verdict(asked, each).text for each in (here, there)]
+    by_number = [FitCache().verdict(asked, each).text for each in (here, there)]
+    by_cause = [FitCache(detail=Detail.CAUSE).verdict(asked, each).text for each in (here, there)]
     assert by_number[0] != by_number[1]
     assert (
         by_cause[0]
@@ -167,8 +167,8 @@ def test_misfit_tells_nothing_of_the_node_but_the_cause_where_that_is_wanted():
 
 
 def test_misfit_carries_the_sentence_for_the_scheduler():
-    verdict = Decisions().verdict(request(9_000), situation(a=5_000))
-    assert isinstance(verdict, Misfit)
+    verdict = FitCache().verdict(request(9_000), situation(a=5_000))
+    assert isinstance(verdict, Infeasible)
     assert verdict.reason is Reason.INSUFFICIENT
     assert verdict.text.startswith(
         "RDMA Scheduler Extension: Node did not have enough free RDMA resources. ("
@@ -177,7 +177,7 @@ def test_misfit_carries_the_sentence_for_the_scheduler():
 
 
 def test_verdicts_of_the_request_asked_for_longest_ago_are_forgotten_at_the_limit():
-    decisions = Decisions(limit=4)
+    decisions = FitCache(limit=4)
     here, there = situation(), situation(a=1)
     for rate in (1, 2):
         decisions.verdict(request(rate), here)
@@ -190,21 +190,21 @@ def test_verdicts_of_the_request_asked_for_longest_ago_are_forgotten_at_the_limi
 
 
 def test_one_request_alone_stays_within_the_limit():
-    decisions = Decisions(limit=3)
+    decisions = FitCache(limit=3)
     for used in range(10):
         decisions.verdict(request(1), situation(a=used))
     assert len(decisions) <= 3
 
 
 def test_requests_without_any_verdict_are_forgotten_too():
-    decisions = Decisions()
+    decisions = FitCache()
     for rate in range(MAX_REQUESTS + 10):
         decisions.known(request(rate))
     assert len(decisions._tables) == MAX_REQUESTS
 
 
 def test_large_requests_are_forgotten_sooner():
-    decisions = Decisions()
+    decisions = FitCache()
     most = MAX_INTERFACES // 1024
     for rate in range(1, most + 10):
         decisions.known(request(*[rate] * 1024))
@@ -217,7 +217,7 @@ def test_large_requests_are_forgotten_sooner():
 
 
 def test_verdicts_of_others_stay_when_one_namespace_has_many_requests():
-    decisions, here = Decisions(), situation()
+    decisions, here = FitCache(), situation()
     decisions.verdict(request(7), here, "victim")
     for rate in range(1, MAX_REQUESTS + 50):
         decisions.verdict(request(rate, rate), here, "crowd")
@@ -227,7 +227,7 @@ def test_verdicts_of_others_stay_when_one_namespace_has_many_requests():
 
 def test_large_request_that_is_new_is_kept_whoever_else_has_the_table():
     """Its interfaces made it the greediest: it was forgotten while it was searched for."""
-    decisions, here = Decisions(), situation()
+    decisions, here = FitCache(), situation()
     for rate in range(1, MAX_REQUESTS + 1):
         decisions.verdict(request(rate), here, "crowd")
     large = request(*[1] * 1024)

@@ -16,12 +16,12 @@ from k8s_rdma.core.inventory import Inventory, Pf, Used
 from k8s_rdma.core.options import InterfaceOptions, LinkType
 from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.errors import Reason
-from k8s_rdma.extender.decision_log import BOUND, FIT, MAX_AGE_S, MAX_PODS, Attempts, Outcome
+from k8s_rdma.extender.decision_log import BOUND, FIT, MAX_AGE_S, MAX_PODS, LastRefusals, Outcome
 from k8s_rdma.extender.explain import MAX_GROUPS, Groups, Seen, look_at_pfs
-from k8s_rdma.extender.fit_cache import Decisions, Misfit
-from k8s_rdma.extender.leader_election import Lease, Terms
-from k8s_rdma.extender.node_cache import Situation
-from k8s_rdma.extender.wiring import CLOCK
+from k8s_rdma.extender.fit_cache import FitCache, Infeasible
+from k8s_rdma.extender.leader_election import LeaderElectionConfig, LeaderElector
+from k8s_rdma.extender.node_cache import NodeSnapshot
+from k8s_rdma.extender.wiring import boottime_s
 from k8s_rdma.kube.api import LeaseView
 from k8s_rdma.wire.cluster_view import decode_view
 from k8s_rdma.wire.explain import Explanation, decode_explanation
@@ -42,9 +42,9 @@ def outcome(pod: str, reason: str = Reason.INSUFFICIENT, *, verb: str = "filter"
     return Outcome(verb=verb, pod=f"default/{pod}", uid=f"uid-{pod}", reason=reason, duration_s=0.0, **told)
 
 
-def situation(*, link_mbps: int | None = 1000, used: Used | None = None, **more: object) -> Situation:
+def situation(*, link_mbps: int | None = 1000, used: Used | None = None, **more: object) -> NodeSnapshot:
     only = Pf(name="enp3s0f0", pci=PCI, capacity_vfs=2, link_mbps=link_mbps, **more)
-    return Situation(Inventory(node=NodeName("w1"), pfs=(only,)), {PCI: used or Used()})
+    return NodeSnapshot(Inventory(node=NodeName("w1"), pfs=(only,)), {PCI: used or Used()})
 
 
 def request(*rates: int, **options: object) -> Request:
@@ -89,7 +89,7 @@ async def test_pod_that_the_extender_bound_did_not_skip_it():
 
 def test_refusal_is_known_until_the_pod_fits_or_is_bound():
     now = 10.0
-    attempts = Attempts(lambda: now)
+    attempts = LastRefusals(lambda: now)
     attempts.heard(outcome("p"))
     now = 20.0
     attempts.heard(outcome("p", verb="bind", error="gone", node="w1", reasons={}))
@@ -105,14 +105,14 @@ def test_refusal_is_known_until_the_pod_fits_or_is_bound():
 
 
 def test_refusal_tells_how_many_nodes_there_are_of_each_cause():
-    attempts = Attempts(lambda: 0.0)
+    attempts = LastRefusals(lambda: 0.0)
     attempts.heard(outcome("p"))
     assert attempts.of(PodUid("uid-p")).why == "0/3 nodes: 2 insufficient, 1 no_rdma"
 
 
 def test_refusals_are_bounded_and_those_that_nobody_tries_again_are_forgotten():
     now = 0.0
-    attempts = Attempts(lambda: now)
+    attempts = LastRefusals(lambda: now)
     for number in range(MAX_PODS + 1):
         attempts.heard(outcome(str(number)))
     assert attempts.of(PodUid("uid-0")) is None
@@ -159,8 +159,8 @@ async def test_groups_are_bounded_however_many_things_nodes_say():
     groups, there = Groups(), situation()
     for number in range(2 * MAX_GROUPS):
         why = f"cause {''.join(map(chr, (97 + number % 26, 97 + number // 26)))}"
-        groups.add(Seen(NodeName(f"w{number}"), there, Misfit(Reason.INSUFFICIENT, why)))
-    found = await groups.documents(request(1), Decisions())
+        groups.add(Seen(NodeName(f"w{number}"), there, Infeasible(Reason.INSUFFICIENT, why)))
+    found = await groups.documents(request(1), FitCache())
     assert sum(group.count for group in found) == 2 * MAX_GROUPS
     assert len(found) == MAX_GROUPS + 1
 
@@ -171,7 +171,7 @@ async def test_addresses_do_not_make_groups():
     for number in range(4):
         why = f"10.0.0.{number}:54005: no answer in 1.5 s; [fd00::{number}]:54005: no answer in 1.5 s"
         groups.add(Seen(NodeName(f"w{number}"), None, None, why))
-    [group] = await groups.documents(request(1), Decisions())
+    [group] = await groups.documents(request(1), FitCache())
     assert (group.verdict, group.count, len(group.examples)) == ("unreadable", 4, 3)
 
 
@@ -207,8 +207,8 @@ async def test_standby_answers_from_its_own_caches_and_says_so():
     async with cluster("w1") as c:
         await c.api.real.write_lease(held)
         await c.create_pod("p", 1000)
-        terms = Terms(namespace="kube-system", name="held", holder="me")
-        async with extending(c, lease=Lease(c.api.real, terms, CLOCK)) as w:
+        terms = LeaderElectionConfig(namespace="kube-system", name="held", holder="me")
+        async with extending(c, lease=LeaderElector(c.api.real, terms, boottime_s)) as w:
             while (told := await explained(w, "pod=default/p")).extender.role != "standby":
                 assert told.extender.role == "starting"
             shown = await w.extender.looks["/v1/cluster"]({"query_string": b""})

@@ -15,12 +15,12 @@ from k8s_rdma.core.ids import NodeName, PciAddress, PodUid
 from k8s_rdma.core.options import InterfaceOptions
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.request import Request
-from k8s_rdma.extender.fit_cache import Decisions
+from k8s_rdma.extender.fit_cache import FitCache
 from k8s_rdma.extender.gangs import Gangs
 from k8s_rdma.extender.node_cache import ClusterState, Reservation
-from k8s_rdma.extender.pod_informer import NodeTracker, PodTracker
-from k8s_rdma.extender.pod_request import Requests
-from k8s_rdma.extender.requeue import Toucher, Waiting
+from k8s_rdma.extender.pod_informer import NodeNames, PodInformer
+from k8s_rdma.extender.pod_request import PodRequestCache
+from k8s_rdma.extender.requeue import Requeuer, UnschedulablePods
 from k8s_rdma.kube.api import ApiUncertainError, Changed, Gone, Listed, NodeView, PodView
 from k8s_rdma.kube.watch import follow
 from k8s_rdma.wire.annotation import ANNOTATION
@@ -70,15 +70,15 @@ class Watched:
         self.now = 0.0
         self.state = ClusterState()
         found = fit(PoliciesFile, policies or {}).to_core()
-        self.requests = Requests(policies=lambda: found)
-        self.waiting = Waiting()
+        self.requests = PodRequestCache(policies=lambda: found)
+        self.waiting = UnschedulablePods()
         clock = lambda: self.now  # noqa: E731  a clock is a function
-        toucher = Toucher(self.waiting, Decisions(), api=None, clock=clock)
+        requeuer = Requeuer(self.waiting, FitCache(), api=None, clock=clock)
         self.keys: PlacementKeys | None = None
-        self.pods = PodTracker(
+        self.pods = PodInformer(
             state=self.state,
             requests=self.requests,
-            toucher=toucher,
+            requeuer=requeuer,
             gangs=Gangs(api=None, state=self.state, clock=clock),
             clock=clock,
             keys=CurrentKeys(self),
@@ -320,7 +320,7 @@ def test_nodes_that_a_later_list_misses_are_forgotten():
         def forget(self, node):
             told.append(("forget", node))
 
-    tracker = NodeTracker(state=ClusterState(), states=States())
+    tracker = NodeNames(state=ClusterState(), states=States())
     tracker.take(Listed((NodeView(W1, ("a",)), NodeView(NodeName("w2"), ()))))
     tracker.take(Changed(NodeView(W1, ("b",))))
     tracker.take(Listed((NodeView(W1, ("b",)),)))

@@ -11,7 +11,7 @@ from extender.node_server import node_servers
 from extender.world import until
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.extender import http_client, http_poller
-from k8s_rdma.extender.http_poller import Asking, HttpNodeStates
+from k8s_rdma.extender.http_poller import HttpPoller, NodePollConfig
 from k8s_rdma.extender.node_cache import ClusterState
 
 pytestmark = pytest.mark.anyio
@@ -34,7 +34,7 @@ async def asking(*names: str, **how: float):
     clock, state = Clock(), ClusterState()
     async with asyncio.timeout(30), node_servers(*names) as (port, nodes):
         how = {"timeout_s": 5.0, **how}
-        async with HttpNodeStates(state, Asking(port=port, **how), clock) as states:
+        async with HttpPoller(state, NodePollConfig(port=port, **how), clock) as states:
             for node in nodes.values():
                 states.learn(NodeName(node.name), (node.address,))
             yield clock, state, states, nodes
@@ -284,7 +284,7 @@ async def test_node_that_goes_on_in_another_protocol_is_unreadable():
 async def test_questions_under_way_end_when_the_asking_ends():
     async with node_servers("w1") as (port, nodes):
         nodes["w1"].answering.clear()
-        async with HttpNodeStates(ClusterState(), Asking(port=port), Clock()) as states:
+        async with HttpPoller(ClusterState(), NodePollConfig(port=port), Clock()) as states:
             states.learn(W1, (nodes["w1"].address,))
             question = asyncio.create_task(states.refresh([W1], since=0.0))
             await nodes["w1"].heard.wait()

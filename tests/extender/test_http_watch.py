@@ -15,7 +15,7 @@ from extender.serving import FILTER, served
 from extender.world import cluster, until
 from k8s_rdma.core.ids import NodeName, PciAddress, PodUid
 from k8s_rdma.core.placement import PlacedInterface
-from k8s_rdma.extender.http_poller import Asking, HttpNode, HttpNodeStates, Surroundings
+from k8s_rdma.extender.http_poller import HttpNode, HttpPoller, NodePollConfig, NodePollContext
 from k8s_rdma.extender.node_cache import ClusterState, Reservation
 from k8s_rdma.http_server import listen
 
@@ -42,7 +42,7 @@ class Following:
         self.nodes = nodes
         self.port = port
         how = {"watches": 8, "timeout_s": 5.0, "pause_s": 0.01, "retry_s": 0.05, "hold_s": 300.0, **how}
-        self.states = HttpNodeStates(self.state, Asking(port=port, **how), self.clock)
+        self.states = HttpPoller(self.state, NodePollConfig(port=port, **how), self.clock)
 
     def watched(self, *names: NodeName) -> bool:
         return self.states.sources()["watched",] == len(names or self.nodes)
@@ -121,8 +121,8 @@ async def test_long_poll_that_begins_while_a_question_is_under_way_leaves_it_its
         state, server = ClusterState(), nodes["w1"]
         server.holds_polls = True
         clock, slots = asyncio.get_running_loop().time, asyncio.Semaphore()
-        asking = Asking(port=port, timeout_s=5.0, hold_s=0.2)
-        node = HttpNode(W1, Surroundings(state=state, asking=asking, clock=clock, slots=slots))
+        asking = NodePollConfig(port=port, timeout_s=5.0, hold_s=0.2)
+        node = HttpNode(W1, NodePollContext(state=state, asking=asking, clock=clock, slots=slots))
         node.move((server.address,))
         await node.ask()
         server.answering.clear()

@@ -14,7 +14,7 @@ import pytest
 from extender.faulty_api import Fault
 from extender.serving import BIND, FILTER, PRIORITIZE, served
 from extender.world import cluster, extending, until
-from k8s_rdma.extender.leader_election import Lease, Terms
+from k8s_rdma.extender.leader_election import LeaderElectionConfig, LeaderElector
 from k8s_rdma.kube.api import ApiRefusedError, ApiUncertainError, ApiUnreachableError, LeaseView
 
 if TYPE_CHECKING:
@@ -67,9 +67,9 @@ class Leases:
         self.now += seconds
         await asyncio.sleep(0)
 
-    def lease(self, holder: str = "me") -> Lease:
-        terms = Terms(namespace="n", name="l", holder=holder, lease_s=LEASE_S)
-        return Lease(self, terms, self.clock, self.sleep)
+    def lease(self, holder: str = "me") -> LeaderElector:
+        terms = LeaderElectionConfig(namespace="n", name="l", holder=holder, lease_s=LEASE_S)
+        return LeaderElector(self, terms, self.clock, self.sleep)
 
 
 class SteppedLeases(Leases):
@@ -95,7 +95,7 @@ async def turns(condition: Callable[[], bool]) -> None:
 
 
 @asynccontextmanager
-async def keeping(lease: Lease) -> AsyncIterator[asyncio.Task[None]]:
+async def keeping(lease: LeaderElector) -> AsyncIterator[asyncio.Task[None]]:
     keep = asyncio.create_task(lease.keep())
     async with asyncio.timeout(30):
         yield keep
@@ -413,7 +413,7 @@ class SlowLeases(Leases):
         return seen
 
 
-async def confirming(lease: Lease, number: int) -> list[asyncio.Task[str]]:
+async def confirming(lease: LeaderElector, number: int) -> list[asyncio.Task[str]]:
     tasks = [asyncio.create_task(lease.confirm()) for _ in range(number)]
     for _ in range(3):
         await asyncio.sleep(0)

@@ -16,9 +16,9 @@ from extender.published import NAMESPACE, RDMA_NODES, LateWatches, PublishedNode
 from extender.world import until
 from k8s_rdma.core.ids import NodeName, PciAddress, PodUid
 from k8s_rdma.core.placement import PlacedInterface
-from k8s_rdma.extender.http_poller import Asking, HttpNodeStates
+from k8s_rdma.extender.http_poller import HttpPoller, NodePollConfig
 from k8s_rdma.extender.node_cache import ClusterState, Reservation
-from k8s_rdma.extender.rdmanode_informer import CrdNodeStates
+from k8s_rdma.extender.rdmanode_informer import RdmaNodeInformer
 from k8s_rdma.kube.client import Client
 from k8s_rdma.sim.cluster.api import ApiConfig, serving_api
 from k8s_rdma.sim.cluster.kubeconfig import kubeconfig
@@ -26,7 +26,7 @@ from k8s_rdma.sim.cluster.kubeconfig import kubeconfig
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from k8s_rdma.extender.node_source import NodeStates
+    from k8s_rdma.extender.node_source import NodeSource
     from k8s_rdma.wire.rest import NodeReport
 
 pytestmark = pytest.mark.anyio
@@ -51,7 +51,7 @@ class Source(Protocol):
     """Two nodes, w1 and w2, of which the states are known, and what tells of them."""
 
     state: ClusterState
-    states: NodeStates
+    states: NodeSource
     clock: Clock
 
     async def say(self, node: NodeName, report: NodeReport) -> None:
@@ -70,7 +70,7 @@ class Source(Protocol):
 @dataclass
 class Http:
     state: ClusterState
-    states: HttpNodeStates
+    states: HttpPoller
     clock: Clock
     nodes: dict[str, NodeServer]
 
@@ -92,7 +92,7 @@ class Http:
 @dataclass
 class Crd:
     state: ClusterState
-    states: CrdNodeStates
+    states: RdmaNodeInformer
     clock: Clock
     watches: LateWatches
     nodes: dict[NodeName, PublishedNode]
@@ -126,7 +126,7 @@ async def http() -> AsyncIterator[Source]:
     clock, state = Clock(), ClusterState()
     async with (
         node_servers("w1", "w2") as (port, nodes),
-        HttpNodeStates(state, Asking(port=port, timeout_s=5.0), clock) as states,
+        HttpPoller(state, NodePollConfig(port=port, timeout_s=5.0), clock) as states,
     ):
         for node in nodes.values():
             states.learn(NodeName(node.name), (node.address,))
@@ -145,7 +145,7 @@ async def crd() -> AsyncIterator[Source]:
         for node in nodes.values():
             await node.say(report(node.name))
         watches = LateWatches(client)
-        async with CrdNodeStates(
+        async with RdmaNodeInformer(
             state, watches, clock, stale_s=60, namespace=NAMESPACE, look_s=0.005
         ) as states:
             for name in nodes:

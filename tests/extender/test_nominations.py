@@ -12,10 +12,10 @@ from extender.world import extending, until, world
 from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.extender import nominated_pods
-from k8s_rdma.extender.fit_cache import Decisions, Verdict
-from k8s_rdma.extender.node_cache import ClusterState, Situation
+from k8s_rdma.extender.fit_cache import FitCache, Verdict
+from k8s_rdma.extender.node_cache import ClusterState, NodeSnapshot
 from k8s_rdma.extender.node_facts import facts_of
-from k8s_rdma.extender.nominated_pods import Nominations
+from k8s_rdma.extender.nominated_pods import NominatedPods
 from k8s_rdma.extender.pod_request import PendingPod
 from k8s_rdma.extender.pod_store import Occupants
 from k8s_rdma.wire.explain import Explanation, decode_explanation
@@ -210,12 +210,12 @@ async def test_room_on_the_node_that_was_named_before_is_held_for_its_whole_time
             nominations.over(uid(w, "high"))
 
 
-class Counting(Decisions):
+class Counting(FitCache):
     """Counts how often it is asked."""
 
     asked = 0
 
-    def verdict(self, request: Request, situation: Situation, namespace: str = "") -> Verdict:
+    def verdict(self, request: Request, situation: NodeSnapshot, namespace: str = "") -> Verdict:
         self.asked += 1
         return super().verdict(request, situation, namespace)
 
@@ -223,7 +223,7 @@ class Counting(Decisions):
 async def test_pods_that_do_not_fit_where_they_are_nominated_are_looked_at_again_when_their_node_changes():
     now, names, decisions = 1.0, [NodeName(f"w{number}") for number in range(30)], Counting()
     state = ClusterState(on_change=lambda node, _before, _after: nominations.changed(node))
-    nominations = Nominations(
+    nominations = NominatedPods(
         state, Occupants(), decisions, lambda: now, nomination_s=60.0, on_release=lambda _: None
     )
     request = Request((InterfaceRequest(min_tx_rate_mbps=6_000),))

@@ -15,7 +15,7 @@ from extender.world import World, interfaces, until, world
 from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.inventory import Inventory
 from k8s_rdma.core.placement import PlacedInterface
-from k8s_rdma.extender.fit_cache import Decisions, Fit, Misfit
+from k8s_rdma.extender.fit_cache import Feasible, FitCache, Infeasible
 from k8s_rdma.extender.node_cache import ClusterState, Reservation
 from k8s_rdma.extender.node_facts import NodeFacts, facts_of
 from k8s_rdma.extender.rdmanode_informer import covers
@@ -125,14 +125,14 @@ def undecidable_with_selectors() -> ClusterState:
 
 def test_pod_that_cannot_be_decided_on_a_node_takes_the_node_from_nobody_else() -> None:
     state = undecidable_with_selectors()
-    decisions = Decisions()
+    decisions = FitCache()
     decisions.quarantine.watch(state)
     choosy = parse_request(json.dumps([{"vlan": 5}]))
     verdict = decisions.verdict(choosy, state.situations[W1])
-    assert isinstance(verdict, Misfit)
+    assert isinstance(verdict, Infeasible)
     assert verdict.may_pass
     assert "TypeError" in verdict.text
-    assert isinstance(decisions.verdict(parse_request(interfaces(5)), state.situations[W1]), Fit)
+    assert isinstance(decisions.verdict(parse_request(interfaces(5)), state.situations[W1]), Feasible)
     assert decisions.quarantine.failures == 1
 
 

@@ -18,7 +18,7 @@ import pytest
 from extender.node_server import PF0, PF1, pf, report
 from extender.test_process import MAIN
 from extender.world import World, cluster, extending, interfaces
-from k8s_rdma.extender.leader_election import Lease, Terms
+from k8s_rdma.extender.leader_election import LeaderElectionConfig, LeaderElector
 from k8s_rdma.kube.api import ApiRefusedError, LeaseView
 from k8s_rdma.sim.cluster.kubeconfig import write_kubeconfig
 from k8s_rdma.sim.cluster.registry import MAX_OBJECT_BYTES
@@ -146,7 +146,9 @@ class Crashed:
 @pytest.mark.parametrize("touchable", [True, False])
 async def test_only_a_new_binder_that_may_not_touch_pods_waits_for_what_the_one_before_sent(touchable: bool):
     leases = Crashed()
-    lease = Lease(leases, Terms(namespace="n", name="l", holder="me"), asyncio.get_running_loop().time)
+    lease = LeaderElector(
+        leases, LeaderElectionConfig(namespace="n", name="l", holder="me"), asyncio.get_running_loop().time
+    )
     async with cluster("w1") as c:
         c.api.touchable = touchable
         await c.create_pod("p", 1)
@@ -168,7 +170,9 @@ async def test_only_a_new_binder_that_may_not_touch_pods_waits_for_what_the_one_
 async def test_new_binder_does_not_wait_for_a_pod_whose_annotations_are_full(labelled: bool):
     """The fence is a label then; else a pod's owner would decide how long a fail-over takes."""
     leases = Crashed()
-    lease = Lease(leases, Terms(namespace="n", name="l", holder="me"), asyncio.get_running_loop().time)
+    lease = LeaderElector(
+        leases, LeaderElectionConfig(namespace="n", name="l", holder="me"), asyncio.get_running_loop().time
+    )
     async with cluster("w1") as c:
         await c.create_pod("full", 1)
         length = 262_144 - len("rdma_interfaces_required") - len(interfaces(1)) - len("padding")
@@ -189,7 +193,9 @@ async def test_new_binder_does_not_wait_for_a_pod_whose_annotations_are_full(lab
 async def test_new_binder_does_not_wait_for_a_pod_that_is_as_long_as_etcd_takes():
     """A Binding writes more to a pod than the fence does: where that does not fit, no Binding does."""
     leases = Crashed()
-    lease = Lease(leases, Terms(namespace="n", name="l", holder="me"), asyncio.get_running_loop().time)
+    lease = LeaderElector(
+        leases, LeaderElectionConfig(namespace="n", name="l", holder="me"), asyncio.get_running_loop().time
+    )
     async with cluster("w1") as c:
         await c.create_pod("large", 1)
         await c.patch_pod("large", {"metadata": {"labels": {"padding": ""}}})

@@ -13,7 +13,7 @@ from k8s_rdma.core.ids import PodUid
 from k8s_rdma.core.namespace_policy import Key, NamespacePolicies, NamespacePolicy
 from k8s_rdma.core.request import PfPolicy
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.extender.pod_request import MAX_CHARACTERS, Requests
+from k8s_rdma.extender.pod_request import MAX_CHARACTERS, PodRequestCache
 from k8s_rdma.kube.api import PodView
 from k8s_rdma.wire.annotation import ANNOTATION, POLICY_ANNOTATION
 from k8s_rdma.wire.extender import Pod, PodMetadata, PodSpec
@@ -42,7 +42,7 @@ def large(number: int) -> dict[str, str]:
 
 
 def test_pods_with_long_annotations_are_forgotten_sooner():
-    requests = Requests()
+    requests = PodRequestCache()
     most = MAX_CHARACTERS // LENGTH
     for number in range(most + 3):
         requests.remember(pod(f"p{number}", large(number)), 0.0)
@@ -51,7 +51,7 @@ def test_pods_with_long_annotations_are_forgotten_sooner():
 
 
 def test_pod_that_is_filtered_again_or_forgotten_takes_no_more_room():
-    requests = Requests()
+    requests = PodRequestCache()
     for _ in range(3):
         for number in range(MAX_CHARACTERS // LENGTH):
             requests.remember(pod(f"p{number}", large(number)), 0.0)
@@ -62,7 +62,7 @@ def test_pod_that_is_filtered_again_or_forgotten_takes_no_more_room():
 
 
 def test_annotation_is_read_once_while_it_stays_the_same():
-    requests = Requests()
+    requests = PodRequestCache()
     first = requests.remember(pod("p", large(1)), 0.0).request
     assert requests.read(seen("p", large(1))) is first
     assert requests.remember(pod("p", large(1)), 5.0).request is first
@@ -73,7 +73,7 @@ def test_annotation_is_read_once_while_it_stays_the_same():
 
 def test_reading_is_billed_to_the_pods_namespace_also_when_it_is_malformed():
     ran_s, bills = itertools.count(), []
-    requests = Requests(bill=lambda *bill: bills.append(bill), processor=lambda: float(next(ran_s)))
+    requests = PodRequestCache(bill=lambda *bill: bills.append(bill), processor=lambda: float(next(ran_s)))
     requests.remember(pod("p", {ANNOTATION: "[{}]"}), 0.0)
     requests.remember(pod("p", {ANNOTATION: "[{}]"}), 1.0)
     with pytest.raises(MalformedError):
@@ -84,7 +84,7 @@ def test_reading_is_billed_to_the_pods_namespace_also_when_it_is_malformed():
 def test_request_is_read_anew_when_the_pod_is_said_to_be_of_another_namespace():
     """Who reaches the port may say so of any UID: it is the API server's word that is judged by."""
     allowed = NamespacePolicy(name="mac", namespaces=("trusted",), allowed=frozenset({Key.MAC}))
-    requests = Requests(policies=lambda: policies, vf_resource=None)
+    requests = PodRequestCache(policies=lambda: policies, vf_resource=None)
     policies = NamespacePolicies((allowed,))
     asked = {ANNOTATION: '[{"mac": "02:00:00:00:00:01"}]'}
     forged = pod("p", asked)
@@ -99,7 +99,7 @@ def test_request_is_read_anew_when_the_pod_is_said_to_be_of_another_namespace():
 
 
 def test_request_is_read_anew_when_the_pod_is_said_to_hold_other_devices():
-    requests, asked = Requests(), {ANNOTATION: "[{}]"}
+    requests, asked = PodRequestCache(), {ANNOTATION: "[{}]"}
     assert requests.remember(pod("p", asked), 0.0).request.devices == ()
     had = (("tencent.com/rdma", 1),)
     assert requests.read(replace(seen("p", asked), devices=had)).devices == had
@@ -141,26 +141,26 @@ def wants(interfaces: int) -> dict[str, str]:
     ],
 )
 def test_pod_is_taken_when_it_is_counted_as_many_vfs_as_it_has_interfaces(spec, interfaces):
-    requests = Requests(vf_resource=RESOURCE)
+    requests = PodRequestCache(vf_resource=RESOURCE)
     asked = requests.ask(pod("p", wants(interfaces) if interfaces else {}, **spec))
     assert len(asked.request.interfaces) == interfaces
 
 
 @pytest.mark.parametrize("interfaces", [0, 1, 3])
 def test_pod_is_refused_with_both_numbers_when_it_is_counted_as_another_number_of_vfs(interfaces):
-    requests = Requests(vf_resource=RESOURCE)
+    requests = PodRequestCache(vf_resource=RESOURCE)
     with pytest.raises(MalformedError, match=f"for {interfaces} interfaces.* request 2 of {RESOURCE}"):
         requests.ask(pod("p", wants(interfaces), containers=[asks(1), asks(1)]))
-    Requests().ask(pod("p", wants(interfaces), containers=[asks(1), asks(1)]))
+    PodRequestCache().ask(pod("p", wants(interfaces), containers=[asks(1), asks(1)]))
 
 
 def test_pod_is_refused_when_its_count_is_no_quantity():
     with pytest.raises(MalformedError, match="'two' is not a quantity"):
-        Requests(vf_resource=RESOURCE).ask(pod("p", wants(2), containers=[asks("two")]))
+        PodRequestCache(vf_resource=RESOURCE).ask(pod("p", wants(2), containers=[asks("two")]))
 
 
 def test_nothing_is_kept_of_a_pod_whose_annotation_is_malformed_now():
-    requests = Requests()
+    requests = PodRequestCache()
     requests.remember(pod("p", wants(1)), 0.0)
     with pytest.raises(MalformedError):
         requests.remember(pod("p", {ANNOTATION: "[{]"}), 1.0)
@@ -168,7 +168,7 @@ def test_nothing_is_kept_of_a_pod_whose_annotation_is_malformed_now():
 
 
 def test_request_is_read_anew_when_the_policy_is_another():
-    requests, asked = Requests(), {ANNOTATION: "[{}]"}
+    requests, asked = PodRequestCache(), {ANNOTATION: "[{}]"}
     uid = PodUid("p")
     assert requests.remember(pod("p", asked), 0.0).request.policy is PfPolicy.ANY
     under = {**asked, POLICY_ANNOTATION: "same-pf"}
@@ -186,17 +186,17 @@ def test_request_tells_what_extended_resources_the_pod_requests_by_either_way_of
         {"resources": {"limits": {"tencent.com/rdma": "1"}}},
     ]
     before = [{"resources": {"limits": {"tencent.com/rdma": "4"}}}]
-    asked = Requests().ask(pod("p", wants(2), containers=containers, initContainers=before)).request
+    asked = PodRequestCache().ask(pod("p", wants(2), containers=containers, initContainers=before)).request
     assert asked.devices == (("nvidia.com/gpu", 8), ("tencent.com/rdma", 2))
-    assert Requests().read(replace(seen("p", wants(2)), devices=asked.devices)) == asked
+    assert PodRequestCache().read(replace(seen("p", wants(2)), devices=asked.devices)) == asked
 
 
 def test_pod_without_the_annotation_asks_for_nothing_whatever_devices_it_has():
     containers = [{"resources": {"limits": {"tencent.com/rdma": "1"}}}]
-    assert not Requests().ask(pod("p", {}, containers=containers)).request
+    assert not PodRequestCache().ask(pod("p", {}, containers=containers)).request
 
 
 def test_limit_that_is_no_quantity_is_refused():
     containers = [{"resources": {"limits": {"tencent.com/rdma": "many"}}}]
     with pytest.raises(MalformedError, match="limits of a container"):
-        Requests().ask(pod("p", wants(1), containers=containers))
+        PodRequestCache().ask(pod("p", wants(1), containers=containers))

@@ -18,15 +18,15 @@ from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf
 from k8s_rdma.core.placement import Placement
 from k8s_rdma.core.strategy import Strategy
 from k8s_rdma.extender.addresses import AddressCheck
-from k8s_rdma.extender.assumed_pods import Expecting
-from k8s_rdma.extender.decision_log import Outcomes
-from k8s_rdma.extender.filter import Verdicts
-from k8s_rdma.extender.fit_cache import Decisions, Fit
+from k8s_rdma.extender.assumed_pods import AssumedPods
+from k8s_rdma.extender.decision_log import DecisionLog
+from k8s_rdma.extender.filter import FeasibilityChecker
+from k8s_rdma.extender.fit_cache import Feasible, FitCache
 from k8s_rdma.extender.gangs import Gangs
 from k8s_rdma.extender.node_cache import ClusterState, Reservation
 from k8s_rdma.extender.node_facts import NodeFacts
-from k8s_rdma.extender.nominated_pods import UNNAMED_S, Nominations
-from k8s_rdma.extender.pod_request import PendingPod, Requests
+from k8s_rdma.extender.nominated_pods import UNNAMED_S, NominatedPods
+from k8s_rdma.extender.pod_request import PendingPod, PodRequestCache
 from k8s_rdma.extender.pod_store import Occupants
 from k8s_rdma.extender.preempt import Budgets, Preempting
 from k8s_rdma.extender.quota import Limits
@@ -84,8 +84,8 @@ class Play:
 
     def __post_init__(self) -> None:
         self.state = ClusterState()
-        decisions, occupants = Decisions(Strategy.BINPACK, "numbers"), Occupants()
-        self.nominations = Nominations(
+        decisions, occupants = FitCache(Strategy.BINPACK, "numbers"), Occupants()
+        self.nominations = NominatedPods(
             self.state,
             occupants,
             decisions,
@@ -93,7 +93,7 @@ class Play:
             nomination_s=NOMINATION_S,
             on_release=lambda _node: None,
         )
-        expecting = Expecting(
+        expecting = AssumedPods(
             state=self.state,
             decisions=decisions,
             nominations=self.nominations,
@@ -101,7 +101,7 @@ class Play:
             clock=self.clock,
             lasts_s=1e-9,
         )
-        self.verdicts = Verdicts(
+        self.verdicts = FeasibilityChecker(
             state=self.state,
             decisions=decisions,
             nominations=self.nominations,
@@ -112,14 +112,14 @@ class Play:
             state=self.state,
             states=Told(),
             decisions=decisions,
-            requests=Requests(strict=True),
+            requests=PodRequestCache(strict=True),
             occupants=occupants,
             budgets=Budgets(),
             limits=Limits((), on_freed=lambda _namespace: None),
             addresses=AddressCheck(self.state, self.nominations),
             nominations=self.nominations,
             expecting=expecting,
-            outcomes=Outcomes(),
+            outcomes=DecisionLog(),
             clock=self.clock,
             ready=lambda: True,
         )
@@ -145,7 +145,7 @@ class Play:
         held = self.nominations.against(node, pod.uid, pod.priority)
         situation = self.state.situation_if(node, without=[pod.uid], holding=held)
         found = self.verdicts.decisions.place(pod.request, situation)
-        assert isinstance(verdict, Fit) is isinstance(found, Placement)
+        assert isinstance(verdict, Feasible) is isinstance(found, Placement)
         if not isinstance(found, Placement):
             return
         reservation = Reservation(interfaces=found.interfaces, pod=pod.pod, made_at=self.now, bound=True)

@@ -14,10 +14,10 @@ from extender.node_server import rates as driver_rates
 from extender.world import cluster, extending, until, world
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.core.request import InterfaceRequest, Request
-from k8s_rdma.extender.leader_election import Lease, Terms
+from k8s_rdma.extender.leader_election import LeaderElectionConfig, LeaderElector
 from k8s_rdma.extender.node_facts import facts_of
 from k8s_rdma.extender.requeue import ANNOTATION
-from k8s_rdma.extender.wiring import CLOCK
+from k8s_rdma.extender.wiring import boottime_s
 from k8s_rdma.kube.api import ApiRefusedError, ApiUncertainError, LeaseView
 
 pytestmark = pytest.mark.anyio
@@ -274,11 +274,11 @@ async def test_nothing_is_touched_by_a_replica_that_does_not_lead():
     lease = LeaseView(namespace="kube-system", name="held", holder="other", duration_s=3600)
     async with cluster("w1") as c:
         await c.api.real.write_lease(lease)
-        terms = Terms(namespace="kube-system", name="held", holder="me")
+        terms = LeaderElectionConfig(namespace="kube-system", name="held", holder="me")
         await c.create_pod("p", 5_000)
-        async with extending(c, lease=Lease(c.api.real, terms, CLOCK)) as w:
+        async with extending(c, lease=LeaderElector(c.api.real, terms, boottime_s)) as w:
             uid = w.pods["p"]["metadata"]["uid"]
-            w.extender.scheduling.toucher.refused(
+            w.extender.scheduling.requeuer.refused(
                 uid, Request((InterfaceRequest(),)), [NodeName("w1")], "default"
             )
             await until(w.expect(pods_waiting=1))
@@ -289,9 +289,9 @@ async def test_nothing_is_touched_by_a_replica_that_does_not_lead():
 async def test_pods_are_woken_again_when_a_holder_that_was_deposed_has_had_time_to_notice():
     """Until then it refused pods that this one, which woke all when it began, has not heard of."""
     async with cluster("w1") as c:
-        terms = Terms(namespace="kube-system", name="held", holder="me", lease_s=1)
+        terms = LeaderElectionConfig(namespace="kube-system", name="held", holder="me", lease_s=1)
         await c.create_pod("p", 5_000)
-        async with extending(c, lease=Lease(c.api.real, terms, CLOCK)) as w:
+        async with extending(c, lease=LeaderElector(c.api.real, terms, boottime_s)) as w:
             await until(lambda: w.api.touched == ["w1"] * 2)
 
 
@@ -320,10 +320,10 @@ async def test_pods_are_woken_when_the_holder_may_bind_again_after_an_outage():
     async with cluster("w1") as c:
         leases, terms = (
             LeasesAway(c.api.real),
-            Terms(namespace="kube-system", name="held", holder="me", lease_s=1),
+            LeaderElectionConfig(namespace="kube-system", name="held", holder="me", lease_s=1),
         )
         await c.create_pod("p", 5_000)
-        async with extending(c, lease=Lease(leases, terms, CLOCK)) as w:
+        async with extending(c, lease=LeaderElector(leases, terms, boottime_s)) as w:
             await until(lambda: w.api.touched == ["w1"] * 2)
             leases.away = True
             await until(w.extender.missing)

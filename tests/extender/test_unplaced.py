@@ -9,8 +9,8 @@ from extender.node_server import PF0, PF1, pf, report
 from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.extender.node_cache import ClusterState
 from k8s_rdma.extender.node_facts import facts_of
-from k8s_rdma.extender.pod_request import Requests
-from k8s_rdma.extender.unplaced_pods import Unplaced
+from k8s_rdma.extender.pod_request import PodRequestCache
+from k8s_rdma.extender.unplaced_pods import UnplacedPods
 from k8s_rdma.kube.api import PodView
 from k8s_rdma.wire.annotation import ANNOTATION
 from k8s_rdma.wire.node_report import PfReport
@@ -38,13 +38,13 @@ class Followed:
     spent_s: float = 0.0
     pfs: tuple[PfReport, ...] = PFS
     state: ClusterState = field(init=False)
-    unplaced: Unplaced = field(init=False)
+    unplaced: UnplacedPods = field(init=False)
     readings: int = 0
 
     def __post_init__(self) -> None:
         self.state = ClusterState(on_change=lambda node, _before, _after: self.unplaced.changed(node))
-        self.unplaced = Unplaced(
-            state=self.state, requests=Requests(), clock=lambda: self.now, processor=self.processor
+        self.unplaced = UnplacedPods(
+            state=self.state, requests=PodRequestCache(), clock=lambda: self.now, processor=self.processor
         )
 
     def processor(self) -> float:

@@ -12,13 +12,13 @@ import pytest
 from extender.node_server import report
 from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.request import InterfaceRequest, Request
-from k8s_rdma.extender.assumed_pods import Expecting
-from k8s_rdma.extender.filter import NOT_SEARCHED, Verdicts
-from k8s_rdma.extender.fit_cache import Decisions, Verdict
+from k8s_rdma.extender.assumed_pods import AssumedPods
+from k8s_rdma.extender.filter import NOT_SEARCHED, FeasibilityChecker
+from k8s_rdma.extender.fit_cache import FitCache, Verdict
 from k8s_rdma.extender.gangs import Gangs
-from k8s_rdma.extender.node_cache import ClusterState, Situation
+from k8s_rdma.extender.node_cache import ClusterState, NodeSnapshot
 from k8s_rdma.extender.node_facts import facts_of
-from k8s_rdma.extender.nominated_pods import Nominations
+from k8s_rdma.extender.nominated_pods import NominatedPods
 from k8s_rdma.extender.pod_request import PendingPod
 from k8s_rdma.extender.pod_store import Occupants
 from k8s_rdma.extender.search_queue import SearchQueue
@@ -36,29 +36,29 @@ POD = PendingPod(
 )
 
 
-class Counting(Decisions):
+class Counting(FitCache):
     """Counts how often all of a request is looked at."""
 
     looked = 0
 
-    def known(self, request: Request, namespace: str = "") -> dict[Situation, Verdict]:
+    def known(self, request: Request, namespace: str = "") -> dict[NodeSnapshot, Verdict]:
         self.looked += 1
         return super().known(request, namespace)
 
 
-def verdicts(decisions: Decisions, clock: Callable[[], float]) -> Verdicts:
+def verdicts(decisions: FitCache, clock: Callable[[], float]) -> FeasibilityChecker:
     """On nodes of which no two are alike."""
     state = ClusterState()
     for number, name in enumerate(NAMES):
         state.observe(name, facts_of(report(name, held={"other": number}), name), 0.0)
-    nominations = Nominations(
+    nominations = NominatedPods(
         state, Occupants(), decisions, clock, nomination_s=60.0, on_release=lambda _: None
     )
     gangs = Gangs(api=None, state=state, clock=clock)
-    expecting = Expecting(
+    expecting = AssumedPods(
         state=state, decisions=decisions, nominations=nominations, gangs=gangs, clock=clock, lasts_s=2.0
     )
-    return Verdicts(
+    return FeasibilityChecker(
         state=state,
         decisions=decisions,
         nominations=nominations,
@@ -68,14 +68,14 @@ def verdicts(decisions: Decisions, clock: Callable[[], float]) -> Verdicts:
     )
 
 
-class Costly(Decisions):
+class Costly(FitCache):
     """Lets time pass at each search: 10 ms of a large request, 0.1 of a small one."""
 
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
 
-    def verdict(self, request: Request, situation: Situation, namespace: str = "") -> Verdict:
+    def verdict(self, request: Request, situation: NodeSnapshot, namespace: str = "") -> Verdict:
         if situation not in self.known(request, namespace):
             self.now += 0.01 if len(request.interfaces) > 1 else 0.0001
         return super().verdict(request, situation, namespace)
@@ -115,7 +115,7 @@ def test_request_is_looked_at_once_for_all_nodes_that_there_is_no_time_to_search
 
 
 def test_each_node_is_searched_while_there_is_time():
-    decisions = Decisions()
+    decisions = FitCache()
     found = verdicts(decisions, lambda: 0.0).on(POD, NAMES)
     assert NOT_SEARCHED not in [verdict for _, verdict in found]
     assert decisions.searches == len(NAMES)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.request import InterfaceRequest, Request
-from k8s_rdma.extender.requeue import MAX_INTERFACES, Waiting
+from k8s_rdma.extender.requeue import MAX_INTERFACES, UnschedulablePods
 
 W1, W2 = NodeName("w1"), NodeName("w2")
 
@@ -13,12 +13,12 @@ def request(rate: int) -> Request:
     return Request((InterfaceRequest(min_tx_rate_mbps=rate),))
 
 
-def refuse(waiting: Waiting, pod: str, rate: int, *nodes: NodeName, at: float = 0.0) -> None:
+def refuse(waiting: UnschedulablePods, pod: str, rate: int, *nodes: NodeName, at: float = 0.0) -> None:
     waiting.refuse(PodUid(pod), request(rate), nodes or (W1,), at, "default")
 
 
 def test_nodes_are_of_interest_while_anyone_waits():
-    waiting = Waiting()
+    waiting = UnschedulablePods()
     refuse(waiting, "p", 1, W1)
     refuse(waiting, "q", 2, W2)
     waiting.settle(PodUid("p"))
@@ -29,7 +29,7 @@ def test_nodes_are_of_interest_while_anyone_waits():
 
 
 def test_requests_come_once_and_the_one_refused_last_first():
-    waiting = Waiting()
+    waiting = UnschedulablePods()
     for pod, rate in (("p", 1), ("q", 2), ("r", 1), ("s", 3)):
         refuse(waiting, pod, rate)
     assert waiting.requests() == [("default", request(3)), ("default", request(1)), ("default", request(2))]
@@ -40,7 +40,7 @@ def test_requests_come_once_and_the_one_refused_last_first():
 
 
 def test_pod_refused_again_with_another_request_waits_for_that_one():
-    waiting = Waiting()
+    waiting = UnschedulablePods()
     refuse(waiting, "p", 1)
     refuse(waiting, "p", 2)
     assert len(waiting) == 1
@@ -48,7 +48,7 @@ def test_pod_refused_again_with_another_request_waits_for_that_one():
 
 
 def test_touched_node_is_of_interest_again_when_it_refuses_again():
-    waiting = Waiting()
+    waiting = UnschedulablePods()
     refuse(waiting, "p", 1, W1, W2)
     waiting.touched(W1)
     assert waiting.nodes() == [W2]
@@ -57,7 +57,7 @@ def test_touched_node_is_of_interest_again_when_it_refuses_again():
 
 
 def test_pods_and_nodes_expire_when_nobody_tries_them_for_long():
-    waiting = Waiting()
+    waiting = UnschedulablePods()
     refuse(waiting, "p", 1, W1, at=0.0)
     refuse(waiting, "q", 2, W2, at=800.0)
     waiting.expire(901.0)
@@ -69,14 +69,14 @@ def test_pods_and_nodes_expire_when_nobody_tries_them_for_long():
 
 
 def test_pods_are_not_kept_without_bound():
-    waiting = Waiting()
+    waiting = UnschedulablePods()
     for number in range(10_005):
         refuse(waiting, f"p{number}", number % 3)
     assert len(waiting) == 10_000
 
 
 def test_pods_of_many_interfaces_are_kept_in_smaller_number():
-    waiting = Waiting()
+    waiting = UnschedulablePods()
     most = MAX_INTERFACES // 1000
     for number in range(most + 5):
         large = Request((InterfaceRequest(min_tx_rate_mbps=number),) * 1000)
@@ -89,7 +89,7 @@ def test_pods_of_many_interfaces_are_kept_in_smaller_number():
 
 
 def test_what_is_compared_is_shared_by_namespaces_when_one_has_many():
-    waiting = Waiting()
+    waiting = UnschedulablePods()
     refuse(waiting, "victim", 7)
     for number in range(200):
         waiting.refuse(PodUid(f"p{number}"), request(1_000 + number), (W1,), 1.0, "crowd")
@@ -99,7 +99,7 @@ def test_what_is_compared_is_shared_by_namespaces_when_one_has_many():
 
 
 def test_pods_of_who_has_most_are_forgotten_when_there_are_too_many():
-    waiting = Waiting()
+    waiting = UnschedulablePods()
     refuse(waiting, "victim", 7)
     for number in range(MAX_INTERFACES // 1000 + 5):
         large = Request((InterfaceRequest(min_tx_rate_mbps=number),) * 1000)

@@ -16,7 +16,7 @@ from extender.node_server import NodeServer, node_servers
 from extender.published import RDMA_NODES
 from k8s_rdma.extender.app import Extender
 from k8s_rdma.extender.config import ExtenderConfig
-from k8s_rdma.extender.wiring import Authority, running
+from k8s_rdma.extender.wiring import BinderIdentity, running
 from k8s_rdma.kube.client import Client
 from k8s_rdma.sim.cluster.api import ApiConfig, RunningApi, serving_api
 from k8s_rdma.sim.cluster.kubeconfig import kubeconfig
@@ -27,7 +27,7 @@ from policies import EVERYTHING_FILE
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
 
-    from k8s_rdma.extender.leader_election import Lease
+    from k8s_rdma.extender.leader_election import LeaderElector
     from k8s_rdma.sim.cluster.resources import ResourceType
     from k8s_rdma.wire.placement_keys import PlacementKeys
 
@@ -195,11 +195,11 @@ async def cluster(*names: str) -> AsyncIterator[World]:
 
 @asynccontextmanager
 async def extending(
-    world: World, key: PlacementKeys | None = None, lease: Lease | None = None, **settings: Any
+    world: World, key: PlacementKeys | None = None, lease: LeaderElector | None = None, **settings: Any
 ) -> AsyncIterator[World]:
     """An extender for the cluster, ready."""
     config = ExtenderConfig(node_port=world.port, **{**QUICK, **settings})
-    async with running(config, world.api, Authority(keys=FixedKeys(key), lease=lease)) as world.extender:
+    async with running(config, world.api, BinderIdentity(keys=FixedKeys(key), lease=lease)) as world.extender:
         await until(lambda: not world.extender.missing() or lease or not world.api.watching.is_set())
         yield world
 

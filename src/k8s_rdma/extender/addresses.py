@@ -1,8 +1,8 @@
-"""MACs and GUIDs that pods ask for: no two functions of the cluster may have the same.
+"""Addresses that pods ask for: no two functions of the cluster may have the same MAC or GUID.
 
-Of two functions with one MAC the fabric gives the frames to either. Taken is what a pod was promised (bound,
-being bound, or to be bound where room is held for it), for as long as its reservation stands, and every MAC
-that a node reports of its PFs and VFs, also of a node that cannot be read now.
+Of two functions with one MAC the fabric gives the frames to either. Taken is what a pod was promised
+(bound, being bound, or to be bound where room is held for it), for as long as its reservation stands, and
+every MAC that a node reports of its PFs and VFs, also of a node that cannot be read now.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from k8s_rdma.core.ids import NodeName
     from k8s_rdma.core.macs import MacRanges
     from k8s_rdma.extender.node_cache import ClusterState
-    from k8s_rdma.extender.nominated_pods import Nominations
+    from k8s_rdma.extender.nominated_pods import NominatedPods
     from k8s_rdma.extender.pod_request import PendingPod
     from k8s_rdma.extender.search_queue import SearchQueue
 
@@ -37,7 +37,7 @@ class Taken(NamedTuple):
 class AddressCheck:
     """Tells whether a pod may have the addresses that it asks for."""
 
-    def __init__(self, state: ClusterState, nominations: Nominations) -> None:
+    def __init__(self, state: ClusterState, nominations: NominatedPods) -> None:
         self._state = state
         self._nominations = nominations
         self._free: OrderedDict[tuple[int, ...], dict[NodeName, MacRanges]] = OrderedDict()

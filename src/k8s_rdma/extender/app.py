@@ -1,11 +1,7 @@
-"""The extender's HTTP interface: bodies in, bodies out.
+"""HTTP application of the extender: bodies in, bodies out; who may ask; how much memory bodies may take.
 
-Answers that a scheduler understands are always 200 (it takes anything else for a failure of the extender and
-shows no more than the status); 400 is for bodies that are none of its documents, 413 for too long ones.
-
-The bodies of requests, no longer than a limit, and in no more memory together than twice that.
-
-Who may ask the extender: the holder of a client certificate or of a bearer token.
+Answers that a scheduler understands are always 200 (it takes anything else for a failure of the extender
+and shows no more than the status); 400 is for bodies that are none of its documents, 413 for too long ones.
 """
 
 from __future__ import annotations

@@ -1,14 +1,9 @@
-"""Pods on their way: filtered, perhaps scored, and not bound yet.
+"""Assumed pods: filtered, perhaps scored, and not bound yet.
 
-kube-scheduler asks about the next pod while the bind of the one before is still to come, and counts that one
-as assigned to a node that it does not tell. So pods that arrive together would all be shown the same room.
-What one of them may come to take is held where it is expected to go, softly and for a short time: it steers
-others elsewhere where there is an elsewhere, and only a bind promises anything.
-
-Pods of a gang are filtered one after the other and bound only when enough of them fit, so that what one is
-shown must not count on what another one was: each is sent to one node, its place there keeps out the others
-of its gang, and everybody once the gang has as many places as it takes. A gang that has fewer keeps nobody
-else out.
+kube-scheduler asks about the next pod while the bind of the one before is still to come, and counts that
+one as assigned to a node that it does not name. So pods that arrive together would all be shown the same
+room. What one of them may come to take is held where it is expected to go, softly and for a short time: it
+steers others elsewhere where there is an elsewhere, and only a bind promises anything.
 """
 
 from __future__ import annotations
@@ -21,10 +16,10 @@ from typing import TYPE_CHECKING, NoReturn
 from k8s_rdma.core.gang import Gang
 from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.placement import Placement
-from k8s_rdma.extender.fit_cache import Decisions
+from k8s_rdma.extender.fit_cache import FitCache
 from k8s_rdma.extender.gangs import Gangs
 from k8s_rdma.extender.node_cache import ClusterState
-from k8s_rdma.extender.nominated_pods import Hold, Holds, Nominations
+from k8s_rdma.extender.nominated_pods import Hold, Holds, NominatedPods
 from k8s_rdma.extender.pod_request import PendingPod
 from k8s_rdma.extender.pod_store import Occupants
 
@@ -33,7 +28,7 @@ if TYPE_CHECKING:
 
     from k8s_rdma.core.placement import PlacedInterface
     from k8s_rdma.extender.metrics import Reading
-    from k8s_rdma.extender.node_cache import Situation
+    from k8s_rdma.extender.node_cache import NodeSnapshot
 
 MOST_NODES = 4
 """On which a pod is held: a pod that may go to any of many is not known to go anywhere."""
@@ -51,7 +46,7 @@ _LOWEST_PRIORITY = -(2**31)
 
 
 @dataclass(frozen=True, slots=True)
-class _Going:
+class _AssumedPod:
     """A pod; the nodes that it goes to one of, if they are few; since and until when it is waited for."""
 
     pod: PendingPod
@@ -61,7 +56,7 @@ class _Going:
 
 
 @dataclass(slots=True, kw_only=True)
-class Expecting:
+class AssumedPods:
     """Keeps them. What is held is found out when the next pod asks: most pods are bound before.
 
     nominations: counted where a pod's place is looked for. clock: seconds, monotonic. lasts_s: how long a
@@ -70,15 +65,15 @@ class Expecting:
     """
 
     state: ClusterState
-    decisions: Decisions
-    nominations: Nominations
+    decisions: FitCache
+    nominations: NominatedPods
     gangs: Gangs
     clock: Callable[[], float]
     lasts_s: float
     occupants: Occupants | None = None
     on_release: Callable[[NodeName], None] = lambda _node: None
     holds: Holds = field(default_factory=Holds)
-    _going: dict[PodUid, _Going] = field(default_factory=dict)
+    _going: dict[PodUid, _AssumedPod] = field(default_factory=dict)
     _new: set[PodUid] = field(default_factory=set)
     _mates: dict[Gang, dict[PodUid, None]] = field(default_factory=dict)
     _whole: dict[Gang, bool] = field(default_factory=dict)
@@ -178,9 +173,9 @@ class Expecting:
         """What metrics show."""
         return {"pods_expected": ("Pods on their way to a bind.", "gauge", lambda: len(self._going))}
 
-    def _on_its_way(self, pod: PendingPod, nodes: tuple[NodeName, ...]) -> _Going:
+    def _on_its_way(self, pod: PendingPod, nodes: tuple[NodeName, ...]) -> _AssumedPod:
         now = self.clock()
-        return _Going(pod, nodes, now, now + self.lasts_s)
+        return _AssumedPod(pod, nodes, now, now + self.lasts_s)
 
     def _promise(self, pod: PendingPod, node: NodeName, place: Placement) -> None:
         going = self._going[pod.uid] = self._on_its_way(pod, (node,))
@@ -193,7 +188,7 @@ class Expecting:
         self._promised.set()
         self._trim()
 
-    def _extend(self, gang: Gang, last: _Going) -> None:
+    def _extend(self, gang: Gang, last: _AssumedPod) -> None:
         """Hold the gang's places for as long as the last one's; not each time, as they may be many."""
         for uid in self._mates[gang]:
             going = self._going[uid]
@@ -274,7 +269,7 @@ class Expecting:
     def _placed(self, gang: Gang) -> int:
         return self.gangs.placed(gang, self._mates.get(gang, ()))
 
-    def _came(self, going: _Going) -> bool:
+    def _came(self, going: _AssumedPod) -> bool:
         """Whether the pod counts as it is, by its reservation or the report of the node that it is on."""
         uid = going.pod.uid
         return bool(self.state.nodes_of(uid)) or any(self._is_reported(node, uid) for node in going.nodes)
@@ -285,9 +280,9 @@ class Expecting:
             return False
         return self.occupants is None or uid in self.occupants.on(node)
 
-    def _hold(self, going: _Going, deadline: float) -> None:
+    def _hold(self, going: _AssumedPod, deadline: float) -> None:
         pod = going.pod
-        places: dict[Situation, tuple[PlacedInterface, ...]] = {}
+        places: dict[NodeSnapshot, tuple[PlacedInterface, ...]] = {}
         for node in going.nodes:
             nominated = self.nominations.against(node, pod.uid, pod.priority)
             holding = {**self.against(node, pod.uid), **nominated}

@@ -1,19 +1,15 @@
 """bind: decide on the freshest state, hold the placement, and have it written.
 
-In this order: take the pod's version and what it asks for in it; be told by the API server that this process
-holds the Lease; decide; write, of that version. Whoever takes the Lease later touches the pod, and thereby
-refuses the write wherever it is by then (see `leading`).
+In this order: take the pod's version and what it asks for in it; confirm with the API server that this
+process holds the Lease; decide; write, of that version. Whoever takes the Lease later touches the pod, and
+thereby refuses the write wherever it is by then (`extender.leadership`).
 
-What is held for a pod that is being bound, and what follows from the pod as the API server shows it.
-
-Write a Binding, and know what became of it.
-
-A reservation is held before its write begins, and is given up only when the pod is surely not bound
-here: the API server refused the write, never got it, or shows the pod elsewhere, gone, or unbound and of
-another version than the one that the write was made of, which it will refuse from then on (see `fence`).
-So a write without an answer (a time-out) is settled at once by touching the pod. Only where that is refused,
-or the API server is away, the reservation stands until the pod is read after all that was sent must be over
-(a minute by default, kube-apiserver `--request-timeout`).
+A reservation is held before its write begins, and is given up only when the pod is surely not bound here:
+the API server refused the write, never got it, or shows the pod elsewhere, gone, or unbound and of another
+version than the one that the write was made of, which it will refuse from then on. So a write without an
+answer (a time-out) is settled at once by touching the pod. Only where that is refused, or the API server is
+away, the reservation stands until the pod is read after all that was sent must be over (a minute by
+default, kube-apiserver `--request-timeout`).
 
 Verbs: create on `pods/binding`, get and patch on `pods`.
 """
@@ -35,18 +31,18 @@ from k8s_rdma.core.placement import Placement, Rejection
 from k8s_rdma.core.request import Request
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.extender.addresses import AddressCheck
-from k8s_rdma.extender.assumed_pods import Expecting
-from k8s_rdma.extender.decision_log import BOUND, REFUSED, STARTING_MESSAGE, Outcome, Outcomes, Refusal
+from k8s_rdma.extender.assumed_pods import AssumedPods
+from k8s_rdma.extender.decision_log import BOUND, REFUSED, STARTING_MESSAGE, DecisionLog, Outcome, Refusal
 from k8s_rdma.extender.decision_log import STARTING as IS_STARTING
-from k8s_rdma.extender.fit_cache import Decisions
+from k8s_rdma.extender.fit_cache import FitCache
 from k8s_rdma.extender.gangs import Quorum
 from k8s_rdma.extender.node_cache import ClusterState, Reservation
-from k8s_rdma.extender.node_source import NodeStates
-from k8s_rdma.extender.nominated_pods import Nominations
-from k8s_rdma.extender.pod_request import PendingPod, Remembered, Requests
+from k8s_rdma.extender.node_source import NodeSource
+from k8s_rdma.extender.nominated_pods import NominatedPods
+from k8s_rdma.extender.pod_request import PendingPod, PodRequestCache, Remembered
 from k8s_rdma.extender.pod_store import UnboundPods
 from k8s_rdma.extender.quota import Limits
-from k8s_rdma.extender.requeue import Toucher
+from k8s_rdma.extender.requeue import Requeuer
 from k8s_rdma.kube.api import (
     API_ERRORS,
     ApiRefusedError,
@@ -76,7 +72,7 @@ _READ_AGAIN_S = 5.0
 _LOOK_S = 0.05
 
 
-class Commits:
+class BindingWriter:
     """The writes; an async context manager that owns the settling of those in doubt.
 
     keys: sign placements. policies: bound what one takes that nobody signs. settle_s: how long a write
@@ -103,7 +99,7 @@ class Commits:
         self._fence = fence
         self._clock = clock
         self._keys = keys
-        self._held = Held(state=state, clock=clock, keys=keys, policies=policies)
+        self._held = PendingBindings(state=state, clock=clock, keys=keys, policies=policies)
         self._settle_s = settle_s
         self._locks: WeakValueDictionary[PodUid, asyncio.Lock] = WeakValueDictionary()
         self._tasks = asyncio.TaskGroup()
@@ -143,7 +139,7 @@ class Commits:
         return self._held.doubted(uid)
 
     async def read(self, bind: Bind) -> PodView | str:
-        """The pod, unbound, as a bind may be decided on it; or the answer of the bind (see `Held.settle`).
+        """The pod, unbound, as a bind may be decided on it; or the answer of the bind (see `PendingBindings.settle`).
 
         What an earlier bind of it left in doubt is settled first. API_ERRORS.
         """
@@ -305,8 +301,8 @@ class Bind:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
-    """The reservations of binds. clock: seconds, monotonic. keys, policies: as in `Commits`."""
+class PendingBindings:
+    """The reservations of binds. clock: seconds, monotonic. keys, policies: as in `BindingWriter`."""
 
     state: ClusterState
     clock: Callable[[], float]
@@ -392,18 +388,18 @@ class Binder:
     """
 
     state: ClusterState
-    states: NodeStates
-    decisions: Decisions
-    requests: Requests
+    states: NodeSource
+    decisions: FitCache
+    requests: PodRequestCache
     unbound: UnboundPods
-    commits: Commits
-    toucher: Toucher
-    expecting: Expecting
+    commits: BindingWriter
+    requeuer: Requeuer
+    expecting: AssumedPods
     quorum: Quorum
     limits: Limits
     addresses: AddressCheck
-    nominations: Nominations
-    outcomes: Outcomes
+    nominations: NominatedPods
+    outcomes: DecisionLog
     clock: Callable[[], float]
     ready: Callable[[], bool]
     confirm: Callable[[], Coroutine[None, None, str]]
@@ -429,7 +425,7 @@ class Binder:
                 error, reason = failed.message, failed.reason
         self.expecting.drop(bind.uid)
         if not error:
-            self.toucher.settled(bind.uid)
+            self.requeuer.settled(bind.uid)
         self.outcomes.tell(
             Outcome(
                 verb="bind",

@@ -1,7 +1,4 @@
-"""The extender's configuration file.
-
-What an extender's configuration cannot mean. Values in, values out.
-"""
+"""Configuration of the extender, and the contradictions that it may not have."""
 
 from __future__ import annotations
 

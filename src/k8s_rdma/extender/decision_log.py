@@ -1,9 +1,4 @@
-"""What was decided of a pod, told once: a line in the log, and in figures.
-
-What became of the last attempt to schedule each pod, for people who ask.
-
-Extracted.
-"""
+"""Decisions about pods: one line in the log and one count each, and the last refusal of each pod."""
 
 from __future__ import annotations
 
@@ -63,7 +58,7 @@ class Refusal(str):
         return made
 
 
-class Outcomes:
+class DecisionLog:
     """The outcomes so far. decisions: by verb and reason; verdicts: candidates, by the same.
 
     heard: is told of each.
@@ -130,7 +125,7 @@ class Attempt:
         return f"0/{told.candidates} nodes: {causes or 'none was a candidate'}"
 
 
-class Attempts:
+class LastRefusals:
     """The refusals by pod; bounded, those tried longest ago are forgotten."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:

@@ -1,13 +1,8 @@
-"""Why each node takes a pod or does not: what filter would answer now, and what that is made of.
+"""Explanation of a pod: why each node takes it or does not, as filter would answer now.
 
 One explanation at a time, in between other work: none of its slices holds up a filter for longer than one
-search does.
-
-What a node says of a pod, one by one, and many nodes by what they have in common.
-
-A node's PFs as one pod meets them: what is free of each, what would go there, and what is against it.
-
-A node's PFs as a pod meets them that holds exclusive devices: the most that may come to each.
+search does. Nodes that refuse for the same cause are grouped; of each PF it shows what is free, what would
+go there, and what is against it.
 """
 
 from __future__ import annotations
@@ -28,11 +23,11 @@ from k8s_rdma.core.offers import room_of
 from k8s_rdma.core.placement import Rejection
 from k8s_rdma.core.programming import enforcers, objection, reserved
 from k8s_rdma.core.request import PfPolicy, class_of, unmet
-from k8s_rdma.extender.filter import Verdicts
-from k8s_rdma.extender.fit_cache import UNRESOLVABLE, Fit, Misfit
-from k8s_rdma.extender.node_cache import ClusterState, Situation
-from k8s_rdma.extender.node_source import NodeStates
-from k8s_rdma.extender.pod_explanation import KnownPod, PodLook, asked_of
+from k8s_rdma.extender.filter import FeasibilityChecker
+from k8s_rdma.extender.fit_cache import UNRESOLVABLE, Feasible, Infeasible
+from k8s_rdma.extender.node_cache import ClusterState, NodeSnapshot
+from k8s_rdma.extender.node_source import NodeSource
+from k8s_rdma.extender.pod_explanation import KnownPod, PodExplainer, asked_of
 from k8s_rdma.extender.quota import Limits
 from k8s_rdma.wire.explain import Explanation, ExtenderState, Group, Limit, NodeLook, PfLook, Refused
 from k8s_rdma.wire.extender import NOT_ENOUGH_FREE, UNREADABLE_NODE
@@ -44,7 +39,7 @@ if TYPE_CHECKING:
     from k8s_rdma.core.placement import PlacedInterface
     from k8s_rdma.core.request import InterfaceClass, InterfaceRequest, Request
     from k8s_rdma.core.rooms import Room
-    from k8s_rdma.extender.fit_cache import Decisions, Verdict
+    from k8s_rdma.extender.fit_cache import FitCache, Verdict
 
     PodState: TypeAlias = Literal[
         "bound", "binding", "finished", "nominated", "refused", "waiting", "no-rdma"
@@ -53,7 +48,7 @@ if TYPE_CHECKING:
 
 
 def look_at_pfs_of_devices(
-    request: Request, situation: Situation, devices: Sequence[tuple[str, int]]
+    request: Request, situation: NodeSnapshot, devices: Sequence[tuple[str, int]]
 ) -> tuple[PfLook, ...]:
     """Each PF. devices: what of the request's devices are VFs of the node."""
     asked_wrongly = misasked(request, devices)
@@ -68,7 +63,7 @@ def look_at_pfs_of_devices(
 
 
 def _explain_pf_of_devices(
-    pf: Pf, resources: Sequence[str], wanted: Sequence[InterfaceRequest], situation: Situation
+    pf: Pf, resources: Sequence[str], wanted: Sequence[InterfaceRequest], situation: NodeSnapshot
 ) -> PfLook:
     room = room_of(pf, situation.used.get(pf.pci, NOTHING_USED))
     devices = sum(pf.pools.get(resource, 0) for resource in resources)
@@ -116,7 +111,7 @@ _LOOKED_AT = 64
 
 
 def look_at_pfs(
-    request: Request, situation: Situation, placed: Sequence[PlacedInterface] = ()
+    request: Request, situation: NodeSnapshot, placed: Sequence[PlacedInterface] = ()
 ) -> tuple[PfLook, ...]:
     """Each PF. placed: where the pod's interfaces would go, none when they do not fit."""
     devices = devices_on(request, situation.inventory)
@@ -127,7 +122,7 @@ def look_at_pfs(
 
 
 def _explain_pf(
-    pf: Pf, kinds: Sequence[InterfaceClass], situation: Situation, placed: Sequence[PlacedInterface]
+    pf: Pf, kinds: Sequence[InterfaceClass], situation: NodeSnapshot, placed: Sequence[PlacedInterface]
 ) -> PfLook:
     room = room_of(pf, situation.used.get(pf.pci, NOTHING_USED))
     here = [each.wanted() for each in placed if each.pf == pf.pci]
@@ -200,7 +195,7 @@ class Seen(NamedTuple):
     """A node's situation for the pod, and the verdict; why: of a node that has none."""
 
     node: NodeName
-    situation: Situation | None
+    situation: NodeSnapshot | None
     verdict: Verdict | None
     why: str = ""
 
@@ -211,27 +206,27 @@ class Seen(NamedTuple):
             return "unreadable"
         if self.verdict is None:
             return "unknown"
-        return "fits" if isinstance(self.verdict, Fit) else "refused"
+        return "fits" if isinstance(self.verdict, Feasible) else "refused"
 
     @property
     def score(self) -> int | None:
         """How well it fits, 0..10."""
-        return self.verdict.score if isinstance(self.verdict, Fit) else None
+        return self.verdict.score if isinstance(self.verdict, Feasible) else None
 
     @property
     def text(self) -> str:
         """As the scheduler is told; empty where it fits."""
         if self.situation is None:
             return f"{UNREADABLE_NODE} ({self.why})"
-        return self.verdict.text if isinstance(self.verdict, Misfit) else ""
+        return self.verdict.text if isinstance(self.verdict, Infeasible) else ""
 
     @property
     def evictable(self) -> bool:
         """Whether evicting pods might help."""
-        return not isinstance(self.verdict, Misfit) or self.verdict.reason not in UNRESOLVABLE
+        return not isinstance(self.verdict, Infeasible) or self.verdict.reason not in UNRESOLVABLE
 
 
-def look_at(seen: Seen, request: Request, decisions: Decisions) -> NodeLook:
+def look_at(seen: Seen, request: Request, decisions: FitCache) -> NodeLook:
     """The node in detail; searches anew, for where the interfaces go, or for the whole reason."""
     situation = seen.situation
     if situation is None or seen.verdict is None:
@@ -281,7 +276,7 @@ class Groups:
             key = seen.said, "for other reasons"
         self._groups.setdefault(key, _Group()).add(seen)
 
-    async def documents(self, request: Request, decisions: Decisions) -> tuple[Group, ...]:
+    async def documents(self, request: Request, decisions: FitCache) -> tuple[Group, ...]:
         """Those that fit first, the largest first; in slices of one search."""
         found = sorted(self._groups.items(), key=lambda item: (_ORDER.index(item[0][0]), -item[1].count))
         documents = []
@@ -295,7 +290,7 @@ class Groups:
         return tuple(documents)
 
 
-def _shared(group: _Group, request: Request, decisions: Decisions) -> str:
+def _shared(group: _Group, request: Request, decisions: FitCache) -> str:
     """What nodes that differ in their numbers refuse for; empty where that is not known in words."""
     [*_, seen] = group.best[0]
     found = decisions.place(request, seen.situation) if seen.situation else None
@@ -313,28 +308,28 @@ _ASK_S = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class ExplainQuery:
     """Which nodes are to be shown one by one: these, or every one; else all in groups."""
 
     nodes: tuple[NodeName, ...] = ()
     every: bool = False
 
 
-GROUPS = Wanted()
+GROUPS = ExplainQuery()
 
 
 @dataclass(slots=True, kw_only=True)
-class Explaining:
+class Explainer:
     """Explains.
 
     nodes: the names of all that are known. role: what to say of this process. clock: seconds, monotonic.
     max_age_s: a node's state that is younger is not asked for again.
     """
 
-    pods: PodLook
+    pods: PodExplainer
     state: ClusterState
-    states: NodeStates
-    verdicts: Verdicts
+    states: NodeSource
+    verdicts: FeasibilityChecker
     limits: Limits
     nodes: Callable[[], Collection[NodeName]]
     role: Callable[[], ExtenderState]
@@ -342,13 +337,13 @@ class Explaining:
     max_age_s: float
     _turn: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
 
-    async def explain(self, namespace: str, name: str, wanted: Wanted = GROUPS) -> Explanation | str:
+    async def explain(self, namespace: str, name: str, wanted: ExplainQuery = GROUPS) -> Explanation | str:
         """The document; or why there is none."""
         async with self._turn:
             pod = await self.pods.find(namespace, name)
             return pod if isinstance(pod, str) else await self._explain(pod, wanted)
 
-    async def _explain(self, pod: KnownPod, wanted: Wanted) -> Explanation:
+    async def _explain(self, pod: KnownPod, wanted: ExplainQuery) -> Explanation:
         names = sorted(self.nodes())
         groups: tuple[Group, ...] = ()
         looks: tuple[NodeLook, ...] = ()
@@ -462,7 +457,7 @@ class Explaining:
                 verdict = decisions.verdict(request, situation, pod.namespace)
             yield Seen(node, situation, verdict)
 
-    def _situation(self, pod: KnownPod, node: NodeName) -> Situation | None:
+    def _situation(self, pod: KnownPod, node: NodeName) -> NodeSnapshot | None:
         """The node's for this pod: without what it holds itself, with what preemption made room for."""
         holding = self.verdicts.nominations.against(node, pod.uid, pod.priority)
         if holding or node in self.state.nodes_of(pod.uid):

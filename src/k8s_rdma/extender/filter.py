@@ -1,8 +1,6 @@
 """filter and prioritize: which nodes can keep the promise that a pod asks for, and how well.
 
-The reply to filter: candidates by verdict, in the question's own form.
-
-The verdicts on nodes for one pod: what others hold there counts, what it holds itself does not.
+On each node the promises and assumptions of other pods count, and the pod's own do not.
 """
 
 from __future__ import annotations
@@ -20,23 +18,23 @@ from k8s_rdma.core.refusal import Detail
 from k8s_rdma.core.score import MAX_SCORE
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.extender.addresses import AddressCheck
-from k8s_rdma.extender.assumed_pods import Expecting
+from k8s_rdma.extender.assumed_pods import AssumedPods
 from k8s_rdma.extender.decision_log import (
     FIT,
     NOTHING_ASKED,
     STARTING_MESSAGE,
+    DecisionLog,
     Outcome,
-    Outcomes,
     main_reason,
 )
 from k8s_rdma.extender.decision_log import STARTING as IS_STARTING
-from k8s_rdma.extender.fit_cache import UNRESOLVABLE, Decisions, Fit, Misfit
+from k8s_rdma.extender.fit_cache import UNRESOLVABLE, Feasible, FitCache, Infeasible
 from k8s_rdma.extender.node_cache import ClusterState
-from k8s_rdma.extender.node_source import NodeStates
-from k8s_rdma.extender.nominated_pods import Nominations
-from k8s_rdma.extender.pod_request import Requests
+from k8s_rdma.extender.node_source import NodeSource
+from k8s_rdma.extender.nominated_pods import NominatedPods
+from k8s_rdma.extender.pod_request import PodRequestCache
 from k8s_rdma.extender.quota import Limits
-from k8s_rdma.extender.requeue import Toucher
+from k8s_rdma.extender.requeue import Requeuer
 from k8s_rdma.extender.search_queue import SearchQueue
 from k8s_rdma.kube.api import API_ERRORS
 from k8s_rdma.wire.extender import (
@@ -54,7 +52,7 @@ if TYPE_CHECKING:
     from k8s_rdma.core.ids import PodUid
     from k8s_rdma.core.placement import PlacedInterface
     from k8s_rdma.extender.fit_cache import Verdict
-    from k8s_rdma.extender.node_cache import Situation
+    from k8s_rdma.extender.node_cache import NodeSnapshot
     from k8s_rdma.extender.pod_request import PendingPod
     from k8s_rdma.wire.extender import Candidate, ExtenderArgs
 
@@ -66,7 +64,7 @@ _LATE_S = 0.05
 _SHOWN_PODS = 3
 _NOBODY: Mapping[PodUid, Interfaces] = MappingProxyType({})
 
-NOT_SEARCHED = Misfit(
+NOT_SEARCHED = Infeasible(
     Reason.UNDECIDED,
     f"{NOT_ENOUGH_FREE} (not known: this request is new and takes long to place on many nodes; tried again)",
 )
@@ -78,12 +76,12 @@ class _Look(NamedTuple):
     Which they are depends on every interface of the request, and there may be a thousand.
     """
 
-    known: Mapping[Situation | None, Verdict]
+    known: Mapping[NodeSnapshot | None, Verdict]
     deadline: float
 
 
 @dataclass(slots=True, kw_only=True)
-class Verdicts:
+class FeasibilityChecker:
     """Gives them.
 
     nominations: what preemption made room for, which counts against pods of no higher priority. expecting:
@@ -96,9 +94,9 @@ class Verdicts:
     """
 
     state: ClusterState
-    decisions: Decisions
-    nominations: Nominations
-    expecting: Expecting
+    decisions: FitCache
+    nominations: NominatedPods
+    expecting: AssumedPods
     clock: Callable[[], float]
     detail: Detail = Detail.NUMBERS
     queue: SearchQueue = field(default_factory=SearchQueue)
@@ -134,7 +132,7 @@ class Verdicts:
         special = self._special(pod)
         found = self._each(pod, names, special)
         expected = special & self.expecting.holds.nodes()
-        if expected and not any(isinstance(verdict, Fit) for _, verdict in found):
+        if expected and not any(isinstance(verdict, Feasible) for _, verdict in found):
             found = self._each(pod, names, special, steering=False)
         return found
 
@@ -147,7 +145,9 @@ class Verdicts:
         steering: bool = True,
     ) -> list[tuple[NodeName, Verdict | None]]:
         """Most are looked up, and there may be thousands of them."""
-        known = cast("Mapping[Situation | None, Verdict]", self.decisions.known(pod.request, pod.namespace))
+        known = cast(
+            "Mapping[NodeSnapshot | None, Verdict]", self.decisions.known(pod.request, pod.namespace)
+        )
         usual = [*map(known.get, map(self.state.situations.get, names))]
         if not special and all(usual):
             return [*zip(names, usual, strict=True)]
@@ -165,16 +165,16 @@ class Verdicts:
         if situation is None:
             return None
         verdict = self._verdict(pod, situation, look)
-        if not isinstance(verdict, Fit):
+        if not isinstance(verdict, Feasible):
             return verdict
         expected = self.expecting.against(name, pod.uid) if steering else self.expecting.firm(name, pod)
         beside = self._situation(pod, name, expected)
         if beside is None or beside is situation:
             return verdict
         there = self._verdict(pod, beside, look)
-        return there if isinstance(there, Fit) else self._held(pod, name)
+        return there if isinstance(there, Feasible) else self._held(pod, name)
 
-    def _verdict(self, pod: PendingPod, situation: Situation, look: _Look) -> Verdict:
+    def _verdict(self, pod: PendingPod, situation: NodeSnapshot, look: _Look) -> Verdict:
         verdict = look.known.get(situation)
         if verdict is None and self.queue.clock() < look.deadline:
             return self.decisions.verdict(pod.request, situation, pod.namespace)
@@ -187,22 +187,22 @@ class Verdicts:
 
     def _situation(
         self, pod: PendingPod, name: NodeName, expected: Mapping[PodUid, Interfaces] = _NOBODY
-    ) -> Situation | None:
+    ) -> NodeSnapshot | None:
         holding = {**expected, **self.nominations.against(name, pod.uid, pod.priority)}
         without = [pod.uid] if name in self.state.nodes_of(pod.uid) else ()
         return self.state.situation_if(name, without=without, holding=holding)
 
-    def _held(self, pod: PendingPod, name: NodeName) -> Misfit:
+    def _held(self, pod: PendingPod, name: NodeName) -> Infeasible:
         why = "held for a moment for pods on their way"
         if self.detail is Detail.NUMBERS:
             pods = self.expecting.pods(name, pod.uid)
             more = f" and {len(pods) - _SHOWN_PODS} more" if len(pods) > _SHOWN_PODS else ""
             why = f"{why}: {', '.join(pods[:_SHOWN_PODS])}{more}"
-        return Misfit(Reason.INSUFFICIENT, f"{NOT_ENOUGH_FREE} ({why})")
+        return Infeasible(Reason.INSUFFICIENT, f"{NOT_ENOUGH_FREE} ({why})")
 
 
 @dataclass(slots=True)
-class Sorted:
+class FilterResult:
     """Candidates by verdict: the fitting ones in order, the others with the reason told to the scheduler.
 
     awaited: those of the others that may come to fit. reasons: how many of all were judged so.
@@ -217,15 +217,15 @@ class Sorted:
     @classmethod
     def by_verdict(
         cls, verdicts: Iterable[tuple[NodeName, Verdict | None]], why_unreadable: Callable[[NodeName], str]
-    ) -> Sorted:
+    ) -> FilterResult:
         """Sort; no verdict is a node that cannot be read.
 
         Thousands of nodes share few verdicts, so that what follows from one is found once.
         """
         found = cls()
-        refused: dict[int, tuple[Misfit | None, list[NodeName]]] = {}
+        refused: dict[int, tuple[Infeasible | None, list[NodeName]]] = {}
         for name, verdict in verdicts:
-            if isinstance(verdict, Fit):
+            if isinstance(verdict, Feasible):
                 found.fitting.append(name)
             elif (alike := refused.get(id(verdict))) is not None:
                 alike[1].append(name)
@@ -238,7 +238,7 @@ class Sorted:
         return found
 
     def _refuse(
-        self, misfit: Misfit | None, names: list[NodeName], why_unreadable: Callable[[NodeName], str]
+        self, misfit: Infeasible | None, names: list[NodeName], why_unreadable: Callable[[NodeName], str]
     ) -> None:
         if misfit is None:
             self.failed |= {name: f"{UNREADABLE_NODE} ({why_unreadable(name)})" for name in names}
@@ -278,14 +278,14 @@ class Scheduling:
     ready: as in `Binder`. gang_s: how long filter waits for the number of a gang's PodGroup.
     """
 
-    states: NodeStates
-    verdicts: Verdicts
-    expecting: Expecting
+    states: NodeSource
+    verdicts: FeasibilityChecker
+    expecting: AssumedPods
     limits: Limits
     addresses: AddressCheck
-    requests: Requests
-    toucher: Toucher
-    outcomes: Outcomes
+    requests: PodRequestCache
+    requeuer: Requeuer
+    outcomes: DecisionLog
     clock: Callable[[], float]
     ready: Callable[[], bool]
     max_age_s: float = 1.0
@@ -322,7 +322,7 @@ class Scheduling:
         taken = self.addresses.taken(pod)
         if taken is not None:
             self.expecting.drop(pod.uid)
-            self.toucher.refused(pod.uid, pod.request, [taken.node], pod.namespace)
+            self.requeuer.refused(pod.uid, pod.request, [taken.node], pod.namespace)
             return self._refuse(args, began, NOT_ENOUGH_FREE, taken.why, Reason.ADDRESS_IN_USE)
         found = await self._sort(pod, names)
         self._tell("filter", args, began, found.reasons)
@@ -346,16 +346,16 @@ class Scheduling:
         await self._refresh(candidates, names)
         await self.verdicts.search(pod, names)
         found = self.verdicts.on(pod, names)
-        scores = {name: verdict.score if isinstance(verdict, Fit) else 0 for name, verdict in found}
-        sorted_ = Sorted.by_verdict(found, self.verdicts.state.why_unreadable)
+        scores = {name: verdict.score if isinstance(verdict, Feasible) else 0 for name, verdict in found}
+        sorted_ = FilterResult.by_verdict(found, self.verdicts.state.why_unreadable)
         self._expect(pod, scores, sorted_.fitting)
         self._tell("prioritize", args, began, sorted_.reasons)
         return [HostPriority(name, score) for name, score in scores.items()]
 
-    async def _sort(self, pod: PendingPod, names: list[NodeName]) -> Sorted:
+    async def _sort(self, pod: PendingPod, names: list[NodeName]) -> FilterResult:
         await self.verdicts.search(pod, names)
         verdicts = self.verdicts.on(pod, names)
-        found = Sorted.by_verdict(verdicts, self.verdicts.state.why_unreadable)
+        found = FilterResult.by_verdict(verdicts, self.verdicts.state.why_unreadable)
         self.verdicts.nominations.filtered(pod.uid, found.failed)
         if pod.gang is not None and found.fitting:
             self._promise(pod, verdicts, found)
@@ -364,17 +364,17 @@ class Scheduling:
         else:
             self.expecting.drop(pod.uid)
         if found.fitting or not found.awaited:
-            self.toucher.settled(pod.uid)
+            self.requeuer.settled(pod.uid)
         else:
             together = pod.gang is not None
-            self.toucher.refused(pod.uid, pod.request, found.awaited, pod.namespace, together=together)
+            self.requeuer.refused(pod.uid, pod.request, found.awaited, pod.namespace, together=together)
         return found
 
     def _promise(
-        self, pod: PendingPod, verdicts: Iterable[tuple[NodeName, Verdict | None]], found: Sorted
+        self, pod: PendingPod, verdicts: Iterable[tuple[NodeName, Verdict | None]], found: FilterResult
     ) -> None:
         """Send a gang's pod to one node, the best, so that the next ones see what it takes."""
-        scores = {name: verdict.score for name, verdict in verdicts if isinstance(verdict, Fit)}
+        scores = {name: verdict.score for name, verdict in verdicts if isinstance(verdict, Feasible)}
         best = sorted(found.fitting, key=lambda name: -scores[name])
         node = self.expecting.promise(pod, best[:_BEST])
         found.fitting = [node] if node is not None else []
@@ -412,9 +412,9 @@ class Scheduling:
     def _limited(self, pod: PendingPod, names: Sequence[NodeName]) -> None:
         self.expecting.drop(pod.uid)
         if self.limits.may_pass(pod.namespace, pod.request):
-            self.toucher.limited(pod, names)
+            self.requeuer.limited(pod, names)
         else:
-            self.toucher.settled(pod.uid)
+            self.requeuer.settled(pod.uid)
 
     def _refuse(
         self, args: ExtenderArgs, began: float, sentence: str, why: str, reason: Reason
@@ -423,7 +423,7 @@ class Scheduling:
         candidates, names = _candidates(args)
         self._tell("filter", args, began, Counter({reason: len(names)}), why)
         text = f"{sentence} ({why})"
-        return Sorted(unresolvable=dict.fromkeys(map(str, names), text)).reply(args, candidates)
+        return FilterResult(unresolvable=dict.fromkeys(map(str, names), text)).reply(args, candidates)
 
     def _unscored(
         self, args: ExtenderArgs, began: float, names: Sequence[NodeName], reason: str

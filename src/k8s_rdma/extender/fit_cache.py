@@ -1,18 +1,15 @@
-"""Whether a request fits a situation: searched once, then looked up.
+"""Fit cache: whether a request fits a node's snapshot, searched once, then looked up; and quarantined nodes.
 
-A verdict depends on the request and on the situation alone, so that nodes in an equal situation share
-it, and it holds until a node's situation becomes another one. Of the request it depends on its policy and
-the kinds of its interfaces alone, so that the pods of a StatefulSet, each with MACs of its own, share it too.
+A verdict depends on the request and on the snapshot alone, so that nodes with equal snapshots share it, and
+it holds until a node's snapshot becomes another one. Of the request it depends on its policy and the
+classes of its interfaces alone, so that the pods of a StatefulSet, each with MACs of its own, share it too.
 
-Nodes whose data makes a decision fail are not decided upon until they report something else.
-
-What a node reports is checked where it comes in (`wire.report_bounds`, `cluster.facts`). What passes and
-makes the code fail all the same is a defect, and somebody's data brings it about at a time of his choice: it
-must cost that node, or that one pod on that node, and neither an answer about others nor the process.
-
-A decision is made of a pod's request and a node's situation. Whether the node's data is at fault is found
-out with the simplest request there is: where that fails, too, the node cannot be read. Else it is the pod
-together with the node, and that pod alone is refused there, so that no pod can take nodes from others.
+What a node reports is checked where it comes in (`wire.report_bounds`, `extender.node_facts`). What passes
+and makes the code fail all the same is a defect, and somebody's data brings it about at a time of his
+choice: it must cost that node, or that one pod on that node, and neither an answer about others nor the
+process. Whether the node's data is at fault is found out with the simplest request there is: where that
+fails, too, the node is quarantined until it reports something else. Else it is the pod together with the
+node, and that pod alone is refused there, so that no pod can take nodes from others.
 """
 
 from __future__ import annotations
@@ -39,7 +36,7 @@ if TYPE_CHECKING:
 
     from k8s_rdma.core.ids import NodeName
     from k8s_rdma.extender.metrics import Reading
-    from k8s_rdma.extender.node_cache import ClusterState, Reservation, Situation
+    from k8s_rdma.extender.node_cache import ClusterState, NodeSnapshot, Reservation
 
 T = TypeVar("T")
 
@@ -57,13 +54,13 @@ class Quarantine:
         self.failures = 0
         self._state: ClusterState | None = None
         self._logged: set[str] = set()
-        self._looked_at: WeakSet[Situation] = WeakSet()
+        self._looked_at: WeakSet[NodeSnapshot] = WeakSet()
 
     def watch(self, state: ClusterState) -> None:
         """Quarantine the nodes of this cluster."""
         self._state = state
 
-    def decide(self, situation: Situation, decision: Callable[[], T], otherwise: Callable[[str], T]) -> T:
+    def decide(self, situation: NodeSnapshot, decision: Callable[[], T], otherwise: Callable[[str], T]) -> T:
         """What the decision on a situation is; where it fails, what `otherwise` makes of the reason."""
         try:
             return decision()
@@ -81,7 +78,7 @@ class Quarantine:
             _log.error("decision_failed", node=node, error=why, exc_info=error)
         return why
 
-    def _isolate(self, situation: Situation, why: str) -> None:
+    def _isolate(self, situation: NodeSnapshot, why: str) -> None:
         """Quarantine the nodes of the same PFs on which nothing can be decided."""
         if self._state is None or situation in self._looked_at:
             return
@@ -110,7 +107,7 @@ class Quarantine:
         }
 
 
-def _is_decidable(situation: Situation) -> bool:
+def _is_decidable(situation: NodeSnapshot) -> bool:
     """Whether the simplest request can be decided."""
     try:
         place(_SIMPLEST, situation.inventory, situation.used)
@@ -133,14 +130,14 @@ MAX_INTERFACES = 65_536
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
+class Feasible:
     """The request fits, and how well (0..10). Where, `place` says anew: keeping it would take most memory."""
 
     score: int
 
 
 @dataclass(frozen=True, slots=True)
-class Misfit:
+class Infeasible:
     """The request does not fit; `text` as it is told to the scheduler.
 
     may_pass: whether it may fit later, without other hardware.
@@ -151,7 +148,7 @@ class Misfit:
     may_pass: bool = True
 
 
-Verdict = Fit | Misfit
+Verdict = Feasible | Infeasible
 _Key = tuple[Shape, tuple[tuple[str, ...], ...]]
 """What of a request matters: its shape, and what its interfaces ask in vain for where they may be devices."""
 
@@ -159,7 +156,7 @@ _Key = tuple[Shape, tuple[tuple[str, ...], ...]]
 _HAD_ON_A_RUNNING_NODE = frozenset({Setting.VFIO_PCI, Setting.SOFTWARE_CAPS})
 
 
-def _may_pass(found: Rejection, request: Request, situation: Situation) -> bool:
+def _may_pass(found: Rejection, request: Request, situation: NodeSnapshot) -> bool:
     """Whether it may fit later, if only by what no eviction brings about: a link that is down comes up."""
     if found.reason is Reason.DEVICES_DIFFER:
         return False
@@ -178,8 +175,8 @@ def _waits_for_an_operator(request: Request) -> bool:
     )
 
 
-def _undecidable(why: str) -> Misfit:
-    return Misfit(Reason.UNREADABLE_NODE, f"{UNREADABLE_NODE} ({why})")
+def _undecidable(why: str) -> Infeasible:
+    return Infeasible(Reason.UNREADABLE_NODE, f"{UNREADABLE_NODE} ({why})")
 
 
 def _size(key: _Key) -> int:
@@ -191,7 +188,7 @@ def _key(request: Request) -> _Key:
     return request.shape, refused
 
 
-class Decisions:
+class FitCache:
     """Verdicts by request and situation.
 
     strategy: which fits are the better ones. detail: how much refusals tell.
@@ -218,7 +215,7 @@ class Decisions:
         self._limit = limit
         self._size = 0
         self._interfaces = 0
-        self._tables: OrderedDict[_Key, dict[Situation, Verdict]] = OrderedDict()
+        self._tables: OrderedDict[_Key, dict[NodeSnapshot, Verdict]] = OrderedDict()
         self._owners: dict[_Key, str] = {}
         self._kept: Counter[str] = Counter()
 
@@ -226,7 +223,7 @@ class Decisions:
         """How many verdicts are kept."""
         return self._size
 
-    def known(self, request: Request, namespace: str = "") -> dict[Situation, Verdict]:
+    def known(self, request: Request, namespace: str = "") -> dict[NodeSnapshot, Verdict]:
         """The verdicts on this request so far; to be read only, and not beyond the next `verdict`.
 
         namespace: whose they are, if they are nobody's yet.
@@ -243,14 +240,14 @@ class Decisions:
         self._tables.move_to_end(key)
         return table
 
-    def verdict(self, request: Request, situation: Situation, namespace: str = "") -> Verdict:
+    def verdict(self, request: Request, situation: NodeSnapshot, namespace: str = "") -> Verdict:
         """The verdict, searched for if it is not known. namespace: as of `known`."""
         table = self.known(request, namespace)
         verdict = table.get(situation)
         if verdict is None:
             verdict = self.quarantine.decide(situation, lambda: self._judge(request, situation), _undecidable)
             self.searches += 1
-            self.undecided += isinstance(verdict, Misfit) and verdict.reason is Reason.UNDECIDED
+            self.undecided += isinstance(verdict, Infeasible) and verdict.reason is Reason.UNDECIDED
             while self._size >= self._limit:
                 self._forget_oldest()
             table = self.known(request, namespace)
@@ -259,7 +256,7 @@ class Decisions:
             self._kept[self._owners[_key(request)]] += 1
         return verdict
 
-    def place(self, request: Request, situation: Situation) -> Placement | Rejection:
+    def place(self, request: Request, situation: NodeSnapshot) -> Placement | Rejection:
         """Where the request goes, as the strategy has it; a bind must do as it was decided by."""
         node = situation.inventory.node
         return self.quarantine.decide(
@@ -268,22 +265,22 @@ class Decisions:
             lambda why: Rejection(node=node, reason=Reason.UNREADABLE_NODE, message=why),
         )
 
-    def still_fits(self, reservation: Reservation, situation: Situation) -> bool:
+    def still_fits(self, reservation: Reservation, situation: NodeSnapshot) -> bool:
         """Whether what is held for a pod fits beside what is used."""
         held, inventory, used = reservation.interfaces, situation.inventory, situation.used
         return self.quarantine.decide(
             situation, lambda: fits(held, inventory, used, reservation.policy), lambda _: False
         )
 
-    def _place(self, request: Request, situation: Situation) -> Placement | Rejection:
+    def _place(self, request: Request, situation: NodeSnapshot) -> Placement | Rejection:
         return place(request, situation.inventory, situation.used, strategy=self._strategy)
 
-    def _judge(self, request: Request, situation: Situation) -> Verdict:
+    def _judge(self, request: Request, situation: NodeSnapshot) -> Verdict:
         found = self._place(request, situation)
         if isinstance(found, Rejection):
             text = f"{NOT_ENOUGH_FREE} ({found.told(self._detail)})"
-            return Misfit(found.reason, text, _may_pass(found, request, situation))
-        return Fit(score(found, situation.inventory, situation.used, self._strategy))
+            return Infeasible(found.reason, text, _may_pass(found, request, situation))
+        return Feasible(score(found, situation.inventory, situation.used, self._strategy))
 
     def _forget_oldest(self) -> None:
         """Of whoever has most; verdicts and interfaces count alike."""

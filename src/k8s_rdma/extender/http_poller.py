@@ -1,11 +1,4 @@
-"""Node states of every node's `/v1/node`: by long poll, and by asking where there is none.
-
-A node's long poll (`GET /v1/node?watch=...`): told of a change within the time that the way takes.
-
-One node whose `/v1/node` is asked, and followed by long poll.
-
-How the configuration has the nodes' servers asked.
-"""
+"""Poller of every node's `/v1/node`: by long poll, and by plain requests where there is none."""
 
 from __future__ import annotations
 
@@ -55,7 +48,7 @@ _MOST_ADDRESSES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asking:
+class NodePollConfig:
     """How nodes are asked.
 
     port: of the nodes' servers. timeout_s: for one question at one address. security: TLS and token.
@@ -96,11 +89,11 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class NodePollContext:
     """What all nodes have in common."""
 
     state: ClusterState
-    asking: Asking
+    asking: NodePollConfig
     clock: Callable[[], float]
     slots: asyncio.Semaphore
     counts: Counts = field(default_factory=Counts)
@@ -116,14 +109,14 @@ class HttpNode:
     """A node. One question at a time is its caller's business; the long poll is none, and has its connection.
 
     asked_at: when the last question began that has an outcome. heard_at: of the last usable answer.
-    stands: the latest `since` that this outcome satisfies in `NodeStates.refresh`. watched_until: by then a
+    stands: the latest `since` that this outcome satisfies in `NodeSource.refresh`. watched_until: by then a
     long poll has ended that is under way, and would tell of any other state than the one known; by the clock,
     since the loop's timers stand still while the machine sleeps. wanted_at: when a request last told of the
     node. named, addresses: those that it is said to have, and those of them that are tried. question, keeper:
     the tasks that ask, and that keep the long poll going.
     """
 
-    def __init__(self, name: NodeName, surroundings: Surroundings) -> None:
+    def __init__(self, name: NodeName, surroundings: NodePollContext) -> None:
         self.name = name
         self.asked_at = self.heard_at = self.stands = self.wanted_at = self.watched_until = NEVER
         self.question: asyncio.Task[None] | None = None
@@ -318,23 +311,23 @@ _UNWANTED_S = 3600.0
 """A node that only requests tell of, and none did for so long, is gone."""
 
 _RESTS = 6
-"""Times `Asking.retry_s`: the longest pause before a node that cannot be read is asked by itself. There may
+"""Times `NodePollConfig.retry_s`: the longest pause before a node that cannot be read is asked by itself. There may
 be thousands without a server; whoever needs such a node's state asks it before."""
 
 
-class HttpNodeStates:
-    """`NodeStates` over HTTP; an async context manager that owns the questions under way.
+class HttpPoller:
+    """`NodeSource` over HTTP; an async context manager that owns the questions under way.
 
     A node is asked one question at a time, and everyone whose need it meets waits for the same one. A long
     poll is not such a question: what it tells leads to one.
     """
 
-    def __init__(self, state: ClusterState, asking: Asking, clock: Callable[[], float]) -> None:
+    def __init__(self, state: ClusterState, asking: NodePollConfig, clock: Callable[[], float]) -> None:
         self._state = state
         self._asking = asking
         self._clock = clock
         slots = asyncio.Semaphore(asking.parallel)
-        self._surroundings = Surroundings(state=state, asking=asking, clock=clock, slots=slots)
+        self._surroundings = NodePollContext(state=state, asking=asking, clock=clock, slots=slots)
         self.counts = self._surroundings.counts
         self._nodes: dict[NodeName, HttpNode] = {}
         self._watches = 0
@@ -353,7 +346,7 @@ class HttpNodeStates:
         await self._tasks.__aexit__(kind, error, trace)
 
     async def refresh(self, nodes: Collection[NodeName], *, since: float) -> None:
-        """As `NodeStates.refresh`."""
+        """As `NodeSource.refresh`."""
         known, ending, now = self._nodes, self._state.ending, self._clock()
         since = min(since, now)
         while stale := [
@@ -365,13 +358,13 @@ class HttpNodeStates:
             await asyncio.wait([self._question(node) for node in stale])
 
     async def ask(self, node: NodeName) -> None:
-        """As `NodeStates.ask`."""
+        """As `NodeSource.ask`."""
         since = self._clock()
         while (known := self._nodes.get(node)) is not None and known.asked_at < since:
             await asyncio.wait([self._question(known)])
 
     def learn(self, node: NodeName, addresses: tuple[str, ...]) -> None:
-        """As `NodeStates.learn`."""
+        """As `NodeSource.learn`."""
         known = self._nodes.get(node)
         if known is None:
             known = self._nodes[node] = HttpNode(node, self._surroundings)
@@ -384,20 +377,20 @@ class HttpNodeStates:
             known.keeper = self._tasks.create_task(self._keep(known))
 
     def suggest(self, node: NodeName, addresses: tuple[str, ...]) -> None:
-        """As `NodeStates.suggest`."""
+        """As `NodeSource.suggest`."""
         if node not in self._nodes or (self._asking.requests_tell and addresses):
             self.learn(node, addresses)
         if self._asking.requests_tell:
             self._nodes[node].wanted_at = self._clock()
 
     def forget(self, node: NodeName) -> None:
-        """As `NodeStates.forget`; a question under way comes to nothing."""
+        """As `NodeSource.forget`; a question under way comes to nothing."""
         known = self._nodes.pop(node, None)
         if known is not None:
             known.close()
 
     def awaited(self) -> int:
-        """As `NodeStates.awaited`."""
+        """As `NodeSource.awaited`."""
         if self._filled:
             return 0
         awaited = sum(node.asked_at == NEVER for node in self._nodes.values())
@@ -484,12 +477,12 @@ _HOLD_S = 25.0
 """Shorter than what proxies and firewalls forget a silent connection after."""
 
 
-def asking_of(config: ExtenderConfig) -> Asking:
+def asking_of(config: ExtenderConfig) -> NodePollConfig:
     """How nodes are asked; MalformedError as `security_of`.
 
     A node whose long poll is not answered is asked once more, so that both have to fit into `stale_s`.
     """
-    return Asking(
+    return NodePollConfig(
         port=config.node_port,
         timeout_s=config.node_timeout_s,
         security=security_of(config),

@@ -1,16 +1,4 @@
-"""One binder: only the holder of a Lease binds.
-
-Who binds knows what was promised to pods that are not bound yet from its own memory alone, so there may be
-one. Whether this process is the one is asked in two ways: by the clock (`holds`), which costs nothing, and of
-the API server (`confirm`), which is the one that counts: a process that was stopped in the middle, or a
-Lease that somebody deleted, is told by no clock. What such a process still writes, `leading` and `commit`
-see to.
-
-No clocks are compared: a Lease counts from when it was seen to change (as in client-go, leaderelection.go),
-and its holder stops binding well before the others may take it, counting from before its last renewal.
-
-Verbs: get, create and patch on `leases` of `coordination.k8s.io`.
-"""
+"""Leader election: only the holder of a Lease binds."""
 
 from __future__ import annotations
 
@@ -44,7 +32,7 @@ _log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class LeaderElectionConfig:
     """holder: this process, unlike any before it. lease_s: the Lease's duration, whole seconds."""
 
     namespace: str
@@ -62,14 +50,18 @@ class _Read:
     obstacle: str = ""
 
 
-class Lease:
+class LeaderElector:
     """This process's part in the Lease.
 
     clock: seconds, monotonic. sleep: by the same clock. obstacle: why it does not hold, for people.
     """
 
     def __init__(
-        self, api: LeaseApi, terms: Terms, clock: Callable[[], float], sleep: Sleep = asyncio.sleep
+        self,
+        api: LeaseApi,
+        terms: LeaderElectionConfig,
+        clock: Callable[[], float],
+        sleep: Sleep = asyncio.sleep,
     ) -> None:
         self._api = api
         self._terms = terms

@@ -1,31 +1,22 @@
-"""What the one binder does before its first bind, and how it knows that it still is the one.
+"""Leadership: what the one binder does before its first bind, and how it knows that it still is the one.
 
 Between another binder and this one stand three things:
 
-1. The Lease. Only its holder binds.
-2. The list of all pods, read after the Lease was taken: what the holder before wrote is on it.
-3. The fence. A Binding is written for one version of its pod, which its writer had seen before it was told
-   by the API server that it holds the Lease. So once this process has touched every pod that was unbound
-   when it took the Lease, no Binding of an earlier holder can take effect any more, whether it is under way
-   or its sender was stopped (SIGSTOP, a frozen virtual machine) and sends it an hour later.
+1. The Lease. Only its holder binds. 2. The list of all pods, read after the Lease was taken: what the
+holder before wrote is on it. 3. The fence. A Binding carries the version of the pod that it was decided on
+(`metadata.resourceVersion`), which is a precondition (kube-apiserver, pkg/registry/core/pod/storage,
+BindingREST), and its writer had seen that version before the API server confirmed that it holds the Lease.
+So once this process has touched every pod that was unbound when it took the Lease, no Binding of an earlier
+holder can take effect any more, whether it is under way or its sender was stopped (SIGSTOP, a frozen
+virtual machine) and sends it an hour later.
+
+A pod's annotations may be as long as they may be, by its owner's doing: then a label is written.
 
 Where the API server refuses to touch pods (403), the second line is time: after a Lease that was not given
-back nothing is bound until nothing that was sent before can take effect (`settle_s`). That does not hold back
-a sender that was stopped.
+back nothing is bound until nothing that was sent before can take effect (`settle_s`). That does not hold
+back a sender that was stopped.
 
 Verbs: list, watch, get and patch on `pods`.
-
-Write to a pod, so that no Binding of it that is under way can take effect any more.
-
-A Binding carries the version of the pod that it was decided on (`metadata.resourceVersion`), which is a
-precondition (kube-apiserver, pkg/registry/core/pod/storage, BindingREST): whoever writes to the pod later
-refuses it for ever, wherever it is: in a queue, in the network, or in a process that was stopped.
-
-A pod's annotations may be as long as they may be, by its owner's doing: then it is a label that is written.
-The pod may also be as long as etcd takes: then no Binding takes effect either, which writes more to it than
-the fence does, its placement above all.
-
-Verbs: patch and get on `pods`. Without patch a pod is only read, and what is under way has to be waited for.
 """
 
 from __future__ import annotations
@@ -39,8 +30,8 @@ from typing import NamedTuple, NoReturn
 import structlog
 
 from k8s_rdma.core.ledger import Pod
-from k8s_rdma.extender.leader_election import Lease
-from k8s_rdma.extender.pod_informer import PodTracker
+from k8s_rdma.extender.leader_election import LeaderElector
+from k8s_rdma.extender.pod_informer import PodInformer
 from k8s_rdma.kube.api import API_ERRORS, TOO_LARGE, ApiRefusedError, ClusterApi, PodView
 
 FENCE_ANNOTATION = "k8s-rdma.io/fence"
@@ -100,20 +91,20 @@ _log = structlog.get_logger()
 
 
 @dataclass(slots=True, kw_only=True)
-class Leading:
+class Leadership:
     """Takes the Lease, and lets binds begin and end with it.
 
     lease: None where nobody else ever binds. fence: None where this process binds nothing. follow: keeps
-    `pods` up to date, from a new list on; without end. settle_s: as in `Commits`. on_ready: called
+    `pods` up to date, from a new list on; without end. settle_s: as in `BindingWriter`. on_ready: called
     whenever binds may begin, and again when no other can take itself for the holder any more. obstacle: why
     nothing is bound yet although the Lease is held.
     """
 
-    pods: PodTracker
+    pods: PodInformer
     fence: Fence | None
     follow: Callable[[], Awaitable[None]]
     clock: Callable[[], float]
-    lease: Lease | None = None
+    lease: LeaderElector | None = None
     settle_s: float = 60.0
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     on_ready: Callable[[], None] = lambda: None
@@ -125,7 +116,7 @@ class Leading:
         return self._ready and (self.lease is None or self.lease.holds())
 
     async def confirm(self) -> str:
-        """As `Lease.confirm`."""
+        """As `LeaderElector.confirm`."""
         return await self.lease.confirm() if self.lease else ""
 
     def missing(self) -> list[str]:

@@ -1,12 +1,8 @@
 """The process `k8s-rdma extender`.
 
-Have the garbage collector leave alone what is kept.
-
-What is known of a large cluster is a million objects that stay. The collector goes through all of them
-again and again while they are read in, which takes a quarter of a start, and later whenever it looks for old
-garbage: half a second in which nobody is answered.
-
-A configuration looked at without being used.
+What it knows of a large cluster is a million objects that stay. The garbage collector would go through all
+of them again and again while they are read in, which takes a quarter of a start, and later whenever it
+looks for old garbage: half a second in which nobody is answered. So it is told to leave alone what is kept.
 """
 
 from __future__ import annotations
@@ -31,9 +27,9 @@ from k8s_rdma.config.namespace_policies import load_policies
 from k8s_rdma.config.placement_keys import extender_keys
 from k8s_rdma.extender.app import EVERYBODY, Access, ExtenderApp, access_of
 from k8s_rdma.extender.http_poller import security_of
-from k8s_rdma.extender.leader_election import Lease, Terms
+from k8s_rdma.extender.leader_election import LeaderElectionConfig, LeaderElector
 from k8s_rdma.extender.metrics import counted
-from k8s_rdma.extender.wiring import CLOCK, NOBODY_ELSE, Authority, running
+from k8s_rdma.extender.wiring import NO_LEADER_ELECTION, BinderIdentity, boottime_s, running
 from k8s_rdma.http_server import HttpServer, Limits, listen
 from k8s_rdma.http_server.memory import give_back_large_buffers
 from k8s_rdma.kube.api import AbsentApi
@@ -109,7 +105,7 @@ async def serve(  # noqa: PLR0913  each is a part of its own, and tests leave mo
     listener: socket.socket,
     *,
     stop: asyncio.Event,
-    authority: Authority = NOBODY_ELSE,
+    authority: BinderIdentity = NO_LEADER_ELECTION,
     access: Access = EVERYBODY,
     when_known: Callable[[], None] = lambda: None,
 ) -> None:
@@ -127,10 +123,10 @@ async def serve(  # noqa: PLR0913  each is a part of its own, and tests leave mo
         _log.info("extender_ready", address=host, port=port, tls=access.tls is not None)
         await stop.wait()
         knowing.cancel()
-        stopped_at = CLOCK()
+        stopped_at = boottime_s()
         server.should_exit = True
         await serving
-        await extender.binder.commits.finish(stopped_at + config.shutdown_s - CLOCK())
+        await extender.binder.commits.finish(stopped_at + config.shutdown_s - boottime_s())
     _log.info("extender_stopped")
 
 
@@ -145,7 +141,7 @@ async def _until_signalled(
 ) -> None:
     failures: Counter[tuple[str, ...]] = Counter()
     async with _api(config, failures) as (api, lease):
-        authority = Authority(keys=keys, lease=lease, api_failures=failures)
+        authority = BinderIdentity(keys=keys, lease=lease, api_failures=failures)
         await serve(
             config,
             api,
@@ -160,7 +156,7 @@ async def _until_signalled(
 @asynccontextmanager
 async def _api(
     config: ExtenderConfig, failures: Counter[tuple[str, ...]]
-) -> AsyncIterator[tuple[ClusterApi, Lease | None]]:
+) -> AsyncIterator[tuple[ClusterApi, LeaderElector | None]]:
     """The API server, and the Lease where this process binds."""
     if not config.api:
         yield AbsentApi(), None
@@ -172,16 +168,16 @@ async def _api(
         await client.close()
 
 
-def _lease(config: ExtenderConfig, api: LeaseApi) -> Lease | None:
+def _lease(config: ExtenderConfig, api: LeaseApi) -> LeaderElector | None:
     if not config.elects_leader:
         return None
-    terms = Terms(
+    terms = LeaderElectionConfig(
         namespace=config.lease_namespace,
         name=config.lease_name,
         holder=f"{socket.gethostname()}_{uuid.uuid4()}",
         lease_s=config.lease_s,
     )
-    return Lease(api, terms, CLOCK)
+    return LeaderElector(api, terms, boottime_s)
 
 
 def _allow_many_connections() -> None:

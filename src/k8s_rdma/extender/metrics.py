@@ -1,9 +1,4 @@
-"""What is counted and timed, in the Prometheus text format.
-
-Written by hand: a few dozen numbers do not need a client library in the process.
-
-Counts what fails of the calls of an API, whichever they are.
-"""
+"""Metrics of the extender in the Prometheus text format, and an API whose failures are counted."""
 
 from __future__ import annotations
 

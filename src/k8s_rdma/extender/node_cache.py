@@ -1,9 +1,7 @@
-"""What is known of every node: its last report, and what was promised there.
+"""Cache of nodes: the last report of each, and what was promised there.
 
-Values in, values out; no clock and no I/O. Times are seconds of one monotonic clock, given by the
-caller. What is used on a node is the one rule of `core.reservation`; this module only keeps its inputs.
-
-Extracted.
+Values in, values out; no clock and no I/O. Times are seconds of one monotonic clock, given by the caller.
+What is used on a node is the one rule of `core.reservation`; this module only keeps its inputs.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ if TYPE_CHECKING:
     from k8s_rdma.extender.pod_store import BoundPod, BoundPods
 
     Interfaces: TypeAlias = tuple[PlacedInterface, ...]
-    OnChange: TypeAlias = "Callable[[NodeName, Situation | None, Situation | None], None]"
+    OnChange: TypeAlias = "Callable[[NodeName, NodeSnapshot | None, NodeSnapshot | None], None]"
     Claim: TypeAlias = tuple[PodUid, str, Interfaces]
     OnClaims: TypeAlias = Callable[[NodeName, list[Claim]], None]
     OnFailure: TypeAlias = Callable[[Exception, NodeName], str]
@@ -92,7 +90,7 @@ _MOST_OF_WHY = 2048
 NOT_ASKED = "the API server knows no such node, or it was not asked yet"
 
 
-class Situation:
+class NodeSnapshot:
     """PFs and what is used of them: all that a placement depends on.
 
     Nodes in an equal situation share one object (compared by identity, so that it is a quick key), hence
@@ -205,12 +203,12 @@ class ClusterState:
         bound: BoundPods | None = None,
     ) -> None:
         self.promised_addresses = PromisedAddresses()
-        self.situations: dict[NodeName, Situation] = {}
+        self.situations: dict[NodeName, NodeSnapshot] = {}
         self.unreadable: dict[NodeName, str] = {}
         self.ending: set[NodeName] = set()
         self._nodes: dict[NodeName, _Node] = {}
         self._places: dict[PodUid, set[NodeName]] = {}
-        self._interned: WeakValueDictionary[tuple[tuple[Pf, ...], tuple[Used, ...]], Situation]
+        self._interned: WeakValueDictionary[tuple[tuple[Pf, ...], tuple[Used, ...]], NodeSnapshot]
         self._interned = WeakValueDictionary()
         self._postponed: set[NodeName] | None = None
         self._on_change = on_change
@@ -309,7 +307,7 @@ class ClusterState:
         entry = self._nodes.get(node)
         return entry.facts if entry and node not in self.unreadable else None
 
-    def last_known(self, node: NodeName) -> tuple[Situation | None, frozenset[PodUid]]:
+    def last_known(self, node: NodeName) -> tuple[NodeSnapshot | None, frozenset[PodUid]]:
         """By the last report, also where the node cannot be read now: its PFs, and whose pods it has.
 
         Nothing is decided by it. The PFs are None where there is no report, or none that can be added up.
@@ -443,7 +441,7 @@ class ClusterState:
         *,
         without: Collection[PodUid] = (),
         holding: Mapping[PodUid, Interfaces] = _NOTHING_HELD,
-    ) -> Situation | None:
+    ) -> NodeSnapshot | None:
         """The node's situation if some pods held nothing there and others held this.
 
         None when the node cannot be read. What a pod holds already counts, not what it would be `holding`.
@@ -517,7 +515,7 @@ class ClusterState:
         facts: NodeFacts,
         without: Collection[PodUid] = (),
         holding: Mapping[PodUid, Interfaces] = _NOTHING_HELD,
-    ) -> Situation | None:
+    ) -> NodeSnapshot | None:
         """By what is used there; None where what is known of the node makes that fail."""
         try:
             return self._situation(facts.inventory, self._nodes[node].used(without, holding))
@@ -533,9 +531,9 @@ class ClusterState:
         self.unreadable[node] = why
         return True
 
-    def _situation(self, inventory: Inventory, used: Mapping[PciAddress, Used]) -> Situation:
+    def _situation(self, inventory: Inventory, used: Mapping[PciAddress, Used]) -> NodeSnapshot:
         key = (inventory.pfs, tuple(used.get(pf.pci, NOTHING_USED) for pf in inventory.pfs))
         known = self._interned.get(key)
         if known is None:
-            known = self._interned[key] = Situation(inventory, used)
+            known = self._interned[key] = NodeSnapshot(inventory, used)
         return known

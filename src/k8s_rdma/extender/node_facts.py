@@ -1,4 +1,4 @@
-"""What one report of a node says, as core values."""
+"""Facts of one node's report, as core values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the states of nodes come from."""
+"""Source of the states of nodes: the protocol of the RdmaNode informer and the HTTP poller."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from k8s_rdma.extender.metrics import Reading
 
 
-class NodeStates(Protocol):
+class NodeSource(Protocol):
     """Brings what nodes report into a `ClusterState`.
 
     Times are seconds of the clock that the state's other inputs use. A node that cannot be read is
@@ -57,8 +57,8 @@ class NodeStates(Protocol):
         ...
 
 
-class ShownNodeStates(NodeStates, Protocol):
-    """`NodeStates` that metrics can show."""
+class ObservableNodeSource(NodeSource, Protocol):
+    """`NodeSource` that metrics can show."""
 
     def sources(self) -> Counter[tuple[str, ...]]:
         """How many nodes are known in which way, or `unreadable`."""

@@ -1,17 +1,10 @@
-"""What preemption made room for, held for the pod that it was made for until it is bound, gone or too late.
+"""Nominated pods: what preemption made room for, held until the pod is bound, gone or too late.
 
-Whose pods were evicted waits for a while: for the victims to end, and for their node to have their VFs back.
-Meanwhile nobody of equal or lower priority may take the place. Which of the nodes that `preempt` answered it
-is, kube-scheduler alone decides, and writes it to the pod's `status.nominatedNodeName` at once; until that is
-seen all of them are held.
-
-Nothing is promised by this: a pod of higher priority does not count it, and the nominated pod itself is bound
-only to what is free by the one rule of `core.reservation`.
-
-Placements held on nodes for pods that are not bound yet, until a time.
-
-Values in, values out; no clock. A hold is no reservation: nothing was promised to anyone, and who counts it
-decides (`verbs`).
+A pod whose victims were evicted waits for a while: for the victims to end, and for their node to have their
+VFs back. Meanwhile no pod of equal or lower priority may take the place. Which of the nodes that `preempt`
+answered it is, kube-scheduler alone decides, and writes it to the pod's `status.nominatedNodeName` at once;
+until that is seen all of them are held. A pod of higher priority does not count it, and the nominated pod
+itself is bound only to what is free by the one rule of `core.reservation`. Values in, values out; no clock.
 """
 
 from __future__ import annotations
@@ -25,13 +18,13 @@ import structlog
 
 from k8s_rdma.core.ids import PodUid
 from k8s_rdma.core.placement import PlacedInterface, Placement
-from k8s_rdma.extender.fit_cache import Fit
+from k8s_rdma.extender.fit_cache import Feasible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 
     from k8s_rdma.core.ids import NodeName
-    from k8s_rdma.extender.fit_cache import Decisions
+    from k8s_rdma.extender.fit_cache import FitCache
     from k8s_rdma.extender.node_cache import ClusterState
     from k8s_rdma.extender.pod_request import PendingPod
     from k8s_rdma.extender.pod_store import Occupants
@@ -152,7 +145,7 @@ class _Named(NamedTuple):
     until: float
 
 
-class Nominations:
+class NominatedPods:
     """What is held for the pods that preemption made room for.
 
     clock: seconds, monotonic. nomination_s: how long something is held. on_release: told of every node that
@@ -163,7 +156,7 @@ class Nominations:
         self,
         state: ClusterState,
         occupants: Occupants,
-        decisions: Decisions,
+        decisions: FitCache,
         clock: Callable[[], float],
         *,
         nomination_s: float,
@@ -370,7 +363,7 @@ class Nominations:
         )
         if situation is None:
             return None
-        if not isinstance(self._decisions.verdict(pod.request, situation, pod.namespace), Fit):
+        if not isinstance(self._decisions.verdict(pod.request, situation, pod.namespace), Feasible):
             return None
         found = self._decisions.place(pod.request, situation)
         return found.interfaces if isinstance(found, Placement) else None

@@ -19,11 +19,11 @@ from msgspec.structs import replace
 
 from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.inventory import NOTHING_USED
-from k8s_rdma.extender.decision_log import Attempts
+from k8s_rdma.extender.decision_log import LastRefusals
 from k8s_rdma.extender.fit_cache import Quarantine
-from k8s_rdma.extender.node_cache import ClusterState, Situation
-from k8s_rdma.extender.node_source import NodeStates
-from k8s_rdma.extender.pod_request import Requests
+from k8s_rdma.extender.node_cache import ClusterState, NodeSnapshot
+from k8s_rdma.extender.node_source import NodeSource
+from k8s_rdma.extender.pod_request import PodRequestCache
 from k8s_rdma.wire.cluster_view import ClusterView, NodeRow, PendingRow, PfRow, Sort, Totals
 from k8s_rdma.wire.explain import ExtenderState
 
@@ -71,16 +71,16 @@ class Overview:
     """
 
     state: ClusterState
-    states: NodeStates
-    attempts: Attempts
-    requests: Requests
+    states: NodeSource
+    attempts: LastRefusals
+    requests: PodRequestCache
     nodes: Callable[[], Collection[NodeName]]
     role: Callable[[], ExtenderState]
     clock: Callable[[], float]
     quarantine: Quarantine = field(default_factory=Quarantine)
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     _last: _Look | None = None
-    _pfs: WeakKeyDictionary[Situation, _Pfs] = field(default_factory=WeakKeyDictionary)
+    _pfs: WeakKeyDictionary[NodeSnapshot, _Pfs] = field(default_factory=WeakKeyDictionary)
 
     async def view(self, *, sort: Sort, limit: int) -> ClusterView:
         """The document, with `limit` nodes and pods at most; up to `KEPT_S` old."""
@@ -134,7 +134,7 @@ class Overview:
             return _Row(replace(known, problems=(why,), unreadable=True), pfs)
         return _Row(replace(known, problems=(*_problems(pfs.rows), *facts.problems)), pfs)
 
-    def _pfs_of(self, situation: Situation) -> _Pfs:
+    def _pfs_of(self, situation: NodeSnapshot) -> _Pfs:
         pfs = self._pfs.get(situation)
         if pfs is None:
             pfs = self.quarantine.decide(situation, lambda: _pfs_of(situation), lambda _: _NO_PFS)
@@ -142,7 +142,7 @@ class Overview:
         return pfs
 
 
-def _pfs_of(situation: Situation) -> _Pfs:
+def _pfs_of(situation: NodeSnapshot) -> _Pfs:
     rows = tuple(_pf_rows(situation))
     return _Pfs(
         rows,
@@ -151,7 +151,7 @@ def _pfs_of(situation: Situation) -> _Pfs:
     )
 
 
-def _pf_rows(situation: Situation) -> Iterator[PfRow]:
+def _pf_rows(situation: NodeSnapshot) -> Iterator[PfRow]:
     for pf in situation.inventory.pfs:
         used = situation.used.get(pf.pci, NOTHING_USED)
         yield PfRow(

@@ -1,4 +1,4 @@
-"""What is known of one pod: what it asks for, and where something is held for it."""
+"""One pod as the extender knows it: what it asks for, and where something is held for it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from k8s_rdma.core.inventory import Inventory
 from k8s_rdma.core.placement import usage_of
 from k8s_rdma.core.request import Request
 from k8s_rdma.errors import MalformedError, Reason
-from k8s_rdma.extender.decision_log import Attempts
+from k8s_rdma.extender.decision_log import LastRefusals
 from k8s_rdma.extender.node_cache import ClusterState
-from k8s_rdma.extender.pod_request import Requests
+from k8s_rdma.extender.pod_request import PodRequestCache
 from k8s_rdma.kube.api import API_ERRORS, ClusterApi, PodView
 from k8s_rdma.wire.annotation import format_request
 from k8s_rdma.wire.explain import Asked, Place, Placed
@@ -59,7 +59,7 @@ class KnownPod:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PodLook:
+class PodExplainer:
     """Looks at pods.
 
     api: None without one. keys: verify placements. clock: seconds, monotonic. skipping: what becomes of a pod
@@ -67,8 +67,8 @@ class PodLook:
     """
 
     state: ClusterState
-    requests: Requests
-    attempts: Attempts
+    requests: PodRequestCache
+    attempts: LastRefusals
     api: ClusterApi | None
     keys: KeySource
     clock: Callable[[], float]

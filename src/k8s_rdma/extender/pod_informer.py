@@ -1,4 +1,4 @@
-"""Keep up with the cluster's pods and nodes: list, watch, and start again when the watch is lost."""
+"""Pod informer: hands each pod and node of the API server's watches to the caches."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import structlog
 
 from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.extender.decision_log import Attempts
+from k8s_rdma.extender.decision_log import LastRefusals
 from k8s_rdma.extender.gangs import Gangs
 from k8s_rdma.extender.node_cache import ClusterState, Reservation
-from k8s_rdma.extender.node_source import NodeStates
-from k8s_rdma.extender.nominated_pods import Nominations
-from k8s_rdma.extender.pod_request import PendingPod, Requests
+from k8s_rdma.extender.node_source import NodeSource
+from k8s_rdma.extender.nominated_pods import NominatedPods
+from k8s_rdma.extender.pod_request import PendingPod, PodRequestCache
 from k8s_rdma.extender.pod_store import BoundPods, Occupants, Signatures, UnboundPods
-from k8s_rdma.extender.requeue import Toucher
-from k8s_rdma.extender.unplaced_pods import Unplaced
+from k8s_rdma.extender.requeue import Requeuer
+from k8s_rdma.extender.unplaced_pods import UnplacedPods
 from k8s_rdma.kube.api import Changed, Gone, Listed, Page
 from k8s_rdma.kube.promised import promised_to
 from k8s_rdma.kube.watch import take_one
@@ -43,10 +43,10 @@ _log = structlog.get_logger()
 
 
 @dataclass(slots=True, kw_only=True)
-class PodTracker:
+class PodInformer:
     """Turns what the API server says of pods into reservations and their end.
 
-    keys: as in `Commits`. unbound: those that ask and are not bound. occupants: those that are bound.
+    keys: as in `BindingWriter`. unbound: those that ask and are not bound. occupants: those that are bound.
     bound_pods: those that are bound without a promise, where limits of namespaces need to know them.
     gangs: told of members.
     nominations: told of what pods' statuses name; None where nobody keeps them. unplaced: told of bound pods
@@ -54,17 +54,17 @@ class PodTracker:
     """
 
     state: ClusterState
-    requests: Requests
-    toucher: Toucher
+    requests: PodRequestCache
+    requeuer: Requeuer
     gangs: Gangs
     clock: Callable[[], float]
-    attempts: Attempts = field(default_factory=Attempts)
+    attempts: LastRefusals = field(default_factory=LastRefusals)
     keys: KeySource = UNSIGNED
     unbound: UnboundPods = field(default_factory=UnboundPods)
     occupants: Occupants = field(default_factory=Occupants)
     bound_pods: BoundPods | None = None
-    nominations: Nominations | None = None
-    unplaced: Unplaced | None = None
+    nominations: NominatedPods | None = None
+    unplaced: UnplacedPods | None = None
     signatures: Signatures = field(init=False)
     _listed: asyncio.Event = field(default_factory=asyncio.Event)
     _listing_since: float = 0.0
@@ -140,7 +140,7 @@ class PodTracker:
         self._page(pods)
         listed = frozenset(self._paged)
         self._paged.clear()
-        self.toucher.settle_missing(listed, self._listing_since)
+        self.requeuer.settle_missing(listed, self._listing_since)
         self.attempts.settle_missing(listed, self._listing_since)
         self.unbound.keep_only(listed)
         self.occupants.end_missing(listed)
@@ -192,7 +192,7 @@ class PodTracker:
             self._not_nominated(pod.uid)
 
     def _bound(self, pod: PodView, node: NodeName) -> None:
-        self.toucher.settled(pod.uid)
+        self.requeuer.settled(pod.uid)
         self.attempts.settled(pod.uid)
         held, keys = self.state.reservation(node, pod.uid), self.keys()
         counted = held is not None and held.bound
@@ -254,7 +254,7 @@ class PodTracker:
         self._unpromised.discard(uid)
         self.signatures.ended(uid)
         self._not_nominated(uid)
-        self.toucher.settled(uid)
+        self.requeuer.settled(uid)
         self.attempts.settled(uid)
         self.requests.forget(uid)
         self.unbound.forget(uid)
@@ -262,11 +262,11 @@ class PodTracker:
 
 
 @dataclass(slots=True, kw_only=True)
-class NodeTracker:
+class NodeNames:
     """Keeps the nodes' addresses. listed: whether all nodes have been seen once."""
 
     state: ClusterState
-    states: NodeStates
+    states: NodeSource
     listed: bool = False
     _known: set[NodeName] = field(default_factory=set)
 

@@ -1,7 +1,4 @@
-"""What pods ask for, remembered from filter to bind: bind's body carries no annotations.
-
-A pod that is to be scheduled.
-"""
+"""Requests of pods, cached from filter to bind, as bind's body carries no annotations; and their promises."""
 
 from __future__ import annotations
 
@@ -116,7 +113,7 @@ class Remembered:
         return self.texts == request_texts(annotations)
 
 
-class Requests:
+class PodRequestCache:
     """Requests by pod; bounded, the pods filtered longest ago are forgotten.
 
     strict: whether an unknown key refuses an annotation, or is logged. vf_resource: the extended resource

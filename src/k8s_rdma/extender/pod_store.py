@@ -1,19 +1,13 @@
-"""Unbound pods that ask for interfaces, as they were last seen.
+"""Pods as the pod watch shows them: unbound ones that ask for interfaces, bound ones, occupants, signatures.
 
-A bind is made of one version of its pod, so that any later write to the pod refuses it. Values in, values
-out.
+A bind is made of one version of its pod, so that any later write to the pod refuses it. Of occupants, the
+bound pods that may hold interfaces and could make room for others, only what is needed to choose among them
+is kept: there are a hundred thousand in a large cluster. Signatures show which key signed each bound pod's
+placement: a key that a pod still depends on must not be removed.
 
-Which pods the API server has bound where: a node's word for that counts for nothing.
-
-A node may report any UID, any namespace, and any amount. What it reports counts as used on that node, whoever
-is said to hold it; towards the limit of a namespace counts a pod that the API server says is that namespace's
-and bound to that very node, and no more of it than the pod's own object asks for.
-
-The bound pods that may hold interfaces, as the pod watch shows them: who could make room for others.
-
-Only what is needed to choose among them is kept: there are a hundred thousand in a large cluster.
-
-Which key signed each bound pod's placement: one that a pod still depends on must not be taken away.
+A node may report any UID and any namespace. What it reports counts as used on that node, whoever is said to
+hold it; towards the limit of a namespace counts a pod that the API server says is that namespace's and
+bound to that very node.
 """
 
 from __future__ import annotations

@@ -1,29 +1,24 @@
-"""preempt: on which nodes evictions make a pod fit, and whose.
+"""preempt: the nodes on which evictions make a pod fit, and their victims.
 
-Nothing is promised here. What a victim frees counts as free in this one question only; for everybody else its
-interfaces count until its node does not report them any more, and the pod that waits is bound no sooner. What
-it is to get meanwhile is held for it (`nominating`).
+Nothing is promised here. What a victim frees counts as free in this one question only; for all others its
+interfaces count until its node does not report them any more, and the pod that waits is bound no sooner.
+What it is to get meanwhile is held for it (`extender.assumed_pods`).
 
-Whose eviction makes a pod fit on a node: the scheduler's choice, made more or less.
-
-kube-scheduler chooses by what it counts itself, and takes the fewest: with any of its victims back the pod
-would not fit. It does not look again after the extender. So more may be added to its victims (a pod that fits
-by its own filters still does when more pods are gone), chosen as it chooses: all of lower priority, then each
-put back that is not needed, those first whose eviction a disruption budget does not allow, the important ones
-first.
+kube-scheduler chooses victims by what it counts itself, and takes the fewest: with any of them back the pod
+would not fit. It does not look again after the extender. So more may be added to its victims (a pod that
+fits by its own filters still does when more pods are gone), chosen as it chooses: all of lower priority,
+then each put back that is not needed, those first whose eviction a disruption budget does not allow, the
+important ones first.
 
 One of its own victims is dropped only where that surely leaves the pod fitting. That is so when it goes by
 itself; and when it takes nothing of its node but what it requests (`wire.pod_spec.demand_of`), the victims
-that were added free at least as much of everything, places for pods among it, and the pod that waits does not
-care who is beside it (no affinity, no topology spread, no claimed device). The latter is the ordinary case of
-VFs that are counted: the scheduler knows that one VF must go, and not which one has the bandwidth. At least
-one stays: a node without victims fails the whole call.
+that were added free at least as much of everything, places for pods among it, and the pod that waits does
+not care who is beside it (no affinity, no topology spread, no claimed device). The latter is the ordinary
+case of VFs that are counted: the scheduler knows that one VF must go, and not which one has the bandwidth.
+At least one stays: a node without victims fails the whole call.
 
-Source: `SelectVictimsOnNode`, `pkg/scheduler/framework/plugins/defaultpreemption`, and `MoreImportantPod`.
-
-Disruption budgets, and which evictions they do not allow, by kube-scheduler's rule.
-
-Source: `filterPodsWithPDBViolation`, `pkg/scheduler/framework/preemption`.
+Source: `SelectVictimsOnNode`, `pkg/scheduler/framework/plugins/defaultpreemption`, `MoreImportantPod`, and
+`filterPodsWithPDBViolation`, `pkg/scheduler/framework/preemption`.
 """
 
 from __future__ import annotations
@@ -38,13 +33,13 @@ from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.quantities import covers
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.extender.addresses import AddressCheck
-from k8s_rdma.extender.assumed_pods import Expecting
-from k8s_rdma.extender.decision_log import FIT, NOTHING_ASKED, STARTING, Outcome, Outcomes
-from k8s_rdma.extender.fit_cache import Decisions, Fit
+from k8s_rdma.extender.assumed_pods import AssumedPods
+from k8s_rdma.extender.decision_log import FIT, NOTHING_ASKED, STARTING, DecisionLog, Outcome
+from k8s_rdma.extender.fit_cache import Feasible, FitCache
 from k8s_rdma.extender.node_cache import ClusterState
-from k8s_rdma.extender.node_source import NodeStates
-from k8s_rdma.extender.nominated_pods import Nominations, Room
-from k8s_rdma.extender.pod_request import Requests
+from k8s_rdma.extender.node_source import NodeSource
+from k8s_rdma.extender.nominated_pods import NominatedPods, Room
+from k8s_rdma.extender.pod_request import PodRequestCache
 from k8s_rdma.extender.pod_store import Occupant, Occupants
 from k8s_rdma.extender.quota import Limits
 from k8s_rdma.extender.search_queue import SearchQueue
@@ -56,7 +51,7 @@ from k8s_rdma.wire.pod_spec import demand_of
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterable
 
-    from k8s_rdma.extender.node_cache import Situation
+    from k8s_rdma.extender.node_cache import NodeSnapshot
     from k8s_rdma.extender.pod_request import PendingPod
     from k8s_rdma.extender.search_queue import Turn
     from k8s_rdma.kube.api import BudgetView, ClusterApi, Event
@@ -247,21 +242,21 @@ _PLACING_S = 0.05
 class Preempting:
     """Answers preempt.
 
-    clock, ready, max_age_s: as in `Scheduling`. queue: as in `Verdicts`. search_s: once one call has taken so
+    clock, ready, max_age_s: as in `Scheduling`. queue: as in `FeasibilityChecker`. search_s: once one call has taken so
     much processor time and found a node, the nodes that are left are not looked at.
     """
 
     state: ClusterState
-    states: NodeStates
-    decisions: Decisions
-    requests: Requests
+    states: NodeSource
+    decisions: FitCache
+    requests: PodRequestCache
     occupants: Occupants
     budgets: Budgets
     limits: Limits
     addresses: AddressCheck
-    nominations: Nominations
-    expecting: Expecting
-    outcomes: Outcomes
+    nominations: NominatedPods
+    expecting: AssumedPods
+    outcomes: DecisionLog
     clock: Callable[[], float]
     ready: Callable[[], bool]
     queue: SearchQueue = field(default_factory=SearchQueue)
@@ -359,7 +354,7 @@ class Preempting:
 
     def _situation(
         self, pod: PendingPod, node: NodeName, evicted: Collection[PodUid] = _NOBODY
-    ) -> Situation | None:
+    ) -> NodeSnapshot | None:
         """The node once those are gone, and whoever goes by itself."""
         return self.state.situation_if(
             node,
@@ -380,8 +375,8 @@ class Preempting:
         situation = self._situation(pod, node, self.nominations.victims(node, pod.uid))
         return situation is not None and self._fits(pod, situation)
 
-    def _fits(self, pod: PendingPod, situation: Situation) -> bool:
-        return isinstance(self.decisions.verdict(pod.request, situation, pod.namespace), Fit)
+    def _fits(self, pod: PendingPod, situation: NodeSnapshot) -> bool:
+        return isinstance(self.decisions.verdict(pod.request, situation, pod.namespace), Feasible)
 
     def _sent(self, args: ExtenderPreemptionArgs, node: NodeName, victims: MetaVictims) -> Sent:
         uids = tuple(map(PodUid, victims.uids))

@@ -1,9 +1,4 @@
-"""What the pods of a namespace may hold together, in the whole cluster.
-
-A pod counts once: what it was promised; of one that was promised nothing what its node reports of it, where
-the API server has bound it to that node; of a pod that may be bound to one of two nodes, the larger claim. A
-node that cannot be read keeps what it reported last: its pods are still there.
-"""
+"""Quotas: what the pods of a namespace may hold together, in the whole cluster."""
 
 from __future__ import annotations
 

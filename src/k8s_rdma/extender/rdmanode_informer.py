@@ -1,18 +1,12 @@
-"""Node states by watching what the agents publish: `RdmaNode` objects, and a Lease for each.
-
-A node is refused when it was heard from too long ago (`crd_node`): its agent is dead, or cannot publish, or
-one of the watches lags.
-
-One node as its agent publishes it: an `RdmaNode`, and a Lease that says that it holds.
+"""Informer of what the agents publish: `RdmaNode` objects, and a Lease for each.
 
 A renewal of the Lease says that the report of the generation which it names was published, and was the
-node's after the renewal before it was written (`agent.cluster.publisher`). So a node counts as heard
-from when a renewal was seen that names what is known here, or what came before it.
+node's after the renewal before it was written (`agent.cluster.publisher`). So a node counts as heard from
+when a renewal was seen that names what is known here, or what came before it. A node is refused when that
+was too long ago: its agent is dead, or cannot publish, or one of the watches lags.
 
-Which versions of objects were written after which moments of our clock.
-
-No clocks are compared, and two watches may lag behind each other by any time. But whoever asked the API
-server for its version at a moment knows that what has a larger one was written after that moment.
+No clocks are compared, and two watches may lag behind each other by any time. But the API server's version
+at a moment shows that an object of a larger one was written after that moment.
 """
 
 from __future__ import annotations
@@ -208,8 +202,8 @@ class Counts:
     deferred: int = 0
 
 
-class CrdNodeStates:
-    """`NodeStates` by watches; an async context manager that owns them.
+class RdmaNodeInformer:
+    """`NodeSource` by watches; an async context manager that owns them.
 
     stale_s: a node that was not heard from for so long cannot be read. namespace: of the nodes' Leases.
     look_s: how often ages are looked at, and the API server is asked for its version. marks: its answers.
@@ -260,30 +254,30 @@ class CrdNodeStates:
     # NodeStates
 
     async def refresh(self, nodes: Collection[NodeName], *, since: float) -> None:
-        """As `NodeStates.refresh`: the watch has told what there is."""
+        """As `NodeSource.refresh`: the watch has told what there is."""
 
     async def ask(self, node: NodeName) -> None:
-        """As `NodeStates.ask`: a node cannot be asked, and what it publishes is known."""
+        """As `NodeSource.ask`: a node cannot be asked, and what it publishes is known."""
 
     def learn(self, node: NodeName, addresses: tuple[str, ...]) -> None:  # noqa: ARG002 - nobody is asked
-        """As `NodeStates.learn`."""
+        """As `NodeSource.learn`."""
         entry = self._nodes.setdefault(node, WatchedNode())
         if not entry.learned:
             entry.learned = True
             self._tell(node, entry)
 
     def suggest(self, node: NodeName, addresses: tuple[str, ...]) -> None:
-        """As `NodeStates.suggest`: the watches tell of every node."""
+        """As `NodeSource.suggest`: the watches tell of every node."""
 
     def forget(self, node: NodeName) -> None:
-        """As `NodeStates.forget`; what it published goes with it, or counts for the next of its name."""
+        """As `NodeSource.forget`; what it published goes with it, or counts for the next of its name."""
         entry = self._nodes.get(node)
         if entry is not None:
             entry.learned = False
             self._drop_if_nothing(node, entry)
 
     def awaited(self) -> int:
-        """As `NodeStates.awaited`."""
+        """As `NodeSource.awaited`."""
         return 0 if len(self._listed) == 2 else max(1, len(self._nodes))
 
     # for metrics

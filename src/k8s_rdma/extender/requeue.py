@@ -1,16 +1,11 @@
-"""Tell kube-scheduler that capacity or a namespace's limit came free, by touching a node object.
+"""Requeues refused pods: has kube-scheduler try them again when capacity or a namespace's limit came free.
 
-An annotation that changes is a cluster event, upon which the scheduler tries refused pods again within
-0.05 s; without one it would wait up to 5 minutes. Schedulers before 1.30 heed labels alone (source:
-`nodeSchedulingPropertiesChange`, `pkg/scheduler/eventhandlers.go`). Nobody filters in the meantime, so the
-nodes that refused somebody are asked for as long as somebody waits.
-
-Nodes that changed, to be compared with requests that wait: by namespace, so that none waits for others.
-
-Pods that no node fitted or that their namespace's limit refused, and what would let one of them fit.
-
-kube-scheduler tries a refused pod again when a cluster event could help it; RDMA capacity that comes
-free makes none. So somebody must notice it, and touch the node object. Values in, values out.
+RDMA capacity that comes free makes no cluster event, so a node object is touched: an annotation that
+changes is an event upon which the scheduler tries refused pods again within 0.05 s; without one it would
+wait up to 5 minutes. Schedulers before 1.30 heed labels alone (source: `nodeSchedulingPropertiesChange`,
+`pkg/scheduler/eventhandlers.go`). Nobody filters in the meantime, so the nodes that refused a pod are asked
+for as long as it waits. Nodes that changed are compared with the requests that wait, by namespace, so that
+none waits for others.
 """
 
 from __future__ import annotations
@@ -27,16 +22,16 @@ import structlog
 from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.inventory import NOTHING_USED
 from k8s_rdma.core.request import Request
-from k8s_rdma.extender.fit_cache import Fit
+from k8s_rdma.extender.fit_cache import Feasible
 from k8s_rdma.extender.search_queue import SearchQueue
 from k8s_rdma.kube.api import ApiRefusedError, ApiUncertainError, ApiUnreachableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
-    from k8s_rdma.extender.fit_cache import Decisions
-    from k8s_rdma.extender.node_cache import ClusterState, Situation
-    from k8s_rdma.extender.node_source import NodeStates
+    from k8s_rdma.extender.fit_cache import FitCache
+    from k8s_rdma.extender.node_cache import ClusterState, NodeSnapshot
+    from k8s_rdma.extender.node_source import NodeSource
     from k8s_rdma.extender.pod_request import PendingPod
     from k8s_rdma.extender.quota import Limits
     from k8s_rdma.extender.search_queue import Turn
@@ -76,7 +71,7 @@ class _Pod:
     together: bool = False
 
 
-class Waiting:
+class UnschedulablePods:
     """Who waits, and for what.
 
     Nodes are not kept per pod (a thousand pods may wait for five thousand nodes): a node is of interest
@@ -220,7 +215,7 @@ class Comparison(NamedTuple):
 
     namespace: str
     node: NodeName
-    before: Situation | None
+    before: NodeSnapshot | None
     request: Request
 
 
@@ -229,14 +224,16 @@ class Backlog:
 
     def __init__(self) -> None:
         self._requests: dict[str, dict[NodeName, list[Request]]] = {}
-        self._before: dict[NodeName, Situation | None] = {}
+        self._before: dict[NodeName, NodeSnapshot | None] = {}
         self._begun: set[NodeName] = set()
 
     def __bool__(self) -> bool:
         """Whether there is something."""
         return bool(self._requests)
 
-    def put(self, node: NodeName, before: Situation | None, requests: Iterable[tuple[str, Request]]) -> None:
+    def put(
+        self, node: NodeName, before: NodeSnapshot | None, requests: Iterable[tuple[str, Request]]
+    ) -> None:
         """Compare the node with these, each with its namespace; what was to be compared with it is replaced.
 
         A change on top of one that nothing was compared with is one change.
@@ -314,7 +311,7 @@ def touch_time(at: datetime) -> str:
     return at.strftime("%Y%m%dT%H%M%S.%fZ")
 
 
-class Toucher:
+class Requeuer:
     """Notices what helps waiting pods, and touches those nodes.
 
     `changed` is to be told of every change of a situation, `freed` of every namespace that holds less; `poll`
@@ -323,8 +320,8 @@ class Toucher:
 
     def __init__(  # noqa: PLR0913, PLR0917 - what it knows, and whom it tells
         self,
-        waiting: Waiting,
-        decisions: Decisions,
+        waiting: UnschedulablePods,
+        decisions: FitCache,
         api: ClusterApi,
         clock: Callable[[], float],
         pace: Pace | None = None,
@@ -379,7 +376,7 @@ class Toucher:
             if uid not in listed:
                 self.settled(uid)
 
-    def changed(self, node: NodeName, before: Situation | None, _after: Situation | None) -> None:
+    def changed(self, node: NodeName, before: NodeSnapshot | None, _after: NodeSnapshot | None) -> None:
         """The node's situation is another one."""
         if self._waiting.interesting(node):
             self._backlog.put(node, before, self._waiting.requests())
@@ -406,7 +403,7 @@ class Toucher:
             self._freed[namespace] = None
             self._limits_freed.set()
 
-    async def poll(self, states: NodeStates, limits: Limits) -> NoReturn:
+    async def poll(self, states: NodeSource, limits: Limits) -> NoReturn:
         """Keep asking the nodes of interest while somebody waits, and those that say what limits are for."""
         while True:
             await self._somebody_waits.wait()
@@ -521,8 +518,8 @@ class Toucher:
         """Leave the processor to others for several times as long as this took of it."""
         await asyncio.sleep(turn.used_s * _REST if turn.used_s > _FREE_S else 0)
 
-    def _fits(self, request: Request, situation: Situation, namespace: str) -> bool:
-        return isinstance(self._decisions.verdict(request, situation, namespace), Fit)
+    def _fits(self, request: Request, situation: NodeSnapshot, namespace: str) -> bool:
+        return isinstance(self._decisions.verdict(request, situation, namespace), Feasible)
 
     async def _wait_for_something(self) -> None:
         next_due = min(self._due.values(), default=None)
@@ -557,7 +554,7 @@ class Toucher:
         await mark(node, ANNOTATION, when)
 
 
-def _freed(before: Situation, after: Situation) -> bool:
+def _freed(before: NodeSnapshot, after: NodeSnapshot) -> bool:
     """Whether less is used of any PF than before, or the PFs are others."""
     pfs = after.inventory.pfs
     if pfs != before.inventory.pfs:

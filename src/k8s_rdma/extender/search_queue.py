@@ -1,12 +1,4 @@
-"""Whose search for placements runs next: shares of the processor by namespace.
-
-One thread searches, and one search may take 10 ms and be wanted for each of thousands of nodes. So whoever
-searches does so in slices, and the next slice is that of the namespace that has used least: what one tenant's
-requests take is taken from that tenant's others. What is charged is the thread's processor time, so that
-nobody pays for what else runs. Who has not searched for a while, or never, begins where the others are (as
-with `min_vruntime` of Linux' CFS): nobody saves time that he has not used, since namespaces cost nothing to
-make.
-"""
+"""Queue of searches for placements: shares of the processor by namespace."""
 
 from __future__ import annotations
 

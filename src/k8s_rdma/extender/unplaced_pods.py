@@ -1,15 +1,4 @@
-"""Pods that were bound without a placement, to nodes whose agents give them interfaces all the same.
-
-So it is where the scheduler binds (`binder: scheduler`), and for pods bound by hand or by another scheduler
-where agents have `allowUnplaced`. Nobody has said what of its node such a pod takes until the node reports
-it, so it is guessed: what it asks for is placed on what is left there, in the order in which the pods were
-seen. What the node reports of it takes the guess's place, up to what the pod asks for, and stays the pod's
-claim when its sandbox dies and is made again. A pod that fits nowhere on its node holds nothing, and is
-looked at again whenever the node changes: its agent, whose ledger decides, refuses it for as long.
-
-Whoever may bind a pod past the scheduler decides how many such pods a node has, so guesses have a budget of
-processor time by node, and so much as a node can have is kept of them.
-"""
+"""Pods that were bound without a placement, to nodes whose agents give them interfaces all the same."""
 
 from __future__ import annotations
 
@@ -26,7 +15,7 @@ from k8s_rdma.core.request import Request
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.extender.fit_cache import Quarantine
 from k8s_rdma.extender.node_cache import ClusterState, Reservation
-from k8s_rdma.extender.pod_request import Requests
+from k8s_rdma.extender.pod_request import PodRequestCache
 from k8s_rdma.extender.pod_store import no_more_than
 from k8s_rdma.wire.report_bounds import MAX_VFS
 
@@ -82,14 +71,14 @@ class _OfNode:
 
 
 @dataclass(slots=True, kw_only=True)
-class Unplaced:
+class UnplacedPods:
     """Holds what they claim. `changed` is to be told of every change of a node's situation.
 
     processor: processor time of this thread, s.
     """
 
     state: ClusterState
-    requests: Requests
+    requests: PodRequestCache
     clock: Callable[[], float]
     quarantine: Quarantine = field(default_factory=Quarantine)
     processor: Callable[[], float] = thread_time

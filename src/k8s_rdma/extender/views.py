@@ -1,4 +1,4 @@
-"""What people ask the extender: read-only, and answered by standbys as well."""
+"""Views for people: explain and the cluster at a glance; read-only, and answered by standbys as well."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
 from k8s_rdma.core.ids import NodeName
-from k8s_rdma.extender.explain import Explaining, Wanted
-from k8s_rdma.extender.filter import Verdicts
-from k8s_rdma.extender.node_source import NodeStates
+from k8s_rdma.extender.explain import Explainer, ExplainQuery
+from k8s_rdma.extender.filter import FeasibilityChecker
+from k8s_rdma.extender.node_source import NodeSource
 from k8s_rdma.extender.overview import Overview
 from k8s_rdma.extender.quota import Limits
 from k8s_rdma.http_server.answer import JSON, Answer, error_answer
@@ -20,32 +20,32 @@ from k8s_rdma.wire.explain import ExtenderState, encode_explanation
 from k8s_rdma.wire.rest_error import Error
 
 if TYPE_CHECKING:
-    from k8s_rdma.extender.pod_explanation import PodLook
+    from k8s_rdma.extender.pod_explanation import PodExplainer
     from k8s_rdma.http_server.asgi import Scope
 
 _DEFAULT_ROWS = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class ViewContext:
     """Of a look.
 
     nodes: all names. role: what to say of this process. max_age_s: as in `Scheduling`.
     """
 
-    states: NodeStates
-    verdicts: Verdicts
+    states: NodeSource
+    verdicts: FeasibilityChecker
     limits: Limits
     nodes: Callable[[], Collection[NodeName]]
     role: Callable[[], ExtenderState]
     max_age_s: float
 
 
-class Looks:
+class Views:
     """What answers."""
 
-    def __init__(self, pods: PodLook, around: Surroundings) -> None:
-        self._explaining = Explaining(
+    def __init__(self, pods: PodExplainer, around: ViewContext) -> None:
+        self._explaining = Explainer(
             pods=pods,
             state=pods.state,
             states=around.states,
@@ -77,7 +77,9 @@ class Looks:
         namespace, _, name = query.get("pod", [""])[0].partition("/")
         if not namespace or not name:
             return _refuse(400, "malformed_request", "pod: wanted NAMESPACE/NAME")
-        wanted = Wanted(nodes=tuple(map(NodeName, query.get("node", []))), every=query.get("all") == ["1"])
+        wanted = ExplainQuery(
+            nodes=tuple(map(NodeName, query.get("node", []))), every=query.get("all") == ["1"]
+        )
         found = await self._explaining.explain(namespace, name, wanted)
         if isinstance(found, str):
             return _refuse(404, "not_found", found)

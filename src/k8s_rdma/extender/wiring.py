@@ -1,13 +1,4 @@
-"""The extender put together, and running.
-
-What metrics show of an extender's parts, besides what these show by themselves.
-
-Whether this process may promise anything yet, and what it still waits for.
-
-What answers, made of what is known: verbs, looks, metrics, and what runs beside them.
-
-What is known of the cluster and promised in it, and who hears when that changes.
-"""
+"""Composition root of the extender: caches, verbs, views, metrics, and what runs beside them."""
 
 from __future__ import annotations
 
@@ -24,31 +15,31 @@ from k8s_rdma.config.reloaded import Reloaded, failures_of
 from k8s_rdma.core.namespace_policy import NamespacePolicies
 from k8s_rdma.extender.addresses import AddressCheck
 from k8s_rdma.extender.app import Extender
-from k8s_rdma.extender.assumed_pods import Expecting
-from k8s_rdma.extender.bind import Binder, Commits
+from k8s_rdma.extender.assumed_pods import AssumedPods
+from k8s_rdma.extender.bind import Binder, BindingWriter
 from k8s_rdma.extender.config import ExtenderConfig
-from k8s_rdma.extender.decision_log import Attempts, Outcomes
-from k8s_rdma.extender.filter import Scheduling, Verdicts
-from k8s_rdma.extender.fit_cache import Decisions, Quarantine
+from k8s_rdma.extender.decision_log import DecisionLog, LastRefusals
+from k8s_rdma.extender.filter import FeasibilityChecker, Scheduling
+from k8s_rdma.extender.fit_cache import FitCache, Quarantine
 from k8s_rdma.extender.gangs import Gangs, Quorum
-from k8s_rdma.extender.http_poller import HttpNodeStates, asking_of
-from k8s_rdma.extender.leader_election import Lease
-from k8s_rdma.extender.leadership import Fence, Leading
+from k8s_rdma.extender.http_poller import HttpPoller, asking_of
+from k8s_rdma.extender.leader_election import LeaderElector
+from k8s_rdma.extender.leadership import Fence, Leadership
 from k8s_rdma.extender.metrics import Metrics, counted, labelled, samples
 from k8s_rdma.extender.node_cache import ClusterState
-from k8s_rdma.extender.node_source import ShownNodeStates
-from k8s_rdma.extender.nominated_pods import Nominations
-from k8s_rdma.extender.pod_explanation import PodLook
-from k8s_rdma.extender.pod_informer import NodeTracker, PodTracker
-from k8s_rdma.extender.pod_request import Requests
+from k8s_rdma.extender.node_source import ObservableNodeSource
+from k8s_rdma.extender.nominated_pods import NominatedPods
+from k8s_rdma.extender.pod_explanation import PodExplainer
+from k8s_rdma.extender.pod_informer import NodeNames, PodInformer
+from k8s_rdma.extender.pod_request import PodRequestCache
 from k8s_rdma.extender.pod_store import BoundPods, Occupants
 from k8s_rdma.extender.preempt import Budgets, Preempting, follow_budgets
 from k8s_rdma.extender.quota import Limits
-from k8s_rdma.extender.rdmanode_informer import CrdNodeStates
-from k8s_rdma.extender.requeue import Pace, Toucher, Waiting
+from k8s_rdma.extender.rdmanode_informer import RdmaNodeInformer
+from k8s_rdma.extender.requeue import Pace, Requeuer, UnschedulablePods
 from k8s_rdma.extender.search_queue import SearchQueue
-from k8s_rdma.extender.unplaced_pods import Unplaced
-from k8s_rdma.extender.views import Looks, Surroundings
+from k8s_rdma.extender.unplaced_pods import UnplacedPods
+from k8s_rdma.extender.views import ViewContext, Views
 from k8s_rdma.kube.api import ClusterApi
 from k8s_rdma.kube.watch import follow
 from k8s_rdma.wire.explain import ExtenderState
@@ -59,56 +50,56 @@ if TYPE_CHECKING:
 
     from k8s_rdma.core.ids import NodeName
     from k8s_rdma.extender.metrics import Reading
-    from k8s_rdma.extender.node_cache import Situation
+    from k8s_rdma.extender.node_cache import NodeSnapshot
     from k8s_rdma.kube.published import PublishedApi
 
-    Source: TypeAlias = HttpNodeStates | CrdNodeStates
+    Source: TypeAlias = HttpPoller | RdmaNodeInformer
 
 EXPECT_S = {"extender": 2.0, "scheduler": 30.0}
 """How long a pod is expected, by who binds: a bind comes at once, a node reports what its runtime did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Accounts:
+class SchedulerCache:
     """One of each kind: they know one another."""
 
     state: ClusterState
-    requests: Requests
-    decisions: Decisions
+    requests: PodRequestCache
+    decisions: FitCache
     queue: SearchQueue
     limits: Limits
     occupants: Occupants
     bound_pods: BoundPods | None
     budgets: Budgets
-    nominations: Nominations
-    expecting: Expecting
+    nominations: NominatedPods
+    expecting: AssumedPods
     gangs: Gangs
-    unplaced: Unplaced
-    waiting: Waiting
-    toucher: Toucher
-    attempts: Attempts
-    outcomes: Outcomes
+    unplaced: UnplacedPods
+    waiting: UnschedulablePods
+    requeuer: Requeuer
+    attempts: LastRefusals
+    outcomes: DecisionLog
     addresses: AddressCheck
     policies: Reloaded[NamespacePolicies]
 
 
-def open_accounts(
+def open_cache(
     config: ExtenderConfig, api: ClusterApi, clock: Callable[[], float], *, exists: Callable[[NodeName], bool]
-) -> Accounts:
+) -> SchedulerCache:
     """Empty ones. exists: whether a node of that name may be there, which who follows the nodes knows."""
-    attempts = Attempts(clock)
+    attempts = LastRefusals(clock)
     quarantine = Quarantine()
-    decisions = Decisions(config.strategy, config.refusal_detail, quarantine=quarantine)
-    waiting, occupants = Waiting(), Occupants()
+    decisions = FitCache(config.strategy, config.refusal_detail, quarantine=quarantine)
+    waiting, occupants = UnschedulablePods(), Occupants()
     pace = Pace(poll_s=config.poll_s, touch_s=config.touch_s, by_label=config.touch_by == "label")
     queue = SearchQueue()
-    toucher = Toucher(waiting, decisions, api, clock, pace, queue)
-    limits = Limits(config.limits, on_freed=toucher.freed)
+    requeuer = Requeuer(waiting, decisions, api, clock, pace, queue)
+    limits = Limits(config.limits, on_freed=requeuer.freed)
 
     bound_pods = BoundPods() if limits and config.api else None
 
-    def changed(node: NodeName, before: Situation | None, after: Situation | None) -> None:
-        toucher.changed(node, before, after)
+    def changed(node: NodeName, before: NodeSnapshot | None, after: NodeSnapshot | None) -> None:
+        requeuer.changed(node, before, after)
         nominations.changed(node)
         unplaced.changed(node)
 
@@ -120,24 +111,24 @@ def open_accounts(
         bound=bound_pods,
     )
     quarantine.watch(state)
-    state.on_addresses = toucher.freed_address
+    state.on_addresses = requeuer.freed_address
     if bound_pods is not None:
         bound_pods.on_change = state.recount
     policies = policies_of(config.policy_file)
-    requests = Requests(
+    requests = PodRequestCache(
         strict=config.strict,
         vf_resource=config.vf_resource,
         policies=policies,
         binds=config.binder == "extender",
         bill=queue.bill,
     )
-    unplaced = Unplaced(state=state, requests=requests, clock=clock, quarantine=quarantine)
-    nominations = Nominations(
-        state, occupants, decisions, clock, nomination_s=config.nomination_s, on_release=toucher.released
+    unplaced = UnplacedPods(state=state, requests=requests, clock=clock, quarantine=quarantine)
+    nominations = NominatedPods(
+        state, occupants, decisions, clock, nomination_s=config.nomination_s, on_release=requeuer.released
     )
     gangs = Gangs(api=api, state=state, clock=clock)
     lasts_s = config.expect_s or EXPECT_S[config.binder]
-    return Accounts(
+    return SchedulerCache(
         state=state,
         requests=requests,
         decisions=decisions,
@@ -147,7 +138,7 @@ def open_accounts(
         bound_pods=bound_pods,
         budgets=Budgets(known=not config.heeds_budgets),
         nominations=nominations,
-        expecting=Expecting(
+        expecting=AssumedPods(
             state=state,
             decisions=decisions,
             nominations=nominations,
@@ -155,14 +146,14 @@ def open_accounts(
             clock=clock,
             lasts_s=lasts_s,
             occupants=occupants if config.api else None,
-            on_release=toucher.released,
+            on_release=requeuer.released,
         ),
         gangs=gangs,
         unplaced=unplaced,
         waiting=waiting,
-        toucher=toucher,
+        requeuer=requeuer,
         attempts=attempts,
-        outcomes=Outcomes(attempts.heard),
+        outcomes=DecisionLog(attempts.heard),
         addresses=AddressCheck(state, nominations),
         policies=policies,
     )
@@ -182,15 +173,15 @@ class Assembly:
     api: ClusterApi
     clock: Callable[[], float]
     keys: KeySource
-    lease: Lease | None
+    lease: LeaderElector | None
     api_failures: Counter[tuple[str, ...]]
-    accounts: Accounts
-    commits: Commits
+    accounts: SchedulerCache
+    commits: BindingWriter
     readiness: Readiness
 
     def extender(self) -> Extender:
         """What answers kube-scheduler and people."""
-        verdicts = Verdicts(
+        verdicts = FeasibilityChecker(
             state=self.accounts.state,
             decisions=self.accounts.decisions,
             nominations=self.accounts.nominations,
@@ -220,10 +211,10 @@ class Assembly:
         yield follow("nodes", self.api.follow_nodes, readiness.nodes.take)
         if self.config.heeds_budgets:
             yield follow_budgets(
-                self.api, accounts.budgets, lambda: accounts.toucher.try_all(readiness.nodes.names)
+                self.api, accounts.budgets, lambda: accounts.requeuer.try_all(readiness.nodes.names)
             )
-        yield accounts.toucher.poll(readiness.states, accounts.limits)
-        yield accounts.toucher.touch(accounts.state, accounts.limits, readiness.ready)
+        yield accounts.requeuer.poll(readiness.states, accounts.limits)
+        yield accounts.requeuer.touch(accounts.state, accounts.limits, readiness.ready)
         yield self._wake_when_ready_again()
 
     async def _wake_when_ready_again(self) -> NoReturn:
@@ -235,11 +226,11 @@ class Assembly:
         while True:
             ready = readiness.ready()
             if ready and lost and len(readiness.pods.unbound):
-                self.accounts.toucher.try_all(readiness.nodes.names)
+                self.accounts.requeuer.try_all(readiness.nodes.names)
             was_ready, lost = was_ready or ready, was_ready and not ready
             await asyncio.sleep(_LOOK_S)
 
-    def _scheduling(self, verdicts: Verdicts) -> Scheduling:
+    def _scheduling(self, verdicts: FeasibilityChecker) -> Scheduling:
         return Scheduling(
             states=self.readiness.states,
             verdicts=verdicts,
@@ -247,7 +238,7 @@ class Assembly:
             limits=self.accounts.limits,
             addresses=self.accounts.addresses,
             requests=self.accounts.requests,
-            toucher=self.accounts.toucher,
+            requeuer=self.accounts.requeuer,
             outcomes=self.accounts.outcomes,
             clock=self.clock,
             ready=self.readiness.ready,
@@ -281,7 +272,7 @@ class Assembly:
             requests=self.accounts.requests,
             unbound=self.readiness.pods.unbound,
             commits=self.commits,
-            toucher=self.accounts.toucher,
+            requeuer=self.accounts.requeuer,
             expecting=self.accounts.expecting,
             quorum=Quorum(gangs=self.accounts.gangs),
             limits=self.accounts.limits,
@@ -293,8 +284,8 @@ class Assembly:
             confirm=self.readiness.leading.confirm,
         )
 
-    def _looks(self, verdicts: Verdicts) -> Looks:
-        pods = PodLook(
+    def _looks(self, verdicts: FeasibilityChecker) -> Views:
+        pods = PodExplainer(
             state=self.accounts.state,
             requests=self.accounts.requests,
             attempts=self.accounts.attempts,
@@ -303,7 +294,7 @@ class Assembly:
             clock=self.clock,
             skipping=self._skipping() if self.config.binder == "extender" else "",
         )
-        around = Surroundings(
+        around = ViewContext(
             states=self.readiness.states,
             verdicts=verdicts,
             limits=self.accounts.limits,
@@ -311,7 +302,7 @@ class Assembly:
             role=self.readiness.role,
             max_age_s=self.config.max_age_s,
         )
-        return Looks(pods, around)
+        return Views(pods, around)
 
     def _skipping(self) -> str:
         """What becomes of a pod that was bound past this extender, in a clause."""
@@ -324,7 +315,7 @@ class Assembly:
         metrics = Metrics()
         metrics.add(
             figures_of_nodes(
-                accounts.state, accounts.decisions, self.readiness.states, accounts.waiting, accounts.toucher
+                accounts.state, accounts.decisions, self.readiness.states, accounts.waiting, accounts.requeuer
             )
         )
         metrics.add(accounts.limits.readings())
@@ -343,10 +334,10 @@ class Readiness:
     """api: whether there is an API server to follow; without one nothing is waited for."""
 
     api: bool
-    leading: Leading
-    pods: PodTracker
-    nodes: NodeTracker
-    states: ShownNodeStates
+    leading: Leadership
+    pods: PodInformer
+    nodes: NodeNames
+    states: ObservableNodeSource
 
     def ready(self) -> bool:
         """Whether every promise that others made is known, and nobody else makes any now."""
@@ -369,7 +360,11 @@ class Readiness:
 
 
 def figures_of_nodes(
-    state: ClusterState, decisions: Decisions, states: ShownNodeStates, waiting: Waiting, toucher: Toucher
+    state: ClusterState,
+    decisions: FitCache,
+    states: ObservableNodeSource,
+    waiting: UnschedulablePods,
+    requeuer: Requeuer,
 ) -> dict[str, Reading]:
     """Of nodes, their source, and what is concluded from their states."""
     return {
@@ -387,7 +382,7 @@ def figures_of_nodes(
         "nodes_readable": ("Nodes whose last answer is usable.", "gauge", lambda: len(state.situations)),
         "pods_promised": ("Pods that hold a placement.", "gauge", lambda: len(state.pods())),
         "pods_waiting": ("Pods that no node fitted.", "gauge", lambda: len(waiting)),
-        "touches_total": ("Nodes touched since capacity came free.", "counter", lambda: toucher.touches),
+        "touches_total": ("Nodes touched since capacity came free.", "counter", lambda: requeuer.touches),
         "searches_total": ("Placements searched for by filter.", "counter", lambda: decisions.searches),
         "undecided_total": ("Searches that ended at their budget.", "counter", lambda: decisions.undecided),
         "verdicts": ("Verdicts kept.", "gauge", lambda: len(decisions)),
@@ -406,7 +401,10 @@ def figures_of_policies(policies: Reloaded[NamespacePolicies]) -> dict[str, Read
 
 
 def figures_of_decisions(
-    outcomes: Outcomes, nominations: Nominations, api_failures: Counter[tuple[str, ...]], lease: Lease | None
+    outcomes: DecisionLog,
+    nominations: NominatedPods,
+    api_failures: Counter[tuple[str, ...]],
+    lease: LeaderElector | None,
 ) -> dict[str, Reading]:
     """Of what was decided, what is held for it, what failed, and whether this process binds."""
     by_reason, failed = ("verb", "reason"), ("call", "kind")
@@ -435,13 +433,13 @@ def figures_of_decisions(
     }
 
 
-def CLOCK() -> float:  # noqa: N802  a constant to all who use it
+def boottime_s() -> float:  # noqa: N802  a constant to all who use it
     """The one clock that all times here are of: seconds, monotonic; the machine's sleep counts, too."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Authority:
+class BinderIdentity:
     """What makes this process's promises count.
 
     keys: sign and verify placements. lease: to be held before anything is promised, and given back in the
@@ -450,17 +448,17 @@ class Authority:
     """
 
     keys: KeySource = UNSIGNED
-    lease: Lease | None = None
+    lease: LeaderElector | None = None
     api_failures: Counter[tuple[str, ...]] | None = None
 
 
-NOBODY_ELSE = Authority()
+NO_LEADER_ELECTION = BinderIdentity()
 """Neither signatures nor a Lease."""
 
 
 @asynccontextmanager
 async def running(
-    config: ExtenderConfig, api: ClusterApi, authority: Authority = NOBODY_ELSE
+    config: ExtenderConfig, api: ClusterApi, authority: BinderIdentity = NO_LEADER_ELECTION
 ) -> AsyncIterator[Extender]:
     """An extender that follows the cluster until the block ends.
 
@@ -468,38 +466,38 @@ async def running(
     """
     api_failures = Counter() if authority.api_failures is None else authority.api_failures
     api = counted(api, api_failures)
-    accounts = open_accounts(
+    accounts = open_cache(
         config,
         api,
-        CLOCK,
+        boottime_s,
         exists=lambda node: nodes.may_exist(node),  # noqa: PLW0108  they are made below
     )
     fence = Fence(api)
-    commits = Commits(
+    commits = BindingWriter(
         accounts.state,
         api,
         fence,
-        CLOCK,
+        boottime_s,
         keys=authority.keys,
         policies=accounts.requests.policies,
         settle_s=config.settle_s,
     )
     async with _states(config, accounts.state, api) as states, commits:
         pods = _pods(config, accounts, authority.keys)
-        nodes = NodeTracker(state=accounts.state, states=states)
-        leading = Leading(
+        nodes = NodeNames(state=accounts.state, states=states)
+        leading = Leadership(
             pods=pods,
             fence=fence if config.binder == "extender" else None,
             follow=lambda: follow("pods", lambda: pods.stream(api), pods.take),
-            clock=CLOCK,
+            clock=boottime_s,
             lease=authority.lease,
             settle_s=config.settle_s,
-            on_ready=lambda: accounts.toucher.try_all(nodes.names) if len(pods.unbound) else None,
+            on_ready=lambda: accounts.requeuer.try_all(nodes.names) if len(pods.unbound) else None,
         )
         assembly = Assembly(
             config=config,
             api=api,
-            clock=CLOCK,
+            clock=boottime_s,
             keys=authority.keys,
             lease=authority.lease,
             api_failures=api_failures,
@@ -517,13 +515,13 @@ async def running(
             await leading.release()
 
 
-def _pods(config: ExtenderConfig, accounts: Accounts, keys: KeySource) -> PodTracker:
-    return PodTracker(
+def _pods(config: ExtenderConfig, accounts: SchedulerCache, keys: KeySource) -> PodInformer:
+    return PodInformer(
         state=accounts.state,
         requests=accounts.requests,
-        toucher=accounts.toucher,
+        requeuer=accounts.requeuer,
         gangs=accounts.gangs,
-        clock=CLOCK,
+        clock=boottime_s,
         attempts=accounts.attempts,
         keys=keys,
         occupants=accounts.occupants,
@@ -536,7 +534,7 @@ def _pods(config: ExtenderConfig, accounts: Accounts, keys: KeySource) -> PodTra
 def _states(config: ExtenderConfig, state: ClusterState, api: ClusterApi) -> Source:
     """Where the nodes' states come from; the client of the API server has all of its Protocols."""
     if config.source == "http":
-        return HttpNodeStates(state, asking_of(config), CLOCK)
+        return HttpPoller(state, asking_of(config), boottime_s)
     namespace = config.node_lease_namespace
     published = cast("PublishedApi", api)
-    return CrdNodeStates(state, published, CLOCK, stale_s=config.stale_s, namespace=namespace)
+    return RdmaNodeInformer(state, published, boottime_s, stale_s=config.stale_s, namespace=namespace)

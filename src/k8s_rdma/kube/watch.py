@@ -1,4 +1,4 @@
-"""Extracted."""
+"""Watches of the API server: every event handed over, and a new list and watch when one is lost."""
 
 from __future__ import annotations
 
