@@ -22,9 +22,8 @@ from k8s_rdma.init.attempts import summary
 from k8s_rdma.init.config import InitConfig
 from k8s_rdma.init.job import Machine
 from k8s_rdma.init.run import make_all_ready
-from k8s_rdma.sim.sriov.card import Card
 from k8s_rdma.sim.sriov.links import MachineLinks
-from k8s_rdma.sim.sriov.machine import MachineClock, MachineSysfs, SriovMachine
+from k8s_rdma.sim.sriov.machine import Card, MachineClock, MachineSysfs, SriovMachine
 
 
 def main(directory: Path, vfs: int) -> None:

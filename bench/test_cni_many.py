@@ -28,7 +28,7 @@ from bench.cni_plugin import (
     netconf,
 )
 from k8s_rdma.linux.netns import current_namespace
-from k8s_rdma.sim.cluster.network_namespace import create_namespace_at
+from k8s_rdma.sim.cluster.cni_runtime import create_namespace_at
 from k8s_rdma.sim.virtual.shaper import BURST, FLOOR, QUANTUM
 
 if TYPE_CHECKING:

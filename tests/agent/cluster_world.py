@@ -20,8 +20,8 @@ from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.kube.client import connect
 from k8s_rdma.kube.time import Time
 from k8s_rdma.sim.cluster.api import Api
+from k8s_rdma.sim.cluster.command import write_kubeconfig
 from k8s_rdma.sim.cluster.http_server import HttpService, Request, Response, Stream, serving
-from k8s_rdma.sim.cluster.kubeconfig import write_kubeconfig
 from k8s_rdma.sim.cluster.registry import Registry
 from k8s_rdma.sim.cluster.resources import EVENTS, PODS
 from k8s_rdma.sim.cluster.store import Store

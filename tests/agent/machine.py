@@ -25,9 +25,8 @@ from k8s_rdma.agent.worker import Worker
 from k8s_rdma.config.devices import DevicePluginConfig
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.linux.receipts import Receipts
-from k8s_rdma.sim.fake_function import FakePf
 from k8s_rdma.sim.fake_kernel import FakeKernel
-from k8s_rdma.sim.fake_machine import FakeMachine
+from k8s_rdma.sim.fake_machine import FakeMachine, FakePf
 from k8s_rdma.sim.fake_nodes import FakeNodes
 from k8s_rdma.wire.cni_environment import parse_environment
 from k8s_rdma.wire.placement_keys import FixedKeys, PlacementKeys

@@ -35,11 +35,9 @@ from k8s_rdma.core.ids import NodeName
 from k8s_rdma.core.ledger import Phase
 from k8s_rdma.errors import K8sRdmaError, KernelError, LedgerError, Reason
 from k8s_rdma.linux.receipts import Receipts
-from k8s_rdma.sim.fake_function import FakePf
 from k8s_rdma.sim.fake_kernel import FakeKernel
-from k8s_rdma.sim.fake_machine import FakeMachine
-from k8s_rdma.sim.fake_nodes import FakeNodes
-from k8s_rdma.sim.fake_pod_resources import FakePodResources
+from k8s_rdma.sim.fake_machine import FakeMachine, FakePf
+from k8s_rdma.sim.fake_nodes import FakeNodes, FakePodResources
 from k8s_rdma.wire.cdi import decode_specification
 from policies import EVERYTHING
 

@@ -21,7 +21,7 @@ from k8s_rdma.core.adoption import Scope
 from k8s_rdma.core.kernel import Unreadable
 from k8s_rdma.core.step import SetRates, VfRate, VfRef, Vlan
 from k8s_rdma.errors import K8sRdmaError
-from k8s_rdma.sim.fake_pod_resources import FakePodResources
+from k8s_rdma.sim.fake_nodes import FakePodResources
 from k8s_rdma.wire.adopt import AdoptRequest, decode_adopted, encode_adopt
 from k8s_rdma.wire.rest import decode_report
 

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from agent.crash_cluster import KINDS, Cluster, Pod, new_cluster
 from agent.mortal import Fate
 from k8s_rdma.errors import K8sRdmaError
-from k8s_rdma.sim.fake_function import HOST
+from k8s_rdma.sim.fake_machine import HOST
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

@@ -16,7 +16,7 @@ from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.step import VfRef
 from k8s_rdma.errors import STATUS, Reason
-from k8s_rdma.sim.fake_pod_resources import FakePodResources
+from k8s_rdma.sim.fake_nodes import FakePodResources
 from k8s_rdma.wire.cdi import decode_specification
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode
 from k8s_rdma.wire.placement_keys import PlacementKeys

@@ -14,8 +14,7 @@ from k8s_rdma.agent.cni.exclusive_devices import held_devices
 from k8s_rdma.config.devices import ExactResource, ExclusiveResource, MountResource
 from k8s_rdma.core.devices.pod_devices import ContainerDevices, PodDevices, SlotInUse
 from k8s_rdma.errors import K8sRdmaError, Reason
-from k8s_rdma.sim.fake_nodes import FakeNodes
-from k8s_rdma.sim.fake_pod_resources import FakePodResources
+from k8s_rdma.sim.fake_nodes import FakeNodes, FakePodResources
 from k8s_rdma.wire.cdi import decode_specification
 
 if TYPE_CHECKING:

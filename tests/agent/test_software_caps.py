@@ -23,7 +23,7 @@ from k8s_rdma.core.rates import NO_RATE
 from k8s_rdma.core.software_caps import NOT_KEPT
 from k8s_rdma.core.step import CapInterface, ConfigureInterface, GiveVf
 from k8s_rdma.errors import K8sRdmaError
-from k8s_rdma.sim.fake_function import HOST
+from k8s_rdma.sim.fake_machine import HOST
 from k8s_rdma.wire.rest import decode_report, encode_report
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from k8s_rdma.core.ledger import Receipt
     from k8s_rdma.core.step import NetnsRef
-    from k8s_rdma.sim.fake_function import Device
+    from k8s_rdma.sim.fake_machine import Device
 
 SOFTWARE = {"max_tx_rate": 200, "enforce": "software"}
 CHAINED = {"cniVersion": "1.0.0", "interfaces": [], "ips": []}

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from k8s_rdma.sim.cluster.access import Access
-from k8s_rdma.sim.cluster.api import ApiConfig, serving_api
+from k8s_rdma.sim.cluster.api import Access, ApiConfig, serving_api
 from k8s_rdma.sim.cluster.resources import parse_resource_type
 from k8s_rdma.sim.cluster.scheduler import scheduling
 from k8s_rdma.sim.cluster.scheduler_config import load_scheduler_config

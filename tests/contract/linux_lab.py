@@ -16,7 +16,7 @@ from contract.lab import FRAME_BYTES
 from k8s_rdma.core.step import NetnsRef, Route
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.netns import Namespaces, create_namespace, entered
-from k8s_rdma.sim.fake_function import Interface
+from k8s_rdma.sim.fake_machine import Interface
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,9 +16,8 @@ from k8s_rdma.config.devices import DevicePluginConfig
 from k8s_rdma.core.devices.rdma_devices import RdmaDevice
 from k8s_rdma.deviceplugin.health_events import HealthChange, node_events
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.sim.cluster.access import Access
-from k8s_rdma.sim.cluster.api import ApiConfig, serving_api
-from k8s_rdma.sim.cluster.kubeconfig import write_kubeconfig
+from k8s_rdma.sim.cluster.api import Access, ApiConfig, serving_api
+from k8s_rdma.sim.cluster.command import write_kubeconfig
 from k8s_rdma.sim.cluster.rbac import service_account
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from k8s_rdma.config.files import is_resource_name
 from k8s_rdma.core.devices.device_plugin_api import PluginOptions, PluginRegistration
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.kube.grpc_calls import RefusedCallError
-from k8s_rdma.sim.kubelet.registration import check_registration
+from k8s_rdma.sim.kubelet.plugins import check_registration
 
 if TYPE_CHECKING:
     from pathlib import Path

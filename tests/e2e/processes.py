@@ -13,8 +13,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from k8s_rdma.sim.cluster.cni_runtime import CniRuntime
-from k8s_rdma.sim.cluster.network_namespace import remove_namespace_at
+from k8s_rdma.sim.cluster.cni_runtime import CniRuntime, remove_namespace_at
 from k8s_rdma.sim.cluster.sandbox import PodRef
 from k8s_rdma.wire.rest import NodeReport, decode_report
 from k8s_rdma.wire.state import HEADER, Kind, decode_header

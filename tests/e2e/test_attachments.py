@@ -11,7 +11,7 @@ import pytest
 
 from e2e.node import PFS, Node, pod
 from k8s_rdma.sim.cluster.cni_plugin import Invocation, run_plugin
-from k8s_rdma.sim.cluster.network_namespace import remove_namespace_at
+from k8s_rdma.sim.cluster.cni_runtime import remove_namespace_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,8 +17,7 @@ import pytest
 from e2e.node import Node, pod
 from k8s_rdma.linux.netlink.rtnl import Rtnl
 from k8s_rdma.sim.cluster.cni_plugin import CniError
-from k8s_rdma.sim.cluster.cni_runtime import AttachError
-from k8s_rdma.sim.cluster.network_namespace import remove_namespace_at
+from k8s_rdma.sim.cluster.cni_runtime import AttachError, remove_namespace_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -14,8 +14,7 @@ import pytest
 from e2e.node import ANNOTATIONS, DEADLINE_S, Node, pod
 from e2e.test_attachments import inside
 from k8s_rdma.sim.cluster.cni_plugin import CniError, Invocation, run_plugin
-from k8s_rdma.sim.cluster.cni_runtime import AttachError
-from k8s_rdma.sim.cluster.network_namespace import remove_namespace_at
+from k8s_rdma.sim.cluster.cni_runtime import AttachError, remove_namespace_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from e2e.node import PFS, Node, pod
-from k8s_rdma.sim.cluster.cni_runtime import AttachError
-from k8s_rdma.sim.cluster.network_namespace import remove_namespace_at
+from k8s_rdma.sim.cluster.cni_runtime import AttachError, remove_namespace_at
 
 if TYPE_CHECKING:
     from k8s_rdma.sim.cluster.sandbox import PodRef

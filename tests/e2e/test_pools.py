@@ -15,7 +15,7 @@ from e2e.node import PFS, Node, pod
 from e2e.test_rebuild_ledger import keep, lost, rebuild, spoilt
 from k8s_rdma.kube import grpc_calls
 from k8s_rdma.sim.cluster.cni_plugin import CniError
-from k8s_rdma.sim.fake_pod_resources import FakePodResources
+from k8s_rdma.sim.fake_nodes import FakePodResources
 from k8s_rdma.wire.pod_resources import GET, LIST
 
 if TYPE_CHECKING:

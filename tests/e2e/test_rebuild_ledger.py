@@ -21,7 +21,7 @@ from k8s_rdma.core.devices.pod_devices import ContainerDevices, PodDevices
 from k8s_rdma.kube import grpc_calls
 from k8s_rdma.linux.receipts import Receipts
 from k8s_rdma.sim.cluster.cni_plugin import CniError
-from k8s_rdma.sim.cluster.network_namespace import remove_namespace_at
+from k8s_rdma.sim.cluster.cni_runtime import remove_namespace_at
 from k8s_rdma.wire.pod_resources import GET, LIST, PodName
 
 if TYPE_CHECKING:

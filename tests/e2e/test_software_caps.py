@@ -16,8 +16,7 @@ import pytest
 
 from e2e.node import pod
 from e2e.test_rest import URL, serve
-from k8s_rdma.sim.cluster.cni_runtime import AttachError
-from k8s_rdma.sim.cluster.network_namespace import remove_namespace_at
+from k8s_rdma.sim.cluster.cni_runtime import AttachError, remove_namespace_at
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator

@@ -45,7 +45,7 @@ from k8s_rdma.kube.api import (
 )
 from k8s_rdma.kube.objects import BindingObject, LeaseObject, PodObject
 from k8s_rdma.kube.watch import follow
-from k8s_rdma.sim.cluster.patch import merge_patch
+from k8s_rdma.sim.cluster.api import merge_patch
 from k8s_rdma.sim.cluster.preconditions import DeleteOptions
 from k8s_rdma.sim.cluster.registry import Registry
 from k8s_rdma.sim.cluster.resources import LEASES, PODS, Target

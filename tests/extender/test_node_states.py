@@ -21,7 +21,7 @@ from k8s_rdma.extender.node_cache import ClusterState, Reservation
 from k8s_rdma.extender.rdmanode_informer import RdmaNodeInformer
 from k8s_rdma.kube.client import Client
 from k8s_rdma.sim.cluster.api import ApiConfig, serving_api
-from k8s_rdma.sim.cluster.kubeconfig import kubeconfig
+from k8s_rdma.sim.cluster.command import kubeconfig
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -20,7 +20,7 @@ from extender.test_process import MAIN
 from extender.world import World, cluster, extending, interfaces
 from k8s_rdma.extender.leader_election import LeaderElectionConfig, LeaderElector
 from k8s_rdma.kube.api import ApiRefusedError, LeaseView
-from k8s_rdma.sim.cluster.kubeconfig import write_kubeconfig
+from k8s_rdma.sim.cluster.command import write_kubeconfig
 from k8s_rdma.sim.cluster.registry import MAX_OBJECT_BYTES
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION
 

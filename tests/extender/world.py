@@ -19,7 +19,7 @@ from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.extender.wiring import BinderIdentity, running
 from k8s_rdma.kube.client import Client
 from k8s_rdma.sim.cluster.api import ApiConfig, RunningApi, serving_api
-from k8s_rdma.sim.cluster.kubeconfig import kubeconfig
+from k8s_rdma.sim.cluster.command import kubeconfig
 from k8s_rdma.sim.cluster.resources import parse_resource_type
 from k8s_rdma.wire.placement_keys import FixedKeys
 from policies import EVERYTHING_FILE

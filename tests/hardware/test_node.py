@@ -22,8 +22,7 @@ from e2e.processes import pod
 from e2e.test_attachments import inside, told
 from hardware.sriov_node import SriovNode
 from hardware.test_init import PFS, VARIABLE, remove_vfs
-from k8s_rdma.sim.cluster.cni_runtime import AttachError
-from k8s_rdma.sim.cluster.network_namespace import remove_namespace_at
+from k8s_rdma.sim.cluster.cni_runtime import AttachError, remove_namespace_at
 from server.exposition_reader import read
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from k8s_rdma.config.tls import TlsConfig
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.http_server import Limits
 from k8s_rdma.http_server.protocol import HttpProtocol
+from k8s_rdma.http_server.server import Handshake
 from k8s_rdma.http_server.tls import tls_context
-from k8s_rdma.http_server.tls_listener import Handshake
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,9 +14,8 @@ from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.init.config import InitConfig
 from k8s_rdma.init.job import Machine
 from k8s_rdma.init.run import make_all_ready
-from k8s_rdma.sim.sriov.card import Card, CardState
 from k8s_rdma.sim.sriov.links import MachineLinks
-from k8s_rdma.sim.sriov.machine import MachineClock, MachineSysfs, SriovMachine
+from k8s_rdma.sim.sriov.machine import Card, CardState, MachineClock, MachineSysfs, SriovMachine
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,7 +19,7 @@ from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.init.attempts import NO_CARD, Outcome, Result, all_well, summary
 from k8s_rdma.init.config import InitConfig
 from k8s_rdma.init.job import StoppableClock, StoppedError, until
-from k8s_rdma.sim.sriov.tree import Tree
+from k8s_rdma.sim.sriov.machine import Tree
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,9 +15,8 @@ from k8s_rdma.init.attempts import Result
 from k8s_rdma.init.job import StoppedError
 from k8s_rdma.init.vf_settings import vf_guid, vf_mac
 from k8s_rdma.linux.vf.creation import GuidOf, NetdevsOf, SriovPf
-from k8s_rdma.sim.sriov.card import Card
 from k8s_rdma.sim.sriov.links import MachineLinks
-from k8s_rdma.sim.sriov.machine import MachineClock, MachineSysfs
+from k8s_rdma.sim.sriov.machine import Card, MachineClock, MachineSysfs
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,8 +12,8 @@ import pytest
 
 from k8s_rdma.kube.client import Client, connect
 from k8s_rdma.sim.cluster.api import ApiConfig, RunningApi, serving_api
+from k8s_rdma.sim.cluster.command import write_kubeconfig
 from k8s_rdma.sim.cluster.http_server import HttpService, Response, serving
-from k8s_rdma.sim.cluster.kubeconfig import write_kubeconfig
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -23,8 +23,8 @@ from k8s_rdma.kube.api import (
 )
 from k8s_rdma.kube.client import connect
 from k8s_rdma.sim.cluster.api import ApiConfig
+from k8s_rdma.sim.cluster.command import kubeconfig, write_kubeconfig
 from k8s_rdma.sim.cluster.http_server import HttpService, Response, serving
-from k8s_rdma.sim.cluster.kubeconfig import kubeconfig, write_kubeconfig
 from kube.conftest import DEADLINE_S
 
 pytestmark = pytest.mark.anyio

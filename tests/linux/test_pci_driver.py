@@ -9,8 +9,7 @@ import pytest
 
 from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.linux.vf.binding import PciDriver
-from k8s_rdma.sim.sriov.card import Card
-from k8s_rdma.sim.sriov.machine import MachineSysfs, SriovMachine
+from k8s_rdma.sim.sriov.machine import Card, MachineSysfs, SriovMachine
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -24,8 +24,7 @@ from k8s_rdma.linux.kernel import SriovKernel
 from k8s_rdma.linux.netlink.devlink import devlink_rates
 from k8s_rdma.linux.netlink.rtnl import Rtnl, named, of_kind
 from k8s_rdma.linux.netns import create_namespace, entered
-from k8s_rdma.sim.sriov.machine import RENAMED
-from k8s_rdma.sim.sriov.tree import Tree
+from k8s_rdma.sim.sriov.machine import RENAMED, Tree
 from netdevsim.device import device
 
 if TYPE_CHECKING:

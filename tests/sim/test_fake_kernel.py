@@ -26,9 +26,8 @@ from k8s_rdma.core.step import (
     Vlan,
 )
 from k8s_rdma.errors import KernelError
-from k8s_rdma.sim.fake_function import VF_DRIVER, FakePf
 from k8s_rdma.sim.fake_kernel import FakeKernel
-from k8s_rdma.sim.fake_machine import FakeMachine
+from k8s_rdma.sim.fake_machine import VF_DRIVER, FakeMachine, FakePf
 
 PF = PciAddress("0000:03:00.0")
 ALL = 1_000

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from k8s_rdma.deviceplugin.device_monitor import DeviceMonitor
     from k8s_rdma.deviceplugin.plugin_server import PluginServer
     from k8s_rdma.http_server.access import Access
-    from k8s_rdma.http_server.asgi import Receive, Scope, Send
+    from k8s_rdma.http_server.answer import Receive, Scope, Send
     from k8s_rdma.http_server.exposition import Sample
 
 _PREFIX = "k8s_rdma_device_plugin_"

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from k8s_rdma.extender.config import ExtenderConfig
-    from k8s_rdma.http_server.asgi import Receive, Scope, Send
+    from k8s_rdma.http_server.answer import Receive, Scope, Send
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

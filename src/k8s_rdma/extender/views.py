@@ -21,7 +21,7 @@ from k8s_rdma.wire.rest_error import Error
 
 if TYPE_CHECKING:
     from k8s_rdma.extender.pod_explanation import PodExplainer
-    from k8s_rdma.http_server.asgi import Scope
+    from k8s_rdma.http_server.answer import Scope
 
 _DEFAULT_ROWS = 100
 

@@ -4,8 +4,7 @@ The application is the process's own; signals are the process's business too.
 """
 
 from k8s_rdma.http_server.answer import Answer
-from k8s_rdma.http_server.limits import Limits
-from k8s_rdma.http_server.listening import listen
-from k8s_rdma.http_server.server import HttpServer
+from k8s_rdma.http_server.connections import Limits
+from k8s_rdma.http_server.server import HttpServer, listen
 
 __all__ = ["Answer", "HttpServer", "Limits", "listen"]

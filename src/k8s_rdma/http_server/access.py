@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
     from k8s_rdma.config.tls import TlsConfig
-    from k8s_rdma.http_server.asgi import Scope
+    from k8s_rdma.http_server.answer import Scope
 
 PROBE_PATHS = frozenset({"/healthz", "/readyz"})
 """Open to everybody: kubelet's probes bear no token."""

@@ -1,9 +1,13 @@
-"""Responses that are rendered once and sent many times."""
+"""Responses that are rendered once and sent many times.
+
+What an ASGI application is called with (ASGI's "HTTP & WebSocket ASGI Message Format", version 2.3).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, MutableMapping
 from http import HTTPStatus
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
@@ -12,10 +16,16 @@ from k8s_rdma.wire.rest_error import ErrorDocument
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from k8s_rdma.http_server.asgi import Receive, Scope, Send
     from k8s_rdma.wire.rest_error import Error
 
     Fields = list[tuple[bytes, bytes]]
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Message: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+Application: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+
 
 JSON = "application/json"
 TEXT = "text/plain; charset=utf-8"

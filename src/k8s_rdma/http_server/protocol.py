@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from uvicorn import Config
     from uvicorn.server import ServerState
 
-    from k8s_rdma.http_server.asgi import Scope
+    from k8s_rdma.http_server.answer import Scope
     from k8s_rdma.http_server.connections import Connection, Connections
     from k8s_rdma.http_server.tls import ServerTls
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import pytest
 
-from k8s_rdma.sim.cluster.access import Access
-from k8s_rdma.sim.cluster.api import ApiConfig, serving_api
+from k8s_rdma.sim.cluster.api import Access, ApiConfig, serving_api
 from k8s_rdma.sim.cluster.rbac import User
 
 if TYPE_CHECKING:

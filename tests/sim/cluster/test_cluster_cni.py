@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from k8s_rdma.errors import KernelError, MalformedError
-from k8s_rdma.sim.cluster.cni_plugin import CniError
-from k8s_rdma.sim.cluster.cni_runtime import AttachError, CniRuntime
-from k8s_rdma.sim.cluster.conflist import Conflist, load_conflist, pod_ips, result_in_version
-from k8s_rdma.sim.cluster.network_namespace import (
+from k8s_rdma.sim.cluster.cni_plugin import CniError, Conflist, load_conflist, pod_ips, result_in_version
+from k8s_rdma.sim.cluster.cni_runtime import (
+    AttachError,
+    CniRuntime,
     create_namespace_at,
     is_namespace,
     remove_namespace_at,

@@ -12,10 +12,11 @@ from k8s_rdma.sim.cluster.extender_client import (
     ExtenderClient,
     ExtenderConfig,
     ExtenderError,
+    MetaVictims,
+    Victims,
     binding_arguments,
     scheduling_arguments,
 )
-from k8s_rdma.sim.cluster.extender_preemption import MetaVictims, Victims
 
 pytestmark = pytest.mark.anyio
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from k8s_rdma.sim.cluster.cni_runtime import is_namespace, remove_namespace_at
 from k8s_rdma.sim.cluster.kubelet import running_kubelet
-from k8s_rdma.sim.cluster.network_namespace import is_namespace, remove_namespace_at
 from k8s_rdma.sim.cluster.node_services import KubeletConfig
 from k8s_rdma.sim.cluster.sandbox import SandboxDirectory
 

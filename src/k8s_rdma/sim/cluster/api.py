@@ -4,11 +4,27 @@
         ...  # api.url
 
 In memory; who asks is looked at only where `ApiConfig.access` says so: for loopback and for tests.
+
+`authorization/v1` SubjectAccessReview: whether somebody may do something, by the roles in the store.
+
+Source: `pkg/registry/authorization/subjectaccessreview/rest.go`. Nothing is kept.
+
+Who asks the API server stand-in, and whether roles allow it.
+
+Watches: the changes to a selection of objects, one JSON document a line.
+
+JSON merge patch (RFC 7386) and strategic merge patch, as far as pods and nodes need it.
+
+A strategic merge patch is a merge patch in which some lists are merged by a key of their elements
+(source: API conventions, and the `patchMergeKey` tags of `k8s.io/api/core/v1/types.go`).
 """
 
 from __future__ import annotations
 
+import asyncio
+import secrets
 from contextlib import asynccontextmanager
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -17,39 +33,211 @@ import msgspec
 import structlog
 
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.sim.cluster import access_review
-from k8s_rdma.sim.cluster.access import Access
 from k8s_rdma.sim.cluster.go_json import go_json
 from k8s_rdma.sim.cluster.http_server import HttpService, Request, Response, Stream, serving
 from k8s_rdma.sim.cluster.objects import Clock, JsonObject, namespace_of, system_clock
-from k8s_rdma.sim.cluster.patch import merge_patch, strategic_merge_patch
 from k8s_rdma.sim.cluster.preconditions import DeleteOptions, parse_delete_options
-from k8s_rdma.sim.cluster.rbac import service_account
+from k8s_rdma.sim.cluster.rbac import ADMIN, ANONYMOUS, User, allowed, service_account
 from k8s_rdma.sim.cluster.registry import Registry
-from k8s_rdma.sim.cluster.resources import (
-    BUILT_IN,
-    PODS,
-    SERVICE_ACCOUNTS,
-    ResourceType,
-    Target,
-    resolve,
-)
+from k8s_rdma.sim.cluster.resources import BUILT_IN, PODS, SERVICE_ACCOUNTS, ResourceType, Target, resolve
 from k8s_rdma.sim.cluster.selectors import parse_selection
 from k8s_rdma.sim.cluster.shapes import check_shape
 from k8s_rdma.sim.cluster.status import (
     StatusError,
     bad_request,
+    forbidden,
     method_not_allowed,
     no_such_path,
     too_large,
+    unauthorized,
     unsupported_patch,
 )
 from k8s_rdma.sim.cluster.store import Store
-from k8s_rdma.sim.cluster.watch import watch_lines
 from k8s_rdma.wire.json import decode
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
+
+    from k8s_rdma.sim.cluster.selectors import Selection
+    from k8s_rdma.sim.cluster.store import Change
+
+_MERGE_KEYS = {
+    "addresses": "type",
+    "conditions": "type",
+    "containers": "name",
+    "env": "name",
+    "ephemeralContainers": "name",
+    "hostIPs": "ip",
+    "imagePullSecrets": "name",
+    "initContainers": "name",
+    "ownerReferences": "uid",
+    "podIPs": "ip",
+    "ports": "containerPort",
+    "volumeMounts": "mountPath",
+    "volumes": "name",
+}
+
+
+def merge_patch(target: Any, patch: Any) -> Any:
+    """RFC 7386, section 2; neither argument is changed."""
+    if not isinstance(patch, dict):
+        return deepcopy(patch)
+    merged = dict(target) if isinstance(target, dict) else {}
+    for name, value in patch.items():
+        if value is None:
+            merged.pop(name, None)
+        else:
+            merged[name] = merge_patch(merged.get(name), value)
+    return merged
+
+
+def strategic_merge_patch(target: Any, patch: Any) -> Any:
+    """As `merge_patch`, with the known lists merged by key; StatusError 400 for an element without it."""
+    if not isinstance(patch, dict):
+        return deepcopy(patch)
+    merged = dict(target) if isinstance(target, dict) else {}
+    for name, value in patch.items():
+        key = _MERGE_KEYS.get(name)
+        if value is None:
+            merged.pop(name, None)
+        elif key is not None and isinstance(value, list):
+            merged[name] = _merge_by_key(name, merged.get(name) or [], value, key)
+        elif not name.startswith("$"):  # directives such as $setElementOrder only order what is merged
+            merged[name] = strategic_merge_patch(merged.get(name), value)
+    return merged
+
+
+def _merge_by_key(field: str, target: list[Any], patch: list[Any], key: str) -> list[Any]:
+    merged = list(target)
+    for element in patch:
+        if not isinstance(element, dict) or key not in element:
+            raise bad_request(f"map: {element} does not contain declared merge key: {key} (field {field})")
+        at = next((i for i, present in enumerate(merged) if present.get(key) == element[key]), None)
+        if element.get("$patch") == "delete":
+            if at is not None:
+                del merged[at]
+        elif at is None:
+            merged.append(deepcopy(element))
+        else:
+            merged[at] = strategic_merge_patch(merged[at], element)
+    return merged
+
+
+async def watch_lines(
+    store: Store, resource: ResourceType, selection: Selection, revision: int, timeout_s: float | None
+) -> AsyncIterator[bytes]:
+    """Every change to the selection after a revision, for `timeout_s` or without end.
+
+    revision 0: first every object there is as ADDED, then what changes (source: API concepts, "Semantics
+    for watch"). A revision whose successors are no longer known ends the watch with an ERROR line that
+    carries the 410 Status, and the HTTP status stays 200, as kube-apiserver does.
+    """
+    try:
+        async with asyncio.timeout(timeout_s):
+            if revision == 0:
+                revision = store.revision
+                for obj in filter(selection.takes, store.items(resource)):
+                    yield _line("ADDED", obj)
+            while True:
+                for change in store.changes_after(revision):
+                    revision = change.revision
+                    if change.resource == resource and (kind := _as_seen(change, selection)):
+                        yield _line(kind, change.object)
+                await store.wait_after(revision)
+    except StatusError as error:
+        yield _line("ERROR", error.document())
+    except TimeoutError:
+        return
+
+
+def _as_seen(change: Change, selection: Selection) -> str | None:
+    """What a change is to somebody who sees the selection only: an object may enter or leave it."""
+    was = selection.takes(change.previous)
+    if change.type == "DELETED":
+        return "DELETED" if was else None
+    now = selection.takes(change.object)
+    if now:
+        return "MODIFIED" if was else "ADDED"
+    return "DELETED" if was else None
+
+
+def _line(kind: str, obj: JsonObject) -> bytes:
+    return go_json({"type": kind, "object": obj}) + b"\n"
+
+
+_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """The bearer tokens that are known, and whose each is."""
+
+    users: dict[str, User] = field(default_factory=dict)
+
+    def token_for(self, user: User = ADMIN) -> str:
+        """A new token."""
+        token = secrets.token_urlsafe(24)
+        self.users[token] = user
+        return token
+
+    def user_of(self, request: Request) -> User:
+        """Whoever sends this; StatusError 401 for a token that is not known."""
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer":
+            return ANONYMOUS
+        if token not in self.users:
+            raise unauthorized()
+        return self.users[token]
+
+    def check(self, request: Request, target: Target, store: Store) -> None:
+        """StatusError 401 or 403 unless the roles in the store allow it."""
+        user, verb = self.user_of(request), _verb(request, target)
+        if not allowed(user, verb, target, store):
+            raise forbidden(user.name, verb, target)
+
+
+def _verb(request: Request, target: Target) -> str:
+    if request.method != "GET":
+        return _VERBS.get(request.method, request.method.lower())
+    if target.name:
+        return "get"
+    return "watch" if request.query.get("watch") in {"1", "true"} else "list"
+
+
+PATH = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+
+
+class _Attributes(msgspec.Struct, frozen=True):
+    verb: str
+    resource: str
+    group: str = ""
+    subresource: str = ""
+    namespace: str = ""
+    name: str = ""
+
+
+class _Spec(msgspec.Struct, frozen=True, rename="camel"):
+    resource_attributes: _Attributes
+    user: str = ""
+    groups: tuple[str, ...] = ()
+
+
+class _Review(msgspec.Struct, frozen=True):
+    spec: _Spec
+
+
+def review(document: JsonObject, store: Store) -> JsonObject:
+    """The document with its answer; StatusError 400 for one that asks nothing."""
+    try:
+        spec = msgspec.convert(document, _Review).spec
+    except msgspec.ValidationError as error:
+        raise bad_request(str(error)) from error
+    asked = spec.resource_attributes
+    kind = ResourceType(group=asked.group, version="", plural=asked.resource, kind="", namespaced=True)
+    target = Target(resource=kind, namespace=asked.namespace, name=asked.name, subresource=asked.subresource)
+    user = User(name=spec.user, groups=frozenset(spec.groups))
+    return document | {"status": {"allowed": allowed(user, asked.verb, target, store)}}
+
 
 MAX_BODY_BYTES = 3 * 1024 * 1024  # kube-apiserver's own limit (`MaxRequestBodyBytes`)
 
@@ -142,8 +330,8 @@ class Api:
             return Response(status=200, body=b"ok", content_type="text/plain; charset=utf-8")
         if request.path == "/version":
             return _json(200, _VERSION)
-        if request.path == access_review.PATH and request.method == "POST":
-            return _json(201, access_review.review(_body(request), self._registry.store))
+        if request.path == PATH and request.method == "POST":
+            return _json(201, review(_body(request), self._registry.store))
         target = resolve(request.path, self._resources)
         if target is None:
             raise no_such_path()

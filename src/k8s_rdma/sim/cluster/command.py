@@ -1,20 +1,27 @@
-"""The command line of the stand-ins."""
+"""The command line of the stand-ins.
+
+One stand-in as a process: it says when it is ready, and stops cleanly on SIGTERM or SIGINT.
+
+A kubeconfig by which clients find the API server stand-in.
+"""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
+import signal
 import sys
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import yaml
+
 from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.sim.cluster.api import ApiConfig, serving_api
-from k8s_rdma.sim.cluster.kubeconfig import write_kubeconfig
 from k8s_rdma.sim.cluster.kubelet import running_kubelet
 from k8s_rdma.sim.cluster.node_devices import CDI_DIRS, DevicesConfig
 from k8s_rdma.sim.cluster.node_services import KubeletConfig
-from k8s_rdma.sim.cluster.process import run
 from k8s_rdma.sim.cluster.resources import parse_resource_type
 from k8s_rdma.sim.cluster.scheduler import SchedulerConfig, scheduling
 from k8s_rdma.sim.cluster.scheduler_config import load_scheduler_config, rdma_extender
@@ -23,6 +30,59 @@ from k8s_rdma.sim.kubelet.device_manager import KUBELET_SOCKET, DeviceManagerCon
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from contextlib import AbstractAsyncContextManager
+
+    from k8s_rdma.sim.cluster.objects import JsonObject
+
+_NAME = "k8s-rdma-sim"
+
+
+def kubeconfig(server: str, *, namespace: str = "default", token: str = "") -> JsonObject:
+    """A kubeconfig document with one context, without TLS.
+
+    server: e.g. `http://127.0.0.1:8080`. token: whom the API server is to take its user for; empty: nobody.
+    """
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": _NAME,
+        "clusters": [{"name": _NAME, "cluster": {"server": server}}],
+        "users": [{"name": _NAME, "user": {"token": token} if token else {}}],
+        "contexts": [{"name": _NAME, "context": {"cluster": _NAME, "user": _NAME, "namespace": namespace}}],
+    }
+
+
+def write_kubeconfig(path: Path, server: str, *, namespace: str = "default", token: str = "") -> Path:
+    """Write `kubeconfig(server)` as YAML; returns the path."""
+    document = kubeconfig(server, namespace=namespace, token=token)
+    path.write_text(yaml.safe_dump(document, sort_keys=False))
+    return path
+
+
+def run(service: AbstractAsyncContextManager[str], ready_file: Path | None = None) -> None:
+    """Run a service until the process is told to stop.
+
+    The service gives, once it is ready, one word about where it is; `ready <word>` is then printed, and
+    written to `ready_file`. What the service raises ends the process.
+    """
+    asyncio.run(_run(service, ready_file))
+
+
+async def _run(service: AbstractAsyncContextManager[str], ready_file: Path | None) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with service as where:
+        _announce(f"ready {where}\n", ready_file)
+        await stop.wait()
+
+
+def _announce(line: str, ready_file: Path | None) -> None:
+    if ready_file is not None:  # whole or not there, for whoever waits for it
+        written = ready_file.with_name(f".{ready_file.name}.new")
+        written.write_text(line)
+        written.replace(ready_file)
+    sys.stdout.write(line)
+    sys.stdout.flush()
 
 
 def main(arguments: Sequence[str]) -> int:

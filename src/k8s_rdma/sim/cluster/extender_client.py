@@ -2,6 +2,10 @@
 
 Source: recorded exchanges of kube-scheduler 1.36; `pkg/scheduler/extender.go`;
 `k8s.io/kube-scheduler/extender/v1`. Errors are worded as Go words them, since users see them.
+
+Objects as kube-scheduler keeps them, and so sends them.
+
+preempt of the extender protocol, as kube-scheduler sends and reads it.
 """
 
 from __future__ import annotations
@@ -17,15 +21,83 @@ import httpx2
 import msgspec
 
 from k8s_rdma.errors import K8sRdmaError, Reason
-from k8s_rdma.sim.cluster.cached import cached_pod, untyped
-from k8s_rdma.sim.cluster.extender_preemption import PreemptReply, meta_victims, preemption_arguments
 from k8s_rdma.sim.cluster.go_json import fields_regardless_of_case, go_json, go_quote
-from k8s_rdma.sim.cluster.objects import JsonObject, name_of, namespace_of, spec_of, uid_of
+from k8s_rdma.sim.cluster.objects import JsonObject, metadata, name_of, namespace_of, spec_of, uid_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
 
-    from k8s_rdma.sim.cluster.extender_preemption import MetaVictims, Victims
+
+@dataclass(frozen=True, slots=True)
+class Victims:
+    """Pods to evict from a node, and how many of the evictions no disruption budget allows."""
+
+    pods: tuple[JsonObject, ...]
+    violations: int
+
+
+@dataclass(frozen=True, slots=True)
+class MetaVictims:
+    """As `Victims`, by UID."""
+
+    uids: tuple[str, ...]
+    violations: int
+
+
+class PreemptReply(msgspec.Struct, frozen=True, rename=lambda name: name.replace("_", "")):
+    """`ExtenderPreemptionResult`, its field in lower case."""
+
+    node_name_to_meta_victims: dict[str, dict[str, Any] | None] | None = None
+
+
+class _Meta(msgspec.Struct, frozen=True):
+    pods: list[dict[str, Any]] | None = None
+    numpdbviolations: int = 0
+
+
+class _MetaPod(msgspec.Struct, frozen=True):
+    uid: str = ""
+
+
+def preemption_arguments(pod: JsonObject, victims: Mapping[str, Victims], *, uids_only: bool) -> bytes:
+    """The body of preempt (`ExtenderPreemptionArgs`); nodes in alphabetical order, as Go writes maps."""
+    by_node = {node: victims[node] for node in sorted(victims)}
+    whole = None if uids_only else {node: _whole(each) for node, each in by_node.items()}
+    meta = {node: _meta(each) for node, each in by_node.items()} if uids_only else None
+    return go_json({"Pod": cached_pod(pod), "NodeNameToVictims": whole, "NodeNameToMetaVictims": meta})
+
+
+def meta_victims(reply: PreemptReply) -> dict[str, MetaVictims]:
+    """The victims by node; msgspec.ValidationError when they are none."""
+    return {
+        node: _read(msgspec.convert(fields_regardless_of_case(each or {}), _Meta))
+        for node, each in (reply.node_name_to_meta_victims or {}).items()
+    }
+
+
+def _read(meta: _Meta) -> MetaVictims:
+    pods = [msgspec.convert(fields_regardless_of_case(pod), _MetaPod) for pod in meta.pods or ()]
+    return MetaVictims(tuple(pod.uid for pod in pods), meta.numpdbviolations)
+
+
+def _whole(victims: Victims) -> JsonObject:
+    return {"Pods": [cached_pod(pod) for pod in victims.pods], "NumPDBViolations": victims.violations}
+
+
+def _meta(victims: Victims) -> JsonObject:
+    return {"Pods": [{"UID": uid_of(pod)} for pod in victims.pods], "NumPDBViolations": victims.violations}
+
+
+def untyped(obj: JsonObject) -> JsonObject:
+    """Without `kind` and `apiVersion`."""
+    return {name: value for name, value in obj.items() if name not in {"kind", "apiVersion"}}
+
+
+def cached_pod(pod: JsonObject) -> JsonObject:
+    """kube-scheduler drops pods' `managedFields` on receipt, to save memory; it keeps those of nodes."""
+    kept = {name: value for name, value in metadata(pod).items() if name != "managedFields"}
+    return {**untyped(pod), "metadata": kept}
+
 
 T = TypeVar("T")
 

@@ -7,15 +7,20 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from k8s_rdma.sim.cluster.extender_client import ExtenderClient, ExtenderConfig, ExtenderError, Filtered
-from k8s_rdma.sim.cluster.extender_preemption import Victims
+from k8s_rdma.sim.cluster.extender_client import (
+    ExtenderClient,
+    ExtenderConfig,
+    ExtenderError,
+    Filtered,
+    Victims,
+)
 from k8s_rdma.sim.cluster.go_json import go_quote
 from k8s_rdma.sim.cluster.objects import name_of, uid_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 
-    from k8s_rdma.sim.cluster.extender_preemption import MetaVictims
+    from k8s_rdma.sim.cluster.extender_client import MetaVictims
     from k8s_rdma.sim.cluster.objects import JsonObject
 
 _log = structlog.get_logger()

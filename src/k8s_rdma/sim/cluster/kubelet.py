@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 from k8s_rdma.sim.cluster.background import in_background
 from k8s_rdma.sim.cluster.client import ApiClient
 from k8s_rdma.sim.cluster.cni_runtime import CniRuntime
-from k8s_rdma.sim.cluster.cri_containers import CriContainers
-from k8s_rdma.sim.cluster.cri_runtime import CriRuntime
+from k8s_rdma.sim.cluster.cri_runtime import CriContainers, CriRuntime
 from k8s_rdma.sim.cluster.events import EventRecorder
 from k8s_rdma.sim.cluster.informer import Informer
 from k8s_rdma.sim.cluster.node_devices import running_node_devices
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from k8s_rdma.sim.cluster.containers import Container, ContainerMaker
-    from k8s_rdma.sim.cluster.runtime import Runtime
+    from k8s_rdma.sim.cluster.sandbox import Runtime
     from k8s_rdma.sim.kubelet.device_manager import DeviceManager
 
 

@@ -10,8 +10,7 @@ from k8s_rdma.sim.cluster.client import ApiClient
 from k8s_rdma.sim.cluster.events import EventRecorder
 from k8s_rdma.sim.cluster.node_devices import DevicesConfig, NodeDevices
 from k8s_rdma.sim.cluster.objects import Clock, system_clock
-from k8s_rdma.sim.cluster.runtime import Runtime
-from k8s_rdma.sim.cluster.sandbox import SandboxDirectory
+from k8s_rdma.sim.cluster.sandbox import Runtime, SandboxDirectory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,8 @@
 
 Source: `pkg/kubelet/pod_workers.go`, `kuberuntime_manager.go`, `kuberuntime_gc.go`; events and the order
 of DELs as recorded from kubelet 1.36 with containerd 2.1.
+
+What a kubelet reports of a pod that runs.
 """
 
 from __future__ import annotations
@@ -22,23 +24,73 @@ from k8s_rdma.sim.cluster.objects import (
     annotations_of,
     is_terminating,
     key_of,
+    metadata,
     name_of,
     namespace_of,
     nano_timestamp,
     spec_of,
     status_of,
+    timestamp,
     uid_of,
 )
-from k8s_rdma.sim.cluster.pod_status import running_status
 from k8s_rdma.sim.cluster.resources import PODS
-from k8s_rdma.sim.cluster.runtime import AttachError
-from k8s_rdma.sim.cluster.sandbox import PodRef, Sandbox
+from k8s_rdma.sim.cluster.sandbox import AttachError, PodRef, Sandbox
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+    from datetime import datetime
 
     from k8s_rdma.sim.cluster.node_services import NodeServices
     from k8s_rdma.sim.cluster.objects import JsonObject
+
+_CONDITIONS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
+
+
+def running_status(pod: JsonObject, sandbox: Sandbox | None, node_ip: str, now: datetime) -> JsonObject:
+    """The status patch of a pod whose sandbox is up: running, ready, with its addresses.
+
+    sandbox: None for a pod in the host's network, which has the node's address.
+    """
+    ips = sandbox.ips if sandbox is not None else [node_ip]
+    moment = timestamp(now)
+    former = [ip["ip"] for ip in status_of(pod).get("podIPs") or [] if ip["ip"] not in ips]
+    return {
+        "phase": "Running",
+        "conditions": [_condition(kind, pod, moment) for kind in _CONDITIONS],
+        "hostIP": node_ip,
+        "hostIPs": [{"ip": node_ip}],
+        "podIP": ips[0],
+        # The list is merged by address: former ones have to be told away.
+        "podIPs": [*({"ip": ip, "$patch": "delete"} for ip in former), *({"ip": ip} for ip in ips)],
+        "startTime": status_of(pod).get("startTime") or moment,
+        "containerStatuses": [_container(container, moment) for container in spec_of(pod)["containers"]],
+    }
+
+
+def _condition(kind: str, pod: JsonObject, moment: str) -> JsonObject:
+    generation = metadata(pod).get("generation", 1)
+    return {
+        "type": kind,
+        "observedGeneration": generation,
+        "status": "True",
+        "lastTransitionTime": moment,
+        "reason": None,
+        "message": None,
+    }
+
+
+def _container(container: JsonObject, moment: str) -> JsonObject:
+    return {
+        "name": container["name"],
+        "state": {"running": {"startedAt": moment}},
+        "lastState": {},
+        "ready": True,
+        "restartCount": 0,
+        "image": container["image"],
+        "imageID": "",
+        "started": True,
+    }
+
 
 _NOT_THERE = frozenset({404, 409})  # no such pod, or another one of that name
 _OVER = frozenset({"Succeeded", "Failed"})

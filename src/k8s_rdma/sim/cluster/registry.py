@@ -1,6 +1,19 @@
 """The API server's verbs on the store (in Kubernetes: `pkg/registry`).
 
 Every function here is one request: it either changes the store once or raises StatusError.
+
+What the API server does to objects of custom resources.
+
+Source: `pkg/registry/customresource/strategy.go` and `status_strategy.go` of apiextensions-apiserver.
+
+Evictions and what forbids them (source: `pkg/registry/core/pod/storage/eviction.go`).
+
+No disruption controller runs here: a budget's `status.disruptionsAllowed` is what was written there.
+
+What the API server does to pods: defaults, validation, and how they go.
+
+Source: `pkg/apis/core/v1/defaults.go`, `pkg/registry/core/pod/strategy.go`, the admission plugins
+DefaultTolerationSeconds and Priority. Service account tokens are not mounted.
 """
 
 from __future__ import annotations
@@ -11,26 +24,36 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Any
 
 import msgspec
 
-from k8s_rdma.sim.cluster import custom_strategy, pod_strategy
-from k8s_rdma.sim.cluster.disruption import check_eviction, spend_budget
-from k8s_rdma.sim.cluster.field_order import in_field_order
+from k8s_rdma.sim.cluster.go_json import in_field_order
 from k8s_rdma.sim.cluster.objects import (
     Clock,
     JsonObject,
+    is_finished,
     is_terminating,
+    labels_of,
     metadata,
     name_of,
+    node_name_of,
     parse_timestamp,
     spec_of,
+    status_of,
     system_clock,
     timestamp,
     uid_of,
 )
 from k8s_rdma.sim.cluster.preconditions import DeleteOptions, Preconditions, parse_delete_options
-from k8s_rdma.sim.cluster.resources import PODS, PRIORITY_CLASSES, ResourceType, Target
+from k8s_rdma.sim.cluster.resources import (
+    POD_DISRUPTION_BUDGETS,
+    PODS,
+    PRIORITY_CLASSES,
+    ResourceType,
+    Target,
+)
+from k8s_rdma.sim.cluster.selectors import selects
 from k8s_rdma.sim.cluster.shapes import check_shape
 from k8s_rdma.sim.cluster.status import (
     StatusError,
@@ -44,8 +67,202 @@ from k8s_rdma.sim.cluster.status import (
     not_found,
     success,
     too_large_for_etcd,
+    too_many_requests,
 )
 from k8s_rdma.sim.cluster.store import Store
+
+_TOLERATED_SECONDS = 300
+_DEFAULT_GRACE_S = 30
+_SPEC_DEFAULTS: JsonObject = {
+    "restartPolicy": "Always",
+    "terminationGracePeriodSeconds": _DEFAULT_GRACE_S,
+    "dnsPolicy": "ClusterFirst",
+    "serviceAccountName": "default",
+    "serviceAccount": "default",
+    "securityContext": {},
+    "schedulerName": "default-scheduler",
+    "priority": 0,
+    "enableServiceLinks": True,
+    "preemptionPolicy": "PreemptLowerPriority",
+}
+_CONTAINER_DEFAULTS: JsonObject = {
+    "terminationMessagePath": "/dev/termination-log",
+    "terminationMessagePolicy": "File",
+}
+_MUTABLE_SPEC = ("activeDeadlineSeconds", "tolerations", "schedulingGates")
+
+
+def new_pod(pod: JsonObject, priority: JsonObject) -> JsonObject:
+    """The pod as it is created: defaults filled in, status pending; StatusError 422 when it is wrong.
+
+    priority: what a PriorityClass sets in its spec.
+    """
+    _validate(pod)
+    given = spec_of(pod)
+    spec = {**_SPEC_DEFAULTS, **given, **priority}
+    spec["containers"] = [_with_defaults(container) for container in given["containers"]]
+    if given.get("initContainers"):
+        spec["initContainers"] = [_with_defaults(container) for container in given["initContainers"]]
+    spec["tolerations"] = _tolerations(given.get("tolerations") or [])
+    return {**pod, "spec": spec, "status": {"phase": "Pending", "qosClass": _qos_class(spec)}}
+
+
+def check_spec_update(old: JsonObject, new: JsonObject) -> None:
+    """Refuse (StatusError 422) an update of a pod's spec beyond what may change while it exists."""
+    if not _gates(new) <= _gates(old):
+        added = ", ".join(sorted(_gates(new) - _gates(old)))
+        why = f"Forbidden: only deletion is allowed, but found new scheduling gates '{added}'"
+        raise invalid(PODS, name_of(old), "spec.schedulingGates", "FieldValueForbidden", why)
+    if _immutable(spec_of(old)) != _immutable(spec_of(new)):
+        why = (
+            "Forbidden: pod updates may not change fields other than `spec.containers[*].image`,"
+            "`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions "
+            "to existing tolerations)"
+        )
+        raise invalid(PODS, name_of(old), "spec", "FieldValueForbidden", why)
+
+
+def grace_period_s(pod: JsonObject, asked_s: int | None) -> int:
+    """How long a pod has to go, in seconds; 0: its object is removed at once.
+
+    A pod that runs nowhere has nothing to be graceful about (source: `podStrategy.CheckGracefulDelete`).
+    """
+    if not node_name_of(pod) or is_finished(pod):
+        return 0
+    if asked_s is None:
+        asked_s = int(spec_of(pod).get("terminationGracePeriodSeconds", _DEFAULT_GRACE_S))
+    return asked_s if asked_s >= 0 else 1
+
+
+def _validate(pod: JsonObject) -> None:
+    containers = spec_of(pod).get("containers")
+    if not containers:
+        raise invalid(PODS, name_of(pod), "spec.containers", "FieldValueRequired", "Required value")
+    for index, container in enumerate(containers):
+        for field in ("name", "image"):
+            if not container.get(field):
+                path = f"spec.containers[{index}].{field}"
+                raise invalid(PODS, name_of(pod), path, "FieldValueRequired", "Required value")
+
+
+def _with_defaults(container: JsonObject) -> JsonObject:
+    resources = container.get("resources") or {}
+    if limits := resources.get("limits"):
+        resources = {**resources, "requests": {**limits, **(resources.get("requests") or {})}}
+    tag = container["image"].rpartition("/")[2].partition(":")[2]
+    pull = "Always" if tag in {"", "latest"} else "IfNotPresent"
+    return {**_CONTAINER_DEFAULTS, "imagePullPolicy": pull, **container, "resources": resources}
+
+
+def _tolerations(given: list[JsonObject]) -> list[JsonObject]:
+    added = []
+    for taint in ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"):
+        if not any(_tolerates_no_execute(toleration, taint) for toleration in given):
+            toleration: dict[str, Any] = {"key": taint, "operator": "Exists", "effect": "NoExecute"}
+            added.append({**toleration, "tolerationSeconds": _TOLERATED_SECONDS})
+    return [*given, *added]
+
+
+def _tolerates_no_execute(toleration: JsonObject, taint: str) -> bool:
+    about = toleration.get("key", "") in {"", taint}
+    return about and toleration.get("effect", "") in {"", "NoExecute"}
+
+
+def _qos_class(spec: JsonObject) -> str:
+    """Source: `pkg/apis/core/v1/helper/qos/qos.go`."""
+    containers = [*spec["containers"], *spec.get("initContainers", [])]
+    resources = [container["resources"] for container in containers]
+    counted = [
+        {name: amount for name, amount in part.get(kind, {}).items() if name in {"cpu", "memory"}}
+        for part in resources
+        for kind in ("limits", "requests")
+    ]
+    if not any(counted):
+        return "BestEffort"
+    complete = all(set(amounts) == {"cpu", "memory"} for amounts in counted)
+    if complete and all(part["limits"] == part["requests"] for part in resources):
+        return "Guaranteed"
+    return "Burstable"
+
+
+def _gates(pod: JsonObject) -> set[str]:
+    return {gate["name"] for gate in spec_of(pod).get("schedulingGates") or ()}
+
+
+def _immutable(spec: JsonObject) -> JsonObject:
+    kept = {name: value for name, value in spec.items() if name not in _MUTABLE_SPEC}
+    for field in ("containers", "initContainers"):
+        if field in kept:
+            kept[field] = [{**container, "image": ""} for container in kept[field]]
+    return kept
+
+
+def check_eviction(target: Target, eviction: JsonObject) -> None:
+    """Refuse (StatusError 400) an Eviction that is for another pod than the URL's."""
+    if name_of(eviction) not in {"", target.name}:
+        raise bad_request("name in URL does not match name in Eviction object")
+
+
+def spend_budget(store: Store, pod: JsonObject) -> None:
+    """Take the pod's eviction off its budgets; StatusError 429 when one of them has none left.
+
+    A pod that has not begun to run, or has ended, or is going, disrupts nothing.
+    """
+    if is_finished(pod) or is_terminating(pod) or status_of(pod).get("phase") == "Pending":
+        return
+    namespace = pod["metadata"]["namespace"]
+    budgets = [each for each in store.items(POD_DISRUPTION_BUDGETS, namespace) if _covers(each, pod)]
+    for budget in budgets:
+        if status_of(budget).get("disruptionsAllowed", 0) <= 0:
+            raise too_many_requests(
+                "Cannot evict pod as it would violate the pod's disruption budget.", name_of(budget)
+            )
+    for budget in budgets:
+        status = status_of(budget)
+        left = {**status, "disruptionsAllowed": status["disruptionsAllowed"] - 1}
+        store.put(POD_DISRUPTION_BUDGETS, {**budget, "status": left})
+
+
+def _covers(budget: JsonObject, pod: JsonObject) -> bool:
+    """Whether a budget is for that pod; one with an empty selector is for all, one without for none."""
+    selector = spec_of(budget).get("selector")
+    return selector is not None and selects(selector, labels_of(pod))
+
+
+_NOT_COUNTED = frozenset({"metadata", "kind", "apiVersion"})
+"""What may change without a new generation."""
+
+
+def new_object(obj: JsonObject, *, has_status: bool) -> JsonObject:
+    """As it is created: without a status where that is a subresource of its own."""
+    made = {**obj, "metadata": {**metadata(obj), "generation": 1}}
+    if has_status:
+        made.pop("status", None)
+    return made
+
+
+def updated(target: Target, old: JsonObject, new: JsonObject) -> JsonObject:
+    """As it is written: the status alone by its subresource, all but the status by the object itself.
+
+    Another generation with every change but of the metadata (labels and annotations among them).
+    """
+    if target.subresource == "status":
+        return _with_status_of(old, new)
+    if target.resource.has_status:
+        new = _with_status_of(new, old)
+    if _counted(new) != _counted(old):
+        new["metadata"] = {**metadata(new), "generation": metadata(old).get("generation", 0) + 1}
+    return new
+
+
+def _with_status_of(obj: JsonObject, other: JsonObject) -> JsonObject:
+    made = {name: value for name, value in obj.items() if name != "status"}
+    return {**made, "status": other["status"]} if "status" in other else made
+
+
+def _counted(obj: JsonObject) -> JsonObject:
+    return {name: value for name, value in obj.items() if name not in _NOT_COUNTED}
+
 
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _SUBDOMAIN_RULE = (
@@ -108,9 +325,9 @@ class Registry:
         obj = {**given, "metadata": meta}
         _check_annotations(target.resource, obj)
         if resource == PODS:
-            obj = pod_strategy.new_pod(obj, self._priority_of(target, obj))
+            obj = new_pod(obj, self._priority_of(target, obj))
         elif resource.custom:
-            obj = custom_strategy.new_object(obj, has_status=resource.has_status)
+            obj = new_object(obj, has_status=resource.has_status)
         return self._write(target, obj)
 
     def update(self, target: Target, given: JsonObject) -> JsonObject:
@@ -146,7 +363,7 @@ class Registry:
         if target.resource != PODS:
             self.store.remove(target.resource, (target.namespace, target.name))
             return success(about={**details(target.resource, target.name), "uid": uid_of(old)})
-        grace_s = pod_strategy.grace_period_s(old, options.grace_period_s)
+        grace_s = grace_period_s(old, options.grace_period_s)
         if grace_s == 0:
             return self.store.remove(PODS, (target.namespace, target.name))
         return self._write(target, self._terminating(old, grace_s))
@@ -244,13 +461,13 @@ class Registry:
         new = {**given, "metadata": {**asked, **kept}}
         _check_annotations(resource, new)
         if resource.custom:
-            return self._write(target, custom_strategy.updated(target, old, new))
+            return self._write(target, updated(target, old, new))
         if target.subresource == "status":
             new = {**old, "metadata": new["metadata"], "status": given.get("status") or {}}
         elif resource.has_status:
             new = {**new, "status": old.get("status") or {}}
         if resource == PODS and not target.subresource:
-            pod_strategy.check_spec_update(old, new)
+            check_spec_update(old, new)
         if resource.has_status and spec_of(new) != spec_of(old):
             new["metadata"]["generation"] = kept.get("generation", 0) + 1
         return self._write(target, new)

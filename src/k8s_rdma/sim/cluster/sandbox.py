@@ -1,19 +1,59 @@
-"""Pod sandboxes: what a container runtime keeps of each, in memory and on disk."""
+"""Pod sandboxes: what a container runtime keeps of each, in memory and on disk.
+
+What a kubelet has of its container runtime: sandboxes with a network, and their end.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from k8s_rdma.sim.cluster.conflist import pod_ips
+from k8s_rdma.sim.cluster.cni_plugin import CniError, pod_ips
 from k8s_rdma.sim.cluster.objects import JsonObject, Key
 from k8s_rdma.wire.json import decode
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
+
+
+class AttachError(CniError):
+    """A sandbox's network could not be set up.
+
+    left: what could not be taken back either, for `delete`; None when nothing is left of it.
+    told: what the runtime says of it to kubelet.
+    """
+
+    def __init__(self, error: CniError, left: Sandbox | None, *, told: str = "") -> None:
+        super().__init__(error.message, code=error.code, details=error.details)
+        self.left = left
+        self.told = told or str(self)
+
+
+class Runtime(Protocol):
+    """Fails with CniError in the runtime's own words."""
+
+    async def create(self, pod: PodRef) -> Sandbox:
+        """What can be noted of a pod's sandbox before there is a network; KernelError."""
+
+    async def attach(self, sandbox: Sandbox) -> Sandbox:
+        """The sandbox with its network, perhaps under an id that only now is known; AttachError."""
+
+    async def delete(self, sandbox: Sandbox) -> None:
+        """End what runs in it, and its network; may be repeated until it succeeds."""
+
+    async def detach(self, sandbox: Sandbox) -> None:
+        """What follows a pod's end later: DEL once more, without a namespace."""
+
+    async def lost(self, sandboxes: Sequence[Sandbox]) -> Sequence[Sandbox]:
+        """Which of these are there no more, or do not run; none where that cannot be asked."""
+
+    async def status(self) -> None:
+        """Nothing, if pods can be started."""
+
 
 IFNAME = "eth0"
 """The interface that containerd asks for, and whose addresses are the pod's."""

@@ -24,9 +24,8 @@ from k8s_rdma.sim.cluster.client import ApiClient, ApiError
 from k8s_rdma.sim.cluster.events import EventRecorder
 from k8s_rdma.sim.cluster.extender_client import ExtenderConfig, ExtenderError
 from k8s_rdma.sim.cluster.extenders import Extenders
-from k8s_rdma.sim.cluster.fit import Refusal, Unfit, why_unfit
+from k8s_rdma.sim.cluster.fit import Refusal, Unfit, why_full, why_unfit
 from k8s_rdma.sim.cluster.informer import Informer
-from k8s_rdma.sim.cluster.node_resources import why_full
 from k8s_rdma.sim.cluster.objects import (
     Clock,
     JsonObject,
@@ -44,14 +43,14 @@ from k8s_rdma.sim.cluster.objects import (
     timestamp,
     uid_of,
 )
-from k8s_rdma.sim.cluster.preempting import Preemptor
+from k8s_rdma.sim.cluster.preemption import Preemptor
 from k8s_rdma.sim.cluster.resources import NODES, PODS
-from k8s_rdma.sim.cluster.scheduling_events import (
+from k8s_rdma.sim.cluster.scheduling_queue import (
+    SchedulingQueue,
     assigned_pod_ended,
     node_change_may_help,
     own_change_may_help,
 )
-from k8s_rdma.sim.cluster.scheduling_queue import SchedulingQueue
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

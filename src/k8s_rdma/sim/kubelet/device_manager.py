@@ -19,11 +19,9 @@ from k8s_rdma.kube import grpc_calls
 from k8s_rdma.kube.grpc_calls import RefusedCallError, StatusCode
 from k8s_rdma.sim.cluster.background import in_background
 from k8s_rdma.sim.kubelet.admission import Admission
-from k8s_rdma.sim.kubelet.held import CHECKPOINT, HeldDevices
-from k8s_rdma.sim.kubelet.plugins import Listed, PluginClient, PluginError
+from k8s_rdma.sim.kubelet.plugins import Listed, PluginClient, PluginError, check_registration
 from k8s_rdma.sim.kubelet.pod_resources import PodResourcesServer, RateLimit
-from k8s_rdma.sim.kubelet.pods import Capacity
-from k8s_rdma.sim.kubelet.registration import check_registration
+from k8s_rdma.sim.kubelet.pods import CHECKPOINT, Capacity, HeldDevices
 from k8s_rdma.wire.device_plugin_api import REGISTER
 
 if TYPE_CHECKING:

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from k8s_rdma.core.devices.pod_devices import ContainerDevices, PodDevices
 from k8s_rdma.kube import grpc_calls
 from k8s_rdma.kube.grpc_calls import RefusedCallError, StatusCode
-from k8s_rdma.sim.kubelet.choosing import shuffled
-from k8s_rdma.sim.kubelet.held import HeldDevices
+from k8s_rdma.sim.kubelet.admission import shuffled
 from k8s_rdma.sim.kubelet.plugins import Listed
-from k8s_rdma.sim.kubelet.pods import ContainerKind, DevicePod
+from k8s_rdma.sim.kubelet.pods import ContainerKind, DevicePod, HeldDevices
 from k8s_rdma.wire.pod_resources import GET, GET_ALLOCATABLE_RESOURCES, LIST
 
 if TYPE_CHECKING:

@@ -1,13 +1,29 @@
-"""What the device manager is told of pods, and what it says."""
+"""What the device manager is told of pods, and what it says.
+
+Which containers hold which devices, and kubelet's file of it.
+
+The file is kubelet's `kubelet_internal_checkpoint` (`pkg/kubelet/cm/devicemanager/checkpoint`), but for the
+checksum, which is made of Go's way to print its values.
+"""
 
 from __future__ import annotations
 
+from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum, unique
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from k8s_rdma.core.devices.device_plugin_api import AllocateResponse
 from k8s_rdma.errors import K8sRdmaError
+from k8s_rdma.wire.device_plugin_api import CONTAINER_ALLOCATE_RESPONSE
+from k8s_rdma.wire.json import decode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
 
 
 @unique
@@ -75,3 +91,92 @@ class PreparationError(K8sRdmaError):
 
 class PanicError(Exception):
     """Kubelet's process would have ended here, for a mistake of its own that a plugin can make it commit."""
+
+
+CHECKPOINT = "kubelet_internal_checkpoint"
+
+
+class _Entry(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):
+    pod_uid: str = msgspec.field(name="PodUID")
+    container_name: str
+    resource_name: str
+    device_ids: dict[str, tuple[str, ...]] = msgspec.field(name="DeviceIDs")
+    alloc_resp: str
+
+
+class _Data(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):
+    pod_device_entries: tuple[_Entry, ...] | None = None
+    registered_devices: dict[str, tuple[str, ...] | None] = {}
+
+
+class _Checkpoint(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):
+    data: _Data
+
+
+_decoder = msgspec.json.Decoder(_Checkpoint)
+
+
+class HeldDevices:
+    """By pod's UID, container and resource."""
+
+    def __init__(self) -> None:
+        self._held: dict[tuple[str, str, str], Held] = {}
+
+    def insert(self, uid: str, container: str, resource: str, held: Held) -> None:
+        """Note what a container was given."""
+        self._held[uid, container, resource] = held
+
+    def get(self, uid: str, container: str, resource: str) -> Held | None:
+        """What a container has of a resource."""
+        return self._held.get((uid, container, resource))
+
+    def of_container(self, uid: str, container: str) -> dict[str, Held]:
+        """What a container has, by resource."""
+        return {key[2]: held for key, held in self._held.items() if key[:2] == (uid, container)}
+
+    def in_use(self, resource: str) -> set[str]:
+        """The devices of a resource that somebody has."""
+        return {each for key, held in self._held.items() if key[2] == resource for each in held.ids}
+
+    def resources(self) -> set[str]:
+        """The resources of which somebody has devices."""
+        return {resource for _, _, resource in self._held}
+
+    def drop(self, uid: str) -> None:
+        """The pod is over: its devices are free."""
+        self._held = {key: held for key, held in self._held.items() if key[0] != uid}
+
+    def save(self, directory: Path, healthy: Mapping[str, Iterable[str]]) -> None:
+        """Write the checkpoint, whole or not at all. healthy: devices by resource."""
+        entries = tuple(
+            _Entry(
+                pod_uid=uid,
+                container_name=container,
+                resource_name=resource,
+                device_ids={str(node): ids for node, ids in held.numa.items()},
+                alloc_resp=b64encode(CONTAINER_ALLOCATE_RESPONSE.encode(held.given)).decode(),
+            )
+            for (uid, container, resource), held in self._held.items()
+        )
+        registered: dict[str, tuple[str, ...] | None] = {name: tuple(ids) for name, ids in healthy.items()}
+        data = _Data(pod_device_entries=entries, registered_devices=registered)
+        written = directory / f".{CHECKPOINT}.new"
+        written.write_bytes(msgspec.json.encode(_Checkpoint(data=data)))
+        written.replace(directory / CHECKPOINT)
+
+    def load(self, directory: Path) -> tuple[str, ...]:
+        """Read the checkpoint, if there is one; the resources that were registered. MalformedError."""
+        try:
+            content = (directory / CHECKPOINT).read_bytes()
+        except FileNotFoundError:
+            return ()
+        data = decode(content, _decoder, CHECKPOINT).data
+        for entry in data.pod_device_entries or ():
+            numa = {int(node): ids for node, ids in entry.device_ids.items()}
+            held = Held(
+                ids=tuple(dict.fromkeys(each for ids in numa.values() for each in ids)),
+                numa=numa,
+                given=CONTAINER_ALLOCATE_RESPONSE.decode(b64decode(entry.alloc_resp)),
+            )
+            self.insert(entry.pod_uid, entry.container_name, entry.resource_name, held)
+        return tuple(data.registered_devices)

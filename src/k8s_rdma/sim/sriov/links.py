@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from k8s_rdma.core.ids import PciAddress
     from k8s_rdma.linux.discovery.queries import DevlinkRate
     from k8s_rdma.linux.vf.creation import Setting
-    from k8s_rdma.sim.sriov.card import CardState, VfState
-    from k8s_rdma.sim.sriov.machine import SriovMachine
+    from k8s_rdma.sim.sriov.machine import CardState, SriovMachine, VfState
 
 _FIRST_VLAN = 1_000_000
 _TYPES = {LinkType.ETHERNET: 1, LinkType.INFINIBAND: 32}

@@ -3,6 +3,13 @@
 The rules are those of Linux `drivers/pci/iov.c` (sriov_numvfs_store), `pci-driver.c` (pci_device_can_probe,
 pci_match_device) and `drivers/base/bus.c` (bind_store, unbind_store), 6.1. Time passes only when somebody
 waits for it.
+
+The files that sysfs shows of cards, in a directory.
+
+Source: Linux `Documentation/ABI/testing/sysfs-bus-pci` and `sysfs-class-net`; `devices/`, `bus/` and `class/`
+are linked with one another as there.
+
+The cards of a pretended machine: what they are, and the state that they are in.
 """
 
 from __future__ import annotations
@@ -10,19 +17,190 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import shutil
 import threading
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from k8s_rdma.core.ids import PciAddress, pci_address
 from k8s_rdma.core.options import LinkType
+from k8s_rdma.linux.netlink.rtnl import Address
 from k8s_rdma.linux.sysfs import Sysfs
-from k8s_rdma.sim.sriov.card import Card, CardState, VfState
-from k8s_rdma.sim.sriov.tree import Tree
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from k8s_rdma.core.ids import PciAddress
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """A PF.
+
+    name: of its netdev. mac: of the PF, 20 octets for InfiniBand. drivers: the PF's and the VFs'.
+    settings: kinds (of `linux.vf.creation`) that its driver takes for VFs.
+    driver_after_s, rdma_after_s: since the machine started. link_after_s: since the PF is up.
+    vf_netdev_after_s: since the VF got its driver. has_cable: whether the port ever has a link.
+    makes_at_most: VFs, whatever is asked.
+    """
+
+    name: str
+    pci: PciAddress
+    mac: str
+    total_vfs: int = 7
+    driver: str = "igb"
+    vf_driver: str = "igbvf"
+    vendor: str = "0x8086"
+    device: str = "0x10c9"
+    link_type: LinkType = LinkType.ETHERNET
+    has_rdma: bool = False
+    has_cable: bool = True
+    settings: frozenset[str] = frozenset({"MAC", "GUID", "link state", "trust"})
+    driver_after_s: float = 0.0
+    rdma_after_s: float = 0.0
+    link_after_s: float = 1.0
+    vf_netdev_after_s: float = 0.0
+    makes_at_most: int | None = None
+
+    def vf_pci(self, index: int) -> PciAddress:
+        """Where VF `index` is: from function 16 on (`sriov_offset`)."""
+        domain_bus, _, _ = self.pci.rpartition(":")
+        domain, bus = domain_bus.split(":")
+        routing = int(bus, 16) << 8 | (16 + index)
+        return pci_address(f"{domain}:{routing >> 8:02x}:{routing >> 3 & 31:02x}.{routing & 7}")
+
+
+@dataclass(slots=True, kw_only=True)
+class VfState:
+    """A VF as its PF has it, and its netdev as its driver made it.
+
+    override: the driver that alone may have it; empty for any that fits.
+    netdev_at: when its driver makes the netdev; None without one that does. away: whether that is in another
+    namespace. has_vlan: whether there is a VLAN on it.
+    """
+
+    pci: PciAddress
+    mac: str = "00:00:00:00:00:00"
+    trust: bool = False
+    link_state: str = "auto"
+    node_guid: str = "00:00:00:00:00:00:00:00"
+    port_guid: str = "00:00:00:00:00:00:00:00"
+    driver: str | None = None
+    override: str = ""
+    netdev_at: float | None = None
+    netdev: str = ""
+    netdev_mac: str = ""
+    netdev_index: int = 0
+    away: bool = False
+    master: int = 0
+    has_vlan: bool = False
+    addresses: tuple[Address, ...] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class CardState:
+    """A card as it is now.
+
+    up_at: since when its netdev is up; None while it is down. carrier: what its file says of the link.
+    """
+
+    card: Card
+    index: int
+    autoprobe: bool = True
+    has_driver: bool = False
+    rdma_device: str = ""
+    up_at: float | None = None
+    carrier: bool | None = None
+    vfs: dict[int, VfState] = field(default_factory=dict)
+
+    def has_link(self, now: float) -> bool:
+        """Whether its port has one."""
+        return self.card.has_cable and self.up_at is not None and now >= self.up_at + self.card.link_after_s
+
+
+_HOST_BRIDGE = "devices/pci0000:00"
+
+
+class Tree:
+    """Functions, drivers and netdevs as directories and links."""
+
+    def __init__(self, root: Path) -> None:
+        """An empty machine."""
+        self.root = root
+        for path in ("bus/pci/devices", "bus/pci/drivers", "class/net", "class/infiniband", _HOST_BRIDGE):
+            (root / path).mkdir(parents=True)
+        (root / "bus/pci/drivers_probe").touch()
+
+    def device(self, pci: PciAddress) -> Path:
+        """A function's directory."""
+        return self.root / _HOST_BRIDGE / pci
+
+    def add_function(self, pci: PciAddress, files: dict[str, str]) -> None:
+        """A PCI function with these files."""
+        self.device(pci).mkdir()
+        _link(self.root / "bus/pci/devices" / pci, self.device(pci))
+        for name, value in files.items():
+            self.write(pci, name, value)
+
+    def remove_function(self, pci: PciAddress) -> None:
+        """Without what it is linked by elsewhere but on the bus."""
+        (self.root / "bus/pci/devices" / pci).unlink()
+        shutil.rmtree(self.device(pci))
+
+    def write(self, pci: PciAddress, name: str, value: str) -> None:
+        """Show a value."""
+        (self.device(pci) / name).write_text(f"{value}\n")
+
+    def link_vf(self, pf: PciAddress, index: int, vf: PciAddress) -> None:
+        """`virtfn<index>` and `physfn`."""
+        _link(self.device(pf) / f"virtfn{index}", self.device(vf))
+        _link(self.device(vf) / "physfn", self.device(pf))
+
+    def unlink_vf(self, pf: PciAddress, index: int) -> None:
+        """Without `virtfn<index>`."""
+        (self.device(pf) / f"virtfn{index}").unlink()
+
+    def bind(self, pci: PciAddress, driver: str) -> None:
+        """A function's driver."""
+        home = self.root / "bus/pci/drivers" / driver
+        home.mkdir(exist_ok=True)
+        (home / "unbind").touch()
+        _link(self.device(pci) / "driver", home)
+
+    def unbind(self, pci: PciAddress) -> None:
+        """Without a driver."""
+        (self.device(pci) / "driver").unlink(missing_ok=True)
+
+    def add_netdev(self, pci: PciAddress, name: str, name_assign_type: int) -> None:
+        """A function's netdev."""
+        home = self.device(pci) / "net" / name
+        home.mkdir(parents=True)
+        (home / "name_assign_type").write_text(f"{name_assign_type}\n")
+        _link(self.root / "class/net" / name, home)
+
+    def move_netdev_away(self, pci: PciAddress, name: str) -> None:
+        """Out of sight; the directory that it was in stays for as long as it is somewhere."""
+        (self.root / "class/net" / name).unlink()
+        shutil.rmtree(self.device(pci) / "net" / name)
+
+    def remove_netdev(self, pci: PciAddress, name: str) -> None:
+        """Gone."""
+        (self.root / "class/net" / name).unlink(missing_ok=True)
+        shutil.rmtree(self.device(pci) / "net", ignore_errors=True)
+
+    def set_carrier(self, name: str, carrier: bool) -> None:
+        """A netdev's link."""
+        (self.root / "class/net" / name / "carrier").write_text(f"{int(carrier)}\n")
+
+    def add_rdma_device(self, pci: PciAddress, name: str) -> None:
+        """A function's RDMA device."""
+        home = self.device(pci) / "infiniband" / name
+        home.mkdir(parents=True)
+        _link(self.root / "class/infiniband" / name, home)
+
+
+def _link(path: Path, target: Path) -> None:
+    path.symlink_to(os.path.relpath(target, path.parent))
+
 
 ENUMERATED, RENAMED = 1, 4
 """NET_NAME_ENUM and NET_NAME_RENAMED (Linux `include/uapi/linux/netdevice.h`)."""

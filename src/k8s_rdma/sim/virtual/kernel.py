@@ -34,11 +34,9 @@ from k8s_rdma.linux.pod_cap import CapAbility, cap_interface
 from k8s_rdma.linux.pod_interface import announce, change_interface, interfaces_in, located_vfs
 from k8s_rdma.sim.virtual.moves import Moves
 from k8s_rdma.sim.virtual.pf import DEFAULT_MTU, revive_vf
-from k8s_rdma.sim.virtual.port import state_of
-from k8s_rdma.sim.virtual.rates import Rates
-from k8s_rdma.sim.virtual.settings import Settings, takes
+from k8s_rdma.sim.virtual.settings import Rates, Settings, takes
 from k8s_rdma.sim.virtual.shaper import Shaper
-from k8s_rdma.sim.virtual.topology import VirtualPf, pf_of, pfs_among, require
+from k8s_rdma.sim.virtual.topology import VirtualPf, pf_of, pfs_among, require, state_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -48,7 +46,7 @@ if TYPE_CHECKING:
     from k8s_rdma.core.step import NetnsRef, Step
     from k8s_rdma.linux.netlink.rtnl import Link
     from k8s_rdma.linux.netns import Namespaces
-    from k8s_rdma.sim.virtual.port import PortState
+    from k8s_rdma.sim.virtual.topology import PortState
 
 DRIVER, VF_DRIVER = "virtual", "veth"
 

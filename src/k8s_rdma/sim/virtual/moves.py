@@ -12,7 +12,7 @@ from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.netlink.rtnl import Rtnl, in_namespace, named, with_alias, with_mac, with_mtu
 from k8s_rdma.linux.pod_interface import make_bare
 from k8s_rdma.sim.virtual.pf import revive_vf
-from k8s_rdma.sim.virtual.port import alias_of, state_of
+from k8s_rdma.sim.virtual.topology import port_alias_of, state_of
 
 if TYPE_CHECKING:
     from k8s_rdma.core.step import BringHome, GiveVf, VfHome, VfRef
@@ -124,7 +124,7 @@ class Moves:
 
     def _say_given(self, port: Link, inode: int) -> None:
         state = msgspec.structs.replace(state_of(port), given=inode)
-        self._rtnl.change(port.index, f"{port.name}: alias", with_alias(alias_of(state)))
+        self._rtnl.change(port.index, f"{port.name}: alias", with_alias(port_alias_of(state)))
 
     def _check_mtu(self, pf: VirtualPf, step: GiveVf) -> None:
         if step.mtu is None:

@@ -21,9 +21,8 @@ from k8s_rdma.linux.netlink.rtnl import (
     without_link_local,
 )
 from k8s_rdma.linux.netlink.socket import NetlinkError, nested, u32
-from k8s_rdma.sim.virtual.port import PortState
 from k8s_rdma.sim.virtual.shaper import Shaper
-from k8s_rdma.sim.virtual.topology import NO_VLAN, alias_of, check, is_pf_mac, pf_of, pfs_among
+from k8s_rdma.sim.virtual.topology import NO_VLAN, PortState, alias_of, check, is_pf_mac, pf_of, pfs_among
 
 if TYPE_CHECKING:
     from k8s_rdma.linux.netlink.rtnl import Link

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from k8s_rdma.core.step import VfRate
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.netlink.traffic_control import HtbClass, Place, Source, TrafficControl
-from k8s_rdma.sim.virtual.port import PortState, state_of
+from k8s_rdma.sim.virtual.topology import PortState, state_of
 
 if TYPE_CHECKING:
     from k8s_rdma.linux.netlink.rtnl import Rtnl
