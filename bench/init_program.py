@@ -21,7 +21,7 @@ from k8s_rdma.core.ids import pci_address
 from k8s_rdma.init.attempts import summary
 from k8s_rdma.init.config import InitConfig
 from k8s_rdma.init.job import Machine
-from k8s_rdma.init.run import make_all_ready
+from k8s_rdma.init.main import make_all_ready
 from k8s_rdma.sim.sriov.links import MachineLinks
 from k8s_rdma.sim.sriov.machine import Card, MachineClock, MachineSysfs, SriovMachine
 

@@ -15,10 +15,10 @@ from k8s_rdma.core.ids import NodeName, PciAddress
 from k8s_rdma.core.ledger import Ledger
 from k8s_rdma.core.selection import Selection
 from k8s_rdma.linux.discovery.observation import Observer
-from k8s_rdma.linux.discovery.queries import VfInfo
+from k8s_rdma.linux.netlink.queries import VfInfo
 from k8s_rdma.linux.sysfs import Sysfs
 from k8s_rdma.server.answers import report_answers
-from k8s_rdma.server.run import Lookout
+from k8s_rdma.server.main import Lookout
 from k8s_rdma.wire.node_report import NodeReports
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))

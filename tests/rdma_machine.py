@@ -12,7 +12,7 @@ import pytest
 
 from k8s_rdma.core.devices.rdma_devices import NetnsMode
 from k8s_rdma.deviceplugin.device_monitor import Host
-from k8s_rdma.linux.discovery.queries import RdmaDevice, RdmaPort
+from k8s_rdma.linux.netlink.queries import RdmaDevice, RdmaPort
 from k8s_rdma.linux.rdma.character_devices import DeviceNodes
 from k8s_rdma.linux.rdma.observation import RdmaObserver
 from k8s_rdma.linux.sysfs import Sysfs

@@ -190,7 +190,7 @@ async def test_agent_without_credentials_knows_no_cluster_and_loads_no_client():
         open_cluster(config, FixedKeys(KEY), lambda: NO_POLICIES, open_client(config)), NoCluster
     )
     script = (
-        "import sys, k8s_rdma.agent.run, k8s_rdma.agent.cluster.api_cluster;"
+        "import sys, k8s_rdma.agent.main, k8s_rdma.agent.cluster.api_cluster;"
         "print(sorted({'lightkube', 'httpx2', 'k8s_rdma.kube.client'} & set(sys.modules)))"
     )
     shown = await asyncio.to_thread(

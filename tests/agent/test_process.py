@@ -210,6 +210,6 @@ def test_agent_may_open_as_many_files_as_its_calls_take(directory: Path, limits:
 def test_agent_loads_nothing_that_other_processes_need(directory: Path) -> None:
     """Its memory budget has no room for it."""
     heavy = {"lightkube", "httpx2", "uvicorn", "uvloop", "httptools", "pyroute2"}
-    program = "import sys, k8s_rdma.cli.main, k8s_rdma.agent.run; print(*sys.modules)"
+    program = "import sys, k8s_rdma.cli.main, k8s_rdma.agent.main; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert heavy.isdisjoint(loaded.stdout.split())

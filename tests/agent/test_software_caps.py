@@ -14,10 +14,10 @@ from agent.machine import Machine, call
 from agent.patience import Patience
 from agent.pods import KnowingCluster, requests
 from k8s_rdma.agent.cni.service import Verbs
+from k8s_rdma.agent.cni.software_caps import SoftwareCaps
 from k8s_rdma.agent.node import Node
 from k8s_rdma.agent.reconciler import Reconciler, keep_caps
 from k8s_rdma.agent.report import Reporter
-from k8s_rdma.agent.software_caps import SoftwareCaps
 from k8s_rdma.core.kernel import Unreadable
 from k8s_rdma.core.rates import NO_RATE
 from k8s_rdma.core.software_caps import NOT_KEPT

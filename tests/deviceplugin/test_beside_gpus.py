@@ -19,8 +19,8 @@ from k8s_rdma.deviceplugin.plugin_server import PluginServer
 from k8s_rdma.deviceplugin.resource import Resource
 from k8s_rdma.deviceplugin.topology import Neighbours
 from k8s_rdma.kube.pod_resources import KubeletPodResources
-from k8s_rdma.linux.discovery.pci import PciFunction
 from k8s_rdma.linux.gpus import Gpus
+from k8s_rdma.linux.pci import PciFunction
 from k8s_rdma.linux.sysfs import Sysfs
 from k8s_rdma.sim.kubelet.device_manager import DeviceManagerConfig, running_device_manager
 from k8s_rdma.sim.kubelet.plain_plugin import PlainPlugin

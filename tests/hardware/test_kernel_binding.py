@@ -26,7 +26,7 @@ from k8s_rdma.linux.sysfs import Sysfs
 from k8s_rdma.linux.vf.binding import VfBinding
 from k8s_rdma.linux.vf.locator import Host, VfLocator
 from k8s_rdma.linux.vf.rdma import VfRdma
-from k8s_rdma.linux.vf.vfio import vfio_group
+from k8s_rdma.linux.vfio import vfio_group
 
 pytestmark = needs_hardware
 

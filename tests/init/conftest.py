@@ -13,7 +13,7 @@ from init.receipts import BOOT_ID
 from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.init.config import InitConfig
 from k8s_rdma.init.job import Machine
-from k8s_rdma.init.run import make_all_ready
+from k8s_rdma.init.main import make_all_ready
 from k8s_rdma.sim.sriov.links import MachineLinks
 from k8s_rdma.sim.sriov.machine import Card, CardState, MachineClock, MachineSysfs, SriovMachine
 

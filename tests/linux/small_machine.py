@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.selection import Selection
 from k8s_rdma.linux.discovery.observation import Observer
-from k8s_rdma.linux.discovery.queries import DevlinkRate, RdmaDevice, RdmaPort, VfInfo
+from k8s_rdma.linux.netlink.queries import DevlinkRate, RdmaDevice, RdmaPort, VfInfo
 from k8s_rdma.linux.netlink.rtnl import Link
 from k8s_rdma.linux.netlink.socket import NetlinkError
 from k8s_rdma.linux.sysfs import Sysfs

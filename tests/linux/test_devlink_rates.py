@@ -7,8 +7,8 @@ import struct
 
 import pytest
 
-from k8s_rdma.linux.discovery.queries import DevlinkRate
 from k8s_rdma.linux.netlink.devlink import Devlink, devlink_rates
+from k8s_rdma.linux.netlink.queries import DevlinkRate
 from k8s_rdma.linux.netlink.socket import NetlinkError, NetlinkSocket, attribute
 from linux.recorded import FOLDER, Replay, refusal, replayed
 

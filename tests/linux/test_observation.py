@@ -18,9 +18,9 @@ from k8s_rdma.core.rates import Enforce
 from k8s_rdma.core.selection import PfRule, Selection
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.discovery.observation import Observer
-from k8s_rdma.linux.discovery.queries import DevlinkRate
 from k8s_rdma.linux.discovery.vfs import PATIENCE_S
 from k8s_rdma.linux.drivers import ability
+from k8s_rdma.linux.netlink.queries import DevlinkRate
 from k8s_rdma.linux.sysfs import Sysfs
 from linux.small_machine import INFINIBAND, PF, PF1, link, vf_pci
 from linux.test_vf_settings import CONFIG

@@ -8,8 +8,8 @@ import pytest
 
 from k8s_rdma.core.rates import RateAbility, RateRange
 from k8s_rdma.linux.discovery.pf_state import group_of, with_devlink, without_promises
-from k8s_rdma.linux.discovery.queries import DevlinkRate
 from k8s_rdma.linux.discovery.vf_settings import VfSettings
+from k8s_rdma.linux.netlink.queries import DevlinkRate
 
 TOLD = VfSettings(mac="02:00:00:00:00:01", min_tx_rate_mbps=100, max_tx_rate_mbps=1000)
 WEIGHTS = RateAbility(min=RateRange(), max=RateRange(), weights=100)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from k8s_rdma.linux.discovery.pci import PciFunction
-from k8s_rdma.linux.discovery.queries import RdmaDevice, RdmaPort
 from k8s_rdma.linux.discovery.rdma_devices import RdmaDevices
+from k8s_rdma.linux.netlink.queries import RdmaDevice, RdmaPort
+from k8s_rdma.linux.pci import PciFunction
 from k8s_rdma.linux.sysfs import Sysfs
 from linux.small_machine import INFINIBAND, PF
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from k8s_rdma.linux.discovery.queries import RdmaDevice, RdmaPort
+from k8s_rdma.linux.netlink.queries import RdmaDevice, RdmaPort
 from k8s_rdma.linux.netlink.rdma import NetnsMode, RdmaNetlink
 from k8s_rdma.linux.netlink.socket import NetlinkError, NetlinkSocket
 from k8s_rdma.linux.netlink.subscriptions import RDMA_EVENTS

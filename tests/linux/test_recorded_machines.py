@@ -21,7 +21,7 @@ from k8s_rdma.core.selection import PfRule, Selection
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.discovery.observation import Observer
 from k8s_rdma.linux.drivers import ability
-from k8s_rdma.linux.vf.vfio import vfio_group
+from k8s_rdma.linux.vfio import vfio_group
 from k8s_rdma.sim.recorded_machine import RecordedMachine
 from k8s_rdma.wire.getpfs import encode_getpfs
 from k8s_rdma.wire.machine import Machine, read_machine

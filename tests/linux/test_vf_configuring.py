@@ -13,7 +13,7 @@ from k8s_rdma.core.options import LinkState, Setting, VlanProto
 from k8s_rdma.core.step import ConfigureVfs, VfConfig, Vlan
 from k8s_rdma.core.vf_config import present_config
 from k8s_rdma.errors import KernelError
-from k8s_rdma.linux.discovery.queries import VfInfo
+from k8s_rdma.linux.netlink.queries import VfInfo
 from k8s_rdma.linux.netlink.socket import NetlinkError
 from k8s_rdma.linux.vf.programming import configure_vfs, differences, with_settings
 

@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from k8s_rdma.linux.discovery.queries import VfInfo
+from k8s_rdma.linux.netlink.queries import VfInfo
 from k8s_rdma.linux.netlink.rtnl import Rtnl
 from k8s_rdma.linux.netlink.socket import NetlinkError, attribute, nested, u32
 from k8s_rdma.linux.netlink.sriov import VfStats, vf_infos, vf_stats

@@ -12,7 +12,7 @@ from k8s_rdma.core.options import Setting
 from k8s_rdma.core.rates import EVERY_RATE
 from k8s_rdma.core.step import ConfigureVfs, ProgramVfs, SetRates, VfConfig, VfRate
 from k8s_rdma.errors import KernelError
-from k8s_rdma.linux.discovery.queries import VfInfo
+from k8s_rdma.linux.netlink.queries import VfInfo
 from k8s_rdma.linux.vf.programming import program_vfs, with_settings
 
 PCI = PciAddress("0000:03:00.0")

@@ -11,7 +11,7 @@ from k8s_rdma.core.kernel import PfState
 from k8s_rdma.core.rates import EVERY_RATE
 from k8s_rdma.core.step import SetRates, VfRate
 from k8s_rdma.errors import KernelError
-from k8s_rdma.linux.discovery.queries import VfInfo
+from k8s_rdma.linux.netlink.queries import VfInfo
 from k8s_rdma.linux.netlink.socket import NetlinkError
 from k8s_rdma.linux.vf.programming import set_rates
 

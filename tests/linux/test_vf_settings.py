@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from k8s_rdma.linux.discovery.queries import VfInfo
 from k8s_rdma.linux.discovery.vf_settings import VfSettings, from_netlink, read_vf_settings
+from k8s_rdma.linux.netlink.queries import VfInfo
 from k8s_rdma.linux.sysfs import Sysfs
 from linux.small_machine import PF
 

@@ -12,7 +12,7 @@ from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.discovery.gather import gather
 from k8s_rdma.linux.discovery.observation import Observer
 from k8s_rdma.linux.sysfs import Sysfs
-from k8s_rdma.linux.vf.vfio import objection_to_vfio, others_in_group, vfio_group
+from k8s_rdma.linux.vfio import objection_to_vfio, others_in_group, vfio_group
 from k8s_rdma.sim.recorded_machine import RecordedMachine
 from linux.small_machine import SmallMachine, vf_pci
 

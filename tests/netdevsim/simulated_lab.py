@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from k8s_rdma.linux.discovery.queries import DevlinkRate, VfInfo
+    from k8s_rdma.linux.netlink.queries import DevlinkRate, VfInfo
     from k8s_rdma.linux.netlink.rtnl import Link
 
 _ETHERNET = "0x020000"

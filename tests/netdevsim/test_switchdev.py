@@ -12,9 +12,9 @@ from k8s_rdma.core.allocation import is_free, why_not_free
 from k8s_rdma.core.options import Setting
 from k8s_rdma.core.step import SetRates, VfRate, VfRef
 from k8s_rdma.errors import KernelError
-from k8s_rdma.linux.discovery.queries import DevlinkRate
 from k8s_rdma.linux.drivers import ability
 from k8s_rdma.linux.netlink.devlink import Devlink, devlink_rates
+from k8s_rdma.linux.netlink.queries import DevlinkRate
 from netdevsim.device import device
 
 TAKE_BACK = "`devlink port function rate set` takes them back"

@@ -15,7 +15,7 @@ from k8s_rdma.core.rates import EVERY_RATE
 from k8s_rdma.http_server import listen
 from k8s_rdma.http_server.access import EVERYBODY, Access
 from k8s_rdma.server.agent_link import AgentLink
-from k8s_rdma.server.run import serve
+from k8s_rdma.server.main import serve
 from k8s_rdma.server.traffic import Traffic
 from k8s_rdma.wire.rates import rates_of
 from k8s_rdma.wire.rest import (

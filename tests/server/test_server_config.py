@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 PROGRAM = """
 from k8s_rdma.server.config import ServerConfig
-from k8s_rdma.server.run import run
+from k8s_rdma.server.main import run
 
 run(ServerConfig(listen="127.0.0.1", run_dir="."))
 """

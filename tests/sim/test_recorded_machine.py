@@ -10,7 +10,7 @@ import pytest
 
 from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.errors import KernelError
-from k8s_rdma.linux.discovery.queries import RdmaPort
+from k8s_rdma.linux.netlink.queries import RdmaPort
 from k8s_rdma.linux.netlink.socket import NetlinkError
 from k8s_rdma.sim.recorded_machine import RecordedMachine
 from k8s_rdma.wire.machine import decode_machine

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 
 from k8s_rdma.config.devices_file import load_device_config
-from k8s_rdma.config.files import AbsolutePath, NodeText, ResourceText, require_resource_name
+from k8s_rdma.config.files import AbsolutePath, NodeText
 from k8s_rdma.config.hardware import HardwareConfig
 from k8s_rdma.errors import MalformedError
+from k8s_rdma.wire.resource_names import ResourceText, require_resource_name
 
 if TYPE_CHECKING:
     from k8s_rdma.config.devices import DevicePluginConfig

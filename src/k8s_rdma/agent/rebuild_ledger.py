@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 from k8s_rdma.agent.cni.add_call import AddCall, pod_of
 from k8s_rdma.agent.cni.pod_request import Policy, interfaces_of_network, read_pod_request
 from k8s_rdma.agent.config import load_device_plugin
+from k8s_rdma.agent.main import BOOT_ID, open_holdings, open_kernel, open_left_deletions
 from k8s_rdma.agent.plugins.called import called_plugins
-from k8s_rdma.agent.run import BOOT_ID, open_holdings, open_kernel, open_left_deletions
 from k8s_rdma.config.placement_keys import agent_keys
 from k8s_rdma.core.devices.pod_devices import SlotInUse
 from k8s_rdma.core.devices.pools import Pool, in_pools

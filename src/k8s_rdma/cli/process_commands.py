@@ -51,7 +51,7 @@ def agent(  # noqa: PLR0913, PLR0917  options of a command
         from k8s_rdma.cli.adopt import rebuild
 
         raise typer.Exit(rebuild(settings))
-    from k8s_rdma.agent.run import run
+    from k8s_rdma.agent.main import run
 
     run(settings)
 
@@ -82,7 +82,7 @@ def init(config: ConfigFile = None, check_config: CheckConfig = False) -> None:
     """Make the virtual functions of this machine's PFs, and ready them; then end."""
     from k8s_rdma.config.files import load_config
     from k8s_rdma.init.config import InitConfig
-    from k8s_rdma.init.run import run
+    from k8s_rdma.init.main import run
 
     settings = load_config(InitConfig, config, {})
     if check_config:
@@ -101,7 +101,7 @@ def server(
     load_structlog()
     from k8s_rdma.config.files import load_config
     from k8s_rdma.server.config import ServerConfig
-    from k8s_rdma.server.run import check, run
+    from k8s_rdma.server.main import check, run
 
     settings = load_config(ServerConfig, config, {"node": node})
     if check_config:
@@ -200,6 +200,6 @@ def device_plugin(  # noqa: PLR0913 - typer's options
             typer.echo(f"{key}: means nothing", err=True)
         typer.echo("ok")
         return
-    from k8s_rdma.deviceplugin.run import run
+    from k8s_rdma.deviceplugin.main import run
 
     run(settings.config, ignored=settings.ignored)

@@ -10,20 +10,14 @@ from typing import Annotated, Literal, NoReturn
 
 import msgspec
 
-from k8s_rdma.config.files import (
-    AbsolutePath,
-    NodeText,
-    Port,
-    ResourceText,
-    is_resource_name,
-    require_resource_name,
-)
+from k8s_rdma.config.files import AbsolutePath, NodeText, Port
 from k8s_rdma.config.hardware import NetdevText, PciText, VendorText
 from k8s_rdma.config.tls import TlsConfig
 from k8s_rdma.core.devices.pod_devices import shared_resource
 from k8s_rdma.core.devices.pools import Functions, FunctionSelector, PfChoice, Pool
 from k8s_rdma.core.ids import pci_address
 from k8s_rdma.core.options import LinkType
+from k8s_rdma.wire.resource_names import ResourceText, is_resource_name, require_resource_name
 
 DEFAULT_PORT = 54006
 """Beside the server's."""

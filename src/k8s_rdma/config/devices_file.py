@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from k8s_rdma.config.devices import DevicePluginConfig
-from k8s_rdma.config.files import fit, is_resource_name, load_config
+from k8s_rdma.config.files import fit, load_config
 from k8s_rdma.config.hardware import is_netdev_name
 from k8s_rdma.core.options import LinkType
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.json import decode
+from k8s_rdma.wire.resource_names import is_resource_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -51,7 +51,7 @@ from k8s_rdma.kube.api import (
     PodBinding,
     PodView,
 )
-from k8s_rdma.kube.promised import promised_to
+from k8s_rdma.kube.promises import promised_to
 from k8s_rdma.wire.annotation import ANNOTATION
 from k8s_rdma.wire.extender import NOT_ENOUGH_FREE, UNREADABLE_NODE, sentence_of
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode

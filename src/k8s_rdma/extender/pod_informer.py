@@ -23,7 +23,7 @@ from k8s_rdma.extender.pod_store import BoundPods, Occupants, Signatures, Unboun
 from k8s_rdma.extender.requeue import Requeuer
 from k8s_rdma.extender.unplaced_pods import UnplacedPods
 from k8s_rdma.kube.api import Changed, Gone, Listed, Page
-from k8s_rdma.kube.promised import promised_to
+from k8s_rdma.kube.promises import promised_to
 from k8s_rdma.kube.watch import take_one
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION
 from k8s_rdma.wire.placement_keys import UNSIGNED, KeySource, PlacementKeys

@@ -17,7 +17,7 @@ from k8s_rdma.core.options import LinkType
 from k8s_rdma.core.selection import PfRule
 from k8s_rdma.errors import K8sRdmaError, KernelError
 from k8s_rdma.init.config import InitConfig
-from k8s_rdma.linux.discovery.queries import Queries
+from k8s_rdma.linux.netlink.queries import Queries
 from k8s_rdma.linux.sysfs import Sysfs
 from k8s_rdma.linux.vf.creation import SriovLinks, SriovPf
 

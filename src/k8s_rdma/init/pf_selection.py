@@ -11,8 +11,8 @@ import structlog
 from k8s_rdma.errors import KernelError
 from k8s_rdma.init.job import Target, until
 from k8s_rdma.linux.discovery.observation import Observer
-from k8s_rdma.linux.discovery.pci import USERSPACE_DRIVERS
 from k8s_rdma.linux.discovery.pfs import Discovery, FoundPf, LeftOut, Missing, Selected
+from k8s_rdma.linux.pci import USERSPACE_DRIVERS
 from k8s_rdma.linux.sysfs import is_gone
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from k8s_rdma.init.job import Job
-    from k8s_rdma.linux.discovery.queries import VfInfo
+    from k8s_rdma.linux.netlink.queries import VfInfo
     from k8s_rdma.linux.vf.creation import Setting, VfFunction
 
 MOST_VFS = 1024

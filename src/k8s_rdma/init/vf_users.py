@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from k8s_rdma.core.step import VfRef
 from k8s_rdma.errors import LedgerError
-from k8s_rdma.linux.discovery.pci import USERSPACE_DRIVERS
 from k8s_rdma.linux.netlink.routes import below, carriers
+from k8s_rdma.linux.pci import USERSPACE_DRIVERS
 from k8s_rdma.linux.receipts import Receipts
 from k8s_rdma.linux.vf.creation import NetdevsOf
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from k8s_rdma.core.devices.device_plugin_api import Neighbour
 from k8s_rdma.core.ids import PciAddress, pci_address
-from k8s_rdma.linux.discovery.pci import PciFunction
+from k8s_rdma.linux.pci import PciFunction
 from k8s_rdma.linux.sysfs import Sysfs
 
 if TYPE_CHECKING:

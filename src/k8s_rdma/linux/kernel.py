@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from k8s_rdma.core.kernel import Hardware, LocatedVf, PfState, PodInterface, VfCounters
     from k8s_rdma.core.selection import Selection
     from k8s_rdma.core.step import NetnsRef, Step
-    from k8s_rdma.linux.discovery.queries import VfInfo
+    from k8s_rdma.linux.netlink.queries import VfInfo
     from k8s_rdma.linux.netlink.rtnl import Link
     from k8s_rdma.linux.netns import Namespaces
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from k8s_rdma.core.devices.rdma_devices import NetnsMode
-from k8s_rdma.linux.discovery.queries import DevlinkRate, RdmaDevice, RdmaPort, VfInfo
+from k8s_rdma.linux.netlink.queries import DevlinkRate, RdmaDevice, RdmaPort, VfInfo
 from k8s_rdma.linux.netlink.rtnl import Link
 from k8s_rdma.linux.netlink.socket import NetlinkError
 from k8s_rdma.linux.sysfs import Sysfs
@@ -180,7 +180,7 @@ def _error(number: int, path: str) -> OSError:
 class RecordedMachine:
     """One machine; `looks` counts what was read of it and asked.
 
-    sysfs, queries: what `linux.sysfs.Sysfs` and `linux.discovery.queries.Queries` are of a real one.
+    sysfs, queries: what `linux.sysfs.Sysfs` and `linux.netlink.queries.Queries` are of a real one.
     """
 
     def __init__(self, machine: Machine) -> None:
@@ -247,7 +247,7 @@ class RecordedMachine:
 
 
 class RecordedQueries:
-    """`linux.discovery.queries.Queries` of a recorded machine."""
+    """`linux.netlink.queries.Queries` of a recorded machine."""
 
     def __init__(self, machine: RecordedMachine) -> None:
         self._machine = machine

@@ -276,7 +276,7 @@ class LinkEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class VfEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A VF as its PF has it, as `linux.discovery.queries.VfInfo`."""
+    """A VF as its PF has it, as `linux.netlink.queries.VfInfo`."""
 
     index: VfIndex
     mac: str
@@ -295,7 +295,7 @@ class VfEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class DevlinkRateEntry(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
 ):
-    """What devlink was told of a VF's rates, as `linux.discovery.queries.DevlinkRate`."""
+    """What devlink was told of a VF's rates, as `linux.netlink.queries.DevlinkRate`."""
 
     min_tx_rate_mbps: int = 0
     max_tx_rate_mbps: int = 0
@@ -304,7 +304,7 @@ class DevlinkRateEntry(
 
 
 class PortEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A port of an RDMA device, as `linux.discovery.queries.RdmaPort`."""
+    """A port of an RDMA device, as `linux.netlink.queries.RdmaPort`."""
 
     number: Index
     state: str
@@ -312,7 +312,7 @@ class PortEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class RdmaEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """An RDMA device, as `linux.discovery.queries.RdmaDevice`."""
+    """An RDMA device, as `linux.netlink.queries.RdmaDevice`."""
 
     index: int
     name: str

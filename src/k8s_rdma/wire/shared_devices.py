@@ -12,8 +12,8 @@ from typing import Annotated
 
 import msgspec
 
-from k8s_rdma.config.files import ResourceName
 from k8s_rdma.wire.json import decode
+from k8s_rdma.wire.resource_names import ResourceName
 
 SOCKET = "cdi.sock"
 

@@ -13,7 +13,7 @@ import structlog
 
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.kube.api import API_ERRORS, Changed, Gone, Listed
-from k8s_rdma.kube.promised import read_promise
+from k8s_rdma.kube.promises import read_promise
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping

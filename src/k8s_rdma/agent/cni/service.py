@@ -17,8 +17,8 @@ import structlog
 from k8s_rdma.agent.cni.add import AddCommand
 from k8s_rdma.agent.cni.check import CheckCommand
 from k8s_rdma.agent.cni.delete import DeleteCommand
+from k8s_rdma.agent.cni.software_caps import SoftwareCaps
 from k8s_rdma.agent.plugins.called import called_plugins, plugins_of_now
-from k8s_rdma.agent.software_caps import SoftwareCaps
 from k8s_rdma.core.ledger import Attachment
 from k8s_rdma.errors import K8sRdmaError, Reason
 from k8s_rdma.wire.cni_environment import CniEnvironment, parse_environment

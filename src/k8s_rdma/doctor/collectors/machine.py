@@ -16,12 +16,12 @@ from k8s_rdma.doctor.node.lossless import LosslessFacts, PortQos
 from k8s_rdma.doctor.node.modules import NEEDED, ModuleFacts, State
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.discovery.observation import Observer
-from k8s_rdma.linux.discovery.pci import PciFunction
 from k8s_rdma.linux.discovery.pfs import find_pfs
-from k8s_rdma.linux.discovery.queries import Queries
 from k8s_rdma.linux.discovery.rdma_devices import RdmaDevices
+from k8s_rdma.linux.netlink.queries import Queries
+from k8s_rdma.linux.pci import PciFunction
 from k8s_rdma.linux.sysfs import Sysfs
-from k8s_rdma.linux.vf.vfio import others_in_group
+from k8s_rdma.linux.vfio import others_in_group
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -38,7 +38,7 @@ from k8s_rdma.wire.machine import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from k8s_rdma.linux.discovery.queries import DevlinkRate, Queries, RdmaDevice, VfInfo
+    from k8s_rdma.linux.netlink.queries import DevlinkRate, Queries, RdmaDevice, VfInfo
     from k8s_rdma.linux.netlink.rtnl import Link
     from k8s_rdma.wire.machine import Entry
 

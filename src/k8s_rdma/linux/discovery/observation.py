@@ -14,21 +14,21 @@ from typing import TYPE_CHECKING
 from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.kernel import Hardware, PfState, Unreadable
 from k8s_rdma.errors import KernelError
-from k8s_rdma.linux.discovery.pci import USERSPACE_DRIVERS
 from k8s_rdma.linux.discovery.pf_state import pf_state, with_devlink
 from k8s_rdma.linux.discovery.pfs import Missing, find_pfs, select
 from k8s_rdma.linux.discovery.rdma_devices import RdmaDevices
 from k8s_rdma.linux.discovery.vf_settings import VfSettings, from_netlink, read_vf_settings
 from k8s_rdma.linux.discovery.vfs import AwaitedNetdevs, VfContext, observe_vf
 from k8s_rdma.linux.netlink.routes import below, carriers
+from k8s_rdma.linux.pci import USERSPACE_DRIVERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
     from k8s_rdma.core.selection import PfRule, Selection
     from k8s_rdma.linux.discovery.pfs import Discovery, LeftOut, Selected
-    from k8s_rdma.linux.discovery.queries import DevlinkRate, Queries, VfInfo
     from k8s_rdma.linux.discovery.vfs import ObservedVf
+    from k8s_rdma.linux.netlink.queries import DevlinkRate, Queries, VfInfo
     from k8s_rdma.linux.sysfs import Sysfs
 
 

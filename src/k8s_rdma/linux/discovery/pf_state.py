@@ -17,7 +17,7 @@ from k8s_rdma.core.kernel import PfState
 from k8s_rdma.core.options import LinkType
 from k8s_rdma.errors import printable
 from k8s_rdma.linux.drivers import ability, takes
-from k8s_rdma.linux.vf.vfio import can_have_vfio
+from k8s_rdma.linux.vfio import can_have_vfio
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from k8s_rdma.core.kernel import Vf
     from k8s_rdma.core.rates import RateAbility
     from k8s_rdma.linux.discovery.pfs import Selected
-    from k8s_rdma.linux.discovery.queries import DevlinkRate
     from k8s_rdma.linux.discovery.vf_settings import VfSettings
     from k8s_rdma.linux.discovery.vfs import VfContext
+    from k8s_rdma.linux.netlink.queries import DevlinkRate
     from k8s_rdma.linux.netlink.rtnl import Link
     from k8s_rdma.linux.sysfs import Sysfs
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from k8s_rdma.core.options import LinkType
 from k8s_rdma.core.selection import PfRule
 from k8s_rdma.errors import KernelError
-from k8s_rdma.linux.discovery.pci import PciFunction, pfs
 from k8s_rdma.linux.netlink.rtnl import Link
+from k8s_rdma.linux.pci import PciFunction, pfs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from k8s_rdma.linux.discovery.pci import PciFunction
-    from k8s_rdma.linux.discovery.queries import RdmaDevice
+    from k8s_rdma.linux.netlink.queries import RdmaDevice
     from k8s_rdma.linux.netlink.rtnl import Link
+    from k8s_rdma.linux.pci import PciFunction
     from k8s_rdma.linux.sysfs import Sysfs
 
 _CLASS = "class/infiniband"

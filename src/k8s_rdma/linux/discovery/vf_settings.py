@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from k8s_rdma.core.ids import PciAddress
-    from k8s_rdma.linux.discovery.queries import VfInfo
+    from k8s_rdma.linux.netlink.queries import VfInfo
     from k8s_rdma.linux.sysfs import Sysfs
 
 NOT_TOLD = "N/A"

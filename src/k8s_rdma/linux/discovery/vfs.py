@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.kernel import Vf
 from k8s_rdma.errors import printable
-from k8s_rdma.linux.discovery.pci import USERSPACE_DRIVERS, PciFunction
 from k8s_rdma.linux.discovery.pfs import own_link
-from k8s_rdma.linux.discovery.queries import DevlinkRate
 from k8s_rdma.linux.discovery.rdma_devices import RdmaDevices
 from k8s_rdma.linux.discovery.vf_settings import NOTHING_TOLD
+from k8s_rdma.linux.netlink.queries import DevlinkRate
 from k8s_rdma.linux.netlink.rtnl import Link
+from k8s_rdma.linux.pci import USERSPACE_DRIVERS, PciFunction
 from k8s_rdma.linux.sysfs import Sysfs
 
 if TYPE_CHECKING:

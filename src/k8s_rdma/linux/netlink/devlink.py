@@ -12,7 +12,7 @@ import struct
 import sys
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from k8s_rdma.linux.discovery.queries import DevlinkRate
+from k8s_rdma.linux.netlink.queries import DevlinkRate
 from k8s_rdma.linux.netlink.socket import (
     GENERIC,
     NetlinkError,

@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from typing import Self
 
 from k8s_rdma.core.devices.rdma_devices import NetnsMode
-from k8s_rdma.linux.discovery.queries import RdmaDevice, RdmaPort
+from k8s_rdma.linux.netlink.queries import RdmaDevice, RdmaPort
 from k8s_rdma.linux.netlink.socket import (
     RDMA,
     NetlinkError,

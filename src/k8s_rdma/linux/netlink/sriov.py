@@ -11,7 +11,7 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from k8s_rdma.linux.discovery.queries import VfInfo
+from k8s_rdma.linux.netlink.queries import VfInfo
 from k8s_rdma.linux.netlink.socket import NetlinkError, attribute, attributes, each_attribute, nested, number
 
 if TYPE_CHECKING:

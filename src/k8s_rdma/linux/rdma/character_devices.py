@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from k8s_rdma.core.devices.rdma_devices import INFINIBAND, RDMA_CM, CharacterDevice, NodeKind
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.sysfs import Sysfs
-from k8s_rdma.linux.vf.vfio import vfio_group
+from k8s_rdma.linux.vfio import vfio_group
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -125,7 +125,7 @@ class PodNodes:
         self._sysfs = sysfs or Sysfs()
 
     def vfio_group(self, pci: PciAddress) -> str:
-        """As `linux.vf.vfio.vfio_group`."""
+        """As `linux.vfio.vfio_group`."""
         return vfio_group(pci, self._sysfs)
 
     def of_vf(self, pci: PciAddress, rdma_device: str) -> tuple[CharacterDevice, ...]:

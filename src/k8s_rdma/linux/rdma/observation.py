@@ -15,17 +15,17 @@ from k8s_rdma.core.devices.rdma_devices import CharacterDevice, NetnsMode, NodeK
 from k8s_rdma.core.ids import PciAddress, pci_address
 from k8s_rdma.core.options import LinkType
 from k8s_rdma.errors import printable
-from k8s_rdma.linux.discovery.pci import USERSPACE_DRIVERS, PciFunction
 from k8s_rdma.linux.discovery.pfs import own_link
-from k8s_rdma.linux.discovery.queries import RdmaDevice as ToldDevice
+from k8s_rdma.linux.netlink.queries import RdmaDevice as ToldDevice
 from k8s_rdma.linux.netlink.rtnl import INFINIBAND, Link
+from k8s_rdma.linux.pci import USERSPACE_DRIVERS, PciFunction
 from k8s_rdma.linux.rdma.character_devices import character_devices
 from k8s_rdma.linux.sysfs import Sysfs, is_gone
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
-    from k8s_rdma.linux.discovery.queries import RdmaPort
+    from k8s_rdma.linux.netlink.queries import RdmaPort
     from k8s_rdma.linux.rdma.character_devices import DeviceNodes
 
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
@@ -166,7 +166,7 @@ _VERBS = "class/infiniband_verbs"
 
 
 class RdmaQueries(Protocol):
-    """Of `linux.discovery.queries.Queries`, and the mode; KernelError when one cannot be answered."""
+    """Of `linux.netlink.queries.Queries`, and the mode; KernelError when one cannot be answered."""
 
     def links(self) -> Sequence[Link]:
         """All netdevs of the host's namespace."""

@@ -13,10 +13,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from k8s_rdma.errors import KernelError
-from k8s_rdma.linux.discovery.pci import USERSPACE_DRIVERS, PciFunction
+from k8s_rdma.linux.pci import USERSPACE_DRIVERS, PciFunction
 from k8s_rdma.linux.vf.locator import words
 from k8s_rdma.linux.vf.netdev import restore_netdev
-from k8s_rdma.linux.vf.vfio import VFIO_PCI, objection_to_vfio
+from k8s_rdma.linux.vfio import VFIO_PCI, objection_to_vfio
 
 if TYPE_CHECKING:
     from collections.abc import Callable

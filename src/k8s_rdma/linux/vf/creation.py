@@ -12,17 +12,17 @@ from enum import Enum, unique
 from typing import TYPE_CHECKING, ClassVar, Protocol, Self
 
 from k8s_rdma.core.ids import PciAddress
-from k8s_rdma.linux.discovery.pci import PciFunction
 from k8s_rdma.linux.netlink import sriov
 from k8s_rdma.linux.netlink.routes import addressed_links
 from k8s_rdma.linux.netlink.rtnl import Rtnl, named
 from k8s_rdma.linux.netlink.socket import NetlinkError
 from k8s_rdma.linux.netlink.sriov import vf_infos
+from k8s_rdma.linux.pci import PciFunction
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from k8s_rdma.linux.discovery.queries import VfInfo
+    from k8s_rdma.linux.netlink.queries import VfInfo
     from k8s_rdma.linux.netlink.rtnl import Link
     from k8s_rdma.linux.sysfs import Sysfs
 
@@ -107,7 +107,7 @@ class SriovLinks(Protocol):
         ...
 
     def addressed_links(self) -> frozenset[int]:
-        """As `linux.discovery.queries.Queries.addressed_links`."""
+        """As `linux.netlink.queries.Queries.addressed_links`."""
         ...
 
     def permanent_address(self, link: Link) -> str:

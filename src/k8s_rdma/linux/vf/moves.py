@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from k8s_rdma.core.kernel import NameTakenError
 from k8s_rdma.core.step import NetnsRef
 from k8s_rdma.errors import KernelError
-from k8s_rdma.linux.discovery.pci import USERSPACE_DRIVERS
 from k8s_rdma.linux.netlink.rtnl import Rtnl, in_namespace, named
+from k8s_rdma.linux.pci import USERSPACE_DRIVERS
 from k8s_rdma.linux.pod_interface import make_bare
 from k8s_rdma.linux.vf.locator import netdev_of, words
 from k8s_rdma.linux.vf.netdev import (

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from k8s_rdma.core.kernel import PfState, Vf
     from k8s_rdma.core.step import ConfigureVfs, ProgramVfs, SetRates, VfConfig, Vlan
-    from k8s_rdma.linux.discovery.queries import VfInfo
+    from k8s_rdma.linux.netlink.queries import VfInfo
 
 BUSY_S = 3.0
 """For a driver that is still resetting the VF after the setting before; ice itself waits up to 0.8 s."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
 from k8s_rdma.core.options import LinkType
-from k8s_rdma.linux.discovery.queries import RdmaDevice, RdmaPort, VfInfo
+from k8s_rdma.linux.netlink.queries import RdmaDevice, RdmaPort, VfInfo
 from k8s_rdma.linux.netlink.rtnl import Link
 from k8s_rdma.linux.netlink.socket import NetlinkError
 from k8s_rdma.linux.vf.creation import GuidOf, VfLinkState, VfMac, VfTrust
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from k8s_rdma.core.ids import PciAddress
-    from k8s_rdma.linux.discovery.queries import DevlinkRate
+    from k8s_rdma.linux.netlink.queries import DevlinkRate
     from k8s_rdma.linux.vf.creation import Setting
     from k8s_rdma.sim.sriov.machine import CardState, SriovMachine, VfState
 
@@ -25,7 +25,7 @@ _TYPES = {LinkType.ETHERNET: 1, LinkType.INFINIBAND: 32}
 
 
 class MachineLinks:
-    """`linux.discovery.queries.Queries` and `linux.vf.creation.SriovLinks` of a pretended machine."""
+    """`linux.netlink.queries.Queries` and `linux.vf.creation.SriovLinks` of a pretended machine."""
 
     def __init__(self, machine: SriovMachine) -> None:
         """Of this machine."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from k8s_rdma.errors import KernelError
-from k8s_rdma.linux.discovery.pci import PciFunction
+from k8s_rdma.linux.pci import PciFunction
 from k8s_rdma.linux.sysfs import Sysfs
 
 if TYPE_CHECKING:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from k8s_rdma.core.kernel import Hardware
     from k8s_rdma.core.selection import Selection
     from k8s_rdma.http_server.access import Access
-    from k8s_rdma.linux.discovery.queries import Queries
+    from k8s_rdma.linux.netlink.queries import Queries
     from k8s_rdma.server.agent_link import Scan
     from k8s_rdma.server.config import ServerConfig
     from k8s_rdma.wire.rest import NodeReport
