@@ -52,11 +52,13 @@ def main(directory: Path, vfs: int) -> None:
     logs.configure("init")
     config = load_config(InitConfig, None, {"stateDir": str(directory)})
     started = time.process_time()
-    outcomes = make_all_ready(machine, config)
+    decision_log = make_all_ready(machine, config)
     spent_s = time.process_time() - started
-    Console(file=sys.stderr).print(summary(outcomes))
+    Console(file=sys.stderr).print(summary(decision_log))
     sys.stdout.write(
-        json.dumps({"vfs": sum(each.now or 0 for each in outcomes), "peak_mib": peak_mib(), "cpu_s": spent_s})
+        json.dumps(
+            {"vfs": sum(each.now or 0 for each in decision_log), "peak_mib": peak_mib(), "cpu_s": spent_s}
+        )
     )
 
 

@@ -53,17 +53,17 @@ class Tenants:
     def __init__(self) -> None:
         self.rng = random.Random(1)
         self.numbers = itertools.count(1)
-        self.decisions, self.waiting, self.queue = FitCache(), UnschedulablePods(), SearchQueue()
+        self.fit_cache, self.waiting, self.queue = FitCache(), UnschedulablePods(), SearchQueue()
         clock = time.monotonic
-        self.requeuer = Requeuer(self.waiting, self.decisions, NoApi(), clock, queue=self.queue)
+        self.requeuer = Requeuer(self.waiting, self.fit_cache, NoApi(), clock, queue=self.queue)
         self.state = ClusterState(on_change=self.requeuer.changed)
         nominations = NominatedPods(
-            self.state, Occupants(), self.decisions, clock, nomination_s=60.0, on_release=lambda _: None
+            self.state, Occupants(), self.fit_cache, clock, nomination_s=60.0, on_release=lambda _: None
         )
         gangs = Gangs(api=NoApi(), state=self.state, clock=clock)
-        expecting = AssumedPods(
+        assumed_pods = AssumedPods(
             state=self.state,
-            decisions=self.decisions,
+            fit_cache=self.fit_cache,
             nominations=nominations,
             gangs=gangs,
             clock=clock,
@@ -71,9 +71,9 @@ class Tenants:
         )
         self.verdicts = FeasibilityChecker(
             state=self.state,
-            decisions=self.decisions,
+            fit_cache=self.fit_cache,
             nominations=nominations,
-            expecting=expecting,
+            assumed_pods=assumed_pods,
             clock=clock,
             queue=self.queue,
         )

@@ -91,7 +91,7 @@ class Machine:
             alone=True,
         )
         plugins = Plugins(host_root=Path("/"), timeout_s=10)
-        self.means = means = AgentContext(
+        self.context = context = AgentContext(
             node=node,
             worker=worker,
             ipam=IpamPlugins(plugins),
@@ -102,7 +102,7 @@ class Machine:
         )
         policy = Policy(keys=FixedKeys(key), allow_unplaced=allow_unplaced, policies=lambda: self.policies)
         try:
-            yield node, Verbs(means, policy=policy, claimed=self.claim)
+            yield node, Verbs(context, policy=policy, claimed=self.claim)
         finally:
             worker.close()
             receipts.close()

@@ -290,7 +290,7 @@ class World:
         plugins = MortalPlugins(self.book, life)
         files = MortalFiles(NodeFiles(self.directory / "host"), life)
         self.devices = DeviceFiles(files, "/var/run/cdi", FakeNodes(self.hardware))
-        means = AgentContext(
+        context = AgentContext(
             node=self.node,
             worker=Turn(),
             ipam=IpamPlugins(plugins),
@@ -298,7 +298,7 @@ class World:
             devices=self.devices,
             holdings=Holdings(self.kubelet, RESOURCES),
         )
-        self.verbs = Verbs(means, policy=Policy(policies=lambda: EVERYTHING), claimed=_nobody_waits)
+        self.verbs = Verbs(context, policy=Policy(policies=lambda: EVERYTHING), claimed=_nobody_waits)
         self._keep()
         self.runner.run(self.verbs.reconcile())
         self.runner.run(self.verbs.restore_caps())

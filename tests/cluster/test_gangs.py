@@ -12,7 +12,7 @@ import pytest
 from cluster.extenders import registration
 from cluster.real import obstacle
 from cluster.world import cluster
-from k8s_rdma.wire.pod_group import LABEL
+from k8s_rdma.wire.pod_spec import LABEL
 
 if TYPE_CHECKING:
     from pathlib import Path

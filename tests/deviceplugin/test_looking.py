@@ -43,7 +43,7 @@ def machine(tmp_path: Path) -> RdmaMachine:
 
 
 @asynccontextmanager
-async def looking(tmp_path: Path, machine: RdmaMachine, **more: Any) -> AsyncIterator[DeviceMonitor]:
+async def monitor(tmp_path: Path, machine: RdmaMachine, **more: Any) -> AsyncIterator[DeviceMonitor]:
     config = DevicePluginConfig(run_dir=str(tmp_path / "run"))
     async with DeviceMonitor(config, host=machine.host(), **more) as found:
         yield found
@@ -70,7 +70,7 @@ def ill(name: str) -> Callable[[DeviceInventory], bool]:
 
 def test_all_devices_are_known_at_once(tmp_path: Path, machine: RdmaMachine) -> None:
     async def scenario() -> None:
-        async with looking(tmp_path, machine) as look:
+        async with monitor(tmp_path, machine) as look:
             assert list(look.seen.devices) == ["mlx5_0", "mlx5_1", "mlx5_2"]
             assert (look.seen.given, look.seen.held_slots, look.seen.rdma_cm) == (None, None, True)
             assert (look.succeeded, look.looks.failed) == (True, 0)
@@ -80,7 +80,7 @@ def test_all_devices_are_known_at_once(tmp_path: Path, machine: RdmaMachine) -> 
 
 def test_hardware_is_looked_at_when_somebody_asks(tmp_path: Path, machine: RdmaMachine) -> None:
     async def scenario() -> None:
-        async with looking(tmp_path, machine) as look:
+        async with monitor(tmp_path, machine) as look:
             before = look.looks.total
             look.look_again()
             while look.looks.total == before:  # noqa: ASYNC110  nobody tells
@@ -93,7 +93,7 @@ def test_hardware_is_looked_at_when_somebody_asks(tmp_path: Path, machine: RdmaM
 def test_device_is_ill_while_its_node_is_missing(tmp_path: Path, machine: RdmaMachine) -> None:
     async def scenario() -> None:
         heard: list[HealthChange] = []
-        async with looking(tmp_path, machine, heard=heard.extend) as look:
+        async with monitor(tmp_path, machine, heard=heard.extend) as look:
             machine.remove_node("uverbs1")
             seen = await until(look, ill("mlx5_1"))
             assert not seen.devices["mlx5_2"].faults
@@ -123,7 +123,7 @@ def test_device_is_ill_while_its_infiniband_port_is_down(tmp_path: Path, machine
         machine.write(f"{machine.device(PF)}/infiniband/mlx5_0/ports/1/state", state)
 
     async def scenario() -> None:
-        async with looking(tmp_path, machine) as look:
+        async with monitor(tmp_path, machine) as look:
             set_port("1: DOWN")
             seen = await until(look, ill("mlx5_0"))
             assert seen.devices["mlx5_0"].faults == ("port 1 is DOWN, not ACTIVE",)
@@ -139,7 +139,7 @@ def test_pods_devices_are_known_at_once_where_there_is_an_agent(tmp_path: Path, 
     async def scenario() -> None:
         async with PlayedAgent(tmp_path / "run/state.sock") as agent:
             agent.report = report("mlx5_1", slots=("s.slot-0",))
-            async with looking(tmp_path, machine) as look:
+            async with monitor(tmp_path, machine) as look:
                 assert list(look.seen.given or ()) == ["mlx5_1"]
                 assert look.seen.held_slots == {"s.slot-0"}
                 [node] = look.seen.devices["mlx5_1"].nodes
@@ -155,7 +155,7 @@ def test_device_stays_healthy_from_home_to_pod_through_an_agents_restart_and_bac
     async def scenario() -> None:
         heard: list[HealthChange] = []
         agent = PlayedAgent(tmp_path / "run/state.sock")
-        async with agent, looking(tmp_path, machine, heard=heard.extend) as look:
+        async with agent, monitor(tmp_path, machine, heard=heard.extend) as look:
             machine.take_away("mlx5_1", vf_pci(0), 1, new_number=7)
             agent.tell(report("mlx5_1"))
             await until(look, lambda seen: bool(seen.given))
@@ -178,7 +178,7 @@ def test_device_stays_healthy_from_home_to_pod_through_an_agents_restart_and_bac
 
 def test_device_that_nobody_has_is_gone(tmp_path: Path, machine: RdmaMachine) -> None:
     async def scenario() -> None:
-        async with PlayedAgent(tmp_path / "run/state.sock"), looking(tmp_path, machine) as look:
+        async with PlayedAgent(tmp_path / "run/state.sock"), monitor(tmp_path, machine) as look:
             machine.take_away("mlx5_1", vf_pci(0), 1)
             seen = await until(look, ill("mlx5_1"))
             assert "it is gone" in seen.devices["mlx5_1"].faults
@@ -188,7 +188,7 @@ def test_device_that_nobody_has_is_gone(tmp_path: Path, machine: RdmaMachine) ->
 
 def test_devices_stay_while_the_host_cannot_be_looked_at(tmp_path: Path, machine: RdmaMachine) -> None:
     async def scenario() -> None:
-        async with looking(tmp_path, machine) as look:
+        async with monitor(tmp_path, machine) as look:
             before = look.seen
             numbers = machine.at("class/infiniband_verbs/uverbs1/dev")
             numbers.unlink()
@@ -213,7 +213,7 @@ def test_nothing_is_known_until_the_host_can_be_looked_at(tmp_path: Path, machin
     numbers.symlink_to(numbers)
 
     async def scenario() -> None:
-        async with looking(tmp_path, machine) as look:
+        async with monitor(tmp_path, machine) as look:
             assert (look.succeeded, dict(look.seen.devices)) == (False, {})
             assert look.seen.unreadable
             numbers.unlink()

@@ -357,18 +357,18 @@ class Cluster:
         self.made += 1
         name, loop = f"extender-{self.made}", asyncio.get_running_loop()
         wire = Wire(self)
-        clock, state, decisions, requests = loop.time, wire.state, FitCache(), PodRequestCache()
-        requeuer = Requeuer(UnschedulablePods(), decisions, wire, clock)
+        clock, state, fit_cache, requests = loop.time, wire.state, FitCache(), PodRequestCache()
+        requeuer = Requeuer(UnschedulablePods(), fit_cache, wire, clock)
         limits = Limits((), on_freed=requeuer.freed)
         nominations = NominatedPods(
-            state, Occupants(), decisions, clock, nomination_s=60.0, on_release=requeuer.released
+            state, Occupants(), fit_cache, clock, nomination_s=60.0, on_release=requeuer.released
         )
         gangs = Gangs(api=wire, state=state, clock=clock)
-        expecting = AssumedPods(
-            state=state, decisions=decisions, nominations=nominations, gangs=gangs, clock=clock, lasts_s=2.0
+        assumed_pods = AssumedPods(
+            state=state, fit_cache=fit_cache, nominations=nominations, gangs=gangs, clock=clock, lasts_s=2.0
         )
         fence = Fence(wire)
-        commits = BindingWriter(state, wire, fence, clock)
+        binding_writer = BindingWriter(state, wire, fence, clock)
         pods = PodInformer(state=state, requests=requests, requeuer=requeuer, gangs=gangs, clock=clock)
         leading = Leadership(
             pods=pods,
@@ -379,43 +379,43 @@ class Cluster:
         )
         verdicts = FeasibilityChecker(
             state=state,
-            decisions=decisions,
+            fit_cache=fit_cache,
             nominations=nominations,
-            expecting=expecting,
+            assumed_pods=assumed_pods,
             clock=clock,
         )
         scheduling = Scheduling(
             states=wire,
             verdicts=verdicts,
-            expecting=expecting,
+            assumed_pods=assumed_pods,
             limits=limits,
             addresses=AddressCheck(state, nominations),
             requests=requests,
             requeuer=requeuer,
-            outcomes=DecisionLog(),
+            decision_log=DecisionLog(),
             clock=clock,
             ready=leading.holds,
         )
         binder = Binder(
             state=state,
             states=wire,
-            decisions=decisions,
+            fit_cache=fit_cache,
             nominations=nominations,
             requests=requests,
             unbound=pods.unbound,
-            commits=commits,
+            binding_writer=binding_writer,
             requeuer=requeuer,
-            expecting=expecting,
+            assumed_pods=assumed_pods,
             quorum=Quorum(gangs=gangs),
             limits=limits,
             addresses=AddressCheck(state, nominations),
-            outcomes=DecisionLog(),
+            decision_log=DecisionLog(),
             clock=clock,
             ready=leading.holds,
             confirm=leading.confirm,
         )
         replica = Replica(name, wire, scheduling, binder, leading)
-        replica.tasks.append(loop.create_task(_process(leading, commits)))
+        replica.tasks.append(loop.create_task(_process(leading, binding_writer)))
         self.replicas.append(replica)
         return replica
 
@@ -478,6 +478,6 @@ class Cluster:
         raise AssertionError("it never comes to rest")
 
 
-async def _process(leading: Leadership, commits: BindingWriter) -> None:
-    async with commits:
+async def _process(leading: Leadership, binding_writer: BindingWriter) -> None:
+    async with binding_writer:
         await leading.run()

@@ -437,7 +437,7 @@ async def test_doubt_leaves_the_end_of_a_deleted_pod_to_the_nodes_next_report():
         assert await w.bind("p", "w1")
         state, uid = w.extender.binder.state, w.pods["p"]["metadata"]["uid"]
         state.ended(PodUid(uid), w.extender.binder.clock())
-        await until(lambda: not w.extender.binder.commits.doubts)
+        await until(lambda: not w.extender.binder.binding_writer.doubts)
         assert state.reservation("w1", uid).ended_at is not None
 
 

@@ -37,19 +37,19 @@ def situation(**held: int) -> NodeSnapshot:
 
 
 def test_verdict_is_searched_once_for_a_request_and_a_situation():
-    decisions = FitCache()
+    fit_cache = FitCache()
     here, there = situation(), situation(a=1)
-    first = decisions.verdict(request(1), here)
+    first = fit_cache.verdict(request(1), here)
     assert isinstance(first, Feasible)
-    assert decisions.verdict(request(1), here) is first
-    assert decisions.known(request(1)) == {here: first}
-    decisions.verdict(request(1), there)
-    decisions.verdict(request(2), here)
-    assert decisions.searches == len(decisions) == 3
+    assert fit_cache.verdict(request(1), here) is first
+    assert fit_cache.known(request(1)) == {here: first}
+    fit_cache.verdict(request(1), there)
+    fit_cache.verdict(request(2), here)
+    assert fit_cache.searches == len(fit_cache) == 3
 
 
 def test_verdict_is_shared_by_requests_that_differ_in_names_and_addresses_alone():
-    decisions, here = FitCache(), situation()
+    fit_cache, here = FitCache(), situation()
     asked = [
         Request(
             (
@@ -59,17 +59,17 @@ def test_verdict_is_shared_by_requests_that_differ_in_names_and_addresses_alone(
         )
         for at in range(3)
     ]
-    first = decisions.verdict(asked[0], here)
-    assert all(decisions.verdict(each, here) is first for each in asked)
-    assert decisions.known(asked[2]) == {here: first}
+    first = fit_cache.verdict(asked[0], here)
+    assert all(fit_cache.verdict(each, here) is first for each in asked)
+    assert fit_cache.known(asked[2]) == {here: first}
     unlike = [
         Request((asked[0].interfaces[1], asked[0].interfaces[0])),
         Request((asked[0].interfaces[0], InterfaceRequest(min_tx_rate_mbps=5))),
         Request((asked[0].interfaces[0], replace(asked[0].interfaces[1], min_tx_rate_mbps=6))),
     ]
     for each in unlike:
-        decisions.verdict(each, here)
-    assert decisions.searches == 1 + len(unlike)
+        fit_cache.verdict(each, here)
+    assert fit_cache.searches == 1 + len(unlike)
 
 
 @pytest.mark.parametrize(
@@ -97,12 +97,12 @@ def test_misfit_may_pass_when_an_operator_can_arrange_it_on_a_running_node(
 
 
 def test_verdict_is_another_for_every_policy():
-    decisions = FitCache()
+    fit_cache = FitCache()
     asked = [request(1, 1), named(1, 1)]
     for each in asked:
         for policy in PfPolicy:
-            decisions.verdict(replace(each, policy=policy), situation())
-    assert decisions.searches == len(asked) * len(PfPolicy)
+            fit_cache.verdict(replace(each, policy=policy), situation())
+    assert fit_cache.searches == len(asked) * len(PfPolicy)
 
 
 def named(*rates: int) -> Request:
@@ -134,10 +134,10 @@ def test_misfit_is_for_eviction_while_a_link_is_down_only_where_it_would_help(po
     ("strategy", "preferred"), [(Strategy.BINPACK, "fuller"), (Strategy.SPREAD, "emptier")]
 )
 def test_fit_is_scored_as_the_strategy_has_it(strategy: Strategy, preferred: str):
-    decisions = FitCache(strategy)
+    fit_cache = FitCache(strategy)
     scores = {
-        "fuller": decisions.verdict(request(1), situation(a=5_000)),
-        "emptier": decisions.verdict(request(1), situation()),
+        "fuller": fit_cache.verdict(request(1), situation(a=5_000)),
+        "emptier": fit_cache.verdict(request(1), situation()),
     }
     assert max(scores, key=lambda which: scores[which].score) == preferred
 
@@ -177,60 +177,60 @@ def test_misfit_carries_the_sentence_for_the_scheduler():
 
 
 def test_verdicts_of_the_request_asked_for_longest_ago_are_forgotten_at_the_limit():
-    decisions = FitCache(limit=4)
+    fit_cache = FitCache(limit=4)
     here, there = situation(), situation(a=1)
     for rate in (1, 2):
-        decisions.verdict(request(rate), here)
-        decisions.verdict(request(rate), there)
-    decisions.known(request(1))
-    decisions.verdict(request(3), here)
-    assert len(decisions) == 3
-    assert set(decisions.known(request(1))) == {here, there}
-    assert decisions.known(request(2)) == {}
+        fit_cache.verdict(request(rate), here)
+        fit_cache.verdict(request(rate), there)
+    fit_cache.known(request(1))
+    fit_cache.verdict(request(3), here)
+    assert len(fit_cache) == 3
+    assert set(fit_cache.known(request(1))) == {here, there}
+    assert fit_cache.known(request(2)) == {}
 
 
 def test_one_request_alone_stays_within_the_limit():
-    decisions = FitCache(limit=3)
+    fit_cache = FitCache(limit=3)
     for used in range(10):
-        decisions.verdict(request(1), situation(a=used))
-    assert len(decisions) <= 3
+        fit_cache.verdict(request(1), situation(a=used))
+    assert len(fit_cache) <= 3
 
 
 def test_requests_without_any_verdict_are_forgotten_too():
-    decisions = FitCache()
+    fit_cache = FitCache()
     for rate in range(MAX_REQUESTS + 10):
-        decisions.known(request(rate))
-    assert len(decisions._tables) == MAX_REQUESTS
+        fit_cache.known(request(rate))
+    assert len(fit_cache._tables) == MAX_REQUESTS
 
 
 def test_large_requests_are_forgotten_sooner():
-    decisions = FitCache()
+    fit_cache = FitCache()
     most = MAX_INTERFACES // 1024
     for rate in range(1, most + 10):
-        decisions.known(request(*[rate] * 1024))
-    assert len(decisions._tables) == most
+        fit_cache.known(request(*[rate] * 1024))
+    assert len(fit_cache._tables) == most
     for rate in range(MAX_REQUESTS):
-        decisions.known(request(rate))
-    assert len(decisions._tables) == MAX_REQUESTS
-    decisions.known(request(*[1] * 1024))
-    assert decisions._interfaces == MAX_REQUESTS - 1 + 1024
+        fit_cache.known(request(rate))
+    assert len(fit_cache._tables) == MAX_REQUESTS
+    fit_cache.known(request(*[1] * 1024))
+    assert fit_cache._interfaces == MAX_REQUESTS - 1 + 1024
 
 
 def test_verdicts_of_others_stay_when_one_namespace_has_many_requests():
-    decisions, here = FitCache(), situation()
-    decisions.verdict(request(7), here, "victim")
+    fit_cache, here = FitCache(), situation()
+    fit_cache.verdict(request(7), here, "victim")
     for rate in range(1, MAX_REQUESTS + 50):
-        decisions.verdict(request(rate, rate), here, "crowd")
-    assert decisions.known(request(7)) == {here: decisions.verdict(request(7), here)}
-    assert decisions.known(request(1, 1)) == {}
+        fit_cache.verdict(request(rate, rate), here, "crowd")
+    assert fit_cache.known(request(7)) == {here: fit_cache.verdict(request(7), here)}
+    assert fit_cache.known(request(1, 1)) == {}
 
 
 def test_large_request_that_is_new_is_kept_whoever_else_has_the_table():
     """Its interfaces made it the greediest: it was forgotten while it was searched for."""
-    decisions, here = FitCache(), situation()
+    fit_cache, here = FitCache(), situation()
     for rate in range(1, MAX_REQUESTS + 1):
-        decisions.verdict(request(rate), here, "crowd")
+        fit_cache.verdict(request(rate), here, "crowd")
     large = request(*[1] * 1024)
-    verdict = decisions.verdict(large, here, "victim")
-    assert decisions.known(large) == {here: verdict}
-    assert len(decisions._tables) == MAX_REQUESTS
+    verdict = fit_cache.verdict(large, here, "victim")
+    assert fit_cache.known(large) == {here: verdict}
+    assert len(fit_cache._tables) == MAX_REQUESTS

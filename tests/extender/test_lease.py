@@ -327,17 +327,17 @@ async def test_finish_returns_when_the_pod_in_doubt_is_known_to_be_bound_or_not(
         await w.create_pod("p", 6_000)
         assert "no answer" in await w.bind("p", "w1")
         w.api.reading.clear()  # when it is read again
-        commits = w.extender.binder.commits
-        finish = asyncio.create_task(commits.finish(3600.0))
+        binding_writer = w.extender.binder.binding_writer
+        finish = asyncio.create_task(binding_writer.finish(3600.0))
         assert (await asyncio.wait([finish], timeout=0))[1]
-        assert commits.undecided() == ["default/p"]
+        assert binding_writer.undecided() == ["default/p"]
         w.api.reading.set()
         if how == "is bound":
             w.api.late.set()
         if how == "is deleted":
             await w.delete_pod("p")
         await finish
-        assert commits.undecided() == []
+        assert binding_writer.undecided() == []
         w.api.late.set()
         await asyncio.gather(*w.api.late_writes)
 

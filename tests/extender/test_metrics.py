@@ -74,11 +74,11 @@ async def test_decisions_are_counted_by_verb_and_reason():
         await c.create_pod("bad", annotation="{")
         await s.post(FILTER, c.args("bad"))
         found = await figures(s)
-    decisions = f"{PREFIX}decisions_total"
+    fit_cache = f"{PREFIX}decisions_total"
     for reason in ("fit", "insufficient", "nothing_asked", "malformed_annotation"):
-        assert value(found, decisions, verb="filter", reason=reason) == 1
-    assert value(found, decisions, verb="prioritize", reason="fit") == 1
-    assert value(found, decisions, verb="bind", reason="bound") == 1
+        assert value(found, fit_cache, verb="filter", reason=reason) == 1
+    assert value(found, fit_cache, verb="prioritize", reason="fit") == 1
+    assert value(found, fit_cache, verb="bind", reason="bound") == 1
     verdicts = f"{PREFIX}verdicts_total"
     assert value(found, verdicts, verb="filter", reason="insufficient") == 4
     assert value(found, verdicts, verb="filter", reason="fit") == 1

@@ -221,10 +221,10 @@ class Counting(FitCache):
 
 
 async def test_pods_that_do_not_fit_where_they_are_nominated_are_looked_at_again_when_their_node_changes():
-    now, names, decisions = 1.0, [NodeName(f"w{number}") for number in range(30)], Counting()
+    now, names, fit_cache = 1.0, [NodeName(f"w{number}") for number in range(30)], Counting()
     state = ClusterState(on_change=lambda node, _before, _after: nominations.changed(node))
     nominations = NominatedPods(
-        state, Occupants(), decisions, lambda: now, nomination_s=60.0, on_release=lambda _: None
+        state, Occupants(), fit_cache, lambda: now, nomination_s=60.0, on_release=lambda _: None
     )
     request = Request((InterfaceRequest(min_tx_rate_mbps=6_000),))
     for name in names:
@@ -233,13 +233,13 @@ async def test_pods_that_do_not_fit_where_they_are_nominated_are_looked_at_again
         nominations.nominated(pod, name)
     for name in names:
         nominations.against(name, PodUid("asking"), 0)
-    assert decisions.asked == len(names)
+    assert fit_cache.asked == len(names)
     state.observe(names[3], facts_of(report(names[3]), names[3]), 1.0)
     assert nominations.nodes() == {names[3]}
-    assert decisions.asked == len(names) + 1
+    assert fit_cache.asked == len(names) + 1
     now += 2.0
     nominations.nodes()
-    assert decisions.asked == 2 * len(names)
+    assert fit_cache.asked == 2 * len(names)
 
 
 async def test_explain_says_what_to_do_of_a_nomination_for_which_nothing_is_held_any_more():

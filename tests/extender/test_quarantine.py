@@ -125,15 +125,15 @@ def undecidable_with_selectors() -> ClusterState:
 
 def test_pod_that_cannot_be_decided_on_a_node_takes_the_node_from_nobody_else() -> None:
     state = undecidable_with_selectors()
-    decisions = FitCache()
-    decisions.quarantine.watch(state)
+    fit_cache = FitCache()
+    fit_cache.quarantine.watch(state)
     choosy = parse_request(json.dumps([{"vlan": 5}]))
-    verdict = decisions.verdict(choosy, state.situations[W1])
+    verdict = fit_cache.verdict(choosy, state.situations[W1])
     assert isinstance(verdict, Infeasible)
     assert verdict.may_pass
     assert "TypeError" in verdict.text
-    assert isinstance(decisions.verdict(parse_request(interfaces(5)), state.situations[W1]), Feasible)
-    assert decisions.quarantine.failures == 1
+    assert isinstance(fit_cache.verdict(parse_request(interfaces(5)), state.situations[W1]), Feasible)
+    assert fit_cache.quarantine.failures == 1
 
 
 def test_node_whose_use_cannot_be_added_up_is_quarantined_when_it_is_observed() -> None:

@@ -84,18 +84,18 @@ class Play:
 
     def __post_init__(self) -> None:
         self.state = ClusterState()
-        decisions, occupants = FitCache(Strategy.BINPACK, "numbers"), Occupants()
+        fit_cache, occupants = FitCache(Strategy.BINPACK, "numbers"), Occupants()
         self.nominations = NominatedPods(
             self.state,
             occupants,
-            decisions,
+            fit_cache,
             self.clock,
             nomination_s=NOMINATION_S,
             on_release=lambda _node: None,
         )
-        expecting = AssumedPods(
+        assumed_pods = AssumedPods(
             state=self.state,
-            decisions=decisions,
+            fit_cache=fit_cache,
             nominations=self.nominations,
             gangs=Gangs(api=None, state=self.state, clock=self.clock),
             clock=self.clock,
@@ -103,23 +103,23 @@ class Play:
         )
         self.verdicts = FeasibilityChecker(
             state=self.state,
-            decisions=decisions,
+            fit_cache=fit_cache,
             nominations=self.nominations,
-            expecting=expecting,
+            assumed_pods=assumed_pods,
             clock=self.clock,
         )
         self.preempting = Preempting(
             state=self.state,
             states=Told(),
-            decisions=decisions,
+            fit_cache=fit_cache,
             requests=PodRequestCache(strict=True),
             occupants=occupants,
             budgets=Budgets(),
             limits=Limits((), on_freed=lambda _namespace: None),
             addresses=AddressCheck(self.state, self.nominations),
             nominations=self.nominations,
-            expecting=expecting,
-            outcomes=DecisionLog(),
+            assumed_pods=assumed_pods,
+            decision_log=DecisionLog(),
             clock=self.clock,
             ready=lambda: True,
         )
@@ -144,7 +144,7 @@ class Play:
         [(_, verdict)] = self.verdicts.on(pod, [node])
         held = self.nominations.against(node, pod.uid, pod.priority)
         situation = self.state.situation_if(node, without=[pod.uid], holding=held)
-        found = self.verdicts.decisions.place(pod.request, situation)
+        found = self.verdicts.fit_cache.place(pod.request, situation)
         assert isinstance(verdict, Feasible) is isinstance(found, Placement)
         if not isinstance(found, Placement):
             return

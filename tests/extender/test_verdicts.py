@@ -46,23 +46,23 @@ class Counting(FitCache):
         return super().known(request, namespace)
 
 
-def verdicts(decisions: FitCache, clock: Callable[[], float]) -> FeasibilityChecker:
+def verdicts(fit_cache: FitCache, clock: Callable[[], float]) -> FeasibilityChecker:
     """On nodes of which no two are alike."""
     state = ClusterState()
     for number, name in enumerate(NAMES):
         state.observe(name, facts_of(report(name, held={"other": number}), name), 0.0)
     nominations = NominatedPods(
-        state, Occupants(), decisions, clock, nomination_s=60.0, on_release=lambda _: None
+        state, Occupants(), fit_cache, clock, nomination_s=60.0, on_release=lambda _: None
     )
     gangs = Gangs(api=None, state=state, clock=clock)
-    expecting = AssumedPods(
-        state=state, decisions=decisions, nominations=nominations, gangs=gangs, clock=clock, lasts_s=2.0
+    assumed_pods = AssumedPods(
+        state=state, fit_cache=fit_cache, nominations=nominations, gangs=gangs, clock=clock, lasts_s=2.0
     )
     return FeasibilityChecker(
         state=state,
-        decisions=decisions,
+        fit_cache=fit_cache,
         nominations=nominations,
-        expecting=expecting,
+        assumed_pods=assumed_pods,
         clock=clock,
         queue=SearchQueue(clock),
     )
@@ -84,8 +84,8 @@ class Costly(FitCache):
 @pytest.mark.anyio
 async def test_every_node_is_searched_for_a_small_request_when_others_search_for_large_ones():
     """Eight filters of another namespace, each with a second of searches, and one that takes 10 ms in all."""
-    decisions = Costly()
-    looks = verdicts(decisions, lambda: decisions.now)
+    fit_cache = Costly()
+    looks = verdicts(fit_cache, lambda: fit_cache.now)
     large = [
         replace(
             POD,
@@ -99,23 +99,23 @@ async def test_every_node_is_searched_for_a_small_request_when_others_search_for
         for pod in large:
             group.create_task(looks.search(pod, NAMES))
         await asyncio.sleep(0)
-        before = decisions.now
+        before = fit_cache.now
         await looks.search(POD, NAMES)
-        waited_s = decisions.now - before
+        waited_s = fit_cache.now - before
     assert NOT_SEARCHED not in [verdict for _, verdict in looks.on(POD, NAMES)]
     assert waited_s < 0.1
 
 
 def test_request_is_looked_at_once_for_all_nodes_that_there_is_no_time_to_search():
-    decisions = Counting()
+    fit_cache = Counting()
     ticks = count(0.0, 1.0)
-    found = verdicts(decisions, lambda: next(ticks)).on(POD, NAMES)
+    found = verdicts(fit_cache, lambda: next(ticks)).on(POD, NAMES)
     assert [verdict for _, verdict in found] == [NOT_SEARCHED] * len(NAMES)
-    assert decisions.looked == 1
+    assert fit_cache.looked == 1
 
 
 def test_each_node_is_searched_while_there_is_time():
-    decisions = FitCache()
-    found = verdicts(decisions, lambda: 0.0).on(POD, NAMES)
+    fit_cache = FitCache()
+    found = verdicts(fit_cache, lambda: 0.0).on(POD, NAMES)
     assert NOT_SEARCHED not in [verdict for _, verdict in found]
-    assert decisions.searches == len(NAMES)
+    assert fit_cache.searches == len(NAMES)

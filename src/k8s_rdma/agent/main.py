@@ -98,7 +98,7 @@ async def _main(config: AgentConfig, keys: KeySource, plugin: DevicePluginConfig
     cluster = open_cluster(config, keys, policies, client)
     holdings = open_holdings(config, plugin)
     specifications = _specifications(config, plugin, node, worker)
-    means = _means(config, specifications, cluster, holdings)
+    context = _means(config, specifications, cluster, holdings)
     policy = Policy(
         keys=keys,
         strict=config.strict,
@@ -111,7 +111,7 @@ async def _main(config: AgentConfig, keys: KeySource, plugin: DevicePluginConfig
         sandboxes.follow()
         await reporter.publish()
 
-    verbs = Verbs(means, policy=policy, claimed=claimed)
+    verbs = Verbs(context, policy=policy, claimed=claimed)
     sampler = Sampler(node=node, worker=worker, quiet=verbs.idle)
     service = Service(node=node, verbs=verbs, namespaces=namespaces, reporter=reporter)
     adoption = Adoption(node=node, worker=worker, reporter=reporter, holdings=holdings)

@@ -24,9 +24,9 @@ _PREFIX = "k8s_rdma_device_plugin_"
 _OUTCOMES = {True: "taken", False: "failed"}
 
 
-def render_figures(keepers: Sequence[PluginServer], looking: DeviceMonitor) -> str:
+def render_figures(keepers: Sequence[PluginServer], monitor: DeviceMonitor) -> str:
     """The exposition."""
-    parts = (*_of_build(), *_of_resources(keepers), *_of_health(looking), *_of_looks(looking))
+    parts = (*_of_build(), *_of_resources(keepers), *_of_health(monitor), *_of_looks(monitor))
     return "\n".join(parts) + "\n"
 
 
@@ -96,14 +96,14 @@ def _registrations(keepers: Sequence[PluginServer]) -> Iterator[Sample]:
             yield labels({"resource": keeper.resource.name, "outcome": outcome}), count
 
 
-def _of_health(looking: DeviceMonitor) -> Iterator[str]:
+def _of_health(monitor: DeviceMonitor) -> Iterator[str]:
     yield from family(
         f"{_PREFIX}unhealthy_rdma_device",
         "gauge",
         "RDMA devices that are not healthy, and why.",
         [
             (labels({"device": each.name, "pf": each.pf_name or each.pf, "why": "; ".join(each.faults)}), 1)
-            for each in looking.seen.devices.values()
+            for each in monitor.seen.devices.values()
             if each.faults
         ],
     )
@@ -113,13 +113,13 @@ def _of_health(looking: DeviceMonitor) -> Iterator[str]:
         "How often RDMA devices became healthy, or unhealthy.",
         [
             (labels({"device": name, "health": "healthy" if healthy else "unhealthy"}), count)
-            for (name, healthy), count in sorted(looking.health_changes.items())
+            for (name, healthy), count in sorted(monitor.health_changes.items())
         ],
     )
 
 
-def _of_looks(looking: DeviceMonitor) -> Iterator[str]:
-    looks = looking.looks
+def _of_looks(monitor: DeviceMonitor) -> Iterator[str]:
+    looks = monitor.looks
     yield from family(f"{_PREFIX}looks_total", "counter", "Looks at the hardware.", [("", looks.total)])
     yield from family(
         f"{_PREFIX}failed_looks_total",
@@ -131,13 +131,13 @@ def _of_looks(looking: DeviceMonitor) -> Iterator[str]:
         f"{_PREFIX}look_age_seconds",
         "gauge",
         "Time since the last look at the hardware.",
-        [("", looking.look_age_s)],
+        [("", monitor.look_age_s)],
     )
     yield from family(
         f"{_PREFIX}unreadable",
         "gauge",
         "What could not be looked at the last time.",
-        [("", len(looking.seen.unreadable))],
+        [("", len(monitor.seen.unreadable))],
     )
 
 
@@ -156,14 +156,14 @@ class PluginApp:
     """An ASGI application."""
 
     def __init__(
-        self, keepers: Sequence[PluginServer], looking: DeviceMonitor, access: Access = EVERYBODY
+        self, keepers: Sequence[PluginServer], monitor: DeviceMonitor, access: Access = EVERYBODY
     ) -> None:
         self._keepers = keepers
-        self._looking = looking
+        self._monitor = monitor
         self._access = access
         self._paths: dict[str, Callable[[], Answer]] = {
             "/": lambda: Answer(INDEX),
-            "/metrics": lambda: Answer(render_figures(keepers, looking), content_type=CONTENT_TYPE),
+            "/metrics": lambda: Answer(render_figures(keepers, monitor), content_type=CONTENT_TYPE),
             "/healthz": lambda: Answer(f"ok\n{self._state()}"),
             "/readyz": self._readyz,
         }
@@ -184,13 +184,13 @@ class PluginApp:
         return self._paths[scope["path"]]()
 
     def _readyz(self) -> Answer:
-        ready = self._looking.succeeded and not any(keeper.problem for keeper in self._keepers)
+        ready = self._monitor.succeeded and not any(keeper.problem for keeper in self._keepers)
         return Answer(f"{'ok' if ready else 'not ready'}\n{self._state()}", status=200 if ready else 503)
 
     def _state(self) -> str:
         """A line for each resource, and for each thing that cannot be looked at."""
         lines = [f"{_state(each)}\n" for each in self._keepers]
-        lines += [f"unreadable: {why}\n" for why in self._looking.seen.unreadable]
+        lines += [f"unreadable: {why}\n" for why in self._monitor.seen.unreadable]
         return "".join(lines)
 
 

@@ -64,7 +64,7 @@ class HostScanner:
         self._host = host
         self._changed = changed
         self._opened = ExitStack()
-        self._lookout: CachedScan[RdmaSnapshot] | None = None
+        self._cached_scan: CachedScan[RdmaSnapshot] | None = None
         self._nodes = DeviceNodes(host.dev)
         self._health = Health()
         self._expected: Mapping[str, str] = {}
@@ -107,12 +107,12 @@ class HostScanner:
     @property
     def due(self) -> bool:
         """Whether something could not be seen, or may have changed while it was looked at."""
-        return self._lookout is None or self._lookout.due
+        return self._cached_scan is None or self._cached_scan.due
 
     def _look(self, *, anew: bool) -> RdmaSnapshot:
-        if self._lookout is None:
-            self._lookout = self._open()
-        look = self._lookout.look(anew=anew)
+        if self._cached_scan is None:
+            self._cached_scan = self._open()
+        look = self._cached_scan.look(anew=anew)
         if look is not self._last:
             self._count(failed=bool(look.unreadable))
         return look
@@ -177,7 +177,7 @@ class DeviceMonitor:
         self._host = host or Host()
         self._heard = heard
         self._now = now
-        self._telling = EventLimiter()
+        self._event_limiter = EventLimiter()
         self._looked_at = now()
         self._asked = False
         self._seen = Observable(DeviceInventory())
@@ -192,7 +192,7 @@ class DeviceMonitor:
                 loop.call_soon_threadsafe(self._wake.set)
 
             self._agent = AgentLink(self._run_dir / "state.sock", changed=self._wake.set, now=self._now)
-            self._watching = opened.enter_context(HostScanner(self._host, changed=wake))
+            self._scanner = opened.enter_context(HostScanner(self._host, changed=wake))
             self._thread = opened.enter_context(ThreadPoolExecutor(1, thread_name_prefix="looking"))
             tasks = await opened.enter_async_context(asyncio.TaskGroup())
             opened.callback(tasks.create_task(self._agent.run()).cancel)
@@ -219,12 +219,12 @@ class DeviceMonitor:
     @property
     def succeeded(self) -> bool:
         """Whether the host was ever looked at; else it is unknown which devices there are."""
-        return self._watching.succeeded
+        return self._scanner.succeeded
 
     @property
     def looks(self) -> ScanCounts:
         """At the hardware so far."""
-        return self._watching.looks
+        return self._scanner.looks
 
     @property
     def look_age_s(self) -> float:
@@ -239,7 +239,7 @@ class DeviceMonitor:
     @property
     def health_changes(self) -> Mapping[tuple[str, bool], int]:
         """How often each device became healthy, or not any more."""
-        return self._telling.counts
+        return self._event_limiter.counts
 
     async def _keep_looking(self) -> NoReturn:
         rescan_at = self._after(self._rescan_s)
@@ -262,13 +262,13 @@ class DeviceMonitor:
         loop = asyncio.get_running_loop()
         before = self.looks
         seen = await loop.run_in_executor(
-            self._thread, partial(self._watching.seen, agent, self._now(), anew=anew)
+            self._thread, partial(self._scanner.seen, agent, self._now(), anew=anew)
         )
         if self.looks != before:
             self._looked_at = self._now()
         self._log_unreadable(seen)
         self._seen.publish(seen)
-        changes = self._telling.changes(seen, self._now())
+        changes = self._event_limiter.changes(seen, self._now())
         for change in changes:
             _log_change(change)
         if changes:
@@ -286,8 +286,8 @@ class DeviceMonitor:
                 await self._wake.wait()
 
     def _earliest(self, *others: float | None) -> float | None:
-        retry_at = self._after(RETRY_S if self._watching.due else None)
-        times = (retry_at, self._watching.due_at(), self._telling.due_at(), *others)
+        retry_at = self._after(RETRY_S if self._scanner.due else None)
+        times = (retry_at, self._scanner.due_at(), self._event_limiter.due_at(), *others)
         return min((each for each in times if each is not None), default=None)
 
     def _after(self, seconds: float | None) -> float | None:

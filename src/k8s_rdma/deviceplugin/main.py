@@ -50,7 +50,7 @@ async def _until_signalled(config: DevicePluginConfig, listener: socket.socket |
     if listener is not None:
         host, port = listener.getsockname()[:2]
         _log.info("listening", address=host, port=port)
-    async with node_events(config) as heard, DeviceMonitor(config, heard=heard) as looking:
-        plugin = DevicePlugin(config, looking)
+    async with node_events(config) as heard, DeviceMonitor(config, heard=heard) as monitor:
+        plugin = DevicePlugin(config, monitor)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, plugin.renew)
         await plugin.run(stop, listener)

@@ -109,20 +109,20 @@ _log = structlog.get_logger()
 class DevicePlugin:
     """The resources of a configuration."""
 
-    def __init__(self, config: DevicePluginConfig, looking: DeviceMonitor) -> None:
+    def __init__(self, config: DevicePluginConfig, monitor: DeviceMonitor) -> None:
         """MalformedError when the directory can have no sockets, or a file that is named cannot be used."""
         self._access = access_of(config)
         self._directory = Path(config.kubelet_dir)
-        self._looking = looking
+        self._monitor = monitor
         self._neighbours = neighbours(config)
         modes = modes_of(config)
-        self._shared = SharedLink(Path(config.run_dir) / SOCKET, looking, modes, changed=self._look)
+        self._shared = SharedLink(Path(config.run_dir) / SOCKET, monitor, modes, changed=self._look)
         self.keepers: Sequence[PluginServer] = [
             PluginServer(Resource(mode, self._shared, self._neighbours.complete), self._directory)
             for mode in modes
         ]
         self._failure: K8sRdmaError | None = None
-        self._telling = False
+        self._event_limiter = False
         self._look()
 
     async def run(self, stop: asyncio.Event, listener: socket.socket | None) -> None:
@@ -153,7 +153,7 @@ class DevicePlugin:
     def renew(self) -> None:
         """Look at, serve and register everything anew."""
         _log.info("renewing")
-        self._looking.look_again()
+        self._monitor.look_again()
         for keeper in self.keepers:
             keeper.renew()
 
@@ -169,11 +169,11 @@ class DevicePlugin:
             stop.set()
 
     async def _follow_devices(self) -> None:
-        known = self._looking.seen
-        self._telling = True  # not before the agent was asked: what it is to write would seem missing
+        known = self._monitor.seen
+        self._event_limiter = True  # not before the agent was asked: what it is to write would seem missing
         self._look()
         while True:
-            known = await self._looking.other_than(known)
+            known = await self._monitor.other_than(known)
             self._look()
 
     def _look(self) -> None:
@@ -182,12 +182,12 @@ class DevicePlugin:
             try:
                 if keeper.resource.look():
                     keeper.tell()
-                if self._telling:
+                if self._event_limiter:
                     keeper.resource.tell_fault()
             except Exception:
                 # Others must not go without what is new for a fault of one; it keeps its last list.
                 _log.exception("resource_failed", resource=keeper.resource.name)
 
     def _http(self) -> HttpServer:
-        app = PluginApp(self.keepers, self._looking, self._access)
+        app = PluginApp(self.keepers, self._monitor, self._access)
         return HttpServer(app, shutdown_s=SHUTDOWN_S, limits=LIMITS, tls=self._access.tls)

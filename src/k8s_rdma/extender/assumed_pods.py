@@ -65,7 +65,7 @@ class AssumedPods:
     """
 
     state: ClusterState
-    decisions: FitCache
+    fit_cache: FitCache
     nominations: NominatedPods
     gangs: Gangs
     clock: Callable[[], float]
@@ -96,7 +96,7 @@ class AssumedPods:
         for node in nodes:
             nominated = self.nominations.against(node, pod.uid, pod.priority)
             situation = self.state.situation_if(node, holding={**self.firm(node, pod), **nominated})
-            found = self.decisions.place(pod.request, situation) if situation else None
+            found = self.fit_cache.place(pod.request, situation) if situation else None
             if isinstance(found, Placement):
                 self._promise(pod, node, found)
                 return node
@@ -290,7 +290,7 @@ class AssumedPods:
             if situation is None or self.clock() > deadline:
                 continue
             if situation not in places:
-                found = self.decisions.place(pod.request, situation)
+                found = self.fit_cache.place(pod.request, situation)
                 places[situation] = found.interfaces if isinstance(found, Placement) else ()
             if interfaces := places[situation]:
                 held = Hold(interfaces=interfaces, pod=pod.pod, priority=pod.priority, until=going.until)

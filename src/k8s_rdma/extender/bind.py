@@ -389,17 +389,17 @@ class Binder:
 
     state: ClusterState
     states: NodeSource
-    decisions: FitCache
+    fit_cache: FitCache
     requests: PodRequestCache
     unbound: UnboundPods
-    commits: BindingWriter
+    binding_writer: BindingWriter
     requeuer: Requeuer
-    expecting: AssumedPods
+    assumed_pods: AssumedPods
     quorum: Quorum
     limits: Limits
     addresses: AddressCheck
     nominations: NominatedPods
-    outcomes: DecisionLog
+    decision_log: DecisionLog
     clock: Callable[[], float]
     ready: Callable[[], bool]
     confirm: Callable[[], Coroutine[None, None, str]]
@@ -414,7 +414,7 @@ class Binder:
         )
         began = self.clock()
         self._expect(bind)
-        async with self.commits.lock(bind.uid):
+        async with self.binding_writer.lock(bind.uid):
             try:
                 error = await self._bind(bind)
                 reason = _reason(error)
@@ -423,10 +423,10 @@ class Binder:
                 reason = malformed.reason
             except API_ERRORS as failed:
                 error, reason = failed.message, failed.reason
-        self.expecting.drop(bind.uid)
+        self.assumed_pods.drop(bind.uid)
         if not error:
             self.requeuer.settled(bind.uid)
-        self.outcomes.tell(
+        self.decision_log.tell(
             Outcome(
                 verb="bind",
                 pod=bind.pod,
@@ -448,19 +448,19 @@ class Binder:
             return
         pod = self.quorum.gangs.judge(remembered.pod)
         if pod.gang is None:
-            self.expecting.leave(pod, [bind.node])
-        elif bind.node not in self.expecting.holds.of(bind.uid):
-            self.expecting.promise(pod, [bind.node])
+            self.assumed_pods.leave(pod, [bind.node])
+        elif bind.node not in self.assumed_pods.holds.of(bind.uid):
+            self.assumed_pods.promise(pod, [bind.node])
 
     async def _bind(self, bind: Bind) -> str:
         remembered = self.requests.recall(bind.uid)
         if remembered is not None and not remembered.request:
-            return await self.commits.write_plain(bind)
+            return await self.binding_writer.write_plain(bind)
         known = self._known(bind)
         if known is not None:
             return known
-        doubted = self.commits.doubted(bind.uid)
-        seen = (None if doubted else self.unbound.latest(bind.uid)) or await self.commits.read(bind)
+        doubted = self.binding_writer.doubted(bind.uid)
+        seen = (None if doubted else self.unbound.latest(bind.uid)) or await self.binding_writer.read(bind)
         for _ in range(_TRIES):
             if isinstance(seen, str):
                 return seen
@@ -481,7 +481,7 @@ class Binder:
         """Bind this version of the pod; the pod again when there is a newer one, else the answer."""
         request = self.requests.read_unbound(pod)
         if not request:
-            return await self.commits.write_plain(bind)
+            return await self.binding_writer.write_plain(bind)
         if not self.ready():
             return _STARTING
         min_count = await self.quorum.gangs.min_count(pod.gang) if pod.gang else 0
@@ -495,7 +495,7 @@ class Binder:
             return decided
         if pod.gang and min_count and (obstacle := await self._gather(bind, decided, pod.gang, min_count)):
             return obstacle
-        return await self.commits.write(bind, decided)
+        return await self.binding_writer.write(bind, decided)
 
     def _obstacle(self, another: str) -> str:
         """Why this process must not bind; empty where it may. another: as `confirm` answers."""
@@ -509,12 +509,12 @@ class Binder:
             reached = await self.quorum.reached(gang, bind.uid, min_count)
             obstacle = self._obstacle(await self.confirm()) if reached else self._incomplete(gang, min_count)
         except BaseException:
-            self.commits.give_up(bind, decided)
+            self.binding_writer.give_up(bind, decided)
             raise
         if self.state.reservation(bind.node, bind.uid) is not decided:
             return obstacle or f"pod {bind.pod} was bound, ended or was placed anew meanwhile; try again"
         if obstacle:
-            self.commits.give_up(bind, decided)
+            self.binding_writer.give_up(bind, decided)
         return obstacle
 
     def _incomplete(self, gang: Gang, min_count: int) -> str:
@@ -531,13 +531,13 @@ class Binder:
         reservation = self.state.reservation(bind.node, bind.uid)
         pod = self.quorum.gangs.judge(PendingPod.of_view(asked.pod, asked.request))
         nominated = self.nominations.against(bind.node, bind.uid, pod.priority)
-        held = {} if reservation else {**self.expecting.promised(bind.node, pod), **nominated}
+        held = {} if reservation else {**self.assumed_pods.promised(bind.node, pod), **nominated}
         situation = self.state.situation_if(bind.node, without=[bind.uid], holding=held)
         if situation is None:
             why = self.state.why_unreadable(bind.node)
             return Refusal(f"{UNREADABLE_NODE} (node {bind.node}: {why})", Reason.UNREADABLE_NODE)
         if reservation is not None:  # in doubt: the write may have happened, so that it can only be repeated
-            if not self.decisions.still_fits(reservation, situation):
+            if not self.fit_cache.still_fits(reservation, situation):
                 why = "the placement of an earlier bind without an answer does not fit any more"
                 return Refusal(f"{NOT_ENOUGH_FREE} (node {bind.node}: {why})", Reason.STALE_PLACEMENT)
         else:
@@ -545,7 +545,7 @@ class Binder:
                 return Refusal(f"{NOT_ENOUGH_FREE} ({beyond})", Reason.NAMESPACE_LIMIT)
             if (taken := self.addresses.taken(pod)) is not None:
                 return Refusal(f"{NOT_ENOUGH_FREE} ({taken.why})", Reason.ADDRESS_IN_USE)
-            found = self.decisions.place(asked.request, situation)
+            found = self.fit_cache.place(asked.request, situation)
             if isinstance(found, Rejection):
                 since = self._since(bind.node, asked, nominated=len(held))
                 why = f"node {bind.node}: {found.message}{since}"

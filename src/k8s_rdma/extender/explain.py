@@ -226,12 +226,12 @@ class Seen(NamedTuple):
         return not isinstance(self.verdict, Infeasible) or self.verdict.reason not in UNRESOLVABLE
 
 
-def look_at(seen: Seen, request: Request, decisions: FitCache) -> NodeLook:
+def look_at(seen: Seen, request: Request, fit_cache: FitCache) -> NodeLook:
     """The node in detail; searches anew, for where the interfaces go, or for the whole reason."""
     situation = seen.situation
     if situation is None or seen.verdict is None:
         return NodeLook(node=seen.node, verdict=seen.said, why=seen.text)
-    found = decisions.place(request, situation)
+    found = fit_cache.place(request, situation)
     placed = () if isinstance(found, Rejection) else found.interfaces
     return NodeLook(
         node=seen.node,
@@ -239,7 +239,7 @@ def look_at(seen: Seen, request: Request, decisions: FitCache) -> NodeLook:
         score=seen.score,
         why=f"{NOT_ENOUGH_FREE} ({found.message})" if isinstance(found, Rejection) else "",
         evictable=seen.evictable,
-        pfs=decisions.quarantine.decide(
+        pfs=fit_cache.quarantine.decide(
             situation, lambda: look_at_pfs(request, situation, placed), lambda _: ()
         ),
     )
@@ -276,7 +276,7 @@ class Groups:
             key = seen.said, "for other reasons"
         self._groups.setdefault(key, _Group()).add(seen)
 
-    async def documents(self, request: Request, decisions: FitCache) -> tuple[Group, ...]:
+    async def documents(self, request: Request, fit_cache: FitCache) -> tuple[Group, ...]:
         """Those that fit first, the largest first; in slices of one search."""
         found = sorted(self._groups.items(), key=lambda item: (_ORDER.index(item[0][0]), -item[1].count))
         documents = []
@@ -284,16 +284,16 @@ class Groups:
             examples = []
             for *_, seen in group.best:
                 await asyncio.sleep(0)
-                examples.append(look_at(seen, request, decisions))
-            why = group.text if group.text is not None else _shared(group, request, decisions) or cause
+                examples.append(look_at(seen, request, fit_cache))
+            why = group.text if group.text is not None else _shared(group, request, fit_cache) or cause
             documents.append(Group(verdict=said, count=group.count, why=why, examples=tuple(examples)))
         return tuple(documents)
 
 
-def _shared(group: _Group, request: Request, decisions: FitCache) -> str:
+def _shared(group: _Group, request: Request, fit_cache: FitCache) -> str:
     """What nodes that differ in their numbers refuse for; empty where that is not known in words."""
     [*_, seen] = group.best[0]
-    found = decisions.place(request, seen.situation) if seen.situation else None
+    found = fit_cache.place(request, seen.situation) if seen.situation else None
     return f"{NOT_ENOUGH_FREE} ({found.cause})" if isinstance(found, Rejection) and found.cause else ""
 
 
@@ -352,8 +352,8 @@ class Explainer:
             await self._refresh(shown)
             seen = self._see(pod, pod.request, shown)
             if wanted.nodes or wanted.every:
-                decisions = self.verdicts.decisions
-                looks = tuple([look_at(each, pod.request, decisions) async for each in seen])
+                fit_cache = self.verdicts.fit_cache
+                looks = tuple([look_at(each, pod.request, fit_cache) async for each in seen])
             else:
                 groups = await self._grouped(seen, pod.request)
         return self._document(pod, len(names), groups, looks)
@@ -442,7 +442,7 @@ class Explainer:
 
     async def _see(self, pod: KnownPod, request: Request, names: Iterable[NodeName]) -> AsyncIterator[Seen]:
         """What filter would say of each node, in slices."""
-        decisions, began = self.verdicts.decisions, self.clock()
+        fit_cache, began = self.verdicts.fit_cache, self.clock()
         sliced = began
         for node in names:
             if self.clock() - sliced > _SLICE_S:
@@ -452,9 +452,9 @@ class Explainer:
             if situation is None:
                 yield Seen(node, None, None, self.state.why_unreadable(node))
                 continue
-            verdict = decisions.known(request, pod.namespace).get(situation)
+            verdict = fit_cache.known(request, pod.namespace).get(situation)
             if verdict is None and sliced - began < _SEARCH_S:
-                verdict = decisions.verdict(request, situation, pod.namespace)
+                verdict = fit_cache.verdict(request, situation, pod.namespace)
             yield Seen(node, situation, verdict)
 
     def _situation(self, pod: KnownPod, node: NodeName) -> NodeSnapshot | None:
@@ -468,4 +468,4 @@ class Explainer:
         groups = Groups()
         async for each in seen:
             groups.add(each)
-        return await groups.documents(request, self.verdicts.decisions)
+        return await groups.documents(request, self.verdicts.fit_cache)

@@ -94,9 +94,9 @@ class FeasibilityChecker:
     """
 
     state: ClusterState
-    decisions: FitCache
+    fit_cache: FitCache
     nominations: NominatedPods
-    expecting: AssumedPods
+    assumed_pods: AssumedPods
     clock: Callable[[], float]
     detail: Detail = Detail.NUMBERS
     queue: SearchQueue = field(default_factory=SearchQueue)
@@ -108,11 +108,11 @@ class FeasibilityChecker:
 
         Searches come in between other work: each may take 10 ms, and there may be one for every node.
         """
-        known = self.decisions.known(pod.request, pod.namespace)
+        known = self.fit_cache.known(pod.request, pod.namespace)
         special = self._special(pod)
         current = dict.fromkeys(map(self.state.situations.get, names))
         if special:
-            against = self.expecting.against
+            against = self.assumed_pods.against
             current |= dict.fromkeys(
                 self._situation(pod, name, against(name, pod.uid)) for name in names if name in special
             )
@@ -122,7 +122,7 @@ class FeasibilityChecker:
         deadline = self.clock() + self.wait_s
         async with self.queue.turn(pod.namespace) as turn:
             for situation in unseen:
-                self.decisions.verdict(pod.request, situation, pod.namespace)
+                self.fit_cache.verdict(pod.request, situation, pod.namespace)
                 if turn.used_s > self.search_s or self.clock() > deadline:
                     return
                 await turn.give_way()
@@ -131,7 +131,7 @@ class FeasibilityChecker:
         """The verdict on each node, None where it cannot be read; nothing else runs meanwhile."""
         special = self._special(pod)
         found = self._each(pod, names, special)
-        expected = special & self.expecting.holds.nodes()
+        expected = special & self.assumed_pods.holds.nodes()
         if expected and not any(isinstance(verdict, Feasible) for _, verdict in found):
             found = self._each(pod, names, special, steering=False)
         return found
@@ -146,7 +146,7 @@ class FeasibilityChecker:
     ) -> list[tuple[NodeName, Verdict | None]]:
         """Most are looked up, and there may be thousands of them."""
         known = cast(
-            "Mapping[NodeSnapshot | None, Verdict]", self.decisions.known(pod.request, pod.namespace)
+            "Mapping[NodeSnapshot | None, Verdict]", self.fit_cache.known(pod.request, pod.namespace)
         )
         usual = [*map(known.get, map(self.state.situations.get, names))]
         if not special and all(usual):
@@ -167,7 +167,7 @@ class FeasibilityChecker:
         verdict = self._verdict(pod, situation, look)
         if not isinstance(verdict, Feasible):
             return verdict
-        expected = self.expecting.against(name, pod.uid) if steering else self.expecting.firm(name, pod)
+        expected = self.assumed_pods.against(name, pod.uid) if steering else self.assumed_pods.firm(name, pod)
         beside = self._situation(pod, name, expected)
         if beside is None or beside is situation:
             return verdict
@@ -177,13 +177,13 @@ class FeasibilityChecker:
     def _verdict(self, pod: PendingPod, situation: NodeSnapshot, look: _Look) -> Verdict:
         verdict = look.known.get(situation)
         if verdict is None and self.queue.clock() < look.deadline:
-            return self.decisions.verdict(pod.request, situation, pod.namespace)
+            return self.fit_cache.verdict(pod.request, situation, pod.namespace)
         return verdict or NOT_SEARCHED
 
     def _special(self, pod: PendingPod) -> frozenset[NodeName]:
         """The nodes whose situation is another one for this pod than for others."""
-        self.expecting.settle(pod.uid)
-        return self.state.nodes_of(pod.uid) | self.nominations.nodes() | self.expecting.holds.nodes()
+        self.assumed_pods.settle(pod.uid)
+        return self.state.nodes_of(pod.uid) | self.nominations.nodes() | self.assumed_pods.holds.nodes()
 
     def _situation(
         self, pod: PendingPod, name: NodeName, expected: Mapping[PodUid, Interfaces] = _NOBODY
@@ -195,7 +195,7 @@ class FeasibilityChecker:
     def _held(self, pod: PendingPod, name: NodeName) -> Infeasible:
         why = "held for a moment for pods on their way"
         if self.detail is Detail.NUMBERS:
-            pods = self.expecting.pods(name, pod.uid)
+            pods = self.assumed_pods.pods(name, pod.uid)
             more = f" and {len(pods) - _SHOWN_PODS} more" if len(pods) > _SHOWN_PODS else ""
             why = f"{why}: {', '.join(pods[:_SHOWN_PODS])}{more}"
         return Infeasible(Reason.INSUFFICIENT, f"{NOT_ENOUGH_FREE} ({why})")
@@ -280,12 +280,12 @@ class Scheduling:
 
     states: NodeSource
     verdicts: FeasibilityChecker
-    expecting: AssumedPods
+    assumed_pods: AssumedPods
     limits: Limits
     addresses: AddressCheck
     requests: PodRequestCache
     requeuer: Requeuer
-    outcomes: DecisionLog
+    decision_log: DecisionLog
     clock: Callable[[], float]
     ready: Callable[[], bool]
     max_age_s: float = 1.0
@@ -311,7 +311,7 @@ class Scheduling:
         if where := args.pod.status.nominated_node_name:
             self.verdicts.nominations.nominated(pod, NodeName(where))
         pod = await self._with_gang(pod)
-        beside = self.expecting.mates(pod)
+        beside = self.assumed_pods.mates(pod)
         beyond = self.limits.refusal(pod.namespace, pod.uid, pod.request, beside=beside)
         if beyond is not None:
             self._limited(pod, _candidates(args)[1])
@@ -321,7 +321,7 @@ class Scheduling:
         await self.addresses.search(pod, self.verdicts.queue)
         taken = self.addresses.taken(pod)
         if taken is not None:
-            self.expecting.drop(pod.uid)
+            self.assumed_pods.drop(pod.uid)
             self.requeuer.refused(pod.uid, pod.request, [taken.node], pod.namespace)
             return self._refuse(args, began, NOT_ENOUGH_FREE, taken.why, Reason.ADDRESS_IN_USE)
         found = await self._sort(pod, names)
@@ -342,7 +342,7 @@ class Scheduling:
             return self._unscored(args, began, names, error.reason)
         if not pod.request or not self.ready():
             return self._unscored(args, began, names, IS_STARTING if pod.request else NOTHING_ASKED)
-        pod = self.expecting.gangs.judge(pod)
+        pod = self.assumed_pods.gangs.judge(pod)
         await self._refresh(candidates, names)
         await self.verdicts.search(pod, names)
         found = self.verdicts.on(pod, names)
@@ -360,9 +360,9 @@ class Scheduling:
         if pod.gang is not None and found.fitting:
             self._promise(pod, verdicts, found)
         elif found.fitting:  # of several, prioritize says more
-            self.expecting.leave(pod, found.fitting if len(found.fitting) == 1 else ())
+            self.assumed_pods.leave(pod, found.fitting if len(found.fitting) == 1 else ())
         else:
-            self.expecting.drop(pod.uid)
+            self.assumed_pods.drop(pod.uid)
         if found.fitting or not found.awaited:
             self.requeuer.settled(pod.uid)
         else:
@@ -376,7 +376,7 @@ class Scheduling:
         """Send a gang's pod to one node, the best, so that the next ones see what it takes."""
         scores = {name: verdict.score for name, verdict in verdicts if isinstance(verdict, Feasible)}
         best = sorted(found.fitting, key=lambda name: -scores[name])
-        node = self.expecting.promise(pod, best[:_BEST])
+        node = self.assumed_pods.promise(pod, best[:_BEST])
         found.fitting = [node] if node is not None else []
         if node is None:
             found.failed |= dict.fromkeys(map(str, best), NOT_SEARCHED.text)
@@ -388,8 +388,8 @@ class Scheduling:
             return pod
         with suppress(TimeoutError, *API_ERRORS):
             async with asyncio.timeout(self.gang_s):
-                await self.expecting.gangs.min_count(pod.gang)
-        return self.expecting.gangs.judge(pod)
+                await self.assumed_pods.gangs.min_count(pod.gang)
+        return self.assumed_pods.gangs.judge(pod)
 
     async def _refresh(self, candidates: Iterable[Candidate], names: Sequence[NodeName]) -> None:
         """Have the nodes' states."""
@@ -403,14 +403,14 @@ class Scheduling:
             return  # filter sent it to one node
         best = max((scores[name] for name in fitting), default=0)
         equals = [name for name in fitting if scores[name] == best]
-        if len(equals) > 1 and self.expecting.others(pod.uid):
+        if len(equals) > 1 and self.assumed_pods.others(pod.uid):
             *others, chosen = equals
             _prefer(scores, chosen, others)
             equals = [chosen]
-        self.expecting.leave(pod, equals)
+        self.assumed_pods.leave(pod, equals)
 
     def _limited(self, pod: PendingPod, names: Sequence[NodeName]) -> None:
-        self.expecting.drop(pod.uid)
+        self.assumed_pods.drop(pod.uid)
         if self.limits.may_pass(pod.namespace, pod.request):
             self.requeuer.limited(pod, names)
         else:
@@ -435,7 +435,7 @@ class Scheduling:
         self, verb: str, args: ExtenderArgs, began: float, reasons: Counter[str], error: str = ""
     ) -> None:
         meta = args.pod.metadata
-        self.outcomes.tell(
+        self.decision_log.tell(
             Outcome(
                 verb=verb,
                 pod=f"{meta.namespace}/{meta.name}",

@@ -156,7 +156,7 @@ class NominatedPods:
         self,
         state: ClusterState,
         occupants: Occupants,
-        decisions: FitCache,
+        fit_cache: FitCache,
         clock: Callable[[], float],
         *,
         nomination_s: float,
@@ -165,7 +165,7 @@ class NominatedPods:
         self._holds = Holds()
         self._state = state
         self._occupants = occupants
-        self._decisions = decisions
+        self._decisions = fit_cache
         self._clock = clock
         self._nomination_s = nomination_s
         self._on_release = on_release

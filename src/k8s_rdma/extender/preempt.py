@@ -248,15 +248,15 @@ class Preempting:
 
     state: ClusterState
     states: NodeSource
-    decisions: FitCache
+    fit_cache: FitCache
     requests: PodRequestCache
     occupants: Occupants
     budgets: Budgets
     limits: Limits
     addresses: AddressCheck
     nominations: NominatedPods
-    expecting: AssumedPods
-    outcomes: DecisionLog
+    assumed_pods: AssumedPods
+    decision_log: DecisionLog
     clock: Callable[[], float]
     ready: Callable[[], bool]
     queue: SearchQueue = field(default_factory=SearchQueue)
@@ -335,7 +335,7 @@ class Preempting:
             if places and self.queue.clock() - began_s > _PLACING_S:
                 break
             situation = self._situation(pod, node, each.uids)
-            found = self.decisions.place(pod.request, situation) if situation else None
+            found = self.fit_cache.place(pod.request, situation) if situation else None
             if isinstance(found, Placement):
                 places[node] = found.interfaces
         self.queue.bill(pod.namespace, self.queue.clock() - began_s)
@@ -360,7 +360,7 @@ class Preempting:
             node,
             without={pod.uid, *evicted, *self.occupants.going(node)},
             holding={
-                **self.expecting.promised(node, pod),
+                **self.assumed_pods.promised(node, pod),
                 **self.nominations.against(node, pod.uid, pod.priority),
             },
         )
@@ -376,7 +376,7 @@ class Preempting:
         return situation is not None and self._fits(pod, situation)
 
     def _fits(self, pod: PendingPod, situation: NodeSnapshot) -> bool:
-        return isinstance(self.decisions.verdict(pod.request, situation, pod.namespace), Feasible)
+        return isinstance(self.fit_cache.verdict(pod.request, situation, pod.namespace), Feasible)
 
     def _sent(self, args: ExtenderPreemptionArgs, node: NodeName, victims: MetaVictims) -> Sent:
         uids = tuple(map(PodUid, victims.uids))
@@ -396,7 +396,7 @@ class Preempting:
     ) -> ExtenderPreemptionResult:
         asked, meta = args.by_uid(), args.pod.metadata
         kept = len(victims)
-        self.outcomes.tell(
+        self.decision_log.tell(
             Outcome(
                 verb="preempt",
                 pod=f"{meta.namespace}/{meta.name}",

@@ -321,7 +321,7 @@ class Requeuer:
     def __init__(  # noqa: PLR0913, PLR0917 - what it knows, and whom it tells
         self,
         waiting: UnschedulablePods,
-        decisions: FitCache,
+        fit_cache: FitCache,
         api: ClusterApi,
         clock: Callable[[], float],
         pace: Pace | None = None,
@@ -330,7 +330,7 @@ class Requeuer:
         self.touches = 0
         self._queue = queue or SearchQueue()
         self._waiting = waiting
-        self._decisions = decisions
+        self._decisions = fit_cache
         self._api = api
         self._clock = clock
         self._pace = pace or Pace()

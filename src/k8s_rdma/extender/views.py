@@ -64,7 +64,7 @@ class Views:
             nodes=around.nodes,
             role=around.role,
             clock=pods.clock,
-            quarantine=around.verdicts.decisions.quarantine,
+            quarantine=around.verdicts.fit_cache.quarantine,
         )
 
     def gets(self) -> dict[str, Callable[[Scope], Awaitable[Answer]]]:

@@ -60,40 +60,40 @@ EXPECT_S = {"extender": 2.0, "scheduler": 30.0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SchedulerCache:
+class Components:
     """One of each kind: they know one another."""
 
     state: ClusterState
     requests: PodRequestCache
-    decisions: FitCache
+    fit_cache: FitCache
     queue: SearchQueue
     limits: Limits
     occupants: Occupants
     bound_pods: BoundPods | None
     budgets: Budgets
     nominations: NominatedPods
-    expecting: AssumedPods
+    assumed_pods: AssumedPods
     gangs: Gangs
     unplaced: UnplacedPods
     waiting: UnschedulablePods
     requeuer: Requeuer
     attempts: LastRefusals
-    outcomes: DecisionLog
+    decision_log: DecisionLog
     addresses: AddressCheck
     policies: Reloaded[NamespacePolicies]
 
 
-def open_cache(
+def build_components(
     config: ExtenderConfig, api: ClusterApi, clock: Callable[[], float], *, exists: Callable[[NodeName], bool]
-) -> SchedulerCache:
+) -> Components:
     """Empty ones. exists: whether a node of that name may be there, which who follows the nodes knows."""
     attempts = LastRefusals(clock)
     quarantine = Quarantine()
-    decisions = FitCache(config.strategy, config.refusal_detail, quarantine=quarantine)
+    fit_cache = FitCache(config.strategy, config.refusal_detail, quarantine=quarantine)
     waiting, occupants = UnschedulablePods(), Occupants()
     pace = Pace(poll_s=config.poll_s, touch_s=config.touch_s, by_label=config.touch_by == "label")
     queue = SearchQueue()
-    requeuer = Requeuer(waiting, decisions, api, clock, pace, queue)
+    requeuer = Requeuer(waiting, fit_cache, api, clock, pace, queue)
     limits = Limits(config.limits, on_freed=requeuer.freed)
 
     bound_pods = BoundPods() if limits and config.api else None
@@ -124,23 +124,23 @@ def open_cache(
     )
     unplaced = UnplacedPods(state=state, requests=requests, clock=clock, quarantine=quarantine)
     nominations = NominatedPods(
-        state, occupants, decisions, clock, nomination_s=config.nomination_s, on_release=requeuer.released
+        state, occupants, fit_cache, clock, nomination_s=config.nomination_s, on_release=requeuer.released
     )
     gangs = Gangs(api=api, state=state, clock=clock)
     lasts_s = config.expect_s or EXPECT_S[config.binder]
-    return SchedulerCache(
+    return Components(
         state=state,
         requests=requests,
-        decisions=decisions,
+        fit_cache=fit_cache,
         queue=queue,
         limits=limits,
         occupants=occupants,
         bound_pods=bound_pods,
         budgets=Budgets(known=not config.heeds_budgets),
         nominations=nominations,
-        expecting=AssumedPods(
+        assumed_pods=AssumedPods(
             state=state,
-            decisions=decisions,
+            fit_cache=fit_cache,
             nominations=nominations,
             gangs=gangs,
             clock=clock,
@@ -153,7 +153,7 @@ def open_cache(
         waiting=waiting,
         requeuer=requeuer,
         attempts=attempts,
-        outcomes=DecisionLog(attempts.heard),
+        decision_log=DecisionLog(attempts.heard),
         addresses=AddressCheck(state, nominations),
         policies=policies,
     )
@@ -175,20 +175,20 @@ class Assembly:
     keys: KeySource
     lease: LeaderElector | None
     api_failures: Counter[tuple[str, ...]]
-    accounts: SchedulerCache
-    commits: BindingWriter
+    components: Components
+    binding_writer: BindingWriter
     readiness: Readiness
 
     def extender(self) -> Extender:
         """What answers kube-scheduler and people."""
         verdicts = FeasibilityChecker(
-            state=self.accounts.state,
-            decisions=self.accounts.decisions,
-            nominations=self.accounts.nominations,
-            expecting=self.accounts.expecting,
+            state=self.components.state,
+            fit_cache=self.components.fit_cache,
+            nominations=self.components.nominations,
+            assumed_pods=self.components.assumed_pods,
             clock=self.clock,
             detail=self.config.refusal_detail,
-            queue=self.accounts.queue,
+            queue=self.components.queue,
         )
         return Extender(
             scheduling=self._scheduling(verdicts),
@@ -196,25 +196,25 @@ class Assembly:
             binder=self._binder(),
             metrics=self._metrics(),
             missing=self.readiness.missing,
-            warning=lambda: "; ".join(failures_of(self.keys, self.accounts.policies)),
+            warning=lambda: "; ".join(failures_of(self.keys, self.components.policies)),
             looks=self._looks(verdicts).gets(),
         )
 
     def beside(self) -> Iterator[Coroutine[None, None, None]]:
         """What is to run as long as the extender does."""
-        yield self.accounts.nominations.keep_time()
-        yield self.accounts.expecting.keep_time()
+        yield self.components.nominations.keep_time()
+        yield self.components.assumed_pods.keep_time()
         if not self.config.api:
             return
-        accounts, readiness = self.accounts, self.readiness
+        components, readiness = self.components, self.readiness
         yield readiness.leading.run()
         yield follow("nodes", self.api.follow_nodes, readiness.nodes.take)
         if self.config.heeds_budgets:
             yield follow_budgets(
-                self.api, accounts.budgets, lambda: accounts.requeuer.try_all(readiness.nodes.names)
+                self.api, components.budgets, lambda: components.requeuer.try_all(readiness.nodes.names)
             )
-        yield accounts.requeuer.poll(readiness.states, accounts.limits)
-        yield accounts.requeuer.touch(accounts.state, accounts.limits, readiness.ready)
+        yield components.requeuer.poll(readiness.states, components.limits)
+        yield components.requeuer.touch(components.state, components.limits, readiness.ready)
         yield self._wake_when_ready_again()
 
     async def _wake_when_ready_again(self) -> NoReturn:
@@ -226,7 +226,7 @@ class Assembly:
         while True:
             ready = readiness.ready()
             if ready and lost and len(readiness.pods.unbound):
-                self.accounts.requeuer.try_all(readiness.nodes.names)
+                self.components.requeuer.try_all(readiness.nodes.names)
             was_ready, lost = was_ready or ready, was_ready and not ready
             await asyncio.sleep(_LOOK_S)
 
@@ -234,12 +234,12 @@ class Assembly:
         return Scheduling(
             states=self.readiness.states,
             verdicts=verdicts,
-            expecting=self.accounts.expecting,
-            limits=self.accounts.limits,
-            addresses=self.accounts.addresses,
-            requests=self.accounts.requests,
-            requeuer=self.accounts.requeuer,
-            outcomes=self.accounts.outcomes,
+            assumed_pods=self.components.assumed_pods,
+            limits=self.components.limits,
+            addresses=self.components.addresses,
+            requests=self.components.requests,
+            requeuer=self.components.requeuer,
+            decision_log=self.components.decision_log,
             clock=self.clock,
             ready=self.readiness.ready,
             max_age_s=self.config.max_age_s,
@@ -247,18 +247,18 @@ class Assembly:
 
     def _preempting(self) -> Preempting:
         return Preempting(
-            state=self.accounts.state,
+            state=self.components.state,
             states=self.readiness.states,
-            decisions=self.accounts.decisions,
-            requests=self.accounts.requests,
-            occupants=self.accounts.occupants,
-            budgets=self.accounts.budgets,
-            limits=self.accounts.limits,
-            addresses=self.accounts.addresses,
-            nominations=self.accounts.nominations,
-            expecting=self.accounts.expecting,
-            queue=self.accounts.queue,
-            outcomes=self.accounts.outcomes,
+            fit_cache=self.components.fit_cache,
+            requests=self.components.requests,
+            occupants=self.components.occupants,
+            budgets=self.components.budgets,
+            limits=self.components.limits,
+            addresses=self.components.addresses,
+            nominations=self.components.nominations,
+            assumed_pods=self.components.assumed_pods,
+            queue=self.components.queue,
+            decision_log=self.components.decision_log,
             clock=self.clock,
             ready=self.readiness.ready,
             max_age_s=self.config.max_age_s,
@@ -266,19 +266,19 @@ class Assembly:
 
     def _binder(self) -> Binder:
         return Binder(
-            state=self.accounts.state,
+            state=self.components.state,
             states=self.readiness.states,
-            decisions=self.accounts.decisions,
-            requests=self.accounts.requests,
+            fit_cache=self.components.fit_cache,
+            requests=self.components.requests,
             unbound=self.readiness.pods.unbound,
-            commits=self.commits,
-            requeuer=self.accounts.requeuer,
-            expecting=self.accounts.expecting,
-            quorum=Quorum(gangs=self.accounts.gangs),
-            limits=self.accounts.limits,
-            addresses=self.accounts.addresses,
-            nominations=self.accounts.nominations,
-            outcomes=self.accounts.outcomes,
+            binding_writer=self.binding_writer,
+            requeuer=self.components.requeuer,
+            assumed_pods=self.components.assumed_pods,
+            quorum=Quorum(gangs=self.components.gangs),
+            limits=self.components.limits,
+            addresses=self.components.addresses,
+            nominations=self.components.nominations,
+            decision_log=self.components.decision_log,
             clock=self.clock,
             ready=self.readiness.ready,
             confirm=self.readiness.leading.confirm,
@@ -286,9 +286,9 @@ class Assembly:
 
     def _looks(self, verdicts: FeasibilityChecker) -> Views:
         pods = PodExplainer(
-            state=self.accounts.state,
-            requests=self.accounts.requests,
-            attempts=self.accounts.attempts,
+            state=self.components.state,
+            requests=self.components.requests,
+            attempts=self.components.attempts,
             api=self.api if self.config.api else None,
             keys=self.keys,
             clock=self.clock,
@@ -297,8 +297,8 @@ class Assembly:
         around = ViewContext(
             states=self.readiness.states,
             verdicts=verdicts,
-            limits=self.accounts.limits,
-            nodes=lambda: self.readiness.nodes.names() | self.accounts.state.nodes(),
+            limits=self.components.limits,
+            nodes=lambda: self.readiness.nodes.names() | self.components.state.nodes(),
             role=self.readiness.role,
             max_age_s=self.config.max_age_s,
         )
@@ -311,20 +311,26 @@ class Assembly:
         return "its agent refuses it"
 
     def _metrics(self) -> Metrics:
-        accounts = self.accounts
+        components = self.components
         metrics = Metrics()
         metrics.add(
             figures_of_nodes(
-                accounts.state, accounts.decisions, self.readiness.states, accounts.waiting, accounts.requeuer
+                components.state,
+                components.fit_cache,
+                self.readiness.states,
+                components.waiting,
+                components.requeuer,
             )
         )
-        metrics.add(accounts.limits.readings())
-        metrics.add(figures_of_policies(accounts.policies))
+        metrics.add(components.limits.readings())
+        metrics.add(figures_of_policies(components.policies))
         metrics.add(
-            figures_of_decisions(accounts.outcomes, accounts.nominations, self.api_failures, self.lease)
+            figures_of_decisions(
+                components.decision_log, components.nominations, self.api_failures, self.lease
+            )
         )
-        metrics.add(accounts.expecting.readings())
-        metrics.add(accounts.decisions.quarantine.readings())
+        metrics.add(components.assumed_pods.readings())
+        metrics.add(components.fit_cache.quarantine.readings())
         metrics.add(self.readiness.pods.signatures.readings())
         return metrics
 
@@ -361,7 +367,7 @@ class Readiness:
 
 def figures_of_nodes(
     state: ClusterState,
-    decisions: FitCache,
+    fit_cache: FitCache,
     states: ObservableNodeSource,
     waiting: UnschedulablePods,
     requeuer: Requeuer,
@@ -383,9 +389,9 @@ def figures_of_nodes(
         "pods_promised": ("Pods that hold a placement.", "gauge", lambda: len(state.pods())),
         "pods_waiting": ("Pods that no node fitted.", "gauge", lambda: len(waiting)),
         "touches_total": ("Nodes touched since capacity came free.", "counter", lambda: requeuer.touches),
-        "searches_total": ("Placements searched for by filter.", "counter", lambda: decisions.searches),
-        "undecided_total": ("Searches that ended at their budget.", "counter", lambda: decisions.undecided),
-        "verdicts": ("Verdicts kept.", "gauge", lambda: len(decisions)),
+        "searches_total": ("Placements searched for by filter.", "counter", lambda: fit_cache.searches),
+        "undecided_total": ("Searches that ended at their budget.", "counter", lambda: fit_cache.undecided),
+        "verdicts": ("Verdicts kept.", "gauge", lambda: len(fit_cache)),
     }
 
 
@@ -401,7 +407,7 @@ def figures_of_policies(policies: Reloaded[NamespacePolicies]) -> dict[str, Read
 
 
 def figures_of_decisions(
-    outcomes: DecisionLog,
+    decision_log: DecisionLog,
     nominations: NominatedPods,
     api_failures: Counter[tuple[str, ...]],
     lease: LeaderElector | None,
@@ -412,12 +418,12 @@ def figures_of_decisions(
         "decisions_total": (
             "What verbs decided of pods.",
             "counter",
-            labelled(by_reason, outcomes.decisions),
+            labelled(by_reason, decision_log.decisions),
         ),
         "verdicts_total": (
             "Candidates of these decisions.",
             "counter",
-            labelled(by_reason, outcomes.verdicts),
+            labelled(by_reason, decision_log.verdicts),
         ),
         "pods_nominated": (
             "Pods that room is held for, since others were evicted.",
@@ -466,25 +472,25 @@ async def running(
     """
     api_failures = Counter() if authority.api_failures is None else authority.api_failures
     api = counted(api, api_failures)
-    accounts = open_cache(
+    components = build_components(
         config,
         api,
         boottime_s,
         exists=lambda node: nodes.may_exist(node),  # noqa: PLW0108  they are made below
     )
     fence = Fence(api)
-    commits = BindingWriter(
-        accounts.state,
+    binding_writer = BindingWriter(
+        components.state,
         api,
         fence,
         boottime_s,
         keys=authority.keys,
-        policies=accounts.requests.policies,
+        policies=components.requests.policies,
         settle_s=config.settle_s,
     )
-    async with _states(config, accounts.state, api) as states, commits:
-        pods = _pods(config, accounts, authority.keys)
-        nodes = NodeNames(state=accounts.state, states=states)
+    async with _states(config, components.state, api) as states, binding_writer:
+        pods = _pods(config, components, authority.keys)
+        nodes = NodeNames(state=components.state, states=states)
         leading = Leadership(
             pods=pods,
             fence=fence if config.binder == "extender" else None,
@@ -492,7 +498,7 @@ async def running(
             clock=boottime_s,
             lease=authority.lease,
             settle_s=config.settle_s,
-            on_ready=lambda: accounts.requeuer.try_all(nodes.names) if len(pods.unbound) else None,
+            on_ready=lambda: components.requeuer.try_all(nodes.names) if len(pods.unbound) else None,
         )
         assembly = Assembly(
             config=config,
@@ -501,8 +507,8 @@ async def running(
             keys=authority.keys,
             lease=authority.lease,
             api_failures=api_failures,
-            accounts=accounts,
-            commits=commits,
+            components=components,
+            binding_writer=binding_writer,
             readiness=Readiness(api=config.api, leading=leading, pods=pods, nodes=nodes, states=states),
         )
         extender = assembly.extender()
@@ -511,23 +517,23 @@ async def running(
             yield extender
             for task in tasks:
                 task.cancel()
-        if not commits.undecided():
+        if not binding_writer.undecided():
             await leading.release()
 
 
-def _pods(config: ExtenderConfig, accounts: SchedulerCache, keys: KeySource) -> PodInformer:
+def _pods(config: ExtenderConfig, components: Components, keys: KeySource) -> PodInformer:
     return PodInformer(
-        state=accounts.state,
-        requests=accounts.requests,
-        requeuer=accounts.requeuer,
-        gangs=accounts.gangs,
+        state=components.state,
+        requests=components.requests,
+        requeuer=components.requeuer,
+        gangs=components.gangs,
         clock=boottime_s,
-        attempts=accounts.attempts,
+        attempts=components.attempts,
         keys=keys,
-        occupants=accounts.occupants,
-        bound_pods=accounts.bound_pods,
-        nominations=accounts.nominations,
-        unplaced=accounts.unplaced if config.allows_unplaced(signed=keys() is not None) else None,
+        occupants=components.occupants,
+        bound_pods=components.bound_pods,
+        nominations=components.nominations,
+        unplaced=components.unplaced if config.allows_unplaced(signed=keys() is not None) else None,
     )
 
 

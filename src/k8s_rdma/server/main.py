@@ -54,7 +54,7 @@ class HardwareScan:
         self._selection = selection
         self._sysfs = sysfs
         self._opened = ExitStack()
-        self._lookout: CachedScan[Hardware] | None = None
+        self._cached_scan: CachedScan[Hardware] | None = None
         self._seen: Hardware | None = None
         self._report: NodeReport | None = None
 
@@ -79,12 +79,12 @@ class HardwareScan:
         return self._report
 
     def _look(self) -> Hardware:
-        if self._lookout is None:
+        if self._cached_scan is None:
             with ExitStack() as opened:
                 queries = opened.enter_context(UnprivilegedQueries(Sysfs(self._sysfs)))
-                self._lookout = opened.enter_context(lookout(self._sysfs, queries, self._selection))
+                self._cached_scan = opened.enter_context(lookout(self._sysfs, queries, self._selection))
                 self._opened = opened.pop_all()
-        return self._lookout.look()
+        return self._cached_scan.look()
 
 
 def lookout(root: Path, queries: Queries, selection: Selection) -> CachedScan[Hardware]:

@@ -17,8 +17,7 @@ import msgspec
 
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.wire.json import decode
-from k8s_rdma.wire.pod_group import SchedulingGroup, gang_of
-from k8s_rdma.wire.pod_spec import PodSpecDemand, devices_of
+from k8s_rdma.wire.pod_spec import PodSpecDemand, SchedulingGroup, devices_of, gang_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

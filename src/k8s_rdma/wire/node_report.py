@@ -8,11 +8,17 @@ from typing import TYPE_CHECKING, Literal
 from msgspec.structs import replace
 
 from k8s_rdma.core.allocation import foreign_vfs, used_here
+from k8s_rdma.core.broken_promises import (
+    broken_promises,
+    holds_its_rates,
+    lost_caps,
+    lost_interfaces,
+    lost_rates,
+)
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.core.inventory import NOTHING_USED, Generation
 from k8s_rdma.core.ledger import Phase
 from k8s_rdma.core.macs import macs_of
-from k8s_rdma.core.promises import broken_promises, holds_its_rates, lost_caps, lost_interfaces, lost_rates
 from k8s_rdma.core.step import VfRef
 from k8s_rdma.wire.annotation import format_options
 from k8s_rdma.wire.rates import rates_of

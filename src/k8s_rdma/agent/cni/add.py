@@ -48,12 +48,12 @@ if TYPE_CHECKING:
 class StaleSandboxes:
     """Ends them for an ADD, which has its own container's turn."""
 
-    def __init__(self, means: AgentContext, ending: DeleteCommand) -> None:
+    def __init__(self, context: AgentContext, ending: DeleteCommand) -> None:
         """ending: how."""
-        self._node = means.node
-        self._worker = means.worker
-        self._turns = means.turns
-        self._ending = ending
+        self._node = context.node
+        self._worker = context.worker
+        self._turns = context.turns
+        self._delete_command = ending
 
     async def end(
         self, sandbox: Sandbox, turns: AsyncExitStack, now: CalledPlugins
@@ -85,7 +85,7 @@ class StaleSandboxes:
         if not await self._worker.run(self._node.is_unfinished, receipt):
             msg = f"container {attachment.container} has its interfaces already"
             raise K8sRdmaError(msg, reason=Reason.ALREADY_ATTACHED)
-        await self._ending.end(receipt, now)
+        await self._delete_command.end(receipt, now)
 
     async def _give_back(
         self, attachments: Iterable[Attachment], now: CalledPlugins
@@ -93,7 +93,7 @@ class StaleSandboxes:
         """Those of them that are there still."""
         there = tuple(each for each in attachments if each in self._node.ledger.receipts)
         for attachment in there:
-            await self._ending.give_back(self._node.ledger.receipts[attachment], now)
+            await self._delete_command.give_back(self._node.ledger.receipts[attachment], now)
         return there
 
 
@@ -215,23 +215,23 @@ class AddCommand:
 
     def __init__(
         self,
-        means: AgentContext,
+        context: AgentContext,
         ending: DeleteCommand,
         policy: Policy,
         claimed: Callable[[], Awaitable[None]],
     ) -> None:
         """claimed: awaited after a claim is on disk, before the pod gets anything of it."""
-        self._node = means.node
-        self._worker = means.worker
-        self._turns = means.turns
-        self._pending_adds = means.pending_adds
-        self._ipam = means.ipam
-        self._delegate = means.delegate
-        self._devices = means.devices
-        self._holdings = means.holdings
-        self._cluster = means.cluster
-        self._ending = ending
-        self._predecessors = StaleSandboxes(means, ending)
+        self._node = context.node
+        self._worker = context.worker
+        self._turns = context.turns
+        self._pending_adds = context.pending_adds
+        self._ipam = context.ipam
+        self._delegate = context.delegate
+        self._devices = context.devices
+        self._holdings = context.holdings
+        self._cluster = context.cluster
+        self._delete_command = ending
+        self._stale_sandboxes = StaleSandboxes(context, ending)
         self._policy = policy
         self._claimed = claimed
 
@@ -350,7 +350,7 @@ class AddCommand:
         if part.request and part.promised is None:
             await self._cluster.claims_known()
         async with AsyncExitStack() as turns:
-            inherited = await self._predecessors.end(sandbox, turns, call.plugins)
+            inherited = await self._stale_sandboxes.end(sandbox, turns, call.plugins)
             _require_waiting(call)
             self._node.claims = self._cluster.claims()
             receipt = await self._worker.run(self._prepare, sandbox, part, inherited)
@@ -386,7 +386,7 @@ class AddCommand:
             asked = (receipt.attachment.ifname, *(interface.ifname for interface in receipt.interfaces))
             unanswered = tuple(name for name in asked if name not in answered)
             try:
-                await self._ending.end(replace(receipt, unanswered=unanswered))
+                await self._delete_command.end(replace(receipt, unanswered=unanswered))
             except K8sRdmaError as error:
                 failure.add_note(f"taking it back failed as well: {error}; {error.details}")
             raise

@@ -50,14 +50,14 @@ class Findings:
 class CheckCommand:
     """Looks, and changes nothing."""
 
-    def __init__(self, means: AgentContext, policy: Policy) -> None:
+    def __init__(self, context: AgentContext, policy: Policy) -> None:
         """policy: as for ADD."""
-        self._node = means.node
-        self._worker = means.worker
-        self._turns = means.turns
-        self._ipam = means.ipam
-        self._delegate = means.delegate
-        self._devices = means.devices
+        self._node = context.node
+        self._worker = context.worker
+        self._turns = context.turns
+        self._ipam = context.ipam
+        self._delegate = context.delegate
+        self._devices = context.devices
         self._policy = policy
 
     async def check(self, call: CniEnvironment, stdin: bytes) -> None:

@@ -37,15 +37,15 @@ class DeleteCommand:
     now: what a call's configuration names; tried for what another plugin failed to give and fails to end.
     """
 
-    def __init__(self, means: AgentContext) -> None:
+    def __init__(self, context: AgentContext) -> None:
         """Callers of `give_back` and `end` have their containers' turns."""
-        self._node = means.node
-        self._worker = means.worker
-        self._turns = means.turns
-        self._pending_adds = means.pending_adds
-        self._ipam = means.ipam
-        self._delegate = means.delegate
-        self._devices = means.devices
+        self._node = context.node
+        self._worker = context.worker
+        self._turns = context.turns
+        self._pending_adds = context.pending_adds
+        self._ipam = context.ipam
+        self._delegate = context.delegate
+        self._devices = context.devices
 
     async def delete(self, attachment: Attachment, now: CalledPlugins | None = None) -> None:
         """DEL: take back what the attachment holds; nothing is success as well.

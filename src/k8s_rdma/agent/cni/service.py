@@ -40,14 +40,14 @@ if TYPE_CHECKING:
     from k8s_rdma.wire.frame import Request
 
 
-async def require_ready(means: AgentContext, plugins: CalledPlugins) -> None:
+async def require_ready(context: AgentContext, plugins: CalledPlugins) -> None:
     """K8sRdmaError (`NOT_READY`) when the ledger, the hardware or another plugin lets no ADD succeed."""
     try:
-        await means.worker.run(means.node.require_ledger)
-        _require_hardware(means.node, delegates=plugins.delegate is not None)
-        means.ipam.require(plugins.all_ipams)
+        await context.worker.run(context.node.require_ledger)
+        _require_hardware(context.node, delegates=plugins.delegate is not None)
+        context.ipam.require(plugins.all_ipams)
         if plugins.delegate is not None:
-            await means.delegate.status(plugins.delegate)
+            await context.delegate.status(plugins.delegate)
     except K8sRdmaError as error:
         raise K8sRdmaError(error.message, reason=Reason.NOT_READY, details=error.details) from error
 
@@ -70,14 +70,14 @@ class Verbs:
     """ADD, DEL, CHECK, STATUS and GC on one node, and what must be done without a call."""
 
     def __init__(
-        self, means: AgentContext, *, policy: Policy, claimed: Callable[[], Awaitable[None]]
+        self, context: AgentContext, *, policy: Policy, claimed: Callable[[], Awaitable[None]]
     ) -> None:
         """claimed: awaited after a claim is on disk, before the pod gets anything of it."""
-        self._means = means
-        self._ending = DeleteCommand(means)
-        self._attaching = AddCommand(means, self._ending, policy, claimed)
-        self._checking = CheckCommand(means, policy)
-        self._caps = SoftwareCaps(means)
+        self._means = context
+        self._delete_command = DeleteCommand(context)
+        self._add_command = AddCommand(context, self._delete_command, policy, claimed)
+        self._check_command = CheckCommand(context, policy)
+        self._caps = SoftwareCaps(context)
 
     async def add(
         self,
@@ -87,16 +87,16 @@ class Verbs:
         still_waiting: Callable[[], bool] = lambda: True,
     ) -> AddResult | None:
         """See `AddCommand.add`."""
-        return await self._attaching.add(call, netns, stdin, still_waiting)
+        return await self._add_command.add(call, netns, stdin, still_waiting)
 
     async def delete(self, call: CniEnvironment, network: str, stdin: bytes = b"") -> None:
         """See `DeleteCommand.delete`."""
         attachment = Attachment(network, call.container_id, call.ifname)
-        await self._ending.delete(attachment, plugins_of_now(stdin, call))
+        await self._delete_command.delete(attachment, plugins_of_now(stdin, call))
 
     async def check(self, call: CniEnvironment, stdin: bytes) -> None:
         """See `CheckCommand.check`."""
-        await self._checking.check(call, stdin)
+        await self._check_command.check(call, stdin)
 
     async def collect(self, call: CniEnvironment, stdin: bytes) -> None:
         """See `DeleteCommand.collect`.
@@ -105,7 +105,7 @@ class Verbs:
         the network's own name, and then receipts tell; to guess that name would free what is of others.
         """
         conf = decode_netconf(stdin, strict=False)
-        await self._ending.collect(conf, called_plugins(stdin, conf, call, beside_others=True))
+        await self._delete_command.collect(conf, called_plugins(stdin, conf, call, beside_others=True))
 
     async def status(self, call: CniEnvironment, stdin: bytes) -> None:
         """See `require_ready`."""
@@ -115,7 +115,7 @@ class Verbs:
 
     async def reconcile(self) -> bool:
         """See `DeleteCommand.reconcile`."""
-        return await self._ending.reconcile()
+        return await self._delete_command.reconcile()
 
     async def restore_caps(self) -> bool:
         """See `SoftwareCaps.restore`."""

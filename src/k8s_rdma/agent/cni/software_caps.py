@@ -44,12 +44,12 @@ class SoftwareCaps:
     again is logged for the 1st, 2nd, 4th, 8th time and so on, and so is the end of each loss that was.
     """
 
-    def __init__(self, means: AgentContext, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, context: AgentContext, now: Callable[[], float] = time.monotonic) -> None:
         """Nothing was looked at. now: in seconds; called from several threads."""
         self._now = now
-        self._node = means.node
-        self._worker = means.worker
-        self._cluster = means.cluster
+        self._node = context.node
+        self._worker = context.worker
+        self._cluster = context.cluster
         self._lost = _Times()
         self._restored = _Times()
         self._failing: dict[_Key, str] = {}

@@ -241,7 +241,7 @@ class Plugins:
         if ended.overflow:
             raise self._failed(f"{call}: it prints more than {MOST_STDOUT_BYTES >> 20} MiB", details)
         if ended.status:
-            said = decode_error(ended.stdout) or _ending(ended.status)
+            said = decode_error(ended.stdout) or _delete_command(ended.status)
             if _NO_VERB in said:
                 raise NoVerbError(f"{call}: {said}", reason=self._reason, details=details)
             raise self._failed(f"{call}: {said}", details)
@@ -284,7 +284,7 @@ class Plugins:
         return K8sRdmaError(message, reason=self._reason, details=details)
 
 
-def _ending(code: int) -> str:
+def _delete_command(code: int) -> str:
     return f"exit status {code}" if code > 0 else f"killed by signal {-code} ({signal.strsignal(-code)})"
 
 

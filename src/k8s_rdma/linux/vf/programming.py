@@ -58,7 +58,7 @@ def configure_vfs(
     refused are made.
     """
     check_settings(step, pf)
-    now = written(
+    now = write_and_verify(
         pf,
         differing=partial(differing_settings, step),
         write=partial(write_settings_to, pf, write),
@@ -217,7 +217,7 @@ def set_rates(
     back another, those before it are written.
     """
     check_rates_of_vfs(step, pf, seen)
-    now = written(
+    now = write_and_verify(
         seen,
         differing=partial(differing_rates, step),
         write=partial(write_rates_to, pf, write),
@@ -298,7 +298,7 @@ _ROUNDS = 2
 """The second is for what somebody else has changed since it was last seen."""
 
 
-def written(
+def write_and_verify(
     seen: S,
     *,
     differing: Callable[[S], Sequence[W]],
@@ -354,7 +354,7 @@ def program_vfs(
         infos = read()
         return with_rates(with_read_back_settings(step.settings, pf, infos), rates_of(pf, infos))
 
-    now = written(pf, differing=differing, write=write, read=read_back)
+    now = write_and_verify(pf, differing=differing, write=write, read=read_back)
     require_rates(step.rates, present_rates(now))
     require_settings(step.settings, now)
     return now
