@@ -153,11 +153,11 @@ def test_files_end_with_one_newline_and_have_no_trailing_blanks():
     assert not found
 
 
-def test_modules_stay_within_five_hundred_lines():
+def test_modules_stay_within_six_hundred_and_fifty_lines():
     assert not [
         f"{relative(path)}: {lines}"
         for path in MODULES
-        if (lines := len(path.read_text().splitlines())) > 500  # the house's limit
+        if (lines := len(path.read_text().splitlines())) > 650  # the house's limit
     ]
 
 

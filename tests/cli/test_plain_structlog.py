@@ -33,7 +33,7 @@ def test_process_that_runs_for_long_has_structlog_without_rich(process: str, tmp
         "extender": {"kubeconfig": "/nowhere"},
     }
     loaded = loaded_by(process, config=configs[process], directory=tmp_path)
-    assert {"structlog", f"k8s_rdma.{process}.run"} <= loaded
+    assert {"structlog", f"k8s_rdma.{process}.main"} <= loaded
     assert not [name for name in loaded if name.startswith("rich.")]
 
 

@@ -98,7 +98,7 @@ def _raise(error: Exception) -> None:
 
 @dataclass(eq=False, slots=True)
 class Wire:
-    """Everything that a replica asks anyone: `ClusterApi`, `LeaseApi` and `NodeStates`.
+    """Everything that a replica asks anyone: `ClusterApi`, `LeaseApi` and `NodeSource`.
 
     seen: the revision up to which the pod watch has told. lost: it is, and says nothing more.
     """

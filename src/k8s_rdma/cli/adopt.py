@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from k8s_rdma.wire.adopt import AdoptedVf, AdoptReply
     from k8s_rdma.wire.frame import Reply
 
+WIDE = 200
 """Columns where nobody looks: a line of a log is not to be broken."""
 
 
@@ -43,9 +44,6 @@ def rebuild(config: AgentConfig) -> int:
 
 TIMEOUT_S = 60.0
 """For all of it; a VF takes some milliseconds to reset, after whatever pods come first."""
-
-WIDE = 200
-"""Columns where nobody looks: lines that `grep` finds whole."""
 
 HEADINGS = ("PF", "VF", "netdev", "min Mb/s", "max Mb/s", "VLAN", "", "why")
 

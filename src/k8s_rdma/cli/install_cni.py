@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
+WAIT_S = 2.0
 """How long another one may take that is at work on the network configuration or the executable."""
 CRIO = Path("/run/crio/crio.sock")
 
@@ -80,9 +81,6 @@ def uninstall(places: Places, grace_s: float) -> int:
     with all_locked([each for each in (binaries, confs) if each.path.is_dir()], WAIT_S):
         return 0 if work.run(grace_s) else 1
 
-
-WAIT_S = 2.0
-"""How long another one may take that is at work in the same directory."""
 
 SUFFIX = ".conflist"
 

@@ -205,7 +205,6 @@ def _read(path: str) -> Any:
 
 def _refusal(kind: type[Any], settings: Any, path: str | None, overrides: Mapping[str, Any]) -> str:
     """What does not fit, and where it was written."""
-
     told, said = [], ""
     for fault in faults(kind, settings):
         key = fault.field.partition(".")[0].partition("[")[0]

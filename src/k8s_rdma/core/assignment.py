@@ -33,8 +33,8 @@ _BY_NUMBERS_PERCENT = 70
 def assign(classes: Sequence[int], made: Sequence[Offer], work: Work) -> list[int] | Verdict:
     """An offer's index for each interface, given as its class; the reservations of classes fall.
 
-    The usual first: best fit, then what numbers alone say (`core.matching`), which is exact for most requests of
-    few rates, then what can be made of that by changing places, then any packing of the cheapest costs that
+    The usual first: best fit, then what numbers alone say (`core.matching`), exact for most requests of few
+    rates, then what can be made of that by changing places, then any packing of the cheapest costs that
     happens to hold (if there is none, that is the proof that nothing holds), then a search of everything.
     OutOfWorkError on the way.
     """

@@ -1,7 +1,7 @@
 """The kernel as a parameter: what the agent needs of it, and what it answers.
 
 Three implementations pass one contract suite (`tests/contract/`): `linux.kernel` on SR-IOV hardware,
-`sim.fake_kernel` in memory, `sim.virtual_sriov` made of ordinary Linux parts.
+`sim.fake_kernel` in memory, `sim.virtual` made of ordinary Linux parts.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from k8s_rdma.kube.api import EventsApi
     from k8s_rdma.kube.time import Time
 
-    Heard = Callable[[Sequence[HealthChange]], None]
+    Heard = Callable[[Sequence["HealthChange"]], None]
 
 AT_ONCE = 4
 """Changes of one device that are told as they come; two faults and their ends."""
@@ -120,7 +120,7 @@ APART = 4
 """So many devices have an event each; of more that change at once, as with their PF's link, one tells."""
 
 REPEAT_S = 0.0
-"""A flapping device is not heard of often (`telling`)."""
+"""A flapping device is not reported often (`EventLimiter`)."""
 
 
 class NodeEvents:

@@ -68,9 +68,6 @@ def check(resource: str, choice: Choice) -> None:
         raise MalformedError(msg)
 
 
-__all__ = ["AllocateResponse", "Choice", "DeviceSpec", "Mode", "OfferedDevice"]
-
-
 class Mode(Protocol):
     """One resource. Pure: what is there is an argument."""
 

@@ -139,7 +139,7 @@ class BindingWriter:
         return self._held.doubted(uid)
 
     async def read(self, bind: Bind) -> PodView | str:
-        """The pod, unbound, as a bind may be decided on it; or the answer of the bind (see `PendingBindings.settle`).
+        """The unbound pod that a bind may be decided on, or the bind's answer (see `PendingBindings.settle`).
 
         What an earlier bind of it left in doubt is settled first. API_ERRORS.
         """

@@ -311,8 +311,8 @@ _UNWANTED_S = 3600.0
 """A node that only requests tell of, and none did for so long, is gone."""
 
 _RESTS = 6
-"""Times `NodePollConfig.retry_s`: the longest pause before a node that cannot be read is asked by itself. There may
-be thousands without a server; whoever needs such a node's state asks it before."""
+"""Times `NodePollConfig.retry_s`: the longest pause before a node that cannot be read is asked by itself.
+There may be thousands without a server; whoever needs such a node's state asks it before."""
 
 
 class HttpPoller:

@@ -115,7 +115,7 @@ class Occupant:
 
 
 @lru_cache(maxsize=16_384)
-def _occupants_shared(labels: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
+def _shared_labels(labels: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
     """One object for all pods of an owner, which have the same."""
     return dict(labels)
 
@@ -144,7 +144,7 @@ class Occupants:
             priority=pod.priority,
             started=pod.started,
             demand=pod.demand,
-            labels=_occupants_shared(tuple(pod.labels.items())),
+            labels=_shared_labels(tuple(pod.labels.items())),
         )
         self._places[pod.uid] = node
         if pod.terminating:

@@ -242,8 +242,8 @@ _PLACING_S = 0.05
 class Preempting:
     """Answers preempt.
 
-    clock, ready, max_age_s: as in `Scheduling`. queue: as in `FeasibilityChecker`. search_s: once one call has taken so
-    much processor time and found a node, the nodes that are left are not looked at.
+    clock, ready, max_age_s: as in `Scheduling`. queue: as in `FeasibilityChecker`. search_s: once one call
+    has taken so much processor time and found a node, the nodes that are left are not looked at.
     """
 
     state: ClusterState

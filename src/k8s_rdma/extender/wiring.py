@@ -439,7 +439,7 @@ def figures_of_decisions(
     }
 
 
-def boottime_s() -> float:  # noqa: N802  a constant to all who use it
+def boottime_s() -> float:
     """The one clock that all times here are of: seconds, monotonic; the machine's sleep counts, too."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 

@@ -1,7 +1,7 @@
 """The Kubernetes API as this system uses it: values and Protocols.
 
 `kube.client` is the implementation that talks to an API server; nothing here imports a client library.
-`NoClusterApi` stands for one where a process runs without an API server.
+`AbsentApi` stands for one where a process runs without an API server.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
@@ -12,7 +11,7 @@ import structlog
 from k8s_rdma.kube.api import API_ERRORS, Listed, Page
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from k8s_rdma.kube.api import Event
 

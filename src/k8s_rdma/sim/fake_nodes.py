@@ -72,7 +72,7 @@ RDMA_CM_NUMBERS = (10, 58)
 
 
 class FakeNodes:
-    """As `linux.rdma.character_devices.PodNodes`: each RDMA device has one `uverbs`, another one once it moved."""
+    """As `PodNodes`: each RDMA device has one `uverbs`, another one once it moved."""
 
     def __init__(self, machine: FakeMachine) -> None:
         """Knows what the machine is whenever it is asked."""

@@ -46,7 +46,8 @@ FREED_S = (4.0, 5.0)
 """Renewals after a pod gave something back. Its object goes within a second or two of that; the first renewal
 after it says that the agent was asked since, the second what it found."""
 
-"""The least time between two writes of the status."""
+GAP_S = 1.0
+"""The least time between two writes, of the status or of the capacity."""
 
 LAST_STATUS_RETRY_S = 16.0
 LOOK_S = 60.0
@@ -206,7 +207,6 @@ def _gave_back(before: NodeReport, after: NodeReport) -> bool:
     return any(allocation.container_id not in holding for allocation in before.allocations)
 
 
-GAP_S = 1.0
 FIRST_RETRY_S = 1.0
 LAST_RETRY_S = 30.0
 _log = structlog.get_logger()

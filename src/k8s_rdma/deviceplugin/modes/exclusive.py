@@ -68,7 +68,7 @@ class ExclusiveMode:
         )
 
     def prefer(self, choice: Choice, seen: DeviceInventory) -> tuple[str, ...]:
-        """As `preferring.preferred`; devices that pods still have come last."""
+        """As `topology.preferred`; devices that pods still have come last."""
         check(self.resource, choice)
         given = seen.given or {}
         candidates = [

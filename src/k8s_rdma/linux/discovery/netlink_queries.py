@@ -55,11 +55,11 @@ class NetlinkQueries:
         return self.rtnl.links()
 
     def vf_infos(self, index: int) -> Sequence[VfInfo]:
-        """The VFs of a PF's netdev; see `linux.vf_info.vf_infos`."""
+        """The VFs of a PF's netdev; see `linux.netlink.sriov.vf_infos`."""
         return vf_infos(self.rtnl, index)
 
     def vf_stats(self, index: int) -> Sequence[VfStats]:
-        """The traffic of the VFs of a PF's netdev; see `linux.vf_info.vf_stats`."""
+        """The traffic of the VFs of a PF's netdev; see `linux.netlink.sriov.vf_stats`."""
         return vf_stats(self.rtnl, index)
 
     def default_route_links(self) -> frozenset[int]:

@@ -60,7 +60,6 @@ LEAST_QUEUE, MOST_QUEUE = 512 << 10, 64 << 20
 connection, soft-RoCE with 64 of a queue pair (`RXE_INFLIGHT_SKBS_PER_QP_HIGH`; 270 KiB with the largest)."""
 
 _DELQDISC, _GETQDISC = 37, 38
-_ROOT = 0xFFFFFFFF
 _STAB = 8
 _PARMS, _RATE64, _BURST = 1, 4, 6
 _PARAMETERS = struct.Struct("=BBHhHI12xIII")
@@ -69,7 +68,6 @@ _UNKNOWN = (errno.ENOENT, errno.EOPNOTSUPP)
 """Of a queueing discipline that the kernel does not have, or of one that has none at all."""
 _LOOPBACK = 1
 """Its index in every namespace (LOOPBACK_IFINDEX, include/net/flow.h)."""
-"""PSCHED_SHIFT 6, include/net/pkt_sched.h."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +125,7 @@ def root_qdiscs(socket: NetlinkSocket, what: str) -> dict[int, RootQdisc]:
     found = {}
     for body in bodies:
         _, index, handle, parent, _ = _TCMSG.unpack_from(body)
-        if parent == _ROOT:
+        if parent == ROOT:
             found[index] = _root_qdisc(handle, attributes(body, _TCMSG.size))
     return found
 
@@ -226,7 +224,7 @@ def _burst_ticks(burst: int, rate: int) -> int:
 
 
 def _root_header(index: int, handle: int = 0) -> bytes:
-    return _TCMSG.pack(0, index, handle, _ROOT if index else 0, 0)
+    return _TCMSG.pack(0, index, handle, ROOT if index else 0, 0)
 
 
 _NEWQDISC, _NEWCLASS, _DELCLASS, _GETCLASS, _NEWFILTER, _DELFILTER, _GETFILTER = 36, 40, 41, 42, 44, 45, 46

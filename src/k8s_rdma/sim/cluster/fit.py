@@ -1,7 +1,7 @@
 """Why a pod fits on no node, in kube-scheduler's words; and the few of its own filters that matter here.
 
 Source: `pkg/scheduler/framework/types.go` (FitError), the plugins NodeAffinity, NodeUnschedulable and
-TaintToleration. Resources: `node_resources`.
+TaintToleration.
 
 What pods request of a node, against what it has (source: the plugin NodeResourcesFit).
 

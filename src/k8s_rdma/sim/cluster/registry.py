@@ -139,9 +139,9 @@ def _validate(pod: JsonObject) -> None:
     if not containers:
         raise invalid(PODS, name_of(pod), "spec.containers", "FieldValueRequired", "Required value")
     for index, container in enumerate(containers):
-        for field in ("name", "image"):
-            if not container.get(field):
-                path = f"spec.containers[{index}].{field}"
+        for key in ("name", "image"):
+            if not container.get(key):
+                path = f"spec.containers[{index}].{key}"
                 raise invalid(PODS, name_of(pod), path, "FieldValueRequired", "Required value")
 
 
@@ -191,9 +191,9 @@ def _gates(pod: JsonObject) -> set[str]:
 
 def _immutable(spec: JsonObject) -> JsonObject:
     kept = {name: value for name, value in spec.items() if name not in _MUTABLE_SPEC}
-    for field in ("containers", "initContainers"):
-        if field in kept:
-            kept[field] = [{**container, "image": ""} for container in kept[field]]
+    for key in ("containers", "initContainers"):
+        if key in kept:
+            kept[key] = [{**container, "image": ""} for container in kept[key]]
     return kept
 
 

@@ -1,0 +1,49 @@
+"""The house: no circles, no crowd of small rooms, nothing above a size that is still read at one sitting."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import grimp
+import pytest
+
+PACKAGE = Path(__file__).resolve().parent.parent / "src" / "k8s_rdma"
+MODULES = [path for path in PACKAGE.rglob("*.py") if "pb" not in path.relative_to(PACKAGE).parts]
+
+MOST_MODULES = 412
+MOST_OWN_IMPORTS = 35.0
+"""A thousand lines: how many statements import modules of this package."""
+
+
+@pytest.fixture(scope="module")
+def graph() -> grimp.ImportGraph:
+    return grimp.build_graph("k8s_rdma", cache_dir=None)
+
+
+def test_no_module_is_in_a_circle_of_imports(graph: grimp.ImportGraph):
+    """Imports for types alone count."""
+    circles = []
+    below: dict[str, set[str]] = {
+        module: graph.find_modules_directly_imported_by(module) for module in graph.modules
+    }
+    while leaves := {module for module, imported in below.items() if not imported & below.keys()}:
+        below = {module: imported for module, imported in below.items() if module not in leaves}
+    circles = sorted(module for module in below if any(module in below[other] for other in below))
+    assert not circles
+
+
+def test_modules_are_few():
+    assert len(MODULES) <= MOST_MODULES
+
+
+def test_modules_import_little_of_their_own_package():
+    lines = own = 0
+    for path in MODULES:
+        text = path.read_text()
+        lines += len(text.splitlines())
+        own += sum(
+            isinstance(node, ast.ImportFrom) and (node.module or "").startswith("k8s_rdma")
+            for node in ast.walk(ast.parse(text))
+        )
+    assert 1000 * own / lines <= MOST_OWN_IMPORTS
