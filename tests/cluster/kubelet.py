@@ -243,9 +243,9 @@ class Kubelet:
         await self.until(lambda: line in log.read_text(errors="replace")[self._said :])
 
     async def refused(self, name: str) -> str:
-        """Wait until it refused to admit a pod; what it says."""
+        """Wait until it refused to admit a pod; its reason, and what it says."""
         pod = await self._cluster.when(name, lambda pod: pod["status"]["phase"] == "Failed")
-        return pod["status"]["message"]
+        return f"{pod['status']['reason']}: {pod['status']['message']}"
 
     async def create_pod(
         self,

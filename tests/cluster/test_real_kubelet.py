@@ -255,6 +255,20 @@ async def test_mount_gives_the_whole_directory_to_who_asks(node: Node, tmp_path:
         assert kubelet.look(pod, "none").opens == set()
 
 
+async def test_pod_whose_container_asks_for_too_many_fails_for_good_and_the_next_one_starts(
+    node: Node, tmp_path: Path
+):
+    async with kubelet_of(node, tmp_path) as kubelet:
+        start_plugin(node, [{"mode": "mount", "name": MOUNT_RESOURCE, "count": 5, "mostPerContainer": 2}])
+        await kubelet.counted(MOUNT_RESOURCE, capacity=5, allocatable=5)
+        await kubelet.create_pod("greedy", asks("c", 3, MOUNT_RESOURCE))
+        said = await kubelet.refused("greedy")
+        assert said.startswith("UnexpectedAdmissionError: Pod was rejected: Allocate failed")
+        assert f"{MOUNT_RESOURCE}: 3 for one container, 2 at most (mostPerContainer" in said
+        await kubelet.create_pod("modest", asks("c", 2, MOUNT_RESOURCE), asks("d", 2, MOUNT_RESOURCE))
+        await kubelet.running("modest")
+
+
 async def start_exact(node: Node, kubelet: Kubelet) -> None:
     """The device plugin with slots, and the agent that fills them in."""
     plugin = start_plugin(node, [{"mode": "exact", "count": 5}])
