@@ -10,7 +10,7 @@ import yaml
 
 from doctor.node_cases import run
 from k8s_rdma.doctor.cluster.components import ExtenderFacts, check_extender
-from k8s_rdma.doctor.cluster.keys import KeyFacts, SignedPods, check_keys
+from k8s_rdma.doctor.cluster.keys import KeyFacts, KeyUsage, check_keys
 from k8s_rdma.doctor.cluster.nodes import NodeFacts, PublishedNode, check_nodes
 from k8s_rdma.doctor.cluster.objects import (
     CrdFacts,
@@ -224,7 +224,7 @@ CASES: dict[str, list[Finding]] = {
     "nodes-not-ready": nodes(replace(NODE, ready="False", message="PF eth0 cannot be read")),
     "nodes-problem": nodes(replace(NODE, problems=("placementKeyFile /etc/k8s-rdma/key: is empty",))),
     "keys-removed": run(
-        check_keys, KeyFacts(named=(), verified=(SignedPods(3, "0123456789abcdef", "ed25519", "removed"),))
+        check_keys, KeyFacts(named=(), usage=(KeyUsage(3, "0123456789abcdef", "ed25519", "removed"),))
     ),
     "pods-not-allowed": pod(
         not_allowed="namespace default may not have trust true (interface 0): no policy is for it"

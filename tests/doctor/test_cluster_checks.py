@@ -42,7 +42,7 @@ from k8s_rdma.doctor.collectors.cluster import (
     of_kubeadm,
 )
 from k8s_rdma.doctor.collectors.host import Host
-from k8s_rdma.doctor.collectors.versions import signed_in_metrics
+from k8s_rdma.doctor.collectors.versions import key_usage_in_metrics
 from k8s_rdma.doctor.finding import Severity, worst
 from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.extender.metrics import Metrics
@@ -269,8 +269,8 @@ def test_keys_are_those_that_the_extender_verified_where_it_was_asked():
     for uid, key in (("a", keys.accepted[0].id), ("b", "0123456789abcdef"), ("c", None)):
         signatures.bound(PodUid(uid), key)
     metrics.add(signatures.readings())
-    found = signed_in_metrics(metrics.render())
-    ok, *removed = check_keys(KeyFacts(named=("hmac",), verified=found))
+    found = key_usage_in_metrics(metrics.render())
+    ok, *removed = check_keys(KeyFacts(named=("hmac",), usage=found))
     assert f"1 by hmac-sha256 key {keys.accepted[0].id} (signs)" in ok.found
     assert [each.id for each in removed] == ["keys-removed", "keys-removed"]
     [unasked] = check_keys(KeyFacts(named=("hmac",)))

@@ -125,7 +125,7 @@ class Reporter:
         """Begin a new epoch. problems: those of the agent itself at this moment, one sentence each."""
         self._node = node
         self._problems = problems
-        self._told_problems: tuple[str, ...] = ()
+        self._last_problems: tuple[str, ...] = ()
         self._reports = NodeReports(node.name, uuid.uuid4().hex[:12], agent_version=__version__)
         self._told: NodeReport | None = None
         self._encoded = b""
@@ -137,7 +137,7 @@ class Reporter:
 
     async def publish_problems(self) -> None:
         """As `publish`, if the agent's own problems are others than in the last report."""
-        if self._problems() != self._told_problems:
+        if self._problems() != self._last_problems:
             await self.publish()
 
     def now(self) -> NodeReport:
@@ -153,9 +153,9 @@ class Reporter:
         return cast("NodeReport", self._told)
 
     def _report(self) -> bytes:
-        self._told_problems = self._problems()
+        self._last_problems = self._problems()
         node = self._node
-        report = self._reports.of(node.hardware, node.ledger, node.caps.lost, self._told_problems)
+        report = self._reports.of(node.hardware, node.ledger, node.caps.lost, self._last_problems)
         if report is not self._told:
             self._told, self._encoded = report, encode_report(report)
         return self._encoded

@@ -24,7 +24,7 @@ from k8s_rdma.doctor.cluster.components import ExtenderFacts
 from k8s_rdma.doctor.collectors.cluster import ClusterLook
 from k8s_rdma.doctor.collectors.host import Host
 from k8s_rdma.doctor.collectors.node import NodeLook
-from k8s_rdma.doctor.collectors.versions import in_metrics, signed_in_metrics
+from k8s_rdma.doctor.collectors.versions import in_metrics, key_usage_in_metrics
 from k8s_rdma.doctor.finding import Severity, exit_status, worst
 from k8s_rdma.doctor.node.configuration import ConfigurationFacts
 from k8s_rdma.errors import K8sRdmaError, visible
@@ -180,7 +180,7 @@ def ask(where: Where) -> ExtenderFacts:
             url=extender.url,
             warning=warning,
             version=in_metrics(metrics),
-            signed=signed_in_metrics(metrics) if metrics else None,
+            key_usage=key_usage_in_metrics(metrics) if metrics else None,
         )
 
 

@@ -383,7 +383,7 @@ class Explainer:
             nodes_known=known,
             groups=groups,
             nodes=looks,
-            notes=(*pod.notes, *self.pods.skipped(pod), *self._stale(pod)),
+            notes=(*pod.notes, *self.pods.bypass_notes(pod), *self._stale(pod)),
         )
 
     def _nominated(self, pod: KnownPod) -> str:

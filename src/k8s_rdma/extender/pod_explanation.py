@@ -62,8 +62,9 @@ class KnownPod:
 class PodExplainer:
     """Looks at pods.
 
-    api: None without one. keys: verify placements. clock: seconds, monotonic. skipping: what becomes of a pod
-    that was bound without a placement, in a clause; empty where placements are not written.
+    api: None without one. keys: verify placements. clock: seconds, monotonic.
+    bypass_outcome: what becomes of a pod that was bound without a placement, in a clause; empty where
+        placements are not written.
     """
 
     state: ClusterState
@@ -72,7 +73,7 @@ class PodExplainer:
     api: ClusterApi | None
     keys: KeySource
     clock: Callable[[], float]
-    skipping: str = ""
+    bypass_outcome: str = ""
 
     async def find(self, namespace: str, name: str) -> KnownPod | str:
         """The pod of that name: as the API server has it, or else as it was refused here; or why not."""
@@ -125,18 +126,18 @@ class PodExplainer:
             reported=reported,
         )
 
-    def skipped(self, pod: KnownPod) -> tuple[str, ...]:
+    def bypass_notes(self, pod: KnownPod) -> tuple[str, ...]:
         """What to know of a pod that was bound past this extender."""
         view = pod.view
-        if not (self.skipping and pod.request and view and view.node) or view.finished:
+        if not (self.bypass_outcome and pod.request and view and view.node) or view.finished:
             return ()
         if PLACEMENT_ANNOTATION in view.annotations:
             return ()
         note = (
             f"it was bound to {view.node} without a placement, past this extender: its schedulerName is not "
             "the one that asks it, it requests no managed resource, or it named its node itself; "
-            f"{self.skipping}. Correct that in what makes the pod, and make the pod anew; k8s-rdma doctor "
-            "cluster says which it is"
+            f"{self.bypass_outcome}. Correct that in what makes the pod, and make the pod anew; k8s-rdma "
+            "doctor cluster says which it is"
         )
         return (note,)
 

@@ -292,7 +292,7 @@ class Assembly:
             api=self.api if self.config.api else None,
             keys=self.keys,
             clock=self.clock,
-            skipping=self._skipping() if self.config.binder == "extender" else "",
+            bypass_outcome=self._bypass_outcome() if self.config.binder == "extender" else "",
         )
         around = ViewContext(
             states=self.readiness.states,
@@ -304,7 +304,7 @@ class Assembly:
         )
         return Views(pods, around)
 
-    def _skipping(self) -> str:
+    def _bypass_outcome(self) -> str:
         """What becomes of a pod that was bound past this extender, in a clause."""
         if self.config.allows_unplaced(signed=self.keys() is not None):
             return "its agent gives it what nobody else was promised there, or refuses it"

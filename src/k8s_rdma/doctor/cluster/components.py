@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from k8s_rdma.doctor.cluster.keys import SignedPods
+from k8s_rdma.doctor.cluster.keys import KeyUsage
 from k8s_rdma.doctor.finding import Subject
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class ExtenderFacts:
     """url: where it was asked; empty where nobody said. refused: what it answered, `why`: that it did not.
 
     version: as it says it itself; empty where it does not, or not to us. warning: what it warns of, although
-    it is ready. signed: whose keys signed bound pods' placements, None where it does not say.
+    it is ready. key_usage: whose keys signed bound pods' placements, None where it does not say.
     pods: names and whether they are ready, of the cluster's extender pods; None where that is not known.
     """
 
@@ -37,7 +37,7 @@ class ExtenderFacts:
     why: str = ""
     version: str = ""
     warning: str = ""
-    signed: tuple[SignedPods, ...] | None = None
+    key_usage: tuple[KeyUsage, ...] | None = None
     pods: tuple[tuple[str, bool], ...] | None = None
 
 

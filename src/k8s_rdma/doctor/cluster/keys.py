@@ -22,7 +22,7 @@ _BY_ITSELF = "annotation k8s-rdma.io/placement, as it says itself"
 _BY_EXTENDER = "the extender's metric pods_signed"
 
 
-class SignedPods(NamedTuple):
+class KeyUsage(NamedTuple):
     """How many bound pods have a placement by a key, and what that is for: as in the extender's metrics."""
 
     pods: int
@@ -35,24 +35,24 @@ class SignedPods(NamedTuple):
 class KeyFacts:
     """named: of each bound pod's placement the key that it names (`key_named_in`).
 
-    verified: as the extender counts them; None where it was not asked, none where it signs nothing.
+    usage: as the extender counts them; None where it was not asked, none where it signs nothing.
     """
 
     named: tuple[str, ...]
-    verified: tuple[SignedPods, ...] | None = None
+    usage: tuple[KeyUsage, ...] | None = None
 
 
 def check_keys(facts: KeyFacts) -> Iterator[Finding]:
     """The keys with their pods, and keys that are missing."""
-    if not facts.verified:
+    if not facts.usage:
         shown = Counter(facts.named).most_common(_SHOWN)
         pods, source = [f"{number} by {_named(key)}" for key, number in shown], _BY_ITSELF
     else:
-        pods, source = [_verified(each) for each in facts.verified], _BY_EXTENDER
+        pods, source = [_verified(each) for each in facts.usage], _BY_EXTENDER
     yield KEYS_OK(
         f"placements of bound pods are signed: {', '.join(pods) or 'there are none'}", source=source
     )
-    for each in facts.verified or ():
+    for each in facts.usage or ():
         if each.use in ("removed", "none") and each.pods:
             yield REMOVED(
                 f"{each.pods} bound pods depend on {f'key {each.key}' if each.key else 'a key'} that the "
@@ -67,5 +67,5 @@ def _named(key: str) -> str:
     return {"": "none", "hmac": "a secret (HMAC)"}.get(key, f"Ed25519 key {key}")
 
 
-def _verified(each: SignedPods) -> str:
+def _verified(each: KeyUsage) -> str:
     return f"{each.pods} by " + (f"{each.algorithm} key {each.key} ({each.use})" if each.key else "none")

@@ -523,7 +523,7 @@ class ClusterLook:
 
     def _keys(self) -> KeyFacts:
         named = tuple(pod.key for pod in self._pods.pods if pod.node and pod.placed)
-        return KeyFacts(named=named, verified=self._asked.signed)
+        return KeyFacts(named=named, usage=self._asked.key_usage)
 
     @cached_property
     def _pods(self) -> PodFacts:

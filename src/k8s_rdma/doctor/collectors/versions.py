@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from k8s_rdma.config.devices import MOUNT_RESOURCE
-from k8s_rdma.doctor.cluster.keys import SignedPods
+from k8s_rdma.doctor.cluster.keys import KeyUsage
 from k8s_rdma.doctor.cluster.objects import CRD_NAME, CrdFacts
 from k8s_rdma.doctor.cluster.versions import NodeVersions, tag_of
 from k8s_rdma.kube.api import ApiRefusedError
@@ -84,14 +84,14 @@ def in_metrics(text: str) -> str:
     return found[1] if found else ""
 
 
-def signed_in_metrics(text: str) -> tuple[SignedPods, ...]:
+def key_usage_in_metrics(text: str) -> tuple[KeyUsage, ...]:
     """Bound pods by the key that signed their placements, in the extender's metrics."""
     found = re.findall(
         r'^k8s_rdma_extender_pods_signed\{key="(.*?)",algorithm="(.*?)",use="(.*?)"\} (\d+)',
         text,
         re.MULTILINE,
     )
-    return tuple(SignedPods(int(pods), key, algorithm, use) for key, algorithm, use, pods in found)
+    return tuple(KeyUsage(int(pods), key, algorithm, use) for key, algorithm, use, pods in found)
 
 
 def mounts_of(nodes: Iterable[dict[str, Any]]) -> dict[str, tuple[str, ...]]:
