@@ -39,6 +39,10 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger()
 
+_DELETIONS = "deletions that were left"
+_MARKERS = ("markers of attached containers", "; the agent makes the directory anew when it is restarted")
+"""Of messages: what failed, and what is said besides of a file that is not there."""
+
 DIRECTORY = "deletions"
 """In `runDir`."""
 
@@ -116,11 +120,11 @@ class DeferredDeletes:
 
     def _make(self) -> None:
         """Only our own user looks in: network configurations may hold credentials."""
-        with _reading_as_ledger_error():
+        with _as_ledger_error(_DELETIONS):
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def _remove(self, path: Path) -> None:
-        with _reading_as_ledger_error():
+        with _as_ledger_error(_DELETIONS):
             path.unlink(missing_ok=True)
 
     def _path(self, attachment: Attachment) -> Path:
@@ -139,22 +143,13 @@ def deferred_deletes_in(directory: Path) -> set[str]:
     return set()
 
 
-@contextmanager
-def _reading_as_ledger_error() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        msg = f"deletions that were left: {error.filename}: {error.strerror}"
-        raise LedgerError(msg) from error
-
-
 EXCLUSIVE_DEVICES = "exclusive-devices"
 
 
 def mark_exclusive_devices(run_dir: Path, *, there_are: bool) -> None:
     """Say whether pods may hold exclusive devices; it stands while no agent runs. LedgerError."""
     marker = run_dir / EXCLUSIVE_DEVICES
-    with _as_ledger_error():
+    with _as_ledger_error(*_MARKERS):
         if not there_are:
             marker.unlink(missing_ok=True)
             return
@@ -174,17 +169,17 @@ class Markers:
 
         LedgerError when it cannot be made to.
         """
-        with _as_ledger_error():
+        with _as_ledger_error(*_MARKERS):
             self._replace_all(set(containers))
 
     def add(self, container: ContainerId) -> None:
         """Mark a container; before anything is changed for it. LedgerError when it cannot be marked."""
-        with _as_ledger_error():
+        with _as_ledger_error(*_MARKERS):
             (self._directory / container).touch()
 
     def discard(self, container: ContainerId) -> None:
         """Unmark a container; after everything of it is undone. LedgerError when it cannot be unmarked."""
-        with _as_ledger_error():
+        with _as_ledger_error(*_MARKERS):
             (self._directory / container).unlink(missing_ok=True)
 
     def count(self) -> int:
@@ -198,7 +193,7 @@ class Markers:
 
     def require(self) -> None:
         """LedgerError when the directory is not there any more."""
-        with _as_ledger_error():
+        with _as_ledger_error(*_MARKERS):
             self._directory.stat()
 
     def _replace_all(self, wanted: set[ContainerId]) -> None:
@@ -214,13 +209,14 @@ class Markers:
 
 
 @contextmanager
-def _as_ledger_error() -> Iterator[None]:
+def _as_ledger_error(what: str, if_absent: str = "") -> Iterator[None]:
+    """if_absent: what else is said of a file or directory that is not there."""
     try:
         yield
     except OSError as error:
-        msg = f"markers of attached containers: {error.filename}: {error.strerror}"
+        msg = f"{what}: {error.filename}: {error.strerror}"
         if isinstance(error, FileNotFoundError):
-            msg += "; the agent makes the directory anew when it is restarted"
+            msg += if_absent
         raise LedgerError(msg) from error
 
 

@@ -193,11 +193,13 @@ class _Error(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rena
     details: str = ""
 
 
+Fields = dict[str, msgspec.Raw]
+
 _encoder = msgspec.json.Encoder()
 _error_decoder = msgspec.json.Decoder(_Error)
-_fields_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_fields_decoder = msgspec.json.Decoder(Fields)
+_text_decoder = msgspec.json.Decoder(str)
 _items_decoder = msgspec.json.Decoder(list[msgspec.Raw] | None)
-_version_decoder = msgspec.json.Decoder(str)
 
 
 def encode_result(
@@ -265,7 +267,7 @@ def _previous(prev_result: msgspec.Raw | bytes, version: str) -> dict[str, msgsp
     fields = decode(prev_result, _fields_decoder, what, Reason.INVALID_NETCONF)
     given = fields.get("cniVersion")
     if given is not None:
-        theirs = decode(given, _version_decoder, f"{what}.cniVersion", Reason.INVALID_NETCONF)
+        theirs = decode(given, _text_decoder, f"{what}.cniVersion", Reason.INVALID_NETCONF)
         if theirs != version:
             msg = f"{what}.cniVersion: {shown(theirs)} is not the configuration's {version}"
             raise MalformedError(msg, reason=Reason.INVALID_NETCONF)
@@ -338,12 +340,9 @@ def _printable(text: str) -> str:
     return text[:MOST_ERROR_CHARACTERS].encode(errors="backslashreplace").decode()
 
 
-Fields = dict[str, msgspec.Raw]
 _FAMILIES = (4, 6)
 
-_any_fields_decoder = msgspec.json.Decoder(Fields)
 _any_items_decoder = msgspec.json.Decoder(list[Fields] | None)
-_text_decoder = msgspec.json.Decoder(str)
 _index_decoder = msgspec.json.Decoder(int)
 
 
@@ -450,7 +449,7 @@ def _index(ip: Fields, what: str) -> int | None:
 
 
 def _fields(document: bytes | msgspec.Raw, what: str) -> Fields:
-    return decode(document, _any_fields_decoder, what, Reason.PLUGIN_FAILURE)
+    return decode(document, _fields_decoder, what, Reason.PLUGIN_FAILURE)
 
 
 def _converted_items(fields: Fields, key: str, what: str) -> list[Fields]:

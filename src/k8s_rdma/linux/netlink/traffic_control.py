@@ -59,10 +59,45 @@ LEAST_QUEUE, MOST_QUEUE = 512 << 10, 64 << 20
 """Bytes. Senders of the same kernel wait by themselves rather than fill it: TCP with a few packets of a
 connection, soft-RoCE with 64 of a queue pair (`RXE_INFLIGHT_SKBS_PER_QP_HIGH`; 270 KiB with the largest)."""
 
-_DELQDISC, _GETQDISC = 37, 38
+_NEWQDISC, _DELQDISC, _GETQDISC = 36, 37, 38
+_NEWCLASS, _DELCLASS, _GETCLASS, _NEWFILTER, _DELFILTER, _GETFILTER = 40, 41, 42, 44, 45, 46
+_TCMSG = struct.Struct("=B3xiIII")
+_KIND, _OPTIONS, _XSTATS = 1, 2, 4
+
+ROOT = 0xFFFFFFFF
+INGRESS = 0xFFFFFFF1
+INGRESS_FILTERS = 0xFFFF0000
+
+_HTB_PARMS, _HTB_INIT, _HTB_RATE64, _HTB_CEIL64 = 1, 2, 6, 7
+_HTB_GLOBAL = struct.Struct("=IIIII")
+_RATE_SPEC = struct.Struct("=BBHhHI")
+_HTB_TAIL = struct.Struct("=IIIII")
+_HTB_XSTATS = struct.Struct("=IIIii")
+_HTB_VERSION, _RATE_TO_QUANTUM = 3, 10
+_ETHERNET = 1
+"""TC_LINKLAYER_ETHERNET: spares the rate tables of old."""
+
+_TICK_NS = 64
+"""PSCHED_SHIFT 6, include/net/pkt_sched.h."""
+_MAX_32 = 0xFFFFFFFF
+
+_U32_CLASSID, _U32_HASH, _U32_LINK, _U32_DIVISOR, _U32_SEL, _U32_ACT, _U32_INDEV = 1, 2, 3, 4, 5, 7, 8
+_U32_TERMINAL = 1
+_SELECTOR = struct.Struct("=BBBxHHhh4s")
+_KEY = struct.Struct("=4s4sii")
+_ANY_PROTOCOL = 0x0300
+"""ETH_P_ALL in network byte order."""
+
+_ACT_KIND, _ACT_OPTIONS, _MIRRED_PARMS = 1, 2, 2
+_MIRRED = struct.Struct("=IIiiiiI")
+_STOLEN, _EGRESS_REDIRECT = 4, 1
+
+_SOURCE_MAC_OFFSET = -8
+"""From the network header back: 2 bytes of protocol, 6 of source MAC."""
+
 _STAB = 8
-_PARMS, _RATE64, _BURST = 1, 4, 6
-_PARAMETERS = struct.Struct("=BBHhHI12xIII")
+_TBF_PARMS, _TBF_RATE64, _TBF_BURST = 1, 4, 6
+_TBF_PARAMETERS = struct.Struct("=BBHhHI12xIII")
 """struct tc_tbf_qopt: rate, no peak rate, limit in bytes, bucket and peak bucket in ticks."""
 _UNKNOWN = (errno.ENOENT, errno.EOPNOTSUPP)
 """Of a queueing discipline that the kernel does not have, or of one that has none at all."""
@@ -176,11 +211,11 @@ def _holds(found: RootQdisc | None, wanted: Bucket | None) -> bool:
 def _set(socket: NetlinkSocket, index: int, bucket: Bucket, what: str) -> None:
     rate, ticks = min(bucket.rate, _MAX_32), _burst_ticks(bucket.burst, bucket.rate)
     options = [
-        attribute(_PARMS, _PARAMETERS.pack(0, _ETHERNET, 0, 0, 0, rate, bucket.queue, ticks, 0)),
-        u32(_BURST, bucket.burst),
+        attribute(_TBF_PARMS, _TBF_PARAMETERS.pack(0, _ETHERNET, 0, 0, 0, rate, bucket.queue, ticks, 0)),
+        u32(_TBF_BURST, bucket.burst),
     ]
     if bucket.rate > _MAX_32:
-        options.append(attribute(_RATE64, struct.pack("=Q", bucket.rate)))
+        options.append(attribute(_TBF_RATE64, struct.pack("=Q", bucket.rate)))
     body = _root_header(index, HANDLE) + text(_KIND, "tbf") + nested(_OPTIONS, *options)
     try:
         socket.do(_NEWQDISC, body, what, CREATE | REPLACE)
@@ -205,8 +240,8 @@ def _root_qdisc(handle: int, found: dict[int, bytes]) -> RootQdisc:
     if not other.is_ours or _STAB in found:  # a size table makes frames count for less than they are
         return other
     options = attributes(found[_OPTIONS])
-    *_, rate, queue, ticks, _ = _PARAMETERS.unpack_from(options[_PARMS])
-    rate = number(options[_RATE64]) if _RATE64 in options else rate
+    *_, rate, queue, ticks, _ = _TBF_PARAMETERS.unpack_from(options[_TBF_PARMS])
+    rate = number(options[_TBF_RATE64]) if _TBF_RATE64 in options else rate
     burst = bucket_for(_mbps(rate)).burst
     if abs(ticks - _burst_ticks(burst, rate)) > ticks // 100 + 1:
         return other
@@ -224,43 +259,7 @@ def _burst_ticks(burst: int, rate: int) -> int:
 
 
 def _root_header(index: int, handle: int = 0) -> bytes:
-    return _TCMSG.pack(0, index, handle, ROOT if index else 0, 0)
-
-
-_NEWQDISC, _NEWCLASS, _DELCLASS, _GETCLASS, _NEWFILTER, _DELFILTER, _GETFILTER = 36, 40, 41, 42, 44, 45, 46
-_TCMSG = struct.Struct("=B3xiIII")
-_KIND, _OPTIONS, _XSTATS = 1, 2, 4
-
-ROOT = 0xFFFFFFFF
-INGRESS = 0xFFFFFFF1
-INGRESS_FILTERS = 0xFFFF0000
-
-_HTB_PARMS, _HTB_INIT, _HTB_RATE64, _HTB_CEIL64 = 1, 2, 6, 7
-_HTB_GLOBAL = struct.Struct("=IIIII")
-_RATE_SPEC = struct.Struct("=BBHhHI")
-_HTB_TAIL = struct.Struct("=IIIII")
-_HTB_XSTATS = struct.Struct("=IIIii")
-_HTB_VERSION, _RATE_TO_QUANTUM = 3, 10
-_ETHERNET = 1
-"""TC_LINKLAYER_ETHERNET: spares the rate tables of old."""
-
-_TICK_NS = 64
-"""PSCHED_SHIFT 6, include/net/pkt_sched.h."""
-_MAX_32 = 0xFFFFFFFF
-
-_U32_CLASSID, _U32_HASH, _U32_LINK, _U32_DIVISOR, _U32_SEL, _U32_ACT, _U32_INDEV = 1, 2, 3, 4, 5, 7, 8
-_U32_TERMINAL = 1
-_SELECTOR = struct.Struct("=BBBxHHhh4s")
-_KEY = struct.Struct("=4s4sii")
-_ANY_PROTOCOL = 0x0300
-"""ETH_P_ALL in network byte order."""
-
-_ACT_KIND, _ACT_OPTIONS, _MIRRED_PARMS = 1, 2, 2
-_MIRRED = struct.Struct("=IIiiiiI")
-_STOLEN, _EGRESS_REDIRECT = 4, 1
-
-_SOURCE_MAC_OFFSET = -8
-"""From the network header back: 2 bytes of protocol, 6 of source MAC."""
+    return _header(index, handle, ROOT if index else 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
