@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
+from changed import pytest_addoption, pytest_collection_modifyitems  # noqa: F401 - hooks of --changed
 from turns import turn
 
 if TYPE_CHECKING:
